@@ -1,13 +1,13 @@
-"""A runtime for sub-agents: conversations are files, rights only shrink, nothing is lost."""
+"""A runtime for sub-agents with file-based conversations, shrinking rights and crash recovery."""
 
 # pyright: reportUnsupportedDunderAll=false
-# The names come by __getattr__ below, and __init__.pyi gives them their types.
+# Names are provided by __getattr__ below; __init__.pyi declares their types.
 
 from importlib import import_module
 
 __version__ = "0.1.0"
 
-_PROMISE = {
+_PUBLIC_NAMES = {
     "App": "retinue.app",
     "open": "retinue.app",
     "tool": "retinue.tools.define",
@@ -17,9 +17,9 @@ _PROMISE = {
     "Status": "retinue.domain.run",
     "Session": "retinue.domain.session",
     "Event": "retinue.domain.event",
-    "Said": "retinue.domain.transcript",
-    "Called": "retinue.domain.transcript",
-    "Returned": "retinue.domain.transcript",
+    "Message": "retinue.domain.transcript",
+    "ToolCall": "retinue.domain.transcript",
+    "ToolResult": "retinue.domain.transcript",
     "Notice": "retinue.domain.transcript",
     "RetinueError": "retinue.errors",
     "NotFound": "retinue.errors",
@@ -32,21 +32,21 @@ _PROMISE = {
 __all__ = [
     "App",
     "Call",
-    "Called",
     "Cancelled",
     "Event",
     "Failed",
+    "Message",
     "NotFound",
     "Notice",
     "Refused",
     "RetinueError",
-    "Returned",
     "Run",
-    "Said",
     "Session",
     "Status",
     "TimedOut",
     "Tool",
+    "ToolCall",
+    "ToolResult",
     "__version__",
     "open",
     "tool",
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Each name is loaded on use: importing the package costs next to nothing."""
-    if name not in _PROMISE:
+    """Import a public name on first use, so that importing the package is cheap."""
+    if name not in _PUBLIC_NAMES:
         raise AttributeError(f"module 'retinue' has no attribute {name!r}")
-    return getattr(import_module(_PROMISE[name]), name)
+    return getattr(import_module(_PUBLIC_NAMES[name]), name)

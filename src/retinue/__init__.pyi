@@ -4,10 +4,10 @@ from retinue.domain.event import Event as Event
 from retinue.domain.run import Run as Run
 from retinue.domain.run import Status as Status
 from retinue.domain.session import Session as Session
-from retinue.domain.transcript import Called as Called
+from retinue.domain.transcript import Message as Message
 from retinue.domain.transcript import Notice as Notice
-from retinue.domain.transcript import Returned as Returned
-from retinue.domain.transcript import Said as Said
+from retinue.domain.transcript import ToolCall as ToolCall
+from retinue.domain.transcript import ToolResult as ToolResult
 from retinue.errors import Cancelled as Cancelled
 from retinue.errors import Failed as Failed
 from retinue.errors import NotFound as NotFound

@@ -1,14 +1,14 @@
-"""The table of commands, each loaded on use: start-up is a promise, so the overview needs nothing but this file."""
+"""The table of commands; each command is imported on use, so that the help needs only this file."""
 
 import gc
 import sys
 
 from retinue import __version__
 
-_SELDOM = 100_000
-"""How many new values before a search for cycles. A command loads and lists much that has none, and soon ends."""
+_GC_THRESHOLD = 100_000
+"""New objects before a garbage collection. Commands load and list much without cycles, and end soon."""
 
-TABLE = {
+COMMANDS = {
     "Talk": {
         "run": ("one task for an agent; waits and streams the answer", "retinue.cli.run:run"),
         "chat": ("talk with an agent, line by line", "retinue.cli.chat:chat"),
@@ -77,17 +77,17 @@ TABLE = {
         "torture": ("kill agents in every way there is, and see", "retinue.cli.torture:torture"),
     },
 }
-"""group → command → what it does, and the module and name it is loaded from."""
+"""Maps group → command → summary, and the module and name to import."""
 
-HELP = ("-h", "--help", "help")
+HELP_ARGUMENTS = ("-h", "--help", "help")
 
 
-def overview() -> str:
-    """The help of the whole command."""
+def help_text() -> str:
+    """Return the help of the whole command."""
     lines = ["Usage: retinue [--home DIR] [--json] COMMAND …", ""]
-    for group, commands in TABLE.items():
+    for group, commands in COMMANDS.items():
         lines.append(group)
-        lines += [f"  {name:<10}{what}" for name, (what, _) in commands.items()]
+        lines += [f"  {name:<10}{summary}" for name, (summary, _) in commands.items()]
         lines.append("")
     lines.append("retinue COMMAND --help says more. --home and --json may also stand after the command.")
     return "\n".join(lines)
@@ -95,17 +95,17 @@ def overview() -> str:
 
 def main() -> None:
     arguments = sys.argv[1:]
-    if not arguments or (len(arguments) == 1 and arguments[0] in HELP):
-        sys.stdout.write(overview() + "\n")
+    if not arguments or (len(arguments) == 1 and arguments[0] in HELP_ARGUMENTS):
+        sys.stdout.write(help_text() + "\n")
         return
     if arguments == ["--version"]:
         sys.stdout.write(f"retinue {__version__}\n")
         return
-    gc.set_threshold(_SELDOM)
-    from retinue.cli.main import play
+    gc.set_threshold(_GC_THRESHOLD)
+    from retinue.cli.main import run_cli
 
-    places = {name: where for commands in TABLE.values() for name, (_, where) in commands.items()}
-    sys.exit(play(places, overview(), arguments, daemon="retinue.server.daemon:serve"))
+    targets = {name: target for commands in COMMANDS.values() for name, (_, target) in commands.items()}
+    sys.exit(run_cli(targets, help_text(), arguments, daemon_path="retinue.server.daemon:serve"))
 
 
 if __name__ == "__main__":

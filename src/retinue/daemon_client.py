@@ -1,4 +1,4 @@
-"""Speaks to the daemon of a home over its socket: small HTTP requests, and the stream of its events."""
+"""Client for the daemon of a home: small HTTP requests over its socket, and its event stream."""
 
 import asyncio
 import json
@@ -8,68 +8,78 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-SOCKET = "daemon.sock"
-PATIENCE_SECONDS = 5.0
-LONGEST = 104
-"""Bytes of a socket's name, by the kernel's law."""
+SOCKET_NAME = "daemon.sock"
+REQUEST_TIMEOUT_S = 5.0
+MAX_SOCKET_PATH_BYTES = 104
+"""Kernel limit for the path of a socket."""
 
 
-async def hello(home: Path) -> dict[str, Any] | None:
-    """What the daemon of this home says of itself, and it looks whether something was left for it; None: there is none.
-    A socket that nobody listens on is a dead daemon's. One that is not `looking` is about to leave."""
-    return await told(home, "POST", "/api/look")
+async def ping_daemon(home: Path) -> dict[str, Any] | None:
+    """Ask the daemon for its state and let it check for requests; None if there is no daemon.
+
+    A socket that nobody listens on belongs to a dead daemon. A daemon that is not `looking` is about to exit.
+    """
+    return await request_json(home, "POST", "/api/look")
 
 
-async def stop(home: Path) -> dict[str, Any] | None:
-    return await told(home, "POST", "/api/stop")
+async def stop_daemon(home: Path) -> dict[str, Any] | None:
+    return await request_json(home, "POST", "/api/stop")
 
 
-async def told(
+async def request_json(
     home: Path, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """The daemon's answer; None where there is none, or none that can be understood."""
+    """Return the daemon's JSON answer; None if there is no daemon or no valid answer."""
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS), _asked(home, method, path, body) as reader:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = _header(head, b"content-length")
+        async with asyncio.timeout(REQUEST_TIMEOUT_S), _open_request(home, method, path, body) as reader:
+            headers = await reader.readuntil(b"\r\n\r\n")
+            length = _find_header(headers, b"content-length")
             raw = await (reader.read() if length is None else reader.readexactly(int(length)))
-            return json.loads(raw) if head.split(b" ", 2)[1][:1] == b"2" else None
+            return json.loads(raw) if headers.split(b" ", 2)[1][:1] == b"2" else None
     except (OSError, EOFError, TimeoutError, ValueError, asyncio.LimitOverrunError):
         return None
 
 
-async def events(home: Path, *, after: int, deltas: str) -> AsyncGenerator[dict[str, Any]]:
-    """What happens in the daemon from then on, until it is gone: durable events past the number `after`, and the words
-    of one session, of `all` or of `none` as they come. The first one is empty: from then on nothing is missed. `live`
-    are those that are told once and never again."""
+async def stream_events(home: Path, *, after: int, deltas: str) -> AsyncGenerator[dict[str, Any]]:
+    """Yield the daemon's events until it exits.
+
+    Args:
+        after: Durable events with a larger number are included.
+        deltas: Id of a session whose text deltas are included, `all` or `none`.
+
+    The first event is empty: from then on none is missed. Events with `live` set are sent once and never
+    repeated.
+    """
     path = f"/api/events?after={after}&deltas={deltas}"
     with suppress(OSError, EOFError, asyncio.LimitOverrunError):
-        async with _asked(home, "GET", path, None) as reader:
-            head = await reader.readuntil(b"\r\n\r\n")
-            if head.split(b" ", 2)[1][:1] != b"2":
+        async with _open_request(home, "GET", path, None) as reader:
+            headers = await reader.readuntil(b"\r\n\r\n")
+            if headers.split(b" ", 2)[1][:1] != b"2":
                 return
-            numbered = False
-            async for line in _lines(reader, chunked=_header(head, b"transfer-encoding") == b"chunked"):
+            has_id = False
+            async for line in _read_lines(
+                reader, chunked=_find_header(headers, b"transfer-encoding") == b"chunked"
+            ):
                 if line.startswith(b"retry:"):
                     yield {}
                 elif line.startswith(b"id:"):
-                    numbered = True
+                    has_id = True
                 elif line.startswith(b"data: "):
-                    yield json.loads(line[6:]) | {"live": not numbered}
+                    yield json.loads(line[6:]) | {"live": not has_id}
                 elif not line:
-                    numbered = False
+                    has_id = False
 
 
-async def _lines(reader: asyncio.StreamReader, *, chunked: bool) -> AsyncGenerator[bytes]:
-    """The lines of an answer that goes on; events are cut into chunks anywhere."""
-    rest = b""
-    while piece := await (_chunk(reader) if chunked else reader.read(1 << 16)):
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
+async def _read_lines(reader: asyncio.StreamReader, *, chunked: bool) -> AsyncGenerator[bytes]:
+    """Yield the lines of a streamed response; chunk boundaries may be anywhere."""
+    remainder = b""
+    while data := await (_read_chunk(reader) if chunked else reader.read(1 << 16)):
+        *complete, remainder = (remainder + data).split(b"\n")
+        for line in complete:
             yield line.rstrip(b"\r")
 
 
-async def _chunk(reader: asyncio.StreamReader) -> bytes:
+async def _read_chunk(reader: asyncio.StreamReader) -> bytes:
     size = int(await reader.readuntil(b"\r\n"), 16)
     data = await reader.readexactly(size)
     await reader.readexactly(2)
@@ -77,12 +87,12 @@ async def _chunk(reader: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def _asked(
+async def _open_request(
     home: Path, method: str, path: str, body: Mapping[str, Any] | None
 ) -> AsyncGenerator[asyncio.StreamReader]:
     raw = json.dumps({} if body is None else body).encode()
-    with address(home) as place:
-        reader, writer = await asyncio.open_unix_connection(place)
+    with socket_path(home) as socket_file:
+        reader, writer = await asyncio.open_unix_connection(socket_file)
     try:
         lines = [f"{method} {path} HTTP/1.1", "host: daemon", "connection: close"]
         if method != "GET":
@@ -96,8 +106,8 @@ async def _asked(
             await writer.wait_closed()
 
 
-def _header(head: bytes, name: bytes) -> bytes | None:
-    for line in head.split(b"\r\n")[1:]:
+def _find_header(headers: bytes, name: bytes) -> bytes | None:
+    for line in headers.split(b"\r\n")[1:]:
         key, _, value = line.partition(b":")
         if key.strip().lower() == name:
             return value.strip()
@@ -105,14 +115,17 @@ def _header(head: bytes, name: bytes) -> bytes | None:
 
 
 @contextmanager
-def address(home: Path) -> Generator[str]:
-    """Where the socket is. Its name is short by law, so one in a deep folder is reached through the folder itself."""
-    path = os.fspath(home / SOCKET)
-    if len(os.fsencode(path)) < LONGEST:
+def socket_path(home: Path) -> Generator[str]:
+    """Yield a path of the socket that is short enough.
+
+    In a deep folder, the socket is reached through an open descriptor of the folder.
+    """
+    path = os.fspath(home / SOCKET_NAME)
+    if len(os.fsencode(path)) < MAX_SOCKET_PATH_BYTES:
         yield path
         return
     folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{folder}/{SOCKET}"
+        yield f"/proc/self/fd/{folder}/{SOCKET_NAME}"
     finally:
         os.close(folder)

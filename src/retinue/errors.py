@@ -1,50 +1,47 @@
-"""What can go wrong, named by who must act.
+"""Error classes, named by who must act.
 
-RetinueError                  a sentence for a person, a code for programs, an exit code for scripts
-├── Usage                     the caller must say it differently                     exit 2
-│   ├── BadConfig             the operator must mend the configuration file
-│   └── BadDefinition         the author must mend an agent definition (path, line)
-├── NotFound                  there is no such thing                                 exit 7
-├── Refused                   a rule says no; only a person or the operator widens   exit 3
-│   ├── OutOfScope            a path, tool or command outside the scope
-│   └── Conflict              it is not as it must be for that now; look again
-├── Failed                    it was tried and did not work                          exit 1
-│   ├── Held                  another process has the session open
-│   ├── Unreadable            a file of ours cannot be understood (path, line)
-│   ├── NoRoom                the disk is full, read-only or broken
-│   └── ModelFailed           the model's server, after all retries (reason)
-├── TimedOut                  a deadline passed                                      exit 4
-├── Cancelled                 a person stopped it                                    exit 5
-└── NobodyHere                a person must answer and none is there                 exit 6
+RetinueError                  a sentence for a person, a code for programs, an exit code for scripts ├──
+UsageError                the caller must change the request                      exit 2 │   ├── BadConfig
+the operator must correct the configuration file │   └── BadDefinition         the author must correct an
+agent definition (path, line) ├── NotFound                  the thing does not exist
+exit 7 ├── Refused                   a rule forbids it; only a person or the operator can widen rights   exit
+3 │   ├── OutOfScope            a path, tool or command outside the scope │   └── Conflict              the
+current state does not allow it; read it again ├── Failed                    the attempt failed
+exit 1 │   ├── SessionLocked         another process has the session open │   ├── Unreadable            one of
+Retinue's files cannot be parsed (path, line) │   ├── DiskError             the disk is full, read-only or
+broken │   └── ModelFailed           the model's server failed, after all retries (reason) ├── TimedOut
+a deadline passed                                       exit 4 ├── Cancelled                 a person
+cancelled it                                   exit 5 └── UserUnavailable           a person must answer and
+none is present                exit 6
 """
 
 from typing import ClassVar
 
 
 class RetinueError(Exception):
-    """One clear sentence; `code` is for programs and never changes once published."""
+    """Base class: one clear sentence; `code` is for programs and never changes once published."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
 
 
-class Usage(RetinueError):
+class UsageError(RetinueError):
     code = "usage"
     exit_code = 2
 
 
-class BadConfig(Usage):
+class BadConfig(UsageError):
     code = "bad_config"
 
 
-class BadDefinition(Usage):
-    """`where` is a path, or a path and a line, and opens the sentence."""
+class BadDefinition(UsageError):
+    """An agent definition is invalid. `location` is a path, or a path and a line, and opens the sentence."""
 
     code = "bad_definition"
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(f"{where}: {problem}")
-        self.where = where
+    def __init__(self, location: str, problem: str) -> None:
+        super().__init__(f"{location}: {problem}")
+        self.location = location
         self.problem = problem
 
 
@@ -80,7 +77,7 @@ class OutOfScope(Refused):
 
 
 class Conflict(Refused):
-    """What is asked does not go with what is going on, or has happened already."""
+    """The request contradicts the current state, or has been carried out already."""
 
     code = "conflict"
 
@@ -89,31 +86,33 @@ class Failed(RetinueError):
     code = "failed"
 
 
-class Held(Failed):
+class SessionLocked(Failed):
     code = "held"
 
 
 class Unreadable(Failed):
     code = "unreadable"
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(f"{where}: {problem}")
-        self.where = where
+    def __init__(self, location: str, problem: str) -> None:
+        super().__init__(f"{location}: {problem}")
+        self.location = location
         self.problem = problem
 
 
-class NoRoom(Failed):
-    """`full`: one of Retinue's own disks takes no more now, and the same may go well once somebody has made room."""
+class DiskError(Failed):
+    """A disk error. `is_full` means that one of Retinue's own disks is full, so a retry may succeed."""
 
     code = "no_room"
 
-    def __init__(self, message: str, *, full: bool = False) -> None:
+    def __init__(self, message: str, *, is_full: bool = False) -> None:
         super().__init__(message)
-        self.full = full
+        self.is_full = is_full
 
 
 class ModelFailed(Failed):
-    """`reason` is one of the run's reasons; `partial` is the text heard before it failed."""
+    """The model failed. `reason` is one of the run's reasons; `partial` is the text received before the
+    failure.
+    """
 
     code = "model_failed"
 
@@ -133,6 +132,6 @@ class Cancelled(RetinueError):
     exit_code = 5
 
 
-class NobodyHere(RetinueError):
+class UserUnavailable(RetinueError):
     code = "nobody_here"
     exit_code = 6

@@ -1,28 +1,28 @@
-"""What the runtime needs of the world: eight protocols, and the bundle that carries them."""
+"""Interfaces between the runtime and its adapters: the protocols, the tool types and the runtime context."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from retinue.domain.agent import Agent, Defined, Paths
-from retinue.domain.approval import Answer, Approval, State, Touch
-from retinue.domain.ceiling import Bounds, Wish
-from retinue.domain.clock import Chance
+from retinue.domain.agent import Agent, AgentDefinition, PathPatterns
+from retinue.domain.approval import Answer, Approval, ApprovalState, ToolAccess
+from retinue.domain.ceiling import FileAccess, OperatorPolicy
+from retinue.domain.clock import Clock
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.event import Event
-from retinue.domain.io_results import Found, Opened, Ran, Written
-from retinue.domain.model_turn import Delta, Model, Reply, Request
+from retinue.domain.io_results import CommandResult, FileContent, FileEntry, WriteResult
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Reason, Run, Status
-from retinue.domain.runtime_settings import Settled
-from retinue.domain.sandbox_level import Level
-from retinue.domain.session import Born, NewSession, Session
-from retinue.domain.side_effect import Deed
+from retinue.domain.runtime_settings import RuntimeSettings
+from retinue.domain.sandbox_level import SandboxLevel
+from retinue.domain.session import CreatedRun, NewSession, Session
+from retinue.domain.side_effect import SideEffect
 from retinue.domain.skill import Skill
-from retinue.domain.tool import ToolFacts
-from retinue.domain.transcript import Called, Entry, Returned
+from retinue.domain.tool import ToolPolicy
+from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.domain.value import value
 from retinue.domain.watch import Interjection, Watch
 from retinue.domain.workspace import Workspace
@@ -30,11 +30,14 @@ from retinue.domain.workspace import Workspace
 T = TypeVar("T")
 
 
-class Driver(Protocol):
-    """Who takes a turn."""
+class Provider(Protocol):
+    """A model provider."""
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        """One finished reply, or ModelFailed. `heard` gets the pieces as they come."""
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        """Return one finished reply, or raise ModelFailed.
+
+        `on_delta` is called with each piece of the reply as it arrives.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -44,107 +47,132 @@ class Conversation(Protocol):
     """A session held open by this process: its entries as the file has them, and the only way to add to it."""
 
     session: Session
-    memo: dict[str, Any]
-    torn: str | None
-    """Where a torn tail was put when this was opened, if there was one."""
+    provider_cache: dict[str, Any]
+    torn_tail_path: str | None
+    """Where an incomplete tail of the file was moved when the session was opened, if there was one."""
 
     @property
     def entries(self) -> Sequence[Entry]: ...
 
     @property
-    def abridged(self) -> bool:
-        """The file is too long to be held: `entries` are its newest, beginning where an exchange does."""
+    def is_truncated(self) -> bool:
+        """Return True if the file is too long to keep in memory.
+
+        `entries` are then the newest ones, starting at the beginning of an exchange.
+        """
         ...
 
-    async def earlier(self, run: str) -> Sequence[Entry]:
-        """A run's own entries that stand before those held; from then on they are not added again either."""
+    async def read_earlier_entries(self, run_id: str) -> Sequence[Entry]:
+        """Return the run's own entries that precede those in memory.
+
+        Afterwards they count as known, so `append` does not add them again either.
+        """
         ...
 
     async def append(self, *entries: Entry, sync: bool = True) -> None:
-        """All of them in one write, on disk when this returns; an entry already there by id is not added again. Without
-        `sync` on disk with the next ones, or at rest. A cancellation passes on when that is done or known not to be."""
+        """Append all entries in one write, on disk when this returns.
+
+        An entry whose id is already present is not added again. Without `sync`, the entries reach the disk
+        with the next synced write or with the idle prompt. A cancellation is passed on only once the write is
+        done or known to have failed.
+        """
 
     async def refresh(self) -> bool:
-        """Reads the file anew if a person changed it; True when the entries are other than they were.
-        What this process appended and a save dropped is appended again."""
+        """Reload the file if a person edited it; return True if the entries have changed.
+
+        Entries that this process appended and an editor's save dropped are appended again.
+        """
         ...
 
-    def typed(self) -> str:
-        """What a person wrote below the open user line, blank when nothing."""
+    def typed_text(self) -> str:
+        """Return the text a person typed below the open user line; blank if none."""
         ...
 
-    async def take_typed(self, said: Entry) -> None:
-        """The typed text becomes this entry: nothing is written twice."""
+    async def save_typed_text(self, message: Entry) -> None:
+        """Turn the typed text into this entry, without writing the text a second time."""
 
-    async def rest(self) -> None:
-        """The conversation is idle: it ends with an open user line."""
+    async def write_idle_prompt(self) -> None:
+        """End the file of an idle conversation with an open user line."""
 
-    async def log_tool(self, called: Called, returned: Returned) -> None:
-        """Adds a heading to tools.org; derived, not synced."""
+    async def log_tool_call(self, tool_call: ToolCall, tool_result: ToolResult) -> None:
+        """Append a heading to tools.org, a derived file that is not synced."""
 
 
-class Store(Protocol):
-    """Conversations as folders."""
+class SessionStore(Protocol):
+    """Sessions, stored as folders."""
 
     async def create(self, new: NewSession) -> Session:
-        """The folder appears complete or not at all."""
+        """Create the session's folder; it appears complete or not at all."""
         ...
 
     async def find(self, ref: str) -> Session:
-        """By id, slug, alias, `<slug>/<branch>`, path of the folder or of session.md, or unambiguous prefix."""
+        """Find a session by id, slug, alias, `<slug>/<branch>`, path or unambiguous prefix.
+
+        The path may be that of the folder or of its session.md.
+        """
         ...
 
     async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
-        """Newest first by updated_at."""
+        """Return the sessions, newest first by updated_at."""
         ...
 
     def open(self, session: Session) -> AbstractAsyncContextManager[Conversation]:
-        """Takes the session's lock; Held names who has it."""
+        """Lock and open a session; SessionLocked names the process that holds the lock."""
         ...
 
-    async def preset(self, session: Session) -> tuple[Agent, str]:
-        """The definition in the session's own preset.md, and the hash of its text."""
+    async def read_preset(self, session: Session) -> tuple[Agent, str]:
+        """Return the definition in the session's own preset.md, and the hash of its text."""
         ...
 
-    async def change(self, session: Session, **facts: Any) -> Session:
-        """Replaces facts of session.json: name, pinned_at, attributes, preset_hash, aliases, lifted."""
+    async def update(self, session: Session, **facts: Any) -> Session:
+        """Replace facts of session.json: name, pinned_at, attributes, preset_hash, aliases, user_grants."""
         ...
 
     async def delete(self, session: Session) -> str:
-        """Put aside under a name that nothing finds; says where."""
+        """Move the session to the trash and return its path there."""
         ...
 
-    async def recent(self, session: Session, *, after: str = "", before: str = "", limit: int) -> list[Entry]:
-        """Entries as the file has them, without its lock: the first after one, the last before one, or the newest.
-        NotFound: there is none of that name."""
+    async def read_entry_page(
+        self, session: Session, *, after: str = "", before: str = "", limit: int
+    ) -> list[Entry]:
+        """Read a page of entries from the file without locking it.
+
+        Returns the first entries after `after`, the last before `before`, or else the newest. Raises NotFound if no
+        entry has that id.
+        """
         ...
 
-    async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
-        """Adds one pattern to what the session's own preset.md lets it read, write or run; the rest of the file
-        stays to the letter, and what is there already is not added again."""
+    async def grant_pattern(self, session: Session, access: ToolAccess, pattern: str) -> None:
+        """Add one pattern to what the session's own preset.md allows it to read, write or run.
+
+        The rest of the file is preserved exactly, and a pattern that is present is not added again.
+        """
 
 
-class Agents(Protocol):
-    """Definitions, live: an edit counts on the next call."""
+class AgentRegistry(Protocol):
+    """Agent definitions, live: an edit takes effect with the next call."""
 
-    def get(self, name: str, at: str | None = None) -> Defined:
-        """`at`: the folder where somebody works, whose project may add names. NotFound names the nearest."""
+    def get(self, name: str, folder: str | None = None) -> AgentDefinition:
+        """Return a definition; NotFound names the nearest known one.
+
+        `folder` is the folder of the work, whose project may add definitions.
+        """
         ...
 
-    def all(self, at: str | None = None) -> list[Defined]: ...
+    def list_definitions(self, folder: str | None = None) -> list[AgentDefinition]: ...
 
 
-class Tx(Protocol):
-    """One step's view of the ledger, alone in its savepoint."""
+class Transaction(Protocol):
+    """A transaction of the ledger, isolated in a savepoint."""
 
-    def run(self, run_id: str, *, family: bool = False) -> Run | None:
-        """With `family`, its children's ids are read too."""
+    def get_run(self, run_id: str, *, with_children: bool = False) -> Run | None:
+        """Return the run, or None; `with_children` also reads the ids of its children."""
         ...
 
-    def run_by_key(self, ask_key: str) -> Run | None: ...
+    def get_run_by_key(self, request_key: str) -> Run | None: ...
     def add_run(self, run: Run) -> None: ...
-    def set_run(self, run: Run) -> None: ...
-    def runs(  # noqa: PLR0913  (one filter each)
+    def update_run(self, run: Run) -> None: ...
+    def find_runs(  # noqa: PLR0913  (one filter each)
         self,
         *,
         status: Sequence[Status] | None = None,
@@ -155,34 +183,39 @@ class Tx(Protocol):
         prefix: str | None = None,
         reason: Reason | None = None,
         awaited: bool | None = None,
-        begun: bool | None = None,
-        due: datetime | None = None,
-        family: bool = False,
+        started: bool | None = None,
+        due_by: datetime | None = None,
+        with_children: bool = False,
         limit: int | None = None,
     ) -> list[Run]:
-        """Newest first by created_at; equal times newest id first. `begun`: whether they were ever taken up; `due`:
-        those whose wake_at has come by then."""
+        """Return matching runs, newest first by created_at, then by id.
+
+        `started` selects runs that have, or have not, ever been started; `due_by` selects runs whose wake_at
+        is not later than that time.
+        """
         ...
 
-    def at_work_for(self, run_id: str, *, awaited: bool | None = None) -> bool:
-        """Whether any run is live that this one asked for."""
+    def has_live_children(self, run_id: str, *, awaited: bool | None = None) -> bool:
+        """Return True if a run requested by this one is live."""
         ...
 
-    def holds(self, run_id: str, session: str) -> bool:
-        """Whether anything keeps a run from simply ending: somebody it asked is at work, something lies there for its
-        session that nobody has heard, or a question of it is open."""
+    def has_undelivered_work(self, run_id: str, session: str) -> bool:
+        """Return True if anything keeps the run from simply ending.
+
+        That is a live child, an undelivered result for its session, or a pending approval.
+        """
         ...
 
-    def owners(self, status: Sequence[Status]) -> set[str]: ...
-    def count(
+    def find_owner_ids(self, status: Sequence[Status]) -> set[str]: ...
+    def count_runs(
         self, status: Status | None = None, *, root: str | None = None, requester: str | None = None
     ) -> int: ...
-    def delivery(self, delivery_id: str) -> Delivery | None: ...
+    def get_delivery(self, delivery_id: str) -> Delivery | None: ...
     def add_delivery(self, delivery: Delivery) -> None:
-        """One for each end: a second of the same run is an error."""
+        """Add the one delivery of a run's end; a second for the same run is an error."""
 
-    def set_delivery(self, delivery: Delivery) -> None: ...
-    def deliveries(
+    def update_delivery(self, delivery: Delivery) -> None: ...
+    def find_deliveries(
         self,
         *,
         run: str | None = None,
@@ -193,42 +226,45 @@ class Tx(Protocol):
         uncleared: bool = False,
         limit: int | None = None,
     ) -> list[Delivery]:
-        """Oldest first. `uncleared`: those whose session was not to be kept and is still there."""
+        """Return matching deliveries, oldest first.
+
+        `uncleared` selects those whose session was not to be kept and still exists.
+        """
         ...
 
-    def approval(self, approval_id: str) -> Approval | None: ...
+    def get_approval(self, approval_id: str) -> Approval | None: ...
     def add_approval(self, approval: Approval) -> None: ...
-    def set_approval(self, approval: Approval) -> None: ...
-    def approvals(
+    def update_approval(self, approval: Approval) -> None: ...
+    def find_approvals(
         self,
         *,
         run: str | None = None,
         call: str | None = None,
-        state: Sequence[State] | None = None,
+        state: Sequence[ApprovalState] | None = None,
         prefix: str | None = None,
     ) -> list[Approval]:
-        """Oldest first."""
+        """Return matching approvals, oldest first."""
         ...
 
-    def deed(self, call: str) -> Deed | None: ...
-    def set_deed(self, deed: Deed) -> None:
-        """Adds it, or replaces the one of the same call."""
+    def get_side_effect(self, call_id: str) -> SideEffect | None: ...
+    def save_side_effect(self, side_effect: SideEffect) -> None:
+        """Add the side effect, or replace the one of the same tool call."""
 
-    def deeds(self, run: str) -> list[Deed]:
-        """Oldest first."""
+    def find_side_effects(self, run_id: str) -> list[SideEffect]:
+        """Return the run's side effects, oldest first."""
         ...
 
-    def set_watch(self, watch: Watch) -> None:
-        """Adds it, or replaces the one of the same id; so does the next."""
+    def save_watch(self, watch: Watch) -> None:
+        """Add the watch, or replace the one with the same id."""
 
-    def watches(
+    def find_watches(
         self, *, session: str | None = None, watcher: str | None = None, on: bool | None = None
     ) -> list[Watch]:
-        """Oldest first."""
+        """Return matching watches, oldest first."""
         ...
 
-    def set_interjection(self, said: Interjection) -> None: ...
-    def interjections(
+    def save_interjection(self, interjection: Interjection) -> None: ...
+    def find_interjections(
         self,
         *,
         session: str | None = None,
@@ -238,160 +274,190 @@ class Tx(Protocol):
         prefix: str = "",
         limit: int | None = None,
     ) -> list[Interjection]:
-        """Oldest first, and of more than `limit` the newest. `prefix`: of the id."""
+        """Return matching interjections, oldest first; of more than `limit`, the newest.
+
+        `prefix` is a prefix of the id.
+        """
         ...
 
     def emit(self, event: Event) -> None:
-        """A durable event, numbered when the step commits."""
+        """Emit a durable event; it gets its number when the transaction commits."""
 
-    def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]: ...
+    def find_events(
+        self, *, after: int = 0, session: str | None = None, limit: int = 1000
+    ) -> list[Event]: ...
     def last_seq(self) -> int:
-        """The number of the newest event; 0: there is none."""
+        """Return the number of the newest event, 0 if there is none."""
         ...
 
 
 class Ledger(Protocol):
-    """Runs and their events. Holds no rules: a step is a plain function in runtime/."""
+    """Storage of runs and their events. The rules are plain functions in runtime/, passed in as steps."""
 
-    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
-        """Runs the step in the next group commit; when this returns it is on disk. `then` is told what it came to as
-        soon as it is, and before this returns: also where nobody waits for it any more."""
+    async def write(
+        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+    ) -> T:
+        """Run the step in the next group commit and return its value once it is on disk.
+
+        `on_commit` is called with the value right after the commit and before this returns, even if the
+        caller was cancelled meanwhile.
+        """
         ...
 
-    async def look(self, step: Callable[[Tx], T]) -> T:
-        """The same view, for reading only."""
+    async def read(self, step: Callable[[Transaction], T]) -> T:
+        """Run a read-only step on the same kind of transaction."""
         ...
 
 
-class Engine(Protocol):
-    """What drives runs: takes a run's id and returns at once."""
+class Worker(Protocol):
+    """The queue and tasks of the runs that this process executes."""
 
-    def submit(self, run_id: str, *, taken: Born | bool = False, ahead: bool = False, lane: str = "") -> None:
-        """`taken`: it is claimed already, in the step that made it, as this says. `ahead`: it was begun before and goes first.
-        `lane`: whose runs are counted together."""
+    def submit(
+        self, run_id: str, *, claimed: CreatedRun | bool = False, at_front: bool = False, lane: str = ""
+    ) -> None:
+        """Queue a run and return at once.
+
+        Args:
+            run_id: The run to execute.
+            claimed: The run was already claimed in the transaction that created it; the run and its session, or True.
+            at_front: The run was started before, so it goes to the front of the queue.
+            lane: Key of the runs that share one concurrency limit.
+        """
 
     async def wait(self, run_id: str) -> None:
-        """Until the run has ended, whoever works it."""
+        """Wait until the run has ended, whichever process executes it."""
 
-    def heed(self) -> None:
-        """Somebody wants something of runs here, and has written it down: it is looked for now."""
+    def check_requests(self) -> None:
+        """Check the ledger now for requests to cancel, interrupt or resume runs of this process."""
 
     def cancel(self, run_id: str) -> bool:
-        """Stops this process's work on it; False when it is not ours."""
+        """Cancel the run's task in this process; return False if there is none."""
         ...
 
-    def cancelled(self, run_id: str) -> bool:
-        """Whether it was stopped by somebody, rather than by the end of this process."""
-        ...
-
-
-class Files(Protocol):
-    """Files, already bound to one scope. Every path is judged by the real name of what was opened."""
-
-    def read(self, path: str, *, max_bytes: int = ...) -> Opened: ...
-    def list(self, path: str) -> "list[Found]": ...
-    def walk(self, path: str, *, limit: int = ...) -> Iterator[Found]:
-        """Regular files and links below a folder in a stable order, links not followed, refused ones left out.
-        Of a file: the file itself, as `.`."""
-        ...
-
-    def name(self, path: str) -> str:
-        """The real name that a path stands for now, unjudged: for a person to look at, never to open by."""
-        ...
-
-    def judge(self, path: str, wish: Wish) -> str:
-        """The real name that this path stands for now, as the scope's rules know it: of a file that is there, or of
-        one that would be made. OutOfScope names the rule."""
-        ...
-
-    def write(self, path: str, data: bytes, *, instead_of: bytes | None = None) -> Written:
-        """The whole file, in one step: a reader sees the old one or the new one. Missing folders are made. With
-        `instead_of`, only while that is still what the file holds; its mode stays."""
-        ...
-
-    def only(self, real: str) -> "Files":
-        """The same, but nothing else than this one file can be written: what a person saw is what happens."""
+    def is_cancelled(self, run_id: str) -> bool:
+        """Return True if the run was cancelled on request, rather than by the shutdown of this process."""
         ...
 
 
-Shell = Callable[[str, float], Awaitable[Ran]]
-"""Runs one command for at most so many seconds, held by the sandbox to one scope."""
+class ScopedFiles(Protocol):
+    """File access bound to one scope; every path is checked by the real path of what was opened."""
+
+    def read(self, path: str, *, max_bytes: int = ...) -> FileContent: ...
+    def list(self, path: str) -> "list[FileEntry]": ...
+    def walk(self, path: str, *, limit: int = ...) -> Iterator[FileEntry]:
+        """Yield the regular files and links below a folder in a stable order.
+
+        Links are not followed and refused files are left out. For a file, yields the file itself as `.`.
+        """
+        ...
+
+    def real_path(self, path: str) -> str:
+        """Return the real path behind a path, unchecked: for display only, never to open a file by."""
+        ...
+
+    def check_access(self, path: str, access: FileAccess) -> str:
+        """Return the real path behind a path, of an existing file or one to be created.
+
+        The path is as the scope's rules know it. Raises OutOfScope, which names the rule, if access is
+        refused.
+        """
+        ...
+
+    def write(self, path: str, data: bytes, *, expected: bytes | None = None) -> WriteResult:
+        """Replace the whole file atomically: a reader sees the old file or the new one.
+
+        Missing folders are created. With `expected`, writes only while the file still has that content, and
+        keeps its mode.
+        """
+        ...
+
+    def restrict_writes_to(self, real_path: str) -> "ScopedFiles":
+        """Return the same access, but allowing writes to this one file only.
+
+        So a tool can change only the file that a person saw when approving the call.
+        """
+        ...
 
 
-async def _nothing(_: str) -> None:
+Shell = Callable[[str, float], Awaitable[CommandResult]]
+"""Run one command for at most that many seconds, sandboxed to one scope."""
+
+
+async def _discard_intent(_: str) -> None:
     return
 
 
 @value
 class Call:
-    """Who is calling a tool, and what it may act through: already bound to the scope."""
+    """A call of a tool: its run and session, and the access it was given, bound to the scope."""
 
     run: Run
     session: Session
     id: str
-    """Of the call's entry: the key of its effect."""
-    files: Files
+    """The id of the call's transcript entry, which also identifies its side effect."""
+    files: ScopedFiles
     shell: Shell
-    answer: Answer | None = None
-    """What a person answered, when one was asked before this call."""
-    ask: Callable[[str, Sequence[str]], Awaitable[str]]
-    """Puts a question to a person; NobodyHere when there is none."""
-    recorded: str = ""
-    """What this very call wrote down before a crash; empty when it is made for the first time."""
-    record: Callable[[str], Awaitable[None]] = _nothing
-    """Writes down what will be, before it is: whether it was can be seen by that afterwards."""
-    ports: "Ports | None" = None
-    """Only for doors, which start other agents, and for tools that look at what became of them."""
+    approval_answer: Answer | None = None
+    """A person's answer to the approval of this call, if one was requested."""
+    ask_user: Callable[[str, Sequence[str]], Awaitable[str]]
+    """Ask the user a question; raises UserUnavailable if nobody can answer."""
+    recorded_intent: str = ""
+    """The intent this same call recorded before a crash; empty on the first execution."""
+    record_intent: Callable[[str], Awaitable[None]] = _discard_intent
+    """Record what the tool is about to do, so that after a crash it can tell whether it was done."""
+    context: "RuntimeContext | None" = None
+    """Set only for tools that start other agents or inspect their runs."""
 
 
-Body = Callable[[Mapping[str, Any], Call], Awaitable[str]]
-
-
-@value
-class Tool(ToolFacts):
-    """A name, a typed signature, what it touches, and one async function."""
-
-    body: Body
+ToolFunction = Callable[[Mapping[str, Any], Call], Awaitable[str]]
 
 
 @value
-class Ports(Settled):
-    """What a verb of the runtime acts through."""
+class Tool(ToolPolicy):
+    """A tool: name, typed signature, policy and one async function."""
 
-    store: Store
-    agents: Agents
+    function: ToolFunction
+
+
+@value
+class RuntimeContext(RuntimeSettings):
+    """The services and settings that the runtime functions use."""
+
+    store: SessionStore
+    agents: AgentRegistry
     ledger: Ledger
-    engine: Engine
-    driver: Driver
-    chance: Chance
+    worker: Worker
+    provider: Provider
+    clock: Clock
     tools: Mapping[str, Tool]
-    files: Callable[[Scope], Files]
-    shell: Callable[[Scope], Shell]
-    level: Callable[[], Awaitable[Level]]
-    """How tightly commands are held here: found out once."""
-    worktree: Callable[[str, str], Awaitable[tuple[str, str] | None]]
-    """(folder, name) → a worktree of the repository around it, and that repository; None where there is none."""
-    drop_worktree: Callable[[Workspace], Awaitable[bool]]
-    """False when it stays, because it holds work that nobody has taken over."""
-    tmp: Callable[[Session], str]
-    """The real folder behind a session's /tmp; it need not exist yet."""
+    files_for: Callable[[Scope], ScopedFiles]
+    shell_for: Callable[[Scope], Shell]
+    detect_sandbox_level: Callable[[], Awaitable[SandboxLevel]]
+    """Return the sandbox level of this machine, detected once."""
+    create_worktree: Callable[[str, str], Awaitable[tuple[str, str] | None]]
+    """Map (folder, name) to a new git worktree and its repository; None if the folder is in no repository."""
+    remove_worktree: Callable[[Workspace], Awaitable[bool]]
+    """Remove a worktree; False if it was kept because it holds work that is not merged elsewhere."""
+    tmp_folder_for: Callable[[Session], str]
+    """Return the real folder behind a session's /tmp, which need not exist yet."""
     emit: Callable[[Event], None]
-    """A live event; durable ones reach it by themselves after their step's commit."""
-    listened: Callable[[], bool] = lambda: True
-    """Whether anybody hears live events: where nobody does, none is made."""
-    ask: Callable[[str, Sequence[str]], Awaitable[str]]
-    model: Callable[[Agent, str | None], Model]
-    """The model an agent is to use, with the run's override."""
-    bounds: Callable[[], Bounds]
-    """What the operator says for every scope, now."""
-    skills: Callable[[str, str], Sequence[Skill]] = lambda _agent, _at: ()
-    """(agent, the folder it works in) → the skills there are for it there; its scope says which it has."""
-    with_paths: Callable[[str, Paths], str]
-    """A preset's text with its paths section replaced, the rest to the letter."""
-    with_prompt: Callable[[str, str], str]
-    """A preset's text with another system message, its fields to the letter."""
-    owner: str
-    worker: Callable[[], str]
-    """Who works what begins here, or goes on because of what is done here: this process, or a daemon beside it."""
-    alive: Callable[[str], bool]
-    """Whether the process of this name lives."""
+    """Emit a live event; durable events are emitted by the ledger after their commit."""
+    has_listeners: Callable[[], bool] = lambda: True
+    """Return True if anyone listens to live events; otherwise none are created."""
+    ask_user: Callable[[str, Sequence[str]], Awaitable[str]]
+    select_model: Callable[[Agent, str | None], Model]
+    """Select the model for an agent and the run's optional override."""
+    operator_policy: Callable[[], OperatorPolicy]
+    """Return the operator's current policy for every scope."""
+    find_skills: Callable[[str, str], Sequence[Skill]] = lambda _agent, _at: ()
+    """Map (agent, folder of its work) to the skills found there; the scope decides which of them it may use.
+    """
+    replace_preset_paths: Callable[[str, PathPatterns], str]
+    """Return a preset's text with its paths section replaced and the rest unchanged."""
+    replace_preset_prompt: Callable[[str, str], str]
+    """Return a preset's text with another system prompt and its fields unchanged."""
+    owner_id: str
+    new_run_owner_id: Callable[[], str]
+    """Return the id of the process that executes runs created or resumed here: this process or a daemon."""
+    is_owner_alive: Callable[[str], bool]
+    """Return True if the process with this owner id is alive."""

@@ -62,7 +62,7 @@ def test_importing_the_package_is_light():
 
 
 def test_the_overview_of_commands_needs_nothing_but_its_table():
-    assert _loaded("from retinue.__main__ import overview; assert 'sessions' in overview()") == "[]"
+    assert _loaded("from retinue.__main__ import help_text; assert 'sessions' in help_text()") == "[]"
 
 
 def test_keeping_conversations_needs_no_models_no_tools_and_no_yaml():

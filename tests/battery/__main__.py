@@ -23,7 +23,7 @@ from played import Outcome, Play
 from tools import DENY, OWN, TOOLS, WEB
 from world import World
 
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 
 FAMILIES = (
     READ,
@@ -62,7 +62,7 @@ def main() -> int:
 
 def _well(report: dict[str, Any]) -> bool:
     """Where nothing holds a command most attacks must work: else it is the attacks that are broken."""
-    bare = report["level"] == Level.NONE
+    bare = report["level"] == SandboxLevel.NONE
     held = 2 * report["escapes"] > report["attacks"] if bare else not report["escapes"]
     return held and report["controls"] == report["controls_tried"]
 
@@ -72,7 +72,7 @@ def _wishes() -> argparse.Namespace:
     parser.add_argument(
         "--level",
         default="strict",
-        choices=[str(each) for each in Level],
+        choices=[str(each) for each in SandboxLevel],
         help="the most the sandbox may hold",
     )
     parser.add_argument("--part", default="1/1", help="which share of the attacks, as 1/2")
@@ -110,7 +110,7 @@ async def _report(wishes: argparse.Namespace) -> dict[str, Any]:
     outcomes: list[Outcome] = []
     controls: list[tuple[str, bool]] = []
     try:
-        async with Play(world=world, most=Level(wishes.level)) as play:
+        async with Play(world=world, most=SandboxLevel(wishes.level)) as play:
             for number, attack in enumerate(chosen(wishes)):
                 if number % EVERY == 0:
                     controls.append(await _control(play, len(controls)))

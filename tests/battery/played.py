@@ -12,8 +12,8 @@ from attack import PYTHON, WON, Attack, Use
 from world import Print, World
 
 import retinue
-from retinue.domain.run import Waiting
-from retinue.domain.sandbox_level import Level
+from retinue.domain.run import WaitReason
+from retinue.domain.sandbox_level import SandboxLevel
 
 AGENTS = {
     "attacker": "",
@@ -39,9 +39,9 @@ class Play:
     """One product, opened once; each attack is a conversation of its own."""
 
     world: World
-    most: Level
+    most: SandboxLevel
     app: retinue.App = field(init=False)
-    level: Level = field(init=False)
+    level: SandboxLevel = field(init=False)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _count: int = 0
 
@@ -64,7 +64,7 @@ class Play:
             "RETINUE_HOME": str(world.home), "RETINUE_SANDBOX": str(self.most), "OPENAI_API_KEY": world.secrets["environment"],
         }  # fmt: skip
         self.app = await self._stack.enter_async_context(retinue.open(env=env))
-        self.level = await self.app._ports.level()  # pyright: ignore[reportPrivateUsage]
+        self.level = await self.app._context.detect_sandbox_level()  # pyright: ignore[reportPrivateUsage]
         await self._victim()
         return self
 
@@ -78,7 +78,7 @@ class Play:
         run = await self.app.run(
             f"Keep {words} to yourself", agent="attacker", workspace=self.world.ws, model=self._script([])
         )
-        session = await self.app.session(run.session_id)
+        session = await self.app.find_session(run.session_id)
         place = self.world.home / "tmp" / session.id
         place.mkdir(mode=0o700, parents=True)
         (place / "note").write_text(self.world.secrets["tmp"])
@@ -113,22 +113,22 @@ class Play:
         except retinue.RetinueError as refused:
             return str(refused)
         run = await self.app.wait(run.id)
-        while run.waiting_for is Waiting.APPROVAL:
-            for asked in await self.app.awaited(run):
-                about = await self.app.approval(asked)
-                yes = about.touch == "run" and self.level is not Level.STRICT
-                await self.app.answer(asked, "allow" if yes else "deny")
+        while run.waiting_for is WaitReason.APPROVAL:
+            for asked in await self.app.pending_approval_ids(run):
+                about = await self.app.find_approval(asked)
+                yes = about.touch == "run" and self.level is not SandboxLevel.STRICT
+                await self.app.answer_approval(asked, "allow" if yes else "deny")
             run = await self.app.wait(run.id)
         entries = await self.app.entries(run.session_id)
         return (
-            "\n".join(each.text for each in entries if isinstance(each, retinue.Returned))
+            "\n".join(each.text for each in entries if isinstance(each, retinue.ToolResult))
             + f"\n{run.error or ''}"
         )
 
     def _script(self, turns: list[list[Use]]) -> str:
         self._count += 1
         facts = self.world.facts
-        bare = self.most is Level.NONE
+        bare = self.most is SandboxLevel.NONE
         told = [[use.bare(facts) if bare else use.told(facts) for use in turn] for turn in turns]
         replies: list[Any] = [{"text": f"Step {n}.", "tools": turn} for n, turn in enumerate(told)]
         place = self.world.top / f"script-{self._count}.json"

@@ -9,8 +9,8 @@ import pytest
 from strict_cell import CellResult, RunInCell
 
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import below
-from retinue.sandbox.bubblewrap import found, strict
+from retinue.domain.rules import subtree_pattern
+from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
 
 PYTHON = os.path.realpath(sys.executable)
 """Of the tests; it may stand outside /usr, and is then brought in as a part of the scope."""
@@ -29,9 +29,12 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def scope(here: Path) -> Scope:
-    trees = (below(str(here)), "/tmp/**")
+    trees = (subtree_pattern(str(here)), "/tmp/**")
     return Scope(
-        read=(*trees, below(sys.base_prefix)), write=trees, root=str(here), tmp=str(here.parent / "own-tmp")
+        read=(*trees, subtree_pattern(sys.base_prefix)),
+        write=trees,
+        root=str(here),
+        tmp_folder=str(here.parent / "own-tmp"),
     )
 
 
@@ -48,10 +51,10 @@ def _in_cell(
     stdin: int = subprocess.DEVNULL,
     records: Path | str = "",
 ) -> CellResult:
-    bwrap = found()
+    bwrap = find_bwrap()
     assert bwrap is not None, "install bubblewrap: apt-get install bubblewrap"
     text = f"exec {PYTHON} -I - <<'PYTHON_ENDS'\n{command}\nPYTHON_ENDS\n" if python else command
-    cell = strict(scope, text, bwrap=bwrap, records=str(records))
+    cell = bubblewrap_command(scope, text, bwrap=bwrap, records_folder=str(records))
     started = subprocess.Popen(
         cell.argv,
         env=dict(cell.env),
@@ -64,4 +67,4 @@ def _in_cell(
     for fd in cell.fds:
         os.close(fd)
     text, _ = started.communicate()
-    return CellResult(exit=started.returncode, text=text.decode(errors="replace"), notes=cell.after())
+    return CellResult(exit=started.returncode, text=text.decode(errors="replace"), notes=cell.clean_up())

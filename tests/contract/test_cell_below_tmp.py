@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from strict_cell import RunInCell
 
-from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
-from retinue.domain.rules import below
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
+from retinue.domain.rules import subtree_pattern
 from retinue.errors import Failed
-from retinue.sandbox.bubblewrap import strict
+from retinue.sandbox.bubblewrap import bubblewrap_command
 
 
 @pytest.fixture
@@ -32,11 +32,15 @@ def own(tmp_path: Path) -> Path:
 @pytest.fixture
 def child(ws: Path, own: Path) -> Scope:
     return Scope(
-        read=(below(str(ws)), *DEFAULT_WRITE), write=DEFAULT_WRITE, root=str(ws), tmp=str(own), depth=1
+        read=(subtree_pattern(str(ws)), *DEFAULT_WRITABLE_PATHS),
+        write=DEFAULT_WRITABLE_PATHS,
+        root=str(ws),
+        tmp_folder=str(own),
+        depth=1,
     )
 
 
-@pytest.mark.parametrize("deny", [(), DEFAULT_DENY])
+@pytest.mark.parametrize("deny", [(), DEFAULT_DENIED_PATHS])
 def test_a_child_that_reads_a_repository_below_tmp_runs_commands(
     child: Scope, ws: Path, own: Path, in_cell: RunInCell, deny: tuple[str, ...]
 ):
@@ -58,7 +62,9 @@ def test_beside_the_parts_of_a_workspace_nothing_can_be_written(
     child: Scope, ws: Path, own: Path, in_cell: RunInCell, part: str, lasts: bool
 ):
     """It would look like the workspace and be the agent's own /tmp."""
-    bound = replace(child, read=(f"{ws}/{part}", *DEFAULT_WRITE), tmp=str(own) if lasts else "")
+    bound = replace(
+        child, read=(f"{ws}/{part}", *DEFAULT_WRITABLE_PATHS), tmp_folder=str(own) if lasts else ""
+    )
     came = in_cell(
         bound, "pwd; cat src/in/app.py; echo x > kk; mkdir src/new; mv src s2; echo t > /tmp/t && cat /tmp/t"
     )
@@ -70,7 +76,7 @@ def test_beside_the_parts_of_a_workspace_nothing_can_be_written(
 
 
 def test_a_part_of_a_workspace_that_may_be_written_is_written(child: Scope, ws: Path, in_cell: RunInCell):
-    trees = (f"{ws}/src/in/**", *DEFAULT_WRITE)
+    trees = (f"{ws}/src/in/**", *DEFAULT_WRITABLE_PATHS)
     came = in_cell(
         replace(child, read=trees, write=trees), "echo x > src/in/new && cat src/in/new; mv src/in s2"
     )
@@ -84,7 +90,7 @@ def test_what_an_agent_left_under_the_name_of_its_workspace_is_not_in_it(
     old = own / ws.relative_to("/tmp")
     old.mkdir(parents=True)
     (old / "stale").write_text("old")
-    came = in_cell(replace(child, read=(f"{ws}/src/**", *DEFAULT_WRITE)), "ls")
+    came = in_cell(replace(child, read=(f"{ws}/src/**", *DEFAULT_WRITABLE_PATHS)), "ls")
     assert came.text == "src\n"
 
 
@@ -92,5 +98,5 @@ def test_no_error_names_the_real_folder_behind_tmp(child: Scope, own: Path):
     own.parent.mkdir(parents=True)
     own.write_text("in the way")
     with pytest.raises(Failed, match="behind /tmp") as raised:
-        strict(child, "true", bwrap="/usr/bin/bwrap")
+        bubblewrap_command(child, "true", bwrap="/usr/bin/bwrap")
     assert str(own.parent) not in str(raised.value)

@@ -9,7 +9,7 @@ from strict_cell import RunInCell
 
 from retinue.domain.ceiling import OPERATOR, Ceiling
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import literal
+from retinue.domain.rules import escape_glob
 
 
 @pytest.mark.parametrize("writable", [True, False])
@@ -23,7 +23,7 @@ def test_a_denied_file_is_not_read_by_its_other_name(
     closed = (
         replace(scope, deny=("**/.env",))
         if by == "deny"
-        else replace(scope, ceilings=(Ceiling(by=OPERATOR, deny=("**/.env",)),))
+        else replace(scope, ceilings=(Ceiling(set_by=OPERATOR, deny=("**/.env",)),))
     )
     bound = replace(closed, writable=writable)
     for _ in range(2):
@@ -61,10 +61,10 @@ def test_a_file_that_is_named_outright_is_read_whatever_its_other_names(
 ):
     os.link(here.parent / "outside/secret", here / "known")
     os.link(here.parent / "outside/secret", here / "unknown")
-    bound = replace(scope, deny=("**/.env",), read=(*scope.read, literal(str(here / "known"))))
+    bound = replace(scope, deny=("**/.env",), read=(*scope.read, escape_glob(str(here / "known"))))
     came = in_cell(bound, "cat known; cat unknown; echo x > known")
     assert came.text.count("SECRET") == 1
-    alone = replace(bound, read=(f"{here}/k*", literal(str(here / "known"))), write=())
+    alone = replace(bound, read=(f"{here}/k*", escape_glob(str(here / "known"))), write=())
     assert in_cell(alone, "cat known").text == "SECRET"
     assert "SECRET" not in in_cell(replace(alone, read=(f"{here}/*n",)), "cat known unknown").text
 

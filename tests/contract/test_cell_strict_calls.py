@@ -9,7 +9,7 @@ import pytest
 from strict_cell import RunInCell
 
 from retinue.domain.permissions.scope import Scope
-from retinue.sandbox.seccomp import program
+from retinue.sandbox.seccomp import build_filter
 
 PREAMBLE = """
 import ctypes, errno, os, platform, socket, sys
@@ -166,11 +166,11 @@ print(os.path.exists("/run/docker.sock"), os.listdir("/run"))
 
 def test_the_filter_is_made_for_known_machines_only():
     for machine in ("x86_64", "aarch64"):
-        code = program(machine)
+        code = build_filter(machine)
         assert code is not None
         assert 0 < len(code) // 8 < 4096
         assert len(code) % 8 == 0
-    assert program("riscv64") is None
+    assert build_filter("riscv64") is None
 
 
 def test_outside_the_cell_the_same_calls_are_let_through():

@@ -16,11 +16,11 @@ import pytest
 from strict_cell import RunInCell
 
 from retinue.domain.ceiling import OPERATOR, Ceiling
-from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
-from retinue.domain.rules import below
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, Scope
+from retinue.domain.rules import subtree_pattern
 from retinue.errors import Failed
-from retinue.sandbox.bubblewrap import strict
-from retinue.sandbox.mounts import MAX_FILES
+from retinue.sandbox.bubblewrap import bubblewrap_command
+from retinue.sandbox.mounts import MAX_SINGLE_FILES
 
 
 def test_a_command_works_in_the_workspace_and_what_it_writes_is_there(
@@ -89,7 +89,7 @@ def test_closed_and_denied_places_are_hidden(scope: Scope, here: Path, in_cell: 
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text("SECRET")
     (here / "innocent").symlink_to(".env")
-    ceiling = Ceiling(by=OPERATOR, deny=(f"{here}/above/**",))
+    ceiling = Ceiling(set_by=OPERATOR, deny=(f"{here}/above/**",))
     bound = replace(scope, deny=("**/.env", f"{here}/secrets/**"), ceilings=(ceiling,))
     came = in_cell(
         bound,
@@ -224,7 +224,7 @@ def test_retinues_own_folders_are_hidden_inside_a_workspace(scope: Scope, here: 
     home = here / "data/retinue"
     (home / "sessions/main").mkdir(parents=True)
     (home / "sessions/main/preset.md").write_text("SECRET")
-    bound = replace(scope, house=(below(str(home)),))
+    bound = replace(scope, retinue_paths=(subtree_pattern(str(home)),))
     came = in_cell(
         bound,
         "cat data/retinue/sessions/main/preset.md; echo evil > data/retinue/sessions/main/preset.md; mv data d",
@@ -238,7 +238,7 @@ def test_a_worktree_that_retinue_made_is_open_inside_its_own_folders(
 ):
     (here.parent / "other").mkdir()
     (here.parent / "other/session.md").write_text("SECRET")
-    bound = replace(scope, house=(below(str(here.parent)),), made=True)
+    bound = replace(scope, retinue_paths=(subtree_pattern(str(here.parent)),), is_worktree=True)
     came = in_cell(
         bound, f"cat src/app.py; echo x > new; cat {here.parent}/other/session.md ../other/session.md"
     )
@@ -260,16 +260,18 @@ def test_tmp_is_the_agents_own_and_lasts(scope: Scope, here: Path, in_cell: RunI
     """Shows: F18."""
     in_cell(scope, "echo mine > /tmp/note; echo v > /var/tmp/v")
     assert in_cell(scope, "cat /tmp/note /tmp/v").text == "mine\nv\n"
-    assert (Path(scope.tmp) / "note").read_text() == "mine\n"
-    assert stat.S_IMODE(Path(scope.tmp).stat().st_mode) == 0o700
-    other = replace(scope, tmp=str(here.parent / "another"))
+    assert (Path(scope.tmp_folder) / "note").read_text() == "mine\n"
+    assert stat.S_IMODE(Path(scope.tmp_folder).stat().st_mode) == 0o700
+    other = replace(scope, tmp_folder=str(here.parent / "another"))
     assert "No such file" in in_cell(other, "cat /tmp/note").text
 
 
 def test_without_a_tmp_of_its_own_a_command_has_one_that_does_not_last(
     scope: Scope, here: Path, in_cell: RunInCell
 ):
-    bare = replace(scope, tmp="", read=(below(str(here)),), write=(below(str(here)),))
+    bare = replace(
+        scope, tmp_folder="", read=(subtree_pattern(str(here)),), write=(subtree_pattern(str(here)),)
+    )
     assert in_cell(bare, "echo x > /tmp/x && cat /tmp/x").text == "x\n"
     assert "No such file" in in_cell(bare, "cat /tmp/x").text
 
@@ -277,7 +279,7 @@ def test_without_a_tmp_of_its_own_a_command_has_one_that_does_not_last(
 def test_a_workspace_below_var_tmp_is_there_like_any_other(scope: Scope, in_cell: RunInCell):
     """Elsewhere /var/tmp is another name for the agent's own /tmp."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        trees = (below(folder), "/tmp/**")
+        trees = (subtree_pattern(folder), "/tmp/**")
         came = in_cell(
             replace(scope, root=folder, read=trees, write=trees), "pwd; echo words > made; ls /var/tmp"
         )
@@ -290,8 +292,8 @@ def test_what_an_agent_puts_in_its_tmp_leads_no_mount_astray(scope: Scope, here:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         (Path(folder) / "shared/deep").mkdir(parents=True)
         (Path(folder) / "shared/deep/f").write_text("there\n")
-        (Path(scope.tmp)).mkdir()
-        (Path(scope.tmp) / Path(folder).name).symlink_to(f"/oldroot{here.parent}/outside")
+        (Path(scope.tmp_folder)).mkdir()
+        (Path(scope.tmp_folder) / Path(folder).name).symlink_to(f"/oldroot{here.parent}/outside")
         bound = replace(scope, read=(*scope.read, f"{folder}/shared/deep/**"))
         came = in_cell(bound, f"cat {folder}/shared/deep/f; mv {folder} /tmp/moved")
     assert came.text.startswith("there\n")
@@ -304,8 +306,10 @@ def test_only_what_every_ceiling_allows_is_there(scope: Scope, here: Path, in_ce
         (here / name).mkdir(exist_ok=True)
         (here / name / "f").write_text(f"{name}\n")
     ceilings = (
-        Ceiling(by=OPERATOR, read=(below(str(here / "src")), below(str(here / "docs")))),
-        Ceiling(by="parent", write=(below(str(here / "docs")),)),
+        Ceiling(
+            set_by=OPERATOR, read=(subtree_pattern(str(here / "src")), subtree_pattern(str(here / "docs")))
+        ),
+        Ceiling(set_by="parent", write=(subtree_pattern(str(here / "docs")),)),
     )
     came = in_cell(replace(scope, ceilings=ceilings), "cat */f; echo x > docs/new; echo x > src/new; ls")
     assert "docs\nsrc\n" in came.text
@@ -331,11 +335,11 @@ def test_single_files_of_a_scope_are_there_by_themselves(scope: Scope, here: Pat
 def test_a_pattern_of_very_many_files_says_that_not_all_are_there(
     scope: Scope, here: Path, in_cell: RunInCell
 ):
-    for number in range(MAX_FILES + 5):
+    for number in range(MAX_SINGLE_FILES + 5):
         (here / f"{number:04}.txt").touch()
     came = in_cell(replace(scope, read=(f"{here}/*.txt",), write=()), "ls *.txt | wc -l")
-    assert came.text == f"{MAX_FILES}\n"
-    assert any(f"first {MAX_FILES}" in note for note in came.notes)
+    assert came.text == f"{MAX_SINGLE_FILES}\n"
+    assert any(f"first {MAX_SINGLE_FILES}" in note for note in came.notes)
 
 
 def test_a_scope_of_everything_brings_in_no_more_than_the_workspace(
@@ -350,7 +354,7 @@ def test_a_scope_of_everything_brings_in_no_more_than_the_workspace(
 
 
 def test_a_child_that_lost_its_paths_finds_nothing(scope: Scope, here: Path, in_cell: RunInCell):
-    came = in_cell(replace(scope, configured=False), f"pwd; ls {here}")
+    came = in_cell(replace(scope, has_paths=False), f"pwd; ls {here}")
     assert came.text.startswith("/tmp\n")
     assert "No such file" in came.text
 
@@ -394,7 +398,7 @@ def test_a_child_with_the_usual_denies_keeps_out_of_the_repository(
     """Shows: F15, F23."""
     subprocess.run(["git", "init", "-q", here], check=True)
     came = in_cell(
-        replace(scope, deny=DEFAULT_DENY),
+        replace(scope, deny=DEFAULT_DENIED_PATHS),
         "ls .git; git show HEAD:.env; cat .git/HEAD; mv .git g; rm -rf .git",
     )
     assert "ref:" not in came.text
@@ -417,7 +421,9 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere_else(
             swap(-100, names[0], -100, names[1], 2)
 
     bound = replace(
-        scope, read=(below(str(here / "sub")), below(sys.base_prefix)), write=(below(str(here / "sub")),)
+        scope,
+        read=(subtree_pattern(str(here / "sub")), subtree_pattern(sys.base_prefix)),
+        write=(subtree_pattern(str(here / "sub")),),
     )
     other = threading.Thread(target=swapping)
     other.start()
@@ -433,4 +439,4 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere_else(
 
 def test_a_command_with_a_nul_is_refused(scope: Scope):
     with pytest.raises(Failed, match="NUL"):
-        strict(scope, "echo \0", bwrap=str(shutil.which("bwrap")))
+        bubblewrap_command(scope, "echo \0", bwrap=str(shutil.which("bwrap")))

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from strict_cell import RunInCell
 
-from retinue.app.sandbox_loader import Commands
-from retinue.config.load import load
+from retinue.app.sandbox_loader import SandboxLoader
+from retinue.config.load import load_config
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import below
-from retinue.sandbox.bubblewrap import found, strict
-from retinue.sandbox.command import Cell
+from retinue.domain.rules import subtree_pattern
+from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
+from retinue.sandbox.command import SandboxedCommand
 
 SOMEBODY = 65534
 PLANT = "mkdir -p r/.git/hooks && echo evil > r/.git/config && "
@@ -40,8 +40,8 @@ def room() -> Iterator[Path]:
 
 @pytest.fixture
 def outside(room: Path) -> Scope:
-    trees = (below(str(room / "ws")), "/tmp/**")
-    return Scope(read=trees, write=trees, root=str(room / "ws"), tmp=str(room / "own-tmp"))
+    trees = (subtree_pattern(str(room / "ws")), "/tmp/**")
+    return Scope(read=trees, write=trees, root=str(room / "ws"), tmp_folder=str(room / "own-tmp"))
 
 
 def become_somebody() -> None:
@@ -121,13 +121,13 @@ def test_what_cannot_be_taken_away_is_said_to_the_person(outside: Scope, in_cell
     """A place whose name is longer than the system takes can be reached step by step only."""
     step = "d" * 200
     deep = f"for i in $(seq 30); do mkdir {step} && cd {step}; done; mkdir .git; echo evil > .git/config"
-    notes = as_somebody(lambda: in_cell(replace(outside, tmp=""), deep).notes)
+    notes = as_somebody(lambda: in_cell(replace(outside, tmp_folder=""), deep).notes)
     assert notes[0].startswith("tell the person")
 
 
-def started(scope: Scope, command: str, records: Path) -> tuple[Cell, "subprocess.Popen[bytes]"]:
+def started(scope: Scope, command: str, records: Path) -> tuple[SandboxedCommand, "subprocess.Popen[bytes]"]:
     """A cell whose command has said a line, and goes on."""
-    cell = strict(scope, command, bwrap=str(found()), records=str(records))
+    cell = bubblewrap_command(scope, command, bwrap=str(find_bwrap()), records_folder=str(records))
     running = subprocess.Popen(cell.argv, env={}, cwd="/", stdout=subprocess.PIPE, pass_fds=cell.fds)
     for fd in cell.fds:
         os.close(fd)
@@ -183,7 +183,9 @@ def test_a_command_elsewhere_puts_it_right_too_and_is_not_told_the_names(
     killed(outside, "ln -s evil .bashrc", room / "cells", signal.SIGKILL)
     other = room / "other"
     other.mkdir()
-    elsewhere = replace(outside, root=str(other), read=(below(str(other)),), write=(), tmp="")
+    elsewhere = replace(
+        outside, root=str(other), read=(subtree_pattern(str(other)),), write=(), tmp_folder=""
+    )
     notes = as_somebody(lambda: in_cell(elsewhere, "true", records=room / "cells").notes)
     assert notes == []
     assert not os.path.lexists(room / "ws/.bashrc")
@@ -192,10 +194,10 @@ def test_a_command_elsewhere_puts_it_right_too_and_is_not_told_the_names(
 def test_the_application_puts_it_right_when_it_starts(outside: Scope, room: Path):
     killed(outside, "echo evil > .envrc; chmod 555 .", room / "cells", signal.SIGKILL)
     assert (room / "ws/.envrc").exists()
-    notes = as_somebody(Commands(load({}, home=str(room))).sweep)
+    notes = as_somebody(SandboxLoader(load_config({}, home=str(room))).clean_up_killed_commands)
     assert any(".envrc" in note for note in notes)
     assert not (room / "ws/.envrc").exists()
-    assert Commands(load({}, home=str(room))).sweep() == []
+    assert SandboxLoader(load_config({}, home=str(room))).clean_up_killed_commands() == []
 
 
 def test_a_record_that_cannot_be_read_keeps_no_command_from_running(
@@ -230,7 +232,7 @@ def test_what_one_command_planted_was_not_there_before_another_that_began_later(
         running.wait()
         assert running.stdout is not None
         running.stdout.close()
-        assert any(".envrc" in note for note in cell.after())
+        assert any(".envrc" in note for note in cell.clean_up())
         assert not os.path.lexists(room / "ws/.envrc")
         assert not os.path.lexists(room / "ws/.bashrc")
     assert (room / "ws/.npmrc").read_text() == "mine"

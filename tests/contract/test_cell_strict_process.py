@@ -12,8 +12,8 @@ from strict_cell import RunInCell
 
 from retinue.domain.permissions.scope import Scope
 from retinue.sandbox import cgroup, devices, process
-from retinue.sandbox.bubblewrap import ENVIRONMENT, found, strict
-from retinue.sandbox.file_snapshot import swept
+from retinue.sandbox.bubblewrap import COMMAND_ENVIRONMENT, bubblewrap_command, find_bwrap
+from retinue.sandbox.file_snapshot import clean_up_killed_commands
 
 HOLD = """
 import fcntl, os, signal, sys
@@ -36,7 +36,7 @@ def test_a_command_has_a_small_environment_and_no_other(
     assert "SECRET" not in came.text
     own = {"PWD", "OLDPWD", "SHLVL", "_"}
     said = dict(line.split("=", 1) for line in came.text.splitlines() if "=" in line)
-    assert {name: value for name, value in said.items() if name not in own} == ENVIRONMENT
+    assert {name: value for name, value in said.items() if name not in own} == COMMAND_ENVIRONMENT
 
 
 def test_nothing_open_is_inherited_but_the_three_streams(scope: Scope, here: Path, in_cell: RunInCell):
@@ -65,14 +65,14 @@ def test_a_folder_that_is_open_by_mistake_keeps_the_command_from_running(scope: 
 
     Shows: S26.
     """
-    cell = strict(scope, "echo ran", bwrap=str(found()))
+    cell = bubblewrap_command(scope, "echo ran", bwrap=str(find_bwrap()))
     leak = os.open("/", os.O_PATH | os.O_DIRECTORY)
     done = subprocess.run(
         cell.argv, env={}, pass_fds=(*cell.fds, leak), capture_output=True, text=True, check=False
     )
     for fd in (*cell.fds, leak):
         os.close(fd)
-    cell.after()
+    cell.clean_up()
     assert (done.returncode, done.stdout) == (126, "")
     assert "cannot be used" in done.stderr
 
@@ -144,10 +144,10 @@ os._exit(0)
 
 def test_a_command_dies_with_the_process_that_started_it(scope: Scope, here: Path):
     """Shows: K03."""
-    bwrap = found()
+    bwrap = find_bwrap()
     assert bwrap is not None
     command = f"exec {os.path.realpath(sys.executable)} -I -c '{HOLD}\nprint(1, flush=True)\nsignal.pause()'"
-    cell = strict(scope, command, bwrap=bwrap)
+    cell = bubblewrap_command(scope, command, bwrap=bwrap)
     argv = repr([*cell.argv])
     starter = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess\nsubprocess.run({argv}, env={{}}, pass_fds={cell.fds!r})"],
@@ -164,7 +164,7 @@ def test_a_command_dies_with_the_process_that_started_it(scope: Scope, here: Pat
     with (here / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
     starter.stdout.close()
-    cell.after()
+    cell.clean_up()
 
 
 def test_orphans_are_reaped_inside(scope: Scope, in_cell: RunInCell):
@@ -199,8 +199,8 @@ os.kill(-1, signal.SIGKILL)
 """,
         python=True,
     )
-    group = cgroup.joined()
-    cgroup.left(group)
+    group = cgroup.create_group()
+    cgroup.remove_group(group)
     bound = os.geteuid() != 0 or bool(group)
     assert (int(came.text) < cgroup.MAX_PROCESSES) is bound
 
@@ -254,7 +254,7 @@ def groups(pid: int) -> list[Path]:
 async def test_no_group_of_processes_is_left_behind(scope: Scope):
     before = set(groups(os.getpid()))
     for command, seconds in (("true", 60.0), ("setsid sleep 100 & sleep 100", 0.2)):
-        await process.run(strict(scope, command, bwrap=str(found())), seconds)
+        await process.run_command(bubblewrap_command(scope, command, bwrap=str(find_bwrap())), seconds)
     assert set(groups(os.getpid())) == before
 
 
@@ -264,42 +264,42 @@ def test_groups_go_when_their_maker_was_killed_and_stay_while_it_lives(scope: Sc
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        cell = strict(scope, "true", bwrap=str(found()), records=str(records))
+        cell = bubblewrap_command(scope, "true", bwrap=str(find_bwrap()), records_folder=str(records))
         os.write(writing, b"." if cell.argv else b"")
         signal.pause()
     os.read(reading, 1)
     made = groups(pid)
     assert bool(made) is bool(groups_can_be_made())
-    cgroup.sweep()
+    cgroup.remove_stale_groups()
     assert groups(pid) == made
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    swept(str(records))
+    clean_up_killed_commands(str(records))
     assert groups(pid) == []
     if made:
         reborn = made[0].with_name(f"retinue-{os.getpid()}-1-{made[0].name[-8:]}")
         reborn.mkdir()
-        cgroup.sweep()
+        cgroup.remove_stale_groups()
         assert not reborn.exists()
 
 
 def groups_can_be_made() -> str:
-    group = cgroup.joined()
-    cgroup.left(group)
+    group = cgroup.create_group()
+    cgroup.remove_group(group)
     return group
 
 
 def test_devices_go_with_the_last_command_that_uses_them(tmp_path: Path):
     """An ordinary user is lent none: the machine's own are not theirs to change."""
     place = tmp_path / "lent"
-    one, other = devices.lent(str(place)), devices.lent(str(place))
+    one, other = devices.acquire_devices(str(place)), devices.acquire_devices(str(place))
     root = os.geteuid() == 0
-    assert sorted(one.at) == sorted(devices.NAMES if root else ())
-    one.over()
-    assert all(Path(each).is_char_device() for each in other.at.values())
+    assert sorted(one.paths) == sorted(devices.DEVICE_NAMES if root else ())
+    one.release()
+    assert all(Path(each).is_char_device() for each in other.paths.values())
     assert place.exists() is root
-    other.over()
+    other.release()
     assert not place.exists()
-    again = devices.lent(str(place))
-    assert again.at == one.at
-    again.over()
+    again = devices.acquire_devices(str(place))
+    assert again.paths == one.paths
+    again.release()

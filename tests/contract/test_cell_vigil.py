@@ -9,16 +9,18 @@ import pytest
 
 from retinue.domain.permissions.scope import Scope
 from retinue.sandbox import process
-from retinue.sandbox.bubblewrap import found, strict
-from retinue.sandbox.protected_file_monitor import AGAIN
+from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
+from retinue.sandbox.protected_file_monitor import MAX_REMOVALS
 
 LONG = 60.0
 GONE = "gone() { while [ -e $1 ] || [ -L $1 ]; do sleep 0.01; done; echo gone; }; "
 """Ends only when somebody outside has taken a name away."""
 
 
-async def run(scope: Scope, command: str, seconds: float = LONG) -> process.Ended:
-    return await process.run(strict(scope, GONE + command, bwrap=str(found())), seconds)
+async def run(scope: Scope, command: str, seconds: float = LONG) -> process.ProcessResult:
+    return await process.run_command(
+        bubblewrap_command(scope, GONE + command, bwrap=str(find_bwrap())), seconds
+    )
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ async def test_what_others_obey_is_taken_away_while_the_command_that_made_it_run
     ended = await run(scope, f"{first}{make}; gone {name}; echo on")
     assert not ended.timed_out
     assert ended.output.text().endswith("gone\non\n")
-    assert ended.exit == 0
+    assert ended.exit_code == 0
     assert any(f"{here}/{name}" in note and "taken-" in note for note in ended.notes)
     assert not (here / name).exists()
 
@@ -80,7 +82,7 @@ async def test_a_command_that_makes_a_closed_name_again_and_again_is_ended(scope
     assert not ended.timed_out
     assert any("the command was ended: it made" in note for note in ended.notes)
     assert not (here / ".envrc").exists()
-    assert len([path for path in here.iterdir() if path.name.startswith("taken-")]) >= AGAIN
+    assert len([path for path in here.iterdir() if path.name.startswith("taken-")]) >= MAX_REMOVALS
 
 
 async def test_git_makes_a_repository_of_its_own_while_the_vigil_is_kept(scope: Scope, here: Path):
@@ -121,7 +123,7 @@ async def test_what_is_only_denied_stays_until_the_command_ends(scope: Scope, he
 
 async def test_where_nothing_is_closed_nothing_is_taken(scope: Scope, here: Path):
     """As when git itself works for Retinue."""
-    open_to_all = replace(scope, closed=(), guarded=())
+    open_to_all = replace(scope, closed_paths=(), guarded_paths=())
     ended = await run(open_to_all, "echo x > .envrc; sleep 0.1; cat .envrc")
     assert ended.output.text() == "x\n"
     assert ended.notes == ()

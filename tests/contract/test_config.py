@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from retinue.agents.registry import DefinitionCatalogue
-from retinue.config.load import ANTHROPIC_DEFAULT, OPENAI_DEFAULT, Config, Secret, load
+from retinue.agents.registry import FileAgentRegistry
+from retinue.config.load import DEFAULT_ANTHROPIC_MODEL, DEFAULT_OPENAI_MODEL, Config, Secret, load_config
 from retinue.domain.limits import Limits
 from retinue.domain.pricing import Price
 from retinue.errors import BadConfig
@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def loaded(folder: Path, **env: str) -> Config:
-    return load({"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(folder / "home"), **env})
+    return load_config({"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(folder / "home"), **env})
 
 
 def said(folder: Path, settings: dict[str, Any], **env: str) -> Config:
@@ -86,7 +86,7 @@ def said(folder: Path, settings: dict[str, Any], **env: str) -> Config:
 
 def test_without_a_file_everything_has_its_default(folder: Path):
     config = loaded(folder)
-    assert (config.home, config.folder, config.file) == (folder / "home", folder, None)
+    assert (config.home, config.config_dir, config.file) == (folder / "home", folder, None)
     assert config.limits == Limits()
     assert (config.approvals, config.sandbox_minimum, config.tools, config.agents) == ("ask", "none", (), ())
     assert config.agents_dir == folder / "agents"
@@ -94,21 +94,23 @@ def test_without_a_file_everything_has_its_default(folder: Path):
 
 
 def test_a_home_that_is_given_beats_the_environment(folder: Path):
-    config = load({"RETINUE_CONFIG": str(folder), "RETINUE_HOME": "/elsewhere"}, home=str(folder / "mine"))
+    config = load_config(
+        {"RETINUE_CONFIG": str(folder), "RETINUE_HOME": "/elsewhere"}, home=str(folder / "mine")
+    )
     assert config.home == folder / "mine"
 
 
 def test_without_names_the_platforms_folders_are_used(tmp_path: Path):
     env = {"XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CONFIG_HOME": str(tmp_path / "conf")}
-    config = load(env)
-    assert (config.home, config.folder) == (tmp_path / "data" / "retinue", tmp_path / "conf" / "retinue")
+    config = load_config(env)
+    assert (config.home, config.config_dir) == (tmp_path / "data" / "retinue", tmp_path / "conf" / "retinue")
 
 
 def test_the_configuration_of_seed_002_is_valid_as_it_stands(folder: Path):
     """Shows: C002, C006."""
     (folder / "config.json").write_text(SEED_002)
-    catalogue = DefinitionCatalogue.of(loaded(folder))
-    assert {"reading-list", "todo", "journal", "general"} <= set(catalogue.names())
+    catalogue = FileAgentRegistry.from_settings(loaded(folder))
+    assert {"reading-list", "todo", "journal", "general"} <= set(catalogue.agent_names())
     reading = catalogue.get("reading-list").agent
     assert (reading.title, reading.tool_allow, reading.tool_deny) == (
         "Reading List Manager",
@@ -261,13 +263,13 @@ def test_null_says_nothing(folder: Path):
     ("settings", "env", "model"),
     [
         ({}, {}, None),
-        ({}, {"OPENAI_API_KEY": "k"}, OPENAI_DEFAULT),
-        ({}, {"ANTHROPIC_API_KEY": "k"}, ANTHROPIC_DEFAULT),
-        ({}, {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, OPENAI_DEFAULT),
+        ({}, {"OPENAI_API_KEY": "k"}, DEFAULT_OPENAI_MODEL),
+        ({}, {"ANTHROPIC_API_KEY": "k"}, DEFAULT_ANTHROPIC_MODEL),
+        ({}, {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, DEFAULT_OPENAI_MODEL),
         ({"model": "openai:x"}, {"ANTHROPIC_API_KEY": "k"}, "openai:x"),
         ({"model": "openai:x"}, {"RETINUE_MODEL": "scripted:f.json"}, "scripted:f.json"),
         ({"model": "sonnet"}, {}, "anthropic:claude-sonnet-4-5"),
-        ({"providers": {"anthropic": {"api_key": "k"}}}, {}, ANTHROPIC_DEFAULT),
+        ({"providers": {"anthropic": {"api_key": "k"}}}, {}, DEFAULT_ANTHROPIC_MODEL),
         ({}, {"OPENAI_API_KEY": ""}, None),
     ],
 )
@@ -299,7 +301,7 @@ def test_keys_are_used_and_never_shown(folder: Path):
     config = loaded(folder, OPENAI_API_KEY="sk-very-secret", ANTHROPIC_API_KEY="sk-ant-secret\n")
     assert config.secrets() == ("sk-very-secret", "sk-ant-secret")
     assert "secret" not in repr(config)
-    assert f"Bearer {config.providers.openai.key}" == "Bearer sk-very-secret"
+    assert f"Bearer {config.providers.openai.api_key}" == "Bearer sk-very-secret"
     assert (repr(Secret("x")), repr(Secret())) == ("Secret(…)", "Secret()")
 
 
@@ -315,7 +317,7 @@ def test_what_the_environment_calls_a_key_is_a_secret_if_it_looks_like_one(tmp_p
         "MAX_TOKEN": "1000000000000000",
         "EDITOR": "a1b2c3d4e5f6a7b8x",
     }
-    assert load(env).secrets() == ("a1b2c3d4e5f6a7b8", "correct-horse-7-battery")
+    assert load_config(env).secrets() == ("a1b2c3d4e5f6a7b8", "correct-horse-7-battery")
 
 
 @pytest.mark.parametrize("name", ["", "agents"])
@@ -325,4 +327,4 @@ def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, name: str):
         folder.mkdir()
     (folder / name).write_text("")
     with pytest.raises(BadConfig, match="must be a folder, and is a file"):
-        load({"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(tmp_path / "home")})
+        load_config({"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(tmp_path / "home")})

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from retinue.agents.definition_file import parse_preset
-from retinue.agents.fields import interpret
-from retinue.agents.registry import BUILT_IN, INLINE, DefinitionCatalogue, Inline
+from retinue.agents.fields import interpret_fields
+from retinue.agents.registry import BUILT_IN, INLINE, FileAgentRegistry, InlineDefinition
 from retinue.domain.agent import Agent, Role, preset_hash
 from retinue.domain.rules import Rule
 from retinue.errors import BadDefinition, NotFound, Refused
@@ -21,7 +21,7 @@ class Place:
     def __init__(self, root: Path, **options: Any) -> None:
         self.dir = root / "agents"
         self.dir.mkdir(parents=True, exist_ok=True)
-        self.catalogue = DefinitionCatalogue(user_dir=self.dir, **options)
+        self.catalogue = FileAgentRegistry(user_dir=self.dir, **options)
 
     def write(self, name: str, text: str) -> Path:
         path = self.dir / name
@@ -37,17 +37,17 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def inline(**keys: Any) -> Inline:
-    partial, readings = interpret(keys)
-    assert not [each for each in readings if each.wrong]
-    return Inline(name=partial["name"], partial=partial)
+def inline(**keys: Any) -> InlineDefinition:
+    partial, readings = interpret_fields(keys)
+    assert not [each for each in readings if each.error]
+    return InlineDefinition(name=partial["name"], partial=partial)
 
 
 def test_a_file_dropped_into_the_folder_is_an_agent_at_once(place: Place):
     """Shows: B005, B006."""
-    assert "scout" not in place.catalogue.names()
+    assert "scout" not in place.catalogue.agent_names()
     place.write("scout.md", "---\ndescription: Looks\ntools: [read]\n---\nLook.\n")
-    assert "scout" in place.catalogue.names()
+    assert "scout" in place.catalogue.agent_names()
     assert place.agent("scout") == Agent(
         name="scout", description="Looks", tool_allow=("read",), prompt="Look."
     )
@@ -59,9 +59,9 @@ def test_an_edit_counts_on_the_next_call_and_nothing_is_read_twice(place: Place)
     assert place.agent("scout").prompt == "First."
     os.utime(path, (1_000_000_000, 1_000_000_000))
     assert place.agent("scout").prompt == "First."
-    reads = place.catalogue.reads
+    reads = place.catalogue.files_read
     assert place.agent("scout").prompt == "First."
-    assert place.catalogue.reads == reads
+    assert place.catalogue.files_read == reads
     for prompt in ("Secnd.", "Third.", "Forth."):
         # Same inode, same size, and perhaps the same tick of the file system's clock.
         path.write_text(f"---\nname: scout\n---\n{prompt}\n")
@@ -104,12 +104,12 @@ def test_what_is_no_name_is_not_found(place: Place, name: str):
 def test_a_broken_file_is_not_listed_and_its_reason_is_told(place: Place):
     """Shows: B007, D13."""
     path = place.write("scout.md", "---\nname: scout\ntolls: [read]\n---\n")
-    assert "scout" not in place.catalogue.names()
+    assert "scout" not in place.catalogue.agent_names()
     with pytest.raises(
         NotFound, match=r"^Agent 'scout' not found: .*scout\.md:3: tolls: is not a known field"
     ):
         place.catalogue.get("scout")
-    assert [str(each) for each in place.catalogue.broken()] == [
+    assert [str(each) for each in place.catalogue.find_broken()] == [
         f"{path}:3: tolls: is not a known field; did you mean 'tools'?"
     ]
 
@@ -139,7 +139,7 @@ def test_a_broken_file_never_uncovers_the_built_in_below_it(place: Place):
 def test_what_is_broken_is_said_in_one_sentence(place: Place, name: str, text: str, says: str):
     """Shows: D06."""
     place.write(name, text)
-    (bad,) = place.catalogue.broken()
+    (bad,) = place.catalogue.find_broken()
     assert says in str(bad)
     assert str(place.dir / name) in str(bad)
     assert "\n" not in str(bad)
@@ -148,7 +148,7 @@ def test_what_is_broken_is_said_in_one_sentence(place: Place, name: str, text: s
 def test_a_binary_file_is_no_text(place: Place):
     """Shows: D06."""
     (place.dir / "scout.md").write_bytes(b"---\nname: \xff\xfe\n---\n")
-    (bad,) = place.catalogue.broken()
+    (bad,) = place.catalogue.find_broken()
     assert bad.problem == "is not text in UTF-8; save it in that encoding"
 
 
@@ -160,20 +160,20 @@ def test_links_are_not_followed(place: Place, tmp_path: Path):
     os.link(secret, place.dir / "hard.md")
     os.mkfifo(place.dir / "pipe.md")
     (place.dir / "folder.md").mkdir()
-    said = sorted(str(each).removeprefix(f"{place.dir}/") for each in place.catalogue.broken())
+    said = sorted(str(each).removeprefix(f"{place.dir}/") for each in place.catalogue.find_broken())
     assert said == [
         "folder.md: is not a file",
         "hard.md: has a second name (hard link) and is not read; put a copy there",
         "pipe.md: is not a file",
         "soft.md: is a symbolic link, which is not followed; put the file itself there",
     ]
-    assert not {"soft", "hard", "pipe", "folder"} & set(place.catalogue.names())
+    assert not {"soft", "hard", "pipe", "folder"} & set(place.catalogue.agent_names())
 
 
 def test_markdown_and_json_of_one_name_are_one_too_many(place: Place):
     place.write("scout.md", "---\n---\nHi\n")
     place.write("scout.json", "{}")
-    assert "scout.json beside it defines the same agent" in str(place.catalogue.broken()[0])
+    assert "scout.json beside it defines the same agent" in str(place.catalogue.find_broken()[0])
 
 
 def test_fields_are_merged_one_by_one_and_each_tells_its_source(tmp_path: Path):
@@ -217,7 +217,7 @@ def test_the_preset_is_the_file_itself_when_one_markdown_file_says_it_all(place:
         "claude-3-7-sonnet-20250219",
         0.3,
     )
-    assert place.catalogue.get("planner").preset == place.catalogue.builtin()["planner"]
+    assert place.catalogue.get("planner").preset == place.catalogue.built_in_definitions()["planner"]
 
 
 def test_an_agent_extends_another_deeply_and_null_clears(place: Place):
@@ -257,32 +257,32 @@ def test_extending_in_a_circle_is_an_error_with_the_chain(place: Place):
 def test_the_prompt_may_stand_in_a_file_beside_the_definition(place: Place):
     """Shows: D006."""
     place.write("coach.json", json.dumps({"id": "coach", "promptPath": "coach.txt", "model": "gpt-5"}))
-    assert "there is no file" in str(place.catalogue.broken()[0])
+    assert "there is no file" in str(place.catalogue.find_broken()[0])
     place.write("coach.txt", "Coach them.\n")
     assert place.agent("coach").prompt == "Coach them."
     place.write("coach.txt", "Coach them well.\n")
     assert place.agent("coach").prompt == "Coach them well."
     for outside in ("../secret", "/etc/hostname"):
         place.write("coach.json", json.dumps({"promptPath": outside}))
-        assert "must be a file below" in str(place.catalogue.broken()[0])
+        assert "must be a file below" in str(place.catalogue.find_broken()[0])
 
 
 def test_general_is_written_if_missing_and_left_alone_if_there(place: Place):
     """Shows: B009."""
-    place.catalogue.ensure_general()
+    place.catalogue.ensure_general_agent()
     path = place.dir / "general.md"
-    assert path.read_text() == place.catalogue.builtin()["general"]
+    assert path.read_text() == place.catalogue.built_in_definitions()["general"]
     assert [each.name for each in place.dir.iterdir()] == ["general.md"]
     assert path.stat().st_nlink == 1
     path.write_text("---\nname: general\n---\nMine.\n")
-    place.catalogue.ensure_general()
+    place.catalogue.ensure_general_agent()
     assert place.agent("general").prompt == "Mine."
 
 
 def test_general_and_built_ins_cannot_be_deleted(tmp_path: Path):
     """Shows: B010."""
     place = Place(tmp_path, inline=[inline(id="notes")])
-    place.catalogue.ensure_general()
+    place.catalogue.ensure_general_agent()
     for name, says in (
         ("general", "cannot be deleted"),
         ("oracle", "is built in"),
@@ -306,7 +306,7 @@ def test_what_exceeds_the_operators_ceiling_is_clipped_and_told(tmp_path: Path):
     assert found.agent.tool_allow == ("read", "todo_*", "grep")
     assert found.agent.agent_allow == ("scout*",)
     assert found.agent.workspace.writable is False
-    assert found.clipped == (
+    assert found.removed_by_ceiling == (
         "tool_allow: bash, gr?p taken away by the operator's ceiling",
         "agent_allow: * taken away by the operator's ceiling",
         "workspace.writable: taken away by the operator's ceiling",
@@ -320,9 +320,9 @@ READ_ONLY = {"explorer", "planner", "researcher", "oracle", "reviewer", "pair"}
 
 
 def test_the_built_in_agents_are_there_and_worth_having(place: Place):
-    found = {each.agent.name: each.agent for each in place.catalogue.all()}
+    found = {each.agent.name: each.agent for each in place.catalogue.list_definitions()}
     assert set(found) == READ_ONLY | {"general", "executor", "orchestrator", "builder"}
-    assert place.catalogue.broken() == []
+    assert place.catalogue.find_broken() == []
     for agent in found.values():
         assert agent.description
         assert 15 <= len(agent.prompt.splitlines()) <= 40
@@ -330,7 +330,7 @@ def test_the_built_in_agents_are_there_and_worth_having(place: Place):
     for name in READ_ONLY:
         rule = Rule(allow=found[name].tool_allow)
         assert found[name].workspace.writable is False
-        assert not [tool for tool in ("write", "edit", "bash") if rule.permits(tool)]
+        assert not [tool for tool in ("write", "edit", "bash") if rule.allows(tool)]
     assert found["pair"].roles == (Role.WATCHER, Role.SUBTASK)
     assert found["pair"].triggers.hotkeys == ("Ctrl+Shift+P",)
     slashes = {name: found[name].triggers.slash for name in ("oracle", "reviewer", "pair", "orchestrator")}

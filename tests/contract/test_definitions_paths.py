@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.agents.definition_file import parse_preset
-from retinue.agents.frontmatter import split, with_paths, with_prompt
-from retinue.domain.agent import Paths
-from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE
+from retinue.agents.frontmatter import split_front_matter, with_paths, with_prompt
+from retinue.domain.agent import PathPatterns
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS
 from retinue.errors import BadDefinition
 from retinue.storage import strict_yaml
 
-SEED = Paths(read=("/path/to/project/**",), write=DEFAULT_WRITE, deny=DEFAULT_DENY)
+SEED = PathPatterns(read=("/path/to/project/**",), write=DEFAULT_WRITABLE_PATHS, deny=DEFAULT_DENIED_PATHS)
 SECTION = """\
 paths:
   read:
@@ -60,17 +60,22 @@ def test_the_last_section_is_replaced_too_and_windows_line_ends_are_kept():
 
 
 def test_a_list_nobody_gave_is_left_out_and_an_empty_one_is_empty():
-    paths = Paths(read=(), deny=('a "quoted" \\ pattern', "new\nline"))
+    paths = PathPatterns(read=(), deny=('a "quoted" \\ pattern', "new\nline"))
     assert parse_preset(with_paths("---\n---\n", paths), "x").paths == paths
-    assert parse_preset(with_paths("---\nname: x\n---\n", Paths()), "x").paths == Paths()
+    assert parse_preset(with_paths("---\nname: x\n---\n", PathPatterns()), "x").paths == PathPatterns()
 
 
 PATTERNS = st.none() | st.lists(st.text(st.characters(exclude_characters="\x00"), min_size=1, max_size=12), max_size=3).map(tuple)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.builds(Paths, read=PATTERNS, write=PATTERNS, deny=PATTERNS), st.builds(Paths, read=PATTERNS))
-def test_any_patterns_are_read_back_and_the_second_writing_replaces_the_first(first: Paths, second: Paths):
+@given(
+    st.builds(PathPatterns, read=PATTERNS, write=PATTERNS, deny=PATTERNS),
+    st.builds(PathPatterns, read=PATTERNS),
+)
+def test_any_patterns_are_read_back_and_the_second_writing_replaces_the_first(
+    first: PathPatterns, second: PathPatterns
+):
     text = "---\nname: x\ntools: [read]\n---\n\npaths:\n  not these\n"
     once = with_paths(text, first)
     assert parse_preset(once, "x").paths == first
@@ -96,7 +101,7 @@ def test_a_section_that_would_not_count_is_never_written(front: str):
 def test_half_a_front_matter_is_an_error(text: str):
     """Shows: P13."""
     with pytest.raises(BadDefinition):
-        split(text, "preset.md")
+        split_front_matter(text, "preset.md")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +115,7 @@ def test_half_a_front_matter_is_an_error(text: str):
     ],
 )
 def test_front_matter_ends_at_the_first_line_of_dashes(text: str, parts: tuple[str, str]):
-    assert split(text, "x") == parts
+    assert split_front_matter(text, "x") == parts
 
 
 @pytest.mark.parametrize(
@@ -126,6 +131,6 @@ def test_front_matter_ends_at_the_first_line_of_dashes(text: str, parts: tuple[s
 def test_another_system_message_takes_the_place_of_the_one_that_was_there(front: str):
     """Shows: B014, E008."""
     said = with_prompt(f"---\n{front}---\n", "New words.")
-    fields, body = split(said)
+    fields, body = split_front_matter(said)
     assert (body, "Old" in said, "More" in said) == ("New words.\n", False, False)
-    assert strict_yaml.load(fields.replace("\r\n", "\n"), "x") == {"name": "a", "model": "x"}
+    assert strict_yaml.load_yaml(fields.replace("\r\n", "\n"), "x") == {"name": "a", "model": "x"}

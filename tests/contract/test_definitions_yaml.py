@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retinue.errors import BadDefinition
 from retinue.storage import fast_yaml_reader, strict_yaml, yaml_writer
-from retinue.storage.strict_yaml import Mistake
+from retinue.storage.strict_yaml import ParseError
 
 WORDS = st.one_of(
     st.sampled_from(
@@ -47,10 +47,10 @@ def lines(draw: st.DrawFn) -> str:
 @example("a: b\n  c")
 @example("a: ''\nb: \"\"")
 def test_the_plain_reader_agrees_with_the_library_or_leaves_it_to_it(text: str):
-    plain = fast_yaml_reader.read(text)
+    plain = fast_yaml_reader.read_plain_yaml(text)
     if plain is None:
         return
-    whole = strict_yaml.composed(text)
+    whole = strict_yaml.parse_full_yaml(text)
     assert repr(plain[0]) == repr(whole.value)
     assert plain[1] == dict(whole.lines)
 
@@ -65,7 +65,7 @@ def test_what_definitions_are_usually_written_in_never_needs_the_library():
         'paths:\n  read:\n    - "/a/**"\n  write: []\n'
         "roles:\n- primary\n- subtask\n"
     )
-    assert fast_yaml_reader.read(text) is not None
+    assert fast_yaml_reader.read_plain_yaml(text) is not None
 
 
 def test_reading_a_usual_definition_imports_no_yaml_library():
@@ -104,8 +104,8 @@ def test_reading_a_usual_definition_imports_no_yaml_library():
 def test_what_is_not_allowed_is_refused_with_its_line(text: str, line: int, says: str):
     """Shows: D01, D03, D04."""
     with pytest.raises(BadDefinition) as caught:
-        strict_yaml.load(text, "x.md")
-    assert caught.value.where == f"x.md:{line}"
+        strict_yaml.load_yaml(text, "x.md")
+    assert caught.value.location == f"x.md:{line}"
     assert says in caught.value.problem
 
 
@@ -117,11 +117,11 @@ def test_what_is_not_allowed_is_refused_with_its_line(text: str, line: int, says
 def test_depth_is_counted_before_anything_is_built(text: str):
     """Shows: D02."""
     with pytest.raises(BadDefinition, match="nested deeper than 32 levels"):
-        strict_yaml.load(text, "x.md")
+        strict_yaml.load_yaml(text, "x.md")
 
 
 def test_thirty_two_levels_are_not_too_deep():
-    value = strict_yaml.load("[" * 32 + "]" * 32, "x.md")
+    value = strict_yaml.load_yaml("[" * 32 + "]" * 32, "x.md")
     for _ in range(31):
         value = value[0]
     assert value == []
@@ -133,15 +133,15 @@ def test_an_alias_bomb_is_refused_at_its_first_anchor():
         f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(20)
     )
     with pytest.raises(BadDefinition, match=r"x\.md:1: anchors"):
-        strict_yaml.load(bomb, "x.md")
+        strict_yaml.load_yaml(bomb, "x.md")
 
 
 def test_too_much_text_and_too_many_values_are_refused():
     """Shows: D06."""
     with pytest.raises(BadDefinition, match="larger than 64 KiB"):
-        strict_yaml.load("a: " + "é" * 40_000, "x.md")
+        strict_yaml.load_yaml("a: " + "é" * 40_000, "x.md")
     with pytest.raises(BadDefinition, match="more than 10000 values"):
-        strict_yaml.load("[" + "1," * 10_001 + "]", "x.md")
+        strict_yaml.load_yaml("[" + "1," * 10_001 + "]", "x.md")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_too_much_text_and_too_many_values_are_refused():
 def test_strings_stay_strings(written: str, meant: object):
     """Shows: D05."""
     text = f"key: {written}"
-    for found in (strict_yaml.load(text, "x")["key"], strict_yaml.composed(text).value["key"]):
+    for found in (strict_yaml.load_yaml(text, "x")["key"], strict_yaml.parse_full_yaml(text).value["key"]):
         assert (found, type(found)) == (meant, type(meant))
 
 
@@ -170,11 +170,11 @@ VALUES = st.recursive(
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=4))
 def test_what_we_write_is_read_back_exactly(value: dict[str, object]):
-    assert strict_yaml.document(yaml_writer.dump(value)).value == (value or None)
+    assert strict_yaml.parse_yaml(yaml_writer.dump_yaml(value)).value == (value or None)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_a_value_or_a_mistake_and_never_another_error(text: str):
-    with contextlib.suppress(Mistake):
-        strict_yaml.document(text)
+    with contextlib.suppress(ParseError):
+        strict_yaml.parse_yaml(text)

@@ -8,37 +8,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.model_turn import Delta, Model, Reply, Request, Stop
-from retinue.domain.transcript import Said
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
+from retinue.domain.transcript import Message
 from retinue.errors import ModelFailed
-from retinue.interfaces import Driver
-from retinue.providers.anthropic import Anthropic
-from retinue.providers.errors import Trouble
-from retinue.providers.http.sse import MAX_EVENT, Events
-from retinue.providers.openai_chat import OpenAIChat
-from retinue.testing.fake_model_server import ModelServer
-from retinue.testing.replies import Answer, raw_stream, reply
+from retinue.interfaces import Provider
+from retinue.providers.anthropic import AnthropicProvider
+from retinue.providers.errors import ProviderError
+from retinue.providers.http.sse import MAX_EVENT_BYTES, EventParser
+from retinue.providers.openai_chat import OpenAIChatProvider
+from retinue.testing.fake_model_server import FakeModelServer
+from retinue.testing.replies import FakeResponse, raw_stream, text_reply
 from retinue.testing.wire_formats import anthropic_events, openai_events
 
-MAKERS: dict[str, Callable[[str], Driver]] = {
-    "openai": lambda url: OpenAIChat(url, ""),
-    "anthropic": lambda url: Anthropic(url, ""),
+MAKERS: dict[str, Callable[[str], Provider]] = {
+    "openai": lambda url: OpenAIChatProvider(url, ""),
+    "anthropic": lambda url: AnthropicProvider(url, ""),
 }
 
 
-async def read(provider: str, answer: Answer, heard: list[Delta] | None = None) -> Reply:
-    async with ModelServer([answer]) as server:
+async def read(provider: str, answer: FakeResponse, heard: list[ReplyDelta] | None = None) -> Reply:
+    async with FakeModelServer([answer]) as server:
         driver = MAKERS[provider](server.url)
         request = Request(
-            model=Model(driver=provider, name="m"),
-            agent="a",
+            model=Model(provider=provider, name="m"),
+            agent_name="a",
             system="",
             tools=(),
-            entries=[Said(id="1", by="user", text="hi")],
-            memo={},
+            entries=[Message(id="1", by="user", text="hi")],
+            provider_cache={},
         )
         try:
-            return await driver.turn(request, ([] if heard is None else heard).append)
+            return await driver.request_reply(request, ([] if heard is None else heard).append)
         finally:
             await driver.close()
 
@@ -51,7 +51,7 @@ def chunk(delta: dict[str, Any] | None = None, finish: str | None = None) -> dic
     return {"choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}]}
 
 
-def fragments(*calls: dict[str, Any], finish: str = "tool_calls") -> Answer:
+def fragments(*calls: dict[str, Any], finish: str = "tool_calls") -> FakeResponse:
     return raw_stream(events(*[chunk({"tool_calls": [call]}) for call in calls], chunk(finish=finish)))
 
 
@@ -62,36 +62,36 @@ FOUND = [b"one", "two\ngrüße".encode(), b"three"]
 @given(st.lists(st.integers(0, len(STREAM)), max_size=len(STREAM)))
 def test_a_stream_cut_anywhere_holds_the_same_events(cuts: list[int]):
     """Shows: X11."""
-    reader = Events()
+    reader = EventParser()
     found: list[bytes] = []
     at = 0
     for cut in [*sorted(cuts), len(STREAM)]:
         found += reader.feed(STREAM[at:cut])
         at = cut
-    assert found + reader.rest() == FOUND
+    assert found + reader.finish() == FOUND
 
 
 @pytest.mark.parametrize("blank", [b"data: \n\n", b"data:\n\n", b"event: ping\ndata: \n\n", b"data\n\n"])
 @pytest.mark.parametrize("size", [1, 100])
 def test_an_event_without_data_is_passed_over(blank: bytes, size: int):
     stream = b"data: one\n\n" + blank + b": two comes\ndata: two\n\n" + blank
-    reader = Events()
+    reader = EventParser()
     found = [event for at in range(0, len(stream), size) for event in reader.feed(stream[at : at + size])]
-    assert found + reader.rest() == [b"one", b"two"]
+    assert found + reader.finish() == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("provider", MAKERS)
 async def test_a_server_may_show_by_empty_events_that_it_is_there(provider: str):
-    made = {"openai": openai_events, "anthropic": anthropic_events}[provider](reply("hello"), "m")
+    made = {"openai": openai_events, "anthropic": anthropic_events}[provider](text_reply("hello"), "m")
     answer = await read(provider, raw_stream(b"data: \n\n".join(made)))
     assert answer.text == "hello"
 
 
 def test_an_event_that_was_not_closed_is_found_at_the_end():
-    reader = Events()
+    reader = EventParser()
     assert reader.feed(b"data: [DONE]") == []
-    assert reader.rest() == [b"[DONE]"]
-    assert reader.rest() == []
+    assert reader.finish() == [b"[DONE]"]
+    assert reader.finish() == []
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_an_event_that_was_not_closed_is_found_at_the_end():
 )
 def test_an_event_without_end_is_refused(line: bytes):
     """Shows: M17."""
-    reader = Events()
-    for _ in range(MAX_EVENT // 1_000_000):
+    reader = EventParser()
+    for _ in range(MAX_EVENT_BYTES // 1_000_000):
         assert reader.feed(line) == []
-    with pytest.raises(Trouble, match="16,000,000"):
+    with pytest.raises(ProviderError, match="16,000,000"):
         reader.feed(line)
 
 
@@ -118,7 +118,7 @@ async def test_fragments_without_an_index_are_put_together_in_order():
             {"function": {"name": "ls", "arguments": '{"path":"c"}'}},
         ),
     )
-    assert [(wish.tool, wish.args) for wish in answer.wishes] == [
+    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [
         ("read", '{"path":"a"}'),
         ("read", '{"path":"b"}'),
         ("ls", "{}"),
@@ -136,7 +136,11 @@ async def test_calls_without_arguments_and_without_an_index_stay_apart():
             {"id": "y", "function": {"name": "glob"}},
         ),
     )
-    assert [(wish.tool, wish.args) for wish in answer.wishes] == [("ls", "{}"), ("ls", "{}"), ("glob", "{}")]
+    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [
+        ("ls", "{}"),
+        ("ls", "{}"),
+        ("glob", "{}"),
+    ]
 
 
 async def test_fragments_without_an_index_belong_to_the_call_that_has_their_id():
@@ -151,7 +155,10 @@ async def test_fragments_without_an_index_belong_to_the_call_that_has_their_id()
             {"id": "y", "function": {"name": "ls", "arguments": "}"}},
         ),
     )
-    assert [(wish.tool, wish.args) for wish in answer.wishes] == [("read", '{"path":"a"}'), ("ls", "{}")]
+    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [
+        ("read", '{"path":"a"}'),
+        ("ls", "{}"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +169,10 @@ async def test_each_call_of_a_whole_message_is_a_call_of_its_own(arguments: obje
     """Shows: M14."""
     wishes = [{**more, "function": {"name": name, "arguments": arguments}} for name in ("ls", "ls", "read")]
     whole = {"choices": [{"message": {"tool_calls": wishes}, "finish_reason": "tool_calls"}]}
-    answer = await read("openai", Answer(body=msgspec.json.encode(whole), content_type="application/json"))
-    assert [wish.tool for wish in answer.wishes] == ["ls", "ls", "read"]
+    answer = await read(
+        "openai", FakeResponse(body=msgspec.json.encode(whole), content_type="application/json")
+    )
+    assert [wish.tool for wish in answer.tool_calls] == ["ls", "ls", "read"]
 
 
 async def test_calls_that_all_claim_the_same_index_stay_apart():
@@ -176,7 +185,7 @@ async def test_calls_that_all_claim_the_same_index_stay_apart():
             {"index": 0, "function": {"name": "ls", "arguments": "{}"}},
         ),
     )
-    assert [wish.args for wish in answer.wishes] == ['{"path":"a"}', '{"path":"b"}', "{}"]
+    assert [wish.arguments for wish in answer.tool_calls] == ['{"path":"a"}', '{"path":"b"}', "{}"]
 
 
 async def test_fragments_of_two_calls_may_alternate():
@@ -189,7 +198,7 @@ async def test_fragments_of_two_calls_may_alternate():
             {"index": 0, "function": {"arguments": ':"a"}'}},
         ),
     )
-    assert sorted((wish.tool, wish.args) for wish in answer.wishes) == [
+    assert sorted((wish.tool, wish.arguments) for wish in answer.tool_calls) == [
         ("ls", "{}"),
         ("read", '{"path":"a"}'),
     ]
@@ -207,19 +216,19 @@ async def test_a_name_in_pieces_is_joined_and_a_repeated_one_is_not_doubled():
             {"index": 1, "id": "y", "function": {"name": "glob", "arguments": "}"}},
         ),
     )
-    assert [(wish.tool, wish.args) for wish in answer.wishes] == [("read", "{}"), ("glob", "{}")]
+    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [("read", "{}"), ("glob", "{}")]
 
 
 async def test_arguments_sent_as_an_object_are_taken_as_one():
     answer = await read(
         "openai", fragments({"index": 0, "function": {"name": "read", "arguments": {"path": "a"}}})
     )
-    assert answer.wishes[0].args == '{"path":"a"}'
+    assert answer.tool_calls[0].arguments == '{"path":"a"}'
 
 
 async def test_calls_with_an_ordinary_stop_are_calls_all_the_same():
     answer = await read("openai", fragments({"index": 0, "function": {"name": "ls"}}, finish="stop"))
-    assert (answer.stop, len(answer.wishes)) == (Stop.TOOLS, 1)
+    assert (answer.stop_reason, len(answer.tool_calls)) == (StopReason.TOOLS, 1)
 
 
 async def test_only_the_first_choice_counts_and_unknown_fields_are_passed_over():
@@ -227,18 +236,18 @@ async def test_only_the_first_choice_counts_and_unknown_fields_are_passed_over()
     first = {"index": 0, "delta": {"content": [{"type": "text", "text": "yes"}, 7]}, "logprobs": {}}
     body = events({"choices": [other, first], "x": 1}, {"choices": None}, {}, chunk(finish="eos"))
     answer = await read("openai", raw_stream(body))
-    assert (answer.text, answer.stop) == ("yes", Stop.END)
+    assert (answer.text, answer.stop_reason) == ("yes", StopReason.END)
 
 
 async def test_a_refusal_in_its_own_field_is_a_refusal():
     """Shows: M19."""
     answer = await read("openai", raw_stream(events(chunk({"refusal": "I will not."}), chunk(finish="stop"))))
-    assert (answer.stop, answer.text) == (Stop.REFUSED, "I will not.")
+    assert (answer.stop_reason, answer.text) == (StopReason.REFUSED, "I will not.")
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 async def test_thinking_in_other_servers_words_is_heard_as_thinking(field: str):
-    heard: list[Delta] = []
+    heard: list[ReplyDelta] = []
     body = events(chunk({field: "hm"}), chunk({"content": "so"}), chunk(finish="stop"))
     answer = await read("openai", raw_stream(body), heard)
     assert answer.text == "so"
@@ -277,9 +286,9 @@ async def test_a_piece_that_is_no_completion_ends_the_attempt(body: bytes, reaso
 async def test_a_number_in_an_error_inside_a_stream_is_a_status_that_came_late(
     code: int, retry: bool, gate: bool
 ):
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(ProviderError) as caught:
         await read("openai", raw_stream(events({"error": {"message": "no", "code": code}})))
-    assert (caught.value.retry, caught.value.gate) == (retry, gate)
+    assert (caught.value.retry, caught.value.close_rate_limit_gate) == (retry, gate)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +347,7 @@ async def test_blocks_without_an_index_and_events_of_a_later_day_do_no_harm():
     )
     answer = await read("anthropic", raw_stream(body))
     assert (answer.text, answer.model) == ("ab", "m-2")
-    assert [(wish.tool, wish.args) for wish in answer.wishes] == [("ls", '{"path":"p"}')]
+    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [("ls", '{"path":"p"}')]
     assert (answer.usage.input, answer.usage.output, answer.usage.cached) == (7, 9, 4)
 
 
@@ -377,7 +386,7 @@ async def test_what_follows_a_finished_reply_does_not_spoil_it(provider: str, si
 
 async def test_an_endless_event_after_a_finished_reply_does_not_spoil_it():
     words, _ = ENDS["openai"]
-    answer = await read("openai", raw_stream(words + b"data: " + b"x" * (MAX_EVENT + 1)))
+    answer = await read("openai", raw_stream(words + b"data: " + b"x" * (MAX_EVENT_BYTES + 1)))
     assert answer.text == "whole"
 
 
@@ -390,7 +399,7 @@ async def test_strange_counts_do_not_spoil_a_reply(usage: object):
     ended = raw_stream(
         events(message, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage})
     )
-    assert (await read("anthropic", ended)).stop is Stop.END
+    assert (await read("anthropic", ended)).stop_reason is StopReason.END
 
 
 @pytest.mark.parametrize("provider", MAKERS)
@@ -398,7 +407,7 @@ async def test_strange_counts_do_not_spoil_a_reply(usage: object):
 async def test_a_document_that_is_no_reply_is_no_success(provider: str, body: bytes):
     """Shows: M18."""
     with pytest.raises(ModelFailed) as caught:
-        await read(provider, Answer(body=body, content_type="application/json"))
+        await read(provider, FakeResponse(body=body, content_type="application/json"))
     assert caught.value.reason == "incomplete"
 
 
@@ -407,7 +416,7 @@ async def test_an_error_in_a_document_with_a_good_status_is_an_error(provider: s
     """Shows: M18."""
     body = b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'
     with pytest.raises(ModelFailed, match="Overloaded") as caught:
-        await read(provider, Answer(body=body, content_type="application/json"))
+        await read(provider, FakeResponse(body=body, content_type="application/json"))
     assert caught.value.reason == "rate_limited"
 
 
@@ -423,4 +432,4 @@ async def test_an_error_in_a_document_with_a_good_status_is_an_error(provider: s
 )
 async def test_an_errors_sentence_is_found_in_every_usual_place(provider: str, body: bytes):
     with pytest.raises(ModelFailed, match="plain words"):
-        await read(provider, Answer(status=422, body=body, content_type="application/json"))
+        await read(provider, FakeResponse(status=422, body=body, content_type="application/json"))

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from retinue.domain.model_turn import Model, Reply, Request
 from retinue.domain.tool import ToolSpec
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
-from retinue.interfaces import Driver
-from retinue.providers.anthropic import Anthropic
-from retinue.providers.message_order import units
-from retinue.providers.openai_chat import OPENAI, OpenAIChat, shape
-from retinue.providers.request_encoding import body
-from retinue.testing.fake_model_server import Captured, ModelServer
-from retinue.testing.replies import Answer, raw_stream, reply
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
+from retinue.interfaces import Provider
+from retinue.providers.anthropic import AnthropicProvider
+from retinue.providers.message_order import split_exchanges
+from retinue.providers.openai_chat import BASE_URL, OpenAIChatProvider, request_format
+from retinue.providers.request_encoding import encode_request
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
+from retinue.testing.replies import FakeResponse, raw_stream, text_reply
 
 KEY = "sk-test-0123456789abcdef"
-MAKERS: dict[str, Callable[[str], Driver]] = {
-    "openai": lambda url: OpenAIChat(url, KEY),
-    "anthropic": lambda url: Anthropic(url, lambda: KEY),
+MAKERS: dict[str, Callable[[str], Provider]] = {
+    "openai": lambda url: OpenAIChatProvider(url, KEY),
+    "anthropic": lambda url: AnthropicProvider(url, lambda: KEY),
 }
 READ = ToolSpec(
     name="read",
@@ -40,27 +40,27 @@ def provider(request: pytest.FixtureRequest) -> str:
 
 @dataclass(slots=True)
 class Asker:
-    server: ModelServer
-    driver: Driver
+    server: FakeModelServer
+    driver: Provider
     provider: str
     memo: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    async def ask(self, entries: Sequence[Entry], **settings: Any) -> Captured:
+    async def ask(self, entries: Sequence[Entry], **settings: Any) -> CapturedRequest:
         await self.turn(entries, **settings)
         return self.server.requests[-1]
 
     async def turn(self, entries: Sequence[Entry], **settings: Any) -> Reply:
-        given: dict[str, Any] = {"system": "Be brief.", "tools": (), "memo": self.memo} | settings
+        given: dict[str, Any] = {"system": "Be brief.", "tools": (), "provider_cache": self.memo} | settings
         chosen: dict[str, Any] = {"name": "a-model", **given.pop("model", {})}
-        model = Model(driver=self.provider, **chosen)
-        return await self.driver.turn(
-            Request(model=model, agent="general", entries=entries, **given), lambda delta: None
+        model = Model(provider=self.provider, **chosen)
+        return await self.driver.request_reply(
+            Request(model=model, agent_name="general", entries=entries, **given), lambda delta: None
         )
 
 
 @asynccontextmanager
-async def asker(provider: str, answer: Answer | None = None) -> AsyncGenerator[Asker]:
-    async with ModelServer(lambda asked: answer or reply("ok")) as server:
+async def asker(provider: str, answer: FakeResponse | None = None) -> AsyncGenerator[Asker]:
+    async with FakeModelServer(lambda asked: answer or text_reply("ok")) as server:
         driver = MAKERS[provider](server.url)
         try:
             yield Asker(server=server, driver=driver, provider=provider)
@@ -68,20 +68,20 @@ async def asker(provider: str, answer: Answer | None = None) -> AsyncGenerator[A
             await driver.close()
 
 
-def user(text: str, at: str = "u1") -> Said:
-    return Said(id=at, by="user", text=text)
+def user(text: str, at: str = "u1") -> Message:
+    return Message(id=at, by="user", text=text)
 
 
-def agent(text: str = "", *, calls: int = 0, at: str = "a1", thoughts: tuple[str, ...] = ()) -> Said:
-    return Said(id=at, by="agent", text=text, calls=calls, thoughts=thoughts)
+def agent(text: str = "", *, calls: int = 0, at: str = "a1", thoughts: tuple[str, ...] = ()) -> Message:
+    return Message(id=at, by="agent", text=text, calls=calls, thoughts=thoughts)
 
 
-def call(at: str, args: str = "{}", tool: str = "read") -> Called:
-    return Called(id=at, tool=tool, args=args)
+def call(at: str, args: str = "{}", tool: str = "read") -> ToolCall:
+    return ToolCall(id=at, tool=tool, args=args)
 
 
-def result(of: str, text: str = "found", *, ok: bool = True) -> Returned:
-    return Returned(of=of, text=text, ok=ok)
+def result(of: str, text: str = "found", *, ok: bool = True) -> ToolResult:
+    return ToolResult(of=of, text=text, ok=ok)
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -93,7 +93,7 @@ def text_of(message: dict[str, Any]) -> str:
     )
 
 
-def texts(asked: Captured) -> list[tuple[str, str]]:
+def texts(asked: CapturedRequest) -> list[tuple[str, str]]:
     """Roles and words without the system message: the same for both providers where they agree."""
     return [(message["role"], text_of(message)) for message in asked.messages if message["role"] != "system"]
 
@@ -109,7 +109,7 @@ async def test_the_model_and_its_settings_are_sent_exactly(provider: str):
             1234,
         )
         assert body["stream"] is True
-        bare = (await it.ask([user("hi")], model={"name": "other"}, memo={})).body
+        bare = (await it.ask([user("hi")], model={"name": "other"}, provider_cache={})).body
         assert bare["model"] == "other"
         assert "temperature" not in bare
 
@@ -140,10 +140,14 @@ async def test_no_thinking_says_nothing_of_it(provider: str, level: str | None):
 
 def test_only_openai_itself_has_the_new_name_of_the_output_limit():
     """Shows: C099."""
-    model = Model(driver="openai", name="m", max_tokens=77)
-    request = Request(model=model, agent="a", system="", tools=(), entries=[user("hi")], memo={})
-    theirs = msgspec.json.decode(b"".join(body(request, shape(OPENAI))))
-    ours = msgspec.json.decode(b"".join(body(replace(request, memo={}), shape("http://127.0.0.1/v1"))))
+    model = Model(provider="openai", name="m", max_tokens=77)
+    request = Request(
+        model=model, agent_name="a", system="", tools=(), entries=[user("hi")], provider_cache={}
+    )
+    theirs = msgspec.json.decode(b"".join(encode_request(request, request_format(BASE_URL))))
+    ours = msgspec.json.decode(
+        b"".join(encode_request(replace(request, provider_cache={}), request_format("http://127.0.0.1/v1")))
+    )
     assert (theirs["max_completion_tokens"], ours["max_tokens"]) == (77, 77)
     assert "max_tokens" not in theirs
 
@@ -160,13 +164,21 @@ async def test_keys_and_versions_travel_in_the_headers():
 
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
 async def test_a_base_url_may_end_as_people_write_it(end: str):
-    async with ModelServer(lambda asked: reply("ok")) as server:
-        drivers: list[Driver] = [OpenAIChat(server.url + end, ""), Anthropic(server.url + end, "")]
+    async with FakeModelServer(lambda asked: text_reply("ok")) as server:
+        drivers: list[Provider] = [
+            OpenAIChatProvider(server.url + end, ""),
+            AnthropicProvider(server.url + end, ""),
+        ]
         request = Request(
-            model=Model(driver="x", name="m"), agent="a", system="", tools=(), entries=[user("hi")], memo={}
+            model=Model(provider="x", name="m"),
+            agent_name="a",
+            system="",
+            tools=(),
+            entries=[user("hi")],
+            provider_cache={},
         )
         for driver in drivers:
-            assert (await driver.turn(request, lambda delta: None)).text == "ok"
+            assert (await driver.request_reply(request, lambda delta: None)).text == "ok"
             await driver.close()
         assert [asked.path for asked in server.requests][1] == "/v1/messages"
         assert "authorization" not in server.requests[0].headers
@@ -289,8 +301,8 @@ async def test_arguments_that_are_no_object_are_sent_back_as_an_empty_one(provid
         asked = await it.ask(
             [user("hi"), agent(calls=1), call("c1", "{broken"), result("c1", "bad", ok=False)]
         )
-    assert b"broken" not in asked.raw
-    assert (b'"arguments":"{}"' in asked.raw) or (b'"input":{}' in asked.raw)
+    assert b"broken" not in asked.raw_body
+    assert (b'"arguments":"{}"' in asked.raw_body) or (b'"input":{}' in asked.raw_body)
 
 
 async def test_a_name_no_provider_accepts_does_not_spoil_every_later_request(provider: str):
@@ -305,8 +317,8 @@ async def test_a_name_no_provider_accepts_does_not_spoil_every_later_request(pro
     ]
     async with asker(provider) as it:
         asked = await it.ask(entries)
-    assert b'"name":"b_sh_"' in asked.raw
-    assert b'"name":"unknown"' in asked.raw
+    assert b'"name":"b_sh_"' in asked.raw_body
+    assert b'"name":"unknown"' in asked.raw_body
 
 
 async def test_a_conversation_whose_start_was_cut_away_begins_with_a_user():
@@ -348,7 +360,7 @@ async def test_no_empty_text_is_ever_sent(provider: str):
     async with asker(provider) as it:
         asked = await it.ask(entries, system="")
     assert all(words.strip() for role, words in texts(asked) if role != "assistant")
-    assert b'"text":""' not in asked.raw
+    assert b'"text":""' not in asked.raw_body
 
 
 async def test_a_conversation_without_a_word_is_still_a_request(provider: str):
@@ -366,8 +378,8 @@ async def test_half_a_character_becomes_a_sign_for_it_everywhere(provider: str):
     ]
     async with asker(provider) as it:
         asked = await it.ask(entries, system="s\ud800")
-    assert asked.raw.decode().count("\ufffd") == 5
-    assert "\U0001f600" in asked.raw.decode()
+    assert asked.raw_body.decode().count("\ufffd") == 5
+    assert "\U0001f600" in asked.raw_body.decode()
 
 
 THOUGHTS = (
@@ -383,10 +395,10 @@ async def test_thoughts_go_back_first_and_unchanged_to_the_provider_that_signed_
         blocks = (await it.ask(entries)).messages[1]["content"]
         assert [block["type"] for block in blocks] == ["thinking", "redacted_thinking", "text", "tool_use"]
         assert blocks[0] == msgspec.json.decode(THOUGHTS[0])
-        other = (await it.ask(foreign, memo={})).messages[1]["content"]
+        other = (await it.ask(foreign, provider_cache={})).messages[1]["content"]
         assert other == [{"type": "text", "text": "so"}]
     async with asker("openai") as it:
-        assert b"thinking" not in (await it.ask(entries)).raw
+        assert b"thinking" not in (await it.ask(entries)).raw_body
 
 
 async def test_thinking_is_not_asked_for_between_calls_whose_thoughts_are_gone():
@@ -405,29 +417,29 @@ async def test_thinking_is_not_asked_for_between_calls_whose_thoughts_are_gone()
                 Notice(id="n", kind="x", text="y"),
             ],
         ):
-            asked = await it.ask(entries, model={"thinking": "low"}, memo={})
+            asked = await it.ask(entries, model={"thinking": "low"}, provider_cache={})
             asked_for.append("thinking" in asked.body)
     assert asked_for == [True, False, True, True]
 
 
 async def test_thoughts_are_heard_and_kept_with_their_signatures():
-    async with asker("anthropic", reply("done", thinking="let me see")) as it:
+    async with asker("anthropic", text_reply("done", thinking="let me see")) as it:
         answer = await it.turn([user("hi")])
         redacted = b'data: {"type":"content_block_start","index":0,"content_block":{"type":"redacted_thinking","data":"eA=="}}\n\n'
-    assert answer.thoughts == ('{"type":"thinking","thinking":"let me see","signature":"c2lnbmVk"}',)
+    assert answer.thinking_blocks == ('{"type":"thinking","thinking":"let me see","signature":"c2lnbmVk"}',)
     end = b'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"}}\n\n'
     async with asker("anthropic", raw_stream(redacted + end)) as it:
-        assert (await it.turn([user("hi")])).thoughts == (THOUGHTS[1],)
+        assert (await it.turn([user("hi")])).thinking_blocks == (THOUGHTS[1],)
 
 
 async def test_the_bytes_of_a_turn_begin_the_bytes_of_the_next(provider: str):
     """The prefix is stable: nothing in it changes that need not."""
     entries: list[Entry] = [user("hi")]
     async with asker(provider) as it:
-        before = (await it.ask(entries, tools=(READ,))).raw
+        before = (await it.ask(entries, tools=(READ,))).raw_body
         for number in range(6):
             entries += [agent("I look.", calls=1, at=f"a{number}"), call(f"c{number}"), result(f"c{number}")]
-            now = (await it.ask(entries, tools=(READ,))).raw
+            now = (await it.ask(entries, tools=(READ,))).raw_body
             assert now.startswith(before.removesuffix(b"]}"))
             before = now
 
@@ -442,8 +454,8 @@ async def test_a_remembered_prefix_makes_the_same_bytes_as_a_fresh_one(provider:
             agent("", at="a3"),
         ]:
             entries.append(entry)
-            remembered = (await it.ask(entries)).raw
-            assert (await it.ask(entries, memo={})).raw == remembered
+            remembered = (await it.ask(entries)).raw_body
+            assert (await it.ask(entries, provider_cache={})).raw_body == remembered
 
 
 async def test_another_conversation_in_the_same_memory_is_noticed(provider: str):
@@ -452,8 +464,8 @@ async def test_another_conversation_in_the_same_memory_is_noticed(provider: str)
         shorter = await it.ask([user("other")])
         edited = await it.ask([user("edited"), agent("two"), user("third", "u3")])
         changed = await it.ask([user("edited again"), agent("three"), user("third", "u3")])
-    assert [b"first" in asked.raw for asked in (shorter, edited, changed)] == [False] * 3
-    assert b"two" not in changed.raw
+    assert [b"first" in asked.raw_body for asked in (shorter, edited, changed)] == [False] * 3
+    assert b"two" not in changed.raw_body
 
 
 async def test_other_settings_in_the_same_conversation_are_sent(provider: str):
@@ -472,8 +484,8 @@ async def test_a_history_of_megabytes_arrives_whole(provider: str):
         entries += [agent("y" * 5_000, at=f"a{number}"), user("x" * 5_000, f"u{number}")]
     async with asker(provider) as it:
         first = await it.ask(entries)
-        assert len(first.raw) > 3_000_000
-        assert int(first.headers["content-length"]) == len(first.raw)
+        assert len(first.raw_body) > 3_000_000
+        assert int(first.headers["content-length"]) == len(first.raw_body)
         assert [words[:1] for _, words in texts(first)] == ["b", *["y", "x"] * 300]
 
 
@@ -495,29 +507,32 @@ _ENTRIES: st.SearchStrategy[list[Entry]] = st.lists(
 def test_whatever_a_person_left_of_a_conversation_every_call_is_answered_once_and_no_words_are_lost(
     entries: list[Entry],
 ):
-    groups = list(units(entries))
+    groups = list(split_exchanges(entries))
     for unit in groups:
         assert set(unit.results) <= set(unit.calls)
     assert [unit.start for unit in groups] == sorted({unit.start for unit in groups})
     words = [
         entry.text
         for entry in entries
-        if isinstance(entry, Said) and entry.by == "user" and entry.text.strip()
+        if isinstance(entry, Message) and entry.by == "user" and entry.text.strip()
     ]
     told = [
-        text for unit in groups for text in unit.words if not text.startswith(("[notice: ", "[result of "))
+        text
+        for unit in groups
+        for text in unit.user_texts
+        if not text.startswith(("[notice: ", "[result of "))
     ]
     assert told == words
     answered = sum(len(unit.results) for unit in groups)
-    orphans = sum(text.startswith("[result of ") for unit in groups for text in unit.words)
-    assert answered + orphans == sum(isinstance(entry, Returned) for entry in entries)
+    orphans = sum(text.startswith("[result of ") for unit in groups for text in unit.user_texts)
+    assert answered + orphans == sum(isinstance(entry, ToolResult) for entry in entries)
 
 
 @given(_ENTRIES, st.integers(0, 12))
 def test_going_on_from_where_a_unit_begins_is_the_same_as_beginning_anew(entries: list[Entry], more: int):
-    groups = list(units(entries))
+    groups = list(split_exchanges(entries))
     start = groups[min(more, len(groups) - 1)].start
-    assert list(units(entries, start)) == [unit for unit in groups if unit.start >= start]
+    assert list(split_exchanges(entries, start)) == [unit for unit in groups if unit.start >= start]
 
 
 async def test_calls_of_one_reply_between_results_stay_one_reply(provider: str):

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from retinue.domain.model_turn import Delta, Model, Reply, Request, Stop
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
 from retinue.domain.run import Usage
-from retinue.domain.transcript import Called, Entry, Returned, Said
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import BadConfig, ModelFailed
-from retinue.providers.retry import Gateway
-from retinue.providers.scripted import Scripted
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.providers.retry import RetryingProvider
+from retinue.providers.scripted import ScriptedProvider
+from retinue.testing.fixed_clock import fixed_clock
 
 
 def written(tmp_path: Path, script: Any) -> Path:
@@ -22,19 +22,19 @@ def written(tmp_path: Path, script: Any) -> Path:
 
 
 def request(agent: str = "general", *, said: int = 0, path: str = "s") -> Request:
-    entries: list[Entry] = [Said(id="u", by="user", text="hello")]
+    entries: list[Entry] = [Message(id="u", by="user", text="hello")]
     for number in range(said):
         entries += [
-            Said(id=f"a{number}", by="agent", text="x", calls=1),
-            Called(id=f"c{number}", tool="ls", args="{}"),
-            Returned(of=f"c{number}", text="y"),
+            Message(id=f"a{number}", by="agent", text="x", calls=1),
+            ToolCall(id=f"c{number}", tool="ls", args="{}"),
+            ToolResult(of=f"c{number}", text="y"),
         ]
-    model = Model(driver="scripted", name=path)
-    return Request(model=model, agent=agent, system="", tools=(), entries=entries, memo={})
+    model = Model(provider="scripted", name=path)
+    return Request(model=model, agent_name=agent, system="", tools=(), entries=entries, provider_cache={})
 
 
 async def play(path: Path, agent: str = "general", *, said: int = 0) -> Reply:
-    return await Scripted(path).turn(request(agent, said=said), lambda delta: None)
+    return await ScriptedProvider(path).request_reply(request(agent, said=said), lambda delta: None)
 
 
 async def test_the_next_reply_is_decided_by_the_conversation_alone(tmp_path: Path):
@@ -56,24 +56,30 @@ async def test_calls_may_be_written_in_either_words(tmp_path: Path):
         {"name": "x", "args": "{bad"},
     ]
     answer = await play(written(tmp_path, [{"text": "I look.", "tools": tools}]))
-    assert [(wish.tool, wish.args, bool(wish.broken)) for wish in answer.wishes] == [
+    assert [(wish.tool, wish.arguments, bool(wish.invalid_reason)) for wish in answer.tool_calls] == [
         ("read", '{"path":"a"}', False),
         ("ls", "{}", False),
         ("ls", "{}", False),
         ("x", "{bad", True),
     ]
-    assert answer.stop is Stop.TOOLS
+    assert answer.stop_reason is StopReason.TOOLS
 
 
 async def test_a_reply_may_set_its_counts_its_stop_and_its_model(tmp_path: Path):
     script = [{"text": "cut", "stop": "length", "usage": {"input": 7, "output": 8}, "model": "m"}]
     answer = await play(written(tmp_path, script))
-    assert (answer.stop, answer.usage, answer.model) == (Stop.LENGTH, Usage(input=7, output=8), "m")
+    assert (answer.stop_reason, answer.usage, answer.model) == (
+        StopReason.LENGTH,
+        Usage(input=7, output=8),
+        "m",
+    )
 
 
 async def test_the_text_is_heard_in_pieces(tmp_path: Path):
-    heard: list[Delta] = []
-    await Scripted(written(tmp_path, ["a text of some length"])).turn(request(), heard.append)
+    heard: list[ReplyDelta] = []
+    await ScriptedProvider(written(tmp_path, ["a text of some length"])).request_reply(
+        request(), heard.append
+    )
     assert "".join(delta.text for delta in heard) == "a text of some length"
     assert len(heard) > 1
 
@@ -120,22 +126,22 @@ def test_a_wrong_script_is_refused_with_what_is_wrong(tmp_path: Path, script: by
     path = tmp_path / "script.json"
     path.write_bytes(script)
     with pytest.raises(BadConfig) as caught:
-        Scripted(path)
+        ScriptedProvider(path)
     assert str(path) in str(caught.value)
     assert problem in str(caught.value)
 
 
 async def test_a_missing_script_fails_the_turn_through_the_gateway(tmp_path: Path):
-    gateway = Gateway({"scripted": lambda model: Scripted(model.name)}, fixed_chance())
+    gateway = RetryingProvider({"scripted": lambda model: ScriptedProvider(model.name)}, fixed_clock())
     with pytest.raises(ModelFailed, match=r"cannot read the script .*: No such file") as caught:
-        await gateway.turn(request(path=str(tmp_path / "none.json")), lambda delta: None)
+        await gateway.request_reply(request(path=str(tmp_path / "none.json")), lambda delta: None)
     assert caught.value.reason == "config"
 
 
 async def test_two_scripts_play_side_by_side_through_one_gateway(tmp_path: Path):
-    gateway = Gateway({"scripted": lambda model: Scripted(model.name)}, fixed_chance())
+    gateway = RetryingProvider({"scripted": lambda model: ScriptedProvider(model.name)}, fixed_clock())
     for name in ("a", "b"):
         (tmp_path / name).write_text(f'["from {name}"]')
-        answer = await gateway.turn(request(path=str(tmp_path / name)), lambda delta: None)
+        answer = await gateway.request_reply(request(path=str(tmp_path / name)), lambda delta: None)
         assert answer.text == f"from {name}"
     await gateway.close()

@@ -3,27 +3,27 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from retinue.app.event_replay import Ear
-from retinue.domain.event import Event, Kind
+from retinue.app.event_replay import EventReplay
+from retinue.domain.event import Event, EventKind
 from retinue.domain.run import Run
-from retinue.domain.transcript import Said
-from retinue.testing.ledgers import a_run
+from retinue.domain.transcript import Message
+from retinue.testing.ledgers import make_run
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
-RUN = a_run("R", session_id="S", agent="general")
+RUN = make_run("R", session_id="S", agent="general")
 
 
 class Listener:
     """Shows words as a pipe does: those of a reply together, once it is saved."""
 
     def __init__(self) -> None:
-        self.file: list[Said] = []
+        self.file: list[Message] = []
         self.said: list[str] = []
         self._turn: list[str] = []
-        self.ear = Ear(self._heard, self._read)
+        self.ear = EventReplay(self._heard, self._read)
         self._n = 0
 
-    async def _read(self, _run: Run) -> list[Said]:
+    async def _read(self, _run: Run) -> list[Message]:
         return list(self.file)
 
     def _heard(self, event: Event) -> None:
@@ -35,13 +35,13 @@ class Listener:
             self.said.append("".join(self._turn))
             self._turn.clear()
 
-    async def tell(self, kind: Kind, *, lost: bool = False, durable: bool = False, **data: Any) -> None:
+    async def tell(self, kind: EventKind, *, lost: bool = False, durable: bool = False, **data: Any) -> None:
         if not durable:
             self._n += 1
         if not lost:
             n = 0 if durable else self._n
-            await self.ear.hear(
-                Event(kind=kind, at=NOW, session="S", run="R", agent="general", n=n, data=data)
+            await self.ear.receive(
+                Event(kind=kind, at=NOW, session="S", run="R", agent="general", live_number=n, data=data)
             )
 
     async def reply(self, text: str, *, lost: str = "") -> None:
@@ -50,14 +50,14 @@ class Listener:
         await self.tell("run.state", lost="b" in lost, phase="wait")
         for word in text:
             await self.tell("text.delta", lost=word in lost, text=word)
-        self.file.append(Said(id=f"e{len(self.file)}", by="agent", text=text, run="R"))
+        self.file.append(Message(id=f"e{len(self.file)}", by="agent", text=text, run="R"))
         await self.tell("entry.saved", lost="s" in lost, entry=self.file[-1].id, of="agent")
 
 
 async def followed(*, from_birth: bool = True) -> Listener:
     listener = Listener()
     if from_birth:
-        listener.ear.born("R")
+        listener.ear.track_new_run("R")
     await listener.ear.follow([RUN])
     return listener
 
@@ -90,7 +90,7 @@ async def test_replies_of_which_nothing_was_heard_come_before_the_next_or_at_the
 
 async def test_whoever_joins_later_hears_nothing_of_what_was_said_before():
     listener = Listener()
-    listener.file.append(Said(id="before", by="agent", text="Old.", run="R"))
+    listener.file.append(Message(id="before", by="agent", text="Old.", run="R"))
     await listener.ear.follow([RUN])
     await listener.reply("XYZ", lost="bX")
     assert listener.said == ["XYZ"]
@@ -100,11 +100,11 @@ async def test_a_line_that_is_cut_takes_back_what_was_begun_and_brings_what_stan
     listener = await followed()
     await listener.tell("run.state", phase="wait")
     await listener.tell("text.delta", text="X")
-    await listener.ear.cut_off()
+    await listener.ear.on_disconnect()
     assert listener.said == []
     await listener.tell("text.delta", text="Y")
-    listener.file.append(Said(id="e0", by="agent", text="XYZ", run="R"))
-    await listener.ear.cut_off()
+    listener.file.append(Message(id="e0", by="agent", text="XYZ", run="R"))
+    await listener.ear.on_disconnect()
     await listener.tell("entry.saved", entry="e0", of="agent")
     assert listener.said == ["XYZ"]
 
@@ -113,32 +113,32 @@ async def test_a_reply_that_stands_in_the_file_before_it_is_told_is_heard_once()
     for cut in (False, True):
         listener = await followed(from_birth=False)
         if cut:
-            await listener.ear.cut_off()
-        listener.file.append(Said(id="e0", by="agent", text="XYZ", run="R"))
+            await listener.ear.on_disconnect()
+        listener.file.append(Message(id="e0", by="agent", text="XYZ", run="R"))
         await listener.tell("run.state", phase="wait")
         for word in "XYZ":
             await listener.tell("text.delta", text=word)
         await listener.tell("entry.saved", entry="e0", of="agent")
-        await listener.ear.settle()
+        await listener.ear.emit_missed()
         assert listener.said == ["XYZ"], cut
 
 
 async def test_what_is_told_after_one_began_to_follow_is_heard_also_if_it_stood_in_the_file_by_then():
     listener = Listener()
-    listener.file += [Said(id=name, by="agent", text=name, run="R") for name in ("old", "XYZ")]
+    listener.file += [Message(id=name, by="agent", text=name, run="R") for name in ("old", "XYZ")]
     await listener.ear.follow([RUN])
     await listener.tell("text.delta", text="Z")
     await listener.tell("entry.saved", entry="XYZ", of="agent")
     await listener.reply("Y")
-    await listener.ear.cut_off()
+    await listener.ear.on_disconnect()
     assert listener.said == ["XYZ", "Y"]
 
 
 async def test_a_run_that_this_process_has_taken_up_is_not_read_from_its_file():
     listener = await followed()
-    listener.ear.leave("R")
-    listener.file.append(Said(id="e0", by="agent", text="XYZ", run="R"))
-    await listener.ear.cut_off()
+    listener.ear.unfollow("R")
+    listener.file.append(Message(id="e0", by="agent", text="XYZ", run="R"))
+    await listener.ear.on_disconnect()
     assert listener.said == []
 
 
@@ -148,6 +148,6 @@ async def test_a_reply_that_is_asked_again_begins_anew():
     await listener.tell("text.delta", text="half")
     await listener.tell("text.discarded")
     await listener.tell("text.delta", text="whole")
-    listener.file.append(Said(id="e0", by="agent", text="whole", run="R"))
+    listener.file.append(Message(id="e0", by="agent", text="whole", run="R"))
     await listener.tell("entry.saved", entry="e0", of="agent")
     assert listener.said == ["whole"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
-from retinue.domain.rules import below, literal
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, Scope
+from retinue.domain.rules import escape_glob, subtree_pattern
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.files.openat2 import Opener, best_opener, walk_open
@@ -70,7 +70,9 @@ def ws(tmp_path: Path) -> Iterator[Path]:
 
 
 def guarded(ws: Path, opener: Opener = OPENERS["kernel"]) -> GuardedFiles:
-    return GuardedFiles(Scope(read=(below(str(ws)),), deny=DEFAULT_DENY, root=str(ws)), opener=opener)
+    return GuardedFiles(
+        Scope(read=(subtree_pattern(str(ws)),), deny=DEFAULT_DENIED_PATHS, root=str(ws)), opener=opener
+    )
 
 
 OUTSIDE = (
@@ -162,7 +164,7 @@ def test_names_that_nothing_is_expanded_in_can_be_read(ws: Path, opener: Opener)
 def test_every_way_to_a_file_inside_opens_it_under_its_real_name(path: str, ws: Path, opener: Opener):
     """Shows: L003, A089."""
     opened = guarded(ws, opener).read(spelled(path, ws))
-    assert (opened.data, opened.size, opened.real) == (b"app\n", 4, str(ws / "src/app.py"))
+    assert (opened.data, opened.size, opened.real_path) == (b"app\n", 4, str(ws / "src/app.py"))
 
 
 def test_a_refusal_carries_what_the_model_needs_to_ask_for_more(ws: Path):
@@ -170,7 +172,7 @@ def test_a_refusal_carries_what_the_model_needs_to_ask_for_more(ws: Path):
     with pytest.raises(OutOfScope) as refused:
         guarded(ws).read(".env")
     error = refused.value
-    assert (error.resource, error.allowed, error.denied) == (".env", (f"{ws}/**",), DEFAULT_DENY)
+    assert (error.resource, error.allowed, error.denied) == (".env", (f"{ws}/**",), DEFAULT_DENIED_PATHS)
     assert "deny **/.env" in str(error)
     assert str(ws) in str(error)
 
@@ -212,7 +214,7 @@ def test_a_read_is_cut_where_it_was_asked_to_be(ws: Path):
 
 
 def test_a_file_that_says_nothing_of_its_size_is_read_to_its_end(ws: Path):
-    files = GuardedFiles(Scope(read=("/proc/sys/kernel/**",), root=str(ws), closed=()))
+    files = GuardedFiles(Scope(read=("/proc/sys/kernel/**",), root=str(ws), closed_paths=()))
     opened = files.read("/proc/sys/kernel/ostype")
     assert (opened.data, opened.size) == (b"Linux\n", 6)
     assert files.read("/proc/sys/kernel/ostype", max_bytes=3).data == b"Lin"
@@ -243,7 +245,9 @@ def test_a_folder_outside_the_workspace_is_readable_when_a_pattern_names_it(ws: 
     home = ws.parent
     files = GuardedFiles(
         Scope(
-            read=(below(str(ws)), f"{home}/outside/**", "/etc/hostname"), deny=("**/dir/**",), root=str(ws)
+            read=(subtree_pattern(str(ws)), f"{home}/outside/**", "/etc/hostname"),
+            deny=("**/dir/**",),
+            root=str(ws),
         ),
         opener=opener,
     )
@@ -264,7 +268,7 @@ def test_retinues_own_home_stays_closed_whatever_the_scope_allows(ws: Path):
     home = ws.parent / "home/sessions/other"
     home.mkdir(parents=True)
     (home / "session.md").write_text(SECRET)
-    scope = Scope(read=("/**",), root=str(ws), closed=(f"{ws.parent}/home/**", "/proc/**"))
+    scope = Scope(read=("/**",), root=str(ws), closed_paths=(f"{ws.parent}/home/**", "/proc/**"))
     for path in (str(home / "session.md"), "../home/sessions/other/session.md", "/proc/self/environ"):
         with pytest.raises(OutOfScope):
             GuardedFiles(scope).read(path)
@@ -284,7 +288,9 @@ def test_a_rule_and_a_name_meet_in_whichever_unicode_form_they_are_written(ws: P
         (ws / name).mkdir()
         (ws / name / "x").write_text("x")
     for written in (composed, decomposed):
-        denying = GuardedFiles(Scope(read=(below(str(ws)),), deny=(f"**/{written}/**",), root=str(ws)))
+        denying = GuardedFiles(
+            Scope(read=(subtree_pattern(str(ws)),), deny=(f"**/{written}/**",), root=str(ws))
+        )
         for name in (composed, decomposed):
             with pytest.raises(OutOfScope):
                 denying.read(f"{name}/x")
@@ -313,9 +319,13 @@ def test_a_file_with_several_names_is_not_read_but_where_installers_make_them(ws
             files.read(path)
         assert refused.value.error == "hard_link"
         with pytest.raises(OutOfScope):
-            files.judge(path, "read")
+            files.check_access(path, "read")
     assert files.read(".venv/lib/site-packages/x.py").data == b"inside\n"
-    named = Scope(read=(below(str(ws)), literal(f"{ws}/readme.md")), deny=DEFAULT_DENY, root=str(ws))
+    named = Scope(
+        read=(subtree_pattern(str(ws)), escape_glob(f"{ws}/readme.md")),
+        deny=DEFAULT_DENIED_PATHS,
+        root=str(ws),
+    )
     assert GuardedFiles(named, opener=opener).read("readme.md").data == b"inside\n"
     os.link(ws / "readme.md", ws / "src/.env")
     with pytest.raises(OutOfScope, match="deny"):
@@ -335,7 +345,7 @@ def test_a_walk_finds_files_in_order_and_follows_no_link(ws: Path, opener: Opene
     """Shows: F20."""
     found = list(guarded(ws, opener).walk("."))
     assert [one.path for one in found if one.kind == "file"] == ["readme.md", "src/app.py", "src/deep/x.txt"]
-    assert all(one.real == f"{ws}/{one.path}" for one in found)
+    assert all(one.real_path == f"{ws}/{one.path}" for one in found)
     assert {one.path for one in found if one.kind == "link"} >= {"up", "root", "loopa", "src/l2"}
     assert [one.path for one in guarded(ws, opener).walk("src/app.py")] == ["."]
     assert [one.path for one in guarded(ws, opener).walk("innerdir/deep")] == ["x.txt"]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.agent import Paths
+from retinue.domain.agent import PathPatterns
 from retinue.domain.ceiling import OPERATOR, Ceiling
-from retinue.domain.permissions.scope import NO_SCOPE, Scope
-from retinue.domain.rules import below
+from retinue.domain.permissions.scope import NO_SCOPE_RULE, Scope
+from retinue.domain.rules import subtree_pattern
 from retinue.errors import Failed, OutOfScope, RetinueError
-from retinue.sandbox.files.guarded_files import MAX_NEW, GuardedFiles
-from retinue.sandbox.files.hardlinks import may_be_denied
+from retinue.sandbox.files.guarded_files import MAX_NEW_FOLDERS, GuardedFiles
+from retinue.sandbox.files.hardlinks import can_be_denied
 from retinue.sandbox.files.openat2 import best_opener
 
 
@@ -31,7 +31,7 @@ def ws(tmp_path: Path) -> Path:
 
 
 def scope(ws: Path, **more: Any) -> Scope:
-    trees = (below(str(ws)),)
+    trees = (subtree_pattern(str(ws)),)
     everything: dict[str, Any] = {"read": trees, "write": trees, "root": str(ws), **more}
     return Scope(**everything)
 
@@ -118,7 +118,7 @@ def test_what_stands_there_and_is_no_file_is_named(ws: Path):
 
 def test_a_name_that_no_file_can_have_is_told_before_it_is_written(ws: Path):
     with pytest.raises(Failed, match="is too long"):
-        guarded(ws).judge("n" * 300, "write")
+        guarded(ws).check_access("n" * 300, "write")
 
 
 def test_each_refusal_to_write_names_its_rule_and_what_may_be_written(ws: Path):
@@ -140,7 +140,7 @@ def test_each_refusal_to_write_names_its_rule_and_what_may_be_written(ws: Path):
         assert str(refused.value) == f"{path} is not in your scope ({rule}). {may(ws, 'write')}"
         assert (refused.value.error, refused.value.resource) == ("out_of_scope", path)
     with pytest.raises(OutOfScope) as refused:
-        guarded(ws).only(f"{ws}/src/app.py").write("other", b"x")
+        guarded(ws).restrict_writes_to(f"{ws}/src/app.py").write("other", b"x")
     assert str(refused.value).endswith(
         f"({'a person allowed ' + str(ws)}/src/app.py and nothing else). {may(ws, 'write')}"
     )
@@ -158,16 +158,19 @@ def test_each_refusal_to_read_names_its_rule_and_what_may_be_read(ws: Path):
 
 
 def test_a_refusal_names_the_ceilings_that_say_something_and_the_lost_scope(ws: Path):
-    ceilings = tuple(Ceiling(by=OPERATOR, read=read) for read in ((f"{ws}/a/**",), None, (f"{ws}/b/**",)))
-    for configured, error in ((True, "out_of_scope"), (False, NO_SCOPE)):
+    ceilings = tuple(Ceiling(set_by=OPERATOR, read=read) for read in ((f"{ws}/a/**",), None, (f"{ws}/b/**",)))
+    for configured, error in ((True, "out_of_scope"), (False, NO_SCOPE_RULE)):
         with pytest.raises(OutOfScope) as refused:
-            guarded(ws, ceilings=ceilings, configured=configured).read("readme.md")
+            guarded(ws, ceilings=ceilings, has_paths=configured).read("readme.md")
         assert f", within {ws}/a/**, within {ws}/b/**; denied: nothing." in str(refused.value)
         assert refused.value.error == error
 
 
 def test_a_refusal_holds_what_a_person_allowed_only_to_the_operators_ceiling(ws: Path):
-    above, operator = Ceiling(by="main-20261115184000", read=()), Ceiling(by=OPERATOR, read=("/srv/**",))
+    above, operator = (
+        Ceiling(set_by="main-20261115184000", read=()),
+        Ceiling(set_by=OPERATOR, read=("/srv/**",)),
+    )
     for lifted, ceilings, said in (
         (("/**",), (above,), "/**, /tmp/**; denied:"),
         (("/**",), (operator, above), "/**, within /srv/**, and /tmp/**; denied:"),
@@ -177,9 +180,9 @@ def test_a_refusal_holds_what_a_person_allowed_only_to_the_operators_ceiling(ws:
             ws,
             read=("/**", "/tmp/**"),
             deny=("**/x",),
-            tmp="/nowhere",
+            tmp_folder="/nowhere",
             ceilings=ceilings,
-            lifted=Paths(read=lifted),
+            user_grants=PathPatterns(read=lifted),
         )
         with pytest.raises(OutOfScope) as refused:
             files.read("/etc/x")
@@ -213,8 +216,13 @@ def test_other_names_of_a_file_are_counted_for_files_and_nowhere_else(ws: Path):
     (own / "a").write_text("mine")
     os.link(own / "a", own / "b")
     os.link(ws / "readme.md", ws / "again")
-    files = guarded(ws, tmp=str(own), read=(below(str(ws)), "/tmp/**"), write=(f"{ws}/src/**", f"{ws}/again"))
-    assert files.judge("src", "read") == f"{ws}/src"
+    files = guarded(
+        ws,
+        tmp_folder=str(own),
+        read=(subtree_pattern(str(ws)), "/tmp/**"),
+        write=(f"{ws}/src/**", f"{ws}/again"),
+    )
+    assert files.check_access("src", "read") == f"{ws}/src"
     assert files.read("/tmp/a").data == b"mine"
     with pytest.raises(OutOfScope) as refused:
         files.read("again")
@@ -236,7 +244,7 @@ def test_files_of_installers_are_read_whatever_their_other_names_are(ws: Path, f
 def test_so_are_those_of_the_system(ws: Path):
     denied = scope(ws, deny=("**/.env",))
     places = ["/usr/lib/x", "/opt/tool/x", "/nix/store/abc/x", "/srv/x", f"{ws}/x"]
-    assert [may_be_denied(denied, place) for place in places] == [False, False, False, True, True]
+    assert [can_be_denied(denied, place) for place in places] == [False, False, False, True, True]
 
 
 def test_missing_folders_and_dots_on_the_way_to_a_file(ws: Path):
@@ -248,17 +256,17 @@ def test_missing_folders_and_dots_on_the_way_to_a_file(ws: Path):
     with pytest.raises(Failed, match=r"no such file: none/\.\./x"):
         files.write("none/../x", b"x")
     assert sorted(path.name for path in ws.iterdir()) == ["readme.md", "src"]
-    assert files.write("src/../none/x", b"x").real == f"{ws}/none/x"
-    assert files.write("dir~/new~/x", b"x").real == f"{ws}/dir~/new~/x"
-    assert files.write("dir~/y", b"x").real == f"{ws}/dir~/y"
-    assert files.write("dir~/more/y", b"x").made
+    assert files.write("src/../none/x", b"x").real_path == f"{ws}/none/x"
+    assert files.write("dir~/new~/x", b"x").real_path == f"{ws}/dir~/new~/x"
+    assert files.write("dir~/y", b"x").real_path == f"{ws}/dir~/y"
+    assert files.write("dir~/more/y", b"x").is_new
 
 
 def test_as_many_folders_as_may_be_are_made_and_not_one_more(ws: Path):
     files = guarded(ws)
-    assert files.write("/".join(["a"] * MAX_NEW) + "/x", b"x").made
-    with pytest.raises(Failed, match=f"more than {MAX_NEW} folders would have to be made"):
-        files.write("b/" + "/".join(["a"] * MAX_NEW) + "/x", b"x")
+    assert files.write("/".join(["a"] * MAX_NEW_FOLDERS) + "/x", b"x").is_new
+    with pytest.raises(Failed, match=f"more than {MAX_NEW_FOLDERS} folders would have to be made"):
+        files.write("b/" + "/".join(["a"] * MAX_NEW_FOLDERS) + "/x", b"x")
     assert not (ws / "b").exists()
 
 
@@ -269,7 +277,7 @@ def test_a_missing_place_is_refused_where_it_could_not_be_used_and_missing_where
     with pytest.raises(Failed, match="no such file: sub "):
         guarded(ws, read=(f"{ws}/sub/deep/*.md",)).read("sub")
     with pytest.raises(Failed, match=r"no such file: none/readme\.md .* use write to make it"):
-        guarded(ws).write("none/readme.md", b"x", instead_of=b"inside\n")
+        guarded(ws).write("none/readme.md", b"x", expected=b"inside\n")
 
 
 def test_the_nearest_name_is_one_and_stands_where_it_was_looked_for(ws: Path):
@@ -290,7 +298,7 @@ def test_a_file_that_is_walked_is_told_as_a_file(ws: Path):
 
 
 def test_the_last_byte_of_what_tells_no_size_is_read(ws: Path):
-    everything = Scope(read=("/proc/**",), closed=(), root=str(ws))
+    everything = Scope(read=("/proc/**",), closed_paths=(), root=str(ws))
     whole = Path("/proc/version").read_bytes()
     for most in (1, 2, 3, len(whole), len(whole) + 1):
         assert GuardedFiles(everything).read("/proc/version", max_bytes=most).data == whole[:most]
@@ -328,7 +336,7 @@ def test_what_loses_its_name_while_it_is_opened_is_refused(ws: Path):
 def test_a_link_is_followed_once_and_what_becomes_one_meanwhile_is_refused(ws: Path):
     (ws / "src/deep/x").write_text("x")
     (ws / "inner").symlink_to("src/deep/x")
-    assert guarded(ws).write("inner", b"new").real == f"{ws}/src/deep/x"
+    assert guarded(ws).write("inner", b"new").real_path == f"{ws}/src/deep/x"
     (ws / "other").mkdir()
 
     def file_becomes_a_link() -> None:
@@ -375,7 +383,7 @@ def test_what_changes_between_the_comparison_and_the_rename_is_not_overwritten(w
             (ws / "readme.md").write_text("inside\n")
 
     said = in_a_child(
-        lambda: guarded(ws).write("readme.md", b"mine", instead_of=b"inside\n"),
+        lambda: guarded(ws).write("readme.md", b"mine", expected=b"inside\n"),
         on="open", name=".retinue-", deed=meddle,
     )  # fmt: skip
     assert said.startswith("readme.md was changed by someone else meanwhile")
@@ -389,10 +397,10 @@ def test_a_large_file_is_compared_to_its_end_and_nothing_stays_open(ws: Path):
     (ws / "large").write_bytes(large)
     files = guarded(ws)
     with pytest.raises(Failed, match="changed by someone else"):
-        files.write("large", b"new", instead_of=large[:-1] + b"y")
+        files.write("large", b"new", expected=large[:-1] + b"y")
     opened = open_here()
-    files.write("large", large + b"z", instead_of=large)
-    files.write("large", b"new", instead_of=large + b"z")
+    files.write("large", large + b"z", expected=large)
+    files.write("large", b"new", expected=large + b"z")
     assert open_here() == opened
     assert (ws / "large").read_bytes() == b"new"
 
@@ -405,8 +413,8 @@ def test_a_new_file_has_the_rights_of_any_new_file(ws: Path):
 
 def test_a_tmp_that_is_only_written_is_made_when_it_is_needed(ws: Path):
     own = ws.parent / "not/there/yet"
-    files = guarded(ws, tmp=str(own), write=(below(str(ws)), "/tmp/**"))
-    assert files.write("/tmp/x", b"x").made
+    files = guarded(ws, tmp_folder=str(own), write=(subtree_pattern(str(ws)), "/tmp/**"))
+    assert files.write("/tmp/x", b"x").is_new
     assert (own / "x").read_bytes() == b"x"
 
 
@@ -432,7 +440,7 @@ def test_patterns_of_tmp_do_not_speak_for_the_machines_tmp(ws: Path):
     try:
         (far / "a.md").touch()
         (far / "b.txt").touch()
-        wide = replace(scope(ws), read=("/tmp/**", "/**/*.md"), tmp=str(own))
+        wide = replace(scope(ws), read=("/tmp/**", "/**/*.md"), tmp_folder=str(own))
         assert [found.path for found in GuardedFiles(wide).list(str(far))] == ["a.md"]
         assert [found.path for found in GuardedFiles(wide).walk(str(far))] == ["a.md"]
     finally:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
-from retinue.domain.rules import below
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, Scope
+from retinue.domain.rules import subtree_pattern
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.files.openat2 import best_opener, walk_open
@@ -91,7 +91,8 @@ def test_what_is_read_is_what_the_oracle_allows(
         home.mkdir()
         ws = forest(home, chance)
         files = GuardedFiles(
-            Scope(read=(below(str(ws)),), deny=DEFAULT_DENY, root=str(ws)), opener=OPENERS[opener]
+            Scope(read=(subtree_pattern(str(ws)),), deny=DEFAULT_DENIED_PATHS, root=str(ws)),
+            opener=OPENERS[opener],
         )
         for _ in range(PATHS // TREES):
             path = asked(chance, ws)
@@ -103,8 +104,8 @@ def test_what_is_read_is_what_the_oracle_allows(
                 seen["failed"] += 1
             else:
                 assert opened.data == INSIDE, path
-                assert opened.real == os.path.realpath(ws / path), path
-                assert allowed(opened.real, ws), path
+                assert opened.real_path == os.path.realpath(ws / path), path
+                assert allowed(opened.real_path, ws), path
                 seen["read"] += 1
     assert seen["read"] > PATHS // 100
     with capsys.disabled():
@@ -125,7 +126,12 @@ def test_what_is_written_is_where_the_oracle_allows(
         before = everything(home)
         made: set[str] = set()
         files = GuardedFiles(
-            Scope(read=(below(str(ws)),), write=(below(str(ws)),), deny=DEFAULT_DENY, root=str(ws)),
+            Scope(
+                read=(subtree_pattern(str(ws)),),
+                write=(subtree_pattern(str(ws)),),
+                deny=DEFAULT_DENIED_PATHS,
+                root=str(ws),
+            ),
             opener=OPENERS[opener],
         )
         for _ in range(PATHS // TREES):
@@ -138,9 +144,9 @@ def test_what_is_written_is_where_the_oracle_allows(
             except Failed:
                 seen["failed"] += 1
             else:
-                assert written.real == expected, path
-                assert allowed(written.real, ws), path
-                made.add(written.real)
+                assert written.real_path == expected, path
+                assert allowed(written.real_path, ws), path
+                made.add(written.real_path)
                 seen["written"] += 1
         after = everything(home)
         assert {name: after[name] for name in before if name not in made} == {
@@ -157,10 +163,14 @@ def test_a_child_told_it_may_read_everything_reads_what_its_parent_could_hand_on
     ws = forest(tmp_path.resolve(), random.Random(1))
     (ws / "plain").write_bytes(INSIDE)
     (ws.parent / "out/plain").write_bytes(OUTSIDE)
-    handed = Ceiling(by="parent", read=(below(str(ws)), "/tmp/**"), write=("/tmp/**",))
+    handed = Ceiling(set_by="parent", read=(subtree_pattern(str(ws)), "/tmp/**"), write=("/tmp/**",))
     child = GuardedFiles(
         Scope(
-            read=("/**",), write=("/**",), root=str(ws), ceilings=(handed,), tmp=str(ws.parent / "home/tmp/1")
+            read=("/**",),
+            write=("/**",),
+            root=str(ws),
+            ceilings=(handed,),
+            tmp_folder=str(ws.parent / "home/tmp/1"),
         )
     )
     assert child.read("plain").data == INSIDE
@@ -176,7 +186,7 @@ def test_what_was_denied_is_not_found_in_the_history_either(tmp_path: Path):
     ws = tmp_path.resolve()
     (ws / ".git/objects/ab").mkdir(parents=True)
     (ws / ".git/objects/ab/cdef").write_bytes(OUTSIDE)
-    files = GuardedFiles(Scope(read=(below(str(ws)),), deny=DEFAULT_DENY, root=str(ws)))
+    files = GuardedFiles(Scope(read=(subtree_pattern(str(ws)),), deny=DEFAULT_DENIED_PATHS, root=str(ws)))
     for path in (".git/objects/ab/cdef", ".git/HEAD", ".git/packed-refs"):
         with pytest.raises(OutOfScope, match=r"deny \*\*/\.git/\*\*"):
             files.read(path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import below
+from retinue.domain.rules import subtree_pattern
 from retinue.errors import OutOfScope, RetinueError
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.files.openat2 import Opener, best_opener, walk_open
@@ -83,7 +83,7 @@ def by_prefix(ws: Path) -> bytes:
 @pytest.mark.parametrize("opener", [best_opener(), walk_open], ids=["kernel", "walk"])
 def test_a_swap_between_look_and_open_never_leads_out(ws: Path, opener: Opener):
     """Shows: F06."""
-    files = GuardedFiles(Scope(read=(below(str(ws)),), root=str(ws)), opener=opener)
+    files = GuardedFiles(Scope(read=(subtree_pattern(str(ws)),), root=str(ws)), opener=opener)
     seen = outcomes(lambda: files.read("d/f").data, "inside", "refused")
     assert seen["escaped"] == 0
     assert seen["inside"] > 0
@@ -97,7 +97,7 @@ def test_the_race_is_real_for_a_guard_that_compares_names(ws: Path):
 def test_a_walk_never_looks_into_the_link(ws: Path):
     """Shows: F06, F20."""
     (ws.parent / "outside/only-outside").touch()
-    files = GuardedFiles(Scope(read=(below(str(ws)),), root=str(ws)))
+    files = GuardedFiles(Scope(read=(subtree_pattern(str(ws)),), root=str(ws)))
     walks = 0
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
@@ -116,11 +116,14 @@ def inside_and_outside(ws: Path) -> tuple[set[str], set[str]]:
 @pytest.mark.parametrize("below_it", ["", "new/"], ids=["file", "folder"])
 def test_a_swap_while_writing_never_makes_a_file_outside(ws: Path, opener: Opener, below_it: str):
     """Shows: F06, F16."""
-    files = GuardedFiles(Scope(read=(below(str(ws)),), write=(below(str(ws)),), root=str(ws)), opener=opener)
+    files = GuardedFiles(
+        Scope(read=(subtree_pattern(str(ws)),), write=(subtree_pattern(str(ws)),), root=str(ws)),
+        opener=opener,
+    )
     numbers = iter(range(10**9))
 
     def write() -> bytes:
-        return files.write(f"d/{below_it}{next(numbers)}", b"mine").real.encode()
+        return files.write(f"d/{below_it}{next(numbers)}", b"mine").real_path.encode()
 
     seen = outcomes(write, "inside", "refused")
     stopped(ws)
@@ -135,10 +138,12 @@ def test_a_swap_while_writing_never_makes_a_file_outside(ws: Path, opener: Opene
 
 def test_a_swap_while_a_file_is_replaced_never_touches_the_one_outside(ws: Path):
     """Shows: F06."""
-    files = GuardedFiles(Scope(read=(below(str(ws)),), write=(below(str(ws)),), root=str(ws)))
+    files = GuardedFiles(
+        Scope(read=(subtree_pattern(str(ws)),), write=(subtree_pattern(str(ws)),), root=str(ws))
+    )
 
     def write() -> bytes:
-        return files.write("d/f", b"mine").real.encode()
+        return files.write("d/f", b"mine").real_path.encode()
 
     assert outcomes(write, "inside", "refused")["inside"] > 0
     assert (ws.parent / "outside/f").read_bytes() == SECRET

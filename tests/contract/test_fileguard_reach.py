@@ -4,17 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.glob import first_match, matches
-from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED
-from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
-from retinue.domain.rules import literal
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, Scope
+from retinue.domain.rules import escape_glob
 from retinue.sandbox.files.pattern_roots import (
-    anchor_of,
-    components,
-    forms,
+    can_contain_readable,
     is_denied,
     is_readable,
-    may_hold,
-    reach,
+    lookup_root,
+    path_components,
+    pattern_root,
+    unicode_forms,
 )
 
 PARTS = st.sampled_from(
@@ -43,8 +43,8 @@ PATTERNS = st.lists(PATHS, max_size=4).map(tuple)
 
 @given(PATHS, PATTERNS, PATTERNS)
 def test_what_a_walk_shows_is_what_the_scope_permits(path: str, read: tuple[str, ...], deny: tuple[str, ...]):
-    scope = Scope(read=read, deny=deny + DEFAULT_DENY)
-    assert is_readable(scope, path) == scope.path(path, "read").ok
+    scope = Scope(read=read, deny=deny + DEFAULT_DENIED_PATHS)
+    assert is_readable(scope, path) == scope.check_path(path, "read").ok
 
 
 @given(PATTERNS, PATHS, st.booleans())
@@ -63,16 +63,16 @@ def test_no_folder_is_passed_over_that_holds_something_readable(
     scope = Scope(read=read, deny=deny)
     if not is_readable(scope, path):
         return
-    parts = components(path)
+    parts = path_components(path)
     above = ["/" + "/".join(parts[:depth]) for depth in range(len(parts))]
-    assert all(may_hold(scope, folder) or is_denied(scope, folder) for folder in above)
+    assert all(can_contain_readable(scope, folder) or is_denied(scope, folder) for folder in above)
 
 
 @given(PATHS)
 def test_a_literal_pattern_reaches_from_the_folder_of_the_file_it_names(path: str):
-    found = reach(literal(path))
-    assert found.anchor == components(path)[:-1]
-    assert found.depth == 1
+    found = pattern_root(escape_glob(path))
+    assert found.folder == path_components(path)[:-1]
+    assert found.max_depth == 1
 
 
 def test_a_lookup_starts_at_the_workspace_else_at_the_longest_folder_a_pattern_names():
@@ -89,7 +89,7 @@ def test_a_lookup_starts_at_the_workspace_else_at_the_longest_folder_a_pattern_n
         "/ws/a/../b": ("ws",),
         "/data/big/../x": ("data",),
     }
-    assert {path: anchor_of(scope, components(path)) for path in starts} == starts
+    assert {path: lookup_root(scope, path_components(path)) for path in starts} == starts
 
 
 def test_a_way_out_of_the_workspace_starts_where_a_pattern_covers_all_of_it():
@@ -100,18 +100,18 @@ def test_a_way_out_of_the_workspace_starts_where_a_pattern_covers_all_of_it():
         "/ws/in/a/../../../etc/x": (),
         "/ws/in/../../../x": ("ws", "in"),
     }
-    assert {path: anchor_of(scope, components(path)) for path in starts} == starts
+    assert {path: lookup_root(scope, path_components(path)) for path in starts} == starts
 
 
 def test_a_scope_without_patterns_reaches_nothing_and_denies_what_is_closed():
     scope = Scope(root="/ws")
-    assert not may_hold(scope, "/ws")
+    assert not can_contain_readable(scope, "/ws")
     assert not is_readable(scope, "/ws/a")
     assert is_denied(scope, "/home/u/.ssh/id")
-    assert not is_denied(Scope(closed=()), "/home/u/.ssh/id")
-    assert scope.closed == ALWAYS_CLOSED
+    assert not is_denied(Scope(closed_paths=()), "/home/u/.ssh/id")
+    assert scope.closed_paths == ALWAYS_CLOSED_PATHS
 
 
 def test_a_plain_name_has_one_form():
-    assert forms("/ws/a") == ("/ws/a",)
-    assert len(set(forms("/ws/caf\u00e9"))) == 2
+    assert unicode_forms("/ws/a") == ("/ws/a",)
+    assert len(set(unicode_forms("/ws/caf\u00e9"))) == 2

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
-from retinue.domain.rules import below
-from retinue.errors import Failed, NoRoom, OutOfScope, RetinueError
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
+from retinue.domain.rules import subtree_pattern
+from retinue.errors import DiskError, Failed, OutOfScope, RetinueError
 from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.sandbox.files.messages import problem
+from retinue.sandbox.files.messages import file_error
 from retinue.sandbox.files.openat2 import Opener, best_opener, walk_open
 
 OPENERS = {"kernel": best_opener(), "walk": walk_open}
@@ -54,8 +54,8 @@ def scope(ws: Path, **more: object) -> Scope:
     """Home, and with it what lies behind /tmp, is closed as Retinue's own is."""
     home = ws.parent / "home"
     everything = {
-        "read": (below(str(ws)), *DEFAULT_WRITE), "write": (below(str(ws)), *DEFAULT_WRITE), "deny": DEFAULT_DENY,
-        "root": str(ws), "tmp": str(home / "tmp/s1"), "house": (below(str(home)),),
+        "read": (subtree_pattern(str(ws)), *DEFAULT_WRITABLE_PATHS), "write": (subtree_pattern(str(ws)), *DEFAULT_WRITABLE_PATHS), "deny": DEFAULT_DENIED_PATHS,
+        "root": str(ws), "tmp_folder": str(home / "tmp/s1"), "retinue_paths": (subtree_pattern(str(home)),),
     }  # fmt: skip
     return Scope(**{**everything, **more})  # pyright: ignore[reportArgumentType]
 
@@ -96,14 +96,14 @@ def test_nothing_is_made_where_the_scope_does_not_reach(template: str, ws: Path,
     """Shows: F01, F02, F03, F05, F08, F12, F15, F16, F21, S14."""
     asked = template.format(ws=ws, home=ws.parent)
     before = tree(ws.parent)
-    files = guarded(ws, opener, tmp="")
+    files = guarded(ws, opener, tmp_folder="")
     with pytest.raises(OutOfScope) as refused:
-        files.judge(asked, "write")
+        files.check_access(asked, "write")
     assert refused.value.resource == asked
     with pytest.raises(OutOfScope):
         files.write(asked, b"MINE")
     with pytest.raises(OutOfScope):
-        files.write(asked, b"MINE", instead_of=b"SECRET")
+        files.write(asked, b"MINE", expected=b"SECRET")
     assert tree(ws.parent) == before
 
 
@@ -129,12 +129,12 @@ def test_a_file_is_made_under_its_real_name_with_the_folders_it_needs(
     """Shows: F11, F14, A089."""
     files = guarded(ws, opener)
     asked = path.format(ws=ws)
-    assert files.judge(asked, "write") == str(ws / real)
+    assert files.check_access(asked, "write") == str(ws / real)
     written = files.write(asked, b"mine")
-    assert (written.real, written.size, written.made) == (str(ws / real), 4, real != "src/app.py")
+    assert (written.real_path, written.size, written.is_new) == (str(ws / real), 4, real != "src/app.py")
     assert (ws / real).read_bytes() == b"mine"
     assert not [name for name in tree(ws) if ".retinue-" in name]
-    assert not files.write(asked, b"again").made
+    assert not files.write(asked, b"again").is_new
 
 
 def test_a_path_that_needs_too_many_new_folders_makes_none_of_them(ws: Path, opener: Opener):
@@ -144,12 +144,12 @@ def test_a_path_that_needs_too_many_new_folders_makes_none_of_them(ws: Path, ope
         with pytest.raises(Failed, match="more than 64 folders would have to be made"):
             guarded(ws, opener).write("d/" * depth + "x", b"x")
     assert tree(ws) == before
-    assert guarded(ws, opener).write("d/" * 64 + "x", b"x").made
+    assert guarded(ws, opener).write("d/" * 64 + "x", b"x").is_new
 
 
 def test_a_judgement_makes_nothing(ws: Path, opener: Opener):
     before = tree(ws)
-    guarded(ws, opener).judge("a/b/c", "write")
+    guarded(ws, opener).check_access("a/b/c", "write")
     assert tree(ws) == before
 
 
@@ -187,24 +187,24 @@ def test_a_file_with_several_names_is_not_written(ws: Path, opener: Opener):
 def test_a_file_is_written_only_in_place_of_what_it_should_hold(ws: Path, opener: Opener):
     files = guarded(ws, opener)
     with pytest.raises(Failed, match=r"app\.py was changed by someone else meanwhile"):
-        files.write("src/app.py", b"new", instead_of=b"apq\n")
+        files.write("src/app.py", b"new", expected=b"apq\n")
     with pytest.raises(Failed, match="changed"):
-        files.write("src/app.py", b"new", instead_of=b"app")
+        files.write("src/app.py", b"new", expected=b"app")
     with pytest.raises(Failed, match="no such file: src/none"):
-        files.write("src/none", b"new", instead_of=b"")
+        files.write("src/none", b"new", expected=b"")
     with pytest.raises(Failed, match="no such file: no/where"):
-        files.write("no/where", b"new", instead_of=b"")
+        files.write("no/where", b"new", expected=b"")
     assert tree(ws / "src") == {"app.py": b"app\n", "deep": None}
-    files.write("src/app.py", b"new", instead_of=b"app\n")
+    files.write("src/app.py", b"new", expected=b"app\n")
     assert (ws / "src/app.py").read_bytes() == b"new"
 
 
 def test_only_the_file_that_a_person_saw_can_be_written(ws: Path):
-    files = guarded(ws).only(f"{ws}/src/app.py")
+    files = guarded(ws).restrict_writes_to(f"{ws}/src/app.py")
     for path in ("src/other", "new/file", "/tmp/x"):
         with pytest.raises(OutOfScope, match=r"a person allowed .* and nothing else"):
             files.write(path, b"x")
-    assert files.write("inner", b"x").real == f"{ws}/src/app.py"
+    assert files.write("inner", b"x").real_path == f"{ws}/src/app.py"
     (ws / "inner").unlink()
     (ws / "inner").symlink_to("src/deep/x")
     (ws / "src/deep/x").touch()
@@ -217,22 +217,22 @@ def test_only_the_file_that_a_person_saw_can_be_written(ws: Path):
 def test_a_read_only_workspace_is_named_in_the_refusal_and_only_tmp_is_written(ws: Path):
     """Shows: D013."""
     for label, said in (("the shop", "the shop"), ("", "ws")):
-        files = guarded(ws, writable=False, label=label)
+        files = guarded(ws, writable=False, workspace_label=label)
         for path in ("new", "src/app.py", f"{ws}/x", "../outside/x"):
             with pytest.raises(OutOfScope) as refused:
-                files.judge(path, "write")
+                files.check_access(path, "write")
             assert str(refused.value) == f'Workspace "{said}" is read-only. Cannot perform write.'
-        assert files.write("/tmp/x", b"x").real == "/tmp/x"
+        assert files.write("/tmp/x", b"x").real_path == "/tmp/x"
     assert (ws / "src/app.py").read_bytes() == b"app\n"
 
 
 def test_a_refusal_says_what_may_be_written(ws: Path):
-    files = guarded(ws, write=(f"{ws}/out/**", *DEFAULT_WRITE))
+    files = guarded(ws, write=(f"{ws}/out/**", *DEFAULT_WRITABLE_PATHS))
     with pytest.raises(OutOfScope) as refused:
         files.write("src/app.py", b"x")
     assert f"(nothing allows write). You may write {ws}/out/**, /tmp/**; denied:" in str(refused.value)
     assert refused.value.allowed == (f"{ws}/out/**", "/tmp/**")
-    assert files.write("out/deep/x", b"x").made
+    assert files.write("out/deep/x", b"x").is_new
 
 
 def test_a_rule_and_a_new_name_meet_in_whichever_unicode_form_they_are_written(ws: Path):
@@ -250,7 +250,7 @@ def test_a_rule_and_a_new_name_meet_in_whichever_unicode_form_they_are_written(w
 def test_a_place_outside_is_written_when_a_pattern_names_it_and_made_if_need_be(ws: Path, opener: Opener):
     far = ws.parent / "far/away"
     files = guarded(ws, opener, write=(f"{far}/**",))
-    assert files.write(f"{far}/x/y", b"y").real == f"{far}/x/y"
+    assert files.write(f"{far}/x/y", b"y").real_path == f"{far}/x/y"
     with pytest.raises(OutOfScope):
         files.write(f"{ws.parent}/far/x", b"y")
     assert tree(ws.parent / "far") == {"away": None, "away/x": None, "away/x/y": b"y"}
@@ -272,7 +272,10 @@ def at_most(size: int) -> Generator[None]:
 def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_else(ws: Path, opener: Opener):
     before = tree(ws)
     for path in ("src/app.py", "new/folder/x", "x"):
-        with at_most(50_000), pytest.raises(NoRoom, match="was not written: it is larger than a file may be"):
+        with (
+            at_most(50_000),
+            pytest.raises(DiskError, match="was not written: it is larger than a file may be"),
+        ):
             guarded(ws, opener).write(path, b"x" * 100_000)
     assert tree(ws) == before
 
@@ -292,29 +295,31 @@ def test_a_file_that_the_system_lets_nobody_write_is_not_replaced_either(ws: Pat
 
 
 def test_a_full_disk_and_a_forbidden_folder_are_said_in_a_sentence():
-    full = problem(OSError(errno.ENOSPC, "no space"), "a", "write")
-    assert isinstance(full, NoRoom)
+    full = file_error(OSError(errno.ENOSPC, "no space"), "a", "write")
+    assert isinstance(full, DiskError)
     assert str(full) == "a was not written: the disk is full. Nothing was changed"
-    assert str(problem(OSError(errno.EACCES, "denied"), "a", "write")) == "this user may not write a"
-    assert str(problem(OSError(errno.EBUSY, "busy"), "a", "write")).startswith("a cannot be written: ")
+    assert str(file_error(OSError(errno.EACCES, "denied"), "a", "write")) == "this user may not write a"
+    assert str(file_error(OSError(errno.EBUSY, "busy"), "a", "write")).startswith("a cannot be written: ")
 
 
 def test_tmp_is_a_folder_of_the_agents_own_that_no_other_name_leads_to(ws: Path, opener: Opener):
     """Shows: F17, F18."""
-    files, other = (guarded(ws, opener, tmp=str(ws.parent / f"home/tmp/{name}")) for name in ("s1", "s2"))
+    files, other = (
+        guarded(ws, opener, tmp_folder=str(ws.parent / f"home/tmp/{name}")) for name in ("s1", "s2")
+    )
     behind = ws.parent / "home/tmp/s1"
     assert files.list("/tmp") == []
-    assert files.write("/tmp/notes/x", b"one").real == "/tmp/notes/x"
+    assert files.write("/tmp/notes/x", b"one").real_path == "/tmp/notes/x"
     other.write("/tmp/notes/x", b"two")
     assert (behind / "notes/x").read_bytes() == b"one"
     assert stat.S_IMODE(behind.stat().st_mode) == 0o700
     assert not Path("/tmp/notes/x").exists()
     opened = files.read("/tmp/notes/x")
-    assert (opened.data, opened.real) == (b"one", "/tmp/notes/x")
-    assert files.name("/tmp/notes/../notes/x") == "/tmp/notes/x"
-    assert files.name("/tmp/notes/x") == files.judge("/tmp/notes/x", "read") == "/tmp/notes/x"
-    assert [(one.path, one.real) for one in files.walk("/tmp")] == [("notes/x", "/tmp/notes/x")]
-    assert [(one.path, one.real) for one in files.list("/tmp/notes")] == [("x", "/tmp/notes/x")]
+    assert (opened.data, opened.real_path) == (b"one", "/tmp/notes/x")
+    assert files.real_path("/tmp/notes/../notes/x") == "/tmp/notes/x"
+    assert files.real_path("/tmp/notes/x") == files.check_access("/tmp/notes/x", "read") == "/tmp/notes/x"
+    assert [(one.path, one.real_path) for one in files.walk("/tmp")] == [("notes/x", "/tmp/notes/x")]
+    assert [(one.path, one.real_path) for one in files.list("/tmp/notes")] == [("x", "/tmp/notes/x")]
     for path in (str(behind / "notes/x"), f"{ws.parent}/home/tmp/s2/notes/x", "/tmp/../etc/passwd"):
         with pytest.raises(OutOfScope):
             files.read(path)
@@ -341,7 +346,7 @@ def test_links_in_tmp_lead_nowhere_else(ws: Path, opener: Opener):
             files.read(path)
         with pytest.raises(OutOfScope):
             files.write(path, b"MINE")
-    assert files.write("/tmp/in", b"y").real == "/tmp/x"
+    assert files.write("/tmp/in", b"y").real_path == "/tmp/x"
     assert tree(ws.parent / "outside") == before
 
 
@@ -351,7 +356,7 @@ def test_other_programs_files_in_tmp_are_not_reached_by_a_pattern_of_tmp(ws: Pat
     Shows: F18."""
     home = ws.parent
     assert str(home).startswith("/tmp/")
-    child = guarded(ws, opener, write=DEFAULT_WRITE)
+    child = guarded(ws, opener, write=DEFAULT_WRITABLE_PATHS)
     assert child.read("src/app.py").data == b"app\n"
     with pytest.raises(Failed, match="no such file"):
         child.read(str(home / "outside/secret"))
@@ -360,7 +365,9 @@ def test_other_programs_files_in_tmp_are_not_reached_by_a_pattern_of_tmp(ws: Pat
     child.write(str(home / "outside/secret"), b"private")
     assert (home / "outside/secret").read_text() == "SECRET"
     assert child.read(str(home / "outside/secret")).data == b"private"
-    named = guarded(ws, opener, read=(below(str(ws)), f"{home}/outside/**", *DEFAULT_WRITE))
+    named = guarded(
+        ws, opener, read=(subtree_pattern(str(ws)), f"{home}/outside/**", *DEFAULT_WRITABLE_PATHS)
+    )
     assert named.read(str(home / "outside/secret")).data == b"SECRET"
 
 
@@ -369,12 +376,12 @@ def test_a_pattern_that_reaches_tmp_without_naming_it_finds_the_own_file_first(w
     files = guarded(ws, opener, read=("/**",), write=())
     assert files.read(str(real)).data == b"SECRET"
     assert not (ws.parent / "home").exists()
-    own = guarded(ws, opener, read=("/**", *DEFAULT_WRITE))
-    assert own.write(str(real), b"mine").made
+    own = guarded(ws, opener, read=("/**", *DEFAULT_WRITABLE_PATHS))
+    assert own.write(str(real), b"mine").is_new
     assert own.read(str(real)).data == b"mine"
     assert files.read(str(real)).data == b"mine"
     assert real.read_bytes() == b"SECRET"
-    none = guarded(ws, opener, read=("/**",), tmp="")
+    none = guarded(ws, opener, read=("/**",), tmp_folder="")
     assert none.read(str(real)).data == b"SECRET"
     with pytest.raises(OutOfScope):
         none.write("/tmp/x", b"x")
@@ -396,7 +403,7 @@ def test_of_many_random_paths_none_is_written_outside(ws: Path, opener: Opener):
             chance.choices(pieces, k=chance.randint(1, 6))
         )
         with suppress(RetinueError):
-            real = files.write(path, b"MINE").real
+            real = files.write(path, b"MINE").real_path
             assert real.startswith((f"{ws}/", "/tmp/"))
             written += 1
     assert written > 50

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retinue.agents.dialects import tool_names
-from retinue.agents.importing.importer import Checked, check, import_
-from retinue.agents.registry import DefinitionCatalogue
+from retinue.agents.importing.importer import DefinitionCheck, check_definitions, import_definitions
+from retinue.agents.registry import FileAgentRegistry
 from retinue.domain.agent import Agent
 
 CLAUDE = """---
@@ -37,18 +37,18 @@ You design things.
 """
 
 
-def one(path: Path) -> Checked:
-    (found,) = check(path)
+def one(path: Path) -> DefinitionCheck:
+    (found,) = check_definitions(path)
     return found
 
 
-def verdicts(checked: Checked) -> dict[str, tuple[str, str]]:
+def verdicts(checked: DefinitionCheck) -> dict[str, tuple[str, str]]:
     return {each.field: (str(each.verdict), each.note) for each in checked.fields}
 
 
 def imported(path: Path, target: Path) -> dict[str, Agent]:
-    names = [each.name for each in import_(path, target) if each.target is not None]
-    catalogue = DefinitionCatalogue(user_dir=target)
+    names = [each.name for each in import_definitions(path, target) if each.target is not None]
+    catalogue = FileAgentRegistry(user_dir=target)
     return {name: catalogue.get(name).agent for name in names}
 
 
@@ -64,7 +64,7 @@ def test_every_key_of_a_claude_code_agent_gets_one_verdict(source: Path):
     path.write_text(CLAUDE)
     checked = one(path)
     assert (checked.ok, checked.name, checked.dialect) == (True, "backend-architect", "claude-code")
-    assert checked.mended == ("description",)
+    assert checked.repaired_keys == ("description",)
     said = verdicts(checked)
     assert {key: verdict for key, (verdict, _) in said.items()} == {
         "name": "mapped",
@@ -111,7 +111,7 @@ def test_names_that_collide_get_a_number_and_no_file_is_overwritten(source: Path
     (target / "scout.md").write_text("mine")
     for at, name in enumerate(("Scout", "scout!", "SCOUT", "Reviewer")):
         (source / f"{at}.md").write_text(f"---\nname: {name}\n---\nNumber {at}.\n")
-    found = import_(source, target)
+    found = import_definitions(source, target)
     assert [each.name for each in found] == ["scout-2", "scout-3", "scout-4", "reviewer-2"]
     assert (target / "scout.md").read_text() == "mine"
 
@@ -122,7 +122,7 @@ def test_a_limit_that_cannot_be_understood_is_never_left_out(source: Path, tmp_p
         checked = one(source / "x.md")
         assert not checked.ok
         assert checked.problems
-        assert import_(source, tmp_path / "agents")[0].target is None
+        assert import_definitions(source, tmp_path / "agents")[0].target is None
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_file_may_hold_several(source: Path, tmp_path: Path):
     )
     (source / "map.json").write_text(json.dumps({"agent": {"three": {"prompt": "Hi", "temperature": 0.2}}}))
     (source / "plain.yml").write_text("name: four\nprompt: |\n  Hello\n")
-    found = check(source)
+    found = check_definitions(source)
     assert [(each.path.name, each.ok, each.name) for each in found] == [
         ("config.json#agents[0]", True, "one"),
         ("config.json#agents[1]", True, "two-words"),
@@ -215,7 +215,7 @@ def test_wild_files_are_survived_one_by_one_and_together(source: Path, tmp_path:
     os.mkfifo(source / "pipe.md")
     (source / "node_modules").mkdir()
     (source / "node_modules" / "x.md").write_bytes(WILD["bom.md"])
-    found = check(source)
+    found = check_definitions(source)
     assert {each.path.name for each in found} == {*WILD, "link.md", "pipe.md"}
     assert {each.path.name: each.name for each in found if each.ok} == {
         "bom.md": "bom",
@@ -232,7 +232,7 @@ def test_wild_files_are_survived_one_by_one_and_together(source: Path, tmp_path:
     assert all(each.problems for each in found if not each.ok)
     assert all("\n" not in problem for each in found for problem in each.problems)
     agents = imported(source, tmp_path / "agents")
-    assert DefinitionCatalogue(user_dir=tmp_path / "agents").broken() == []
+    assert FileAgentRegistry(user_dir=tmp_path / "agents").find_broken() == []
     assert (agents["crlf"].description, agents["crlf"].tool_allow) == ("a: b", ("read",))
     assert agents["star"].tool_allow is None
 
@@ -240,14 +240,14 @@ def test_wild_files_are_survived_one_by_one_and_together(source: Path, tmp_path:
 def test_hundreds_are_checked_and_imported(source: Path, tmp_path: Path):
     for at in range(300):
         (source / f"agent-{at:03}.md").write_text(CLAUDE.replace("Backend Architect", f"Agent {at}"))
-    found = import_(source, tmp_path / "agents")
+    found = import_definitions(source, tmp_path / "agents")
     assert len([each for each in found if each.target is not None]) == 300
 
 
 def test_what_is_not_there_is_said(tmp_path: Path):
-    (found,) = check(tmp_path / "nowhere")
+    (found,) = check_definitions(tmp_path / "nowhere")
     assert (found.ok, found.problems) == (False, ("there is no such file",))
-    assert import_(tmp_path / "nowhere", tmp_path / "agents")[0].target is None
+    assert import_definitions(tmp_path / "nowhere", tmp_path / "agents")[0].target is None
 
 
 LINES = st.lists(
@@ -289,7 +289,7 @@ def test_a_field_that_nothing_obeys_is_not_called_honoured(tmp_path: Path):
 
 def test_tools_of_servers_have_our_names():
     names = ("mcp__github__search", "mcp__github__get_*", "mcp__github", "mcp__*", "mcp__a__b__c", "mcp__")
-    assert [tool_names.ours(name) for name in names] == [
+    assert [tool_names.native_tool_name(name) for name in names] == [
         "github.search",
         "github.get_*",
         "github.*",

@@ -8,27 +8,27 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from retinue.agents.fields import KNOWN
+from retinue.agents.fields import KNOWN_KEYS
 from retinue.agents.importing import importer
-from retinue.agents.importing.importer import Checked, check, import_
-from retinue.agents.registry import DefinitionCatalogue
-from retinue.domain.agent import Agent, Paths
+from retinue.agents.importing.importer import DefinitionCheck, check_definitions, import_definitions
+from retinue.agents.registry import FileAgentRegistry
+from retinue.domain.agent import Agent, PathPatterns
 from retinue.domain.workspace import Isolation
 
 
-def one(path: Path) -> Checked:
-    (found,) = check(path)
+def one(path: Path) -> DefinitionCheck:
+    (found,) = check_definitions(path)
     return found
 
 
-def verdicts(checked: Checked) -> dict[str, tuple[str, str]]:
+def verdicts(checked: DefinitionCheck) -> dict[str, tuple[str, str]]:
     return {each.field: (str(each.verdict), each.note) for each in checked.fields}
 
 
 def brought(path: Path, target: Path) -> Agent:
-    (found,) = import_(path, target)
-    assert found.target is not None, found.checked.problems
-    return DefinitionCatalogue(user_dir=target).get(found.name).agent
+    (found,) = import_definitions(path, target)
+    assert found.target is not None, found.check.problems
+    return FileAgentRegistry(user_dir=target).get(found.name).agent
 
 
 @pytest.fixture
@@ -68,19 +68,19 @@ READ_ONLY = ("write", "edit", "bash")
         ("permission: {task: {'*': deny, Code Scout: allow}}", {"agent_allow": ("code-scout",), "tool_deny": None}),
         ("permission: {task: {'secret-*': deny}}", {"agent_deny": ("secret-*",)}),
         ("permission: {skill: {'*': deny, notes: allow}}", {"skill_allow": ("notes",)}),
-        ("permission: {edit: {'*.lock': deny, 'dist/*': deny}}", {"paths": Paths(deny=("**/**.lock", "dist/**"))}),
+        ("permission: {edit: {'*.lock': deny, 'dist/*': deny}}", {"paths": PathPatterns(deny=("**/**.lock", "dist/**"))}),
         ("permission: {edit: {'*': deny, 'src/**': allow}}", {"tool_deny": ("edit", "write"), "paths": None}),
-        ("permission: {read: {'*': deny, './docs/**': allow, '*.md': allow}}", {"paths": Paths(read=("docs/**", "./**/*.md"))}),
+        ("permission: {read: {'*': deny, './docs/**': allow, '*.md': allow}}", {"paths": PathPatterns(read=("docs/**", "./**/*.md"))}),
         ("permission: {bash: {'*': allow, 'rm *': deny}}", {"tool_deny": ("bash",)}),
         ("permission: {bash: {'*': ask, 'ls *': allow}}", {"tool_deny": None}),
         ("disallowedTools: Task", {"tool_deny": ("agent",), "agent_deny": ("*",)}),
         ("tools_denied: [execute_command]", {"tool_deny": ("bash",)}),
-        ("denied_paths: [secrets/, '*.key']", {"paths": Paths(deny=("secrets/**", "**/*.key"))}),
-        ("forbidden_paths: [.env, ./keys/private]", {"paths": Paths(deny=("**/.env", "**/.env/**", "keys/private", "keys/private/**"))}),
-        ("allowed_paths: [docs/**]", {"paths": Paths(read=("docs/**",), write=("docs/**",))}),
-        ("allowedPaths: ['**/*.md', ./]", {"paths": Paths(read=("./**/*.md", "./**"), write=("./**/*.md", "./**"))}),
-        ("file_access: {read_paths: [./], write_paths: [out/]}", {"paths": Paths(read=("./**",), write=("out/**",))}),
-        ("file_access: {read: [src/**], deny: [secrets]}", {"paths": Paths(read=("src/**",), deny=("**/secrets", "**/secrets/**"))}),
+        ("denied_paths: [secrets/, '*.key']", {"paths": PathPatterns(deny=("secrets/**", "**/*.key"))}),
+        ("forbidden_paths: [.env, ./keys/private]", {"paths": PathPatterns(deny=("**/.env", "**/.env/**", "keys/private", "keys/private/**"))}),
+        ("allowed_paths: [docs/**]", {"paths": PathPatterns(read=("docs/**",), write=("docs/**",))}),
+        ("allowedPaths: ['**/*.md', ./]", {"paths": PathPatterns(read=("./**/*.md", "./**"), write=("./**/*.md", "./**"))}),
+        ("file_access: {read_paths: [./], write_paths: [out/]}", {"paths": PathPatterns(read=("./**",), write=("out/**",))}),
+        ("file_access: {read: [src/**], deny: [secrets]}", {"paths": PathPatterns(read=("src/**",), deny=("**/secrets", "**/secrets/**"))}),
         ("network_access: false", {"tool_deny": ("web_fetch",)}),
         ("network_access: true", {"tool_deny": None}),
         ("restricted_tools: [Bash, write_file]", {"tool_deny": ("bash", "write")}),
@@ -121,7 +121,7 @@ def test_what_reads_only_stays_so_in_a_workspace_of_its_own(source: Path, tmp_pa
 def test_a_limit_in_other_words_is_never_left_out(source: Path, tmp_path: Path, front: str, say: str):
     path = written(source, f"name: sample\n{front}")
     assert say in one(path).problems[0]
-    assert import_(path, tmp_path / "agents")[0].target is None
+    assert import_definitions(path, tmp_path / "agents")[0].target is None
 
 
 @pytest.mark.parametrize(
@@ -204,14 +204,14 @@ def test_a_list_of_modes_holds_several_with_prompts_in_two_parts(source: Path, t
         {"slug": "second", "name": "Second", "roleDefinition": "You run.", "groups": ["command"]},
     ]  # fmt: skip
     (source / "modes.json").write_text(json.dumps({"customModes": modes}))
-    found = check(source)
+    found = check_definitions(source)
     assert [(each.path.name, each.ok, each.dialect) for each in found] == [
         ("modes.json#customModes[0]", True, "roo"),
         ("modes.json#customModes[1]", True, "roo"),
     ]
     assert [each.field for each in found[0].fields] == list(modes[0])
-    import_(source, tmp_path / "agents")
-    agent = DefinitionCatalogue(user_dir=tmp_path / "agents").get("first").agent
+    import_definitions(source, tmp_path / "agents")
+    agent = FileAgentRegistry(user_dir=tmp_path / "agents").get("first").agent
     assert (agent.prompt, agent.display_name, agent.description) == (
         "You look.\n\nLook twice.\n",
         "🔍 First",
@@ -251,7 +251,7 @@ def test_files_of_other_kinds_in_a_folder_are_no_agents(source: Path):
     (source / "package.json").write_text('{"name": "pack", "version": "1.0.0", "description": "All of it"}')
     (source / "ci.yml").write_text("name: CI\non: push\njobs: {}\n")
     (source / "pyproject.toml").write_text('[project]\nname = "x"\n')
-    found = check(source)
+    found = check_definitions(source)
     assert [each.ok for each in found] == [False, False, False]
     assert all("is no definition" in each.problems[0] for each in found)
     assert one(source / "package.json").ok
@@ -275,7 +275,7 @@ def test_a_page_that_shows_a_definition_is_a_page(source: Path):
     for text in (f"# How to\n\n```markdown\n{example}```\n", "A line.\n" * 30 + example):
         (source / "page.md").write_text(text)
         assert "has no front matter" in one(source / "page.md").problems[0]
-        assert check(source)[0].passed_over
+        assert check_definitions(source)[0].is_skipped
     (source / "page.md").write_text(f"```markdown\n{example}```\n")
     assert "delete the lines before it (1)" in one(source / "page.md").problems[0]
 
@@ -287,7 +287,7 @@ def test_examples_at_the_margin_belong_to_the_description(source: Path, tmp_path
     )
     path = written(source, front)
     checked = one(path)
-    assert ([each.field for each in checked.fields], checked.mended) == (
+    assert ([each.field for each in checked.fields], checked.repaired_keys) == (
         ["name", "description", "model"],
         ("description",),
     )
@@ -325,7 +325,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
     max_leaves=6,
 )
-KEYS = st.sampled_from([*sorted(KNOWN - {"extends"}), "customInstructions", "zork", ""])
+KEYS = st.sampled_from([*sorted(KNOWN_KEYS - {"extends"}), "customInstructions", "zork", ""])
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -337,12 +337,12 @@ def test_any_key_with_any_value_gets_one_verdict_and_what_is_imported_loads(
     path = source / "sample.json"
     path.write_text(json.dumps(keys))
     target = tmp_path / "agents"
-    for found in import_(path, target):
-        if not found.checked.path.name.partition("#")[2] and found.checked.dialect != "none":
-            assert [each.field for each in found.checked.fields] == list(keys)
-        assert found.target is not None or found.checked.problems
+    for found in import_definitions(path, target):
+        if not found.check.path.name.partition("#")[2] and found.check.dialect != "none":
+            assert [each.field for each in found.check.fields] == list(keys)
+        assert found.target is not None or found.check.problems
         if found.target is not None:
-            assert DefinitionCatalogue(user_dir=target).get(found.name).agent.name == found.name
+            assert FileAgentRegistry(user_dir=target).get(found.name).agent.name == found.name
             found.target.unlink()
 
 
@@ -351,17 +351,17 @@ def test_a_misspelt_limit_is_a_problem_and_not_a_note(tmp_path: Path, key: str):
     """Shows: D13."""
     file = tmp_path / "typo.md"
     file.write_text(f"---\ndescription: x\n{key}: [read]\n---\nHi.\n")
-    [checked] = importer.check(file)
+    [checked] = importer.check_definitions(file)
     assert not checked.ok
     assert f"{key}: is not a known field; did you mean" in checked.problems[0]
-    assert importer.import_(file, tmp_path / "agents")[0].target is None
+    assert importer.import_definitions(file, tmp_path / "agents")[0].target is None
 
 
 @pytest.mark.parametrize("line", ["<<: {model: x}", "  tools: Read"])
 def test_a_field_gone_astray_in_a_text_is_named_and_not_taken_as_words(tmp_path: Path, line: str):
     file = tmp_path / "astray.md"
     file.write_text(f"---\nname: astray\ndescription: use it: well\n{line}\n---\nHi.\n")
-    [checked] = importer.check(file)
+    [checked] = importer.check_definitions(file)
     assert not checked.ok
     assert "looks like a field and stands inside 'description'" in checked.problems[0]
 
@@ -369,16 +369,16 @@ def test_a_field_gone_astray_in_a_text_is_named_and_not_taken_as_words(tmp_path:
 def test_what_would_not_load_as_it_stands_is_said(tmp_path: Path):
     file = tmp_path / "hot.md"
     file.write_text("---\ndescription: x\ntemperature: hot\n---\nHi.\n")
-    [checked] = importer.check(file)
-    assert checked.stands == "temperature: must be a number, and is text"
+    [checked] = importer.check_definitions(file)
+    assert checked.load_problem == "temperature: must be a number, and is text"
     file.write_text("---\ndescription: x\n---\nHi.\n")
-    assert importer.check(file)[0].stands == ""
+    assert importer.check_definitions(file)[0].load_problem == ""
 
 
 def test_a_key_in_a_definition_is_never_shown_again(tmp_path: Path):
     file = tmp_path / "keyed.json"
     file.write_text(json.dumps({"name": "keyed", "chat": {"config": {"apiKey": "sk-very-secret"}}}))
-    assert "sk-very-secret" not in str(check(file))
+    assert "sk-very-secret" not in str(check_definitions(file))
 
 
 @pytest.mark.parametrize("key", ["baseUrl", "base_url", "api_key_env", "apiKeyEnv"])
@@ -386,6 +386,6 @@ def test_an_import_lets_no_stranger_choose_the_server_or_the_key(tmp_path: Path,
     """Shows: M23."""
     file = tmp_path / "far.json"
     file.write_text(json.dumps({"name": "far", "chat": {"config": {key: "OPENAI_API_KEY"}}}))
-    [found] = import_(file, tmp_path / "agents")
+    [found] = import_definitions(file, tmp_path / "agents")
     assert found.target is None
-    assert "which server is asked" in found.checked.problems[0]
+    assert "which server is asked" in found.check.problems[0]

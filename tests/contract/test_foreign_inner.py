@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from retinue.agents.importing.importer import Checked, check, import_
-from retinue.agents.registry import DefinitionCatalogue
-from retinue.domain.agent import Agent, Paths
+from retinue.agents.importing.importer import DefinitionCheck, check_definitions, import_definitions
+from retinue.agents.registry import FileAgentRegistry
+from retinue.domain.agent import Agent, PathPatterns
 
 GUARDED = """---
 name: glance
@@ -27,19 +27,19 @@ Look around.
 """
 
 
-def one(path: Path) -> Checked:
-    (found,) = check(path)
+def one(path: Path) -> DefinitionCheck:
+    (found,) = check_definitions(path)
     return found
 
 
-def verdicts(checked: Checked) -> dict[str, tuple[str, str]]:
+def verdicts(checked: DefinitionCheck) -> dict[str, tuple[str, str]]:
     return {each.field: (str(each.verdict), each.note) for each in checked.fields}
 
 
 def brought(path: Path, target: Path) -> Agent:
-    (found,) = import_(path, target)
-    assert found.target is not None, found.checked.problems
-    return DefinitionCatalogue(user_dir=target).get(found.name).agent
+    (found,) = import_definitions(path, target)
+    assert found.target is not None, found.check.problems
+    return FileAgentRegistry(user_dir=target).get(found.name).agent
 
 
 def test_limits_inside_maps_are_held_and_the_maps_are_kept(tmp_path: Path):
@@ -49,7 +49,7 @@ def test_limits_inside_maps_are_held_and_the_maps_are_kept(tmp_path: Path):
     assert agent.tool_allow == ("read", "grep")
     assert agent.tool_deny == ("bash", "agent")
     assert agent.agent_deny == ("*",)
-    assert agent.paths == Paths(read=("src/**",), write=("src/**",), deny=("src/vault/**",))
+    assert agent.paths == PathPatterns(read=("src/**",), write=("src/**",), deny=("src/vault/**",))
     assert agent.description == "Looks, and touches nothing."
     assert agent.notes["capabilities"]["patience"] == 9
     assert agent.notes["metadata"]["mood"] == "calm"
@@ -78,7 +78,7 @@ def test_a_map_that_holds_limits_gets_one_verdict_which_names_them(tmp_path: Pat
         ({"security": {"readonly": True}}, {"tool_deny": ("write", "edit", "bash")}),
         ({"whatever": {"disallowedTools": ["Write"]}}, {"tool_deny": ("write",), "tool_allow": None}),
         ({"capabilities": {"network_access": False}}, {"tool_deny": ("web_fetch",)}),
-        ({"capabilities": {"file_access": {"read_paths": ["./"]}}}, {"paths": Paths(read=("./**",))}),
+        ({"capabilities": {"file_access": {"read_paths": ["./"]}}}, {"paths": PathPatterns(read=("./**",))}),
         ({"dependencies": {"tools": ["docker"]}}, {"tool_allow": None}),
         ({"routing": {"paths": ["/api/"]}}, {"paths": None}),
         ({"model": "haiku", "capabilities": {"model": "opus"}}, {"model": "anthropic:claude-haiku-4-5"}),
@@ -130,7 +130,7 @@ def test_a_limit_inside_a_map_that_is_not_clear_is_a_problem_named_by_its_place(
     path = tmp_path / "sample.json"
     path.write_text(json.dumps({"name": "sample", **keys}))
     assert one(path).problems == (problem,)
-    assert import_(path, tmp_path / "agents")[0].target is None
+    assert import_definitions(path, tmp_path / "agents")[0].target is None
 
 
 def test_an_agent_whose_prompt_cannot_be_read_is_not_imported_without_it(tmp_path: Path):

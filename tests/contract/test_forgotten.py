@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.ephemeral_home import MEMORY, ROOM
+from retinue.app.ephemeral_home import MEMORY_DIR, MIN_FREE_BYTES
 
 PROGRAM = """
-from retinue.app.ephemeral_home import forgotten
+from retinue.app.ephemeral_home import ephemeral_home
 
-with forgotten() as home:
+with ephemeral_home() as home:
     (home / "sessions").mkdir()
     (home / "sessions" / "words").touch()
     print(home, oct(home.stat().st_mode & 0o777))
@@ -27,7 +27,7 @@ def test_what_is_forgotten_is_kept_in_memory_unless_a_person_says_where(tmp_path
         [sys.executable, "-c", PROGRAM], env=env, check=True, capture_output=True, text=True
     )
     home, mode = shown.stdout.split()
-    free = os.statvfs(MEMORY)
-    in_memory = not said and free.f_bavail * free.f_frsize >= ROOM
-    assert (Path(home).is_relative_to(MEMORY), Path(home).parent == tmp_path) == (in_memory, said)
+    free = os.statvfs(MEMORY_DIR)
+    in_memory = not said and free.f_bavail * free.f_frsize >= MIN_FREE_BYTES
+    assert (Path(home).is_relative_to(MEMORY_DIR), Path(home).parent == tmp_path) == (in_memory, said)
     assert (mode, Path(home).exists()) == ("0o700", False)

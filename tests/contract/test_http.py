@@ -17,13 +17,20 @@ from certificate import certificate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.model_turn import Delta
-from retinue.providers.errors import Trouble
-from retinue.providers.http.client import MOST_WAITING, PIECE, Client, Connection
-from retinue.providers.http.connect import NoUrl, Place, Unreachable, first_through, where, why
-from retinue.providers.http.parser import MAX_HEAD, Answer, Broken
-from retinue.providers.http.stream_request import Post
-from retinue.providers.stream_timeout import MOVED
+from retinue.domain.model_turn import ReplyDelta
+from retinue.providers.errors import ProviderError
+from retinue.providers.http.client import MAX_UNREAD_BYTES, PIECE_BYTES, Connection, HttpClient
+from retinue.providers.http.connect import (
+    InvalidServerUrl,
+    SocketAddress,
+    Unreachable,
+    connect_first,
+    describe_os_error,
+    parse_server_url,
+)
+from retinue.providers.http.parser import MAX_HEAD_BYTES, ResponseError, ResponseParser
+from retinue.providers.http.stream_request import StreamingRequest
+from retinue.providers.stream_timeout import KEEPALIVE
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LENGTH = re.compile(rb"\r\nContent-Length: (\d+)\r\n")
@@ -134,14 +141,14 @@ async def client(
     idle_seconds: float = 15.0,
     again_seconds: float = 10.0,
     context: ssl.SSLContext | None = None,
-) -> AsyncGenerator[Client]:
-    extra = {"context": lambda: context} if context else {}
-    made = Client(
+) -> AsyncGenerator[HttpClient]:
+    extra = {"make_ssl_context": lambda: context} if context else {}
+    made = HttpClient(
         url,
         {"Accept": "*/*"},
-        connect_seconds=10,
-        idle_seconds=idle_seconds,
-        again_seconds=again_seconds,
+        connect_timeout_s=10,
+        keepalive_s=idle_seconds,
+        reuse_retry_s=again_seconds,
         **extra,
     )
     try:
@@ -173,12 +180,14 @@ async def body(connection: Connection) -> bytes:
     return b"".join(pieces)
 
 
-async def ask(asker: Client, *words: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+async def ask(
+    asker: HttpClient, *words: bytes, headers: Mapping[str, str] | None = None
+) -> tuple[int, bytes]:
     connection = await asker.post(headers or {}, words or (b"{}",))
     try:
-        return connection.answer.status, await body(connection)
+        return connection.response.status, await body(connection)
     finally:
-        connection.leave()
+        connection.release()
 
 
 async def test_a_request_says_where_to_with_what_and_how_long():
@@ -205,8 +214,8 @@ async def test_a_request_says_where_to_with_what_and_how_long():
     ],
 )
 def test_a_url_says_which_host_and_port_are_meant(url: str, host: str, port: int, named: str):
-    there = where(url)
-    assert (there.host, there.port, there.named, there.target) == (host, port, named, "/v1")
+    there = parse_server_url(url)
+    assert (there.host, there.port, there.host_header, there.target) == (host, port, named, "/v1")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +227,7 @@ def test_a_url_says_which_host_and_port_are_meant(url: str, host: str, port: int
     ],
 )
 def test_a_certificate_names_a_host_without_its_last_dot_and_without_a_zone(url: str, proven: str):
-    assert where(url).proven == proven
+    assert parse_server_url(url).certificate_name == proven
 
 
 @pytest.mark.parametrize(
@@ -226,8 +235,8 @@ def test_a_certificate_names_a_host_without_its_last_dot_and_without_a_zone(url:
             "http://me:word@x", f"http://{'m' * 64}", "http://[zz]/", "http://x%20y/", "http://x/\udcff"],
 )  # fmt: skip
 def test_what_is_no_url_of_a_server_is_refused(url: str):
-    with pytest.raises(NoUrl):
-        where(url)
+    with pytest.raises(InvalidServerUrl):
+        parse_server_url(url)
 
 
 async def test_a_connection_is_kept_and_the_newest_is_used_again():
@@ -243,11 +252,11 @@ async def test_a_connection_is_kept_and_the_newest_is_used_again():
         one, other = await asyncio.gather(asker.post({}, [b"1"]), asker.post({}, [b"2"]))
         for each in (one, other):
             await body(each)
-            each.leave()
+            each.release()
         for _ in range(3):
             again = await asker.post({}, [b"3"])
             await body(again)
-            again.leave()
+            again.release()
             assert again is other
         assert server.connections == 2
 
@@ -344,7 +353,7 @@ async def test_a_server_that_hangs_up_long_after_it_was_asked_may_have_begun_and
 
     async with serving(play) as server, client(server.url, again_seconds=0) as asker:
         assert await ask(asker) == (200, b"ok")
-        with pytest.raises(Broken, match="broke the connection before it answered"):
+        with pytest.raises(ResponseError, match="broke the connection before it answered"):
             await ask(asker)
         assert len(server.requests) == 2
 
@@ -360,7 +369,7 @@ async def test_it_is_asked_once_more_only_once():
 
     async with serving(play, mute) as server, client(server.url) as asker:
         assert await ask(asker) == (200, b"ok")
-        with pytest.raises(Broken, match="broke the connection before it answered"):
+        with pytest.raises(ResponseError, match="broke the connection before it answered"):
             await ask(asker)
         assert len(server.requests) == 3
 
@@ -368,7 +377,7 @@ async def test_it_is_asked_once_more_only_once():
 async def test_a_server_that_has_begun_to_answer_is_not_asked_again():
     async with serving(says(OK, b"H")) as server, client(server.url) as asker:
         assert await ask(asker) == (200, b"ok")
-        with pytest.raises(Broken, match="broke the connection in the middle of its answer"):
+        with pytest.raises(ResponseError, match="broke the connection in the middle of its answer"):
             await ask(asker)
         assert len(server.requests) == 2
 
@@ -378,7 +387,7 @@ async def test_a_new_connection_that_breaks_is_not_tried_again():
         await line.asked()
 
     async with serving(play) as server, client(server.url) as asker:
-        with pytest.raises(Broken, match="before it answered"):
+        with pytest.raises(ResponseError, match="before it answered"):
             await ask(asker)
         assert len(server.requests) == 1
 
@@ -408,7 +417,7 @@ async def test_who_does_not_read_to_the_end_hangs_up():
     async with serving(play) as server, client(server.url) as asker:
         connection = await asker.post({}, [b"{}"])
         assert await connection.read() == b"ha"
-        connection.leave()
+        connection.release()
         await server.hung_up.wait()
 
 
@@ -424,11 +433,11 @@ async def test_closing_ends_what_is_kept_and_what_is_under_way():
         asking = asyncio.ensure_future(ask(asker))
         await heard.wait()
         assert await body(kept) == b"ok"
-        kept.leave()
+        kept.release()
         await asker.close()
-        with pytest.raises(Broken, match="before it answered"):
+        with pytest.raises(ResponseError, match="before it answered"):
             await asking
-        assert (kept.closing, server.connections) == (True, 2)
+        assert (kept.is_closing, server.connections) == (True, 2)
 
 
 async def test_an_answer_that_we_cut_ourselves_is_not_taken_for_whole():
@@ -441,9 +450,9 @@ async def test_an_answer_that_we_cut_ourselves_is_not_taken_for_whole():
         connection = await asker.post({}, [b"{}"])
         assert await connection.read() == b"ha"
         await asker.close()
-        with pytest.raises(Broken, match="in the middle of its answer"):
+        with pytest.raises(ResponseError, match="in the middle of its answer"):
             await connection.read()
-        connection.leave()
+        connection.release()
 
 
 GOOD: Mapping[str, tuple[bytes, int, bytes]] = {
@@ -494,11 +503,11 @@ BAD: Mapping[str, tuple[bytes, str]] = {
     "no header": (b"HTTP/1.1 200 OK\r\nnothing\r\n\r\n", "answered with what is no header: 'nothing"),
     "no name": (b"HTTP/1.1 200 OK\r\n: x\r\n\r\n", "answered with what is no header"),
     "no end of the head": (
-        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MAX_HEAD,
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES,
         "answered with a head of more than 65,536 bytes",
     ),
     "a long head": (
-        b"HTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD_BYTES + b"\r\n\r\n",
         "answered with a head of more than 65,536 bytes",
     ),
     "no header after another answer": (
@@ -506,7 +515,7 @@ BAD: Mapping[str, tuple[bytes, str]] = {
         "answered with what is no header: 'nothing",
     ),
     "a long head after another answer": (
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD,
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD_BYTES,
         "answered with a head of more than 65,536 bytes",
     ),
     "a length in words": (
@@ -532,7 +541,7 @@ BAD: Mapping[str, tuple[bytes, str]] = {
         "what is no chunk",
     ),
     "trailers without end": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * MAX_HEAD,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES,
         "answered with more than 65,536 bytes around its body",
     ),
     "half a head": (b"HTTP/1.1 200 OK\r\nContent-Le", "broke the connection in the middle of its answer"),
@@ -569,14 +578,14 @@ async def test_an_answer_without_a_length_goes_on_until_the_server_hangs_up(
 @pytest.mark.parametrize(("said", "sentence"), [*BAD.values()], ids=[*BAD])
 async def test_what_is_no_whole_answer_is_a_broken_one(said: bytes, sentence: str):
     async with serving(says(said)) as server, client(server.url) as asker:
-        with pytest.raises(Broken, match=re.escape(sentence)):
+        with pytest.raises(ResponseError, match=re.escape(sentence)):
             await ask(asker)
 
 
 async def test_an_answer_that_was_not_the_last_is_never_taken_for_it():
     said = BAD["no header after another answer"][0]
     async with serving(says(said)) as server, client(server.url) as asker:
-        with pytest.raises(Broken, match="what is no header"):
+        with pytest.raises(ResponseError, match="what is no header"):
             await asker.post({}, [b"{}"])
 
 
@@ -585,21 +594,28 @@ async def test_what_came_before_the_connection_broke_is_read_first():
         connection = await asker.post({}, [b"{}"])
         await server.hung_up.wait()
         assert await connection.read() == b"o"
-        with pytest.raises(Broken):
+        with pytest.raises(ResponseError):
             await connection.read()
-        connection.leave()
+        connection.release()
 
 
 def outcome(pieces: Sequence[bytes]) -> object:
     """All that can be said of an answer, however it came."""
-    answer = Answer()
+    answer = ResponseParser()
     try:
         for piece in pieces:
             answer.feed(piece)
-        answer.closed(orderly=True)
-    except Broken as error:
+        answer.close(orderly=True)
+    except ResponseError as error:
         return str(error).partition(":")[0]
-    return answer.status, answer.reason, answer.headers, b"".join(answer.pieces), answer.ended, answer.keep
+    return (
+        answer.status,
+        answer.reason,
+        answer.headers,
+        b"".join(answer.pieces),
+        answer.is_complete,
+        answer.keep_alive,
+    )
 
 
 CUTTABLE = [
@@ -637,12 +653,12 @@ async def test_others_have_their_turn_between_the_pieces_of_a_long_request():
             await asyncio.sleep(0)
 
     seen: list[int] = []
-    words = Sent([b"x" * PIECE] * 10, lambda _: seen.append(turns))
+    words = Sent([b"x" * PIECE_BYTES] * 10, lambda _: seen.append(turns))
     async with serving(always_ok) as server, client(server.url) as asker:
         beside = asyncio.ensure_future(others())
         connection = await asker.post({}, words)
         assert await body(connection) == b"ok"
-        connection.leave()
+        connection.release()
         beside.cancel()
     assert len(seen) == len({*seen}) == 10
 
@@ -651,20 +667,20 @@ async def test_whoever_asks_is_told_that_a_long_request_moves_and_nothing_while_
     async def play(line: Line) -> None:
         await line.head()
         await reading.wait()
-        await line.reader.readexactly(80 * PIECE)
+        await line.reader.readexactly(80 * PIECE_BYTES)
         await line.say(OK)
 
     reading = asyncio.Event()
     told: list[bool] = []
     async with serving(play) as server, client(server.url) as asker:
-        asking = asyncio.ensure_future(asker.post({}, [b"x" * PIECE] * 80, lambda: told.append(True)))
+        asking = asyncio.ensure_future(asker.post({}, [b"x" * PIECE_BYTES] * 80, lambda: told.append(True)))
         for _ in range(1_000):
             await asyncio.sleep(0)
         assert len(told) < 80
         reading.set()
         connection = await asking
         assert await body(connection) == b"ok"
-        connection.leave()
+        connection.release()
         assert len(told) >= 80
 
 
@@ -681,7 +697,7 @@ async def test_whoever_asks_is_told_of_answers_that_are_not_the_last():
     async with serving(play) as server, client(server.url) as asker:
         connection = await asker.post({}, [b"{}"], told.set)
         assert await body(connection) == b"ok"
-        connection.leave()
+        connection.release()
 
 
 async def test_a_driver_passes_on_that_its_request_moves():
@@ -691,14 +707,14 @@ async def test_a_driver_passes_on_that_its_request_moves():
         await heard.wait()
         await line.say(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")
 
-    def hear(delta: Delta) -> None:
-        if delta is MOVED:
+    def hear(delta: ReplyDelta) -> None:
+        if delta is KEEPALIVE:
             heard.set()
 
     heard = asyncio.Event()
     async with serving(play) as server:
-        post = Post(server=server.url, variable="SOME_KEY")
-        with pytest.raises(Trouble, match="HTTP 500"):
+        post = StreamingRequest(url=server.url, key_variable="SOME_KEY")
+        with pytest.raises(ProviderError, match="HTTP 500"):
             await post.stream({}, [b"{}"], Unread(), hear, "")
         await post.close()
 
@@ -727,8 +743,8 @@ async def test_an_answer_is_read_though_the_server_tore_the_connection_while_it_
     words = Sent([b"x", b"y" * 100_000], lambda piece: None if piece == b"x" else refusing.join())
     async with client(f"http://127.0.0.1:{listening.getsockname()[1]}") as asker:
         connection = await asker.post({}, words)
-        assert (connection.answer.status, await body(connection)) == (413, b"long")
-        connection.leave()
+        assert (connection.response.status, await body(connection)) == (413, b"long")
+        connection.release()
 
 
 async def test_a_connection_with_half_a_request_on_it_is_not_kept():
@@ -796,11 +812,11 @@ async def test_a_server_has_to_wait_for_who_does_not_read():
         connection = await asker.post({}, [b"{}"])
         for _ in range(1_000):
             await asyncio.sleep(0)
-        assert connection.paused
+        assert connection.reading_paused
         assert not poured.is_set()
-        assert sum(map(len, connection.answer.pieces)) < 4 * MOST_WAITING
+        assert sum(map(len, connection.response.pieces)) < 4 * MAX_UNREAD_BYTES
         assert len(await body(connection)) == size
-        connection.leave()
+        connection.release()
         assert await ask(asker) == (200, b"ok")
         assert server.connections == 1
 
@@ -814,10 +830,18 @@ async def test_nobody_there_is_told_from_a_broken_connection():
 
 
 def test_reasons_are_said_in_words():
-    assert why(socket.gaierror(socket.EAI_NONAME, "Name or service not known")) == "Name or service not known"
-    assert why(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)")) == "Connection refused"
-    assert why(ConnectionResetError()) == "no TLS came about: the server hung up"
-    assert why(ConnectionResetError(104, "Connection reset by peer")) == "Connection reset by peer"
+    assert (
+        describe_os_error(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+        == "Name or service not known"
+    )
+    assert (
+        describe_os_error(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)"))
+        == "Connection refused"
+    )
+    assert describe_os_error(ConnectionResetError()) == "no TLS came about: the server hung up"
+    assert (
+        describe_os_error(ConnectionResetError(104, "Connection reset by peer")) == "Connection reset by peer"
+    )
 
 
 async def test_a_name_is_asked_for_and_the_first_of_its_machines_that_answers_is_taken():
@@ -826,12 +850,12 @@ async def test_a_name_is_asked_for_and_the_first_of_its_machines_that_answers_is
             answers = await asyncio.gather(*(ask(asker) for _ in range(20)))
         assert answers == [(200, b"ok")] * 20
         port = int(server.url.split(":")[2].partition("/")[0])
-        nowhere: Place = (socket.AF_INET, socket.SOCK_STREAM, 0, ("127.0.0.1", 1))
-        there: Place = (socket.AF_INET, socket.SOCK_STREAM, 0, ("127.0.0.1", port))
-        with await first_through([nowhere, nowhere, there, nowhere]) as found:
+        nowhere: SocketAddress = (socket.AF_INET, socket.SOCK_STREAM, 0, ("127.0.0.1", 1))
+        there: SocketAddress = (socket.AF_INET, socket.SOCK_STREAM, 0, ("127.0.0.1", port))
+        with await connect_first([nowhere, nowhere, there, nowhere]) as found:
             assert found.getpeername() == ("127.0.0.1", port)
         with pytest.raises(OSError, match=r"^Connection refused$"):
-            await first_through([nowhere, nowhere])
+            await connect_first([nowhere, nowhere])
 
 
 async def test_a_server_that_says_nothing_while_it_should_greet_is_not_waited_for(tmp_path: Path):
@@ -839,7 +863,7 @@ async def test_a_server_that_says_nothing_while_it_should_greet_is_not_waited_fo
         await line.left()
 
     async with serving(mute) as server:
-        made = Client(server.url.replace("http:", "https:"), {}, connect_seconds=0.05)
+        made = HttpClient(server.url.replace("http:", "https:"), {}, connect_timeout_s=0.05)
         with pytest.raises(Unreachable, match=r"no connection within 0\.05 s"):
             await ask(made)
         await made.close()
@@ -897,25 +921,25 @@ async def test_a_certificate_for_another_name_is_refused(tmp_path: Path):
 class Unread:
     """A reading for answers that hold none."""
 
-    finished = False
-    over = False
+    has_stop_reason = False
+    is_done = False
 
-    def take(self, events: Sequence[bytes]) -> None:
+    def read_events(self, events: Sequence[bytes]) -> None:
         raise AssertionError(events)
 
-    def whole(self, data: bytes) -> None:
+    def read_document(self, data: bytes) -> None:
         raise AssertionError(data)
 
 
-async def posted(url: str, key: str = "a-secret") -> Trouble:
-    post = Post(server=url, variable="SOME_KEY")
-    with pytest.raises(Trouble) as caught:
+async def posted(url: str, key: str = "a-secret") -> ProviderError:
+    post = StreamingRequest(url=url, key_variable="SOME_KEY")
+    with pytest.raises(ProviderError) as caught:
         await post.stream({}, [b"{}"], Unread(), heard_nothing, key)
     await post.close()
     return caught.value
 
 
-def heard_nothing(_: Delta) -> None:
+def heard_nothing(_: ReplyDelta) -> None:
     return
 
 
@@ -996,7 +1020,11 @@ async def test_a_refusal_counts_by_its_status_though_its_words_do_not_end(
 
     async with serving(play) as server:
         failure = await posted(server.url)
-    assert (failure.reason, failure.gate, failure.pause.seconds) == (reason, gate, seconds)
+    assert (failure.reason, failure.close_rate_limit_gate, failure.retry_after.seconds) == (
+        reason,
+        gate,
+        seconds,
+    )
     assert str(failure) == f"{server.url} {sentence}"
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from retinue.errors import Held, NoRoom, NotFound, Unreadable
-from retinue.ledger.repair import damage, kept_aside, quick_damage, set_aside
-from retinue.testing.ledgers import AT, a_run, open_ledger
+from retinue.errors import DiskError, NotFound, SessionLocked, Unreadable
+from retinue.ledger.repair import damaged_copies, find_damage, find_page_damage, move_damaged_aside
+from retinue.testing.ledgers import CREATED_AT, make_run, open_ledger
 
 
 def asked(path: Path, sql: str) -> list[tuple[Any, ...]]:
@@ -28,9 +28,12 @@ def told(path: Path, sql: str) -> None:
 
 async def made(path: Path, count: int = 200) -> None:
     async with open_ledger(path) as ledger:
-        await ledger.look(lambda tx: tx.runs())
+        await ledger.read(lambda tx: tx.find_runs())
         await asyncio.gather(
-            *(ledger.do(lambda tx, n=n: tx.add_run(a_run(f"r{n}", text="x" * 300))) for n in range(count))
+            *(
+                ledger.write(lambda tx, n=n: tx.add_run(make_run(f"r{n}", text="x" * 300)))
+                for n in range(count)
+            )
         )
 
 
@@ -39,8 +42,8 @@ async def test_a_file_that_is_no_database_is_named_with_the_doctor_and_left_alon
     path.write_bytes(b"# this is a shopping list\n" * 200)
     async with open_ledger(path) as ledger:
         with pytest.raises(Unreadable, match="retinue doctor") as caught:
-            await ledger.do(lambda tx: tx.add_run(a_run("r1")))
-    assert caught.value.where == str(path)
+            await ledger.write(lambda tx: tx.add_run(make_run("r1")))
+    assert caught.value.location == str(path)
     assert path.read_bytes() == b"# this is a shopping list\n" * 200
 
 
@@ -64,9 +67,9 @@ async def test_damage_anywhere_is_an_answer_or_unreadable_never_another_error(tm
     outcomes: list[object] = []
     async with open_ledger(path) as ledger:
         outcomes += await asyncio.gather(
-            ledger.do(lambda tx: tx.runs()),
-            ledger.do(lambda tx: tx.set_run(a_run("r7"))),
-            ledger.look(lambda tx: tx.runs()),
+            ledger.write(lambda tx: tx.find_runs()),
+            ledger.write(lambda tx: tx.update_run(make_run("r7"))),
+            ledger.read(lambda tx: tx.find_runs()),
             return_exceptions=True,
         )
     assert {type(outcome) for outcome in outcomes} <= {list, type(None), Unreadable, NotFound}
@@ -79,45 +82,45 @@ async def test_a_damaged_file_is_found_kept_aside_and_followed_by_a_ledger_that_
     """Shows: P16."""
     path = tmp_path / "ledger.db"
     await made(path)
-    assert damage(path) is None
+    assert find_damage(path) is None
     spoil(path, seed)
     bad = path.read_bytes()
-    assert damage(path)
-    place = set_aside(path, at=AT)
+    assert find_damage(path)
+    place = move_damaged_aside(path, now=CREATED_AT)
     assert place == tmp_path / "ledger.db.damaged-20261115T184207123456Z"
     assert place.read_bytes() == bad
-    assert damage(path) is None
+    assert find_damage(path) is None
     await made(path, 1)
-    assert damage(path) is None
+    assert find_damage(path) is None
 
 
 async def test_the_log_of_a_damaged_ledger_goes_with_it(tmp_path: Path):
     path = tmp_path / "ledger.db"
     async with open_ledger(path) as ledger:
-        await ledger.do(lambda tx: tx.add_run(a_run("old")))
+        await ledger.write(lambda tx: tx.add_run(make_run("old")))
         for part in tmp_path.iterdir():
             (tmp_path / f"copy-{part.name}").write_bytes(part.read_bytes())
     copy = tmp_path / "copy-ledger.db"
-    place = set_aside(copy, at=AT)
+    place = move_damaged_aside(copy, now=CREATED_AT)
     async with open_ledger(copy) as ledger:
-        assert await ledger.do(lambda tx: tx.runs()) == []
+        assert await ledger.write(lambda tx: tx.find_runs()) == []
     async with open_ledger(place) as ledger:
-        assert [run.id for run in await ledger.look(lambda tx: tx.runs())] == ["old"]
+        assert [run.id for run in await ledger.read(lambda tx: tx.find_runs())] == ["old"]
 
 
 async def test_nothing_to_set_aside_is_one_sentence(tmp_path: Path):
-    with pytest.raises(NoRoom, match="the damaged ledger cannot be set aside"):
-        set_aside(tmp_path / "ledger.db", at=AT)
+    with pytest.raises(DiskError, match="the damaged ledger cannot be set aside"):
+        move_damaged_aside(tmp_path / "ledger.db", now=CREATED_AT)
 
 
 async def test_a_locked_or_a_new_file_is_not_called_damaged(tmp_path: Path):
     path = tmp_path / "ledger.db"
     path.touch()
-    assert damage(path) is None
+    assert find_damage(path) is None
     await made(path, 1)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert damage(path) is None
+        assert find_damage(path) is None
 
 
 @pytest.mark.parametrize(
@@ -139,10 +142,10 @@ async def test_a_planted_row_is_damage_and_never_becomes_anything_else(tmp_path:
     await made(path, 1)
     told(path, f"UPDATE runs SET {change}")
     async with open_ledger(path) as ledger:
-        assert damage(path)
-        for wish in (ledger.do, ledger.look):
+        assert find_damage(path)
+        for wish in (ledger.write, ledger.read):
             with pytest.raises(Unreadable, match="retinue doctor"):
-                await wish(lambda tx: tx.run("r0"))
+                await wish(lambda tx: tx.get_run("r0"))
 
 
 async def test_planted_event_data_is_damage(tmp_path: Path):
@@ -152,7 +155,7 @@ async def test_planted_event_data_is_damage(tmp_path: Path):
     told(path, "INSERT INTO events VALUES (1, 0, 'run.queued', 's', 'r', '', 'main', '[1]')")
     async with open_ledger(path) as ledger:
         with pytest.raises(Unreadable, match="an event is damaged"):
-            await ledger.look(lambda tx: tx.events())
+            await ledger.read(lambda tx: tx.find_events())
 
 
 @pytest.mark.parametrize("table", ["deliveries", "approvals", "deeds"])
@@ -166,7 +169,7 @@ async def test_what_is_planted_in_any_table_is_found(tmp_path: Path, table: str)
         "deeds": "('c', 'r0', 'started', 'gASVHAAAAAAAAACM')",
     }
     told(path, f"INSERT INTO {table} VALUES {planted[table]}")
-    assert "damaged" in (damage(path) or "")
+    assert "damaged" in (find_damage(path) or "")
 
 
 HOLDS = """
@@ -190,32 +193,32 @@ async def test_a_file_that_another_process_has_open_is_not_set_aside(tmp_path: P
     )
     assert other.stdout is not None
     assert await other.stdout.readline() == b"open\n"
-    with pytest.raises(Held, match="another process has the damaged ledger open"):
-        set_aside(path, at=AT)
+    with pytest.raises(SessionLocked, match="another process has the damaged ledger open"):
+        move_damaged_aside(path, now=CREATED_AT)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["ledger.db", "ledger.db-shm", "ledger.db-wal"]
     await other.communicate(b"\n")
-    assert kept_aside(path) == []
-    set_aside(path, at=AT)
-    assert kept_aside(path) == [tmp_path / "ledger.db.damaged-20261115T184207123456Z"]
+    assert damaged_copies(path) == []
+    move_damaged_aside(path, now=CREATED_AT)
+    assert damaged_copies(path) == [tmp_path / "ledger.db.damaged-20261115T184207123456Z"]
 
 
 async def test_a_ledger_goes_on_with_another_file_after_it_has_let_go(tmp_path: Path):
     path = tmp_path / "ledger.db"
     async with open_ledger(path) as ledger:
-        await ledger.do(lambda tx: tx.add_run(a_run("old")))
-        await ledger.let_go()
-        set_aside(path, at=AT)
-        assert await ledger.look(lambda tx: tx.runs()) == []
-        await ledger.do(lambda tx: tx.add_run(a_run("new")))
-        assert [run.id for run in await ledger.look(lambda tx: tx.runs())] == ["new"]
+        await ledger.write(lambda tx: tx.add_run(make_run("old")))
+        await ledger.release_file()
+        move_damaged_aside(path, now=CREATED_AT)
+        assert await ledger.read(lambda tx: tx.find_runs()) == []
+        await ledger.write(lambda tx: tx.add_run(make_run("new")))
+        assert [run.id for run in await ledger.read(lambda tx: tx.find_runs())] == ["new"]
 
 
 def test_a_quick_look_finds_a_page_that_is_gone(tmp_path: Path):
     path = tmp_path / "ledger.db"
     asyncio.run(made(path))
-    assert quick_damage(path) is None
+    assert find_page_damage(path) is None
     spoil(path, 0)
-    assert quick_damage(path)
+    assert find_page_damage(path)
 
 
 async def test_a_ledger_lets_go_only_when_whoever_goes_on_has_been_heard(tmp_path: Path):
@@ -224,12 +227,12 @@ async def test_a_ledger_lets_go_only_when_whoever_goes_on_has_been_heard(tmp_pat
 
         async def asks(name: str) -> None:
             for at in range(20):
-                await ledger.do(lambda tx, at=at: tx.add_run(a_run(f"{name} {at}")))
+                await ledger.write(lambda tx, at=at: tx.add_run(make_run(f"{name} {at}")))
 
         for turn in range(10):
             at_work = [asyncio.ensure_future(asks(f"{turn} {number}")) for number in range(4)]
             await asyncio.sleep(0)
             async with asyncio.timeout(10):
-                await ledger.let_go()
+                await ledger.release_file()
                 await asyncio.gather(*at_work)
-        assert await ledger.look(lambda tx: tx.count()) == 10 * 4 * 20
+        assert await ledger.read(lambda tx: tx.count_runs()) == 10 * 4 * 20

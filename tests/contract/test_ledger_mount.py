@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from retinue.errors import Held
-from retinue.ledger.journal_mode import DELETE, WAL, journal, kind_of
-from retinue.testing.ledgers import a_run, open_ledger
+from retinue.errors import SessionLocked
+from retinue.ledger.journal_mode import DELETE, WAL, detect_filesystem_type, journal_mode_for
+from retinue.testing.ledgers import make_run, open_ledger
 
 MOUNTS = r"""
 22 27 0:21 / /proc rw,nosuid shared:12 - proc proc rw
@@ -50,20 +50,20 @@ def mounts(tmp_path: Path) -> Path:
 )
 def test_a_folder_is_on_the_disk_that_is_mounted_nearest_above_it(mounts: Path, folder: str, kind: str):
     """Shows: P17."""
-    assert kind_of(Path(folder), mounts) == kind
+    assert detect_filesystem_type(Path(folder), mounts) == kind
 
 
 def test_where_the_kernel_has_no_list_nothing_is_known_and_the_log_is_used(tmp_path: Path):
-    assert kind_of(tmp_path, tmp_path / "missing") == ""
-    assert journal("") == WAL
+    assert detect_filesystem_type(tmp_path, tmp_path / "missing") == ""
+    assert journal_mode_for("") == WAL
 
 
 def test_the_real_list_is_understood(tmp_path: Path):
     asked = subprocess.run(
         ["stat", "-f", "-c", "%T", "/proc"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    assert kind_of(Path("/proc")) == asked == "proc"
-    assert kind_of(tmp_path)
+    assert detect_filesystem_type(Path("/proc")) == asked == "proc"
+    assert detect_filesystem_type(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_the_real_list_is_understood(tmp_path: Path):
 )
 def test_files_that_others_stand_behind_are_kept_without_shared_memory(kind: str):
     """Shows: P17."""
-    assert journal(kind) == DELETE
+    assert journal_mode_for(kind) == DELETE
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"])
 def test_a_disk_of_this_machine_has_the_log(kind: str):
-    assert journal(kind) == WAL
+    assert journal_mode_for(kind) == WAL
 
 
 def mode_of(path: Path) -> str:
@@ -87,9 +87,11 @@ def mode_of(path: Path) -> str:
 async def test_a_ledger_on_a_network_disk_works_without_a_log_beside_it(tmp_path: Path):
     """Shows: P17."""
     path = tmp_path / "ledger.db"
-    async with open_ledger(path, kind=on("nfs4")) as ledger:
-        await asyncio.gather(*(ledger.do(lambda tx, n=n: tx.add_run(a_run(f"r{n}"))) for n in range(50)))
-        assert len(await ledger.look(lambda tx: tx.runs())) == 50
+    async with open_ledger(path, detect_filesystem=on("nfs4")) as ledger:
+        await asyncio.gather(
+            *(ledger.write(lambda tx, n=n: tx.add_run(make_run(f"r{n}"))) for n in range(50))
+        )
+        assert len(await ledger.read(lambda tx: tx.find_runs())) == 50
         assert sorted(each.name for each in tmp_path.iterdir()) == ["ledger.db"]
     assert mode_of(path) == "delete"
 
@@ -97,8 +99,8 @@ async def test_a_ledger_on_a_network_disk_works_without_a_log_beside_it(tmp_path
 async def test_a_ledger_that_moves_to_another_kind_of_disk_is_kept_as_that_needs(tmp_path: Path):
     path = tmp_path / "ledger.db"
     for kind, mode in (("ext4", "wal"), ("nfs4", "delete"), ("ext4", "wal")):
-        async with open_ledger(path, kind=on(kind)) as ledger:
-            await ledger.do(lambda tx: tx.count())
+        async with open_ledger(path, detect_filesystem=on(kind)) as ledger:
+            await ledger.write(lambda tx: tx.count_runs())
         assert mode_of(path) == mode
 
 
@@ -125,25 +127,25 @@ async def reading(path: Path) -> Any:
 async def test_a_commit_without_a_log_waits_for_those_who_read(tmp_path: Path):
     """Shows: P17, P27."""
     path = tmp_path / "ledger.db"
-    async with open_ledger(path, kind=on("nfs4")) as ledger:
-        await ledger.do(lambda tx: tx.add_run(a_run("first")))
+    async with open_ledger(path, detect_filesystem=on("nfs4")) as ledger:
+        await ledger.write(lambda tx: tx.add_run(make_run("first")))
         reader = await reading(path)
-        waiting = asyncio.ensure_future(ledger.do(lambda tx: tx.add_run(a_run("second"))))
+        waiting = asyncio.ensure_future(ledger.write(lambda tx: tx.add_run(make_run("second"))))
         done, _ = await asyncio.wait([waiting], timeout=0.3)
         assert not done
         await reader.communicate(b"\n")
         await waiting
-        assert {run.id for run in await ledger.look(lambda tx: tx.runs())} == {"first", "second"}
+        assert {run.id for run in await ledger.read(lambda tx: tx.find_runs())} == {"first", "second"}
 
 
 async def test_a_reader_that_never_ends_is_the_cause_and_the_ledger_goes_on(tmp_path: Path):
     """Shows: P27."""
     path = tmp_path / "ledger.db"
-    async with open_ledger(path, kind=on("nfs4"), patience=0.3) as ledger:
-        await ledger.do(lambda tx: tx.add_run(a_run("first")))
+    async with open_ledger(path, detect_filesystem=on("nfs4"), busy_timeout_s=0.3) as ledger:
+        await ledger.write(lambda tx: tx.add_run(make_run("first")))
         reader = await reading(path)
-        with pytest.raises(Held, match="another process keeps the ledger locked"):
-            await ledger.do(lambda tx: tx.add_run(a_run("second")))
+        with pytest.raises(SessionLocked, match="another process keeps the ledger locked"):
+            await ledger.write(lambda tx: tx.add_run(make_run("second")))
         await reader.communicate(b"\n")
-        await ledger.do(lambda tx: tx.add_run(a_run("third")))
-        assert {run.id for run in await ledger.look(lambda tx: tx.runs())} == {"first", "third"}
+        await ledger.write(lambda tx: tx.add_run(make_run("third")))
+        assert {run.id for run in await ledger.read(lambda tx: tx.find_runs())} == {"first", "third"}

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.approval import State
-from retinue.domain.delivery import State as Delivered
+from retinue.domain.approval import ApprovalState
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.event import Event
 from retinue.domain.run import Status
 from retinue.errors import Failed
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 from retinue.ledger import database
-from retinue.ledger.repair import damage
-from retinue.ledger.transaction import SqliteTx
-from retinue.testing.ledgers import AT, a_run, open_ledger
+from retinue.ledger.repair import find_damage
+from retinue.ledger.transaction import SqliteTransaction
+from retinue.testing.ledgers import CREATED_AT, make_run, open_ledger
 
 
 def asked(path: Path, sql: str) -> list[tuple[Any, ...]]:
@@ -34,7 +34,7 @@ def told(path: Path, sql: str) -> None:
 
 async def made(path: Path) -> None:
     async with open_ledger(path) as ledger:
-        await ledger.do(lambda tx: tx.add_run(a_run("r0")))
+        await ledger.write(lambda tx: tx.add_run(make_run("r0")))
 
 
 async def test_a_ledger_of_a_newer_retinue_is_refused_and_left_alone(tmp_path: Path):
@@ -43,7 +43,7 @@ async def test_a_ledger_of_a_newer_retinue_is_refused_and_left_alone(tmp_path: P
     told(path, "PRAGMA user_version=9000")
     async with open_ledger(path) as ledger:
         with pytest.raises(Failed, match=r"newer Retinue \(version 9000, here 9\); upgrade"):
-            await ledger.do(lambda tx: tx.add_run(a_run("r2")))
+            await ledger.write(lambda tx: tx.add_run(make_run("r2")))
     assert asked(path, "SELECT count(*) FROM runs") == [(1,)]
 
 
@@ -80,35 +80,35 @@ async def test_runs_of_an_older_ledger_keep_the_work_that_they_did(tmp_path: Pat
     path = tmp_path / "ledger.db"
     an_older_ledger(path, 4)
     async with open_ledger(path) as ledger:
-        run = await ledger.look(lambda tx: tx.run("r1"))
+        run = await ledger.read(lambda tx: tx.get_run("r1"))
         assert run is not None
-        assert (run.tool_calls, run.made) == (3, 3)
+        assert (run.tool_calls, run.effective_calls) == (3, 3)
 
 
 @pytest.mark.parametrize("version", range(4, 9))
 async def test_an_older_ledger_is_brought_up_to_date_and_goes_on(tmp_path: Path, version: int):
     path = tmp_path / "ledger.db"
     an_older_ledger(path, version)
-    kept = replace(a_run("r1").ask, model="m:small")
-    born = a_run("r1", ask=kept, root="r1", tool_calls=3, made=3 if version == 4 else 0)
-    started = born.started(owner="me", at=AT, deadline_at=None)
+    kept = replace(make_run("r1").request, model="m:small")
+    born = make_run("r1", request=kept, root_id="r1", tool_calls=3, effective_calls=3 if version == 4 else 0)
+    started = born.start(owner_id="me", at=CREATED_AT, deadline_at=None)
     heard: list[Event] = []
-    async with open_ledger(path, listen=heard.append) as ledger:
-        assert await ledger.look(lambda tx: (tx.run("r1"), tx.runs(root="r1"))) == (born, [born])
+    async with open_ledger(path, on_event=heard.append) as ledger:
+        assert await ledger.read(lambda tx: (tx.get_run("r1"), tx.find_runs(root="r1"))) == (born, [born])
 
-        def step(tx: Tx) -> None:
-            tx.set_run(started)
-            tx.emit(Event(kind="run.ended", at=AT, session="s", run="r1"))
+        def step(tx: Transaction) -> None:
+            tx.update_run(started)
+            tx.emit(Event(kind="run.ended", at=CREATED_AT, session="s", run="r1"))
 
-        await ledger.do(step)
-        assert await ledger.look(lambda tx: tx.run_by_key("key of r1")) == started
-        told = await ledger.look(lambda tx: tx.events())
+        await ledger.write(step)
+        assert await ledger.read(lambda tx: tx.get_run_by_key("key of r1")) == started
+        told = await ledger.read(lambda tx: tx.find_events())
         assert [(event.seq, event.kind) for event in told] == [
             (1, "run.queued"), (2, "run.started"), (3, "run.ended"),
         ]  # fmt: skip
         assert heard == told[2:]
     assert asked(path, "SELECT task, model FROM subagent_runs") == [("look around", "m:small")]
-    assert damage(path) is None
+    assert find_damage(path) is None
 
 
 async def test_a_new_ledger_has_small_pages_and_an_older_one_keeps_its_own(tmp_path: Path):
@@ -117,7 +117,7 @@ async def test_a_new_ledger_has_small_pages_and_an_older_one_keeps_its_own(tmp_p
     an_older_ledger(tmp_path / "old.db", 8)
     for name in ("old.db", "new.db"):
         async with open_ledger(tmp_path / name) as ledger:
-            await ledger.do(lambda tx: tx.add_run(a_run("r2")))
+            await ledger.write(lambda tx: tx.add_run(make_run("r2")))
         [(sizes[name],)] = asked(tmp_path / name, "PRAGMA page_size")
     assert sizes == {"old.db": 4096, "new.db": 2048}
 
@@ -126,22 +126,25 @@ async def test_a_run_writes_few_pages_when_it_is_born_and_fewer_when_it_moves(tm
     path = tmp_path / "ledger.db"
     log = path.with_name("ledger.db-wal")
     frame = 2048 + 24
-    run = a_run("r1", root="r1")
+    run = make_run("r1", root_id="r1")
 
-    def step(change: Callable[[Tx], None]) -> Callable[[Tx], None]:
-        def both(tx: Tx) -> None:
+    def step(change: Callable[[Transaction], None]) -> Callable[[Transaction], None]:
+        def both(tx: Transaction) -> None:
             change(tx)
-            tx.emit(Event(kind="run.state", at=AT, session="s", run="r1"))
+            tx.emit(Event(kind="run.state", at=CREATED_AT, session="s", run="r1"))
 
         return both
 
     async with open_ledger(path) as ledger:
-        await ledger.do(step(lambda tx: tx.add_run(a_run("r0", root="r0"))))
+        await ledger.write(step(lambda tx: tx.add_run(make_run("r0", root_id="r0"))))
         sizes = [log.stat().st_size]
-        ended = replace(run, status=Status.DONE, ended_at=AT)
-        changes: list[Callable[[Tx], None]] = [lambda tx: tx.add_run(run), lambda tx: tx.set_run(ended)]
+        ended = replace(run, status=Status.DONE, ended_at=CREATED_AT)
+        changes: list[Callable[[Transaction], None]] = [
+            lambda tx: tx.add_run(run),
+            lambda tx: tx.update_run(ended),
+        ]
         for change in changes:
-            await ledger.do(step(change))
+            await ledger.write(step(change))
             sizes.append(log.stat().st_size)
     born, moved = ((after - before) // frame for before, after in pairwise(sizes))
     # The table, both keys, by time, by session, what is live, the events.
@@ -155,55 +158,55 @@ async def test_a_schema_step_that_was_cut_off_leaves_nothing_and_is_made_again(t
     told(path, "CREATE TABLE events (foreign_to_us TEXT)")
     async with open_ledger(path) as ledger:
         with pytest.raises(Failed, match="table events already exists"):
-            await ledger.do(lambda tx: tx.runs())
+            await ledger.write(lambda tx: tx.find_runs())
         assert asked(path, "SELECT name FROM sqlite_master") == [("events",)]
         told(path, "DROP TABLE events")
-        assert await ledger.do(lambda tx: tx.runs()) == []
+        assert await ledger.write(lambda tx: tx.find_runs()) == []
 
 
 LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 
-QUESTIONS: list[Callable[[Tx], object]] = [
-    lambda tx: tx.run("x", family=True),
-    lambda tx: tx.run_by_key("x"),
-    lambda tx: tx.runs(session="x"),
-    lambda tx: tx.runs(session="x", status=[Status.DONE], limit=3),
-    lambda tx: tx.runs(root="x"),
-    lambda tx: tx.runs(parent_run="x"),
-    lambda tx: tx.runs(prefix="x"),
-    lambda tx: tx.runs(status=LIVE),
-    lambda tx: tx.runs(status=LIVE, session="x"),
-    lambda tx: tx.runs(status=LIVE, parent_run="x", awaited=True),
-    lambda tx: tx.runs(status=LIVE, root="x"),
-    lambda tx: tx.runs(status=[Status.WAITING], due=AT),
-    lambda tx: tx.runs(status=[Status.QUEUED], begun=True),
-    lambda tx: tx.owners([Status.RUNNING]),
-    lambda tx: tx.count(Status.RUNNING),
-    lambda tx: tx.count(Status.RUNNING, root="x"),
-    lambda tx: tx.count(Status.RUNNING, requester="x"),
-    lambda tx: tx.count(root="x"),
-    lambda tx: tx.deliveries(run="x"),
-    lambda tx: tx.deliveries(session="x", state=[Delivered.PENDING], answers=False),
-    lambda tx: tx.deliveries(by="x", state=[Delivered.PENDING], answers=True),
-    lambda tx: tx.approvals(run="x", state=[State.PENDING]),
-    lambda tx: tx.holds("x", "x"),
-    lambda tx: tx.approvals(state=[State.PENDING]),
-    lambda tx: tx.deeds("x"),
-    lambda tx: tx.events(after=7),
+QUESTIONS: list[Callable[[Transaction], object]] = [
+    lambda tx: tx.get_run("x", with_children=True),
+    lambda tx: tx.get_run_by_key("x"),
+    lambda tx: tx.find_runs(session="x"),
+    lambda tx: tx.find_runs(session="x", status=[Status.DONE], limit=3),
+    lambda tx: tx.find_runs(root="x"),
+    lambda tx: tx.find_runs(parent_run="x"),
+    lambda tx: tx.find_runs(prefix="x"),
+    lambda tx: tx.find_runs(status=LIVE),
+    lambda tx: tx.find_runs(status=LIVE, session="x"),
+    lambda tx: tx.find_runs(status=LIVE, parent_run="x", awaited=True),
+    lambda tx: tx.find_runs(status=LIVE, root="x"),
+    lambda tx: tx.find_runs(status=[Status.WAITING], due_by=CREATED_AT),
+    lambda tx: tx.find_runs(status=[Status.QUEUED], started=True),
+    lambda tx: tx.find_owner_ids([Status.RUNNING]),
+    lambda tx: tx.count_runs(Status.RUNNING),
+    lambda tx: tx.count_runs(Status.RUNNING, root="x"),
+    lambda tx: tx.count_runs(Status.RUNNING, requester="x"),
+    lambda tx: tx.count_runs(root="x"),
+    lambda tx: tx.find_deliveries(run="x"),
+    lambda tx: tx.find_deliveries(session="x", state=[Delivered.PENDING], answers=False),
+    lambda tx: tx.find_deliveries(by="x", state=[Delivered.PENDING], answers=True),
+    lambda tx: tx.find_approvals(run="x", state=[ApprovalState.PENDING]),
+    lambda tx: tx.has_undelivered_work("x", "x"),
+    lambda tx: tx.find_approvals(state=[ApprovalState.PENDING]),
+    lambda tx: tx.find_side_effects("x"),
+    lambda tx: tx.find_events(after=7),
 ]
 
 
-def plan(path: Path, question: Callable[[Tx], object]) -> list[str]:
+def plan(path: Path, question: Callable[[Transaction], object]) -> list[str]:
     """How the database finds what is asked for, in its own words."""
     said: list[str] = []
-    with closing(database.opened(path)) as connection:
+    with closing(database.open_database(path)) as connection:
         connection.set_trace_callback(said.append)
-        question(SqliteTx(connection, path))
+        question(SqliteTransaction(connection, path))
         connection.set_trace_callback(None)
         return [row[3] for sql in said for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
 
 
-def searches(path: Path, question: Callable[[Tx], object]) -> list[str]:
+def searches(path: Path, question: Callable[[Transaction], object]) -> list[str]:
     """One line for each table or index that it goes through."""
     lines = plan(path, question)
     return [line for line in lines if line.startswith(("SCAN ", "SEARCH ")) and line != "SCAN CONSTANT ROW"]
@@ -216,8 +219,8 @@ async def test_whatever_is_asked_for_is_searched_by_an_index(tmp_path: Path):
         found = searches(path, question)
         assert found
         assert [line for line in found if not line.startswith("SEARCH ")] == []
-    assert searches(path, lambda tx: tx.runs(limit=3)) == ["SCAN runs USING INDEX runs_by_creation"]
-    assert searches(path, lambda tx: tx.deliveries(uncleared=True)) == [
+    assert searches(path, lambda tx: tx.find_runs(limit=3)) == ["SCAN runs USING INDEX runs_by_creation"]
+    assert searches(path, lambda tx: tx.find_deliveries(uncleared=True)) == [
         "SCAN deliveries USING INDEX deliveries_uncleared"
     ]
 
@@ -232,7 +235,7 @@ async def test_the_newest_of_many_that_are_live_is_found_without_sorting_them(tm
         {"parent_run": "x", "awaited": True},
     ]
     for wish in wishes:
-        lines = plan(path, lambda tx, wish=wish: tx.runs(status=LIVE, limit=1, **wish))
+        lines = plan(path, lambda tx, wish=wish: tx.find_runs(status=LIVE, limit=1, **wish))
         assert [line for line in lines if "TEMP B-TREE" in line] == []
 
 
@@ -240,7 +243,9 @@ async def test_whether_anybody_is_at_work_for_a_run_is_found_by_its_index_alone(
     """Each of a thousand children asks it at its end."""
     path = tmp_path / "ledger.db"
     await made(path)
-    found = [searches(path, lambda tx, each=each: tx.at_work_for("x", awaited=each)) for each in (None, True)]
+    found = [
+        searches(path, lambda tx, each=each: tx.has_live_children("x", awaited=each)) for each in (None, True)
+    ]
     assert found == [
         ["SEARCH runs USING INDEX runs_live_of_parent (parent_run=?)"],
         ["SEARCH runs USING INDEX runs_live_of_parent (parent_run=? AND awaited=?)"],
@@ -251,5 +256,5 @@ async def test_those_that_are_live_are_counted_without_reading_their_rows(tmp_pa
     path = tmp_path / "ledger.db"
     await made(path)
     for wish in ({}, {"root": "x"}, {"requester": "x"}):
-        [found] = searches(path, lambda tx, wish=wish: tx.count(Status.RUNNING, **wish))
+        [found] = searches(path, lambda tx, wish=wish: tx.count_runs(Status.RUNNING, **wish))
         assert found == "SEARCH runs USING COVERING INDEX runs_live (status=?)"

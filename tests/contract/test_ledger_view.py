@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.run import Ask, Reason, Status
-from retinue.interfaces import Tx
-from retinue.testing.ledgers import AT, a_run, open_ledger
+from retinue.domain.run import Reason, RunRequest, Status
+from retinue.interfaces import Transaction
+from retinue.testing.ledgers import CREATED_AT, make_run, open_ledger
 
 SEEDS_COLUMNS = [
     ("id", "TEXT"),
@@ -40,9 +40,12 @@ def told(path: Path, sql: str) -> None:
 
 async def made(path: Path, count: int = 200) -> None:
     async with open_ledger(path) as ledger:
-        await ledger.look(lambda tx: tx.runs())
+        await ledger.read(lambda tx: tx.find_runs())
         await asyncio.gather(
-            *(ledger.do(lambda tx, n=n: tx.add_run(a_run(f"r{n}", text="x" * 300))) for n in range(count))
+            *(
+                ledger.write(lambda tx, n=n: tx.add_run(make_run(f"r{n}", text="x" * 300)))
+                for n in range(count)
+            )
         )
 
 
@@ -77,7 +80,7 @@ async def test_the_view_speaks_the_seeds_four_statuses(tmp_path: Path):
     path = tmp_path / "ledger.db"
     async with open_ledger(path) as ledger:
         for status, _ in STATUSES:
-            await ledger.do(lambda tx, status=status: tx.add_run(a_run(status.value, status=status)))
+            await ledger.write(lambda tx, status=status: tx.add_run(make_run(status.value, status=status)))
     assert {status for status, _ in STATUSES} == set(Status)
     assert dict(asked(path, "SELECT id, status FROM subagent_runs")) == dict(STATUSES)
 
@@ -85,7 +88,7 @@ async def test_the_view_speaks_the_seeds_four_statuses(tmp_path: Path):
 async def test_the_view_tells_each_run_in_the_seeds_terms(tmp_path: Path):
     """Shows: E022, E009."""
     path = tmp_path / "ledger.db"
-    ask = Ask(
+    ask = RunRequest(
         key="k1",
         agent="main",
         task="Research",
@@ -93,22 +96,32 @@ async def test_the_view_tells_each_run_in_the_seeds_terms(tmp_path: Path):
         label="research",
         model="m:small",
     )
-    done = a_run("done", ask=ask, key="agent:main:subagent:1", status=Status.DONE, text="XFS is from 1993.")
-    done = replace(
-        done, started_at=AT + timedelta(seconds=1), ended_at=AT + timedelta(seconds=3, microseconds=500)
+    done = make_run(
+        "done", request=ask, session_key="agent:main:subagent:1", status=Status.DONE, text="XFS is from 1993."
     )
-    bare = Ask(key="k2", agent="main", task=None)
+    done = replace(
+        done,
+        started_at=CREATED_AT + timedelta(seconds=1),
+        ended_at=CREATED_AT + timedelta(seconds=3, microseconds=500),
+    )
+    bare = RunRequest(key="k2", agent="main", task=None)
     async with open_ledger(path) as ledger:
 
-        def step(tx: Tx) -> None:
+        def step(tx: Transaction) -> None:
             tx.add_run(done)
-            tx.add_run(a_run("live", ask=bare, status=Status.RUNNING, text="half", model="m:large"))
+            tx.add_run(make_run("live", request=bare, status=Status.RUNNING, text="half", model="m:large"))
             tx.add_run(
-                a_run("cut", status=Status.CANCELLED, reason=Reason.USER_CANCEL, text="half", ended_at=AT)
+                make_run(
+                    "cut",
+                    status=Status.CANCELLED,
+                    reason=Reason.USER_CANCEL,
+                    text="half",
+                    ended_at=CREATED_AT,
+                )
             )
 
-        await ledger.do(step)
-        kept = await ledger.look(lambda tx: tx.run("done"))
+        await ledger.write(step)
+        kept = await ledger.read(lambda tx: tx.get_run("done"))
     at = 1794768127123
     rows = {row[0]: row[1:] for row in asked(path, "SELECT * FROM subagent_runs")}
     assert kept is not None

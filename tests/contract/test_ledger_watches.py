@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.watch import Interjection, Severity, Watch
-from retinue.interfaces import Ledger, Tx
+from retinue.interfaces import Ledger, Transaction
 from retinue.ledger import repair
 from retinue.ledger.ledger import SqliteLedger
 from retinue.testing.memory_ledger import MemoryLedger
@@ -52,57 +52,57 @@ def a_word(name: str, **facts: Any) -> Interjection:
 async def test_watches_are_found_by_whom_they_watch_and_whether_they_are_on(ledger: Ledger):
     first, second = a_watch("a"), a_watch("b", session="s2", watcher="w2", heard="01J\udc80")
 
-    def put(tx: Tx) -> None:
-        tx.set_watch(second)
-        tx.set_watch(first)
-        assert tx.watches(session="s1") == [first]
+    def put(tx: Transaction) -> None:
+        tx.save_watch(second)
+        tx.save_watch(first)
+        assert tx.find_watches(session="s1") == [first]
 
-    await ledger.do(put)
-    assert await ledger.look(lambda tx: tx.watches()) == [first, replace(second, heard="01J\ufffd")]
-    off = replace(first.hears("01K", at=AT), on=False)
-    await ledger.do(lambda tx: tx.set_watch(off))
-    assert await ledger.look(lambda tx: [each.id for each in tx.watches(on=True)]) == ["b"]
-    assert await ledger.look(lambda tx: tx.watches(watcher="w1", on=False)) == [off]
+    await ledger.write(put)
+    assert await ledger.read(lambda tx: tx.find_watches()) == [first, replace(second, heard="01J\ufffd")]
+    off = replace(first.mark_notified("01K", at=AT), on=False)
+    await ledger.write(lambda tx: tx.save_watch(off))
+    assert await ledger.read(lambda tx: [each.id for each in tx.find_watches(on=True)]) == ["b"]
+    assert await ledger.read(lambda tx: tx.find_watches(watcher="w1", on=False)) == [off]
     with pytest.raises(TypeError, match="a look only reads"):
-        await ledger.look(lambda tx: tx.set_watch(first))
+        await ledger.read(lambda tx: tx.save_watch(first))
 
 
 async def test_what_watchers_said_is_found_by_call_run_and_session_until_it_is_dismissed(ledger: Ledger):
     words = [a_word("a"), a_word("b", run="r2"), a_word("c", session="s2", suggestion="Stop.")]
 
-    def put(tx: Tx) -> None:
+    def put(tx: Transaction) -> None:
         for each in words:
-            tx.set_interjection(each)
+            tx.save_interjection(each)
 
-    await ledger.do(put)
-    assert await ledger.look(lambda tx: tx.interjections(call="call of b")) == [words[1]]
-    assert await ledger.look(lambda tx: tx.interjections(run="r1")) == [words[0], words[2]]
-    assert await ledger.look(lambda tx: tx.interjections(limit=2)) == words[1:]
-    gone = words[0].dismissed("person", at=AT)
-    assert gone.dismissed("another", at=AT) == gone
-    await ledger.do(lambda tx: tx.set_interjection(gone))
-    assert await ledger.look(lambda tx: tx.interjections(session="s1", open_=True)) == [words[1]]
-    assert await ledger.look(lambda tx: tx.interjections(open_=False)) == [gone]
+    await ledger.write(put)
+    assert await ledger.read(lambda tx: tx.find_interjections(call="call of b")) == [words[1]]
+    assert await ledger.read(lambda tx: tx.find_interjections(run="r1")) == [words[0], words[2]]
+    assert await ledger.read(lambda tx: tx.find_interjections(limit=2)) == words[1:]
+    gone = words[0].dismiss("person", at=AT)
+    assert gone.dismiss("another", at=AT) == gone
+    await ledger.write(lambda tx: tx.save_interjection(gone))
+    assert await ledger.read(lambda tx: tx.find_interjections(session="s1", open_=True)) == [words[1]]
+    assert await ledger.read(lambda tx: tx.find_interjections(open_=False)) == [gone]
     with pytest.raises(TypeError, match="a look only reads"):
-        await ledger.look(lambda tx: tx.set_interjection(gone))
+        await ledger.read(lambda tx: tx.save_interjection(gone))
 
 
 async def test_a_step_that_raises_changes_no_watch(ledger: Ledger):
-    def half(tx: Tx) -> None:
-        tx.set_watch(a_watch("a"))
-        tx.set_interjection(a_word("a"))
+    def half(tx: Transaction) -> None:
+        tx.save_watch(a_watch("a"))
+        tx.save_interjection(a_word("a"))
         raise KeyError
 
     with pytest.raises(KeyError):
-        await ledger.do(half)
-    assert await ledger.look(lambda tx: (tx.watches(), tx.interjections())) == ([], [])
+        await ledger.write(half)
+    assert await ledger.read(lambda tx: (tx.find_watches(), tx.find_interjections())) == ([], [])
 
 
 async def test_a_damaged_watch_is_found_when_the_ledger_is_looked_through(tmp_path: Path):
     ledger = SqliteLedger(tmp_path / "ledger.db")
-    await ledger.do(lambda tx: tx.set_watch(a_watch("a")))
+    await ledger.write(lambda tx: tx.save_watch(a_watch("a")))
     await ledger.close()
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
         connection.execute("UPDATE watches SET watch='{}'")
     connection.close()
-    assert "watch" in str(repair.damage(tmp_path / "ledger.db"))
+    assert "watch" in str(repair.find_damage(tmp_path / "ledger.db"))

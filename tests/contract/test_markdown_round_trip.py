@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.run import Usage
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.errors import Unreadable
-from retinue.sessions.markdown.parser import read
-from retinue.sessions.markdown.torn_tail import torn_at
-from retinue.sessions.markdown.writer import open_line, render
+from retinue.sessions.markdown.parser import parse_transcript
+from retinue.sessions.markdown.torn_tail import find_tear_in_tail
+from retinue.sessions.markdown.writer import render_entry, render_open_line
 
 HEAD = "<!-- retinue 1 session=general-20261115184207 id=0194 branch=main -->\n\n"
 NASTY = (
@@ -51,9 +51,9 @@ ids = st.text(characters, min_size=1, max_size=12)
 counts = st.integers(0, 10**12)
 
 entries: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(Said, id=ids, by=st.just("user"), text=texts, at=words, origin=texts, run=words),
+    st.builds(Message, id=ids, by=st.just("user"), text=texts, at=words, origin=texts, run=words),
     st.builds(
-        Said,
+        Message,
         id=ids,
         by=st.just("agent"),
         text=texts,
@@ -64,30 +64,30 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         stop=words,
         calls=counts,
     ),
-    st.builds(Called, id=ids, tool=ids, args=texts, at=words, run=words, broken=texts),
-    st.builds(Returned, of=ids, text=texts, ok=st.booleans(), ms=counts, at=words, run=words),
+    st.builds(ToolCall, id=ids, tool=ids, args=texts, at=words, run=words, broken=texts),
+    st.builds(ToolResult, of=ids, text=texts, ok=st.booleans(), ms=counts, at=words, run=words),
     st.builds(Notice, id=ids, kind=words, text=texts, at=words, run=words),
 )
 
 
 def written(transcript: Sequence[Entry]) -> bytes:
-    return HEAD.encode() + b"".join(map(render, transcript))
+    return HEAD.encode() + b"".join(map(render_entry, transcript))
 
 
-def a_word(text: str) -> Said:
-    return Said(id="01A", by="agent", text=text)
+def a_word(text: str) -> Message:
+    return Message(id="01A", by="agent", text=text)
 
 
 def assert_exact(text: str) -> None:
-    before = Said(id="01B", by="user", text="before")
+    before = Message(id="01B", by="user", text="before")
     data = written(
-        [before, a_word(text), Returned(of="01C", text=text), Called(id="01D", tool="t", args=text)]
+        [before, a_word(text), ToolResult(of="01C", text=text), ToolCall(id="01D", tool="t", args=text)]
     )
-    assert read(data, "x").entries == [
+    assert parse_transcript(data, "x").entries == [
         before,
         a_word(text),
-        Returned(of="01C", text=text),
-        Called(id="01D", tool="t", args=text),
+        ToolResult(of="01C", text=text),
+        ToolCall(id="01D", tool="t", args=text),
     ]
 
 
@@ -96,9 +96,9 @@ def assert_exact(text: str) -> None:
 def test_any_transcript_survives_the_file(transcript: list[Entry]):
     """Shows: P15, L004."""
     data = written(transcript)
-    reading = read(data, "session.md")
+    reading = parse_transcript(data, "session.md")
     assert reading.entries == transcript
-    assert reading.opened == ""
+    assert reading.open_line_id == ""
     assert written(reading.entries) == data
 
 
@@ -110,7 +110,7 @@ def test_any_transcript_survives_the_file(transcript: list[Entry]):
 @example("\\")
 def test_what_is_written_is_text_that_any_terminal_and_grep_can_take(text: str):
     """Shows: P15."""
-    data = render(a_word(text))
+    data = render_entry(a_word(text))
     shown = data.decode()
     assert not {c for c in shown if c not in "\n\t" and (ord(c) < 32 or 127 <= ord(c) < 160)}
     assert "\u2028" not in shown
@@ -121,7 +121,7 @@ def test_what_is_written_is_text_that_any_terminal_and_grep_can_take(text: str):
 @given(texts, texts)
 def test_nothing_a_model_or_a_tool_says_opens_closes_or_forges_an_entry(first: str, second: str):
     """Shows: L004, P15."""
-    data = written([a_word(first), Returned(of="01C", text=second)])
+    data = written([a_word(first), ToolResult(of="01C", text=second)])
     claimed = re.findall(r"^<!-- (retinue|user|agent|call|result|notice)\b", data.decode(), re.MULTILINE)
     assert claimed == ["retinue", "agent", "result"]
 
@@ -143,8 +143,8 @@ def test_ten_megabytes_in_one_body_survive():
 
 def test_another_sessions_whole_file_survives_as_a_body():
     """Shows: L004, P15."""
-    inner = written([a_word(text) for text in NASTY]) + open_line("01Z").encode()
-    outer = written([Returned(of="01C", text=inner.decode())])
+    inner = written([a_word(text) for text in NASTY]) + render_open_line("01Z").encode()
+    outer = written([ToolResult(of="01C", text=inner.decode())])
     assert_exact(inner.decode())
     assert_exact(outer.decode())
 
@@ -161,7 +161,7 @@ def test_the_files_of_the_installed_packages_survive_as_bodies():
     assert len(chosen) > 200
     for path in chosen:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
-        assert read(written([a_word(text)]), "x").entries == [a_word(text)], path.name
+        assert parse_transcript(written([a_word(text)]), "x").entries == [a_word(text)], path.name
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,13 @@ def test_diffs_json_tables_and_emoji_survive(text: str):
 
 def test_a_person_may_shorten_lengthen_and_change_bodies():
     """Shows: A062, P14."""
-    data = written([Said(id="1", by="user", text="one two"), a_word("three"), Returned(of="c", text="four")])
+    data = written(
+        [Message(id="1", by="user", text="one two"), a_word("three"), ToolResult(of="c", text="four")]
+    )
     edited = data.replace(b"one two", b"one").replace(b"three", b"three\n\nand a half\n\n<!-- mine -->")
-    assert [each.text for each in read(edited, "x").entries if not isinstance(each, Called)] == [
+    assert [
+        each.text for each in parse_transcript(edited, "x").entries if not isinstance(each, ToolCall)
+    ] == [
         "one",
         "three\n\nand a half\n\n<!-- mine -->",
         "four",
@@ -189,11 +193,11 @@ def test_a_person_may_shorten_lengthen_and_change_bodies():
 
 
 def test_a_line_that_begins_like_a_marker_and_does_not_fit_is_an_error_with_its_line():
-    data = written([Said(id="1", by="user", text="one")]) + b"<!-- agent said this -->\nhello\n"
+    data = written([Message(id="1", by="user", text="one")]) + b"<!-- agent said this -->\nhello\n"
     with pytest.raises(Unreadable, match=r"^/s/session.md:6: ") as caught:
-        read(data, "/s/session.md")
-    assert caught.value.where == "/s/session.md:6"
-    assert [each.id for each in read(data, "x", lenient=True).entries] == ["1"]
+        parse_transcript(data, "/s/session.md")
+    assert caught.value.location == "/s/session.md:6"
+    assert [each.id for each in parse_transcript(data, "x", lenient=True).entries] == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -210,38 +214,40 @@ def test_a_line_that_begins_like_a_marker_and_does_not_fit_is_an_error_with_its_
 )
 def test_a_marker_that_lacks_what_it_needs_is_an_error(line: str):
     with pytest.raises(Unreadable, match=r"^x:3: "):
-        read(f"{HEAD}{line}\n\n<!-- user id=z -->\n".encode(), "x")
+        parse_transcript(f"{HEAD}{line}\n\n<!-- user id=z -->\n".encode(), "x")
 
 
 def test_markers_written_by_hand_need_no_id_and_blank_ones_are_no_entry():
     text = (
         f"{HEAD}<!-- user -->\n\nfirst\n\n\n<!-- agent -->\nreply\n\n<!-- user -->\n\n<!-- user id=q -->\n\n"
     )
-    reading = read(text.encode(), "x")
+    reading = parse_transcript(text.encode(), "x")
     assert reading.entries == [
-        Said(id="line-3", by="user", text="first"),
-        Said(id="line-8", by="agent", text="reply"),
+        Message(id="line-3", by="user", text="first"),
+        Message(id="line-8", by="agent", text="reply"),
     ]
-    assert (reading.opened, reading.typed) == ("q", "")
+    assert (reading.open_line_id, reading.draft) == ("q", "")
 
 
 def test_unknown_attributes_are_tolerated_and_order_does_not_matter():
-    reading = read(b"<!-- agent future=1 run=r id=a -->\nhi\n\n<!-- result ms=3 of=c failed -->\nno\n", "x")
+    reading = parse_transcript(
+        b"<!-- agent future=1 run=r id=a -->\nhi\n\n<!-- result ms=3 of=c failed -->\nno\n", "x"
+    )
     assert reading.entries == [
-        Said(id="a", by="agent", text="hi", run="r"),
-        Returned(of="c", text="no", ok=False, ms=3),
+        Message(id="a", by="agent", text="hi", run="r"),
+        ToolResult(of="c", text="no", ok=False, ms=3),
     ]
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_tolerated():
-    entries_ = [Said(id="1", by="user", text="one\ntwo"), a_word("three"), Returned(of="c", text="")]
+    entries_ = [Message(id="1", by="user", text="one\ntwo"), a_word("three"), ToolResult(of="c", text="")]
     data = written(entries_).replace(b"\n", b"\r\n")
-    assert read(b"\xef\xbb\xbf" + data, "x").entries == entries_
+    assert parse_transcript(b"\xef\xbb\xbf" + data, "x").entries == entries_
 
 
 def test_bytes_that_are_no_utf_8_are_read_and_kept():
-    data = written([]) + open_line("q").encode() + b"caf\xe9\n"
-    assert read(data, "x").typed.encode("utf-8", "surrogateescape") == b"caf\xe9"
+    data = written([]) + render_open_line("q").encode() + b"caf\xe9\n"
+    assert parse_transcript(data, "x").draft.encode("utf-8", "surrogateescape") == b"caf\xe9"
 
 
 @pytest.mark.parametrize(
@@ -249,36 +255,39 @@ def test_bytes_that_are_no_utf_8_are_read_and_kept():
 )
 def test_what_is_typed_below_the_open_line_is_the_next_user_entry(text: str, typed: str):
     """Shows: A061."""
-    data = written([a_word("done")]) + open_line("q").encode() + text.encode()
-    reading = read(data, "x")
-    assert (reading.entries, reading.opened, reading.typed) == ([a_word("done")], "q", typed)
+    data = written([a_word("done")]) + render_open_line("q").encode() + text.encode()
+    reading = parse_transcript(data, "x")
+    assert (reading.entries, reading.open_line_id, reading.draft) == ([a_word("done")], "q", typed)
 
 
 def test_words_typed_into_an_empty_file_are_the_first_user_entry():
-    assert read(b"please look\n", "x").typed == "please look"
-    assert read(HEAD.encode() + b"please look\n", "x").typed == "please look"
-    closed = b"please look\n\n" + render(a_word("yes"))
-    assert read(closed, "x").entries == [Said(id="line-1", by="user", text="please look"), a_word("yes")]
+    assert parse_transcript(b"please look\n", "x").draft == "please look"
+    assert parse_transcript(HEAD.encode() + b"please look\n", "x").draft == "please look"
+    closed = b"please look\n\n" + render_entry(a_word("yes"))
+    assert parse_transcript(closed, "x").entries == [
+        Message(id="line-1", by="user", text="please look"),
+        a_word("yes"),
+    ]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", HEAD.encode(), HEAD.encode().rstrip()])
 def test_an_empty_file_and_a_bare_head_are_an_empty_conversation(data: bytes):
     """Shows: A030."""
-    reading = read(data, "x")
-    assert (reading.entries, reading.opened, reading.typed) == ([], "", "")
+    reading = parse_transcript(data, "x")
+    assert (reading.entries, reading.open_line_id, reading.draft) == ([], "", "")
 
 
 A_REAL_FILE: list[Entry] = [
-    Said(id="u1", by="user", text="Find é it.\n", at="2026-11-15T18:42:07Z", origin="agent:main"),
-    Said(id="a1", by="agent", text="I will.", model="m", usage=Usage(input=12, output=3), calls=2),
-    Called(id="c1", tool="grep", args='{"pattern": "<!-- user -->"}'),
-    Called(id="c2", tool="read", args="{}"),
-    Returned(of="c1", text="one\n\n<!-- user id=x -->\n\n", ms=12),
-    Returned(of="c2", text="", ok=False),
-    Said(id="a2", by="agent", text=""),
+    Message(id="u1", by="user", text="Find é it.\n", at="2026-11-15T18:42:07Z", origin="agent:main"),
+    Message(id="a1", by="agent", text="I will.", model="m", usage=Usage(input=12, output=3), calls=2),
+    ToolCall(id="c1", tool="grep", args='{"pattern": "<!-- user -->"}'),
+    ToolCall(id="c2", tool="read", args="{}"),
+    ToolResult(of="c1", text="one\n\n<!-- user id=x -->\n\n", ms=12),
+    ToolResult(of="c2", text="", ok=False),
+    Message(id="a2", by="agent", text=""),
     Notice(id="n1", kind="news", text="a\r\nb\x00"),
-    Said(id="a3", by="agent", text="done 😀\n\n", calls=1),
-    Called(id="c3", tool="ls", args="{}"),
+    Message(id="a3", by="agent", text="done 😀\n\n", calls=1),
+    ToolCall(id="c3", tool="ls", args="{}"),
 ]
 
 
@@ -289,12 +298,12 @@ def test_every_truncation_of_a_file_leaves_a_prefix_and_nothing_acknowledged_is_
     ends = [(len(written(A_REAL_FILE[: write[-1] + 1])), write[-1] + 1) for write in writes]
     for cut in range(len(data) + 1):
         short = data[:cut]
-        torn = torn_at(short)
-        kept = read(short[:torn], "x").entries
+        torn = find_tear_in_tail(short)
+        kept = parse_transcript(short[:torn], "x").entries
         acknowledged = max((count for end, count in ends if end <= cut), default=0)
         assert kept == A_REAL_FILE[: len(kept)], cut
         assert len(kept) >= acknowledged, cut
-        assert torn_at(short[:torn]) is None, cut
+        assert find_tear_in_tail(short[:torn]) is None, cut
 
 
 def test_bytes_that_the_disk_never_got_are_torn_off_with_the_entry_they_belong_to():
@@ -302,37 +311,37 @@ def test_bytes_that_the_disk_never_got_are_torn_off_with_the_entry_they_belong_t
     whole = len(written(A_REAL_FILE[:8]))
     for cut in range(whole, len(data) - len(b"\n\n")):
         blank = data[:cut] + bytes(len(data) - cut)
-        assert torn_at(blank) == whole, cut
+        assert find_tear_in_tail(blank) == whole, cut
     first = written([a_word("one")])
     long = written([a_word("one"), a_word("x" * 2000), a_word("end")])
     for start in range(512, 1536, 512):
-        assert torn_at(long[:start] + bytes(512) + long[start + 512 :]) == len(first), start
+        assert find_tear_in_tail(long[:start] + bytes(512) + long[start + 512 :]) == len(first), start
     second = written([a_word("one"), a_word("two")])[len(first) :]
-    assert torn_at(bytes(len(first)) + second) == 0  # of two writes the disk got the later one
-    assert torn_at(first + bytes(len(second)) + second) == len(first)
-    assert torn_at(long) is None
-    assert torn_at(first + b"pasted\0here\n") is None
-    assert torn_at(first + b"pasted\0\n\n" + second) is None
+    assert find_tear_in_tail(bytes(len(first)) + second) == 0  # of two writes the disk got the later one
+    assert find_tear_in_tail(first + bytes(len(second)) + second) == len(first)
+    assert find_tear_in_tail(long) is None
+    assert find_tear_in_tail(first + b"pasted\0here\n") is None
+    assert find_tear_in_tail(first + b"pasted\0\n\n" + second) is None
 
 
 def test_a_file_with_an_open_line_or_an_edit_is_not_torn():
-    data = written(A_REAL_FILE[:2]) + open_line("q").encode()
-    assert torn_at(data) is None
-    assert torn_at(data + b"half a tho") is None
-    assert torn_at(written([a_word("short")]).replace(b"short", b"much longer")) is None
+    data = written(A_REAL_FILE[:2]) + render_open_line("q").encode()
+    assert find_tear_in_tail(data) is None
+    assert find_tear_in_tail(data + b"half a tho") is None
+    assert find_tear_in_tail(written([a_word("short")]).replace(b"short", b"much longer")) is None
     shortened = written([a_word("a long reply"), a_word("end")]).replace(b"a long reply", b"a reply")
-    assert torn_at(shortened) is None
+    assert find_tear_in_tail(shortened) is None
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
 def test_a_torn_tail_never_takes_a_whole_entry_before_it_along(transcript: list[Entry], data: st.DataObject):
     """Shows: P03."""
-    plain = [each for each in transcript if not (isinstance(each, Said) and each.calls)]
+    plain = [each for each in transcript if not (isinstance(each, Message) and each.calls)]
     file = written(plain)
     cut = data.draw(st.integers(0, len(file)))
     whole = sum(len(written(plain[: count + 1])) <= cut for count in range(len(plain)))
     short = file[:cut]
-    kept = read(short[: torn_at(short)], "x").entries
+    kept = parse_transcript(short[: find_tear_in_tail(short)], "x").entries
     assert kept[:whole] == plain[:whole]
     assert kept == plain[: len(kept)]

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from retinue.app.mcp_servers import Servers
-from retinue.config.load import load
-from retinue.domain.mcp_tool import Stand
+from retinue.app.mcp_servers import McpServerService
+from retinue.config.load import load_config
+from retinue.domain.mcp_tool import TrustState
 from retinue.errors import RetinueError
-from retinue.providers.http.message_exchange import MAX_BYTES
-from retinue.testing.mcp_server import FakeServer, Serving, tool
-from retinue.worker.clock import system_chance
+from retinue.providers.http.message_exchange import MAX_RESPONSE_BYTES
+from retinue.testing.mcp_server import FakeMcpServer, McpServerProcess, tool_definition
+from retinue.worker.clock import system_clock
 
 KEY = "a1b2c3d4e5f6a7b8c9d0"
 
@@ -26,7 +26,7 @@ KEY = "a1b2c3d4e5f6a7b8c9d0"
 class Elsewhere:
     """A server that remembers its visitors, and who came with what."""
 
-    fake: FakeServer
+    fake: FakeMcpServer
     streams: bool = False
     status: int = 200
     body: bytes = b""
@@ -57,7 +57,7 @@ class Elsewhere:
         if "wait" in json.dumps(said):
             await self.patience.wait()
         back = {"jsonrpc": "2.0", "id": said["id"]}
-        back |= Serving(self.fake.folder).answer(said["method"], said["params"])
+        back |= McpServerProcess(self.fake.folder).answer_request(said["method"], said["params"])
         if not self.streams:
             return web.json_response(back, headers={"Mcp-Session-Id": visit})
         before: list[dict[str, Any]] = [
@@ -69,9 +69,9 @@ class Elsewhere:
 
 
 @asynccontextmanager
-async def elsewhere(folder: Path, **moods: Any) -> AsyncGenerator[tuple[Elsewhere, Servers]]:
-    fake = FakeServer(folder=folder)
-    fake.offers(tool("echo", word={"type": "string"}))
+async def elsewhere(folder: Path, **moods: Any) -> AsyncGenerator[tuple[Elsewhere, McpServerService]]:
+    fake = FakeMcpServer(folder=folder)
+    fake.set_behaviour(tool_definition("echo", word={"type": "string"}))
     there = Elsewhere(fake=fake, **moods)
     app = web.Application()
     app.router.add_route("*", "/mcp", there.answer)
@@ -82,8 +82,8 @@ async def elsewhere(folder: Path, **moods: Any) -> AsyncGenerator[tuple[Elsewher
     port = runner.addresses[0][1]
     far = {"url": f"http://127.0.0.1:{port}/mcp", "bearer_env": "FAR_KEY", "timeout_seconds": 2}
     (folder / "config.json").write_text(json.dumps({"mcp": {"far": far}}))
-    config = load({"RETINUE_CONFIG": str(folder), "FAR_KEY": KEY}, home=str(folder / "home"))
-    servers = Servers(config, {}, system_chance())
+    config = load_config({"RETINUE_CONFIG": str(folder), "FAR_KEY": KEY}, home=str(folder / "home"))
+    servers = McpServerService(config, {}, system_clock())
     try:
         yield there, servers
     finally:
@@ -91,20 +91,20 @@ async def elsewhere(folder: Path, **moods: Any) -> AsyncGenerator[tuple[Elsewher
         await runner.cleanup()
 
 
-async def call(servers: Servers, **arguments: Any) -> str:
+async def call(servers: McpServerService, **arguments: Any) -> str:
     found = servers.tools()["far.echo"]
-    return await found.body(arguments, None)  # pyright: ignore[reportArgumentType]
+    return await found.function(arguments, None)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["json", "events"])
 async def test_a_server_elsewhere_is_spoken_with_like_any_other(tmp_path: Path, streams: bool):
     async with elsewhere(tmp_path, streams=streams) as (there, servers):
-        servers.trust("far", await servers.look("far"))
+        servers.trust("far", await servers.compare_tools("far"))
         assert json.loads(await call(servers, word="x")) == {"word": "x"}
-        there.fake.offers(tool("echo", "Other.", word={"type": "string"}))
+        there.fake.set_behaviour(tool_definition("echo", "Other.", word={"type": "string"}))
         with pytest.raises(RetinueError, match="retinue mcp trust far"):
             await call(servers, word="x")
-        assert [each.stand for each in await servers.look("far")] == [Stand.CHANGED]
+        assert [each.trust_state for each in await servers.compare_tools("far")] == [TrustState.CHANGED]
     assert there.methods.count("initialize") == 1
     assert there.methods.count("tools/call") == 1
     assert ("an answer" in there.methods) is streams
@@ -117,7 +117,7 @@ async def test_a_server_elsewhere_is_spoken_with_like_any_other(tmp_path: Path, 
 
 async def test_a_server_that_has_forgotten_us_is_reached_anew(tmp_path: Path):
     async with elsewhere(tmp_path) as (there, servers):
-        servers.trust("far", await servers.look("far"))
+        servers.trust("far", await servers.compare_tools("far"))
         there.visits.clear()
         assert json.loads(await call(servers, word="x")) == {"word": "x"}
     assert there.methods.count("initialize") == 2
@@ -126,7 +126,7 @@ async def test_a_server_that_has_forgotten_us_is_reached_anew(tmp_path: Path):
 
 async def test_a_call_that_takes_too_long_is_given_up_and_the_others_go_on(tmp_path: Path):
     async with elsewhere(tmp_path) as (there, servers):
-        servers.trust("far", await servers.look("far"))
+        servers.trust("far", await servers.compare_tools("far"))
         late = asyncio.ensure_future(call(servers, word="wait"))
         assert json.loads(await call(servers, word="x")) == {"word": "x"}
         with pytest.raises(RetinueError, match="echo: nobody knows whether it has happened"):
@@ -144,7 +144,7 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_others_go_on(tmp_p
         ({"status": 503}, "status 503"),
         ({"body": b"data: {}\n\n"}, "before it was whole"),
         ({"body": b"data: nonsense\n\n"}, "before it was whole"),
-        ({"body": b"x" * (MAX_BYTES + 1)}, "no end|more than"),
+        ({"body": b"x" * (MAX_RESPONSE_BYTES + 1)}, "no end|more than"),
     ],
     ids=["key", "elsewhere", "broken", "nothing", "nonsense", "endless"],
 )
@@ -153,18 +153,18 @@ async def test_what_keeps_us_from_a_server_is_told_in_a_sentence(
 ):
     async with elsewhere(tmp_path, **mood) as (there, servers):
         with pytest.raises(RetinueError, match=told) as caught:
-            await servers.look("far")
+            await servers.compare_tools("far")
         assert KEY not in str(caught.value)
         there.status, there.body = 200, b""
-        assert [each.stand for each in await servers.look("far")] == [Stand.NEW]
+        assert [each.trust_state for each in await servers.compare_tools("far")] == [TrustState.NEW]
 
 
 async def test_a_server_that_is_not_there_or_needs_a_key_says_so(tmp_path: Path):
     async with elsewhere(tmp_path) as (_, servers):
         pass
     with pytest.raises(RetinueError, match="cannot be reached"):
-        await servers.look("far")
+        await servers.compare_tools("far")
     await servers.close()
-    config = load({"RETINUE_CONFIG": str(tmp_path)}, home=str(tmp_path / "home"))
+    config = load_config({"RETINUE_CONFIG": str(tmp_path)}, home=str(tmp_path / "home"))
     with pytest.raises(RetinueError, match="set FAR_KEY"):
-        await Servers(config, {}, system_chance()).look("far")
+        await McpServerService(config, {}, system_clock()).compare_tools("far")

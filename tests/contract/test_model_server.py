@@ -10,43 +10,51 @@ import msgspec
 import pytest
 
 from retinue.domain.model_turn import Model, Reply, Request
-from retinue.domain.transcript import Entry, Said
+from retinue.domain.transcript import Entry, Message
 from retinue.errors import BadConfig, ModelFailed
-from retinue.providers.openai_chat import OpenAIChat
-from retinue.testing.fake_model_server import Captured, ModelServer
-from retinue.testing.model_script_file import script_file
-from retinue.testing.replies import Answer, calls, from_json, reply
+from retinue.providers.openai_chat import OpenAIChatProvider
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
+from retinue.testing.model_script_file import load_script_file
+from retinue.testing.replies import FakeResponse, response_from_json, text_reply, tool_call_reply
 
 
 async def ask(url: str, text: str = "hi", *, turns: int = 0) -> Reply:
-    entries: list[Entry] = [Said(id="u", by="user", text=text)]
+    entries: list[Entry] = [Message(id="u", by="user", text=text)]
     for number in range(turns):
-        entries += [Said(id=f"a{number}", by="agent", text="x"), Said(id=f"u{number}", by="user", text="y")]
-    driver = OpenAIChat(url, "")
+        entries += [
+            Message(id=f"a{number}", by="agent", text="x"),
+            Message(id=f"u{number}", by="user", text="y"),
+        ]
+    driver = OpenAIChatProvider(url, "")
     request = Request(
-        model=Model(driver="openai", name="m"), agent="a", system="", tools=(), entries=entries, memo={}
+        model=Model(provider="openai", name="m"),
+        agent_name="a",
+        system="",
+        tools=(),
+        entries=entries,
+        provider_cache={},
     )
     try:
-        return await driver.turn(request, lambda delta: None)
+        return await driver.request_reply(request, lambda delta: None)
     finally:
         await driver.close()
 
 
 async def test_a_list_is_played_in_order_and_then_said_to_be_used_up():
-    async with ModelServer([reply("one"), calls(("ls", {"path": "."}))]) as server:
+    async with FakeModelServer([text_reply("one"), tool_call_reply(("ls", {"path": "."}))]) as server:
         assert (await ask(server.url)).text == "one"
-        assert (await ask(server.url)).wishes[0].tool == "ls"
+        assert (await ask(server.url)).tool_calls[0].tool == "ls"
         with pytest.raises(ModelFailed, match="the script holds 2 answers, and all are used"):
             await ask(server.url)
         assert [asked.messages[-1]["content"] for asked in server.requests] == ["hi"] * 3
 
 
 async def test_a_function_may_choose_and_may_take_its_time():
-    async def choose(asked: Captured) -> Answer:
+    async def choose(asked: CapturedRequest) -> FakeResponse:
         await asyncio.sleep(0)
-        return reply(f"turn {asked.turns}")
+        return text_reply(f"turn {asked.reply_count}")
 
-    async with ModelServer(choose) as server:
+    async with FakeModelServer(choose) as server:
         assert [(await ask(server.url, turns=turns)).text for turns in (0, 2)] == ["turn 0", "turn 2"]
 
 
@@ -61,14 +69,14 @@ def test_a_file_may_choose_by_order_by_history_or_by_what_is_asked(tmp_path: Pat
         {"when": "child", "replies": ["c0", "c1"], "by": "history"},
         {"replies": ["p0", "p1"], "loop": True},
     ]
-    chosen = script_file(file(tmp_path, msgspec.json.encode({"parts": parts})))
+    chosen = load_script_file(file(tmp_path, msgspec.json.encode({"parts": parts})))
     assert [chosen(b"a child", turns).text for turns in (1, 0, 1)] == ["c1", "c0", "c1"]
     assert [chosen(b"a parent", 0).text for _ in range(3)] == ["p0", "p1", "p0"]
     assert chosen(b"a child", 2).status == 400
 
 
 def test_an_answer_in_a_file_has_the_fields_of_an_answer():
-    answer = from_json(
+    answer = response_from_json(
         {"text": "x", "tools": [{"name": "ls", "args": {"path": "."}}], "status": 200, "delay": 1}
     )
     assert (answer.text, answer.calls, answer.delay) == ("x", (("ls", {"path": "."}),), 1)
@@ -85,12 +93,12 @@ def test_an_answer_in_a_file_has_the_fields_of_an_answer():
 )
 def test_a_wrong_file_is_refused_with_what_is_wrong(tmp_path: Path, script: bytes, problem: str):
     with pytest.raises(BadConfig, match=problem):
-        script_file(file(tmp_path, script))
+        load_script_file(file(tmp_path, script))
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):
     with pytest.raises(BadConfig, match="cannot read the script"):
-        script_file(str(tmp_path / "none.json"))
+        load_script_file(str(tmp_path / "none.json"))
 
 
 async def test_as_a_process_of_its_own_it_prints_its_url_and_ends_on_a_signal(tmp_path: Path):

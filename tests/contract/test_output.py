@@ -6,18 +6,18 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.sandbox.output_capture import HEAD, MAX_KEPT, TAIL, Output
+from retinue.sandbox.output_capture import HEAD_BYTES, MAX_FILE_BYTES, TAIL_BYTES, OutputCapture
 
 PIECES = st.lists(st.integers(1, 40_000), min_size=1, max_size=12)
 
 
-def taken(text: bytes, sizes: list[int]) -> Output:
-    output = Output()
+def taken(text: bytes, sizes: list[int]) -> OutputCapture:
+    output = OutputCapture()
     at = 0
     for size in sizes:
-        output.take(text[at : at + size])
+        output.write(text[at : at + size])
         at += size
-    output.take(text[at:])
+    output.write(text[at:])
     return output
 
 
@@ -35,8 +35,8 @@ def test_head_and_tail_are_whole_characters_and_the_cut_says_how_much_is_gone(
     output = taken(whole.encode(), sizes)
     text = output.text()
     assert "\ufffd" not in text
-    if len(whole.encode()) <= HEAD + TAIL:
-        assert (text, output.cut) == (whole, False)
+    if len(whole.encode()) <= HEAD_BYTES + TAIL_BYTES:
+        assert (text, output.is_truncated) == (whole, False)
         return
     head, note, tail = text.partition("\n[… ")
     gone, _, tail = tail.partition(" bytes left out …]\n")
@@ -48,19 +48,19 @@ def test_head_and_tail_are_whole_characters_and_the_cut_says_how_much_is_gone(
         0,
         1,
     )  # the line end before the note stands for the head's own
-    assert len(text.encode()) <= HEAD + TAIL + 100
+    assert len(text.encode()) <= HEAD_BYTES + TAIL_BYTES + 100
 
 
 def test_the_file_is_made_only_when_something_is_left_out(tmp_path: Path):
     path = tmp_path / "whole"
-    output = Output(lambda: (os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "/tmp/whole"))
-    output.take(b"x" * HEAD)
-    output.take(b"y" * TAIL)
-    assert (output.kept, path.exists()) == ("", False)
-    output.take(b"z")
+    output = OutputCapture(lambda: (os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "/tmp/whole"))
+    output.write(b"x" * HEAD_BYTES)
+    output.write(b"y" * TAIL_BYTES)
+    assert (output.file_name, path.exists()) == ("", False)
+    output.write(b"z")
     output.close()
-    assert (output.kept, output.whole) == ("/tmp/whole", True)
-    assert path.read_bytes() == b"x" * HEAD + b"y" * TAIL + b"z"
+    assert (output.file_name, output.is_file_complete) == ("/tmp/whole", True)
+    assert path.read_bytes() == b"x" * HEAD_BYTES + b"y" * TAIL_BYTES + b"z"
 
 
 def test_a_file_that_cannot_be_made_or_written_costs_only_the_middle(tmp_path: Path):
@@ -70,19 +70,23 @@ def test_a_file_that_cannot_be_made_or_written_costs_only_the_middle(tmp_path: P
         raise OSError(28, "no space")
 
     for keep in (none, lambda: (os.open("/dev/full", os.O_WRONLY), "/tmp/whole"), lambda: None):
-        output = Output(keep)
+        output = OutputCapture(keep)
         for _ in range(10):
-            output.take(b"x" * 30_000)
+            output.write(b"x" * 30_000)
         output.close()
-        assert output.total == 300_000
-        assert not output.whole
+        assert output.total_bytes == 300_000
+        assert not output.is_file_complete
         assert output.text().endswith("x" * 20_000)
 
 
 def test_the_file_has_an_end(tmp_path: Path):
     path = tmp_path / "whole"
-    output = Output(lambda: (os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "/tmp/whole"))
+    output = OutputCapture(lambda: (os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "/tmp/whole"))
     for _ in range(70):
-        output.take(b"x" * 1_000_000)
+        output.write(b"x" * 1_000_000)
     output.close()
-    assert (path.stat().st_size, output.whole, output.total) == (MAX_KEPT, False, 70_000_000)
+    assert (path.stat().st_size, output.is_file_complete, output.total_bytes) == (
+        MAX_FILE_BYTES,
+        False,
+        70_000_000,
+    )

@@ -8,14 +8,21 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed
 from retinue.sandbox import devices, process, seccomp
-from retinue.sandbox.bubblewrap import strict
-from retinue.sandbox.landlock import abi, attributes, environment, handled, supervised, trees
-from retinue.sandbox.probe import Probe
+from retinue.sandbox.bubblewrap import bubblewrap_command
+from retinue.sandbox.landlock import (
+    abi_version,
+    allowed_trees,
+    handled_rights,
+    launcher_command,
+    minimal_environment,
+    ruleset_attributes,
+)
+from retinue.sandbox.probe import SandboxProbe
 
-NEXT = Level.LANDLOCK if abi() else Level.NONE
+NEXT = SandboxLevel.LANDLOCK if abi_version() else SandboxLevel.NONE
 """What this machine has when there is no bubblewrap."""
 
 
@@ -31,17 +38,19 @@ def fake(folder: Path, text: str) -> str:
 
 
 async def test_the_system_s_own_bubblewrap_gives_the_tightest_level():
-    found = await Probe().found()
-    assert found.level is Level.STRICT, [f"{each.why}: {each.do}" for each in found.lacks]
-    assert found.lacks == ()
+    found = await SandboxProbe().result()
+    assert found.level is SandboxLevel.STRICT, [
+        f"{each.reason}: {each.remedy}" for each in found.missing_levels
+    ]
+    assert found.missing_levels == ()
 
 
 async def test_without_bubblewrap_the_next_level_holds_and_the_remedy_is_named(tmp_path: Path):
     """Shows: S16."""
-    found = await Probe(places=[str(tmp_path / "bwrap")]).found()
+    found = await SandboxProbe(bwrap_paths=[str(tmp_path / "bwrap")]).result()
     assert found.level is NEXT
-    assert [(each.level, each.why, each.do) for each in found.lacks][:1] == [
-        (Level.STRICT, "bubblewrap is not installed", "apt-get install bubblewrap")
+    assert [(each.level, each.reason, each.remedy) for each in found.missing_levels][:1] == [
+        (SandboxLevel.STRICT, "bubblewrap is not installed", "apt-get install bubblewrap")
     ]
 
 
@@ -49,34 +58,34 @@ async def test_a_bubblewrap_that_may_make_no_namespace_is_found_out_by_trying(tm
     """Shows: S16."""
     words = "bwrap: No permissions to create a new namespace"
     place = fake(tmp_path, f"{ABLE}echo '{words}' >&2; exit 1")
-    found = await Probe(places=[place]).found()
+    found = await SandboxProbe(bwrap_paths=[place]).result()
     assert found.level is NEXT
-    assert words in found.lacks[0].why
-    assert found.lacks[0].do
+    assert words in found.missing_levels[0].reason
+    assert found.missing_levels[0].remedy
 
 
 async def test_a_bubblewrap_that_others_could_have_put_there_is_not_used(tmp_path: Path):
     place = Path(fake(tmp_path, 'touch "$(dirname "$0")/hit"; exit 1'))
     place.chmod(0o777)
-    found = await Probe(places=[str(place)]).found()
-    assert found.lacks[0].why == "bubblewrap is not installed"
+    found = await SandboxProbe(bwrap_paths=[str(place)]).result()
+    assert found.missing_levels[0].reason == "bubblewrap is not installed"
     assert not (tmp_path / "hit").exists()
 
 
-@pytest.mark.parametrize("most", [Level.LANDLOCK, Level.NONE])
-async def test_an_operator_can_ask_for_less_and_is_told_so(most: Level):
+@pytest.mark.parametrize("most", [SandboxLevel.LANDLOCK, SandboxLevel.NONE])
+async def test_an_operator_can_ask_for_less_and_is_told_so(most: SandboxLevel):
     """Shows: S17."""
-    found = await Probe(most=most).found()
-    assert found.level.reaches(most) is (abi() > 0 or most is Level.NONE)
-    assert not found.level.reaches(Level.STRICT)
-    assert found.lacks[0].why == f"RETINUE_SANDBOX={most} asks for less"
+    found = await SandboxProbe(max_level=most).result()
+    assert found.level.is_at_least(most) is (abi_version() > 0 or most is SandboxLevel.NONE)
+    assert not found.level.is_at_least(SandboxLevel.STRICT)
+    assert found.missing_levels[0].reason == f"RETINUE_SANDBOX={most} asks for less"
 
 
 async def test_it_is_tried_once(tmp_path: Path):
     place = fake(tmp_path, 'echo x >> "$(dirname "$0")/tries"; ' + ABLE + "exit 1")
-    probe = Probe(places=[place])
+    probe = SandboxProbe(bwrap_paths=[place])
     assert await probe.level() is await probe.level()
-    await probe.found()
+    await probe.result()
     tries = (tmp_path / "tries").read_text().split()
     assert len(tries) == 2  # one that asks what it can do, one trial
 
@@ -88,12 +97,12 @@ async def test_a_bubblewrap_that_lays_folders_by_name_is_not_strict(tmp_path: Pa
     """
     real = shutil.which("bwrap")
     older = f'if [ "$1" = --help ]; then {real} --help | grep -v bind-fd; exit; fi; exec {real} "$@"'
-    found = await Probe(places=[place := fake(tmp_path, older)]).found()
+    found = await SandboxProbe(bwrap_paths=[place := fake(tmp_path, older)]).result()
     assert found.level is NEXT
-    assert found.lacks[0].why == f"{place} has no --bind-fd, so it lays folders by name"
-    assert "bubblewrap 0.10 or newer" in found.lacks[0].do
+    assert found.missing_levels[0].reason == f"{place} has no --bind-fd, so it lays folders by name"
+    assert "bubblewrap 0.10 or newer" in found.missing_levels[0].remedy
     with pytest.raises(Failed, match="lays folders by name"):
-        strict(Scope(root="/usr"), "true", bwrap=place)
+        bubblewrap_command(Scope(root="/usr"), "true", bwrap=place)
 
 
 async def test_where_user_namespaces_are_refused_by_the_kernel_the_level_falls_and_says_why():
@@ -101,35 +110,42 @@ async def test_where_user_namespaces_are_refused_by_the_kernel_the_level_falls_a
 
     Shows: S16.
     """
-    code = seccomp.program()
+    code = seccomp.build_filter()
     assert code is not None
     program = (
-        "import asyncio; from retinue.sandbox.probe import Probe; f = asyncio.run(Probe().found()); "
-        "print(f.level, f.lacks[0].level, f.lacks[0].why, f.lacks[0].do, sep='|')"
+        "import asyncio; from retinue.sandbox.probe import SandboxProbe; f = asyncio.run(SandboxProbe().result()); "
+        "print(f.level, f.missing_levels[0].level, f.missing_levels[0].reason, f.missing_levels[0].remedy, sep='|')"
     )
-    everything = {"attr": attributes(abi()), "rules": [("/", handled(abi()))], "filter": code}
-    cell = supervised(
-        (sys.executable, "-c", program), cwd="/", env=environment(home="/", tmp=""), shut=everything
+    everything = {
+        "attr": ruleset_attributes(abi_version()),
+        "rules": [("/", handled_rights(abi_version()))],
+        "filter": code,
+    }
+    cell = launcher_command(
+        (sys.executable, "-c", program),
+        cwd="/",
+        env=minimal_environment(home="/", tmp=""),
+        restrictions=everything,
     )
-    there = devices.lent()  # behind the filter none can be made, which would be another reason
-    ended = await process.run(cell, 60)
-    there.over()
+    there = devices.acquire_devices()  # behind the filter none can be made, which would be another reason
+    ended = await process.run_command(cell, 60)
+    there.release()
     level, lacking, why, do = ended.output.text().strip().split("|")
-    assert (level, lacking) == (NEXT, Level.STRICT)
+    assert (level, lacking) == (NEXT, SandboxLevel.STRICT)
     assert "namespace" in why
     assert do
 
 
 def test_a_command_that_is_not_run_costs_nothing():
     """Nothing is tried before a command is asked for."""
-    script = "import retinue.sandbox.probe as p; p.Probe(); print('quiet')"
+    script = "import retinue.sandbox.probe as p; p.SandboxProbe(); print('quiet')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "quiet\n"
 
 
 @pytest.mark.parametrize(("version", "bits"), [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (6, 16), (7, 16)])
 def test_each_kernel_is_asked_only_for_what_it_knows(version: int, bits: int):
-    assert handled(version) == (1 << bits) - 1
+    assert handled_rights(version) == (1 << bits) - 1
 
 
 def test_only_whole_trees_that_every_ceiling_allows_are_opened(tmp_path: Path):
@@ -142,5 +158,5 @@ def test_only_whole_trees_that_every_ceiling_allows_are_opened(tmp_path: Path):
         read=(f"{home}/ws/**", f"{home}/other/*.py", f"{home}/link/**", "/**", "**/x/**", "/tmp/**"),
         deny=(f"{home}/ws/docs/**",),
     )
-    assert trees(scope, "read") == [f"{home}/ws"]
-    assert trees(scope, "write") == []
+    assert allowed_trees(scope, "read") == [f"{home}/ws"]
+    assert allowed_trees(scope, "write") == []

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.cli_agent import Gone, Program
+from retinue.domain.cli_agent import CliAgentCommand, ProcessExit
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed
-from retinue.sandbox.cli_agents.runner import LAST_WORDS, Hosting
-from retinue.sandbox.probe import Probe
+from retinue.sandbox.cli_agents.runner import MAX_STDERR_BYTES, CliAgentRunner
+from retinue.sandbox.probe import SandboxProbe
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE = 30.0
-LEVELS = (Level.STRICT, Level.NONE)
+LEVELS = (SandboxLevel.STRICT, SandboxLevel.NONE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,15 +29,18 @@ class Stage:
     """A machine with a workspace, programs on a PATH, and somebody who listens."""
 
     folder: Path
-    level: Level
-    hosting: Hosting
+    level: SandboxLevel
+    hosting: CliAgentRunner
     said: list[bytes] = field(default_factory=list[bytes])
 
     @property
     def scope(self) -> Scope:
         root = f"{self.folder}/ws"
         return Scope(
-            root=root, read=(f"{root}/**",), write=(f"{root}/mine/**",), house=(f"{self.folder}/home/**",)
+            root=root,
+            read=(f"{root}/**",),
+            write=(f"{root}/mine/**",),
+            retinue_paths=(f"{self.folder}/home/**",),
         )
 
     def program(self, text: str, name: str = "claude", by: str = "/bin/sh") -> None:
@@ -45,12 +48,12 @@ class Stage:
         path.write_text(f"#!{by}\n{text}\n")
         path.chmod(0o755)
 
-    async def run(self, *argv: str, session: str = "one", **more: object) -> Gone:
-        program = Program(binary="claude", argv=argv, install="npm install -g it", **more)  # pyright: ignore[reportArgumentType]  (facts of a program)
-        seat = await self.hosting.seat(session)
+    async def run(self, *argv: str, session: str = "one", **more: object) -> ProcessExit:
+        program = CliAgentCommand(binary="claude", args=argv, install="npm install -g it", **more)  # pyright: ignore[reportArgumentType]  (facts of a program)
+        seat = await self.hosting.prepare_home(session)
         assert seat.level is self.level
         return await self.hosting.run(
-            program, session=session, scope=self.scope, seat=seat, said=self.said.append
+            program, session=session, scope=self.scope, agent_sandbox=seat, on_output=self.said.append
         )
 
     @property
@@ -63,12 +66,17 @@ class Stage:
                 await asyncio.sleep(0.01)
 
 
-def staged(folder: Path, level: Level) -> Stage:
+def staged(folder: Path, level: SandboxLevel) -> Stage:
     for name in ("ws", "ws/mine", "bin", "home", "user"):
         (folder / name).mkdir()
     (folder / "user" / "secret").write_text("nobody's business")
     env = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": f"{folder}/user", "ANTHROPIC_API_KEY": "not for it"}
-    hosting = Hosting(Probe(most=level), env, homes=f"{folder}/home/programs", records=f"{folder}/home/cells")
+    hosting = CliAgentRunner(
+        SandboxProbe(max_level=level),
+        env,
+        homes_folder=f"{folder}/home/programs",
+        records_folder=f"{folder}/home/cells",
+    )
     return Stage(folder=folder, level=level, hosting=hosting)
 
 
@@ -79,7 +87,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
 
 @pytest.fixture
 def strict(tmp_path: Path) -> Stage:
-    return staged(tmp_path.resolve(), Level.STRICT)
+    return staged(tmp_path.resolve(), SandboxLevel.STRICT)
 
 
 def token() -> str:
@@ -109,7 +117,7 @@ async def test_a_program_has_a_home_of_its_own_and_nothing_of_ours(stage: Stage)
     )
     files = {".claude/CLAUDE.md": "Be good."}
     gone = await stage.run("two words", env={"KEY": "its key"}, files=files)
-    assert gone.exit == 3
+    assert gone.exit_code == 3
     assert stage.text.splitlines() == ["two words|its key||Be good.", f"{stage.folder}/ws"]
     (kept,) = (stage.folder / "home" / "programs" / "one").rglob("kept")
     assert kept.read_text() == "kept\n"
@@ -140,7 +148,7 @@ async def test_a_held_program_reads_and_writes_what_the_scope_says(strict: Stage
     assert not (strict.folder / "ws" / "b").exists()
     assert strict.text.splitlines()[-1] == "1000"
     assert "nobody's business" not in strict.text
-    assert gone.complaint.count("No such file") >= 2
+    assert gone.stderr_tail.count("No such file") >= 2
     with pytest.raises(
         Failed, match=r"cannot work in .*/user \(nothing allows read\): mend chat.config.workdir"
     ):
@@ -239,10 +247,10 @@ async def test_one_that_hangs_and_floods_is_drained_and_ended_and_its_last_words
         "echo the end >&2; echo done; exit 1"
     )
     gone = await stage.run()
-    assert (gone.exit, alive(word)) == (1, [])
+    assert (gone.exit_code, alive(word)) == (1, [])
     assert stage.text.endswith("done\n")
-    assert len(gone.complaint) < LAST_WORDS
-    assert gone.complaint.endswith("xthe end")
+    assert len(gone.stderr_tail) < MAX_STDERR_BYTES
+    assert gone.stderr_tail.endswith("xthe end")
 
 
 async def test_a_session_has_one_live_process_and_a_new_one_ends_the_old(stage: Stage):
@@ -251,7 +259,7 @@ async def test_a_session_has_one_live_process_and_a_new_one_ends_the_old(stage: 
     old = asyncio.ensure_future(stage.run("old"))
     await stage.until("old")
     gone = await stage.run("new")
-    assert gone.exit == 0
+    assert gone.exit_code == 0
     assert alive(word) == []
     with pytest.raises(Failed, match="another turn of its conversation began"):
         await old
@@ -271,7 +279,7 @@ async def test_a_wrapper_starts_the_program_by_its_name(stage: Stage):
     stage.program('echo "program $*"')
     stage.program('echo "wrapper $*"; exec "$@"', name="wrap")
     gone = await stage.run("a", "b c", wrapper=f"{stage.folder}/bin/wrap")
-    assert gone.exit == 0
+    assert gone.exit_code == 0
     assert stage.text.splitlines() == ["wrapper claude a b c", "program a b c"]
 
 
@@ -307,4 +315,4 @@ def prefix(stage: Stage) -> None:
 async def test_a_program_is_found_however_it_was_installed(strict: Stage, install: Install):
     install(strict)
     gone = await strict.run()
-    assert (strict.text, gone.exit) == ("from the modules\n", 0), gone.complaint
+    assert (strict.text, gone.exit_code) == ("from the modules\n", 0), gone.stderr_tail

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.io_results import Ran
+from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed
-from retinue.sandbox.landlock import abi
-from retinue.sandbox.output_capture import HEAD, MAX_KEPT, TAIL
-from retinue.sandbox.probe import Found, Probe
-from retinue.sandbox.shell import bound
+from retinue.sandbox.landlock import abi_version
+from retinue.sandbox.output_capture import HEAD_BYTES, MAX_FILE_BYTES, TAIL_BYTES
+from retinue.sandbox.probe import ProbeResult, SandboxProbe
+from retinue.sandbox.shell import make_shell_factory
 
 PATIENCE = 30.0
-LEVELS = [level for level in Level if level is not Level.LANDLOCK or abi()]
+LEVELS = [level for level in SandboxLevel if level is not SandboxLevel.LANDLOCK or abi_version()]
 """Bubblewrap can be installed, and where it is not these tests say so; Landlock is in the kernel or is not."""
 
 
@@ -31,19 +31,19 @@ LEVELS = [level for level in Level if level is not Level.LANDLOCK or abi()]
 class Held:
     """A shell at one level, in a workspace of this test's own."""
 
-    level: Level
+    level: SandboxLevel
     scope: Scope
-    probe: Probe
+    probe: SandboxProbe
 
     @property
     def root(self) -> Path:
         return Path(self.scope.root)
 
-    async def __call__(self, command: str, seconds: float = PATIENCE) -> Ran:
-        found = await self.probe.found()
-        lacks = [f"{each.why}: {each.do}" for each in found.lacks if each.level is self.level]
+    async def __call__(self, command: str, seconds: float = PATIENCE) -> CommandResult:
+        found = await self.probe.result()
+        lacks = [f"{each.reason}: {each.remedy}" for each in found.missing_levels if each.level is self.level]
         assert found.level is self.level, f"{self.level} cannot be tested here: {lacks}"
-        return await bound(self.probe, os.environ)(self.scope)(command, seconds)
+        return await make_shell_factory(self.probe, os.environ)(self.scope)(command, seconds)
 
 
 @pytest.fixture(params=LEVELS)
@@ -51,8 +51,8 @@ def held(request: pytest.FixtureRequest, tmp_path: Path) -> Held:
     home = tmp_path.resolve()
     (home / "ws").mkdir()
     trees = (f"{home}/ws/**", "/tmp/**")
-    scope = Scope(root=f"{home}/ws", read=trees, write=trees, tmp=f"{home}/own")
-    return Held(level=request.param, scope=scope, probe=Probe(most=request.param))
+    scope = Scope(root=f"{home}/ws", read=trees, write=trees, tmp_folder=f"{home}/own")
+    return Held(level=request.param, scope=scope, probe=SandboxProbe(max_level=request.param))
 
 
 def token() -> str:
@@ -105,26 +105,31 @@ def stubborn(token: str) -> str:
 
 async def test_both_streams_come_in_order_with_the_exit_code(held: Held):
     ran = await held("echo one; echo two >&2; echo three; exit 7")
-    assert (ran.exit, ran.text, ran.level, ran.timed_out) == (7, "one\ntwo\nthree\n", held.level, False)
+    assert (ran.exit_code, ran.output, ran.sandbox_level, ran.timed_out) == (
+        7,
+        "one\ntwo\nthree\n",
+        held.level,
+        False,
+    )
 
 
 async def test_a_command_works_in_its_workspace(held: Held):
     ran = await held("pwd; echo words > made; cat made; echo $((6 * 7))")
-    assert ran.text == f"{held.root}\nwords\n42\n"
+    assert ran.output == f"{held.root}\nwords\n42\n"
     assert (held.root / "made").read_text() == "words\n"
 
 
 @pytest.mark.parametrize("command", ["-i", "--help", "-c 'echo x'", "--"])
 async def test_a_command_is_never_taken_for_an_option(held: Held, command: str):
     ran = await held(command)
-    assert ran.exit == 127 or "command not found" in ran.text
+    assert ran.exit_code == 127 or "command not found" in ran.output
 
 
 async def test_the_command_is_one_word_whatever_is_in_it(held: Held):
     """Shows: S25."""
     (held.root / "$(touch hit)").write_text("found\n")
     ran = await held("cat '$(touch hit)'; printf '%s' \"a'b\" 'c\"d' '\\n;'")
-    assert ran.text == "found\na'bc\"d\\n;"
+    assert ran.output == "found\na'bc\"d\\n;"
     assert not (held.root / "hit").exists()
 
 
@@ -149,15 +154,15 @@ async def test_nobody_is_asked_for_input(held: Held):
     Shows: K09.
     """
     ran = await held('read line; echo "read: $?"; (echo x > /dev/tty) 2>/dev/null || echo no tty; tty')
-    assert ran.text.splitlines()[:2] == ["read: 1", "no tty"]
-    assert "not a tty" in ran.text
+    assert ran.output.splitlines()[:2] == ["read: 1", "no tty"]
+    assert "not a tty" in ran.output
 
 
 async def test_a_command_that_never_ends_is_ended_with_all_that_it_started(held: Held):
     """Shows: K10, K04."""
     mark = token()
     ran = await held(stubborn(mark), seconds=3)
-    assert (ran.exit, ran.timed_out) == (None, True)
+    assert (ran.exit_code, ran.timed_out) == (None, True)
     assert (held.root / "ready").exists()
     assert alive(mark) == []
 
@@ -166,7 +171,7 @@ async def test_what_a_command_leaves_running_ends_with_it(held: Held):
     """Shows: K04."""
     mark = token()
     ran = await held(stubborn(mark).replace(f"\n        sleep {mark}\n", "\n        echo over\n"))
-    assert (ran.exit, ran.text) == (0, "over\n")
+    assert (ran.exit_code, ran.output) == (0, "over\n")
     assert alive(mark) == []
 
 
@@ -210,19 +215,19 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(held: 
 
 PROGRAM = """
 import asyncio, ctypes, os, sys
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.permissions.scope import Scope
-from retinue.sandbox.probe import Probe
-from retinue.sandbox.shell import bound
+from retinue.sandbox.probe import SandboxProbe
+from retinue.sandbox.shell import make_shell_factory
 
 async def main():
     level, root, tmp, command = sys.argv[1:]
     trees = (root + "/**", "/tmp/**")
-    scope = Scope(root=root, read=trees, write=trees, tmp=tmp)
+    scope = Scope(root=root, read=trees, write=trees, tmp_folder=tmp)
     before = peak()
-    ran = await bound(Probe(most=Level(level)), os.environ)(scope)(command, 100)
+    ran = await make_shell_factory(SandboxProbe(max_level=SandboxLevel(level)), os.environ)(scope)(command, 100)
     dumpable = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
-    print(ran.level, ran.exit, len(ran.text), peak() - before, ran.kept, dumpable, sep="|")
+    print(ran.sandbox_level, ran.exit_code, len(ran.output), peak() - before, ran.full_output_path, dumpable, sep="|")
 
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
@@ -233,7 +238,7 @@ asyncio.run(main())
 
 def program(held: Held, command: str) -> "subprocess.Popen[str]":
     """A process of its own that runs one command."""
-    argv = [sys.executable, "-c", PROGRAM, held.level, held.scope.root, held.scope.tmp, command]
+    argv = [sys.executable, "-c", PROGRAM, held.level, held.scope.root, held.scope.tmp_folder, command]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
@@ -250,7 +255,7 @@ async def test_commands_die_with_the_process_that_runs_them(held: Held):
 @pytest.mark.parametrize(
     ("held", "command", "size"),
     [
-        (Level.STRICT, "yes | head -c 1000000000", 10**9),
+        (SandboxLevel.STRICT, "yes | head -c 1000000000", 10**9),
         *((level, "head -c 157000000 /dev/zero | tr '\\0' x", 157_000_000) for level in LEVELS),
     ],
     indirect=["held"],
@@ -260,37 +265,37 @@ async def test_a_flood_of_output_costs_little_memory(held: Held, command: str, s
     out, _ = program(held, command).communicate()
     level, code, length, grown, kept, _ = out.strip().split("|")
     assert (level, code) == (held.level, "0")
-    assert int(length) <= HEAD + TAIL + 100
+    assert int(length) <= HEAD_BYTES + TAIL_BYTES + 100
     assert int(grown) < 50_000
-    whole = Path(held.scope.tmp, kept.removeprefix("/tmp/"))
-    assert whole.stat().st_size == min(size, MAX_KEPT)
+    whole = Path(held.scope.tmp_folder, kept.removeprefix("/tmp/"))
+    assert whole.stat().st_size == min(size, MAX_FILE_BYTES)
 
 
 async def test_the_middle_of_a_long_output_is_left_out_and_the_whole_is_in_a_file(held: Held):
     ran = await held("seq 1 50000; echo last")
     numbers = "".join(f"{number}\n" for number in range(1, 50001)) + "last\n"
-    assert ran.text.startswith("1\n2\n3\n")
-    assert ran.text.endswith("50000\nlast\n")
-    assert "bytes left out" in ran.text
-    kept = Path(held.scope.tmp, ran.kept.removeprefix("/tmp/"))
+    assert ran.output.startswith("1\n2\n3\n")
+    assert ran.output.endswith("50000\nlast\n")
+    assert "bytes left out" in ran.output
+    kept = Path(held.scope.tmp_folder, ran.full_output_path.removeprefix("/tmp/"))
     assert kept.read_text() == numbers
     assert kept.stat().st_mode & 0o777 == 0o600
     again = await held('cd "${TMPDIR:-/tmp}" && tail -n 1 output-*.txt')
-    assert again.text.endswith("last\n") or held.level is Level.NONE
+    assert again.output.endswith("last\n") or held.level is SandboxLevel.NONE
 
 
 async def test_without_a_folder_of_its_own_the_rest_is_dropped(held: Held):
-    shell = bound(held.probe, os.environ)(
+    shell = make_shell_factory(held.probe, os.environ)(
         Scope(root=held.scope.root, read=held.scope.read[:1], write=held.scope.write[:1])
     )
     ran = await shell("seq 1 50000", PATIENCE)
-    assert (ran.exit, ran.kept) == (0, "")
-    assert ran.text.endswith("50000\n")
+    assert (ran.exit_code, ran.full_output_path) == (0, "")
+    assert ran.output.endswith("50000\n")
 
 
 async def test_bytes_that_are_no_text_are_replaced(held: Held):
     ran = await held("printf 'a\\377b\\n'")
-    assert ran.text == "a\ufffdb\n"
+    assert ran.output == "a\ufffdb\n"
 
 
 async def test_many_commands_leave_no_zombies_and_no_open_files(held: Held):
@@ -298,7 +303,9 @@ async def test_many_commands_leave_no_zombies_and_no_open_files(held: Held):
     await held("true")
     before = (open_files(), children())
     for _ in range(5):
-        assert {ran.exit for ran in await asyncio.gather(*(held("(true &) ; true") for _ in range(5)))} == {0}
+        assert {
+            ran.exit_code for ran in await asyncio.gather(*(held("(true &) ; true") for _ in range(5)))
+        } == {0}
     assert (open_files(), children()) == before
 
 
@@ -314,7 +321,7 @@ async def test_nothing_that_is_open_here_is_open_there(held: Held, tmp_path: Pat
         file.seek(0)
         ran = await held(f"cat <&{fd}; cat /proc/self/fd/{fd}; ls /proc/self/fd | wc -l")
     assert control.stdout == b"SECRET"
-    assert "SECRET" not in ran.text
+    assert "SECRET" not in ran.output
 
 
 async def test_the_environment_is_a_short_list(held: Held, monkeypatch: pytest.MonkeyPatch):
@@ -331,10 +338,10 @@ async def test_the_environment_is_a_short_list(held: Held, monkeypatch: pytest.M
     for name in bad:
         monkeypatch.setenv(name, "/nonexistent-injected")
     ran = await held("env; cat /proc/1/environ /proc/$PPID/environ 2>/dev/null | tr '\\0' '\\n'; true")
-    names = {line.partition("=")[0] for line in ran.text.splitlines() if "=" in line}
+    names = {line.partition("=")[0] for line in ran.output.splitlines() if "=" in line}
     assert not names & set(bad)
-    if held.level is not Level.NONE:
-        assert "injected" not in ran.text
+    if held.level is not SandboxLevel.NONE:
+        assert "injected" not in ran.output
 
 
 async def test_where_nothing_holds_a_command_our_own_memory_is_closed_to_it(held: Held):
@@ -343,7 +350,7 @@ async def test_where_nothing_holds_a_command_our_own_memory_is_closed_to_it(held
     Shows: X10.
     """
     out, _ = program(held, "true").communicate()
-    assert out.strip().rpartition("|")[2] == ("0" if held.level is Level.NONE else "1")
+    assert out.strip().rpartition("|")[2] == ("0" if held.level is SandboxLevel.NONE else "1")
 
 
 async def test_programs_are_not_looked_for_in_the_workspace(held: Held, monkeypatch: pytest.MonkeyPatch):
@@ -353,8 +360,8 @@ async def test_programs_are_not_looked_for_in_the_workspace(held: Held, monkeypa
         (held.root / name).write_text("#!/bin/sh\necho HIJACKED\n")
         (held.root / name).chmod(0o755)
     ran = await held("ls >/dev/null; date >/dev/null; type -P ls date; ls")
-    assert "HIJACKED" not in ran.text
-    assert str(held.root) not in ran.text
+    assert "HIJACKED" not in ran.output
+    assert str(held.root) not in ran.output
 
 
 async def test_a_sandbox_that_cannot_be_made_is_an_error_and_never_a_weaker_level(held: Held, tmp_path: Path):
@@ -364,12 +371,12 @@ async def test_a_sandbox_that_cannot_be_made_is_an_error_and_never_a_weaker_leve
     fake.write_text(f"#!/bin/sh\n{able}echo 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     fake.chmod(0o755)
 
-    class Broken(Probe):
-        async def found(self) -> Found:
-            return Found(level=Level.STRICT, bwrap=str(fake))
+    class Broken(SandboxProbe):
+        async def found(self) -> ProbeResult:
+            return ProbeResult(level=SandboxLevel.STRICT, bwrap_path=str(fake))
 
     with pytest.raises(Failed, match=r"was not run: the sandbox .level strict. could not be made.*uid map"):
-        await bound(Broken(), os.environ)(held.scope)("touch hit", PATIENCE)
+        await make_shell_factory(Broken(), os.environ)(held.scope)("touch hit", PATIENCE)
     assert not (held.root / "hit").exists()
 
 
@@ -377,15 +384,15 @@ async def test_what_lies_outside_is_out_of_reach(held: Held, tmp_path: Path):
     """The positive control is level none, where nothing holds a command."""
     (tmp_path / "outside").write_text("SECRET")
     ran = await held(f"cat {tmp_path}/outside; echo x > {tmp_path}/new; echo inside > made; cat made")
-    open_to_it = held.level is Level.NONE
-    assert ("SECRET" in ran.text, (tmp_path / "new").exists()) == (open_to_it, open_to_it)
-    assert ran.text.endswith("inside\n")
+    open_to_it = held.level is SandboxLevel.NONE
+    assert ("SECRET" in ran.output, (tmp_path / "new").exists()) == (open_to_it, open_to_it)
+    assert ran.output.endswith("inside\n")
 
 
 async def test_there_is_no_network(held: Held):
     code = "import socket; socket.socket(socket.AF_INET); print('open')"
     ran = await held(f'/usr/bin/python3 -c "{code}"')
-    assert ("open" in ran.text) == (held.level is Level.NONE)
+    assert ("open" in ran.output) == (held.level is SandboxLevel.NONE)
 
 
 FORMS = textwrap.dedent("""\
@@ -442,7 +449,7 @@ FORMS = textwrap.dedent("""\
     """).splitlines()
 
 
-@pytest.mark.parametrize("held", [level for level in LEVELS if level is not Level.NONE], indirect=True)
+@pytest.mark.parametrize("held", [level for level in LEVELS if level is not SandboxLevel.NONE], indirect=True)
 async def test_no_form_of_words_leads_out(held: Held, tmp_path: Path):
     """Whatever the text looks like, the sandbox holds it; inside, the same forms work.
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from strict_cell import RunInCell
 
-from retinue.domain.agent import Exposure
+from retinue.domain.agent import ToolExposure
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import below
+from retinue.domain.rules import subtree_pattern
 from retinue.domain.skill import Skill
 from retinue.errors import Failed, OutOfScope
 from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.sandbox.landlock import trees
+from retinue.sandbox.landlock import allowed_trees
 
 
 def skill(config: Path, plugin: str) -> Skill:
@@ -23,7 +23,7 @@ def skill(config: Path, plugin: str) -> Skill:
     command = folder / plugin
     command.write_text(f'#!/bin/sh\necho "{plugin} says $*"\n')
     command.chmod(0o755)
-    return Skill(plugin=plugin, description="", folder=str(folder), cli=str(command))
+    return Skill(name=plugin, description="", folder=str(folder), cli=str(command))
 
 
 @pytest.fixture(params=["beside", "inside"])
@@ -39,8 +39,13 @@ def config(request: pytest.FixtureRequest, here: Path) -> Path:
 def having(scope: Scope, config: Path, request: pytest.FixtureRequest) -> Scope:
     """An agent that has the skill notes, and not the skill mail."""
     notes, _ = skill(config, "notes"), skill(config, "mail")
-    closed = replace(scope, house=(below(str(config)),), deny=("**/.env",), exposure=Exposure.MIXED)
-    return replace(closed.having([notes]), tmp="" if request.param == "without" else scope.tmp)
+    closed = replace(
+        scope,
+        retinue_paths=(subtree_pattern(str(config)),),
+        deny=("**/.env",),
+        tool_exposure=ToolExposure.MIXED,
+    )
+    return replace(closed.with_skills([notes]), tmp="" if request.param == "without" else scope.tmp_folder)
 
 
 def test_a_command_runs_the_skill_and_finds_nothing_else_of_the_configuration(
@@ -65,7 +70,7 @@ def test_a_command_runs_the_skill_and_finds_nothing_else_of_the_configuration(
     assert sorted(each.name for each in (config / "skills").iterdir()) == ["mail", "notes"]
     assert sorted(each.name for each in (config / "skills/notes").iterdir()) == [".env", "SKILL.md", "notes"]
     assert (Path(having.root) / "src/made").exists(), "the workspace is as it was"
-    without = in_cell(having.having([]), f"cat {folder}/SKILL.md; {folder}/notes")
+    without = in_cell(having.with_skills([]), f"cat {folder}/SKILL.md; {folder}/notes")
     assert (without.exit != 0, "how to use" in without.text) == (True, False)
 
 
@@ -81,10 +86,10 @@ def test_the_file_tools_read_the_skill_and_change_nothing_there(having: Scope, c
     with pytest.raises(OutOfScope):
         files.write(f"{folder}/SKILL.md", b"changed")
     with pytest.raises((OutOfScope, Failed)):
-        GuardedFiles(having.having([])).read(f"{folder}/SKILL.md")
+        GuardedFiles(having.with_skills([])).read(f"{folder}/SKILL.md")
 
 
 def test_where_only_trees_can_be_allowed_the_skill_is_one(having: Scope, config: Path):
-    assert f"{config}/skills/notes" in trees(having, "read")
-    assert f"{config}/skills/notes" not in trees(having, "write")
-    assert f"{config}/skills/notes" not in trees(having.having([]), "read")
+    assert f"{config}/skills/notes" in allowed_trees(having, "read")
+    assert f"{config}/skills/notes" not in allowed_trees(having, "write")
+    assert f"{config}/skills/notes" not in allowed_trees(having.with_skills([]), "read")

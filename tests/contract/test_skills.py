@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.agents.skills import SkillFolders
-from retinue.agents.trust import Trust, look
+from retinue.agents.skills import SkillRegistry
+from retinue.agents.trust import TrustStore, scan_project
 from retinue.domain.skill import Skill
 from retinue.errors import NotFound
 
@@ -32,15 +32,15 @@ class Yard:
         self.project = root / "project"
         self.theirs = self.project / ".retinue" / "skills"
         self.theirs.mkdir(parents=True)
-        self.trust = Trust(root / "home" / "trust.json")
-        self.skills = SkillFolders(user_dir=self.user, trust=self.trust)
+        self.trust = TrustStore(root / "home" / "trust.json")
+        self.skills = SkillRegistry(user_dir=self.user, trust=self.trust)
         self.here = str(self.project)
 
     def trusted(self) -> None:
-        self.trust.add(look(self.here), token="t")
+        self.trust.add(scan_project(self.here), unique_suffix="t")
 
     def names(self, *, foreign: bool = False) -> list[str]:
-        return [each.plugin for each in self.skills.all(self.here, foreign=foreign)]
+        return [each.name for each in self.skills.all(self.here, from_project_only=foreign)]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def yard(tmp_path: Path) -> Yard:
 def test_a_folder_with_a_text_and_a_command_is_a_skill(yard: Yard):
     folder = put(yard.user, "notes", TEXT)
     assert yard.skills.all() == (
-        Skill(plugin="notes", description="Keeps notes.", folder=str(folder), cli=str(folder / "notes")),
+        Skill(name="notes", description="Keeps notes.", folder=str(folder), cli=str(folder / "notes")),
     )
     put(yard.user, "mail", "---\ndescription: Mails.\ncli: bin/mail-cli\n---\n", command="bin/mail-cli")
     mail, notes = yard.skills.all()
@@ -64,11 +64,11 @@ def test_a_folder_with_a_text_and_a_command_is_a_skill(yard: Yard):
 
 
 def test_where_there_is_no_folder_there_are_no_skills(yard: Yard):
-    assert (yard.skills.all(), yard.skills.all(yard.here), yard.skills.broken(yard.here)) == ((), (), [])
+    assert (yard.skills.all(), yard.skills.all(yard.here), yard.skills.find_broken(yard.here)) == ((), (), [])
     yard.user.mkdir(parents=True)
     (yard.user / "README.md").write_text("no skill")
     (yard.user / ".git").mkdir()
-    assert (yard.skills.all(), yard.skills.broken()) == ((), [])
+    assert (yard.skills.all(), yard.skills.find_broken()) == ((), [])
 
 
 def test_what_is_no_skill_says_why_and_what_to_do(yard: Yard):
@@ -91,10 +91,10 @@ def test_what_is_no_skill_says_why_and_what_to_do(yard: Yard):
     os.link(doubled, yard.user / "second")
     (yard.user / "empty").mkdir()
     (yard.user / "link").symlink_to(yard.user / "extra")
-    assert [each.plugin for each in yard.skills.all()] == ["extra"]
+    assert [each.name for each in yard.skills.all()] == ["extra"]
     said = {
         str(each).removeprefix(f"{yard.user}/").split("/")[0].split(":")[0]: str(each)
-        for each in yard.skills.broken()
+        for each in yard.skills.find_broken()
     }
     words = {
         "named": "names itself 'other'", "Loud": "is not called like a plugin", "silent": "has no description",
@@ -119,11 +119,11 @@ def test_a_projects_skills_count_when_it_is_trusted_and_take_nobodys_name(yard: 
     (yard.theirs / "odd").mkdir()
     (yard.theirs / "odd" / "SKILL.md").symlink_to("/etc/passwd")
     assert yard.names() == ["notes"]
-    assert yard.skills.untrusted(yard.here) == (
+    assert yard.skills.untrusted_project_notice(yard.here) == (
         f"{yard.here} brings the skills deploy, half, notes, odd, but the project is not trusted: look at it, "
         f"then `retinue trust {yard.here}`"
     )
-    offered = dict(yard.skills.offers(look(yard.here)))
+    offered = dict(yard.skills.preview_project(scan_project(yard.here)))
     assert isinstance(offered["deploy"], Skill)
     assert {name for name, each in offered.items() if "a project changes none" in str(each)} == {
         "notes",
@@ -132,7 +132,7 @@ def test_a_projects_skills_count_when_it_is_trusted_and_take_nobodys_name(yard: 
     assert "is a symbolic link" in str(offered["odd"])
     yard.trusted()
     assert yard.names() == ["deploy", "notes"]
-    assert yard.skills.untrusted(yard.here) is None
+    assert yard.skills.untrusted_project_notice(yard.here) is None
     deploy = yard.skills.get("deploy", yard.here)
     assert (deploy.source, deploy.cli) == ("project", f"{yard.theirs}/deploy/deploy")
     assert yard.skills.all() == (yard.skills.get("notes"),), "elsewhere only the user's own are there"

@@ -9,28 +9,28 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Called, Returned, Said
+from retinue.domain.transcript import Message, ToolCall, ToolResult
 from retinue.domain.workspace import Workspace
-from retinue.errors import Held, NotFound, Refused, Usage
+from retinue.errors import NotFound, Refused, SessionLocked, UsageError
 from retinue.sessions import branches, folder
 from retinue.sessions.store import FileStore
 from retinue.storage import strict_yaml
-from retinue.testing.fixed_clock import fixed_chance
-from retinue.worker.clock import system_chance
+from retinue.testing.fixed_clock import fixed_clock
+from retinue.worker.clock import system_clock
 
 TALK = (
-    Said(id="u1", by="user", text="Erste Frage é\n"),
-    Said(id="a1", by="agent", text="An answer", calls=1),
-    Called(id="c1", tool="ls", args="{}"),
-    Returned(of="c1", text="<!-- user id=u2 -->"),
-    Said(id="u2", by="user", text="second"),
-    Said(id="a2", by="agent", text="More."),
+    Message(id="u1", by="user", text="Erste Frage é\n"),
+    Message(id="a1", by="agent", text="An answer", calls=1),
+    ToolCall(id="c1", tool="ls", args="{}"),
+    ToolResult(of="c1", text="<!-- user id=u2 -->"),
+    Message(id="u2", by="user", text="second"),
+    Message(id="a2", by="agent", text="More."),
 )
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
@@ -38,7 +38,7 @@ async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
 def new(agent: str, parent: Session | None = None, description: str = "") -> NewSession:
     return NewSession(
         agent=agent,
-        preset="---\nname: x\n---\nYou.\n",
+        preset_text="---\nname: x\n---\nYou.\n",
         preset_hash="h",
         workspace=Workspace(root="/w"),
         parent=parent,
@@ -56,7 +56,7 @@ async def session(store: FileStore) -> Session:
         async with store.open(each) as conversation:
             for entry in talk:
                 await conversation.append(entry)
-            await conversation.rest()
+            await conversation.write_idle_prompt()
     return session
 
 
@@ -69,26 +69,26 @@ async def test_a_branch_holds_the_history_up_to_its_prompt(
 ):
     """Shows: A082."""
     before = (Path(session.path) / "session.md").read_bytes()
-    branch = await store.branch(session, at=at, include=include, name="Try Again")
+    branch = await store.branch(session, prompt_id=at, include=include, name="Try Again")
     assert branch.branch == "20261115184207-try-again"
-    assert (await store.entries(branch)) == ([*TALK[:kept]], [])
+    assert (await store.read_entries(branch)) == ([*TALK[:kept]], [])
     assert (Path(session.path) / "session.md").read_bytes() == before
     top = Path(session.path).parent.parent
     assert os.fspath((top / "current").readlink()) == f"branches/{branch.branch}"
     path = Path(branch.path) / "branch-metadata.yml"
-    facts = strict_yaml.load(path.read_text(), str(path))
+    facts = strict_yaml.load_yaml(path.read_text(), str(path))
     assert sorted(facts) == ["branch_point_position", "created", "parent_branch"]
     assert facts["parent_branch"] == "main"
     assert (Path(branch.path) / "preset.md").read_bytes() == (Path(session.path) / "preset.md").read_bytes()
     async with store.open(branch) as conversation:
-        await conversation.append(Said(id="b1", by="agent", text="on the branch"))
+        await conversation.append(Message(id="b1", by="agent", text="on the branch"))
     first = (Path(branch.path) / "session.md").read_text().partition("\n")[0]
     assert first == f"<!-- retinue 1 session={session.slug} id={branch.id} branch={branch.branch} -->"
 
 
 async def test_agents_are_copied_with_new_ids_and_live_apart(store: FileStore, session: Session):
     """Shows: A082, A083."""
-    old = {each.path: each for each in await store.sessions() if not each.top}
+    old = {each.path: each for each in await store.sessions() if not each.is_top_level}
     branch = await store.branch(session, name="apart")
     copies = [each for each in await store.sessions() if each.path.startswith(f"{branch.path}/agents/")]
     assert sorted(each.slug for each in copies) == sorted(each.slug for each in old.values())
@@ -96,12 +96,12 @@ async def test_agents_are_copied_with_new_ids_and_live_apart(store: FileStore, s
     assert len(set(ids)) == len(ids) == 6
     child = next(each for each in copies if each.agent == "explorer")
     grandchild = next(each for each in copies if each.agent == "scout")
-    assert (child.parent, grandchild.parent) == (branch.id, child.id)
+    assert (child.parent_id, grandchild.parent_id) == (branch.id, child.id)
     assert (child.aliases, branch.aliases) == ((), ())
-    assert (await store.entries(child))[0] == [*TALK[:2]]
+    assert (await store.read_entries(child))[0] == [*TALK[:2]]
     originals = {path: (Path(path) / "session.md").read_bytes() for path in old}
     async with store.open(child) as conversation:
-        await conversation.append(Said(id="n", by="user", text="only here"))
+        await conversation.append(Message(id="n", by="user", text="only here"))
     assert {path: (Path(path) / "session.md").read_bytes() for path in old} == originals
 
 
@@ -115,7 +115,7 @@ async def test_a_name_means_the_current_branch_and_a_full_name_any(store: FileSt
     assert (await store.find(session.id)).id == session.id
     child = await store.create(new("late", await store.find(session.slug), "x"))
     assert child.path.startswith(f"{branch.path}/agents/")
-    explorer = next(each for each in await store.sessions(agent="explorer") if each.parent == branch.id)
+    explorer = next(each for each in await store.sessions(agent="explorer") if each.parent_id == branch.id)
     assert (await store.find(explorer.slug)).id == explorer.id
     again = await store.branch(session, name="two")
     assert again.branch == f"{branch.branch}-2"
@@ -133,20 +133,22 @@ async def test_only_top_level_sessions_branch_and_only_at_prompts(store: FileSto
     with pytest.raises(Refused, match="only top-level sessions have branches"):
         await store.branch(child, name="x")
     with pytest.raises(NotFound, match="no user prompt 'zz'"):
-        await store.branch(session, at="zz", name="x")
-    with pytest.raises(Usage, match="is a reply"):
-        await store.branch(session, at="a1", name="x")
+        await store.branch(session, prompt_id="zz", name="x")
+    with pytest.raises(UsageError, match="is a reply"):
+        await store.branch(session, prompt_id="a1", name="x")
     assert [path.name for path in Path(session.path).parent.iterdir()] == ["main"]
 
 
 async def test_branches_made_at_once_get_a_name_each(session: Session):
     def made() -> str:
-        return branches.branch(session, fixed_chance(seed=next(seeds)), at="u1", include=True, name="same")
+        return branches.create_branch(
+            session, fixed_clock(seed=next(seeds)), prompt_id="u1", include=True, name="same"
+        )
 
     seeds = count(1)
     paths = await asyncio.gather(*(asyncio.to_thread(made) for _ in range(24)))
     assert len(set(paths)) == len(paths)
-    assert all(folder.read(each).session.branch == Path(each).name for each in paths)
+    assert all(folder.load_session(each).session.branch == Path(each).name for each in paths)
     assert not [each for each in Path(session.path).parent.iterdir() if each.name.startswith(".")]
 
 
@@ -157,7 +159,7 @@ async def test_what_others_deleted_meanwhile_is_gone_and_no_fault_of_the_disk(
     for deed in (
         store.delete(session),
         store.branch(session, name="late"),
-        store.change(session, name="late"),
+        store.update(session, name="late"),
         store.clear(session),
     ):
         with pytest.raises(NotFound):
@@ -165,9 +167,9 @@ async def test_what_others_deleted_meanwhile_is_gone_and_no_fault_of_the_disk(
 
 
 async def test_a_session_is_deleted_once_however_many_ask_for_it(tmp_path: Path, session: Session):
-    stores = [FileStore(tmp_path / "sessions", system_chance()) for _ in range(2)]
+    stores = [FileStore(tmp_path / "sessions", system_clock()) for _ in range(2)]
     came = await asyncio.gather(*(each.delete(session) for each in stores * 8), return_exceptions=True)
     assert len([each for each in came if isinstance(each, str)]) == 1
-    assert all(isinstance(each, str | NotFound | Held) for each in came)
+    assert all(isinstance(each, str | NotFound | SessionLocked) for each in came)
     for each in stores:
         each.close()

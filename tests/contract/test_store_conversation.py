@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.domain.workspace import Workspace
-from retinue.errors import Failed, Held, NoRoom, Unreadable
+from retinue.errors import DiskError, Failed, SessionLocked, Unreadable
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
-NOT_SHORT = Said(id="u0", by="user", text="Find it. " * 5_000)
-PROMPT = Said(id="u1", by="user", text="Find it.", at="2026-11-15T18:42:07Z", run="r1")
-REPLY = Said(id="a1", by="agent", text="I look.", calls=1, run="r1")
-CALL = Called(id="c1", tool="grep", args='{"pattern": "cron"}', run="r1")
-RESULT = Returned(of="c1", text="src/cron.py:1", ms=12, run="r1")
-ANSWER = Said(id="a2", by="agent", text="It is there.", run="r1")
+NOT_SHORT = Message(id="u0", by="user", text="Find it. " * 5_000)
+PROMPT = Message(id="u1", by="user", text="Find it.", at="2026-11-15T18:42:07Z", run="r1")
+REPLY = Message(id="a1", by="agent", text="I look.", calls=1, run="r1")
+CALL = ToolCall(id="c1", tool="grep", args='{"pattern": "cron"}', run="r1")
+RESULT = ToolResult(of="c1", text="src/cron.py:1", ms=12, run="r1")
+ANSWER = Message(id="a2", by="agent", text="It is there.", run="r1")
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
@@ -35,7 +35,7 @@ async def session(store: FileStore) -> Session:
     return await store.create(
         NewSession(
             agent="general",
-            preset="---\nname: general\n---\nYou help.\n",
+            preset_text="---\nname: general\n---\nYou help.\n",
             preset_hash="h",
             workspace=Workspace(root="/w"),
         )
@@ -47,7 +47,7 @@ def file_of(session: Session) -> Path:
 
 
 def texts(entries: list[Entry]) -> list[str]:
-    return [each.args if isinstance(each, Called) else each.text for each in entries]
+    return [each.args if isinstance(each, ToolCall) else each.text for each in entries]
 
 
 def saved_by_rename(path: Path, text: str) -> None:
@@ -76,12 +76,12 @@ async def test_everything_said_called_and_returned_is_in_the_file_in_order(
     async with store.open(session) as conversation:
         for step in ((PROMPT,), (REPLY, CALL), (RESULT,), (ANSWER,)):
             await conversation.append(*step)
-            assert (await store.entries(session))[0] == conversation.entries
-        await conversation.rest()
+            assert (await store.read_entries(session))[0] == conversation.entries
+        await conversation.write_idle_prompt()
     async with store.open(session) as conversation:
         assert conversation.entries == [PROMPT, REPLY, CALL, RESULT, ANSWER]
-        assert conversation.typed() == ""
-        assert conversation.torn is None
+        assert conversation.typed_text() == ""
+        assert conversation.torn_tail_path is None
 
 
 async def test_an_entry_already_there_is_not_added_again(store: FileStore, session: Session):
@@ -104,7 +104,7 @@ async def test_of_many_that_append_at_once_each_is_told_when_its_own_is_there(
     async with store.open(session) as talk:
 
         async def add(number: int) -> bool:
-            await talk.append(Said(id=f"u{number}", by="user", text=f"word {number}"))
+            await talk.append(Message(id=f"u{number}", by="user", text=f"word {number}"))
             return f"word {number}\n" in file_of(session).read_text()
 
         assert all(await asyncio.gather(*(add(number) for number in range(40))))
@@ -118,9 +118,9 @@ async def test_of_many_that_append_at_once_each_is_told_that_its_own_is_not_ther
         await talk.append(PROMPT)
         file_of(session).unlink()
         file_of(session).mkdir()
-        adding = (talk.append(Said(id=f"w{number}", by="user", text="word")) for number in range(20))
+        adding = (talk.append(Message(id=f"w{number}", by="user", text="word")) for number in range(20))
         told = await asyncio.gather(*adding, return_exceptions=True)
-        assert all(isinstance(each, Failed | NoRoom) for each in told)
+        assert all(isinstance(each, Failed | DiskError) for each in told)
         assert talk.entries == [PROMPT]
 
 
@@ -129,7 +129,7 @@ async def test_a_stopped_task_that_appends_with_others_stops_when_all_is_there(
 ):
     async with store.open(session) as talk:
         tasks = [
-            asyncio.ensure_future(talk.append(Said(id=f"u{number}", by="user", text="word")))
+            asyncio.ensure_future(talk.append(Message(id=f"u{number}", by="user", text="word")))
             for number in range(10)
         ]
         await asyncio.sleep(0)
@@ -146,7 +146,7 @@ async def test_many_tasks_append_to_one_conversation_at_once(store: FileStore, s
         assert sorted(conversation.entries, key=lambda each: each.id) == sorted(
             notices, key=lambda each: each.id
         )
-    entries, problems = await store.entries(session)
+    entries, problems = await store.read_entries(session)
     assert len(entries) == 40
     assert problems == []
 
@@ -155,20 +155,20 @@ async def test_an_idle_conversation_ends_with_one_open_line_and_goes_on_in_its_p
     store: FileStore, session: Session
 ):
     async with store.open(session) as conversation:
-        await conversation.rest()
+        await conversation.write_idle_prompt()
         assert file_of(session).stat().st_size == 0
         await conversation.append(PROMPT)
-        await conversation.rest()
-        await conversation.rest()
+        await conversation.write_idle_prompt()
+        await conversation.write_idle_prompt()
         assert file_of(session).read_text().count("<!-- user") == 2
         await conversation.append(ANSWER)
         assert file_of(session).read_text().count("<!-- user") == 1
-        await conversation.rest()
+        await conversation.write_idle_prompt()
     async with store.open(session) as conversation:
         await conversation.append(Notice(id="n", kind="x", text="news"))
-        await conversation.rest()
+        await conversation.write_idle_prompt()
     assert file_of(session).read_text().count("<!-- user") == 2
-    assert texts((await store.entries(session))[0]) == ["Find it.", "It is there.", "news"]
+    assert texts((await store.read_entries(session))[0]) == ["Find it.", "It is there.", "news"]
 
 
 async def test_what_a_person_types_becomes_the_next_entry_and_is_not_written_twice(
@@ -177,22 +177,24 @@ async def test_what_a_person_types_becomes_the_next_entry_and_is_not_written_twi
     """Shows: A061, A040."""
     async with store.open(session) as conversation:
         await conversation.append(PROMPT, ANSWER)
-        await conversation.rest()
+        await conversation.write_idle_prompt()
     with file_of(session).open("a") as file:
         file.write("And the tests?\n")
     typed = file_of(session).read_bytes()
     async with store.open(session) as conversation:
         assert conversation.entries == [PROMPT, ANSWER]
-        assert conversation.typed() == "And the tests?"
-        await conversation.take_typed(Said(id="new", by="user", text="as it was when asked", run="r2"))
-        assert conversation.typed() == ""
+        assert conversation.typed_text() == "And the tests?"
+        await conversation.save_typed_text(
+            Message(id="new", by="user", text="as it was when asked", run="r2")
+        )
+        assert conversation.typed_text() == ""
         taken = conversation.entries[-1]
         assert texts([taken]) == ["And the tests?"]
         assert file_of(session).read_bytes() == typed
         assert f"<!-- user id={taken.id} -->" in typed.decode()
-        await conversation.append(Said(id="a3", by="agent", text="None."))
+        await conversation.append(Message(id="a3", by="agent", text="None."))
         assert file_of(session).read_bytes().startswith(typed)
-        await conversation.rest()
+        await conversation.write_idle_prompt()
     async with store.open(session) as conversation:
         assert texts(conversation.entries) == ["Find it.", "It is there.", "And the tests?", "None."]
         assert conversation.entries[2].id == taken.id
@@ -200,16 +202,16 @@ async def test_what_a_person_types_becomes_the_next_entry_and_is_not_written_twi
 
 async def test_taking_what_was_typed_when_nothing_is_there_adds_the_entry(store: FileStore, session: Session):
     async with store.open(session) as conversation:
-        await conversation.take_typed(PROMPT)
+        await conversation.save_typed_text(PROMPT)
         assert conversation.entries == [PROMPT]
-    assert (await store.entries(session))[0] == [PROMPT]
+    assert (await store.read_entries(session))[0] == [PROMPT]
 
 
 async def test_words_typed_into_a_new_sessions_empty_file_are_taken(store: FileStore, session: Session):
     file_of(session).write_text("Just do it.\n")
     async with store.open(session) as conversation:
-        assert conversation.typed() == "Just do it."
-        await conversation.take_typed(Said(id="x", by="user", text="Just do it."))
+        assert conversation.typed_text() == "Just do it."
+        await conversation.save_typed_text(Message(id="x", by="user", text="Just do it."))
         await conversation.append(ANSWER)
     async with store.open(session) as conversation:
         assert texts(conversation.entries) == ["Just do it.", "It is there."]
@@ -220,22 +222,22 @@ async def test_a_taken_prompt_that_nobody_answered_is_an_entry_after_the_run_res
 ):
     async with store.open(session) as conversation:
         await conversation.append(PROMPT)
-        await conversation.rest()
+        await conversation.write_idle_prompt()
     with file_of(session).open("a") as file:
         file.write("More")
     async with store.open(session) as conversation:
-        await conversation.take_typed(Said(id="x", by="user", text=conversation.typed()))
-        await conversation.rest()
+        await conversation.save_typed_text(Message(id="x", by="user", text=conversation.typed_text()))
+        await conversation.write_idle_prompt()
     async with store.open(session) as conversation:
         assert texts(conversation.entries) == ["Find it.", "More"]
-        assert conversation.typed() == ""
+        assert conversation.typed_text() == ""
 
 
 async def test_words_typed_while_a_run_goes_on_are_never_touched(store: FileStore, session: Session):
     """Shows: P14."""
     async with store.open(session) as conversation:
         await conversation.append(PROMPT)
-        await conversation.rest()
+        await conversation.write_idle_prompt()
         with file_of(session).open("a") as file:
             file.write("Wait, also the docs")
         await conversation.append(ANSWER)
@@ -248,15 +250,15 @@ async def test_an_edit_in_place_during_a_run_is_the_conversation(store: FileStor
     """Shows: P14, A040."""
     async with store.open(session) as conversation:
         await conversation.append(PROMPT)
-        conversation.memo["encoded"] = 1
+        conversation.provider_cache["encoded"] = 1
         assert await conversation.refresh() is False
-        assert conversation.memo == {"encoded": 1}
+        assert conversation.provider_cache == {"encoded": 1}
         file_of(session).write_text(file_of(session).read_text().replace("Find it.", "Find them all."))
         assert await conversation.refresh() is True
-        assert conversation.memo == {}
+        assert conversation.provider_cache == {}
         assert texts(conversation.entries) == ["Find them all."]
         await conversation.append(ANSWER)
-    assert texts((await store.entries(session))[0]) == ["Find them all.", "It is there."]
+    assert texts((await store.read_entries(session))[0]) == ["Find them all.", "It is there."]
 
 
 async def test_an_edit_saved_by_rename_is_found_by_the_next_append(store: FileStore, session: Session):
@@ -266,7 +268,7 @@ async def test_an_edit_saved_by_rename_is_found_by_the_next_append(store: FileSt
         saved_by_rename(file_of(session), file_of(session).read_text().replace("Find it.", "Find them all."))
         await conversation.append(ANSWER)
         assert texts(conversation.entries) == ["Find them all.", "It is there."]
-    assert texts((await store.entries(session))[0]) == ["Find them all.", "It is there."]
+    assert texts((await store.read_entries(session))[0]) == ["Find them all.", "It is there."]
 
 
 async def test_a_save_that_drops_what_the_run_added_gets_it_back(store: FileStore, session: Session):
@@ -280,7 +282,7 @@ async def test_a_save_that_drops_what_the_run_added_gets_it_back(store: FileStor
         await conversation.append(ANSWER)
         assert [each.id for each in conversation.entries] == ["u1", "a1", "c1", "c1", "a2"]
     assert "<!-- a note of mine -->" in file_of(session).read_text()
-    assert [each.id for each in (await store.entries(session))[0]] == ["u1", "a1", "c1", "c1", "a2"]
+    assert [each.id for each in (await store.read_entries(session))[0]] == ["u1", "a1", "c1", "c1", "a2"]
 
 
 async def test_a_dropped_entry_comes_back_by_refresh_alone(store: FileStore, session: Session):
@@ -291,7 +293,7 @@ async def test_a_dropped_entry_comes_back_by_refresh_alone(store: FileStore, ses
         file_of(session).write_text(stale)
         await conversation.refresh()
         assert conversation.entries == [PROMPT, ANSWER]
-    assert (await store.entries(session))[0] == [PROMPT, ANSWER]
+    assert (await store.read_entries(session))[0] == [PROMPT, ANSWER]
 
 
 async def test_between_runs_a_deletion_is_a_deletion(store: FileStore, session: Session):
@@ -300,7 +302,7 @@ async def test_between_runs_a_deletion_is_a_deletion(store: FileStore, session: 
         await conversation.append(PROMPT)
         first = file_of(session).read_text()
         await conversation.append(ANSWER)
-        await conversation.rest()
+        await conversation.write_idle_prompt()
         file_of(session).write_text(first)
         assert await conversation.refresh() is True
         assert conversation.entries == [PROMPT]
@@ -311,13 +313,13 @@ async def test_between_runs_a_deletion_is_a_deletion(store: FileStore, session: 
 async def test_an_editor_that_strips_the_blank_line_at_the_end_changes_nothing(
     store: FileStore, session: Session
 ):
-    body = Said(id="a9", by="agent", text="ends with a newline\n")
+    body = Message(id="a9", by="agent", text="ends with a newline\n")
     async with store.open(session) as conversation:
         await conversation.append(PROMPT, body)
         for stripped in (b"\n", b"\n\n", b""):
             file_of(session).write_bytes(file_of(session).read_bytes().rstrip(b"\n") + b"\n" + stripped)
             await conversation.append(Notice(id=f"n{len(stripped)}", kind="x", text="on"))
-    entries, problems = await store.entries(session)
+    entries, problems = await store.read_entries(session)
     assert [each.id for each in entries] == ["u1", "a9", "n1", "n2", "n0"]
     assert problems == []
 
@@ -333,7 +335,7 @@ async def test_a_broken_marker_is_an_error_with_its_line_and_the_file_is_left_al
         async with store.open(session):
             pass
     assert file_of(session).read_text() == broken
-    entries, problems = await store.entries(session)
+    entries, problems = await store.read_entries(session)
     assert entries == [PROMPT]
     assert "session.md:6" in problems[0]
 
@@ -347,14 +349,14 @@ async def test_a_torn_tail_is_cut_aside_and_nothing_acknowledged_is_lost(store: 
         whole = file_of(session).read_bytes()
     for number, cut in enumerate(range(len(good) + 1, len(whole), 7)):
         file_of(session).write_bytes(whole[:cut])
-        entries, problems = await store.entries(session)
+        entries, problems = await store.read_entries(session)
         assert entries == [PROMPT]
         assert "torn tail" in problems[0]
         assert file_of(session).read_bytes() == whole[:cut]
         async with store.open(session) as conversation:
             assert conversation.entries == [PROMPT]
-            assert conversation.torn is not None
-            assert Path(conversation.torn).read_bytes() == whole[len(good) : cut]
+            assert conversation.torn_tail_path is not None
+            assert Path(conversation.torn_tail_path).read_bytes() == whole[len(good) : cut]
         assert file_of(session).read_bytes() == good
         assert len(list(file_of(session).parent.glob("session.md.torn-*"))) == number + 1
 
@@ -366,14 +368,14 @@ async def test_a_conversation_goes_on_after_a_torn_tail(store: FileStore, sessio
     with file_of(session).open("ab") as file:
         file.write(b"<!-- agent id=a2 n=12")
     async with store.open(session) as conversation:
-        assert conversation.torn is not None
+        assert conversation.torn_tail_path is not None
         await conversation.append(ANSWER)
-    assert (await store.entries(session)) == ([PROMPT, ANSWER], [])
+    assert (await store.read_entries(session)) == ([PROMPT, ANSWER], [])
 
 
 async def test_thoughts_are_kept_beside_the_file_and_come_back_unchanged(store: FileStore, session: Session):
     blocks = ('{"type":"thinking","signature":"é\\u2028"}', "\ud800")
-    thinking = Said(id="a1", by="agent", text="Done.", thoughts=blocks)
+    thinking = Message(id="a1", by="agent", text="Done.", thoughts=blocks)
     async with store.open(session) as conversation:
         await conversation.append(PROMPT, thinking)
     assert "thinking" not in file_of(session).read_text()
@@ -382,9 +384,9 @@ async def test_thoughts_are_kept_beside_the_file_and_come_back_unchanged(store: 
         file.write('{"id": "half')
     async with store.open(session) as conversation:
         assert conversation.entries == [PROMPT, thinking]
-        await conversation.append(Said(id="a2", by="agent", text="More.", thoughts=("[]",)))
+        await conversation.append(Message(id="a2", by="agent", text="More.", thoughts=("[]",)))
     async with store.open(session) as conversation:
-        assert [each.thoughts for each in conversation.entries if isinstance(each, Said)] == [
+        assert [each.thoughts for each in conversation.entries if isinstance(each, Message)] == [
             (),
             blocks,
             ("[]",),
@@ -396,10 +398,10 @@ async def test_thoughts_are_kept_beside_the_file_and_come_back_unchanged(store: 
 
 async def test_the_tool_log_takes_headings_and_nothing_depends_on_it(store: FileStore, session: Session):
     """Shows: A018."""
-    sly = Returned(of="c2", text="* a heading\n#+end_example\n  ,* more\n\ud800", ok=False, ms=3)
+    sly = ToolResult(of="c2", text="* a heading\n#+end_example\n  ,* more\n\ud800", ok=False, ms=3)
     async with store.open(session) as conversation:
-        await conversation.log_tool(CALL, RESULT)
-        await conversation.log_tool(Called(id="c2", tool="read", args="{}"), sly)
+        await conversation.log_tool_call(CALL, RESULT)
+        await conversation.log_tool_call(ToolCall(id="c2", tool="read", args="{}"), sly)
     lines = (Path(session.path) / "tools.org").read_text().splitlines()
     assert [line for line in lines if line.startswith("*")] == ["* grep c1", "* read c2"]
     assert [line for line in lines if line.startswith(":OUTCOME:")] == [":OUTCOME: ok", ":OUTCOME: failed"]
@@ -412,7 +414,7 @@ async def test_a_second_opener_is_told_who_has_the_session(store: FileStore, ses
     """Shows: P19."""
     async with store.open(session):
         with pytest.raises(
-            Held, match=rf"open in PID {os.getpid()} on host .+ since .+; end that process or wait"
+            SessionLocked, match=rf"open in PID {os.getpid()} on host .+ since .+; end that process or wait"
         ):
             async with store.open(session):
                 pass
@@ -439,7 +441,7 @@ async def test_an_opening_that_was_cancelled_gives_the_lock_back(store: FileStor
     """With another conversation open, a file that is not short is read in a thread, and that can be left alone in the
     middle."""
     other = await store.create(
-        NewSession(agent="other", preset="You help.\n", preset_hash="h", workspace=Workspace(root="/w"))
+        NewSession(agent="other", preset_text="You help.\n", preset_hash="h", workspace=Workspace(root="/w"))
     )
     async with store.open(session) as conversation:
         await conversation.append(NOT_SHORT)
@@ -454,7 +456,7 @@ async def test_an_opening_that_was_cancelled_gives_the_lock_back(store: FileStor
             async with store.open(session) as conversation:
                 assert conversation.entries == [NOT_SHORT]
                 return
-        except Held:
+        except SessionLocked:
             await asyncio.sleep(0.01)
     pytest.fail("the lock was never given back")
 
@@ -493,16 +495,16 @@ async def test_adding_an_entry_writes_only_that_entry_however_long_the_session_i
 
 async def test_what_a_closing_store_never_wrote_is_not_taken_for_written(store: FileStore, session: Session):
     other = await store.create(
-        NewSession(agent="other", preset="", preset_hash="h", workspace=Workspace(root="/w"))
+        NewSession(agent="other", preset_text="", preset_hash="h", workspace=Workspace(root="/w"))
     )
     async with store.open(session) as talk, store.open(other):
-        said = [Said(id=f"u{n}", by="user", text="Hello.") for n in range(200)]
+        said = [Message(id=f"u{n}", by="user", text="Hello.") for n in range(200)]
         wishes = [asyncio.ensure_future(talk.append(each)) for each in said]
         await asyncio.sleep(0)
         store.close()
         told = await asyncio.gather(*wishes, return_exceptions=True)
     acknowledged = [each.id for each, answer in zip(said, told, strict=True) if answer is None]
-    found, _ = await FileStore(store.root, fixed_chance()).entries(session)
+    found, _ = await FileStore(store.root, fixed_clock()).read_entries(session)
     assert {entry.id for entry in found} == set(acknowledged)
     assert len(acknowledged) < len(said)
     assert {str(answer) for answer in told if answer is not None} == {"The store is closed"}
@@ -510,7 +512,7 @@ async def test_what_a_closing_store_never_wrote_is_not_taken_for_written(store: 
 
 async def test_a_cancelled_append_is_over_before_the_cancellation_passes(store: FileStore, session: Session):
     other = await store.create(
-        NewSession(agent="other", preset="", preset_hash="h", workspace=Workspace(root="/w"))
+        NewSession(agent="other", preset_text="", preset_hash="h", workspace=Workspace(root="/w"))
     )
     async with store.open(session) as talk, store.open(other):
         writing = asyncio.create_task(talk.append(NOT_SHORT))
@@ -534,7 +536,7 @@ async def test_a_cancelled_append_is_over_before_the_cancellation_passes(store: 
 )
 async def test_thoughts_that_somebody_spoilt_are_gone_without(store: FileStore, session: Session, line: str):
     beside = Path(session.path) / "thoughts.jsonl"
-    thinking = Said(id="a1", by="agent", text="Done.", thoughts=("[]",))
+    thinking = Message(id="a1", by="agent", text="Done.", thoughts=("[]",))
     async with store.open(session) as conversation:
         await conversation.append(thinking)
     beside.write_text(beside.read_text() + line)
@@ -556,6 +558,6 @@ async def test_words_that_wait_for_no_sync_find_a_file_that_a_person_has_just_ch
         file.write_text(file.read_text().replace(PROMPT.text, "Something else."))
         await talk.append(ANSWER, sync=False)
         assert [getattr(each, "text", "") for each in talk.entries] == ["Something else.", ANSWER.text]
-    found, wrong = await store.entries(session)
+    found, wrong = await store.read_entries(session)
     assert [getattr(each, "text", "") for each in found] == ["Something else.", ANSWER.text]
     assert wrong == []

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Called, Notice, Returned, Said, dangling
+from retinue.domain.transcript import Message, Notice, ToolCall, ToolResult, unanswered_calls
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NotFound
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
@@ -25,7 +25,9 @@ async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
 @pytest.fixture
 async def session(store: FileStore) -> Session:
     return await store.create(
-        NewSession(agent="general", preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
+        NewSession(
+            agent="general", preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/")
+        )
     )
 
 
@@ -55,7 +57,7 @@ async def test_an_editor_that_keeps_saving_stale_text_loses_nothing_of_the_run(
     done = threading.Event()
     acknowledged: list[str] = []
     async with store.open(session) as conversation:
-        await conversation.append(Said(id="u", by="user", text="go"))
+        await conversation.append(Message(id="u", by="user", text="go"))
         person = threading.Thread(target=keep_saving, args=(path, done), kwargs={"by_rename": by_rename})
         person.start()
         try:
@@ -69,7 +71,7 @@ async def test_an_editor_that_keeps_saving_stale_text_loses_nothing_of_the_run(
         await conversation.refresh()
         there = [each.id for each in conversation.entries]
         assert sorted(there) == sorted(["u", *acknowledged])
-    entries, problems = await store.entries(session)
+    entries, problems = await store.read_entries(session)
     assert sorted(each.id for each in entries) == sorted(there)
     assert problems == []
     assert "<!-- remark" in path.read_text()
@@ -77,14 +79,14 @@ async def test_an_editor_that_keeps_saving_stale_text_loses_nothing_of_the_run(
 
 async def test_an_append_nobody_waits_for_any_more_is_whole_or_absent(store: FileStore, session: Session):
     async with store.open(session) as conversation:
-        await conversation.append(Said(id="u", by="user", text="go"))
+        await conversation.append(Message(id="u", by="user", text="go"))
         for number in range(10):
             task = asyncio.create_task(conversation.append(Notice(id=f"n{number}", kind="x", text="y")))
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await conversation.append(Notice(id="last", kind="x", text="z"))
-    entries, problems = await store.entries(session)
+    entries, problems = await store.read_entries(session)
     assert entries == conversation.entries
     assert entries[-1].id == "last"
     assert problems == []
@@ -99,7 +101,7 @@ async def test_a_session_file_that_is_a_folder_is_an_error_in_one_sentence(
     with pytest.raises(Failed, match=r"session\.md cannot be read: Is a directory"):
         async with store.open(session):
             pass
-    entries, problems = await store.entries(session)
+    entries, problems = await store.read_entries(session)
     assert entries == []
     assert "Is a directory" in problems[0]
 
@@ -124,7 +126,7 @@ async def test_a_hundred_conversations_take_their_first_words_at_once(store: Fil
         made = await store.create(
             NewSession(
                 agent="scout",
-                preset="---\n---\nP\n",
+                preset_text="---\n---\nP\n",
                 preset_hash="",
                 workspace=Workspace(root="/"),
                 parent=session,
@@ -132,9 +134,9 @@ async def test_a_hundred_conversations_take_their_first_words_at_once(store: Fil
             )
         )
         async with store.open(made) as conversation:
-            await conversation.append(Said(id="u", by="user", text=f"part {number}"))
-            await conversation.append(Said(id="a", by="agent", text="done"))
-        return [each.id for each in (await store.entries(made))[0]]
+            await conversation.append(Message(id="u", by="user", text=f"part {number}"))
+            await conversation.append(Message(id="a", by="agent", text="done"))
+        return [each.id for each in (await store.read_entries(made))[0]]
 
     assert await asyncio.gather(*map(child, range(100))) == [["u", "a"]] * 100
     assert len(await store.sessions(agent="scout")) == 100
@@ -144,20 +146,20 @@ async def test_an_exchange_that_a_person_pasted_twice_is_two_exchanges(store: Fi
     """Providers refuse two calls of one id: copies get ids of their own, the same at every reading."""
     async with store.open(session) as talk:
         await talk.append(
-            Said(id="u", by="user", text="Look."),
-            Said(id="a", by="agent", text="", calls=1),
-            Called(id="c", tool="ls", args="{}"),
+            Message(id="u", by="user", text="Look."),
+            Message(id="a", by="agent", text="", calls=1),
+            ToolCall(id="c", tool="ls", args="{}"),
         )
-        await talk.append(Returned(of="c", text="here"))
-        await talk.append(Said(id="b", by="agent", text="Seen."))
+        await talk.append(ToolResult(of="c", text="here"))
+        await talk.append(Message(id="b", by="agent", text="Seen."))
     path = Path(session.path) / "session.md"
     text = path.read_text()
     path.write_text(text + text[text.index("<!-- user") :])
     async with store.open(session) as talk:
         first = list(talk.entries)
-        calls = [entry.id for entry in first if isinstance(entry, Called)]
-        results = [entry.of for entry in first if isinstance(entry, Returned)]
+        calls = [entry.id for entry in first if isinstance(entry, ToolCall)]
+        results = [entry.of for entry in first if isinstance(entry, ToolResult)]
         assert calls == results == ["c", "c-2"]
-        assert dangling(first) == ()
+        assert unanswered_calls(first) == ()
     async with store.open(session) as talk:
         assert list(talk.entries) == first

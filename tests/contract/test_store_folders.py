@@ -11,41 +11,45 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.agent import Agent, Paths, preset_hash
+from retinue.domain.agent import Agent, PathPatterns, preset_hash
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 from retinue.domain.workspace import Isolation, Workspace
-from retinue.errors import BadDefinition, Failed, Held, NoRoom, NotFound, Usage
+from retinue.errors import BadDefinition, DiskError, Failed, NotFound, SessionLocked, UsageError
 from retinue.sessions.store import FileStore
 from retinue.storage import strict_yaml
-from retinue.testing.fixed_clock import fixed_chance
-from retinue.worker.clock import system_chance
+from retinue.testing.fixed_clock import fixed_clock
+from retinue.worker.clock import system_clock
 
 PRESET = '---\nname: explorer\ntools: [read]\npaths:\n  read:\n    - "/w/**"\n---\nYou explore.\n'
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
 
 def new(agent: str = "general", **facts: Any) -> NewSession:
     return NewSession(
-        agent=agent, preset=PRESET, preset_hash=preset_hash(PRESET), workspace=Workspace(root="/w"), **facts
+        agent=agent,
+        preset_text=PRESET,
+        preset_hash=preset_hash(PRESET),
+        workspace=Workspace(root="/w"),
+        **facts,
     )
 
 
 async def say(store: FileStore, session: Session, text: str) -> None:
     async with store.open(session) as conversation:
-        await conversation.append(Said(id=f"id-{text}", by="user", text=text))
+        await conversation.append(Message(id=f"id-{text}", by="user", text=text))
 
 
 def plan_of(session: Session) -> dict[str, str]:
     path = Path(session.path) / "scope-plan.yml"
-    return strict_yaml.load(path.read_text(), str(path))
+    return strict_yaml.load_yaml(path.read_text(), str(path))
 
 
 def modes(top: Path) -> set[tuple[str, str]]:
@@ -87,7 +91,12 @@ async def test_an_agents_folder_stands_in_its_parents_branch_and_has_one_timelin
     ]
     assert (Path(child.path) / "session.md").stat().st_size == 0
     assert (Path(child.path) / "preset.md").read_text() == PRESET
-    assert (child.type, child.parent, child.parent_slug, child.depth) == ("agent", parent.id, parent.slug, 1)
+    assert (child.type, child.parent_id, child.parent_slug, child.depth) == (
+        "agent",
+        parent.id,
+        parent.slug,
+        1,
+    )
     assert child.key == f"{child.slug}/main"
 
 
@@ -129,7 +138,7 @@ async def test_two_agents_of_one_name_in_one_second_get_two_folders(store: FileS
 
 async def test_a_session_without_an_agent_is_refused(store: FileStore, tmp_path: Path):
     """Shows: C012."""
-    with pytest.raises(Usage, match="needs an agent"):
+    with pytest.raises(UsageError, match="needs an agent"):
         await store.create(new(""))
     assert list((tmp_path / "sessions").iterdir()) == []
 
@@ -137,12 +146,12 @@ async def test_a_session_without_an_agent_is_refused(store: FileStore, tmp_path:
 async def test_a_folder_that_cannot_be_finished_is_not_there_at_all(store: FileStore):
     """Shows: P07, P32."""
     parent = await store.create(new())
-    with pytest.raises(Usage, match="cannot be stored"):
+    with pytest.raises(UsageError, match="cannot be stored"):
         await store.create(new("explorer", parent=parent, attributes={"x": object()}))
     assert list((Path(parent.path) / "agents").iterdir()) == []
     (Path(parent.path) / "agents").rmdir()
     (Path(parent.path) / "agents").write_text("in the way")
-    with pytest.raises(NoRoom, match="agents: Not a directory"):
+    with pytest.raises(DiskError, match="agents: Not a directory"):
         await store.create(new("explorer", parent=parent))
     with pytest.raises(NotFound, match="parent session is gone"):
         await store.create(new("explorer", parent=await _lost(store)))
@@ -157,8 +166,8 @@ async def test_a_place_that_takes_no_folder_at_all_is_told_in_a_sentence(tmp_pat
     while len(str(root)) < 3_800:
         root /= "d" * 200
     root /= "d" * (4_090 - len(str(root)))
-    store = FileStore(root, fixed_chance())
-    with pytest.raises(NoRoom, match="File name too long"):
+    store = FileStore(root, fixed_clock())
+    with pytest.raises(DiskError, match="File name too long"):
         await store.create(new())
     store.close()
 
@@ -199,7 +208,7 @@ async def test_the_most_recently_said_comes_first_whatever_is_pinned(store: File
     await say(store, older, "two")
     assert [each.id for each in await store.sessions()] == [older.id, newer.id]
     before = (await store.find(newer.id)).updated_at
-    pinned = await store.change(newer, pinned_at=datetime(2026, 1, 1, tzinfo=UTC))
+    pinned = await store.update(newer, pinned_at=datetime(2026, 1, 1, tzinfo=UTC))
     assert pinned.pinned_at == datetime(2026, 1, 1, tzinfo=UTC)
     assert pinned.updated_at > before
     assert [each.id for each in await store.sessions()] == [newer.id, older.id]
@@ -218,20 +227,20 @@ async def test_an_old_record_of_a_pinned_session_stays_pinned(store: FileStore):
 async def test_facts_are_changed_whole_and_identity_never(store: FileStore):
     """Shows: A076, C011, C013, C023, P04."""
     session = await store.create(new())
-    renamed = await store.change(session, name="My work", attributes={"panel": {"open": True}})
+    renamed = await store.update(session, name="My work", attributes={"panel": {"open": True}})
     assert (renamed.id, renamed.slug, renamed.path) == (session.id, session.slug, session.path)
     assert (renamed.name, renamed.attributes) == ("My work", {"panel": {"open": True}})
     assert await store.find("my WORK") == renamed
     assert [path.name for path in Path(session.path).iterdir() if path.name.startswith(".")] == []
-    with pytest.raises(Usage, match="slug cannot be changed"):
-        await store.change(session, slug="other")
+    with pytest.raises(UsageError, match="slug cannot be changed"):
+        await store.update(session, slug="other")
     other = await store.create(new())
-    with pytest.raises(Usage, match=r'^Session name "my work" is already in use$'):
-        await store.change(other, name="my work")
-    with pytest.raises(Usage, match="already in use"):
+    with pytest.raises(UsageError, match=r'^Session name "my work" is already in use$'):
+        await store.update(other, name="my work")
+    with pytest.raises(UsageError, match="already in use"):
         await store.create(new(name="MY WORK"))
-    assert (await store.change(session, name="My Work")).name == "My Work"
-    assert (await store.change(session, name=None)).name is None
+    assert (await store.update(session, name="My Work")).name == "My Work"
+    assert (await store.update(session, name=None)).name is None
 
 
 async def test_another_process_sees_every_fact(store: FileStore, tmp_path: Path):
@@ -240,17 +249,17 @@ async def test_another_process_sees_every_fact(store: FileStore, tmp_path: Path)
     made = await store.create(
         NewSession(
             agent="general",
-            preset=PRESET,
+            preset_text=PRESET,
             preset_hash="h",
             workspace=workspace,
             name="N",
             aliases=("agent:general:subagent:1",),
-            ceilings=(Ceiling(by="above", tools=("read",), read=("/w/**",)),),
-            lifted=Paths(read=("/x",)),
+            ceilings=(Ceiling(set_by="above", tools=("read",), read=("/w/**",)),),
+            user_grants=PathPatterns(read=("/x",)),
             attributes={"a": 1},
         )
     )
-    elsewhere = FileStore(tmp_path / "sessions", fixed_chance(seed=1))
+    elsewhere = FileStore(tmp_path / "sessions", fixed_clock(seed=1))
     assert await elsewhere.find("agent:general:subagent:1") == made
     assert await elsewhere.sessions() == [made]
     elsewhere.close()
@@ -295,7 +304,7 @@ async def test_a_plan_that_the_power_failed_before_is_written_anew_when_its_sess
     plan = Path(session.path) / "scope-plan.yml"
     whole = plan.read_bytes()
     plan.write_bytes(blank)
-    anew = FileStore(store.root, system_chance())
+    anew = FileStore(store.root, system_clock())
     found = await anew.find(session.id)
     assert (found.slug, found.agent, found.created_at) == (session.slug, session.agent, session.created_at)
     await say(anew, found, "on")
@@ -331,10 +340,15 @@ async def test_a_moved_agent_is_still_that_agent(store: FileStore, tmp_path: Pat
     Path(child.path).rename(tmp_path / "moved")
     for ref in (tmp_path / "moved", tmp_path / "moved" / "session.md"):
         found = await store.find(str(ref))
-        assert (found.id, found.slug, found.parent, found.type) == (child.id, child.slug, parent.id, "agent")
+        assert (found.id, found.slug, found.parent_id, found.type) == (
+            child.id,
+            child.slug,
+            parent.id,
+            "agent",
+        )
         assert found.workspace == child.workspace
         await say(store, found, f"at {ref.name}")
-    assert len((await store.entries(found))[0]) == 3
+    assert len((await store.read_entries(found))[0]) == 3
 
 
 async def test_a_folder_made_by_hand_is_named_after_itself(store: FileStore, tmp_path: Path):
@@ -347,7 +361,7 @@ async def test_a_folder_made_by_hand_is_named_after_itself(store: FileStore, tmp
     assert (found.slug, found.agent, found.branch) == ("my-agent-20260101120000", "my-agent", "main")
     assert found.created_at == datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert found.id == (await store.find(str(made))).id
-    assert (await store.preset(found))[0].name == "my-agent"
+    assert (await store.read_preset(found))[0].name == "my-agent"
 
 
 async def test_a_session_is_found_by_every_name_it_has(store: FileStore):
@@ -381,7 +395,7 @@ async def test_a_session_is_found_by_every_name_it_has(store: FileStore):
 
 async def test_an_ambiguous_prefix_lists_the_candidates_and_an_unknown_name_the_nearest(store: FileStore):
     first, second = await store.create(new()), await store.create(new())
-    with pytest.raises(Usage, match="could be 2 sessions") as caught:
+    with pytest.raises(UsageError, match="could be 2 sessions") as caught:
         await store.find("gener")
     assert first.id in str(caught.value)
     assert second.id in str(caught.value)
@@ -391,7 +405,7 @@ async def test_an_ambiguous_prefix_lists_the_candidates_and_an_unknown_name_the_
         await store.find("nobody")
     with pytest.raises(NotFound, match="no file or folder"):
         await store.find("/nowhere/at/all")
-    with pytest.raises(Usage, match="Name a session"):
+    with pytest.raises(UsageError, match="Name a session"):
         await store.find(" ")
 
 
@@ -415,9 +429,9 @@ async def test_a_file_that_is_no_session_is_refused_without_a_trace(
     folder.mkdir()
     for name in ("session.md", "notes.md"):
         (folder / name).write_text(text)
-        with pytest.raises(Usage, match="is not a session"):
+        with pytest.raises(UsageError, match="is not a session"):
             await store.find(str(folder / name))
-    with pytest.raises(Usage, match="is not a session's folder"):
+    with pytest.raises(UsageError, match="is not a session's folder"):
         await store.find(str(folder))
     assert sorted(path.name for path in folder.iterdir()) == ["notes.md", "session.md"]
     assert (folder / "session.md").read_text() == text
@@ -433,7 +447,7 @@ async def test_the_snippet_is_the_start_of_the_last_words_however_long_the_file(
     found = await store.find(session.id)
     assert found.last_snippet == "The last words of it"
     async with store.open(found) as conversation:
-        await conversation.rest()
+        await conversation.write_idle_prompt()
     with (Path(session.path) / "session.md").open("a") as file:
         file.write("not yet said")
     assert (await store.find(session.id)).last_snippet == "The last words of it"
@@ -444,17 +458,17 @@ async def test_clear_puts_the_history_aside_and_keeps_who_it_is(store: FileStore
     session = await store.create(new(name="Kept"))
     await say(store, session, "secret")
     async with store.open(session):
-        with pytest.raises(Held):
+        with pytest.raises(SessionLocked):
             await store.clear(session)
     cleared = await store.clear(session)
     assert (cleared.id, cleared.name, cleared.agent) == (session.id, "Kept", "general")
     assert cleared.last_snippet == ""
     assert (Path(session.path) / "session.md").stat().st_size == 0
-    assert await store.entries(cleared) == ([], [])
+    assert await store.read_entries(cleared) == ([], [])
     [aside] = Path(session.path).glob("session.md.cleared-*")
     assert "secret" in aside.read_text()
     await say(store, cleared, "anew")
-    assert [each.id for each in (await store.entries(cleared))[0]] == ["id-anew"]
+    assert [each.id for each in (await store.read_entries(cleared))[0]] == ["id-anew"]
 
 
 async def test_a_deleted_session_is_neither_listed_nor_found(store: FileStore, tmp_path: Path):
@@ -462,7 +476,7 @@ async def test_a_deleted_session_is_neither_listed_nor_found(store: FileStore, t
     parent = await store.create(new())
     child = await store.create(new("explorer", parent=parent, description="x"))
     async with store.open(child):
-        with pytest.raises(Held):
+        with pytest.raises(SessionLocked):
             await store.delete(parent)
     await store.delete(child)
     assert [each.id for each in await store.sessions()] == [parent.id]
@@ -478,12 +492,12 @@ async def test_a_deleted_session_is_neither_listed_nor_found(store: FileStore, t
 async def test_the_preset_is_the_sessions_own_file(store: FileStore):
     """Shows: A023, A038."""
     session = await store.create(new("explorer"))
-    agent, found = await store.preset(session)
+    agent, found = await store.read_preset(session)
     assert (agent.name, agent.prompt, agent.tool_allow) == ("explorer", "You explore.", ("read",))
     assert found == session.preset_hash
     path = Path(session.path) / "preset.md"
     path.write_text(PRESET.replace("You explore.", "You rest."))
-    agent, found = await store.preset(session)
+    agent, found = await store.read_preset(session)
     assert agent.prompt == "You rest."
     assert found != session.preset_hash
 
@@ -499,7 +513,7 @@ async def test_a_missing_or_broken_preset_is_an_error_that_names_the_folder(
     path = Path(session.path) / "preset.md"
     path.unlink() if damage is None else path.write_bytes(damage)
     with pytest.raises(Failed, match=f"^Failed to load preset from {session.path}$"):
-        await store.preset(session)
+        await store.read_preset(session)
     [problem] = await store.problems(session)
     assert problem.startswith(f"{path}: ")
 
@@ -507,7 +521,7 @@ async def test_a_missing_or_broken_preset_is_an_error_that_names_the_folder(
 async def test_a_preset_cut_at_any_byte_is_an_error_or_no_wider(store: FileStore):
     """Shows: P13."""
     session = await store.create(new("explorer"))
-    whole, _ = await store.preset(session)
+    whole, _ = await store.read_preset(session)
     path = Path(session.path) / "preset.md"
     data = path.read_bytes()
     readable = [cut for cut in range(len(data)) if await _same_rights(store, session, data[:cut], whole)]
@@ -518,7 +532,7 @@ async def test_a_preset_cut_at_any_byte_is_an_error_or_no_wider(store: FileStore
 async def _same_rights(store: FileStore, session: Session, data: bytes, whole: Agent) -> bool:
     (Path(session.path) / "preset.md").write_bytes(data)
     try:
-        agent, _ = await store.preset(session)
+        agent, _ = await store.read_preset(session)
     except Failed:
         return False
     assert (agent.tool_allow, agent.paths) == (whole.tool_allow, whole.paths)
@@ -532,17 +546,17 @@ async def test_only_a_change_of_scope_moves_the_plans_time(store: FileStore):
     plan = Path(session.path) / "scope-plan.yml"
     before = (plan.stat().st_mtime_ns, plan.read_bytes())
     await say(store, session, "hello")
-    await store.change(session, name="x")
+    await store.update(session, name="x")
     assert (plan.stat().st_mtime_ns, plan.read_bytes()) == before
     with pytest.raises(BadDefinition):
         await store.set_preset(session, "---\nunknown_key: 1\n---\n")
     assert plan.read_bytes() == before[1]
-    later = FileStore(store.root, fixed_chance(datetime(2027, 1, 1, tzinfo=UTC)))
+    later = FileStore(store.root, fixed_clock(datetime(2027, 1, 1, tzinfo=UTC)))
     await later.set_preset(session, PRESET.replace("/w/**", "/v/**"))
     later.close()
     assert plan_of(session)["updated"] == "2027-01-01T00:00:00Z"
     assert plan_of(session)["created"] == "2026-11-15T18:42:07Z"
-    agent, _ = await store.preset(session)
+    agent, _ = await store.read_preset(session)
     assert agent.paths is not None
     assert agent.paths.read == ("/v/**",)
 
@@ -571,7 +585,7 @@ async def test_a_description_becomes_a_name_and_nothing_else(store: FileStore, d
 
 
 async def test_nothing_was_touched_before_it_was_made_by_whichever_clock(tmp_path: Path):
-    store = FileStore(tmp_path / "sessions", system_chance())
+    store = FileStore(tmp_path / "sessions", system_clock())
     made = [await store.create(new()) for _ in range(20)]
     assert all(each.updated_at >= each.created_at for each in made)
     facts, talk = Path(made[0].path) / "session.json", Path(made[0].path) / "session.md"

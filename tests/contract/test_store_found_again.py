@@ -10,28 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.domain.workspace import Workspace
 from retinue.errors import NotFound
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 words = st.one_of(
     st.text(st.characters(codec=None, exclude_categories=()), max_size=20),
     st.sampled_from(("", " \n", "x" * 5_000, "\x00" * 4_000, "word " * 20_000)),
 )
 entries: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(Said, id=st.uuids().map(str), by=st.just("user"), text=words),
-    st.builds(Said, id=st.uuids().map(str), by=st.just("agent"), text=words),
-    st.builds(Called, id=st.uuids().map(str), tool=st.just("read"), args=words),
-    st.builds(Returned, of=st.uuids().map(str), text=words),
+    st.builds(Message, id=st.uuids().map(str), by=st.just("user"), text=words),
+    st.builds(Message, id=st.uuids().map(str), by=st.just("agent"), text=words),
+    st.builds(ToolCall, id=st.uuids().map(str), tool=st.just("read"), args=words),
+    st.builds(ToolResult, of=st.uuids().map(str), text=words),
     st.builds(Notice, id=st.uuids().map(str), kind=st.just("x"), text=words),
 )
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
@@ -43,18 +43,20 @@ async def session(store: FileStore) -> Session:
 
 async def a_session(store: FileStore) -> Session:
     return await store.create(
-        NewSession(agent="general", preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
+        NewSession(
+            agent="general", preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/")
+        )
     )
 
 
 async def said(store: FileStore, session: Session, *added: Entry) -> None:
     async with store.open(session) as conversation:
         await conversation.append(*added)
-        await conversation.rest()
+        await conversation.write_idle_prompt()
 
 
 async def found_elsewhere(store: FileStore, session: Session) -> Session:
-    other = FileStore(store.root, fixed_chance())
+    other = FileStore(store.root, fixed_clock())
     try:
         return await other.find(session.id)
     finally:
@@ -65,7 +67,7 @@ async def found_elsewhere(store: FileStore, session: Session) -> Session:
 @settings(max_examples=25, deadline=None)
 def test_what_was_just_written_is_known_as_another_process_reads_it(runs: list[list[Entry]]):
     async def compared(home: Path) -> None:
-        store = FileStore(home, fixed_chance())
+        store = FileStore(home, fixed_clock())
         session = await a_session(store)
         for added in runs:
             await said(store, session, *added)
@@ -81,7 +83,7 @@ def test_what_was_just_written_is_known_as_another_process_reads_it(runs: list[l
 
 async def test_words_of_others_are_seen_after_words_of_our_own(store: FileStore, session: Session):
     path = Path(session.path) / "session.md"
-    await said(store, session, Said(id="a1", by="agent", text="Here it is."))
+    await said(store, session, Message(id="a1", by="agent", text="Here it is."))
     for ref in (session.id, str(path), session.path):
         assert (await store.find(ref)).last_snippet == "Here it is."
     path.write_text(path.read_text().replace("Here it is.", "Nowhere yet"))
@@ -90,10 +92,10 @@ async def test_words_of_others_are_seen_after_words_of_our_own(store: FileStore,
 
 
 async def test_a_name_that_another_process_gave_is_seen(store: FileStore, session: Session):
-    await said(store, session, Said(id="a1", by="agent", text="Here it is."))
+    await said(store, session, Message(id="a1", by="agent", text="Here it is."))
     assert (await store.find(session.path)).name is None
-    other = FileStore(store.root, fixed_chance())
-    await other.change(session, name="the search")
+    other = FileStore(store.root, fixed_clock())
+    await other.update(session, name="the search")
     other.close()
     for ref in (session.id, session.path):
         assert (await store.find(ref)).name == "the search"
@@ -103,7 +105,7 @@ async def test_a_path_means_what_stands_there_now(store: FileStore, session: Ses
     """A link may lead elsewhere the next time, and a folder may be gone."""
     second = await a_session(store)
     for number, each in enumerate((session, second)):
-        await said(store, each, Said(id=f"a{number}", by="agent", text="Said."))
+        await said(store, each, Message(id=f"a{number}", by="agent", text="Said."))
     link = tmp_path / "link"
     for each in (session, second, session):
         link.unlink(missing_ok=True)
@@ -133,12 +135,12 @@ async def test_a_file_saved_by_renaming_between_two_entries_is_the_one_that_is_a
     path = Path(session.path) / "session.md"
     async with store.open(session) as conversation:
         for number in range(5):
-            await conversation.append(Said(id=f"u{number}", by="user", text=f"words {number}"))
+            await conversation.append(Message(id=f"u{number}", by="user", text=f"words {number}"))
             copy = path.with_name("copy")
             copy.write_bytes(path.read_bytes().replace(b"words", b"sword"))
             copy.rename(path)
-        await conversation.append(Said(id="a1", by="agent", text="The end."))
-    texts = [each.text for each in (await store.entries(session))[0] if isinstance(each, Said)]
+        await conversation.append(Message(id="a1", by="agent", text="The end."))
+    texts = [each.text for each in (await store.read_entries(session))[0] if isinstance(each, Message)]
     assert texts == [*(f"sword {number}" for number in range(5)), "The end."]
 
 
@@ -152,8 +154,8 @@ async def test_more_open_conversations_than_files_may_be_open_are_all_written_to
     opened = [await each.__aenter__() for each in talks]
     before = _files_open()
     for conversation in opened:
-        await conversation.append(Said(id="u1", by="user", text="Find it."))
+        await conversation.append(Message(id="u1", by="user", text="Find it."))
     assert _files_open() < before + 40
     for each in talks:
         await each.__aexit__(None, None, None)
-    assert [len((await store.entries(each))[0]) for each in sessions] == [1] * 70
+    assert [len((await store.read_entries(each))[0]) for each in sessions] == [1] * 70

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 from retinue.domain.workspace import Workspace
 from retinue.errors import NotFound
-from retinue.sessions.list_cache import SETTLED_NS
-from retinue.sessions.lookup import Shelf
+from retinue.sessions.list_cache import STAMP_SETTLE_NS
+from retinue.sessions.lookup import SessionLookup
 from retinue.sessions.store import FileStore
-from retinue.storage.file_io import stamp_of
-from retinue.worker.clock import system_chance
+from retinue.storage.file_io import file_stamp
+from retinue.worker.clock import system_clock
 
 TOPS = 70
 """Enough that an index is worth writing."""
@@ -28,12 +28,12 @@ TOPS = 70
 LISTER = """
 import asyncio, sys
 from pathlib import Path
-from retinue.worker.clock import system_chance
+from retinue.worker.clock import system_clock
 from retinue.sessions.store import FileStore
 
 read = []
 sys.addaudithook(lambda event, args: read.append(str(args[0])) if event == "open" else None)
-found = asyncio.run(FileStore(Path(sys.argv[1]), system_chance()).sessions())
+found = asyncio.run(FileStore(Path(sys.argv[1]), system_clock()).sessions())
 print(len(found), sum(path.endswith(("session.md", "session.json", "scope-plan.yml")) for path in read))
 """
 
@@ -42,20 +42,20 @@ def new(agent: str = "general", **facts: Any) -> NewSession:
     attributes = {"a": [1, 2.5, None, {"b": "c"}]}
     workspace = Workspace(root="/w", label="x")
     return NewSession(
-        agent=agent, preset="P\n", preset_hash="h", workspace=workspace, attributes=attributes, **facts
+        agent=agent, preset_text="P\n", preset_hash="h", workspace=workspace, attributes=attributes, **facts
     )
 
 
 async def say(store: FileStore, session: Session, text: str) -> None:
     async with store.open(session) as conversation:
-        await conversation.append(Said(id=f"id-{text}", by="agent", text=text))
+        await conversation.append(Message(id=f"id-{text}", by="agent", text=text))
 
 
 @pytest.fixture
 async def root(tmp_path: Path) -> Path:
     """Sessions, the first with a child, the second with a branch, and an index of them all."""
     place = tmp_path / "sessions"
-    store = FileStore(place, system_chance())
+    store = FileStore(place, system_clock())
     tops = [await store.create(new(f"a{number:02}")) for number in range(TOPS)]
     await store.create(new(parent=tops[0], description="first"))
     await say(store, tops[1], "before")
@@ -69,13 +69,13 @@ async def root(tmp_path: Path) -> Path:
 def settle(root: Path) -> None:
     """Until the clock has moved on from the last change: what was seen later than that is believed."""
     newest = max(path.lstat().st_ctime_ns for path in root.rglob("*"))
-    while time.time_ns() <= newest + SETTLED_NS:
+    while time.time_ns() <= newest + STAMP_SETTLE_NS:
         os.sched_yield()
 
 
 async def listed(root: Path) -> list[Session]:
     """As a new process lists them."""
-    store = FileStore(root, system_chance())
+    store = FileStore(root, system_clock())
     found = await store.sessions()
     store.close()
     return found
@@ -83,7 +83,7 @@ async def listed(root: Path) -> list[Session]:
 
 def read(root: Path) -> list[Session]:
     """As all of their files say, without any index."""
-    found = Shelf(str(root), system_chance().uuid).all()
+    found = SessionLookup(str(root), system_clock().new_uuid).load_all()
     return sorted(found, key=lambda each: (each.updated_at, each.id), reverse=True)
 
 
@@ -200,9 +200,9 @@ async def test_what_a_person_does_to_the_folders_is_in_the_next_list(
 
 
 async def test_what_the_store_does_is_in_the_next_list_of_another_process(root: Path):
-    store = FileStore(root, system_chance())
+    store = FileStore(root, system_clock())
     found = {each.agent: each for each in await store.sessions()}
-    await store.change(found["a03"], name="Named", pinned_at=found["a03"].created_at)
+    await store.update(found["a03"], name="Named", pinned_at=found["a03"].created_at)
     assert await listed(root) == read(root)
     await say(store, found["a04"], "words")
     assert (await listed(root))[0].last_snippet == "words"
@@ -227,7 +227,7 @@ async def test_what_a_list_does_not_look_at_still_counts_for_the_one_session_tha
     path.write_text(path.read_text().replace(before, '"changed"'))
     session = json.loads((main(root, 20) / "session.json").read_text())
     for ref in (session["id"], session["slug"], session["id"][:-1], str(path.parent)):
-        store = FileStore(root, system_chance())
+        store = FileStore(root, system_clock())
         await store.sessions()
         assert getattr(await store.find(ref), field) == "changed"
         store.close()
@@ -236,7 +236,7 @@ async def test_what_a_list_does_not_look_at_still_counts_for_the_one_session_tha
 async def test_a_name_written_by_hand_is_found(root: Path):
     facts = main(root, 20) / "session.json"
     facts.write_text(facts.read_text().replace('"name": null', '"name": "By hand"'))
-    store = FileStore(root, system_chance())
+    store = FileStore(root, system_clock())
     assert (await store.find("by hand")).path == str(facts.parent)
     with pytest.raises(NotFound):
         await store.find("by nobody")
@@ -284,15 +284,15 @@ async def test_what_is_gone_is_gone_from_the_index_too(root: Path):
 
 
 async def test_a_few_changes_do_not_rewrite_the_index(root: Path):
-    before = stamp_of(str(root / ".index"))
+    before = file_stamp(str(root / ".index"))
     assert before is not None
     _typed(root)
     await listed(root)
-    assert stamp_of(str(root / ".index")) == before
+    assert file_stamp(str(root / ".index")) == before
 
 
 async def test_few_sessions_need_no_index(tmp_path: Path):
-    store = FileStore(tmp_path / "sessions", system_chance())
+    store = FileStore(tmp_path / "sessions", system_clock())
     await store.create(new())
     settle(tmp_path)
     assert len(await store.sessions()) == 1
@@ -302,7 +302,7 @@ async def test_few_sessions_need_no_index(tmp_path: Path):
 
 async def test_a_change_right_after_a_list_is_seen_however_coarse_the_clock_is(tmp_path: Path):
     """Two changes within one tick of the kernel's clock leave one stamp."""
-    store = FileStore(tmp_path / "sessions", system_chance())
+    store = FileStore(tmp_path / "sessions", system_clock())
     parent = await store.create(new())
     for count in range(200):
         await store.create(new(parent=parent, description=str(count)))

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from retinue.domain.run import Usage
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, Unreadable
 from retinue.sessions.store import FileStore
-from retinue.sessions.window import WINDOW
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.sessions.window import WINDOW_BYTES
+from retinue.testing.fixed_clock import fixed_clock
 
-ASKED = Said(id="u1", by="user", text="Find it.")
-ANSWERED = Said(id="a1", by="agent", text="Here it is.")
+ASKED = Message(id="u1", by="user", text="Find it.")
+ANSWERED = Message(id="a1", by="agent", text="Here it is.")
 
 words = st.text(st.characters(codec=None, exclude_categories=()), max_size=20)
 entries: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(Said, id=st.uuids().map(str), by=st.just("user"), text=words, origin=words, run=words),
+    st.builds(Message, id=st.uuids().map(str), by=st.just("user"), text=words, origin=words, run=words),
     st.builds(
-        Said,
+        Message,
         id=st.uuids().map(str),
         by=st.just("agent"),
         text=words,
@@ -35,15 +35,15 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         stop=words,
         thoughts=st.lists(words, max_size=2).map(tuple),
     ),
-    st.builds(Called, id=st.uuids().map(str), tool=st.just("read"), args=words, broken=words),
-    st.builds(Returned, of=st.uuids().map(str), text=words, ok=st.booleans(), ms=st.integers(0, 9)),
+    st.builds(ToolCall, id=st.uuids().map(str), tool=st.just("read"), args=words, broken=words),
+    st.builds(ToolResult, of=st.uuids().map(str), text=words, ok=st.booleans(), ms=st.integers(0, 9)),
     st.builds(Notice, id=st.uuids().map(str), kind=st.just("x"), text=words),
 )
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
@@ -55,7 +55,9 @@ async def session(store: FileStore) -> Session:
 
 async def a_session(store: FileStore) -> Session:
     return await store.create(
-        NewSession(agent="general", preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
+        NewSession(
+            agent="general", preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/")
+        )
     )
 
 
@@ -64,31 +66,31 @@ async def said(store: FileStore, session: Session, *added: Entry) -> list[Entry]
     async with store.open(session) as conversation:
         found = conversation.entries.copy()
         await conversation.append(*added)
-        await conversation.rest()
+        await conversation.write_idle_prompt()
     return found
 
 
 async def reopened(store: FileStore, session: Session) -> tuple[list[Entry], object]:
     """The entries, and the very thing they are remembered in."""
     async with store.open(session) as conversation:
-        return conversation.entries.copy(), conversation.memo
+        return conversation.entries.copy(), conversation.provider_cache
 
 
 def texts(entries: list[Entry]) -> list[str]:
-    return [entry.text.strip() for entry in entries if isinstance(entry, Said)]
+    return [entry.text.strip() for entry in entries if isinstance(entry, Message)]
 
 
 @given(
     st.lists(st.lists(entries, min_size=1, max_size=3), min_size=1, max_size=4),
-    st.sampled_from((WINDOW, 1_000, 300)),
+    st.sampled_from((WINDOW_BYTES, 1_000, 300)),
 )
 @settings(max_examples=30, deadline=None)
 def test_what_is_kept_is_what_another_process_reads(runs: list[list[Entry]], window: int):
     """Also where only a window of the file is held, and where that moves."""
 
     async def compared(home: Path) -> None:
-        store = FileStore(home, fixed_chance(), window=window)
-        other = FileStore(home, fixed_chance(), window=window)
+        store = FileStore(home, fixed_clock(), window=window)
+        other = FileStore(home, fixed_clock(), window=window)
         session = await a_session(store)
         for added in runs:
             await said(store, session, *added)
@@ -127,7 +129,7 @@ async def test_what_a_person_changed_between_two_runs_is_the_conversation(
 
 async def test_what_another_process_added_meanwhile_is_seen(store: FileStore, session: Session):
     await said(store, session, ASKED)
-    other = FileStore(store.root, fixed_chance())
+    other = FileStore(store.root, fixed_clock())
     await said(other, session, ANSWERED)
     other.close()
     assert (await reopened(store, session))[0] == [ASKED, ANSWERED]
@@ -139,12 +141,12 @@ async def test_what_a_person_typed_is_taken_once(store: FileStore, session: Sess
     with path.open("a") as file:
         file.write("And then?\n")
     async with store.open(session) as conversation:
-        assert conversation.typed().strip() == "And then?"
-        await conversation.take_typed(Said(id="u2", by="user", text="And then?", run="r2"))
-        await conversation.append(Said(id="a2", by="agent", text="Nothing."))
-        await conversation.rest()
+        assert conversation.typed_text().strip() == "And then?"
+        await conversation.save_typed_text(Message(id="u2", by="user", text="And then?", run="r2"))
+        await conversation.append(Message(id="a2", by="agent", text="Nothing."))
+        await conversation.write_idle_prompt()
     kept, _ = await reopened(store, session)
-    other = FileStore(store.root, fixed_chance())
+    other = FileStore(store.root, fixed_clock())
     assert kept == (await reopened(other, session))[0]
     other.close()
     assert texts(kept) == ["Find it.", "Here it is.", "And then?", "Nothing."]
@@ -184,7 +186,7 @@ async def test_only_the_latest_are_kept(store: FileStore):
     await said(store, first, ASKED)
     _, memo = await reopened(store, first)
     for number in range(65):
-        await said(store, await a_session(store), Said(id=f"u{number}", by="user", text="x"))
+        await said(store, await a_session(store), Message(id=f"u{number}", by="user", text="x"))
     found, again = await reopened(store, first)
     assert again is not memo
     assert found == [ASKED]
@@ -192,14 +194,14 @@ async def test_only_the_latest_are_kept(store: FileStore):
 
 async def test_of_long_conversations_no_more_is_kept_than_one_may_hold(tmp_path: Path):
     """Shows: P31."""
-    store = FileStore(tmp_path / "sessions", fixed_chance(), window=5 << 20)
+    store = FileStore(tmp_path / "sessions", fixed_clock(), window=5 << 20)
     first, second, short = [await a_session(store) for _ in range(3)]
     await said(store, short, ASKED)
     _, kept_short = await reopened(store, short)
-    await said(store, first, Said(id="u1", by="user", text="x" * (3 << 20)))
+    await said(store, first, Message(id="u1", by="user", text="x" * (3 << 20)))
     _, kept_first = await reopened(store, first)
     assert (await reopened(store, first))[1] is kept_first
-    await said(store, second, Said(id="u1", by="user", text="x" * (3 << 20)))
+    await said(store, second, Message(id="u1", by="user", text="x" * (3 << 20)))
     _, kept_second = await reopened(store, second)
     assert (await reopened(store, second))[1] is kept_second
     assert (await reopened(store, first))[1] is not kept_first
@@ -208,29 +210,29 @@ async def test_of_long_conversations_no_more_is_kept_than_one_may_hold(tmp_path:
 
 
 async def test_a_single_exchange_that_is_longer_than_all_that_may_be_held_is_not_kept(tmp_path: Path):
-    store = FileStore(tmp_path / "sessions", fixed_chance(), window=1_000)
+    store = FileStore(tmp_path / "sessions", fixed_clock(), window=1_000)
     session = await a_session(store)
-    await said(store, session, Said(id="u1", by="user", text="x" * 3_000))
+    await said(store, session, Message(id="u1", by="user", text="x" * 3_000))
     _, memo = await reopened(store, session)
     assert (await reopened(store, session))[1] is not memo
     store.close()
 
 
 async def test_a_window_is_kept_until_it_moves(tmp_path: Path):
-    store = FileStore(tmp_path / "sessions", fixed_chance(), window=4_000)
+    store = FileStore(tmp_path / "sessions", fixed_clock(), window=4_000)
     session = await a_session(store)
     for number in range(40):
-        await said(store, session, Said(id=f"u{number}", by="user", text="x" * 100))
-        await said(store, session, Said(id=f"a{number}", by="agent", text="y" * 100))
+        await said(store, session, Message(id=f"u{number}", by="user", text="x" * 100))
+        await said(store, session, Message(id=f"a{number}", by="agent", text="y" * 100))
     seen: list[str] = []
     memos: list[object] = []
     for number in range(20):
         async with store.open(session) as conversation:
-            assert conversation.abridged
-            memos.append(conversation.memo)
+            assert conversation.is_truncated
+            memos.append(conversation.provider_cache)
             seen.append(conversation.entries[0].id)
-            await conversation.append(Said(id=f"b{number}", by="agent", text="z" * 50))
-            await conversation.rest()
+            await conversation.append(Message(id=f"b{number}", by="agent", text="z" * 50))
+            await conversation.write_idle_prompt()
     beginnings = set(seen)
     assert 1 < len(beginnings) < len(seen) / 2
     assert len({id(memo) for memo in memos}) == len(beginnings)

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
@@ -25,10 +25,12 @@ async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
 @pytest.fixture
 async def session(store: FileStore) -> Session:
     made = await store.create(
-        NewSession(agent="general", preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
+        NewSession(
+            agent="general", preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/")
+        )
     )
     async with store.open(made) as talk:
-        await talk.append(Said(id="u", by="user", text="Hello."))
+        await talk.append(Message(id="u", by="user", text="Hello."))
     return made
 
 
@@ -61,13 +63,13 @@ async def test_nothing_waits_for_a_conversation_that_is_no_file(
     with pytest.raises(Failed, match=r"session\.md cannot be read: "):
         async with store.open(session):
             pass
-    entries, problems = await store.entries(session)
+    entries, problems = await store.read_entries(session)
     assert entries == []
     assert "session.md cannot be read: " in problems[0]
-    assert (await store.survey(session)).problems == tuple(problems)
+    assert (await store.scan(session)).problems == tuple(problems)
     with pytest.raises(Failed, match="cannot be read"):
         await store.branch(session, name="two")
-    for other in (store, FileStore(store.root, fixed_chance())):
+    for other in (store, FileStore(store.root, fixed_clock())):
         assert [each.id for each in await other.sessions()] == [session.id]
 
 
@@ -79,7 +81,7 @@ async def test_a_conversation_that_becomes_a_pipe_while_it_is_open_is_an_error(
         path.unlink()
         os.mkfifo(path)
         with pytest.raises(Failed, match=r"session\.md cannot be read: Not a regular file"):
-            await talk.append(Said(id="a", by="agent", text="Good day."))
+            await talk.append(Message(id="a", by="agent", text="Good day."))
 
 
 async def test_a_conversation_behind_a_link_is_read_and_added_to(
@@ -89,6 +91,6 @@ async def test_a_conversation_behind_a_link_is_read_and_added_to(
     path.rename(tmp_path / "elsewhere.md")
     path.symlink_to(tmp_path / "elsewhere.md")
     async with store.open(session) as talk:
-        await talk.append(Said(id="a", by="agent", text="Good day."))
-    assert [each.id for each in (await store.entries(session))[0]] == ["u", "a"]
+        await talk.append(Message(id="a", by="agent", text="Good day."))
+    assert [each.id for each in (await store.read_entries(session))[0]] == ["u", "a"]
     assert path.is_symlink()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.config.load import load
+from retinue.config.load import load_config
 from retinue.domain.session import NewSession, Session
 from retinue.domain.workspace import Workspace
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 DAY = 24 * 3600
 TOKEN = "01941f29-7c00-7000-8000-000000000001"
@@ -22,14 +22,14 @@ LONG_AGO = "x-20260101000000.deleted.20260102000000"
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
 
 def new(agent: str = "general", **facts: Any) -> NewSession:
     return NewSession(
-        agent=agent, preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/w"), **facts
+        agent=agent, preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/w"), **facts
     )
 
 
@@ -155,8 +155,8 @@ async def test_nothing_is_swept_and_nothing_made_where_there_are_no_sessions(sto
 
 async def test_a_start_sweeps(tmp_path: Path):
     """Shows: P32."""
-    config = load({"RETINUE_HOME": str(tmp_path / "home"), "RETINUE_CONFIG": str(tmp_path / "config")})
+    config = load_config({"RETINUE_HOME": str(tmp_path / "home"), "RETINUE_CONFIG": str(tmp_path / "config")})
     half = made(tmp_path / "home" / "sessions" / ".staging" / f".new-{TOKEN}")
     async with retinue.open(config=config) as app:
         assert not half.exists()
-        assert await app.sessions() == []
+        assert await app.list_sessions() == []

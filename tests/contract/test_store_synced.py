@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from retinue.domain.session import NewSession
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 from retinue.domain.workspace import Workspace
-from retinue.worker.clock import system_chance
+from retinue.worker.clock import system_clock
 from retinue.sessions.store import FileStore
 
 
@@ -23,12 +23,12 @@ LEFT = "<!-- user id=one -->\\nfirst words\\n"
 
 
 async def main() -> None:
-    store = FileStore(Path(sys.argv[1]), system_chance())
+    store = FileStore(Path(sys.argv[1]), system_clock())
     new = NewSession(agent="general", preset="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
     mine, other = await store.create(new), await store.create(new)
     if sys.argv[2] == "found":
         Path(mine.path, "session.md").write_text(LEFT)
-        store = FileStore(Path(sys.argv[1]), system_chance())
+        store = FileStore(Path(sys.argv[1]), system_clock())
         mine = await store.find(mine.id)
     async with store.open(other if sys.argv[3] == "beside" else mine) as talk:
         if sys.argv[3] == "beside":
@@ -43,11 +43,11 @@ async def said(talk) -> None:
     if sys.argv[2] == "found":
         await talk.rest()
         return
-    await talk.append(Said(id="one", by="user", text="first words"), sync=False)
+    await talk.append(Message(id="one", by="user", text="first words"), sync=False)
     if sys.argv[2] == "followed":
-        await talk.append(Said(id="two", by="agent", text="second words"))
+        await talk.append(Message(id="two", by="agent", text="second words"))
     if sys.argv[2] == "again":
-        await talk.append(Said(id="one", by="user", text="first words"))
+        await talk.append(Message(id="one", by="user", text="first words"))
     if sys.argv[2] == "resting":
         await talk.rest()
 
@@ -91,10 +91,10 @@ import asyncio, errno, os, sys
 from pathlib import Path
 
 from retinue.domain.session import NewSession
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 from retinue.domain.workspace import Workspace
-from retinue.worker.clock import system_chance
-from retinue.errors import NoRoom
+from retinue.worker.clock import system_clock
+from retinue.errors import DiskError
 from retinue.sessions.store import FileStore
 
 real = os.fsync
@@ -105,16 +105,16 @@ def fails(_file):
 
 
 async def main():
-    store = FileStore(Path(sys.argv[1]), system_chance())
+    store = FileStore(Path(sys.argv[1]), system_clock())
     new = NewSession(agent="general", preset="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
     session = await store.create(new)
     async with store.open(session) as talk:
-        await talk.append(Said(id="one", by="user", text="first words"), sync=False)
-        second = Said(id="two", by="agent", text="second words")
+        await talk.append(Message(id="one", by="user", text="first words"), sync=False)
+        second = Message(id="two", by="agent", text="second words")
         os.fsync = fails
         try:
             await talk.append(second)
-        except NoRoom:
+        except DiskError:
             print("refused", Path(session.path, "session.md").stat().st_size)
         os.fsync = real
         await talk.append(second)

@@ -8,9 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import below
+from retinue.domain.rules import subtree_pattern
 from retinue.errors import Failed
-from retinue.sandbox.files.closed_path_scan import Kind, survey
+from retinue.sandbox.files.closed_path_scan import PathKind, find_closed_paths
 from retinue.sandbox.files.pattern_roots import is_readable
 
 NAMES = st.sampled_from(["a", "b", "AB", "a.key", "Key", "é", "e\u0301", ".env", "[x]", "a b"])
@@ -34,7 +34,7 @@ def test_it_finds_exactly_the_outermost_places_that_the_scope_closes(
         folder.mkdir(parents=True, exist_ok=True)
     lead = "**" if anywhere else str(top)
     deny = tuple(f"{lead}/{pattern}" for pattern in patterns)
-    scope = Scope(read=(below(str(top)),), deny=deny, root=str(top))
+    scope = Scope(read=(subtree_pattern(str(top)),), deny=deny, root=str(top))
     assume(is_readable(scope, str(top)))  # else it would not have been brought in
     expected: set[str] = set()
     for folder, inside, _ in os.walk(top):
@@ -42,21 +42,23 @@ def test_it_finds_exactly_the_outermost_places_that_the_scope_closes(
             if not is_readable(scope, f"{folder}/{name}"):
                 expected.add(f"{folder}/{name}")
                 inside.remove(name)
-    assert {path for path, kind in survey(scope, (str(top),)).items() if kind is Kind.FOLDER} == expected
+    assert {
+        path for path, kind in find_closed_paths(scope, (str(top),)).items() if kind is PathKind.FOLDER
+    } == expected
 
 
 def test_a_folder_seen_before_is_seen_anew_when_it_changed(tmp_path: Path):
     """Even if a program sets its time back."""
     top = tmp_path.resolve()
     (top / "sub").mkdir()
-    scope = Scope(read=(below(str(top)),), root=str(top))
-    assert survey(scope, (str(top),)) == {}
+    scope = Scope(read=(subtree_pattern(str(top)),), root=str(top))
+    assert find_closed_paths(scope, (str(top),)) == {}
     was = (top / "sub").stat()
     (top / "sub/.bashrc").touch()
     os.utime(top / "sub", ns=(was.st_atime_ns, was.st_mtime_ns))
-    assert survey(scope, (str(top),)) == {f"{top}/sub/.bashrc": Kind.FILE}
+    assert find_closed_paths(scope, (str(top),)) == {f"{top}/sub/.bashrc": PathKind.FILE}
     (top / "sub/.bashrc").rename(top / "sub/fine")
-    assert survey(scope, (str(top),)) == {}
+    assert find_closed_paths(scope, (str(top),)) == {}
 
 
 def test_what_is_found_is_told_apart(tmp_path: Path):
@@ -67,19 +69,19 @@ def test_what_is_found_is_told_apart(tmp_path: Path):
     (top / "work/.git").write_text("gitdir: elsewhere")
     (top / "linked/.npmrc").symlink_to("elsewhere")
     os.mkfifo(top / "work/pipe")
-    scope = Scope(read=(below(str(top)),), root=str(top))
-    assert survey(scope, (str(top),)) == {
-        f"{top}/.git/hooks": Kind.FOLDER,
-        f"{top}/.git/config": Kind.FILE,
-        f"{top}/work/.git": Kind.POINTER,
-        f"{top}/linked/.npmrc": Kind.LINK,
-        f"{top}/work/pipe": Kind.PIPE,
+    scope = Scope(read=(subtree_pattern(str(top)),), root=str(top))
+    assert find_closed_paths(scope, (str(top),)) == {
+        f"{top}/.git/hooks": PathKind.FOLDER,
+        f"{top}/.git/config": PathKind.FILE,
+        f"{top}/work/.git": PathKind.PROTECTED,
+        f"{top}/linked/.npmrc": PathKind.LINK,
+        f"{top}/work/pipe": PathKind.PIPE,
     }
 
 
 def test_more_than_can_be_looked_through_is_a_failure(tmp_path: Path):
     for number in range(4):
         (tmp_path / str(number)).touch()
-    scope = Scope(read=(below(str(tmp_path)),), root=str(tmp_path))
+    scope = Scope(read=(subtree_pattern(str(tmp_path)),), root=str(tmp_path))
     with pytest.raises(Failed, match="smaller folder"):
-        survey(scope, (str(tmp_path),), limit=3)
+        find_closed_paths(scope, (str(tmp_path),), limit=3)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from retinue.agents.registry import DefinitionCatalogue, Inline
-from retinue.agents.trust import Standing, Trust, look
-from retinue.errors import Failed, NotFound, Refused, Usage
+from retinue.agents.registry import FileAgentRegistry, InlineDefinition
+from retinue.agents.trust import TrustState, TrustStore, scan_project
+from retinue.errors import Failed, NotFound, Refused, UsageError
 
 SCOUT = "---\ndescription: Looks.\ntools: [read]\n---\nLook.\n"
 
@@ -25,12 +25,12 @@ class Yard:
         self.agents.mkdir(parents=True)
         self.user = root / "config" / "agents"
         self.user.mkdir(parents=True)
-        self.trust = Trust(root / "home" / "trust.json")
+        self.trust = TrustStore(root / "home" / "trust.json")
         self.catalogue = self.with_inline()
         self.here = str(self.project)
 
-    def with_inline(self, *inline: Inline) -> DefinitionCatalogue:
-        return DefinitionCatalogue(user_dir=self.user, trust=self.trust, inline=inline)
+    def with_inline(self, *inline: InlineDefinition) -> FileAgentRegistry:
+        return FileAgentRegistry(user_dir=self.user, trust=self.trust, inline=inline)
 
     def says(self, name: str, text: str = SCOUT) -> Path:
         path = self.agents / name
@@ -38,10 +38,10 @@ class Yard:
         return path
 
     def trusted(self) -> None:
-        self.trust.add(look(self.here), token="t")
+        self.trust.add(scan_project(self.here), unique_suffix="t")
 
     def added(self) -> set[str]:
-        return set(self.catalogue.names(self.here)) - set(self.catalogue.names())
+        return set(self.catalogue.agent_names(self.here)) - set(self.catalogue.agent_names())
 
 
 @pytest.fixture
@@ -53,20 +53,20 @@ def test_a_project_adds_nothing_before_somebody_trusts_it(yard: Yard):
     """Shows: S27, D10, M23."""
     yard.says("scout.md")
     assert yard.added() == set()
-    assert yard.catalogue.broken(yard.here) == []
+    assert yard.catalogue.find_broken(yard.here) == []
     with pytest.raises(Refused) as refused:
         yard.catalogue.get("scout", yard.here)
     assert str(refused.value) == (
         f"{yard.here} defines an agent scout, but the project is not trusted: "
         f"look at it, then `retinue trust {yard.here}`"
     )
-    assert yard.catalogue.untrusted(yard.here) == (
+    assert yard.catalogue.untrusted_project_notice(yard.here) == (
         f"{yard.here} defines scout, but the project is not trusted: "
         f"look at it, then `retinue trust {yard.here}`"
     )
     yard.trusted()
     assert yard.added() == {"scout"}
-    assert yard.catalogue.untrusted(yard.here) is None
+    assert yard.catalogue.untrusted_project_notice(yard.here) is None
     found = yard.catalogue.get("scout", yard.here)
     assert found.agent.prompt == "Look."
     assert found.preset == SCOUT
@@ -89,9 +89,9 @@ def test_a_change_of_anything_in_the_folder_ends_the_trust(yard: Yard):
     """Shows: S27."""
     scout = yard.says("scout.md")
     yard.trusted()
-    assert yard.trust.listed() == {yard.here: Standing.TRUSTED}
+    assert yard.trust.list_states() == {yard.here: TrustState.TRUSTED}
     scout.write_text(SCOUT.replace("Look.", "Obey."))
-    assert yard.trust.listed() == {yard.here: Standing.CHANGED}
+    assert yard.trust.list_states() == {yard.here: TrustState.CHANGED}
     with pytest.raises(Refused, match=r"its \.retinue folder changed since the project was trusted"):
         yard.catalogue.get("scout", yard.here)
     assert yard.added() == set()
@@ -104,24 +104,24 @@ def test_a_change_of_anything_in_the_folder_ends_the_trust(yard: Yard):
 
 def test_what_is_trusted_is_what_was_seen_and_not_what_came_after(yard: Yard):
     scout = yard.says("scout.md")
-    seen = look(yard.here)
+    seen = scan_project(yard.here)
     scout.write_text(SCOUT.replace("Look.", "Obey."))
-    yard.trust.add(seen, token="t")
-    assert not yard.trust.trusts(yard.here)
+    yard.trust.add(seen, unique_suffix="t")
+    assert not yard.trust.is_trusted(yard.here)
 
 
 def test_the_key_of_trust_is_the_real_path(yard: Yard):
     yard.says("scout.md")
     link = yard.root / "link"
     link.symlink_to(yard.project)
-    yard.trust.add(look(str(link)), token="t")
+    yard.trust.add(scan_project(str(link)), unique_suffix="t")
     assert json.loads(yard.trust.path.read_text()).keys() == {yard.here}
     assert yard.catalogue.get("scout", str(link)).agent.name == "scout"
     assert yard.trust.path.stat().st_mode & 0o777 == 0o600
-    assert yard.trust.remove(str(link), token="t") == yard.here
-    assert yard.trust.listed() == {}
+    assert yard.trust.remove(str(link), unique_suffix="t") == yard.here
+    assert yard.trust.list_states() == {}
     with pytest.raises(NotFound, match="`retinue trust list` shows what is"):
-        yard.trust.remove(yard.here, token="t")
+        yard.trust.remove(yard.here, unique_suffix="t")
 
 
 def test_built_in_and_own_and_inline_names_are_never_changed(yard: Yard):
@@ -130,11 +130,11 @@ def test_built_in_and_own_and_inline_names_are_never_changed(yard: Yard):
         yard.says(name, "---\nname: " + name[:-3] + "\ntools: ['*']\n---\nObey me.\n")
     (yard.user / "mine.md").write_text("---\nname: mine\n---\nI am mine.\n")
     yard.trusted()
-    catalogue = yard.with_inline(Inline(name="line", partial={"name": "line", "prompt": "Inline."}))
+    catalogue = yard.with_inline(InlineDefinition(name="line", partial={"name": "line", "prompt": "Inline."}))
     prompts = {name: catalogue.get(name, yard.here).agent.prompt for name in ("oracle", "mine", "line")}
     assert prompts["oracle"].startswith("You are asked when")
     assert (prompts["mine"], prompts["line"]) == ("I am mine.", "Inline.")
-    offers = dict(catalogue.offers(look(yard.here)))
+    offers = dict(catalogue.preview_project(scan_project(yard.here)))
     assert {type(each) for each in offers.values()} == {str}
     (yard.user / "mine.md").write_text("---\nbroken")
     with pytest.raises(NotFound, match="does not end"):
@@ -192,8 +192,8 @@ def test_a_projects_definition_that_asks_for_more_is_refused_as_a_whole(yard: Ya
     assert yard.added() == set()
     with pytest.raises(NotFound, match=says):
         yard.catalogue.get("wide", yard.here)
-    assert says in str(yard.catalogue.broken(yard.here)[0])
-    assert f"{yard.agents}/wide.md" in str(yard.catalogue.broken(yard.here)[0])
+    assert says in str(yard.catalogue.find_broken(yard.here)[0])
+    assert f"{yard.agents}/wide.md" in str(yard.catalogue.find_broken(yard.here)[0])
 
 
 def test_a_projects_definition_may_ask_for_less(yard: Yard):
@@ -220,11 +220,11 @@ def test_links_and_second_names_and_strange_files_are_not_read(yard: Yard):
     (yard.agents / "folder.md").mkdir()
     yard.trusted()
     assert yard.added() == set()
-    problems = "\n".join(str(bad) for bad in yard.catalogue.broken(yard.here))
+    problems = "\n".join(str(bad) for bad in yard.catalogue.find_broken(yard.here))
     for says in ("symbolic link", "second name", "is not a file", "larger than", "not text in UTF-8"):
         assert says in problems
     secret.write_text("changed")
-    assert not yard.trust.trusts(yard.here)
+    assert not yard.trust.is_trusted(yard.here)
 
 
 @pytest.mark.parametrize("which", [".retinue", ".retinue/agents"])
@@ -246,10 +246,10 @@ def test_what_is_too_much_to_look_at_is_never_trusted(yard: Yard):
     yard.says("scout.md")
     with (yard.agents.parent / "huge").open("wb") as file:
         file.truncate(70_000_000)
-    assert look(yard.here).hash == ""
-    with pytest.raises(Usage, match="holds more than can be looked at"):
+    assert scan_project(yard.here).hash == ""
+    with pytest.raises(UsageError, match="holds more than can be looked at"):
         yard.trusted()
-    assert not yard.trust.trusts(yard.here)
+    assert not yard.trust.is_trusted(yard.here)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\xff"])
@@ -257,11 +257,11 @@ def test_a_list_of_trust_that_is_damaged_trusts_nothing_and_says_so(yard: Yard, 
     yard.trusted()
     yard.trust.path.write_bytes(text.encode("latin-1"))
     with pytest.raises(Failed, match="mend or remove it"):
-        yard.trust.trusts(yard.here)
+        yard.trust.is_trusted(yard.here)
 
 
 def test_an_odd_value_in_the_list_of_trust_trusts_nothing(yard: Yard):
     values: dict[str, Any] = {yard.here: "", str(yard.root): None, "/x": 1}
     yard.trusted()
     yard.trust.path.write_text(json.dumps(values))
-    assert yard.trust.listed() == {}
+    assert yard.trust.list_states() == {}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from retinue.errors import Failed, OutOfScope
-from retinue.tools.web.fetcher import MAX_BYTES, MAX_HOPS, Web
-from retinue.tools.web.web_fetch import answer, readable
+from retinue.tools.web.fetcher import MAX_PAGE_BYTES, MAX_REDIRECTS, WebFetcher
+from retinue.tools.web.web_fetch import format_page, html_to_text
 
 WORLD = "93.184.216.34"
 OTHER = "2606:2800::1"
@@ -37,8 +37,8 @@ class Net:
         self.dialled.append((number, port))
         return "127.0.0.1", self.port
 
-    def web(self, *sites: str) -> Web:
-        return Web(sites, lookup=self.lookup, way=self.way)
+    def web(self, *sites: str) -> WebFetcher:
+        return WebFetcher(sites, resolver=self.lookup, route_address=self.way)
 
 
 @asynccontextmanager
@@ -175,7 +175,7 @@ async def test_where_a_page_leads_on_to_is_judged_as_if_it_were_asked_for():
             await web.fetch("http://docs.example/again")
     assert {number for number, _ in world.dialled} == {WORLD}
     assert asked == 9
-    assert len(world.heard) == asked + MAX_HOPS + 1
+    assert len(world.heard) == asked + MAX_REDIRECTS + 1
     assert all(b"Host: docs.example\r\n" in request for request in world.heard)
 
 
@@ -183,7 +183,7 @@ async def test_what_is_no_text_is_packed_or_has_no_end_is_not_taken():
     answers = {
         "/image": page("x", kind="image/png"),
         "/packed": page("x", "Content-Encoding: gzip"),
-        "/long": page("é" * MAX_BYTES, kind="text/plain; charset=nonsense"),
+        "/long": page("é" * MAX_PAGE_BYTES, kind="text/plain; charset=nonsense"),
         "/odd": page("ok", kind="application/ld+json", status="404 Not Found"),
     }
     async with net(lambda path: answers[path], docs_example=(WORLD,)) as world:
@@ -195,10 +195,10 @@ async def test_what_is_no_text_is_packed_or_has_no_end_is_not_taken():
         long = await web.fetch("http://docs.example/long")
         with pytest.raises(Failed, match=r"gone\.example has no number"):
             await world.web("http://gone.example").fetch("http://gone.example/")
-    assert (odd.status, odd.text, odd.whole) == (404, "ok", True)
-    assert (len(long.text.encode()), long.whole) == (MAX_BYTES, False)
-    assert answer(odd).startswith("[http://docs.example/odd: status 404, application/ld+json]\nok")
-    assert answer(long).endswith("[only the first 100,000 characters are shown]")
+    assert (odd.status, odd.text, odd.is_complete) == (404, "ok", True)
+    assert (len(long.text.encode()), long.is_complete) == (MAX_PAGE_BYTES, False)
+    assert format_page(odd).startswith("[http://docs.example/odd: status 404, application/ld+json]\nok")
+    assert format_page(long).endswith("[only the first 100,000 characters are shown]")
 
 
 async def test_a_server_that_is_not_there_is_told():
@@ -222,9 +222,9 @@ async def test_a_server_that_is_not_there_is_told():
     ],
 )
 def test_a_page_is_read_without_its_markup(text: str, read: str):
-    assert readable(text).strip() == read
+    assert html_to_text(text).strip() == read
 
 
 def test_a_page_made_to_keep_a_reader_busy_does_not():
     for unit in ("<", "<a href=", "<script", "<!--", "&", "<p\n\u2003", "\u2003", "<a href='", "</script"):
-        readable(unit * (MAX_BYTES // len(unit)))
+        html_to_text(unit * (MAX_PAGE_BYTES // len(unit)))

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from retinue.agents.definition_file import parse_preset
-from retinue.agents.frontmatter import split
-from retinue.agents.frontmatter_edit import with_items
-from retinue.agents.pattern_grants import widened
-from retinue.domain.agent import Agent, Paths, ShellCommands
-from retinue.domain.approval import Touch
+from retinue.agents.frontmatter import split_front_matter
+from retinue.agents.frontmatter_edit import with_list_items
+from retinue.agents.pattern_grants import with_granted_pattern
+from retinue.domain.agent import Agent, PathPatterns, ShellCommands
+from retinue.domain.approval import ToolAccess
 from retinue.errors import BadDefinition
 from retinue.storage import strict_yaml
 
 
-def wider(text: str, touch: Touch = "read", pattern: str = "/new", *, top: bool = True) -> str:
-    return widened(text, touch, pattern, top=top, where="preset.md", name="x")
+def wider(text: str, touch: ToolAccess = "read", pattern: str = "/new", *, top: bool = True) -> str:
+    return with_granted_pattern(text, touch, pattern, is_top_level=top, location="preset.md", name="x")
 
 
 def added(before: str, after: str) -> str:
@@ -55,7 +55,7 @@ def test_one_item_is_put_at_the_end_of_the_list(section: str, item: str, ending:
     assert found.replace(item.replace("\n", ending), "", 1) == text
     before, after = parse_preset(text, "p"), parse_preset(found, "p")
     assert before.paths is not None
-    assert after.paths == Paths(
+    assert after.paths == PathPatterns(
         read=(*(before.paths.read or ()), "/new"), write=before.paths.write, deny=before.paths.deny
     )
     assert wider(found) == found
@@ -89,15 +89,15 @@ def test_one_item_is_put_at_the_end_of_the_list(section: str, item: str, ending:
     ],
 )
 def test_a_list_that_is_missing_is_added_and_means_what_its_absence_meant(
-    front: str, touch: Touch, after: str
+    front: str, touch: ToolAccess, after: str
 ):
     assert wider(f"---\n{front}---\nBody\n", touch) == f"---\n{after}---\nBody\n"
 
 
 def test_a_child_that_lost_its_paths_gains_nothing_but_the_one():
     for touch, paths in (
-        ("read", Paths(read=("/new",), write=())),
-        ("write", Paths(read=(), write=("/new",))),
+        ("read", PathPatterns(read=("/new",), write=())),
+        ("write", PathPatterns(read=(), write=("/new",))),
     ):
         found = wider("---\nname: x\n---\nBody\n", touch, top=False)  # pyright: ignore[reportArgumentType]  (the two are touches)
         assert parse_preset(found, "p").paths == paths
@@ -161,7 +161,7 @@ def fronts(draw: DrawFn) -> str:
 @settings(max_examples=150, deadline=None)
 @given(fronts(), st.sampled_from(["read", "write", "run"]), PATTERNS, st.booleans())
 def test_only_that_list_grows_by_only_that_item_and_nothing_is_lost(
-    front: str, touch: Touch, pattern: str, last: bool
+    front: str, touch: ToolAccess, pattern: str, last: bool
 ):
     ending = "\r\n" if "\r\n" in front else "\n"
     text = f"---{ending}{front}---{ending}The words.{ending}"
@@ -176,7 +176,7 @@ def test_only_that_list_grows_by_only_that_item_and_nothing_is_lost(
 
 
 def lists_of(agent: Agent) -> dict[str, tuple[str, ...] | None]:
-    paths, commands = agent.paths or Paths(), agent.shell_commands or ShellCommands()
+    paths, commands = agent.paths or PathPatterns(), agent.shell_commands or ShellCommands()
     return {
         "read": paths.read,
         "write": paths.write,
@@ -197,6 +197,6 @@ def grown(lists: dict[str, tuple[str, ...] | None], touch: str, pattern: str) ->
 def test_the_insertion_alone_never_touches_another_byte():
     text = "---\na:\n  b: [1]\nc: ']'\n---\n"
     with pytest.raises(BadDefinition, match=r"no place where x\.y can be added to|front matter"):
-        with_items("---\n[x]\n---\n", "x", "y", ["z"], "p")
-    found = with_items(text, "a", "b", ["z"], "p")
-    assert strict_yaml.load(split(found)[0], "p")["a"] == {"b": [1, "z"]}
+        with_list_items("---\n[x]\n---\n", "x", "y", ["z"], "p")
+    found = with_list_items(text, "a", "b", ["z"], "p")
+    assert strict_yaml.load_yaml(split_front_matter(found)[0], "p")["a"] == {"b": [1, "z"]}

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.io_results import Ran
+from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed, Refused
 from retinue.interfaces import Shell
-from retinue.sandbox.git.repository import repository
+from retinue.sandbox.git.repository import find_repository
 from retinue.sandbox.git.worktrees import Worktrees
-from retinue.sandbox.probe import Probe
-from retinue.sandbox.shell import bound
+from retinue.sandbox.probe import SandboxProbe
+from retinue.sandbox.shell import make_shell_factory
 
 ME = {
     "GIT_AUTHOR_NAME": "a",
@@ -50,19 +50,26 @@ class Ground:
         git(at or self.repo, "commit", "-q", "-m", "x")
 
     def with_level(
-        self, level: Level | None, *, trusted: bool = False, held: Callable[[Scope], Shell] | None = None
+        self,
+        level: SandboxLevel | None,
+        *,
+        trusted: bool = False,
+        held: Callable[[Scope], Shell] | None = None,
     ) -> Worktrees:
-        probe = Probe()
+        probe = SandboxProbe()
 
-        async def said() -> Level:
+        async def said() -> SandboxLevel:
             return level or await probe.level()
 
         return Worktrees(
-            self.folder, held=held or bound(probe, os.environ), level=said, trusted=lambda _: trusted
+            self.folder,
+            shell_for_scope=held or make_shell_factory(probe, os.environ),
+            find_sandbox_level=said,
+            is_trusted=lambda _: trusted,
         )
 
     async def made(self, name: str, at: Path | None = None) -> Path:
-        made = await self.trees.make(str(at or self.repo), name)
+        made = await self.trees.create(str(at or self.repo), name)
         assert made is not None
         return Path(made[0])
 
@@ -92,14 +99,14 @@ async def test_a_worktree_holds_what_was_committed_on_a_branch_of_its_own(ground
 
 
 async def test_a_folder_in_a_repository_is_the_same_folder_in_the_worktree(ground: Ground):
-    made = await ground.trees.make(str(ground.repo / "src"), "one")
+    made = await ground.trees.create(str(ground.repo / "src"), "one")
     assert made == (str(ground.folder / "one" / "src"), str(ground.repo))
     (ground.repo / "new" / "deep").mkdir(parents=True)
     assert (await ground.made("two", ground.repo / "new" / "deep")).is_dir()
 
 
 async def test_where_no_repository_is_there_is_no_worktree(ground: Ground, tmp_path: Path):
-    assert await ground.trees.make(str(tmp_path), "one") is None
+    assert await ground.trees.create(str(tmp_path), "one") is None
     assert not ground.folder.exists()
 
 
@@ -190,7 +197,7 @@ async def test_a_worktree_is_made_from_a_worktree(ground: Ground, tmp_path: Path
     git(ground.repo, "worktree", "add", "-q", "-b", "mine", str(tmp_path / "mine"))
     (tmp_path / "mine" / "b.txt").write_text("mine\n")
     ground.commit(tmp_path / "mine")
-    made = await ground.trees.make(str(tmp_path / "mine"), "one")
+    made = await ground.trees.create(str(tmp_path / "mine"), "one")
     assert made == (str(ground.folder / "one"), str(ground.repo))
     assert (ground.folder / "one" / "b.txt").read_text() == "mine\n"
     inner = await ground.made("two", ground.folder / "one")
@@ -220,7 +227,7 @@ async def test_when_git_fails_there_is_an_error_and_nothing_else(ground: Ground,
         git(ground.repo, "config", "filter.x.smudge", "false")
         git(ground.repo, "config", "filter.x.required", "true")
     with pytest.raises(Failed, match=says):
-        await ground.trees.make(str(ground.repo), "one")
+        await ground.trees.create(str(ground.repo), "one")
     if trouble == "no objects":
         (ground.repo / ".git" / "gone").rename(ground.repo / ".git" / "objects")
     assert [each for each in ground.left() if "one" in each] == []
@@ -229,10 +236,10 @@ async def test_when_git_fails_there_is_an_error_and_nothing_else(ground: Ground,
 
 async def test_whoever_is_cancelled_meanwhile_leaves_nothing(ground: Ground):
     begun = asyncio.Event()
-    real = bound(Probe(), os.environ)
+    real = make_shell_factory(SandboxProbe(), os.environ)
 
     def slow(scope: Scope) -> Shell:
-        async def run(command: str, seconds: float) -> Ran:
+        async def run(command: str, seconds: float) -> CommandResult:
             ran = await real(scope)(command, seconds)
             if "worktree add" in command:
                 begun.set()
@@ -241,7 +248,7 @@ async def test_whoever_is_cancelled_meanwhile_leaves_nothing(ground: Ground):
 
         return run
 
-    task = asyncio.create_task(ground.with_level(None, held=slow).make(str(ground.repo), "one"))
+    task = asyncio.create_task(ground.with_level(None, held=slow).create(str(ground.repo), "one"))
     await begun.wait()
     assert (ground.folder / "one" / ".git").exists()
     task.cancel()
@@ -294,13 +301,13 @@ async def test_a_filter_cannot_reach_the_worktrees_of_others(ground: Ground):
 
 async def test_git_is_run_below_the_strict_level_only_in_trusted_projects(ground: Ground):
     """Shows: S27."""
-    for level in (Level.LANDLOCK, Level.NONE):
+    for level in (SandboxLevel.LANDLOCK, SandboxLevel.NONE):
         with pytest.raises(
             Refused, match=f"git is not run in {ground.repo}: .*`retinue trust {ground.repo}`"
         ):
-            await ground.with_level(level).make(str(ground.repo), "one")
+            await ground.with_level(level).create(str(ground.repo), "one")
         assert ground.left() == []
-    made = await ground.with_level(Level.LANDLOCK, trusted=True).make(str(ground.repo), "one")
+    made = await ground.with_level(SandboxLevel.LANDLOCK, trusted=True).create(str(ground.repo), "one")
     assert made is not None
 
 
@@ -319,11 +326,11 @@ async def test_a_folder_does_not_say_whose_repository_it_is(ground: Ground, tmp_
     ):
         (liar / ".git").write_text(says)
         with pytest.raises(Failed, match="does not know this folder"):
-            await ground.trees.make(str(liar), "one")
+            await ground.trees.create(str(liar), "one")
     (liar / ".git").unlink()
     (liar / ".git").symlink_to(ground.repo / ".git")
     with pytest.raises(Failed, match="is a link, which is not followed"):
-        await ground.trees.make(str(liar), "one")
+        await ground.trees.create(str(liar), "one")
     assert not ground.folder.exists()
 
 
@@ -338,7 +345,7 @@ async def test_links_in_gits_own_folder_lead_nowhere(ground: Ground, tmp_path: P
     place.symlink_to(outside / "refs" if name == "refs" else outside)
     before = sorted(outside.rglob("*"))
     with pytest.raises(Failed):
-        await ground.trees.make(str(ground.repo), "one")
+        await ground.trees.create(str(ground.repo), "one")
     assert sorted(outside.rglob("*")) == before
     assert list(ground.folder.iterdir()) == []
 
@@ -351,7 +358,7 @@ async def test_a_link_in_the_commit_does_not_lead_the_workspace_away(ground: Gro
     (ground.repo / "lib").unlink()
     (ground.repo / "lib" / "deep").mkdir(parents=True)
     with pytest.raises(Failed, match="is a link there"):
-        await ground.trees.make(str(ground.repo / "lib" / "deep"), "one")
+        await ground.trees.create(str(ground.repo / "lib" / "deep"), "one")
     assert list(outside.iterdir()) == []
     assert ground.left() == []
 
@@ -360,7 +367,7 @@ def test_the_repository_around_a_submodule_is_not_taken_for_it(ground: Ground):
     (ground.repo / "sub").mkdir()
     (ground.repo / "sub" / ".git").write_text("gitdir: ../.git/modules/sub\n")
     with pytest.raises(Failed, match="a submodule"):
-        repository(str(ground.repo / "sub"))
+        find_repository(str(ground.repo / "sub"))
 
 
 async def test_what_an_agent_wrote_into_the_worktrees_pointer_is_not_believed(ground: Ground, tmp_path: Path):

@@ -10,29 +10,29 @@ import pytest
 from commands import begun
 
 from retinue.domain.session import NewSession
-from retinue.domain.transcript import Called, Said
+from retinue.domain.transcript import Message, ToolCall
 from retinue.domain.workspace import Workspace
-from retinue.errors import Held
+from retinue.errors import SessionLocked
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from retinue.domain.transcript import Called, Returned, Said
+from retinue.domain.transcript import ToolCall, ToolResult, Message
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 async def main(root, ref, seed):
-    store = FileStore(Path(root), fixed_chance(seed=int(seed)))
+    store = FileStore(Path(root), fixed_clock(seed=int(seed)))
     async with store.open(await store.find(ref)) as talk:
         print("open", flush=True)
         for turn in range(100_000):
             reply, call = f"a{seed}-{turn}", f"c{seed}-{turn}"
             body = "words <!-- user -->\\n" * (turn * 37 % 400)
-            await talk.append(Said(id=reply, by="agent", text=body, calls=1), Called(id=call, tool="t", args="{}"))
+            await talk.append(Message(id=reply, by="agent", text=body, calls=1), ToolCall(id=call, tool="t", args="{}"))
             print(reply, call, flush=True)
-            await talk.append(Returned(of=call, text=body))
+            await talk.append(ToolResult(of=call, text=body))
             print("r" + call, flush=True)
             if turn % 3 == 0:
                 await talk.rest()
@@ -46,10 +46,10 @@ from pathlib import Path
 from retinue.domain.workspace import Workspace
 from retinue.domain.session import NewSession
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 async def main(root, seed):
-    store = FileStore(Path(root), fixed_chance(seed=int(seed)))
+    store = FileStore(Path(root), fixed_clock(seed=int(seed)))
     print("open", flush=True)
     while True:
         await store.create(NewSession(agent="x", preset="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/")))
@@ -61,13 +61,15 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
 
 def new() -> NewSession:
-    return NewSession(agent="general", preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
+    return NewSession(
+        agent="general", preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/")
+    )
 
 
 async def started(program: str, *arguments: str) -> asyncio.subprocess.Process:
@@ -95,14 +97,14 @@ async def test_no_acknowledged_entry_is_lost_however_the_writer_dies(store: File
     for seed in range(1, 7):
         process = await started(WRITER, str(store.root), session.id, str(seed))
         acknowledged += await killed(process, lines=4, then=chance.uniform(0, 0.13))
-        entries, _ = await store.entries(session)
-        there = [each.id if isinstance(each, Called | Said) else f"r{each.id}" for each in entries]
+        entries, _ = await store.read_entries(session)
+        there = [each.id if isinstance(each, ToolCall | Message) else f"r{each.id}" for each in entries]
         assert len(set(there)) == len(there)
         assert [each for each in there if each in set(acknowledged)] == acknowledged
         async with store.open(session) as conversation:
             assert conversation.entries == entries
-            calls = sum(isinstance(each, Called) for each in entries)
-            assert sum(each.calls for each in entries if isinstance(each, Said)) == calls
+            calls = sum(isinstance(each, ToolCall) for each in entries)
+            assert sum(each.calls for each in entries if isinstance(each, Message)) == calls
     assert len(acknowledged) > 20
 
 
@@ -110,12 +112,12 @@ async def test_a_dead_owner_frees_the_session_at_once_and_a_living_one_is_named(
     """Shows: P19, P20."""
     session = await store.create(new())
     process = await started(WRITER, str(store.root), session.id, "1")
-    with pytest.raises(Held, match=f"open in PID {process.pid} on host "):
+    with pytest.raises(SessionLocked, match=f"open in PID {process.pid} on host "):
         async with store.open(session):
             pass
     await killed(process)
     async with store.open(session) as conversation:
-        await conversation.append(Said(id="mine", by="user", text="mine now"))
+        await conversation.append(Message(id="mine", by="user", text="mine now"))
 
 
 async def test_a_killed_maker_leaves_no_half_session(store: FileStore):

@@ -11,17 +11,17 @@ import asyncio, json, resource, signal, sys
 from pathlib import Path
 from retinue.domain.transcript import Notice
 from retinue.domain.workspace import Workspace
-from retinue.errors import NoRoom
+from retinue.errors import DiskError
 from retinue.domain.session import NewSession
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 async def main(root):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    store = FileStore(Path(root), fixed_chance())
+    store = FileStore(Path(root), fixed_clock())
     session = await store.create(NewSession(agent="x", preset="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/")))
     file = Path(session.path) / "session.md"
     told, refused, sizes, error = [], [], [], ""
@@ -32,7 +32,7 @@ async def main(root):
             try:
                 await talk.append(Notice(id=f"n{number}", kind="x", text="y" * 300), Notice(id=f"m{number}", kind="x", text="z"))
                 told += [f"n{number}", f"m{number}"]
-            except NoRoom as caught:
+            except DiskError as caught:
                 error = str(caught)
                 refused.append(number)
                 sizes.append(file.stat().st_size - before)

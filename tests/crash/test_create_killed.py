@@ -11,7 +11,7 @@ from commands import ran
 from retinue.domain.session import NewSession
 from retinue.domain.workspace import Workspace
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 STEPS = ("open", "os.mkdir", "os.rename", "os.symlink", "os.link", "os.remove", "os.rmdir", "shutil.rmtree")
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from retinue.domain.workspace import Workspace
 from retinue.domain.session import NewSession
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 root, what, parent = sys.argv[1:]
 left = 0
@@ -35,7 +35,7 @@ def step(event, args):
 
 async def make(seed):
     global left
-    store = FileStore(Path(root), fixed_chance(seed=seed))
+    store = FileStore(Path(root), fixed_clock(seed=seed))
     above = await store.find(parent)
     left = seed
     if what == "branch":
@@ -61,13 +61,13 @@ for seed in range(1, 200):
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_chance())
+    found = FileStore(tmp_path / "sessions", fixed_clock())
     yield found
     found.close()
 
 
 def new(agent: str) -> NewSession:
-    return NewSession(agent=agent, preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
+    return NewSession(agent=agent, preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
 
 
 def hidden(root: Path) -> list[Path]:

@@ -11,7 +11,7 @@ INSIDE = """
 import asyncio, errno, json, os, subprocess, sys
 from pathlib import Path
 import retinue
-from retinue.config.load import load
+from retinue.config.load_config import load_config
 
 home, disk, script = sys.argv[1:]
 filler = Path(disk) / "filler"
@@ -33,7 +33,7 @@ async def mail() -> str:
 async def main():
     env = {"RETINUE_HOME": home, "RETINUE_CONFIG": home + "-config", "RETINUE_MODEL": "scripted:" + script}
     notes = []
-    async with retinue.open(config=load(env), tools=[mail], approvals="auto") as app:
+    async with retinue.open(config=load_config(env), tools=[mail], approvals="auto") as app:
         with app.listen(lambda event: notes.append(event.data.get("note"))):
             run = await app.start("Send it.", workspace="/")
             while not any(note and "waits for room" in note for note in notes):

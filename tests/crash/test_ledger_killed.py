@@ -18,19 +18,19 @@ WRITER = """
     from datetime import UTC, datetime
     from pathlib import Path
     from retinue.domain.event import Event
-    from retinue.domain.run import Ask, Run
+    from retinue.domain.run import RunRequest, Run
     from retinue.ledger.ledger import SqliteLedger
 
     AT = datetime(2026, 1, 1, tzinfo=UTC)
 
     async def lane(ledger, name):
         for number in itertools.count():
-            run = Run(id=f"{name}/{number}", ask=Ask(key=f"{name}/{number}", agent="main", task=None),
-                      session_id="s", slug="s", key="s/main", agent="main", path="", text="x" * 2000, created_at=AT)
+            run = Run(id=f"{name}/{number}", request=RunRequest(key=f"{name}/{number}", agent="main", task=None),
+                      session_id="s", slug="s", session_key="s/main", agent="main", transcript_path="", text="x" * 2000, created_at=AT)
             def step(tx):
                 tx.add_run(run)
                 tx.emit(Event(kind="run.queued", at=AT, session="s", run=run.id))
-            await ledger.do(step)
+            await ledger.write(step)
             sys.stdout.write(run.id + "\\n")
             sys.stdout.flush()
 
@@ -64,8 +64,8 @@ async def test_everything_acknowledged_survives_repeated_kills_and_no_step_is_ha
     for life in ("first", "second", "third"):
         acknowledged |= killed(path, life, chance.uniform(0, 0.05))
     ledger = SqliteLedger(path)
-    runs = await ledger.look(lambda tx: tx.runs())
-    events = await ledger.look(lambda tx: tx.events(limit=1_000_000))
+    runs = await ledger.read(lambda tx: tx.find_runs())
+    events = await ledger.read(lambda tx: tx.find_events(limit=1_000_000))
     await ledger.close()
     assert len(acknowledged) >= 3
     assert acknowledged <= {run.id for run in runs}

@@ -7,30 +7,30 @@ from pathlib import Path
 
 from commands import begun
 
-from retinue.agents.trust import Trust
+from retinue.agents.trust import TrustStore
 from retinue.domain.session import NewSession
 from retinue.domain.workspace import Workspace
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.fixed_clock import fixed_clock
 
 WRITERS, CHANGES = 6, 30
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from retinue.worker.clock import system_chance
+from retinue.worker.clock import system_clock
 from retinue.sessions.store import FileStore
-from retinue.agents.trust import Trust, look
+from retinue.agents.trust import TrustStore, scan_project
 
 async def main(root, slug, trust, mine, changes):
-    chance = system_chance()
+    chance = system_clock()
     store = FileStore(Path(root), chance)
     for number in range(int(changes)):
         session = await store.find(slug)
         await store.change(session, name=f"{mine} {number}")
         place = Path(trust).parent / f"project-{mine}-{number}"
         (place / ".retinue/agents").mkdir(parents=True)
-        Trust(Path(trust)).add(look(str(place)), token=chance.uuid())
+        TrustStore(Path(trust)).add(scan_project(str(place)), token=chance.uuid())
     store.close()
 
 asyncio.run(main(*sys.argv[1:]))
@@ -39,9 +39,9 @@ asyncio.run(main(*sys.argv[1:]))
 
 async def test_every_reader_finds_a_whole_file_while_many_write(tmp_path: Path):
     """Shows: P05."""
-    store = FileStore(tmp_path / "sessions", fixed_chance())
+    store = FileStore(tmp_path / "sessions", fixed_clock())
     new = NewSession(
-        agent="x", preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root=str(tmp_path))
+        agent="x", preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root=str(tmp_path))
     )
     session = await store.create(new)
     trust = tmp_path / "trust.json"
@@ -63,6 +63,6 @@ async def test_every_reader_finds_a_whole_file_while_many_write(tmp_path: Path):
         (0, b"")
     ] * WRITERS
     assert len(names) > WRITERS
-    assert len(Trust(trust).listed()) == WRITERS * CHANGES
+    assert len(TrustStore(trust).list_states()) == WRITERS * CHANGES
     assert (await store.find(session.slug)).name in {f"{each} {CHANGES - 1}" for each in range(WRITERS)}
     store.close()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from commands import RETINUE, begun
 
-from retinue.testing.fake_model_server import Captured, ModelServer
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 PATIENCE = 45.0
 TOOLS = '''
@@ -54,7 +54,7 @@ class Machine:
         out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
         return process.returncode or 0, json.loads(out or b"null"), err.decode()
 
-    def serves(self, server: ModelServer) -> None:
+    def serves(self, server: FakeModelServer) -> None:
         self.env |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-test", "RETINUE_MODEL": "openai:m"}
 
     @property
@@ -80,9 +80,9 @@ def machine(isolated_env: dict[str, str], tmp_path: Path) -> Machine:
     return Machine(isolated_env, folder)
 
 
-def by_history(*answers: Answer) -> Callable[[Captured], Answer]:
+def by_history(*answers: FakeResponse) -> Callable[[CapturedRequest], FakeResponse]:
     """The answer that fits what the conversation holds already: whoever asks the same hears the same."""
-    return lambda asked: answers[asked.turns]
+    return lambda asked: answers[asked.reply_count]
 
 
 async def resumed(machine: Machine) -> Any:
@@ -99,16 +99,16 @@ async def resumed(machine: Machine) -> Any:
 
 async def test_killed_while_the_model_speaks_only_that_turn_is_asked_again(machine: Machine):
     """Shows: P03, A049."""
-    slow = reply("Here it is, at length.", pace=0.2, piece=2)
-    first: list[Captured] = []
+    slow = text_reply("Here it is, at length.", pace=0.2, piece=2)
+    first: list[CapturedRequest] = []
 
-    def script(asked: Captured) -> Answer:
-        if asked.turns == 0:
-            return calls(("ls", {}), text="I look first.")
+    def script(asked: CapturedRequest) -> FakeResponse:
+        if asked.reply_count == 0:
+            return tool_call_reply(("ls", {}), text="I look first.")
         first.append(asked)
-        return slow if len(first) == 1 else reply("Here it is.")
+        return slow if len(first) == 1 else text_reply("Here it is.")
 
-    async with ModelServer(script) as server:
+    async with FakeModelServer(script) as server:
         machine.serves(server)
         process = await machine.started("run", "Find it")
         await machine.killed(process, lambda: len(server.requests) == 2)
@@ -116,7 +116,7 @@ async def test_killed_while_the_model_speaks_only_that_turn_is_asked_again(machi
         assert "result of=" in machine.transcript
         run = await resumed(machine)
         assert (run["text"], run["turns"], run["tool_calls"]) == ("Here it is.", 2, 1)
-        assert [request.turns for request in server.requests] == [0, 1, 1]
+        assert [request.reply_count for request in server.requests] == [0, 1, 1]
         assert server.requests[1].messages == server.requests[2].messages
 
 
@@ -126,7 +126,9 @@ async def test_killed_during_a_tool_the_call_is_repeated_only_where_that_is_harm
 ):
     machine.has_tool(effect)
     (machine.folder / "hold").touch()
-    async with ModelServer(by_history(calls(("act", {}), text="I act."), reply("Done."))) as server:
+    async with FakeModelServer(
+        by_history(tool_call_reply(("act", {}), text="I act."), text_reply("Done."))
+    ) as server:
         machine.serves(server)
         process = await machine.started("run", "Act")
         marked = machine.folder / "marks.txt"
@@ -136,27 +138,27 @@ async def test_killed_during_a_tool_the_call_is_repeated_only_where_that_is_harm
         assert (run["text"], run["turns"], run["tool_calls"]) == ("Done.", 2, 1)
         assert marked.read_text().count("acted") == marks
         assert ("Outcome unknown" in machine.transcript) == (effect == "once")
-        assert [request.turns for request in server.requests] == [0, 1]
+        assert [request.reply_count for request in server.requests] == [0, 1]
 
 
 async def test_killed_right_after_a_reply_was_saved_nothing_is_asked_again(machine: Machine):
     machine.has_tool("read")
     (machine.folder / "hold").touch()
-    answers = by_history(calls(("act", {}), ("act", {}), text="Both at once."), reply("Done."))
-    async with ModelServer(answers) as server:
+    answers = by_history(tool_call_reply(("act", {}), ("act", {}), text="Both at once."), text_reply("Done."))
+    async with FakeModelServer(answers) as server:
         machine.serves(server)
         process = await machine.started("run", "Act")
         await machine.killed(process, lambda: "Both at once." in machine.transcript)
         (machine.folder / "hold").unlink()
         run = await resumed(machine)
         assert (run["text"], run["turns"], run["tool_calls"]) == ("Done.", 2, 2)
-        assert [request.turns for request in server.requests] == [0, 1]
+        assert [request.reply_count for request in server.requests] == [0, 1]
         assert machine.transcript.count("result of=") == 2
 
 
 async def test_killed_at_the_last_word_the_word_is_the_answer(machine: Machine):
     """Killed between the reply in the file and the end in the ledger, or just after it: either way it was answered."""
-    async with ModelServer([reply("The very last word."), reply("A second one.")]) as server:
+    async with FakeModelServer([text_reply("The very last word."), text_reply("A second one.")]) as server:
         machine.serves(server)
         process = await machine.started("run", "Speak")
         await machine.killed(process, lambda: "The very last word." in machine.transcript)
@@ -168,7 +170,7 @@ async def test_killed_at_the_last_word_the_word_is_the_answer(machine: Machine):
 
 async def test_killed_before_the_first_word_the_task_is_not_lost(machine: Machine):
     """Shows: A039."""
-    async with ModelServer([reply("late", delay=60), reply("In time.")]) as server:
+    async with FakeModelServer([text_reply("late", delay=60), text_reply("In time.")]) as server:
         machine.serves(server)
         process = await machine.started("run", "Do not forget me")
         await machine.killed(process, lambda: len(server.requests) == 1)
@@ -180,8 +182,8 @@ async def test_killed_before_the_first_word_the_task_is_not_lost(machine: Machin
 
 async def test_killed_anywhere_the_session_goes_on_and_no_answer_is_asked_for_twice(machine: Machine):
     """The moment is chosen by what the server has seen; between two requests anything may be going on."""
-    turns = [calls(("ls", {}), text=f"Step {n}.") for n in range(4)]
-    async with ModelServer(by_history(*turns, reply("Arrived."))) as server:
+    turns = [tool_call_reply(("ls", {}), text=f"Step {n}.") for n in range(4)]
+    async with FakeModelServer(by_history(*turns, text_reply("Arrived."))) as server:
         machine.serves(server)
 
         def after(count: int) -> Callable[[], bool]:
@@ -195,7 +197,7 @@ async def test_killed_anywhere_the_session_goes_on_and_no_answer_is_asked_for_tw
         await machine("runs", "resume", "--json")
         history = (await machine("runs", "history", "--json"))[1]
         assert [(run["status"], run["text"], run["turns"]) for run in history] == [("done", "Arrived.", 5)]
-        asked = [request.turns for request in server.requests]
+        asked = [request.reply_count for request in server.requests]
         assert asked == sorted(asked)
         # A turn is asked a second time only if its reply was on its way at one of the two kills.
         assert len(asked) <= len(set(asked)) + 2
@@ -206,16 +208,16 @@ async def test_a_slot_is_counted_across_processes_and_freed_by_a_death(machine: 
     (Path(machine.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps({"limits": {"max_live": 1}}))
     open_now: list[int] = [0, 0]
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if "Hold" in str(asked.messages):
-            return reply("never", delay=60)
+            return text_reply("never", delay=60)
         open_now[0] += 1
         open_now[1] = max(open_now)
         await asyncio.sleep(0.1)
         open_now[0] -= 1
-        return reply("Mine.")
+        return text_reply("Mine.")
 
-    async with ModelServer(script) as server:
+    async with FakeModelServer(script) as server:
         machine.serves(server)
         holder = await machine.started("run", "Hold the only slot")
         async with asyncio.timeout(PATIENCE):
@@ -241,8 +243,8 @@ async def test_a_conversation_whose_run_was_killed_is_not_cleared_away_before_th
 ):
     """Without its file the run would begin anew, and do again what it has done."""
     machine.has_tool("once")
-    script = by_history(calls(("act", {}), text="I act."), reply("Done.", delay=1.5))
-    async with ModelServer(script) as server:
+    script = by_history(tool_call_reply(("act", {}), text="I act."), text_reply("Done.", delay=1.5))
+    async with FakeModelServer(script) as server:
         machine.serves(server)
         process = await machine.started("run", "Act")
         await machine.killed(process, lambda: len(server.requests) == 2)
@@ -259,7 +261,7 @@ async def test_a_conversation_whose_run_was_killed_is_not_cleared_away_before_th
 
 
 async def test_a_killed_run_that_is_given_up_lets_its_conversation_go(machine: Machine):
-    async with ModelServer([reply("One.", delay=600)]) as server:
+    async with FakeModelServer([text_reply("One.", delay=600)]) as server:
         machine.serves(server)
         process = await machine.started("run", "Act")
         await machine.killed(process, lambda: len(server.requests) == 1)
@@ -276,13 +278,13 @@ async def test_what_a_killed_command_was_to_forget_is_forgotten_at_the_next_star
     (places / "retinue-forget-mine" / "diary.txt").touch()
     machine.env["TMPDIR"] = str(places)
 
-    def script(asked: Captured) -> Answer:
-        return reply("Hello.") if "Again" in str(asked.messages) else reply("Never.", delay=600)
+    def script(asked: CapturedRequest) -> FakeResponse:
+        return text_reply("Hello.") if "Again" in str(asked.messages) else text_reply("Never.", delay=600)
 
     def homes() -> list[Path]:
         return [path for path in places.iterdir() if (path / "ledger.db").exists()]
 
-    async with ModelServer(script) as server:
+    async with FakeModelServer(script) as server:
         machine.serves(server)
         dead = await machine.started("run", "--forget", "My secret")
         await machine.killed(dead, lambda: len(server.requests) == 1)
@@ -301,8 +303,8 @@ async def test_what_a_killed_command_was_to_forget_is_forgotten_at_the_next_star
 
 
 async def test_a_run_in_a_home_that_was_moved_goes_on_and_tells_where_its_conversation_is(machine: Machine):
-    script = by_history(calls(("ls", {}), text="I look."), reply("Done.", delay=1))
-    async with ModelServer(script) as server:
+    script = by_history(tool_call_reply(("ls", {}), text="I look."), text_reply("Done.", delay=1))
+    async with FakeModelServer(script) as server:
         machine.serves(server)
         process = await machine.started("run", "Look")
         await machine.killed(process, lambda: len(server.requests) == 2)

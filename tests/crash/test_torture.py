@@ -14,15 +14,22 @@ from typing import Any
 import pytest
 
 from retinue.domain.run import Run, Status
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 from retinue.ledger.ledger import SqliteLedger
-from retinue.testing.fake_model_server import ModelServer
-from retinue.torture.counted_tools import FILE
-from retinue.torture.environment import Ground
-from retinue.torture.fake_model import Asked, Model
-from retinue.torture.invariants import Law, Tally, judged
-from retinue.torture.scenario import task
-from retinue.torture.syscall_faults import CALLS, FAULTS, Point, chosen, points, twice
+from retinue.testing.fake_model_server import FakeModelServer
+from retinue.torture.counted_tools import EFFECTS_FILE
+from retinue.torture.environment import TortureEnvironment
+from retinue.torture.fake_model import FakeModel, ModelRequest
+from retinue.torture.invariants import Invariant, InvariantReport, check_invariants
+from retinue.torture.scenario import task_text
+from retinue.torture.syscall_faults import (
+    FAULTS,
+    SYSCALLS,
+    FaultPoint,
+    add_second_kills,
+    fault_points,
+    sample_points,
+)
 
 
 async def tortured(env: dict[str, str], *words: str) -> tuple[int, Any, str]:
@@ -66,15 +73,15 @@ async def test_without_strace_it_says_so_and_goes_on(isolated_env: dict[str, str
 class Home:
     """A home in which a tree came to its end in peace, to be spoilt."""
 
-    ground: Ground
-    asked: list[Asked]
+    ground: TortureEnvironment
+    asked: list[ModelRequest]
 
-    async def judged(self) -> Tally:
-        return await judged(self.ground, self.asked, faults=0)
+    async def judged(self) -> InvariantReport:
+        return await check_invariants(self.ground, self.asked, faults=0)
 
     @property
     def effects(self) -> Path:
-        return self.ground.work / FILE
+        return self.ground.work_dir / EFFECTS_FILE
 
     def file(self, agent: str, name: str = "session.md") -> Path:
         """Of a child; of the agent at the top when nobody is named."""
@@ -82,32 +89,32 @@ class Home:
         (found,) = self.ground.home.glob(f"sessions/*/branches/main/{below}{name}")
         return found
 
-    async def changed(self, step: Callable[[Tx], None]) -> None:
+    async def changed(self, step: Callable[[Transaction], None]) -> None:
         ledger = SqliteLedger(self.ground.home / "ledger.db")
-        await ledger.do(step)
+        await ledger.write(step)
         await ledger.close()
 
 
 @pytest.fixture(scope="module")
 async def done(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    model = Model(1, slowest=0)
-    async with ModelServer(model) as server:
-        ground = Ground(tmp_path_factory.mktemp("done"), server.url)
-        code = await ground.ended("run", "--agent", "lead", "--json", task("chain/lead"))
-        assert code == 0, (ground.said / "000.err").read_text()
-    return Home(ground, model.asked)
+    model = FakeModel(1, max_delay_s=0)
+    async with FakeModelServer(model) as server:
+        ground = TortureEnvironment(tmp_path_factory.mktemp("done"), server.url)
+        code = await ground.run_command("run", "--agent", "lead", "--json", task_text("chain/lead"))
+        assert code == 0, (ground.output_dir / "000.err").read_text()
+    return Home(ground, model.requests)
 
 
 @pytest.fixture
 def home(done: Home, tmp_path: Path) -> Home:
     root = tmp_path / "ground"
     shutil.copytree(done.ground.root, root, symlinks=True)
-    return Home(Ground(root, done.ground.url), list(done.asked))
+    return Home(TortureEnvironment(root, done.ground.url), list(done.asked))
 
 
 async def test_a_tree_that_nothing_happened_to_breaks_no_law(home: Home):
     tally = await home.judged()
-    assert tally.breaches == {}
+    assert tally.violations == {}
     assert not any(tally.counts.values())
 
 
@@ -132,11 +139,11 @@ async def words_gone(home: Home) -> None:
 
 async def another_past(home: Home) -> None:
     last = home.asked[-1]
-    home.asked[-1] = replace(last, messages=("other", *last.messages[1:]))
+    home.asked[-1] = replace(last, message_digests=("other", *last.message_digests[1:]))
 
 
 async def asked_again(home: Home) -> None:
-    home.asked.append(replace(home.asked[0], time=2))
+    home.asked.append(replace(home.asked[0], attempt=2))
 
 
 async def announcement_gone(home: Home) -> None:
@@ -147,27 +154,27 @@ async def announcement_gone(home: Home) -> None:
 
 
 async def result_never_taken(home: Home) -> None:
-    def step(tx: Tx) -> None:
-        first = tx.deliveries()[0]
-        tx.set_delivery(replace(first, state=first.state.PENDING, taken_by=""))
+    def step(tx: Transaction) -> None:
+        first = tx.find_deliveries()[0]
+        tx.update_delivery(replace(first, state=first.state.PENDING, taken_by=""))
 
     await home.changed(step)
 
 
 async def child_twice(home: Home) -> None:
-    def step(tx: Tx) -> None:
-        run = next(run for run in tx.runs() if run.agent == "four")
-        tx.add_run(replace(run, id="01ZZZZZZZZZZZZZZZZZZZZZZZZ", ask=replace(run.ask, key="other")))
+    def step(tx: Transaction) -> None:
+        run = next(run for run in tx.find_runs() if run.agent == "four")
+        tx.add_run(replace(run, id="01ZZZZZZZZZZZZZZZZZZZZZZZZ", request=replace(run.request, key="other")))
 
     await home.changed(step)
 
 
 async def run_going_on(home: Home) -> None:
-    def step(tx: Tx) -> None:
+    def step(tx: Transaction) -> None:
         def going_on(run: Run) -> Run:
-            return replace(run, status=Status.RUNNING, owner="nobody", ended_at=None)
+            return replace(run, status=Status.RUNNING, owner_id="nobody", ended_at=None)
 
-        tx.set_run(going_on(next(run for run in tx.runs() if run.agent == "one")))
+        tx.update_run(going_on(next(run for run in tx.find_runs() if run.agent == "one")))
 
     await home.changed(step)
 
@@ -188,50 +195,52 @@ async def folder_half(home: Home) -> None:
 
 
 async def defect_told(home: Home) -> None:
-    (home.ground.said / "001.err").write_text("Traceback (most recent call last):\n")
+    (home.ground.output_dir / "001.err").write_text("Traceback (most recent call last):\n")
 
 
-SPOILT: list[tuple[Callable[[Home], Awaitable[None]], Law]] = [
-    (effect_twice, Law.REPEATED),
-    (effect_missing, Law.UNTRUE),
-    (effect_of_nobody, Law.UNTRUE),
-    (words_gone, Law.LOST),
-    (reply_gone, Law.LOST),
-    (another_past, Law.LOST),
-    (asked_again, Law.AGAIN),
-    (announcement_gone, Law.TOLD),
-    (result_never_taken, Law.TOLD),
-    (child_twice, Law.TWICE),
-    (run_going_on, Law.LIVE),
-    (file_garbled, Law.UNREADABLE),
-    (folder_half, Law.HALF),
-    (defect_told, Law.DEFECT),
+SPOILT: list[tuple[Callable[[Home], Awaitable[None]], Invariant]] = [
+    (effect_twice, Invariant.EFFECTS_REPEATED),
+    (effect_missing, Invariant.EFFECTS_MISREPORTED),
+    (effect_of_nobody, Invariant.EFFECTS_MISREPORTED),
+    (words_gone, Invariant.ENTRIES_LOST),
+    (reply_gone, Invariant.ENTRIES_LOST),
+    (another_past, Invariant.ENTRIES_LOST),
+    (asked_again, Invariant.TURNS_REPEATED),
+    (announcement_gone, Invariant.ANNOUNCEMENTS_WRONG),
+    (result_never_taken, Invariant.ANNOUNCEMENTS_WRONG),
+    (child_twice, Invariant.CHILDREN_DUPLICATED),
+    (run_going_on, Invariant.RUNS_NOT_TERMINAL),
+    (file_garbled, Invariant.SESSIONS_UNREADABLE),
+    (folder_half, Invariant.FOLDERS_INCOMPLETE),
+    (defect_told, Invariant.COMMAND_DEFECTS),
 ]
 
 
 @pytest.mark.parametrize(("spoil", "law"), SPOILT, ids=[spoil.__name__ for spoil, _ in SPOILT])
-async def test_every_law_notices_its_breach(home: Home, spoil: Callable[[Home], Awaitable[None]], law: Law):
+async def test_every_law_notices_its_breach(
+    home: Home, spoil: Callable[[Home], Awaitable[None]], law: Invariant
+):
     await spoil(home)
-    assert law in (await home.judged()).breaches
+    assert law in (await home.judged()).violations
 
 
 def test_every_law_is_tried():
-    assert {law for _, law in SPOILT} == set(Law)
+    assert {law for _, law in SPOILT} == set(Invariant)
 
 
 def test_points_are_taken_from_every_kind_of_call_and_every_fault():
     used = {"write": [5, 6, 9], "fsync": list(range(1, 100)), "rename": [2]}
-    every = points({"write": [3, 5, 6, 9], "fsync": used["fsync"], "mkdir": [1]}, used)
+    every = fault_points({"write": [3, 5, 6, 9], "fsync": used["fsync"], "mkdir": [1]}, used)
     assert len(every) == len(FAULTS) * (4 + 99 + 1 + 1)
-    assert Point(fault="EIO", call="write", number=3, fresh=True) in every
-    assert Point(fault="EIO", call="write", number=5, fresh=False) in every
-    some = chosen(every, 6, random.Random(1))
+    assert FaultPoint(fault="EIO", syscall="write", number=3, fresh_home=True) in every
+    assert FaultPoint(fault="EIO", syscall="write", number=5, fresh_home=False) in every
+    some = sample_points(every, 6, random.Random(1))
     for fault in FAULTS:
-        mine = [point.call for point in some if point.fault == fault]
+        mine = [point.syscall for point in some if point.fault == fault]
         assert len(mine) == 6
         assert set(mine) == {"write", "fsync", "rename", "mkdir"}
-    assert {point.call for point in every} <= set(CALLS)
-    doubled = twice(every, used, random.Random(1))
-    assert {point.fault for point in doubled if point.again} == {"SIGKILL"}
-    assert all(point.again in used[point.call] for point in doubled if point.again)
-    assert chosen(every, None, random.Random(1)) == every
+    assert {point.syscall for point in every} <= set(SYSCALLS)
+    doubled = add_second_kills(every, used, random.Random(1))
+    assert {point.fault for point in doubled if point.second_number} == {"SIGKILL"}
+    assert all(point.second_number in used[point.syscall] for point in doubled if point.second_number)
+    assert sample_points(every, None, random.Random(1)) == every

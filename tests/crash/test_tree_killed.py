@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from commands import RETINUE, begun
 
-from retinue.testing.fake_model_server import Captured, ModelServer
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 PATIENCE = 60.0
 DYING = """
@@ -97,14 +97,22 @@ WAITS = ("PersistentAgent", {"preset": "general", "description": "dig", "prompt"
 WORKERS = [("sessions_spawn", {"task": f"Look {name}.", "label": name}) for name in "ab"]
 
 
-def script(asked: Captured) -> Answer:
+def script(asked: CapturedRequest) -> FakeResponse:
     """Whoever asks the same hears the same: the asker starts three, and two of them take their time."""
     words = str(asked.messages)
     if "Begin all." in words:
-        return calls(WAITS, *WORKERS, text="I hand on.") if asked.turns == 0 else reply("So it is.")
+        return (
+            tool_call_reply(WAITS, *WORKERS, text="I hand on.")
+            if asked.reply_count == 0
+            else text_reply("So it is.")
+        )
     if "Dig deep." in words:
-        return calls(("ls", {}), text="I dig.") if asked.turns == 0 else reply("Dug up.", delay=0.4)
-    return reply("Found it.", delay=0.9 if "Look b." in words else 0)
+        return (
+            tool_call_reply(("ls", {}), text="I dig.")
+            if asked.reply_count == 0
+            else text_reply("Dug up.", delay=0.4)
+        )
+    return text_reply("Found it.", delay=0.9 if "Look b." in words else 0)
 
 
 async def went_on(machine: Machine) -> None:
@@ -142,14 +150,14 @@ async def test_killed_with_a_tree_at_work_each_result_comes_once(machine: Machin
     """Shows: P21, C11, L012."""
     alive = True
 
-    def held(asked: Captured) -> Answer:
+    def held(asked: CapturedRequest) -> FakeResponse:
         """Until the kill, whoever the moment needs at work takes its time."""
         words, answer = str(asked.messages), script(asked)
-        digs = "Dig deep." in words and "Begin all." not in words and asked.turns > 0
+        digs = "Dig deep." in words and "Begin all." not in words and asked.reply_count > 0
         slow = "Look b." in words if moment in ASIDE else digs
         return replace(answer, delay=LONG) if alive and slow and "Begin all." not in words else answer
 
-    async with ModelServer(held) as server:
+    async with FakeModelServer(held) as server:
         machine.env |= {
             "OPENAI_BASE_URL": server.url,
             "OPENAI_API_KEY": "sk-test",
@@ -163,7 +171,7 @@ async def test_killed_with_a_tree_at_work_each_result_comes_once(machine: Machin
 
 async def test_killed_between_taking_a_result_and_writing_it_down_it_is_taken_again(machine: Machine):
     """Shows: P01, P12."""
-    async with ModelServer(script) as server:
+    async with FakeModelServer(script) as server:
         machine.env |= {
             "OPENAI_BASE_URL": server.url,
             "OPENAI_API_KEY": "sk-test",
@@ -179,7 +187,7 @@ async def test_killed_between_taking_a_result_and_writing_it_down_it_is_taken_ag
 @pytest.mark.parametrize("seed", range(3))
 async def test_killed_again_and_again_at_any_moment_each_result_comes_once(machine: Machine, seed: int):
     chance = random.Random(seed)
-    async with ModelServer(script) as server:
+    async with FakeModelServer(script) as server:
         machine.env |= {
             "OPENAI_BASE_URL": server.url,
             "OPENAI_API_KEY": "sk-test",

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from commands import Started
 
-from retinue.sandbox.git.worktrees import SECONDS, Worktrees
-from retinue.sandbox.probe import Probe
-from retinue.sandbox.shell import bound
+from retinue.sandbox.git.worktrees import GIT_TIMEOUT_S, Worktrees
+from retinue.sandbox.probe import SandboxProbe
+from retinue.sandbox.shell import make_shell_factory
 
 STEPS = ("os.mkdir", "subprocess.Popen", "os.rename")
 
 MAKER = f"""
 import asyncio, os, signal, sys
 from pathlib import Path
-from retinue.sandbox.probe import Probe
-from retinue.sandbox.shell import bound
+from retinue.sandbox.probe import SandboxProbe
+from retinue.sandbox.shell import make_shell_factory
 from retinue.sandbox.git.worktrees import Worktrees
 
 repo, folder = sys.argv[1:]
@@ -37,8 +37,8 @@ def step(event, args):
 
 async def make(number):
     global left
-    probe = Probe()
-    trees = Worktrees(Path(folder), held=bound(probe, os.environ), level=probe.level, trusted=lambda _: False)
+    probe = SandboxProbe()
+    trees = Worktrees(Path(folder), held=make_shell_factory(probe, os.environ), level=probe.level, trusted=lambda _: False)
     await probe.level()
     left = number
     await trees.make(repo, f"n{{number}}")
@@ -74,9 +74,12 @@ class Ground:
         git(self.repo, "init", "-q", "-b", "main")
         git(self.repo, "add", "-A")
         git(self.repo, "commit", "-q", "-m", "x")
-        probe = Probe()
+        probe = SandboxProbe()
         self.trees = Worktrees(
-            self.folder, held=bound(probe, os.environ), level=probe.level, trusted=lambda _: False
+            self.folder,
+            shell_for_scope=make_shell_factory(probe, os.environ),
+            find_sandbox_level=probe.level,
+            is_trusted=lambda _: False,
         )
 
     def maker(self, script: str = MAKER) -> Started:
@@ -87,7 +90,7 @@ class Ground:
         found = [*self.folder.iterdir(), *(notes.iterdir() if notes.exists() else ())]
         return [*(path.name for path in found), *git(self.repo, "branch", "--list", "retinue/*").split()]
 
-    def time_passes(self, seconds: float = SECONDS + 120) -> None:
+    def time_passes(self, seconds: float = GIT_TIMEOUT_S + 120) -> None:
         then = time.time() - seconds
         notes = self.repo / ".git/worktrees"
         for path in (
@@ -100,7 +103,7 @@ class Ground:
         async def told() -> Collection[str]:
             return inhabited
 
-        return await self.trees.sweep(told)
+        return await self.trees.remove_abandoned(told)
 
 
 @pytest.fixture
@@ -149,7 +152,7 @@ async def test_one_that_git_was_still_filling_goes_too(ground: Ground):
 @pytest.mark.parametrize("why", ["work", "session", "young"])
 async def test_what_holds_work_or_has_a_session_or_is_young_stays(ground: Ground, why: str):
     """Shows: L026."""
-    made = await ground.trees.make(str(ground.repo), "one")
+    made = await ground.trees.create(str(ground.repo), "one")
     assert made is not None
     if why == "work":
         Path(made[0], "new.txt").write_text("mine\n")
@@ -165,6 +168,6 @@ async def test_nobody_is_asked_who_works_where_when_there_is_nothing_to_sweep(gr
     async def never() -> Any:
         raise AssertionError("asked")
 
-    assert await ground.trees.sweep(never) == []
-    await ground.trees.make(str(ground.repo), "one")
-    assert await ground.trees.sweep(never) == []
+    assert await ground.trees.remove_abandoned(never) == []
+    await ground.trees.create(str(ground.repo), "one")
+    assert await ground.trees.remove_abandoned(never) == []

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retinue.agents.definition_file import native, parse_preset, render
-from retinue.agents.dialects.tool_names import ours
+from retinue.agents.definition_file import definition_fields, parse_preset, render_definition
+from retinue.agents.dialects.tool_names import native_tool_name
 from retinue.domain.agent import (
     Agent,
-    Exposure,
-    Kind,
-    Paths,
+    AgentType,
+    PathPatterns,
     Role,
     ShellCommands,
     Thinking,
+    ToolExposure,
     Triggers,
     WorkspacePolicy,
 )
@@ -63,7 +63,7 @@ def test_an_empty_list_is_nothing_and_null_is_no_word(written: str):
         ("displayName: Notes Keeper", "display_name", "Notes Keeper"),
         ("toolAllowlist: ['notes_*']", "tool_allow", ("notes_*",)),
         ("toolDenylist: [notes_delete]", "tool_deny", ("notes_delete",)),
-        ("toolExposure: mixed", "tool_exposure", Exposure.MIXED),
+        ("toolExposure: mixed", "tool_exposure", ToolExposure.MIXED),
         ("skillAllowlist: [notes]", "skill_allow", ("notes",)),
         ("skillDenylist: [mail]", "skill_deny", ("mail",)),
         ("capabilityAllowlist: ['lists.*']", "capability_allow", ("lists.*",)),
@@ -72,7 +72,7 @@ def test_an_empty_list_is_nothing_and_null_is_no_word(written: str):
         ("agentDenylist: ['*']", "agent_deny", ("*",)),
         ("uiVisible: false", "ui_visible", False),
         ("apiExposed: true", "api_exposed", True),
-        ("type: external", "type", Kind.EXTERNAL),
+        ("type: external", "type", AgentType.EXTERNAL),
         ("maxTokens: 12", "max_tokens", 12),
         ("maxTurns: 3", "max_turns", 3),
         ("temperature: 0.70", "temperature", 0.7),
@@ -197,7 +197,7 @@ def test_other_spellings_say_the_same(front: str, field: str, value: Any):
 def test_a_mistake_is_named_with_its_line_and_key(front: str, where: str, says: str):
     """Shows: D13, D04, D05."""
     bad = refusal(front)
-    assert bad.where == where
+    assert bad.location == where
     assert says in bad.problem
 
 
@@ -256,7 +256,7 @@ JSON = st.recursive(
     max_leaves=4,
 )
 TOOLS = st.none() | st.lists(
-    WORD.filter(lambda word: "(" not in word and word[0].islower() and ours(word) == word),
+    WORD.filter(lambda word: "(" not in word and word[0].islower() and native_tool_name(word) == word),
     max_size=3,
     unique=True,
 ).map(tuple)
@@ -285,18 +285,18 @@ AGENTS = st.builds(
     max_tokens=st.none() | st.integers(1, 10**6),
     max_turns=st.none() | st.integers(1, 100),
     thinking=st.none() | st.sampled_from(Thinking),
-    type=st.sampled_from(Kind),
+    type=st.sampled_from(AgentType),
     roles=st.lists(st.sampled_from([Role.PRIMARY, Role.SUBTASK, Role.ORCHESTRATOR]), min_size=1, unique=True).map(tuple),
     triggers=st.builds(Triggers, slash=st.sampled_from([(), ("/a",)]), hotkeys=st.sampled_from([(), ("Ctrl+A",)])),
     tool_allow=TOOLS,
     tool_deny=TOOLS,
-    tool_exposure=st.sampled_from(Exposure),
+    tool_exposure=st.sampled_from(ToolExposure),
     skill_allow=WORDS,
     capability_deny=WORDS,
     agent_allow=WORDS,
     ui_visible=st.booleans(),
     api_exposed=st.none() | st.booleans(),
-    paths=st.none() | st.builds(Paths, read=WORDS, write=WORDS, deny=WORDS),
+    paths=st.none() | st.builds(PathPatterns, read=WORDS, write=WORDS, deny=WORDS),
     shell_commands=st.none() | st.builds(ShellCommands, allow=WORDS, deny=WORDS),
     workspace=st.builds(
         WorkspacePolicy,
@@ -315,15 +315,15 @@ AGENTS = st.builds(
 @settings(max_examples=250, deadline=None)
 @given(AGENTS)
 def test_a_definition_written_down_is_the_same_when_read(agent: Agent):
-    assert parse_preset(render(agent), "x.md") == agent
+    assert parse_preset(render_definition(agent), "x.md") == agent
 
 
 @settings(max_examples=60, deadline=None)
 @given(AGENTS)
 def test_writing_down_says_only_what_was_said(agent: Agent):
-    said = native(agent)
-    assert set(said) <= set(native(agent, whole=True))
-    assert render(agent) == render(parse_preset(render(agent), "x.md"))
+    said = definition_fields(agent)
+    assert set(said) <= set(definition_fields(agent, include_defaults=True))
+    assert render_definition(agent) == render_definition(parse_preset(render_definition(agent), "x.md"))
 
 
 TEMPLATE = """---

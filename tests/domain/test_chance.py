@@ -8,29 +8,29 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.testing.fixed_clock import START, fixed_chance
-from retinue.worker.clock import Rising, system_chance, ulid, uuid7
+from retinue.testing.fixed_clock import START_TIME, fixed_clock
+from retinue.worker.clock import IncreasingNumbers, format_ulid, format_uuid7, system_clock
 
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 LIMIT = 2**48 - 1
 
 
 def test_the_real_clock_is_utc():
-    now = system_chance().now()
+    now = system_clock().now()
     assert now.tzinfo is UTC
     assert abs(now - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 def test_entry_ids_of_one_process_rise_even_within_a_millisecond():
-    chance = system_chance()
-    ids = [chance.entry_id() for _ in range(5000)]
+    chance = system_clock()
+    ids = [chance.new_entry_id() for _ in range(5000)]
     assert sorted(set(ids)) == ids
     assert all(ULID.fullmatch(entry_id) for entry_id in ids)
 
 
 def test_uuids_are_version_seven_and_rise():
-    chance = system_chance()
-    ids = [chance.uuid() for _ in range(2000)]
+    chance = system_clock()
+    ids = [chance.new_uuid() for _ in range(2000)]
     assert sorted(set(ids)) == ids
     for text in ids:
         parsed = uuid.UUID(text)
@@ -39,8 +39,8 @@ def test_uuids_are_version_seven_and_rise():
 
 def test_both_ids_begin_with_the_time():
     before = int(datetime.now(UTC).timestamp() * 1000)
-    chance = system_chance()
-    entry_id, run_id = chance.entry_id(), chance.uuid()
+    chance = system_clock()
+    entry_id, run_id = chance.new_entry_id(), chance.new_uuid()
     alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
     at = 0
     for char in entry_id[:10]:
@@ -52,21 +52,21 @@ def test_both_ids_begin_with_the_time():
 @given(clock=st.lists(st.integers(1, LIMIT - 1), min_size=1, max_size=60), bits=st.sampled_from([74, 80]))
 def test_numbers_rise_whatever_the_clock_does(clock: list[int], bits: int):
     ticks = iter(clock)
-    rising = Rising(lambda: next(ticks), bits=bits)
+    rising = IncreasingNumbers(lambda: next(ticks), bits=bits)
     numbers = [rising.next() for _ in clock]
     assert sorted(set(numbers)) == numbers
     assert numbers[0] >> bits == clock[0]
 
 
 def test_a_clock_that_stands_still_never_runs_out():
-    rising = Rising(lambda: 7, bits=34)
+    rising = IncreasingNumbers(lambda: 7, bits=34)
     numbers = [rising.next() for _ in range(100)]
     assert sorted(set(numbers)) == numbers
     assert numbers[-1] >> 34 > 7
 
 
 def test_threads_never_share_a_number():
-    rising = Rising(lambda: 7, bits=80)
+    rising = IncreasingNumbers(lambda: 7, bits=80)
     found: list[list[int]] = [[] for _ in range(4)]
 
     def take(into: list[int]) -> None:
@@ -83,40 +83,40 @@ def test_threads_never_share_a_number():
 @given(numbers=st.lists(st.integers(0, 2**128 - 1), min_size=2, max_size=2))
 def test_a_ulid_sorts_as_its_number(numbers: list[int]):
     one, two = numbers
-    assert (ulid(one) < ulid(two)) == (one < two)
-    assert ULID.fullmatch(ulid(one))
+    assert (format_ulid(one) < format_ulid(two)) == (one < two)
+    assert ULID.fullmatch(format_ulid(one))
 
 
 @given(numbers=st.lists(st.integers(0, 2**122 - 1), min_size=2, max_size=2))
 def test_a_uuid_sorts_as_its_number(numbers: list[int]):
     one, two = numbers
-    assert (uuid7(one) < uuid7(two)) == (one < two)
-    assert uuid.UUID(uuid7(one)).version == 7
+    assert (format_uuid7(one) < format_uuid7(two)) == (one < two)
+    assert uuid.UUID(format_uuid7(one)).version == 7
 
 
 def test_uniform_stays_between_its_bounds_and_varies():
-    uniform = system_chance().uniform
+    uniform = system_clock().uniform
     drawn = {uniform(2.0, 3.0) for _ in range(50)}
     assert all(2.0 <= number <= 3.0 for number in drawn)
     assert len(drawn) > 1
 
 
 def test_fixed_chance_is_the_same_every_time_and_well_formed():
-    one, two = fixed_chance(), fixed_chance()
+    one, two = fixed_clock(), fixed_clock()
     for _ in range(3):
         assert one.now() == two.now()
-        assert one.entry_id() == two.entry_id()
-        assert one.uuid() == two.uuid()
-    ids = [one.entry_id() for _ in range(100)]
+        assert one.new_entry_id() == two.new_entry_id()
+        assert one.new_uuid() == two.new_uuid()
+    ids = [one.new_entry_id() for _ in range(100)]
     assert sorted(set(ids)) == ids
     assert ULID.fullmatch(ids[0])
-    assert uuid.UUID(one.uuid()).version == 7
+    assert uuid.UUID(one.new_uuid()).version == 7
     assert one.uniform(1, 2) == 1.5
 
 
 def test_the_fixed_clock_moves_by_its_step_and_seeds_do_not_meet():
-    chance = fixed_chance(step=timedelta(seconds=1))
-    assert [chance.now(), chance.now()] == [START, START + timedelta(seconds=1)]
-    other = fixed_chance(seed=1)
-    assert not {chance.uuid() for _ in range(50)} & {other.uuid() for _ in range(50)}
-    assert not {chance.entry_id() for _ in range(50)} & {other.entry_id() for _ in range(50)}
+    chance = fixed_clock(step=timedelta(seconds=1))
+    assert [chance.now(), chance.now()] == [START_TIME, START_TIME + timedelta(seconds=1)]
+    other = fixed_clock(seed=1)
+    assert not {chance.new_uuid() for _ in range(50)} & {other.new_uuid() for _ in range(50)}
+    assert not {chance.new_entry_id() for _ in range(50)} & {other.new_entry_id() for _ in range(50)}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED, GUARDED
-from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS, GUARDED_PATHS
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
 
-WIDE = Scope(read=("/**",), write=("/**",), granted=("/**",), root="/w")
+WIDE = Scope(read=("/**",), write=("/**",), preapproved_writes=("/**",), root="/w")
 
 CLOSED = {
     "**/.git/hooks/**": ("/w/.git/hooks", "/w/.git/hooks/pre-commit", "/a/b/.GIT/Hooks/x"),
@@ -74,27 +74,27 @@ OBEYED = {
 
 def test_the_lists_are_these_and_no_pattern_is_without_an_example():
     """A pattern that is taken away or added must be so here too."""
-    assert set(CLOSED) == set(ALWAYS_CLOSED)
-    assert set(OBEYED) == set(GUARDED)
-    assert DEFAULT_DENY == ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
-    assert DEFAULT_WRITE == ("/tmp/**",)
+    assert set(CLOSED) == set(ALWAYS_CLOSED_PATHS)
+    assert set(OBEYED) == set(GUARDED_PATHS)
+    assert DEFAULT_DENIED_PATHS == ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
+    assert DEFAULT_WRITABLE_PATHS == ("/tmp/**",)
 
 
 @pytest.mark.parametrize("pattern", CLOSED)
 def test_a_closed_place_is_neither_read_nor_written_whatever_the_scope_says(pattern: str):
     for real in CLOSED[pattern]:
-        assert WIDE.path(real).rule == f"always closed {pattern}"
-        assert not WIDE.path(real, "write").ok
-        assert not WIDE.plus(real, "read").path(real).ok
+        assert WIDE.check_path(real).rule == f"always closed {pattern}"
+        assert not WIDE.check_path(real, "write").ok
+        assert not WIDE.with_user_grant(real, "read").check_path(real).ok
 
 
 @pytest.mark.parametrize("pattern", OBEYED)
 def test_what_other_programs_obey_is_read_and_never_written_on_a_wide_grant(pattern: str):
     for real in OBEYED[pattern]:
-        assert WIDE.path(real).ok
-        assert WIDE.path(real, "write").ok
-        assert WIDE.guards(real)
-        assert not WIDE.grants_write(real)
+        assert WIDE.check_path(real).ok
+        assert WIDE.check_path(real, "write").ok
+        assert WIDE.is_guarded(real)
+        assert not WIDE.is_write_preapproved(real)
 
 
 @pytest.mark.parametrize(
@@ -111,5 +111,5 @@ def test_what_other_programs_obey_is_read_and_never_written_on_a_wide_grant(patt
     ],
 )
 def test_what_only_looks_alike_is_open(real: str):
-    assert WIDE.path(real).ok
-    assert WIDE.grants_write(real)
+    assert WIDE.check_path(real).ok
+    assert WIDE.is_write_preapproved(real)

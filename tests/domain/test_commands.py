@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from retinue.domain.agent import ShellCommands
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.permissions.shell_commands import blocked, need_not_ask, words
+from retinue.domain.permissions.shell_commands import check_preapproved, denied_text, possible_file_names
 
 GIT = ShellCommands(allow=("git", "ls", "git log **", "env", "xargs", "find", "sed", "awk", "true"))
 
@@ -98,13 +98,13 @@ MORE = [
 @pytest.mark.parametrize("command", PLAIN)
 def test_one_program_and_plain_words_are_spoken_for(command: str):
     """Shows: S20."""
-    assert need_not_ask(command, GIT).ok
+    assert check_preapproved(command, GIT).ok
 
 
 @pytest.mark.parametrize("command", MORE)
 def test_what_is_more_than_that_asks_whatever_it_begins_with(command: str):
     """Shows: S20, S21, S22, S23."""
-    assert not need_not_ask(command, GIT).ok
+    assert not check_preapproved(command, GIT).ok
 
 
 PATTERNS: list[tuple[str, str, bool]] = [
@@ -132,7 +132,7 @@ PATTERNS: list[tuple[str, str, bool]] = [
 def test_a_pattern_without_a_blank_names_a_program_and_one_with_blanks_the_line(
     pattern: str, command: str, expected: bool
 ):
-    verdict = need_not_ask(command, ShellCommands(allow=(pattern,)))
+    verdict = check_preapproved(command, ShellCommands(allow=(pattern,)))
     assert verdict.ok is expected
     assert verdict.rule == (
         f"shell_commands allow {pattern}" if expected else "no pattern of shell_commands allows it"
@@ -141,9 +141,9 @@ def test_a_pattern_without_a_blank_names_a_program_and_one_with_blanks_the_line(
 
 def test_a_star_alone_speaks_for_everything_and_two_only_for_plain_lines():
     for command in ("git status; rm x", "\n", "./x"):
-        spared = need_not_ask(command, ShellCommands(allow=("ls", "*")))
+        spared = check_preapproved(command, ShellCommands(allow=("ls", "*")))
         assert (spared.ok, spared.rule) == (True, "shell_commands allow *")
-        refused = need_not_ask(command, ShellCommands(allow=("**",)))
+        refused = check_preapproved(command, ShellCommands(allow=("**",)))
         assert refused.rule == "shell_commands speak only for one program and plain words"
 
 
@@ -152,7 +152,7 @@ def test_a_star_alone_speaks_for_everything_and_two_only_for_plain_lines():
 )
 def test_without_patterns_everything_asks(rules: ShellCommands | None):
     for command in ("git status", "git status; ls"):
-        verdict = need_not_ask(command, rules)
+        verdict = check_preapproved(command, rules)
         assert (verdict.ok, verdict.rule) == (False, "no shell_commands grant it in advance")
 
 
@@ -176,8 +176,8 @@ def test_a_denied_text_blocks_wherever_it_stands_and_however_it_is_spaced(
     text: str, command: str, expected: bool
 ):
     rules = ShellCommands(allow=("*",), deny=("never", text))
-    assert blocked(command, rules) == (text if expected else None)
-    verdict = Scope(commands=rules).command(command)
+    assert denied_text(command, rules) == (text if expected else None)
+    verdict = Scope(shell_commands=rules).check_command(command)
     assert (verdict.ok, verdict.rule) == (
         (False, f"shell_commands deny {text}") if expected else (True, "nothing denies it")
     )
@@ -185,14 +185,14 @@ def test_a_denied_text_blocks_wherever_it_stands_and_however_it_is_spaced(
 
 def test_without_a_deny_list_nothing_is_blocked():
     for rules in (None, ShellCommands(), ShellCommands(deny=())):
-        assert blocked("rm -rf /", rules) is None
-        assert Scope(commands=rules).command("rm -rf /").ok
+        assert denied_text("rm -rf /", rules) is None
+        assert Scope(shell_commands=rules).check_command("rm -rf /").ok
 
 
 @given(st.text(min_size=1, max_size=40))
 def test_whatever_is_spoken_for_holds_nothing_that_a_shell_reads_as_more(text: str):
     """Shows: S20."""
-    if need_not_ask(f"git {text}", GIT).ok:
+    if check_preapproved(f"git {text}", GIT).ok:
         assert text.isascii()
         assert not set(text) & set(";&|<>`$(){}[]*?!~#\\'\"=\n\r\0")
         assert all(char.isprintable() or char == "\t" for char in text)
@@ -216,13 +216,13 @@ def test_whatever_is_spoken_for_holds_nothing_that_a_shell_reads_as_more(text: s
 )
 def test_whatever_may_name_a_file_is_among_the_words_of_a_command(command: str, names: list[str]):
     """Shows: T10."""
-    found = words(command)
+    found = possible_file_names(command)
     assert set(names) <= set(found)
     assert "" not in found
 
 
 @given(st.text())
 def test_the_words_of_any_command_can_be_told(command: str):
-    found = words(command)
+    found = possible_file_names(command)
     assert len(found) == len(set(found))
     assert bool(found) or not command.strip(" \t\r\n;|&<>()`'\"=$") or not command.split()

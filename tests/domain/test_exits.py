@@ -4,76 +4,86 @@ from dataclasses import replace
 
 from retinue.domain import exit_tools
 from retinue.domain.agent import Agent
-from retinue.domain.ceiling import Bounds, Ceiling
+from retinue.domain.ceiling import Ceiling, OperatorPolicy
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.permissions.scope_builder import Ground, compile_scope
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 
 RUN = "r1"
-TASK = Said(id=RUN, by="user", text="Go.", run=RUN)
-WORDS = Said(id="a1", by="agent", text="Done.", run=RUN)
+TASK = Message(id=RUN, by="user", text="Go.", run=RUN)
+WORDS = Message(id="a1", by="agent", text="Done.", run=RUN)
 NUDGE = Notice(id="n1", kind="nudge", text="Go on.", run=RUN)
 PARKED = Notice(id="p1", kind="parked", text="Wait.", run=RUN)
-PERSON = Said(id="u1", by="user", text="Go on.", run=RUN)
-TYPED = Said(id="u2", by="user", text="Go on.")
+PERSON = Message(id="u1", by="user", text="Go on.", run=RUN)
+TYPED = Message(id="u2", by="user", text="Go on.")
 OTHER = Notice(id="n2", kind="nudge", text="Go on.", run="r2")
 
 
 def call(of: str, tool: str = "ls", args: str = "{}", *, ok: bool = True) -> list[Entry]:
-    return [Called(id=of, tool=tool, args=args, run=RUN), Returned(of=of, text="so", ok=ok, run=RUN)]
+    return [ToolCall(id=of, tool=tool, args=args, run=RUN), ToolResult(of=of, text="so", ok=ok, run=RUN)]
 
 
 def test_nudges_count_in_a_row_and_a_call_or_a_person_begins_anew():
-    assert exit_tools.nudges(RUN, []) == 0
-    assert exit_tools.nudges(RUN, [TASK, WORDS, NUDGE, WORDS, NUDGE, WORDS]) == 2
-    assert exit_tools.nudges(RUN, [TASK, WORDS, NUDGE, OTHER, PARKED, WORDS]) == 1
-    assert exit_tools.nudges(RUN, [TASK, NUDGE, *call("c1"), WORDS, NUDGE]) == 1
+    assert exit_tools.count_nudges(RUN, []) == 0
+    assert exit_tools.count_nudges(RUN, [TASK, WORDS, NUDGE, WORDS, NUDGE, WORDS]) == 2
+    assert exit_tools.count_nudges(RUN, [TASK, WORDS, NUDGE, OTHER, PARKED, WORDS]) == 1
+    assert exit_tools.count_nudges(RUN, [TASK, NUDGE, *call("c1"), WORDS, NUDGE]) == 1
     for said in (PERSON, TYPED):
-        assert exit_tools.nudges(RUN, [TASK, NUDGE, NUDGE, said, WORDS]) == 0
+        assert exit_tools.count_nudges(RUN, [TASK, NUDGE, NUDGE, said, WORDS]) == 0
     by_agent = replace(TYPED, origin="agent:main")
-    assert exit_tools.nudges(RUN, [TASK, NUDGE, NUDGE, by_agent, WORDS]) == 2
+    assert exit_tools.count_nudges(RUN, [TASK, NUDGE, NUDGE, by_agent, WORDS]) == 2
 
 
 def test_a_run_is_parked_until_anything_comes():
-    assert exit_tools.parked(RUN, [TASK, WORDS, PARKED])
-    assert exit_tools.parked(RUN, [TASK, WORDS, PARKED, OTHER])
-    assert not exit_tools.parked(RUN, [])
+    assert exit_tools.is_waiting_for_person(RUN, [TASK, WORDS, PARKED])
+    assert exit_tools.is_waiting_for_person(RUN, [TASK, WORDS, PARKED, OTHER])
+    assert not exit_tools.is_waiting_for_person(RUN, [])
     for later in (PERSON, TYPED, NUDGE, WORDS):
-        assert not exit_tools.parked(RUN, [TASK, WORDS, PARKED, later])
+        assert not exit_tools.is_waiting_for_person(RUN, [TASK, WORDS, PARKED, later])
 
 
 def test_turns_count_since_a_person_last_spoke():
-    assert exit_tools.turns(RUN, [TASK, WORDS, NUDGE, WORDS]) == 2
-    assert exit_tools.turns(RUN, [TASK, WORDS, PERSON, WORDS]) == 1
-    assert exit_tools.turns(RUN, [TASK, WORDS, TYPED]) == 0
-    assert exit_tools.turns(RUN, [TASK, replace(WORDS, run="r2")]) == 0
+    assert exit_tools.count_turns(RUN, [TASK, WORDS, NUDGE, WORDS]) == 2
+    assert exit_tools.count_turns(RUN, [TASK, WORDS, PERSON, WORDS]) == 1
+    assert exit_tools.count_turns(RUN, [TASK, WORDS, TYPED]) == 0
+    assert exit_tools.count_turns(RUN, [TASK, replace(WORDS, run="r2")]) == 0
 
 
 def test_changes_count_in_a_conversation_those_that_were_taken():
-    asked = [*call("c1", exit_tools.CHANGES), *call("c2", exit_tools.CHANGES, ok=False), *call("c3")]
-    assert exit_tools.changes([TASK, *asked]) == 1
+    asked = [
+        *call("c1", exit_tools.REQUEST_CHANGES),
+        *call("c2", exit_tools.REQUEST_CHANGES, ok=False),
+        *call("c3"),
+    ]
+    assert exit_tools.count_change_requests([TASK, *asked]) == 1
     assert (
-        exit_tools.changes([TASK, *asked, replace(TASK, id="r2", run="r2"), *call("c4", exit_tools.CHANGES)])
+        exit_tools.count_change_requests(
+            [TASK, *asked, replace(TASK, id="r2", run="r2"), *call("c4", exit_tools.REQUEST_CHANGES)]
+        )
         == 2
     )
-    assert exit_tools.changes([TASK, *asked, PERSON]) == 0
+    assert exit_tools.count_change_requests([TASK, *asked, PERSON]) == 0
 
 
 def test_the_first_exit_that_was_answered_well_is_the_one():
     wrong = call("c1", "approve", ok=False)
     first, second = call("c2", "approve"), call("c3", "request_changes")
     named = ("approve", "request_changes")
-    found = exit_tools.left_by(RUN, named, [TASK, *wrong, *first, *second])
+    found = exit_tools.find_exit_call(RUN, named, [TASK, *wrong, *first, *second])
     assert found is not None
     assert found[0].id == "c2"
-    assert exit_tools.left_by(RUN, named, [TASK, *wrong, *call("c4")]) is None
-    assert exit_tools.left_by("r2", named, [TASK, *first]) is None
-    assert exit_tools.left_by(RUN, named, [Called(id="c5", tool="approve", args="{}", run=RUN)]) is None
+    assert exit_tools.find_exit_call(RUN, named, [TASK, *wrong, *call("c4")]) is None
+    assert exit_tools.find_exit_call("r2", named, [TASK, *first]) is None
+    assert (
+        exit_tools.find_exit_call(RUN, named, [ToolCall(id="c5", tool="approve", args="{}", run=RUN)]) is None
+    )
 
 
 def test_the_words_of_an_exit_are_what_it_was_called_with():
     def said(tool: str, args: str) -> str:
-        return exit_tools.words(Called(id="c", tool=tool, args=args), Returned(of="c", text="brought back"))
+        return exit_tools.exit_text(
+            ToolCall(id="c", tool=tool, args=args), ToolResult(of="c", text="brought back")
+        )
 
     assert said("approve", '{"summary": "Good."}') == "Good."
     assert said("approve", "{}") == ""
@@ -85,15 +95,15 @@ def test_the_words_of_an_exit_are_what_it_was_called_with():
 
 
 def test_an_exit_is_there_for_those_who_name_it_whatever_their_list_and_those_above_say():
-    above = Ceiling(by="main", tools=("ls",))
+    above = Ceiling(set_by="main", tools=("ls",))
     agent = Agent(name="coder", tool_allow=("ls",), exits=("approve", "ask_user"))
-    scope = compile_scope(agent, Ground(root="/w", ceilings=(above,)))
-    assert scope.tool("approve").ok
-    assert scope.tool("approve").rule == "an exit of this agent"
-    assert not scope.tool("request_changes").ok
-    assert not scope.tool("ask_user").ok  # it does more than end a run, so those above have a say
-    alone = compile_scope(agent, Ground(root="/w"))
-    assert (alone.tool("ask_user").ok, alone.tool("read").ok) == (True, False)
+    scope = build_scope(agent, ScopeInputs(root="/w", ceilings=(above,)))
+    assert scope.check_tool("approve").ok
+    assert scope.check_tool("approve").rule == "an exit of this agent"
+    assert not scope.check_tool("request_changes").ok
+    assert not scope.check_tool("ask_user").ok  # it does more than end a run, so those above have a say
+    alone = build_scope(agent, ScopeInputs(root="/w"))
+    assert (alone.check_tool("ask_user").ok, alone.check_tool("read").ok) == (True, False)
 
 
 def test_nobody_has_an_exit_by_a_list_of_tools():
@@ -102,23 +112,23 @@ def test_nobody_has_an_exit_by_a_list_of_tools():
         Agent(name="a", tool_allow=("*",)),
         Agent(name="a", tool_allow=("approve",)),
     ):
-        verdict = compile_scope(agent, Ground(root="/w")).tool("approve")
+        verdict = build_scope(agent, ScopeInputs(root="/w")).check_tool("approve")
         assert (verdict.ok, verdict.rule) == (False, "only for agents whose exits name it")
 
 
 def test_a_deny_takes_an_exit_away_the_operators_and_the_definitions_own():
     agent = Agent(name="a", exits=("approve", "ask_user"))
-    denied = compile_scope(agent, Ground(root="/w"), Bounds(deny_tools=("appr*", "ask_*")))
-    assert [denied.tool(name).ok for name in ("approve", "ask_user")] == [False, False]
-    own = compile_scope(replace(agent, tool_deny=("approve", "ask_user")), Ground(root="/w"))
-    assert [own.tool(name).ok for name in ("approve", "ask_user")] == [False, False]
+    denied = build_scope(agent, ScopeInputs(root="/w"), OperatorPolicy(deny_tools=("appr*", "ask_*")))
+    assert [denied.check_tool(name).ok for name in ("approve", "ask_user")] == [False, False]
+    own = build_scope(replace(agent, tool_deny=("approve", "ask_user")), ScopeInputs(root="/w"))
+    assert [own.check_tool(name).ok for name in ("approve", "ask_user")] == [False, False]
 
 
 def test_a_door_that_is_named_as_an_exit_is_named():
-    assert Scope(depth=1, exits=("request_review",)).hands_on("request_review")
-    assert not Scope(depth=1, exits=("request_review",)).hands_on("sessions_spawn")
-    assert not Scope(depth=1, exits=("request_review",), leaf=True).hands_on("request_review")
+    assert Scope(depth=1, exit_tools=("request_review",)).can_delegate("request_review")
+    assert not Scope(depth=1, exit_tools=("request_review",)).can_delegate("sessions_spawn")
+    assert not Scope(depth=1, exit_tools=("request_review",), is_leaf=True).can_delegate("request_review")
 
 
 def test_exits_are_part_of_what_a_scope_is():
-    assert len({Scope(exits=exit_).hash for exit_ in ((), ("approve",), ("request_changes",))}) == 3
+    assert len({Scope(exit_tools=exit_).hash for exit_ in ((), ("approve",), ("request_changes",))}) == 3

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.limits import HARD_DEPTH, Limits
+from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH, Limits
 
 
 def test_the_defaults_are_the_documented_ones():
@@ -23,7 +23,7 @@ def test_the_defaults_are_the_documented_ones():
         approval_seconds=86_400,
         resume_window_seconds=86_400,
     )
-    assert HARD_DEPTH == 5
+    assert MAX_CONFIGURABLE_DEPTH == 5
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_the_defaults_are_the_documented_ones():
 def test_nothing_asked_is_the_default_zero_is_the_maximum_and_nothing_is_infinite(
     limits: Limits, asked: float | None, expected: float
 ):
-    assert limits.deadline(asked) == expected
+    assert limits.run_timeout_s(asked) == expected
 
 
 @given(asked=st.none() | st.floats())
 def test_every_deadline_is_above_zero_and_at_most_the_maximum(asked: float | None):
-    assert 0 < Limits().deadline(asked) <= 86_400
+    assert 0 < Limits().run_timeout_s(asked) <= 86_400

@@ -2,8 +2,8 @@
 
 import pytest
 
-from retinue.domain.agent import Agent, Kind
-from retinue.domain.model_selection import model_for
+from retinue.domain.agent import Agent, AgentType
+from retinue.domain.model_selection import select_model
 from retinue.errors import BadConfig
 
 
@@ -24,7 +24,7 @@ from retinue.errors import BadConfig
 def test_the_most_particular_word_wins(
     agent: dict[str, str], override: str | None, default: str | None, full: str
 ):
-    assert model_for(Agent(name="a", **agent), override, default).full == full  # pyright: ignore[reportArgumentType]  (texts of the table above)
+    assert select_model(Agent(name="a", **agent), override, default).full_name == full  # pyright: ignore[reportArgumentType]  (texts of the table above)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_what_names_no_model_is_refused_before_anything_is_asked(
     override: str | None, default: str | None, sentence: str
 ):
     with pytest.raises(BadConfig, match=sentence):
-        model_for(Agent(name="a"), override, default)
+        select_model(Agent(name="a"), override, default)
 
 
 def test_an_external_agent_is_not_run_as_if_it_were_ours():
     with pytest.raises(BadConfig, match="is external"):
-        model_for(Agent(name="far", type=Kind.EXTERNAL), None, "openai:gpt-x")
+        select_model(Agent(name="far", type=AgentType.EXTERNAL), None, "openai:gpt-x")

@@ -8,7 +8,7 @@ import pytest
 
 from retinue.domain import agent_pool
 from retinue.domain.agent import Agent
-from retinue.domain.run import Ask, Run, Status
+from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.system_prompt import first_message
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -24,12 +24,14 @@ def a_run(session: str, *, minute: float = 0, door: str = "agent", live: bool = 
     wished: dict[str, Any] = {"key": f"call:r/{session}{minute}", "keep": True, "parent_run": "r"} | more
     return Run(
         id=f"{session}-{minute}-{door}",
-        ask=Ask(agent="helper", task="Execute this task: x", door=door, requester="main-1/main", **wished),
+        request=RunRequest(
+            agent="helper", task="Execute this task: x", door=door, requester="main-1/main", **wished
+        ),
         session_id=session,
         slug=f"helper-{session}",
-        key=f"helper-{session}/main",
+        session_key=f"helper-{session}/main",
         agent="helper",
-        path=f"/s/{session}/session.md",
+        transcript_path=f"/s/{session}/session.md",
         status=Status.RUNNING if live else Status.DONE,
         created_at=at,
         started_at=at,
@@ -39,20 +41,23 @@ def a_run(session: str, *, minute: float = 0, door: str = "agent", live: bool = 
 
 def standing(*runs: Run, minute: float = 0) -> list[str]:
     return [
-        use.session for use in agent_pool.standing(agent_pool.uses(runs), NOON + timedelta(minutes=minute))
+        use.session_id
+        for use in agent_pool.available_sessions(
+            agent_pool.pooled_sessions(runs), NOON + timedelta(minutes=minute)
+        )
     ]
 
 
 def test_the_key_is_the_name_and_two_short_hashes():
     """Shows: B030, B031."""
     agent = Agent(name="scout", prompt="You look.", tool_allow=("read", "grep"))
-    assert agent_pool.key(agent, agent.prompt) == f"agent-scout@{sha8('You look.')}@{sha8('grep|read')}"
+    assert agent_pool.pool_key(agent, agent.prompt) == f"agent-scout@{sha8('You look.')}@{sha8('grep|read')}"
 
 
 def test_the_order_of_tools_does_not_matter_and_their_number_does():
     """Shows: B032, B035."""
     keys = {
-        tools: agent_pool.key(Agent(name="a", tool_allow=tools), "p")
+        tools: agent_pool.pool_key(Agent(name="a", tool_allow=tools), "p")
         for tools in (("read", "grep"), ("grep", "read"), ("read",), (), None)
     }
     assert keys["read", "grep"] == keys["grep", "read"]
@@ -62,7 +67,7 @@ def test_the_order_of_tools_does_not_matter_and_their_number_does():
 
 def test_tools_that_are_taken_away_change_the_key():
     allowed = [
-        agent_pool.key(Agent(name="a", tool_allow=allow, tool_deny=deny), "p")
+        agent_pool.pool_key(Agent(name="a", tool_allow=allow, tool_deny=deny), "p")
         for allow in (None, ("read",))
         for deny in (None, ("bash",))
     ]
@@ -71,7 +76,7 @@ def test_tools_that_are_taken_away_change_the_key():
 
 def test_another_name_or_prompt_is_another_key():
     """Shows: B029, B034, B038."""
-    keys = {agent_pool.key(Agent(name=name), prompt) for name in ("a", "b") for prompt in ("x", "y")}
+    keys = {agent_pool.pool_key(Agent(name=name), prompt) for name in ("a", "b") for prompt in ("x", "y")}
     assert len(keys) == 4
 
 
@@ -81,9 +86,9 @@ def test_another_name_or_prompt_is_another_key():
 @pytest.mark.parametrize("own", ["You look.", "You look.\n\nYour task:\nnone of yours"])
 def test_the_task_is_taken_out_of_a_prompt_again(own: str, task: str):
     """Shows: B033."""
-    written = agent_pool.specialised(Agent(name="a", prompt=own), task)
+    written = agent_pool.prompt_with_task(Agent(name="a", prompt=own), task)
     read_back = written.replace("\r\n", "\n").strip("\n")
-    assert agent_pool.unspecialised(read_back, first_message(task)) == own
+    assert agent_pool.prompt_without_task(read_back, first_message(task)) == own
 
 
 def test_the_pool_holds_kept_sessions_of_its_doors_only():
@@ -106,10 +111,10 @@ def test_uses_count_what_was_given_and_not_what_was_only_asked_for_again():
         a_run("s", minute=2, door="agent_ask"),
         a_run("s", minute=3, door="cli", parent_run=None, live=True),
     ]
-    (use,) = agent_pool.uses([*runs, runs[0]])
-    assert (use.count, use.last_used_at) == (2, NOON + timedelta(minutes=2))
-    assert (use.working, use.in_use) == (False, True)
-    assert (use.agent_id, use.parent) == ("helper-s", "main-1/main")
+    (use,) = agent_pool.pooled_sessions([*runs, runs[0]])
+    assert (use.use_count, use.last_used_at) == (2, NOON + timedelta(minutes=2))
+    assert (use.is_working, use.is_in_use) == (False, True)
+    assert (use.slug, use.parent_key) == ("helper-s", "main-1/main")
 
 
 def test_an_idle_agent_is_out_after_five_minutes_and_one_at_work_never():
@@ -139,7 +144,7 @@ def test_when_all_are_at_work_there_are_more_than_ten_and_no_room_for_idle_ones(
 
 
 def an_entry(session: str, key: str, *, minute: float = 0, live: bool = False) -> Any:
-    (use,) = agent_pool.uses([a_run(session, minute=minute, live=live)])
+    (use,) = agent_pool.pooled_sessions([a_run(session, minute=minute, live=live)])
     return use, key, NOON + timedelta(minutes=minute)
 
 
@@ -147,7 +152,7 @@ def test_an_entry_says_which_definition_and_how_often_that_one_was_used():
     """Shows: B036, B046."""
     key = f"agent-helper@{sha8('p')}@{sha8('')}"
     found = {"a": an_entry("a", key), "b": an_entry("b", key, live=True), "c": an_entry("c", f"{key[:-1]}x")}
-    rows = [agent_pool.as_json(entry) for entry in agent_pool.entries(found)]
+    rows = [agent_pool.pool_entry_as_json(entry) for entry in agent_pool.pool_entries(found)]
     assert [row["use_count"] for row in rows] == [2, 2, 1]
     assert [row["in_use"] for row in rows] == [False, True, False]
     assert rows[0] == {
@@ -169,7 +174,7 @@ def test_statistics_say_how_many_there_are_and_how_old():
     """Shows: B046."""
     key = "agent-helper@1@2"
     found = {"a": an_entry("a", key), "b": an_entry("b", key, minute=1, live=True)}
-    assert agent_pool.stats(agent_pool.entries(found), NOON + timedelta(minutes=2)) == {
+    assert agent_pool.pool_stats(agent_pool.pool_entries(found), NOON + timedelta(minutes=2)) == {
         "total": 2,
         "in_use": 1,
         "available": 1,
@@ -178,4 +183,4 @@ def test_statistics_say_how_many_there_are_and_how_old():
         "oldest_age_seconds": 120.0,
         "newest_age_seconds": 60.0,
     }
-    assert agent_pool.stats([], NOON)["oldest_age_seconds"] is None
+    assert agent_pool.pool_stats([], NOON)["oldest_age_seconds"] is None

@@ -2,9 +2,9 @@
 
 import pytest
 
-from retinue.domain.pricing import Price, bill, cost, dollars, price_of
+from retinue.domain.pricing import Price, find_price, format_dollars, run_cost, summarize_costs
 from retinue.domain.run import Usage
-from retinue.testing.ledgers import a_run
+from retinue.testing.ledgers import make_run
 
 MINI = Price(input=0.25, output=2.0, cache_read=0.025)
 PRICES = {"openai:gpt-5-mini": MINI, "claude-sonnet-4-5": Price(input=3.0, output=15.0)}
@@ -25,25 +25,25 @@ PRICES = {"openai:gpt-5-mini": MINI, "claude-sonnet-4-5": Price(input=3.0, outpu
     ],
 )
 def test_a_price_is_found_by_the_models_name_whichever_edition_answered(model: str, found: Price | None):
-    assert price_of(model, PRICES) == found
+    assert find_price(model, PRICES) == found
 
 
 def test_what_came_from_a_cache_costs_less_where_that_is_said():
     usage = Usage(input=1_000_000, output=100_000, cached=400_000)
-    assert MINI.of(usage) == pytest.approx(0.6 * 0.25 + 0.4 * 0.025 + 0.1 * 2.0)
-    assert Price(input=1.0, output=0.0).of(usage) == 1.0
-    assert Price(input=1.0, output=0.0, cache_read=0.0).of(Usage(input=10, cached=99)) == 0.0
+    assert MINI.cost_of(usage) == pytest.approx(0.6 * 0.25 + 0.4 * 0.025 + 0.1 * 2.0)
+    assert Price(input=1.0, output=0.0).cost_of(usage) == 1.0
+    assert Price(input=1.0, output=0.0, cache_read=0.0).cost_of(Usage(input=10, cached=99)) == 0.0
 
 
 def test_a_sum_says_of_how_many_it_knows_nothing():
     usage = Usage(input=1_000_000, output=0, cached=0)
     priced, other = (
-        a_run("a", model="openai:gpt-5-mini", usage=usage),
-        a_run("b", model="openai:llama3", usage=usage),
+        make_run("a", model="openai:gpt-5-mini", usage=usage),
+        make_run("b", model="openai:llama3", usage=usage),
     )
-    silent = a_run("c")
-    assert (cost(priced, PRICES), cost(other, PRICES)) == (pytest.approx(0.25), None)
-    found = bill([priced, other, silent, priced], PRICES)
+    silent = make_run("c")
+    assert (run_cost(priced, PRICES), run_cost(other, PRICES)) == (pytest.approx(0.25), None)
+    found = summarize_costs([priced, other, silent, priced], PRICES)
     assert found.as_json() == {
         "runs": 4,
         "usage": {"input": 3_000_000, "output": 0},
@@ -51,8 +51,8 @@ def test_a_sum_says_of_how_many_it_knows_nothing():
         "cost": pytest.approx(0.5),
         "unpriced": 1,
     }
-    assert bill([other], PRICES).cost is None
-    assert bill([other], {}).unpriced == 1
+    assert summarize_costs([other], PRICES).cost is None
+    assert summarize_costs([other], {}).unpriced_run_count == 1
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_a_sum_says_of_how_many_it_knows_nothing():
     [(0, "$0.00"), (0.0000012, "$0.000001"), (0.0123, "$0.0123"), (0.5, "$0.5000"), (1234.567, "$1,234.57")],
 )
 def test_sums_are_told_as_people_read_them(amount: float, told: str):
-    assert dollars(amount) == told
+    assert format_dollars(amount) == told

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from retinue.domain.agent import Agent
-from retinue.domain.cli_agent import PROGRAMS, Misread, Told, told
-from retinue.domain.model_selection import model_for
+from retinue.domain.cli_agent import CLI_AGENTS, CliAgentSettings, InvalidSetting, parse_cli_settings
+from retinue.domain.model_selection import select_model
 from retinue.errors import BadConfig
 
 
@@ -15,10 +15,14 @@ def test_settings_of_a_program_are_read_as_they_stand():
         "workdir": "sub", "extraArgs": ["--model", "m"], "hosts": ["a.example"], "api_key_env": "MY_KEY",
         "wrapper": {"path": "/w", "env": {"BOX": "one"}},
     }  # fmt: skip
-    assert told("pi-cli", said) == Told(
-        extra=("--model", "m"), workdir="sub", wrapper="/w", env={"BOX": "one"}
+    assert parse_cli_settings("pi-cli", said) == CliAgentSettings(
+        extra_args=("--model", "m"), workdir="sub", wrapper="/w", env={"BOX": "one"}
     )
-    assert told("openai", {"anything": 1}) == told("claude-cli", {}) == Told()
+    assert (
+        parse_cli_settings("openai", {"anything": 1})
+        == parse_cli_settings("claude-cli", {})
+        == CliAgentSettings()
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,21 +42,21 @@ def test_settings_of_a_program_are_read_as_they_stand():
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_named_by_its_key(said: dict[str, Any], key: str, why: str):
-    with pytest.raises(Misread, match=why) as wrong:
-        told("claude-cli", said)
+    with pytest.raises(InvalidSetting, match=why) as wrong:
+        parse_cli_settings("claude-cli", said)
     assert wrong.value.key == key
 
 
-@pytest.mark.parametrize("driver", PROGRAMS)
+@pytest.mark.parametrize("driver", CLI_AGENTS)
 @pytest.mark.parametrize(
     ("model", "name"),
     [(None, "default"), ("sonnet", "sonnet"), ("anthropic:claude-x", "claude-x"), ("a/b:free", "a/b:free")],
 )
 def test_a_program_needs_no_model_and_is_told_one_by_its_own_name(driver: str, model: str | None, name: str):
-    found = model_for(Agent(name="a", driver=driver, model=model), None, None)
-    assert (found.driver, found.name) == (driver, name)
-    other = model_for(Agent(name="a", driver=driver, model=model), "openai:gpt", None)
-    assert (other.driver, other.name) == ("openai", "gpt")
-    assert model_for(Agent(name="a"), f"{driver}:x", None).driver == driver
+    found = select_model(Agent(name="a", driver=driver, model=model), None, None)
+    assert (found.provider, found.name) == (driver, name)
+    other = select_model(Agent(name="a", driver=driver, model=model), "openai:gpt", None)
+    assert (other.provider, other.name) == ("openai", "gpt")
+    assert select_model(Agent(name="a"), f"{driver}:x", None).provider == driver
     with pytest.raises(BadConfig, match="ends its runs by exits"):
-        model_for(Agent(name="a", driver=driver, exits=("done",)), None, None)
+        select_model(Agent(name="a", driver=driver, exits=("done",)), None, None)

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent
 from retinue.domain.system_prompt import (
-    DEFAULT_BASE,
-    MAX_AGENTS,
-    MAX_INTRODUCTION,
-    PREAMBLE,
+    DEFAULT_BASE_PROMPT,
+    MAX_INTRODUCTION_CHARS,
+    MAX_LISTED_AGENTS,
+    SUBAGENT_PREAMBLE,
     agents_section,
-    base,
+    base_prompt,
     first_message,
-    short,
+    first_sentence,
     system_prompt,
     tools_section,
 )
@@ -25,7 +25,7 @@ TOOLS = [("read", "Reads a file. At most 2,000 lines."), ("system_time", "The ti
 
 def test_an_agents_own_words_are_the_base():
     """Shows: C068."""
-    assert base(WRITER) == "Write well.\n"
+    assert base_prompt(WRITER) == "Write well.\n"
     assert system_prompt(WRITER, []).startswith("Write well.")
 
 
@@ -33,14 +33,14 @@ def test_an_agents_own_words_are_the_base():
 def test_without_words_of_its_own_the_base_is_made_of_name_and_description(prompt: str):
     """Shows: C069."""
     agent = Agent(name="r", display_name="Reading List", description="Keeps lists.", prompt=prompt)
-    assert base(agent) == "You are Reading List. Keeps lists."
-    assert base(Agent(name="r")) == "You are r."
+    assert base_prompt(agent) == "You are Reading List. Keeps lists."
+    assert base_prompt(Agent(name="r")) == "You are r."
 
 
 def test_without_an_agent_the_base_is_the_default():
     """Shows: C070."""
-    assert base(None) == DEFAULT_BASE
-    assert system_prompt(None, []) == DEFAULT_BASE
+    assert base_prompt(None) == DEFAULT_BASE_PROMPT
+    assert system_prompt(None, []) == DEFAULT_BASE_PROMPT
 
 
 def test_sections_follow_the_base_and_the_runtimes_own_tools_are_not_listed():
@@ -56,8 +56,8 @@ def test_no_tools_is_no_section():
 
 def test_a_sub_agent_reads_the_preamble_first_and_a_top_level_one_does_not():
     below = system_prompt(WRITER, TOOLS, depth=1)
-    assert below == f"{PREAMBLE}\n\n{system_prompt(WRITER, TOOLS)}"
-    assert PREAMBLE not in system_prompt(WRITER, TOOLS, depth=0)
+    assert below == f"{SUBAGENT_PREAMBLE}\n\n{system_prompt(WRITER, TOOLS)}"
+    assert SUBAGENT_PREAMBLE not in system_prompt(WRITER, TOOLS, depth=0)
 
 
 def test_base_and_task_together_make_a_specialised_prompt():
@@ -68,7 +68,9 @@ def test_base_and_task_together_make_a_specialised_prompt():
 def test_other_agents_stand_last_with_how_to_ask_them():
     """Shows: C071, C081."""
     others = [Agent(name="todo", display_name="Todo List Manager", description="manages tasks"), WRITER]
-    text = system_prompt(READER, TOOLS, others=others, doors=["PersistentAgent", "agents_message"])
+    text = system_prompt(
+        READER, TOOLS, other_agents=others, delegation_tools=["PersistentAgent", "agents_message"]
+    )
     assert text == system_prompt(READER, TOOLS) + (
         "\n\nAvailable agents you can delegate to:\n- todo: Todo List Manager - manages tasks\n- writer: Writes.\n\n"
         "Use agents_message to ask another agent to perform a task."
@@ -77,25 +79,28 @@ def test_other_agents_stand_last_with_how_to_ask_them():
 
 def test_without_others_or_a_way_to_ask_them_there_is_no_such_section():
     """Shows: C081."""
-    assert system_prompt(READER, TOOLS, others=[WRITER]) == system_prompt(READER, TOOLS)
-    assert system_prompt(READER, TOOLS, doors=["agents_message"]) == system_prompt(READER, TOOLS)
+    assert system_prompt(READER, TOOLS, other_agents=[WRITER]) == system_prompt(READER, TOOLS)
+    assert system_prompt(READER, TOOLS, delegation_tools=["agents_message"]) == system_prompt(READER, TOOLS)
 
 
 @pytest.mark.parametrize(("more", "last"), [(True, "- and 2 more: agents_list"), (False, "- and 2 more")])
 def test_of_many_other_agents_some_are_named_and_the_rest_counted(more: bool, last: str):
-    others = [Agent(name=f"a{each:03}") for each in range(MAX_AGENTS + 2)]
-    lines = agents_section(others, ["a", "b"], more=more).splitlines()
-    assert lines[1 : MAX_AGENTS + 2] == [*(f"- a{each:03}: a{each:03}" for each in range(MAX_AGENTS)), last]
+    others = [Agent(name=f"a{each:03}") for each in range(MAX_LISTED_AGENTS + 2)]
+    lines = agents_section(others, ["a", "b"], can_list_all=more).splitlines()
+    assert lines[1 : MAX_LISTED_AGENTS + 2] == [
+        *(f"- a{each:03}: a{each:03}" for each in range(MAX_LISTED_AGENTS)),
+        last,
+    ]
     assert lines[-1] == "Use a or b to ask another agent to perform a task."
-    assert "more" not in agents_section(others[:MAX_AGENTS], ["a"], more=more)
+    assert "more" not in agents_section(others[:MAX_LISTED_AGENTS], ["a"], can_list_all=more)
 
 
-@given(text=st.text(max_size=MAX_INTRODUCTION * 2))
+@given(text=st.text(max_size=MAX_INTRODUCTION_CHARS * 2))
 def test_no_definition_opens_a_line_of_its_own_or_fills_the_prompt(text: str):
     other = Agent(name="a", display_name=text, description=text)
     lines = agents_section([other, other], ["x"]).splitlines()
     assert len(lines) == 5
-    assert max(map(len, lines)) <= MAX_INTRODUCTION + len("- a: ")
+    assert max(map(len, lines)) <= MAX_INTRODUCTION_CHARS + len("- a: ")
 
 
 def test_a_prompt_changes_when_the_tools_do():
@@ -115,7 +120,7 @@ def test_a_prompt_changes_when_the_tools_do():
     ],
 )
 def test_a_description_is_shortened_to_its_first_sentence(text: str, expected: str):
-    assert short(text) == expected
+    assert first_sentence(text) == expected
 
 
 @given(text=st.text(max_size=60))

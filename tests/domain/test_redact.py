@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted_secret import PlantedSecret
 
-from retinue.domain.redaction import Redactor, Veil
+from retinue.domain.redaction import Redactor, StreamRedactor
 
 SECRET = "sk-live+0123/456789abcdef"
 FORMS = (SECRET, quote(SECRET, safe=""), base64.b64encode(SECRET.encode()).decode().rstrip("="))
@@ -33,19 +33,17 @@ def test_a_secret_cut_at_any_place_never_shows_in_the_pieces():
         spoken = text.replace(SECRET, form)
         for first in range(len(spoken)):
             for second in range(first, len(spoken), 7):
-                veil = Veil(Redactor([SECRET]))
-                pieces = [
-                    veil.shown(each) for each in (spoken[:first], spoken[first:second], spoken[second:])
-                ]
-                told = "".join(pieces) + veil.rest()
+                veil = StreamRedactor(Redactor([SECRET]))
+                pieces = [veil.feed(each) for each in (spoken[:first], spoken[first:second], spoken[second:])]
+                told = "".join(pieces) + veil.flush()
                 assert form not in told
                 assert told == Redactor([SECRET])(spoken)
 
 
 @given(pieces=st.lists(st.text(max_size=12)))
 def test_words_without_a_secret_come_through_unchanged(pieces: list[str]):
-    veil = Veil(Redactor([SECRET]))
-    assert "".join(veil.shown(piece) for piece in pieces) + veil.rest() == "".join(pieces)
+    veil = StreamRedactor(Redactor([SECRET]))
+    assert "".join(veil.feed(piece) for piece in pieces) + veil.flush() == "".join(pieces)
 
 
 def test_a_value_too_short_to_be_a_secret_takes_no_words_with_it():
@@ -91,11 +89,11 @@ def test_a_shape_cut_at_any_place_never_shows_in_the_pieces(planted: dict[str, P
         text = f"key: {each.text} and {SECRET}."
         whole = redact(text)
         for cut in range(len(text)):
-            veil = Veil(redact)
-            assert veil.shown(text[:cut]) + veil.shown(text[cut:]) + veil.rest() == whole, (name, cut)
-        veil = Veil(redact)
-        told = [veil.shown(char) for char in text]
-        assert "".join(told) + veil.rest() == whole, name
+            veil = StreamRedactor(redact)
+            assert veil.feed(text[:cut]) + veil.feed(text[cut:]) + veil.flush() == whole, (name, cut)
+        veil = StreamRedactor(redact)
+        told = [veil.feed(char) for char in text]
+        assert "".join(told) + veil.flush() == whole, name
 
 
 @given(
@@ -115,8 +113,8 @@ def test_a_shape_cut_at_any_place_never_shows_in_the_pieces(planted: dict[str, P
 def test_pieces_always_show_what_the_whole_would(pieces: list[str]):
     """Shows: X11."""
     redact, veil = Redactor([SECRET]), None
-    veil = Veil(redact)
-    assert "".join(map(veil.shown, pieces)) + veil.rest() == redact("".join(pieces))
+    veil = StreamRedactor(redact)
+    assert "".join(map(veil.feed, pieces)) + veil.flush() == redact("".join(pieces))
 
 
 @given(
@@ -155,11 +153,11 @@ def test_redacting_shapes_twice_changes_nothing(pieces: list[str]):
 def test_what_only_looks_a_little_like_a_key_stays(text: str):
     """Shows: X16."""
     assert Redactor([])(text) == text
-    veil = Veil(Redactor([]))
-    assert "".join(map(veil.shown, text)) + veil.rest() == text
+    veil = StreamRedactor(Redactor([]))
+    assert "".join(map(veil.feed, text)) + veil.flush() == text
 
 
 def test_a_text_that_never_ends_its_key_is_not_held_back_for_ever():
-    veil = Veil(Redactor([]))
-    told = sum(len(veil.shown("a" * 1000)) for _ in range(40)) if veil.shown("eyJ") == "" else 0
+    veil = StreamRedactor(Redactor([]))
+    told = sum(len(veil.feed("a" * 1000)) for _ in range(40)) if veil.feed("eyJ") == "" else 0
     assert told > 10_000

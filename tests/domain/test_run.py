@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.run import (
-    NEXT,
-    Ask,
+    ALLOWED_TRANSITIONS,
     Reason,
     Run,
+    RunRequest,
     Status,
     Usage,
-    Waiting,
-    as_json,
-    as_json_in_full,
-    iso,
-    iso_seconds,
+    WaitReason,
+    iso_timestamp,
+    iso_timestamp_seconds,
+    run_as_json,
+    run_details_as_json,
 )
 from retinue.errors import Failed
 
@@ -26,12 +26,12 @@ AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
 LATER = AT + timedelta(hours=1)
 RUN = Run(
     id="r1",
-    ask=Ask(key="k", agent="main", task="look", requester="agent:main:main", label="research"),
+    request=RunRequest(key="k", agent="main", task="look", requester="agent:main:main", label="research"),
     session_id="s1",
     slug="main-20261115184207",
-    key="main-20261115184207/main",
+    session_key="main-20261115184207/main",
     agent="main",
-    path="sessions/x/session.md",
+    transcript_path="sessions/x/session.md",
     created_at=AT,
 )
 
@@ -42,19 +42,19 @@ def test_a_time_is_spelled_as_everywhere_however_many_are_spelled_in_one_second(
 ):
     """What was spelled last is remembered, and must never be taken for another second."""
     for each in (at, min(at, datetime.max.replace(tzinfo=UTC) - later) + later, at):
-        assert iso_seconds(each) == f"{each:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
-        assert iso(each) == each.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        assert iso_timestamp_seconds(each) == f"{each:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
+        assert iso_timestamp(each) == each.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def moved(run: Run, status: Status) -> Run:
     """By the verb that leads there."""
     if status is Status.RUNNING:
-        return run.started(owner="o", at=AT, deadline_at=LATER)
+        return run.start(owner_id="o", at=AT, deadline_at=LATER)
     if status is Status.WAITING:
-        return run.waits(Waiting.CHILD)
+        return run.suspend(WaitReason.CHILD)
     if status is Status.QUEUED:
-        return run.requeued()
-    return run.ended(status, at=LATER)
+        return run.requeue_attempt()
+    return run.finish(status, at=LATER)
 
 
 ENDS = {Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST}
@@ -77,39 +77,39 @@ def test_every_move_is_in_the_table_or_refused_with_both_names(before: Status, a
 
 
 def test_the_table_knows_every_status_and_nothing_follows_an_end():
-    assert set(NEXT) == set(Status)
-    assert {status for status in Status if status.final} == ENDS
-    assert all(status.live is not status.final for status in Status)
+    assert set(ALLOWED_TRANSITIONS) == set(Status)
+    assert {status for status in Status if status.is_final} == ENDS
+    assert all(status.is_live is not status.is_final for status in Status)
 
 
 @given(moves=st.lists(st.sampled_from(list(Status)), max_size=12))
 def test_no_sequence_of_moves_leaves_a_wait_without_its_cause_or_an_end_with_an_owner(moves: list[Status]):
     run = RUN
     for status in moves:
-        if status in NEXT[run.status]:
+        if status in ALLOWED_TRANSITIONS[run.status]:
             run = moved(run, status)
         assert (run.waiting_for is not None) == (run.status is Status.WAITING)
-        assert (run.ended_at is not None) == run.status.final
-        assert not (run.status.final and run.owner)
-        assert not (run.status is Status.RUNNING and not run.owner)
+        assert (run.ended_at is not None) == run.status.is_final
+        assert not (run.status.is_final and run.owner_id)
+        assert not (run.status is Status.RUNNING and not run.owner_id)
 
 
 def test_the_deadline_and_the_start_are_those_of_the_first_start():
-    first = RUN.started(owner="a", at=AT, deadline_at=LATER)
-    again = first.requeued().started(owner="b", at=LATER, deadline_at=LATER + timedelta(days=1))
-    assert (again.started_at, again.deadline_at, again.owner, again.attempts) == (AT, LATER, "b", 2)
-    assert first.requeued().owner == ""
+    first = RUN.start(owner_id="a", at=AT, deadline_at=LATER)
+    again = first.requeue_attempt().start(owner_id="b", at=LATER, deadline_at=LATER + timedelta(days=1))
+    assert (again.started_at, again.deadline_at, again.owner_id, again.attempts) == (AT, LATER, "b", 2)
+    assert first.requeue_attempt().owner_id == ""
 
 
 def test_a_turn_adds_up_and_keeps_the_last_word():
-    run = RUN.turned(Usage(input=10, output=2), calls=3, text="first", model="m:a")
-    run = run.turned(Usage(input=5, output=1), calls=0, text="", model="")
+    run = RUN.record_reply(Usage(input=10, output=2), tool_calls=3, text="first", model="m:a")
+    run = run.record_reply(Usage(input=5, output=1), tool_calls=0, text="", model="")
     assert (run.turns, run.tool_calls, run.usage) == (2, 3, Usage(input=15, output=3))
     assert (run.text, run.model) == ("first", "m:a")
 
 
 def test_an_end_says_when_and_why():
-    run = RUN.ended(Status.FAILED, at=LATER, reason=Reason.CONFIG, error="no such agent")
+    run = RUN.finish(Status.FAILED, at=LATER, reason=Reason.CONFIG, error="no such agent")
     assert (run.ended_at, run.reason, run.error) == (LATER, Reason.CONFIG, "no such agent")
 
 
@@ -131,8 +131,8 @@ def test_the_duration_is_whole_milliseconds_and_never_negative(
 
 
 def test_the_printed_row_has_its_fields_in_order():
-    run = replace(RUN.started(owner="o", at=AT, deadline_at=LATER), children=("r2",))
-    assert as_json(run) == {
+    run = replace(RUN.start(owner_id="o", at=AT, deadline_at=LATER), child_ids=("r2",))
+    assert run_as_json(run) == {
         "run_id": "r1",
         "session_id": "s1",
         "slug": "main-20261115184207",
@@ -153,8 +153,8 @@ def test_the_printed_row_has_its_fields_in_order():
         "path": "sessions/x/session.md",
         "children": ["r2"],
     }
-    assert list(as_json_in_full(run)) == [
-        *as_json(run),
+    assert list(run_details_as_json(run)) == [
+        *run_as_json(run),
         "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "door", "role", "trigger",
         "keep", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit", "evidence",
         "effects",
@@ -163,8 +163,8 @@ def test_the_printed_row_has_its_fields_in_order():
 
 def test_a_run_shown_in_full_says_all_that_was_asked():
     """Shows: E009, E028."""
-    run = RUN.started(owner="o", at=AT, deadline_at=LATER)
-    shown = as_json_in_full(replace(run, model="m:a", thinking="low", workspace="w", scope_hash="h"))
+    run = RUN.start(owner_id="o", at=AT, deadline_at=LATER)
+    shown = run_details_as_json(replace(run, model="m:a", thinking="low", workspace="w", scope_hash="h"))
     assert {
         name: shown[name]
         for name in (
@@ -192,13 +192,13 @@ def test_a_run_shown_in_full_says_all_that_was_asked():
 
 
 def test_words_that_are_not_there_are_null_and_statuses_are_plain_words():
-    waiting = as_json_in_full(RUN.started(owner="o", at=AT, deadline_at=None).waits(Waiting.CHILD))
+    waiting = run_details_as_json(RUN.start(owner_id="o", at=AT, deadline_at=None).suspend(WaitReason.CHILD))
     assert (waiting["status"], waiting["waiting_for"]) == ("waiting", "child")
     empty = [
         waiting[name] for name in ("error", "model", "thinking", "workspace", "scope_hash", "deadline_at")
     ]
     assert empty == [None] * 6
-    ended = as_json(RUN.ended(Status.CANCELLED, at=AT, reason=Reason.USER_CANCEL))
+    ended = run_as_json(RUN.finish(Status.CANCELLED, at=AT, reason=Reason.USER_CANCEL))
     assert (ended["status"], ended["reason"], ended["ended_at"]) == (
         "cancelled",
         "user_cancel",
@@ -208,7 +208,7 @@ def test_words_that_are_not_there_are_null_and_statuses_are_plain_words():
 
 @given(at=st.datetimes(datetime(1970, 1, 2), timezones=st.just(UTC)))  # noqa: DTZ001  (hypothesis adds the zone)
 def test_a_time_is_iso_8601_in_utc_to_the_millisecond(at: datetime):
-    text = iso(at)
+    text = iso_timestamp(at)
     assert text is not None
     assert text.endswith("Z")
     assert timedelta() <= at - datetime.fromisoformat(text) < timedelta(milliseconds=1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.sanitize import for_model, hidden, without_escapes
+from retinue.domain.sanitize import count_hidden, strip_escapes, text_for_model
 
 
 @pytest.mark.parametrize(
@@ -22,23 +22,23 @@ from retinue.domain.sanitize import for_model, hidden, without_escapes
 )
 def test_escape_sequences_are_left_out_and_lines_stay(text: str, plain: str):
     """Shows: U05, U01."""
-    assert without_escapes(text) == plain
+    assert strip_escapes(text) == plain
 
 
 @given(st.text(st.one_of(st.characters(), st.sampled_from("\x1b\x9b\x9d\x07[];m\\"))))
 def test_nothing_that_a_terminal_obeys_is_left_for_a_model(text: str):
     """Shows: U05."""
-    left = for_model(text)
+    left = text_for_model(text)
     assert not [char for char in left if unicodedata.category(char) == "Cc" and char not in "\t\n\r\x0c"]
 
 
 def test_text_hidden_in_tags_is_shown_and_counted():
     """Shows: X07."""
     smuggled = "".join(chr(0xE0000 + ord(char)) for char in "hi")
-    assert for_model(f"harmless{smuggled}\u202e\n") == (
+    assert text_for_model(f"harmless{smuggled}\u202e\n") == (
         "[3 invisible characters are shown as <U+…>: text may be hidden there]\nharmless<U+E0068><U+E0069><U+202E>\n"
     )
-    assert hidden(f"harmless{smuggled}") == 2
+    assert count_hidden(f"harmless{smuggled}") == 2
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_text_hidden_in_tags_is_shown_and_counted():
     ],
 )
 def test_what_languages_are_written_with_stays_for_a_model(text: str):
-    assert for_model(text) == text
-    assert hidden(text) == 0
+    assert text_for_model(text) == text
+    assert count_hidden(text) == 0

@@ -7,8 +7,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
-from retinue.domain.permissions.ip_ranges import is_public
-from retinue.domain.permissions.urls import Address, Misread, address, allowed, onward, site
+from retinue.domain.permissions.ip_ranges import is_public_ip
+from retinue.domain.permissions.urls import (
+    InvalidUrl,
+    Url,
+    is_url_allowed,
+    parse_site,
+    parse_url,
+    resolve_redirect,
+)
 
 ODD = st.text(
     st.sampled_from("\0\t\r\n \\/@:?#[]%.,;-_*0x1aZé\u00ad\u200b\u3002\uff0f\uff20\ud800\u3002\uff20٣"),
@@ -27,7 +34,7 @@ ODD = st.text(
     ],
 )
 def test_an_address_has_one_form(url: str, read: str):
-    assert str(address(url)) == read
+    assert str(parse_url(url)) == read
 
 
 @pytest.mark.parametrize(
@@ -52,8 +59,8 @@ def test_an_address_has_one_form(url: str, read: str):
 )  # fmt: skip
 def test_what_could_be_read_in_two_ways_is_none(url: str):
     """Shows: S06."""
-    with pytest.raises(Misread):
-        address(url)
+    with pytest.raises(InvalidUrl):
+        parse_url(url)
 
 
 @pytest.mark.parametrize(
@@ -82,22 +89,22 @@ def test_a_site_is_a_host_by_one_scheme_and_port(said: str, yes: list[str], no: 
 
     Shows: S06.
     """
-    assert [allowed(address(url), [site(said)]) for url in (*yes, *no)] == [True] * len(yes) + [False] * len(
-        no
-    )
+    assert [is_url_allowed(parse_url(url), [parse_site(said)]) for url in (*yes, *no)] == [True] * len(
+        yes
+    ) + [False] * len(no)
 
 
 def test_without_a_site_nothing_is_allowed():
     """Shows: S06."""
-    assert not allowed(address("https://example.org/"), [])
+    assert not is_url_allowed(parse_url("https://example.org/"), [])
 
 
 @pytest.mark.parametrize(
     "said", ["", "**", "*.*", "a.*.example", "https://", "127.0.0.1", "*.1", "example.org/path", "ftp://example.org", "*example.org"]
 )  # fmt: skip
 def test_what_is_no_site_is_told(said: str):
-    with pytest.raises(Misread):
-        site(said)
+    with pytest.raises(InvalidUrl):
+        parse_site(said)
 
 
 @given(ODD, ODD, ODD, ODD)
@@ -115,15 +122,15 @@ def test_whatever_is_put_around_a_host_others_read_the_same_one(
     Shows: S06.
     """
     try:
-        page = address(f"https://{before}good.example{between}evil.example{after}/{end}")
-    except Misread:
+        page = parse_url(f"https://{before}good.example{between}evil.example{after}/{end}")
+    except InvalidUrl:
         return
     text = str(page)
-    assert address(text) == page
+    assert parse_url(text) == page
     other, third = urlsplit(text), URL(text, encoded=True)
     assert (other.hostname, other.username, other.password) == (page.host, None, None)
     assert (third.host, third.user, third.port) == (page.host, None, page.port)
-    if allowed(page, [site("good.example"), site("*.good.example")]):
+    if is_url_allowed(page, [parse_site("good.example"), parse_site("*.good.example")]):
         assert (f"{page.host}.").endswith("good.example.")
         assert before.removesuffix(".").isascii()
         assert between.startswith(("/", "?", "#", ":443/", ":443?", ":443#"))
@@ -142,7 +149,7 @@ def test_whatever_is_put_around_a_host_others_read_the_same_one(
     ],
 )
 def test_a_page_leads_on_from_where_it_is(said: str, leads: str):
-    assert str(onward(address("http://example.org:8080/a/b?c"), said)) == leads
+    assert str(resolve_redirect(parse_url("http://example.org:8080/a/b?c"), said)) == leads
 
 
 @pytest.mark.parametrize(
@@ -150,8 +157,8 @@ def test_a_page_leads_on_from_where_it_is(said: str, leads: str):
 )
 def test_a_page_leads_nowhere_that_is_no_address(said: str):
     """Shows: S06, S07."""
-    with pytest.raises(Misread):
-        onward(Address(scheme="https", host="example.org", port=443), said)
+    with pytest.raises(InvalidUrl):
+        resolve_redirect(Url(scheme="https", host="example.org", port=443), said)
 
 
 @pytest.mark.parametrize(
@@ -167,14 +174,14 @@ def test_a_page_leads_nowhere_that_is_no_address(said: str):
 )  # fmt: skip
 def test_machines_of_this_one_of_its_network_and_its_cloud_are_not_the_worlds(number: str):
     """Shows: S07."""
-    assert not is_public(number)
+    assert not is_public_ip(number)
 
 
 @pytest.mark.parametrize(
     "number", ["8.8.8.8", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::8"]
 )
 def test_others_are(number: str):
-    assert is_public(number)
+    assert is_public_ip(number)
 
 
 @given(st.ip_addresses())
@@ -189,4 +196,4 @@ def test_no_number_is_the_worlds_that_the_standard_calls_private(number: object)
         "is_unspecified",
     ):
         if getattr(number, kind):
-            assert not is_public(str(number))
+            assert not is_public_ip(str(number))

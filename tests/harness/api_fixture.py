@@ -17,10 +17,10 @@ from retinue import daemon_client
 from retinue.app import App
 from retinue.interfaces import Tool
 from retinue.server.daemon import serve
-from retinue.server.response_schemas import Failed
+from retinue.server.response_schemas import ErrorResponse
 from retinue.server.route_table import ROUTES
 from retinue.server.routing import Route
-from retinue.testing.fake_model_server import ModelServer, Script
+from retinue.testing.fake_model_server import FakeModelServer, Script
 
 PATIENCE = 60.0
 
@@ -51,7 +51,7 @@ class ApiClient:
     home: Path
     work: Path
     client: aiohttp.ClientSession
-    server: ModelServer
+    server: FakeModelServer
     made: list[str] = field(default_factory=list[str])
 
     async def get(self, path: str, **query: Any) -> ApiResponse:
@@ -126,12 +126,12 @@ def route_of(method: str, path: str) -> Route | None:
 def check_response_type(method: str, path: str, found: ApiResponse) -> None:
     """The types in the document are true: an answer is what they say, to the letter."""
     route = route_of(method, path)
-    if route is None or route.streams:
+    if route is None or route.is_stream:
         return
-    if found.status == route.status:
-        msgspec.json.decode(found.raw, type=route.gives)
+    if found.status == route.success_status:
+        msgspec.json.decode(found.raw, type=route.response)
     else:
-        msgspec.json.decode(found.raw, type=Failed)
+        msgspec.json.decode(found.raw, type=ErrorResponse)
 
 
 def write_definitions(folder: Path, agents: dict[str, str]) -> None:
@@ -147,13 +147,13 @@ async def serve_app(app: App) -> AsyncGenerator[None]:
     work = asyncio.create_task(serve(app, tell=lambda _: None, port=0))
     try:
         async with asyncio.timeout(PATIENCE):
-            while await daemon_client.hello(app.config.home) is None:
+            while await daemon_client.ping_daemon(app.config.home) is None:
                 assert not work.done(), work.exception()
                 await asyncio.sleep(0.01)
         yield
     finally:
         if not work.done():
-            await daemon_client.stop(app.config.home)
+            await daemon_client.stop_daemon(app.config.home)
         with suppress(asyncio.CancelledError):
             await work
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

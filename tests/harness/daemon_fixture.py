@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from commands import RETINUE, Started, ran
 
 from retinue.server import static_page
-from retinue.server.connection_limits import Limits
+from retinue.server.connection_limits import ConnectionLimits
 from retinue.server.routing import Route
 
 PATIENCE = 60.0
@@ -203,5 +203,5 @@ class OpenServer(Protocol):
     """Open the server in this process, with routes, limits and static files of the test."""
 
     def __call__(
-        self, *routes: Route, limits: Limits | None = None, static: Path = static_page.STATIC
+        self, *routes: Route, limits: ConnectionLimits | None = None, static: Path = static_page.STATIC_FOLDER
     ) -> AbstractAsyncContextManager[DaemonClient]: ...

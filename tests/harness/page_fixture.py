@@ -24,8 +24,8 @@ from playwright.async_api import (
     expect,
 )
 
-from retinue.testing.fake_model_server import Captured, ModelServer
-from retinue.testing.replies import Answer, status
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
+from retinue.testing.replies import FakeResponse, http_error
 
 PATIENCE = 60.0
 KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
@@ -53,7 +53,7 @@ document.addEventListener("securitypolicyviolation", (event) => window.ran.push(
 """
 """Runs before the page: what hostile words would do is written down, and nothing of the page's own does any of it."""
 
-ScriptedAnswer = Answer | Callable[[Captured], Awaitable[Answer]]
+ScriptedAnswer = FakeResponse | Callable[[CapturedRequest], Awaitable[FakeResponse]]
 
 expect.set_options(timeout=PATIENCE * 500)
 
@@ -137,7 +137,7 @@ class PageDaemon:
     process: asyncio.subprocess.Process | None = None
     base: str = ""
     told: list[str] = field(default_factory=list[str])
-    asked: list[Captured] = field(default_factory=list[Captured])
+    asked: list[CapturedRequest] = field(default_factory=list[CapturedRequest])
     client: aiohttp.ClientSession = field(init=False)
     hears: asyncio.Task[None] | None = None
 
@@ -160,15 +160,15 @@ class PageDaemon:
         self.parts[task] = parts
         return task
 
-    async def script(self, asked: Captured) -> Answer:
+    async def script(self, asked: CapturedRequest) -> FakeResponse:
         self.asked.append(asked)
         latest = next((text for text in reversed(_said(asked)) if _known(text, self.parts)), "")
         task = _known(latest, self.parts)
         if task is None:
-            return status(400, f"no part is written for {latest[:80]!r}")
+            return http_error(400, f"no part is written for {latest[:80]!r}")
         parts = self.parts[task]
         part = parts[min(_turns_since(asked, task), len(parts) - 1)]
-        return part if isinstance(part, Answer) else await part(asked)
+        return part if isinstance(part, FakeResponse) else await part(asked)
 
     async def start(self, port: int = 0) -> None:
         self.process = await begun(
@@ -256,7 +256,7 @@ class PageDaemon:
         await context.close()
 
 
-def _said(asked: Captured) -> list[str]:
+def _said(asked: CapturedRequest) -> list[str]:
     return [str(each["content"]) for each in asked.messages if each["role"] == "user" and each.get("content")]
 
 
@@ -264,7 +264,7 @@ def _known(text: str, parts: dict[str, tuple[ScriptedAnswer, ...]]) -> str | Non
     return next((task for task in parts if task in text), None)
 
 
-def _turns_since(asked: Captured, task: str) -> int:
+def _turns_since(asked: CapturedRequest, task: str) -> int:
     """How often the model has answered since the task was given for the last time."""
     turns = 0
     for message in reversed(asked.messages):
@@ -291,7 +291,7 @@ async def prepare_page_daemon(place: Path, browser: Browser) -> AsyncGenerator[P
     house = PageDaemon(browser=browser, env=env, folder=place / "work")
     house.configured()
     async with (
-        ModelServer(house.script) as server,
+        FakeModelServer(house.script) as server,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as client,
     ):
         house.client = client

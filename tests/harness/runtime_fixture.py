@@ -9,55 +9,57 @@ from pathlib import Path
 from typing import Any
 
 from retinue.agents.frontmatter import with_paths, with_prompt
-from retinue.agents.registry import DefinitionCatalogue
-from retinue.app.composition import nobody, orders
-from retinue.domain.approval import Policy
-from retinue.domain.ceiling import Bounds
+from retinue.agents.registry import FileAgentRegistry
+from retinue.app.composition import reject_question, scheduler_callbacks
+from retinue.domain.approval import ApprovalPolicy
+from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.event import Event
-from retinue.domain.limits import Limits, Subagents
-from retinue.domain.model_selection import model_for
+from retinue.domain.limits import Limits, SubagentSettings
+from retinue.domain.model_selection import select_model
 from retinue.domain.redaction import Redactor
-from retinue.domain.run import Ask, Run
-from retinue.domain.sandbox_level import Level
+from retinue.domain.run import Run, RunRequest
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
-from retinue.domain.transcript import Called, Entry, Returned, Said
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.domain.workspace import Workspace
-from retinue.interfaces import Driver, Ports, Tool
+from retinue.interfaces import Provider, RuntimeContext, Tool
 from retinue.runtime import recovery, run_control
-from retinue.runtime.run_creation import send
-from retinue.runtime.spawn import begin
+from retinue.runtime.run_creation import create_run
+from retinue.runtime.spawn import create_session
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sessions.store import FileStore
 from retinue.testing.memory_ledger import MemoryLedger
-from retinue.testing.scripted_provider import PlayedDriver, Step
-from retinue.testing.shells import no_level, no_shell
-from retinue.tools.registry import built_in
-from retinue.worker.clock import system_chance
-from retinue.worker.worker import LocalEngine
+from retinue.testing.scripted_provider import FakeProvider, ScriptedStep
+from retinue.testing.shells import no_sandbox_level, refusing_shell_for
+from retinue.tools.registry import built_in_tools
+from retinue.worker.clock import system_clock
+from retinue.worker.worker import LocalWorker
 
 
 @dataclass(slots=True, kw_only=True)
 class RuntimeProcess:
     """The runtime of one process: its ports, its scripted model, and the events and crashes so far."""
 
-    ports: Ports
+    ports: RuntimeContext
     store: FileStore
-    driver: PlayedDriver
-    engine: LocalEngine
+    driver: FakeProvider
+    engine: LocalWorker
     root: str
     events: list[Event]
     crashes: list[BaseException]
 
     async def begin(self, agent: str = "general") -> Session:
-        return await begin(agent, self.root, self.ports)
+        return await create_session(agent, self.root, self.ports)
 
     async def ask(
         self, task: str | None, *, session: Session | None = None, agent: str = "general", **wishes: Any
     ) -> Run:
         """A run that was asked for and may still be going on."""
         chosen = session or await self.begin(agent)
-        wished: dict[str, Any] = {"key": f"once:{self.ports.chance.uuid()}"} | wishes
-        return await send(Ask(agent=chosen.agent, task=task, session=chosen.id, **wished), chosen, self.ports)
+        wished: dict[str, Any] = {"key": f"once:{self.ports.clock.new_uuid()}"} | wishes
+        return await create_run(
+            RunRequest(agent=chosen.agent, task=task, session=chosen.id, **wished), chosen, self.ports
+        )
 
     async def run(self, task: str | None, **wishes: Any) -> Run:
         """A run to its end."""
@@ -71,48 +73,48 @@ class RuntimeProcess:
         return await asyncio.gather(*wishes)
 
     async def now(self, run: Run) -> Run:
-        found = await self.ports.ledger.look(lambda tx: tx.run(run.id, family=True))
+        found = await self.ports.ledger.read(lambda tx: tx.get_run(run.id, with_children=True))
         assert found is not None
         return found
 
     async def cancel(self, run: Run) -> Run:
-        return await run_control.cancel(run.id, self.ports, alive=lambda _: True)
+        return await run_control.cancel_run(run.id, self.ports, is_alive=lambda _: True)
 
     async def resume(self, run: Run) -> Run:
         """Takes up a run that another process left behind."""
         return await self.ended(
-            await recovery.resume(run.id, self.ports, left_by=(await self.now(run)).owner)
+            await recovery.resume_run(run.id, self.ports, previous_owner=(await self.now(run)).owner_id)
         )
 
     async def entries(self, run: Run) -> list[Entry]:
-        found, problems = await self.store.entries(await self.store.find(run.session_id))
+        found, problems = await self.store.read_entries(await self.store.find(run.session_id))
         assert problems == []
         return found
 
-    async def results(self, run: Run) -> list[Returned]:
+    async def results(self, run: Run) -> list[ToolResult]:
         """In the order of their calls: in the file they stand as they came."""
         found = await self.entries(run)
-        called = [entry.id for entry in found if isinstance(entry, Called)]
-        results = [entry for entry in found if isinstance(entry, Returned)]
+        called = [entry.id for entry in found if isinstance(entry, ToolCall)]
+        results = [entry for entry in found if isinstance(entry, ToolResult)]
         return sorted(results, key=lambda each: called.index(each.of))
 
     async def said(self, run: Run) -> list[str]:
         """What the model said, as the file has it."""
         found = await self.entries(run)
-        return [entry.text for entry in found if isinstance(entry, Said) and entry.by == "agent"]
+        return [entry.text for entry in found if isinstance(entry, Message) and entry.by == "agent"]
 
     def heard(self, request: int) -> list[Entry]:
         """The entries that a request was built from."""
-        return list(self.driver.asked[request].entries)
+        return list(self.driver.requests[request].entries)
 
-    def set_steps(self, agent: str, steps: Sequence[Step]) -> None:
+    def set_steps(self, agent: str, steps: Sequence[ScriptedStep]) -> None:
         """Set what the scripted model says to this agent from now on."""
-        self.driver.steps = {**self.driver.steps, agent: steps}
+        self.driver.script = {**self.driver.script, agent: steps}
 
     def release_turn(self) -> None:
         """Let the turn that `hold` keeps in the middle of its reply go on."""
-        assert self.driver.hold is not None
-        self.driver.hold.set()
+        assert self.driver.hold_until is not None
+        self.driver.hold_until.set()
 
     async def until(self, kind: str) -> Event:
         """The first event of a kind, waited for."""
@@ -144,11 +146,11 @@ class RuntimeFixture:
     @asynccontextmanager
     async def open(
         self,
-        *steps: Step,
-        by_agent: Mapping[str, Sequence[Step]] | None = None,
+        *steps: ScriptedStep,
+        by_agent: Mapping[str, Sequence[ScriptedStep]] | None = None,
         tools: Sequence[Tool] = (),
         secrets: Sequence[str] = (),
-        driver: Driver | None = None,
+        driver: Provider | None = None,
         hold: bool = False,
         **ports: Any,
     ) -> AsyncGenerator[RuntimeProcess]:
@@ -156,43 +158,47 @@ class RuntimeFixture:
         self.processes += 1
         owner = f"process-{self.processes}"
         self.alive.add(owner)
-        played = PlayedDriver(by_agent or {"*": steps}, hold=asyncio.Event() if hold else None)
+        played = FakeProvider(by_agent or {"*": steps}, hold_until=asyncio.Event() if hold else None)
         events: list[Event] = []
         crashes: list[BaseException] = []
-        chance = system_chance()
+        chance = system_clock()
         store = FileStore(self.folder / "sessions", chance)
-        engine = LocalEngine()
-        made = Ports(
+        engine = LocalWorker()
+        made = RuntimeContext(
             store=store,
-            agents=DefinitionCatalogue(user_dir=self.folder / "agents"),
+            agents=FileAgentRegistry(user_dir=self.folder / "agents"),
             ledger=self.ledger,
-            engine=engine,
-            driver=driver or played,
-            chance=chance,
-            tools=built_in() | {tool.spec.name: tool for tool in tools},
-            files=GuardedFiles,
-            shell=no_shell,
-            level=no_level,
-            minimum=Level.NONE,
-            policy=Policy.AUTO,
-            worktree=no_worktree,
-            drop_worktree=drop_no_worktree,
-            tmp=lambda _: "",
+            worker=engine,
+            provider=driver or played,
+            clock=chance,
+            tools=built_in_tools() | {tool.spec.name: tool for tool in tools},
+            files_for=GuardedFiles,
+            shell_for=refusing_shell_for,
+            detect_sandbox_level=no_sandbox_level,
+            minimum_sandbox_level=SandboxLevel.NONE,
+            approval_policy=ApprovalPolicy.AUTO,
+            create_worktree=no_worktree,
+            remove_worktree=drop_no_worktree,
+            tmp_folder_for=lambda _: "",
             emit=events.append,
-            ask=nobody,
-            model=lambda agent, override: model_for(agent, override, "scripted:played"),
+            ask_user=reject_question,
+            select_model=lambda agent, override: select_model(agent, override, "scripted:played"),
             limits=Limits(),
-            bounds=Bounds,
-            with_paths=with_paths,
-            with_prompt=with_prompt,
-            subagents=Subagents(),
-            owner=owner,
-            worker=lambda: owner,
-            alive=lambda owner: owner in self.alive,
+            operator_policy=OperatorPolicy,
+            replace_preset_paths=with_paths,
+            replace_preset_prompt=with_prompt,
+            subagent_settings=SubagentSettings(),
+            owner_id=owner,
+            new_run_owner_id=lambda: owner,
+            is_owner_alive=lambda owner: owner in self.alive,
             redact=Redactor(secrets),
         )
         made = replace(made, **ports)
-        engine.start(orders(made, lambda _, error: crashes.append(error), lambda owner: owner in self.alive))
+        engine.start(
+            scheduler_callbacks(
+                made, lambda _, error: crashes.append(error), lambda owner: owner in self.alive
+            )
+        )
         root = os.path.realpath(self.workspace)
         try:
             yield RuntimeProcess(

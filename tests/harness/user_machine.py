@@ -14,7 +14,7 @@ from commands import RETINUE, CommandResult, begun
 import retinue
 from retinue import daemon_client
 from retinue.interfaces import Tool
-from retinue.testing.fake_model_server import Captured, ModelServer, Script
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer, Script
 
 PATIENCE = 45.0
 
@@ -25,7 +25,7 @@ class UserMachine:
 
     env: dict[str, str]
     folder: Path
-    server: ModelServer | None = None
+    server: FakeModelServer | None = None
 
     @property
     def home(self) -> Path:
@@ -50,9 +50,9 @@ class UserMachine:
         (Path(self.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps(settings))
 
     @asynccontextmanager
-    async def serving(self, script: Script) -> AsyncGenerator[ModelServer]:
+    async def serving(self, script: Script) -> AsyncGenerator[FakeModelServer]:
         """Both providers' models, played."""
-        async with ModelServer(script) as server:
+        async with FakeModelServer(script) as server:
             self.env |= {
                 "OPENAI_BASE_URL": server.url,
                 "ANTHROPIC_BASE_URL": server.url,
@@ -88,7 +88,7 @@ class UserMachine:
     async def daemon(self) -> AsyncGenerator[asyncio.subprocess.Process]:
         """A daemon of this home while this lasts, unless it is dead by then."""
         process = await self.started("serve", "--port", "0")
-        while await daemon_client.hello(self.home) is None:
+        while await daemon_client.ping_daemon(self.home) is None:
             assert process.returncode is None, "it ended at once"
             await asyncio.sleep(0.02)
         yield process
@@ -116,7 +116,7 @@ class UserMachine:
         return {str(path): path.read_bytes() for path in paths}
 
     @staticmethod
-    def system(request: Captured) -> str:
+    def system(request: CapturedRequest) -> str:
         """The system prompt of a request, whichever provider it was for."""
         if "system" in request.body:
             said = request.body["system"]
@@ -126,13 +126,13 @@ class UserMachine:
         return first["content"]
 
     @staticmethod
-    def tools(request: Captured) -> list[str]:
+    def tools(request: CapturedRequest) -> list[str]:
         """The names of the tools that a request offers."""
         offered = request.body.get("tools", [])
         return sorted(each["function"]["name"] if "function" in each else each["name"] for each in offered)
 
     @staticmethod
-    def words(request: Captured) -> list[str]:
+    def words(request: CapturedRequest) -> list[str]:
         """What a request says of the conversation, in order: texts, calls as JSON, results."""
         found: list[str] = []
         for message in request.messages:

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 
 from plan import Plan
 
-from retinue.domain.approval import Approval, State
+from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
-from retinue.domain.run import NEXT, Run, Status, Waiting
-from retinue.domain.transcript import Called, Entry, Notice, Returned, dangling
-from retinue.interfaces import Tx
+from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.run import ALLOWED_TRANSITIONS, Run, Status, WaitReason
+from retinue.domain.transcript import Entry, Notice, ToolCall, ToolResult, unanswered_calls
+from retinue.interfaces import Transaction
 
 WAKE = "wake"
 MOMENT = timedelta(milliseconds=10)
@@ -34,15 +34,17 @@ class Steps:
         self._breach = breach
         self._before: dict[str, Run] = {}
 
-    def seen(self, tx: Tx) -> None:
-        runs = tx.runs()
+    def seen(self, tx: Transaction) -> None:
+        runs = tx.find_runs()
         self._bounded(runs)
         for run in runs:
             if (old := self._before.get(run.id)) != run:
                 self._moved(old, run)
                 self._before[run.id] = run
         inside = Counter(
-            run.session_id for run in runs if run.status in (Status.RUNNING, Status.WAITING) and not run.aside
+            run.session_id
+            for run in runs
+            if run.status in (Status.RUNNING, Status.WAITING) and not run.is_suspended
         )
         for session, count in inside.items():
             if count > 1:
@@ -53,18 +55,24 @@ class Steps:
         running = [run for run in runs if run.status is Status.RUNNING]
         if len(running) > plan.max_live:
             self._breach(f"{len(running)} runs are running, and {plan.max_live} is the most")
-        for requester, count in Counter(run.ask.requester for run in running if run.ask.parent_run).items():
+        for requester, count in Counter(
+            run.request.requester for run in running if run.request.parent_run
+        ).items():
             if count > plan.per_requester:
                 self._breach(f"{count} runs of {requester} are running, and {plan.per_requester} is the most")
-        trees = Counter(run.root for run in runs if run.ask.source != WAKE)
+        trees = Counter(run.root_id for run in runs if run.request.source != WAKE)
         for root, count in trees.items():
             if count > plan.per_tree:
                 self._breach(f"the tree of {root} has {count} runs, and {plan.per_tree} is the most")
 
     def _moved(self, old: Run | None, run: Run) -> None:
-        if old is not None and old.status is not run.status and run.status not in NEXT[old.status]:
+        if (
+            old is not None
+            and old.status is not run.status
+            and run.status not in ALLOWED_TRANSITIONS[old.status]
+        ):
             self._breach(f"run {run.id} was {old.status} and became {run.status}")
-        if run.status.final and (run.owner or run.awaited):
+        if run.status.is_final and (run.owner_id or run.is_awaited):
             self._breach(f"run {run.id} is {run.status} and still has an owner or is awaited")
         if run.depth > self._plan.depth:
             self._breach(f"run {run.id} is {run.depth} deep, and {self._plan.depth} is the deepest")
@@ -84,7 +92,7 @@ class Quiet:
 
     def breaches(self) -> Iterable[str]:
         for run in self.runs.values():
-            if run.status.live and not self._may_live(run):
+            if run.status.is_live and not self._may_live(run):
                 yield f"an orphan: run {run.id} of {run.agent} is {run.status} ({run.waiting_for})"
             yield from self._one_delivery(run)
         for delivery in self.deliveries:
@@ -95,8 +103,8 @@ class Quiet:
     def lines(self) -> Iterable[str]:
         """What stands in the ledger, for whoever looks into a case."""
         for run in self.runs.values():
-            state = f"{run.status} {run.waiting_for or ''}{' aside' * run.aside}{' awaited' * run.awaited}"
-            yield f"run {run.id} {run.ask.door} of {run.ask.parent_run} in {run.session_id}: {state} {run.owner}"
+            state = f"{run.status} {run.waiting_for or ''}{' aside' * run.is_suspended}{' awaited' * run.is_awaited}"
+            yield f"run {run.id} {run.request.door} of {run.request.parent_run} in {run.session_id}: {state} {run.owner_id}"
         for each in self.deliveries:
             yield f"delivery {each.id} of {each.run} to {each.by}: {each.state} answers={each.answers} {each.taken_by}"
 
@@ -104,30 +112,32 @@ class Quiet:
         """It waits for a person, or for one who does. Those that wait for each other wait until their clocks say so."""
         if run.id in above:
             return True
-        if run.status is Status.WAITING and run.waiting_for is Waiting.APPROVAL:
-            return any(each.run == run.id and each.state is State.PENDING for each in self.approvals)
-        if run.status is Status.WAITING and run.waiting_for is Waiting.CHILD:
+        if run.status is Status.WAITING and run.waiting_for is WaitReason.APPROVAL:
+            return any(each.run == run.id and each.state is ApprovalState.PENDING for each in self.approvals)
+        if run.status is Status.WAITING and run.waiting_for is WaitReason.CHILD:
             asked = [
-                each for each in self.runs.values() if each.ask.parent_run == run.id and each.status.live
+                each
+                for each in self.runs.values()
+                if each.request.parent_run == run.id and each.status.is_live
             ]
             return any(self._may_live(each, (*above, run.id)) for each in asked)
         return run.status is Status.QUEUED and any(
-            each.status is Status.WAITING and not each.aside and self._may_live(each, (*above, run.id))
+            each.status is Status.WAITING and not each.is_suspended and self._may_live(each, (*above, run.id))
             for each in self.runs.values()
             if each.session_id == run.session_id and each.id != run.id
         )
 
     def _one_delivery(self, run: Run) -> Iterable[str]:
         count = sum(each.run == run.id for each in self.deliveries)
-        due = 1 if run.status.final and run.ask.parent_run is not None else 0
+        due = 1 if run.status.is_final and run.request.parent_run is not None else 0
         if count != due:
             yield f"run {run.id} ({run.status}) has {count} deliveries instead of {due}"
 
     def _settled(self, delivery: Delivery) -> Iterable[str]:
         asker, ended = self.runs[delivery.by], self.runs[delivery.run]
-        what = f"delivery {delivery.id} of run {ended.id} ({ended.status}, {ended.ask.door}) to {asker.id} ({asker.status})"
+        what = f"delivery {delivery.id} of run {ended.id} ({ended.status}, {ended.request.door}) to {asker.id} ({asker.status})"
         if delivery.state is Delivered.DISCARDED:
-            if asker.status is not Status.CANCELLED and not (delivery.answers and asker.status.final):
+            if asker.status is not Status.CANCELLED and not (delivery.answers and asker.status.is_final):
                 yield f"{what} was discarded"
         elif delivery.state is Delivered.PENDING:
             if not self._may_pend(delivery, asker):
@@ -146,19 +156,21 @@ class Quiet:
         if delivery.session not in self.talks:
             return True
         if delivery.answers:
-            return asker.status.live
+            return asker.status.is_live
         here = [run for run in self.runs.values() if run.session_id == delivery.session]
-        return any(run.status.live or run.status is Status.CANCELLED for run in here)
+        return any(run.status.is_live or run.status is Status.CANCELLED for run in here)
 
     def _may_fail(self, delivery: Delivery) -> bool:
         """Somebody was woken for it, and came to an end before it could hear."""
-        woken = (run for run in self.runs.values() if run.ask.key == f"wake:{delivery.id}")
+        woken = (run for run in self.runs.values() if run.request.key == f"wake:{delivery.id}")
         return any(run.status in (Status.FAILED, Status.TIMED_OUT, Status.LOST) for run in woken)
 
     def _heard(self, delivery: Delivery, asker: Run, ended: Run, what: str) -> Iterable[str]:
         entries = self.talks[delivery.session]
         if delivery.answers:
-            found = [each for each in entries if isinstance(each, Returned) and each.of == delivery.taken_by]
+            found = [
+                each for each in entries if isinstance(each, ToolResult) and each.of == delivery.taken_by
+            ]
             if len(found) != 1:
                 yield f"{what} stands {len(found)} times in the conversation"
             elif (
@@ -174,11 +186,11 @@ class Quiet:
         elif told[0].text != delivery.text:
             yield f"{what} was told in other words"
 
-    def _says(self, result: Returned, ended: Run) -> bool:
+    def _says(self, result: ToolResult, ended: Run) -> bool:
         """Whether the result holds what the child said last; one door asks a child that said little once more."""
-        return ended.ask.door in ("agent", "agent_ask") or ended.text in result.text
+        return ended.request.door in ("agent", "agent_ask") or ended.text in result.text
 
-    def _cut_short(self, called: Called) -> bool:
+    def _cut_short(self, called: ToolCall) -> bool:
         """Whether the process that stopped the call's run was killed in that moment, before it could say so in the file:
         whoever speaks next in the conversation finds it answered."""
         run = self.runs.get(called.run)
@@ -187,11 +199,11 @@ class Quiet:
         return any(timedelta() <= at - run.ended_at < MOMENT for at in self.killed)
 
     def _in_order(self, session: str, entries: list[Entry]) -> Iterable[str]:
-        live = [run for run in self.runs.values() if run.session_id == session and run.status.live]
-        left = [each for each in dangling(entries) if not self._cut_short(each)]
+        live = [run for run in self.runs.values() if run.session_id == session and run.status.is_live]
+        left = [each for each in unanswered_calls(entries) if not self._cut_short(each)]
         if not live and left:
             yield f"session {session} is idle and its call {left[0].id} of {left[0].tool} has no result"
-        for call, count in Counter(each.of for each in entries if isinstance(each, Returned)).items():
+        for call, count in Counter(each.of for each in entries if isinstance(each, ToolResult)).items():
             if count > 1:
                 yield f"call {call} of session {session} has {count} results"
         known = {

@@ -11,9 +11,9 @@ from typing import Any
 from plan import Plan
 from process import Life
 
-from retinue.domain.model_turn import Delta, Reply, Request, Stop, Wish
+from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
-from retinue.domain.transcript import Notice, Returned, Said, dangling
+from retinue.domain.transcript import Message, Notice, ToolResult, unanswered_calls
 from retinue.errors import ModelFailed
 from retinue.interfaces import Call, Tool
 from retinue.tools.define import tool
@@ -31,37 +31,38 @@ class RandomModel:
         self._life = life
         self._breach = breach
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
         await self._life.moment()
         self._look(request)
         chance = self._random
         if self._plan.failures and chance.random() < 0.2:
-            return await self._badly(heard)
+            return await self._badly(on_delta)
         reply = self._reply(request)
         middle = len(reply.text) // 2
-        heard(Delta(text=reply.text[:middle]))
+        on_delta(ReplyDelta(text=reply.text[:middle]))
         if chance.random() < 0.3:
             await asyncio.sleep(chance.choice((0.001, 0.3, 1.5)))
         await self._life.moment()
-        heard(Delta(text=reply.text[middle:]))
+        on_delta(ReplyDelta(text=reply.text[middle:]))
         return reply
 
     async def close(self) -> None:
         return
 
-    async def _badly(self, heard: Callable[[Delta], None]) -> Reply:
+    async def _badly(self, heard: Callable[[ReplyDelta], None]) -> Reply:
         kind = self._random.choice(("fails", "breaks off", "refuses", "is silent", "hangs"))
         if kind == "hangs":
-            heard(Delta(text="I have"))
+            heard(ReplyDelta(text="I have"))
             await asyncio.sleep(self._random.choice((5.0, 30.0)))
         if kind in ("fails", "hangs"):
             raise ModelFailed(f"the model {kind}", reason=self._random.choice(REASONS))
         if kind == "breaks off":
-            heard(Delta(text="It is"))
+            heard(ReplyDelta(text="It is"))
             await self._life.moment()
             raise ModelFailed("the model breaks off", reason="incomplete")
         return _said(
-            "" if kind == "is silent" else "No.", stop=Stop.REFUSED if kind == "refuses" else Stop.END
+            "" if kind == "is silent" else "No.",
+            stop=StopReason.REFUSED if kind == "refuses" else StopReason.END,
         )
 
     def _reply(self, request: Request) -> Reply:
@@ -69,7 +70,7 @@ class RandomModel:
         replies = [
             each
             for each in request.entries
-            if isinstance(each, Said) and each.by == "agent" and each.run == last
+            if isinstance(each, Message) and each.by == "agent" and each.run == last
         ]
         text = f"Words {self._random.randrange(10**9)}."
         tools = [each.name for each in request.tools if each.name in CALLS]
@@ -77,15 +78,20 @@ class RandomModel:
             return _said(text)
         wanted = [self._random.choice(tools) for _ in range(self._random.randint(1, self._plan.fan))]
         wishes = tuple(
-            Wish(tool=name, args=json.dumps(CALLS[name](self._random, request))) for name in wanted
+            UnsavedToolCall(tool=name, arguments=json.dumps(CALLS[name](self._random, request)))
+            for name in wanted
         )
         return Reply(
-            text=text, wishes=wishes, stop=Stop.TOOLS, usage=Usage(input=1, output=1), model="played"
+            text=text,
+            tool_calls=wishes,
+            stop_reason=StopReason.TOOLS,
+            usage=Usage(input=1, output=1),
+            model="played",
         )
 
     def _look(self, request: Request) -> None:
         """What would be an error of the provider, or would show the model one thing twice."""
-        if open_calls := dangling(request.entries):
+        if open_calls := unanswered_calls(request.entries):
             self._breach(f"a request while {open_calls[0].tool} {open_calls[0].id} has no result")
         times = Counter(each.id for each in request.entries if isinstance(each, Notice))
         for notice, count in times.items():
@@ -93,8 +99,8 @@ class RandomModel:
                 self._breach(f"the model is shown notice {notice} {count} times")
 
 
-def _said(text: str, *, stop: Stop = Stop.END) -> Reply:
-    return Reply(text=text, stop=stop, usage=Usage(input=1, output=1), model="played")
+def _said(text: str, *, stop: StopReason = StopReason.END) -> Reply:
+    return Reply(text=text, stop_reason=stop, usage=Usage(input=1, output=1), model="played")
 
 
 def _words(chance: Random) -> str:
@@ -121,7 +127,7 @@ def _handed(chance: Random, _: Request) -> Mapping[str, Any]:
 
 def _asked_more(chance: Random, request: Request) -> Mapping[str, Any]:
     """Of an agent that a result named."""
-    texts = (each.text for each in request.entries if isinstance(each, Returned))
+    texts = (each.text for each in request.entries if isinstance(each, ToolResult))
     known = [found for text in texts for found in _AGENT_ID.findall(text)] or ["nobody"]
     return {"agent_id": chance.choice(known), "message": _words(chance)}
 

@@ -10,27 +10,27 @@ from typing import Any, TypeVar
 from virtual import NoThreads
 
 from retinue.agents.frontmatter import with_paths, with_prompt
-from retinue.agents.registry import DefinitionCatalogue
-from retinue.app.composition import nobody, orders
-from retinue.app.sessions import Sessions
-from retinue.domain.approval import Policy
-from retinue.domain.ceiling import Bounds
-from retinue.domain.clock import Chance
-from retinue.domain.limits import Limits, Subagents
-from retinue.domain.model_selection import model_for
+from retinue.agents.registry import FileAgentRegistry
+from retinue.app.composition import reject_question, scheduler_callbacks
+from retinue.app.sessions import SessionService
+from retinue.domain.approval import ApprovalPolicy
+from retinue.domain.ceiling import OperatorPolicy
+from retinue.domain.clock import Clock
+from retinue.domain.limits import Limits, SubagentSettings
+from retinue.domain.model_selection import select_model
 from retinue.domain.redaction import Redactor
 from retinue.domain.run import Run
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Called, Entry, Returned
-from retinue.interfaces import Conversation, Driver, Ledger, Ports, Tool, Tx
+from retinue.domain.transcript import Entry, ToolCall, ToolResult
+from retinue.interfaces import Conversation, Ledger, Provider, RuntimeContext, Tool, Transaction
 from retinue.runtime import run_control, run_end
-from retinue.runtime.crash_quarantine import take_up
+from retinue.runtime.crash_quarantine import resume_interrupted_runs
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sessions.store import FileStore
-from retinue.testing.shells import no_level, no_shell
-from retinue.tools.registry import built_in
-from retinue.worker.worker import LocalEngine
+from retinue.testing.shells import no_sandbox_level, refusing_shell_for
+from retinue.tools.registry import built_in_tools
+from retinue.worker.worker import LocalWorker
 
 T = TypeVar("T")
 
@@ -57,36 +57,38 @@ class Life:
 class ShakenLedger:
     """Implements `ports.Ledger`; `seen` looks at what each step leaves behind, within the step."""
 
-    def __init__(self, ledger: Ledger, life: Life, seen: Callable[[Tx], None]) -> None:
+    def __init__(self, ledger: Ledger, life: Life, seen: Callable[[Transaction], None]) -> None:
         self.inner = ledger
         self._life = life
         self._seen = seen
 
-    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+    ) -> T:
         await self._life.moment()
 
-        def watched(tx: Tx) -> T:
+        def watched(tx: Transaction) -> T:
             value = step(tx)
             self._seen(tx)
             return value
 
         def told(value: T) -> None:
-            if then is not None and not self._life.dead:
-                then(value)
+            if on_commit is not None and not self._life.dead:
+                on_commit(value)
 
-        value = await self.inner.do(watched, told)
+        value = await self.inner.write(watched, told)
         await self._life.moment()
         return value
 
-    async def look(self, step: Callable[[Tx], T]) -> T:
+    async def read(self, step: Callable[[Transaction], T]) -> T:
         await self._life.moment()
-        return await self.inner.look(step)
+        return await self.inner.read(step)
 
 
 class ShakenStore(FileStore):
     """Everything at once, after a shake; the conversations it opens are shaken too."""
 
-    def __init__(self, root: Path, chance: Chance, life: Life) -> None:
+    def __init__(self, root: Path, chance: Clock, life: Life) -> None:
         super().__init__(root, chance, threads=NoThreads())
         self._life = life
 
@@ -133,11 +135,11 @@ class ShakenTalk:
 
     async def rest(self) -> None:
         await self._life.moment()
-        await self._talk.rest()
+        await self._talk.write_idle_prompt()
 
-    async def log_tool(self, called: Called, returned: Returned) -> None:
+    async def log_tool(self, called: ToolCall, returned: ToolResult) -> None:
         self._life.check()
-        await self._talk.log_tool(called, returned)
+        await self._talk.log_tool_call(called, returned)
 
 
 class Process:
@@ -150,12 +152,12 @@ class Process:
         *,
         life: Life,
         ledger: Ledger,
-        seen: Callable[[Tx], None],
-        chance: Chance,
-        driver: Driver,
+        seen: Callable[[Transaction], None],
+        chance: Clock,
+        driver: Provider,
         tools: dict[str, Tool],
         limits: Limits,
-        policy: Policy,
+        policy: ApprovalPolicy,
         alive: Callable[[str], bool],
     ) -> None:
         self.name = name
@@ -164,48 +166,52 @@ class Process:
         self._people: set[asyncio.Future[object]] = set()
         self.crashes: list[BaseException] = []
         self.store = ShakenStore(folder / "sessions", chance, life)
-        self.engine = LocalEngine()
+        self.engine = LocalWorker()
         self.root = str(folder / "work")
         redact = Redactor(())
-        self.ports = Ports(
+        self.ports = RuntimeContext(
             store=self.store,
-            agents=DefinitionCatalogue(user_dir=folder / "agents"),
+            agents=FileAgentRegistry(user_dir=folder / "agents"),
             ledger=ShakenLedger(ledger, life, seen),
-            engine=self.engine,
-            driver=driver,
-            chance=chance,
-            tools=built_in() | tools,
-            files=GuardedFiles,
-            shell=no_shell,
-            level=no_level,
-            minimum=Level.NONE,
-            policy=policy,
-            worktree=_no_worktree,
-            drop_worktree=_no_worktree,
-            tmp=lambda _: "",
+            worker=self.engine,
+            provider=driver,
+            clock=chance,
+            tools=built_in_tools() | tools,
+            files_for=GuardedFiles,
+            shell_for=refusing_shell_for,
+            detect_sandbox_level=no_sandbox_level,
+            minimum_sandbox_level=SandboxLevel.NONE,
+            approval_policy=policy,
+            create_worktree=_no_worktree,
+            remove_worktree=_no_worktree,
+            tmp_folder_for=lambda _: "",
             emit=lambda _: None,
-            ask=nobody,
-            model=lambda agent, override: model_for(agent, override, "scripted:played"),
+            ask_user=reject_question,
+            select_model=lambda agent, override: select_model(agent, override, "scripted:played"),
             limits=limits,
-            bounds=Bounds,
-            with_paths=with_paths,
-            with_prompt=with_prompt,
-            subagents=Subagents(),
-            owner=name,
-            worker=lambda: name,
-            alive=alive,
+            operator_policy=OperatorPolicy,
+            replace_preset_paths=with_paths,
+            replace_preset_prompt=with_prompt,
+            subagent_settings=SubagentSettings(),
+            owner_id=name,
+            new_run_owner_id=lambda: name,
+            is_owner_alive=alive,
             redact=redact,
         )
-        self.engine.start(orders(self.ports, lambda _, error: self.crashes.append(error), alive))
-        self.sessions = Sessions(
-            self.store, self.ports.ledger, chance, lambda run: bool(run.owner) and alive(run.owner), redact
+        self.engine.start(scheduler_callbacks(self.ports, lambda _, error: self.crashes.append(error), alive))
+        self.sessions = SessionService(
+            self.store,
+            self.ports.ledger,
+            chance,
+            lambda run: bool(run.owner_id) and alive(run.owner_id),
+            redact,
         )
 
     async def resume(self) -> list[Run]:
         """What `retinue runs resume` does."""
-        await run_control.expire(self.ports, alive=self.ports.alive, adopt=False)
-        await run_end.clear_all(self.ports)
-        return await take_up(await self.sessions.interrupted(), self.ports)
+        await run_control.expire_approvals(self.ports, is_alive=self.ports.is_owner_alive, adopt=False)
+        await run_end.delete_temporary_sessions(self.ports)
+        return await resume_interrupted_runs(await self.sessions.interrupted_runs(), self.ports)
 
     async def does(self, work: Coroutine[Any, Any, object]) -> None:
         """What a person does in this process, which ends with it."""

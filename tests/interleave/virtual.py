@@ -8,10 +8,10 @@ from itertools import count
 from random import Random
 from typing import Any, TypeVar
 
-from retinue.domain.clock import Chance
-from retinue.ledger.writer_thread import Aside, Then, Work
-from retinue.storage.thread_pool import Threads
-from retinue.worker.clock import ulid, uuid7
+from retinue.domain.clock import Clock
+from retinue.ledger.writer_thread import Job, OnDone, WriterThread
+from retinue.storage.thread_pool import DiskThreadPool
+from retinue.worker.clock import format_ulid, format_uuid7
 
 T = TypeVar("T")
 START = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)
@@ -45,7 +45,7 @@ class _Impatient(selectors.SelectSelector):
         return super().select(0)
 
 
-def virtual_chance(random: Random, *, coarse: bool) -> Chance:
+def virtual_chance(random: Random, *, coarse: bool) -> Clock:
     """For all processes of a world: ids rise by time and are never given twice. A coarse clock shows the same time to
     many who look at once, as clocks do."""
     ticks, entries, uuids = count(), count(1), count(1)
@@ -57,15 +57,15 @@ def virtual_chance(random: Random, *, coarse: bool) -> Chance:
     def born() -> int:
         return _BORN + int(asyncio.get_running_loop().time() * 1000)
 
-    return Chance(
+    return Clock(
         now=now,
-        entry_id=lambda: ulid(born() << 80 | next(entries)),
-        uuid=lambda: uuid7(born() << 74 | next(uuids)),
+        new_entry_id=lambda: format_ulid(born() << 80 | next(entries)),
+        new_uuid=lambda: format_uuid7(born() << 74 | next(uuids)),
         uniform=random.uniform,
     )
 
 
-class NoThreads(Threads):
+class NoThreads(DiskThreadPool):
     """The store's work, done at once."""
 
     def do(self, work: Callable[[], T], *, long: bool = False, quick: bool = False) -> "asyncio.Future[T]":
@@ -77,10 +77,10 @@ class NoThreads(Threads):
         return future
 
 
-class NoAside(Aside):
+class NoAside(WriterThread):
     """The ledger's commits, made at once and told a moment later."""
 
-    def do(self, work: Work, then: Then) -> None:
+    def do(self, work: Job, then: OnDone) -> None:
         value, error = None, None
         try:
             value = work()

@@ -14,17 +14,17 @@ from plan import Plan
 from process import Life, Process
 from virtual import NoAside, virtual_chance
 
-from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.limits import Limits
-from retinue.domain.run import Ask, Run, Status
+from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry
 from retinue.errors import RetinueError
-from retinue.interfaces import Ledger, Tx
+from retinue.interfaces import Ledger, Transaction
 from retinue.ledger.ledger import SqliteLedger
 from retinue.runtime import run_control
-from retinue.runtime.run_creation import send
-from retinue.runtime.spawn import begin
+from retinue.runtime.run_creation import create_run
+from retinue.runtime.spawn import create_session
 from retinue.testing.memory_ledger import MemoryLedger
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class World:
                 max_runs_per_tree=plan.per_tree,
                 max_depth=plan.depth,
             ),
-            policy=Policy.ASK if plan.asks else Policy.AUTO,
+            policy=ApprovalPolicy.ASK if plan.asks else ApprovalPolicy.AUTO,
             alive=lambda owner: owner in self._alive,
         )
         self.living.append(process)
@@ -119,7 +119,7 @@ class World:
         if not self.plan.sqlite:
             return self._memory
         ledger = SqliteLedger(self.folder / "ledger.db")
-        ledger._aside = NoAside()  # pyright: ignore[reportPrivateUsage]  (there is no other way in)
+        ledger._writer_thread = NoAside()  # pyright: ignore[reportPrivateUsage]  (there is no other way in)
         return ledger
 
     def _has_acted(self, call: str) -> None:
@@ -148,7 +148,7 @@ class World:
 
     async def begins(self) -> None:
         async def asked(process: Process) -> None:
-            session = await begin("main", process.root, process.ports)
+            session = await create_session("main", process.root, process.ports)
             await self._told(session, process)
 
         await self._safely(asked)
@@ -165,8 +165,10 @@ class World:
 
     async def _told(self, session: Session, process: Process) -> None:
         words = f"Do {self.random.randrange(10**9)}."
-        ask = Ask(key=f"once:{self._chance.uuid()}", agent=session.agent, task=words, session=session.id)
-        run = await send(ask, session, process.ports)
+        ask = RunRequest(
+            key=f"once:{self._chance.new_uuid()}", agent=session.agent, task=words, session=session.id
+        )
+        run = await create_run(ask, session, process.ports)
         self.note(f"a person asks {run.agent} for {run.id} in {session.slug}")
 
     async def _send(self, process: Process) -> None:
@@ -176,7 +178,7 @@ class World:
     async def _cancel(self, process: Process) -> None:
         if run := await self._chosen(live=True):
             self.note(f"a person cancels {run.id} ({run.status})")
-            await run_control.cancel(run.id, process.ports, alive=process.ports.alive)
+            await run_control.cancel_run(run.id, process.ports, is_alive=process.ports.is_owner_alive)
             self.note(f"{run.id} is cancelled")
 
     async def _delete(self, process: Process) -> None:
@@ -187,39 +189,43 @@ class World:
     async def _detach(self, process: Process) -> None:
         if run := await self._chosen(awaited=True):
             self.note(f"a person detaches {run.id}")
-            await run_control.detach(run.id, process.ports)
+            await run_control.detach_run(run.id, process.ports)
 
     async def _resume(self, process: Process) -> None:
         for run in await process.resume():
             self.note(f"a person resumes {run.id} ({run.status})")
 
     async def _answer(self, process: Process) -> None:
-        asked = [each for each in await self.approvals() if each.state is State.PENDING]
+        asked = [each for each in await self.approvals() if each.state is ApprovalState.PENDING]
         if asked:
             chosen, said = (
                 self.random.choice(asked),
                 self.random.choice((Answer.ALLOW, Answer.ALLOW, Answer.DENY)),
             )
             self.note(f"a person says {said} to {chosen.tool} of {chosen.run}")
-            await run_control.answer(chosen.id, said, process.ports, by="person", alive=process.ports.alive)
+            await run_control.answer_approval(
+                chosen.id, said, process.ports, by="person", is_alive=process.ports.is_owner_alive
+            )
 
     async def _chosen(self, *, live: bool = False, awaited: bool = False) -> Run | None:
         found = [
-            run for run in await self.runs() if (run.status.live or not live) and (not awaited or run.awaited)
+            run
+            for run in await self.runs()
+            if (run.status.is_live or not live) and (not awaited or run.is_awaited)
         ]
         return self.random.choice(found) if found else None
 
     # what there is
 
     async def runs(self) -> list[Run]:
-        return sorted(await self._looked(lambda tx: tx.runs()), key=lambda run: run.id)
+        return sorted(await self._looked(lambda tx: tx.find_runs()), key=lambda run: run.id)
 
     async def approvals(self) -> list[Approval]:
-        return await self._looked(lambda tx: tx.approvals())
+        return await self._looked(lambda tx: tx.find_approvals())
 
-    async def _looked(self, step: Callable[[Tx], T]) -> T:
+    async def _looked(self, step: Callable[[Transaction], T]) -> T:
         process = self.living[-1] if self.living else self.open()
-        return await process.inner.look(step)
+        return await process.inner.read(step)
 
     async def settle(self) -> None:
         """Whoever is left takes up what others left behind, and answers what is asked, until nothing goes on."""
@@ -228,21 +234,21 @@ class World:
         calm = 0
         while calm < 3:
             await self.resumes()
-            if not leaves and any(each.state is State.PENDING for each in await self.approvals()):
+            if not leaves and any(each.state is ApprovalState.PENDING for each in await self.approvals()):
                 await self._safely(self._answer)
             await asyncio.sleep(0.6)
             busy = [run for run in await self.runs() if run.status in MOVING and not await self._behind(run)]
-            asked = not leaves and any(each.state is State.PENDING for each in await self.approvals())
+            asked = not leaves and any(each.state is ApprovalState.PENDING for each in await self.approvals())
             calm = 0 if busy or asked else calm + 1
             if asyncio.get_running_loop().time() > until:
-                names = ", ".join(f"{run.id} {run.status} of {run.owner or 'nobody'}" for run in busy)
+                names = ", ".join(f"{run.id} {run.status} of {run.owner_id or 'nobody'}" for run in busy)
                 self.breach(f"it never gets quiet: {names}")
                 return
 
     async def _behind(self, run: Run) -> bool:
         """Whether it stands in the queue behind one of its conversation that waits for a person."""
         return run.status is Status.QUEUED and any(
-            each.status is Status.WAITING and not each.aside and each.session_id == run.session_id
+            each.status is Status.WAITING and not each.is_suspended and each.session_id == run.session_id
             for each in await self.runs()
         )
 
@@ -251,19 +257,19 @@ class World:
         reader = self.any().store
         talks: dict[str, list[Entry]] = {}
         for run in runs:
-            if run.session_id not in talks and Path(run.path).exists():
-                entries, problems = await reader.entries(await reader.find(run.path))
+            if run.session_id not in talks and Path(run.transcript_path).exists():
+                entries, problems = await reader.read_entries(await reader.find(run.transcript_path))
                 for problem in problems:
-                    self.breach(f"{run.path}: {problem}")
+                    self.breach(f"{run.transcript_path}: {problem}")
                 talks[run.session_id] = entries
         return Quiet(
             runs={run.id: run for run in runs},
-            deliveries=await self._looked(lambda tx: tx.deliveries()),
+            deliveries=await self._looked(lambda tx: tx.find_deliveries()),
             approvals=await self.approvals(),
             talks=talks,
             killed=self._killed,
         )
 
     async def events(self) -> list[str]:
-        found = await self._looked(lambda tx: tx.events(limit=100_000))
+        found = await self._looked(lambda tx: tx.find_events(limit=100_000))
         return [f"{each.seq:5} {each.kind:24} {each.run} {each.agent} {each.data}" for each in found]

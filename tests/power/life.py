@@ -15,15 +15,15 @@ from disk import State
 from promise import Promises, place_asked, promises
 from record import STRACE, Log, Word, heard
 
-from retinue.testing.fake_model_server import Captured, ModelServer
-from retinue.testing.replies import Answer
-from retinue.torture.counted_tools import FILE
-from retinue.torture.environment import Ground
-from retinue.torture.fake_model import Asked, Model
-from retinue.torture.invariants import Count, Law, Tally, judged
-from retinue.torture.scenario import task
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
+from retinue.testing.replies import FakeResponse
+from retinue.torture.counted_tools import EFFECTS_FILE
+from retinue.torture.environment import TortureEnvironment
+from retinue.torture.fake_model import FakeModel, ModelRequest
+from retinue.torture.invariants import Invariant, InvariantReport, Statistic, check_invariants
+from retinue.torture.scenario import task_text
 
-TASK = ("run", "--agent", "lead", "--json", task("pair/lead"))
+TASK = ("run", "--agent", "lead", "--json", task_text("pair/lead"))
 """A parent that starts a child in the background, which does something that must not happen twice, and hears of it."""
 MORE = ("run", "--json", "And then?", "--session")
 """What the person says to the parent afterwards."""
@@ -33,20 +33,20 @@ known from session.json. Both are put in order when it goes on."""
 RESUME = ("runs", "resume", "--json")
 
 
-class Home(Ground):
+class Home(TortureEnvironment):
     """A ground whose commands are begun by a process that has loaded everything before."""
 
     async def started(self, *words: str, before: tuple[str, ...] = ()) -> asyncio.subprocess.Process:
         if before:
-            return await super().started(*words, before=before)
+            return await super().start_command(*words, wrapper=before)
         number = len(self.processes)
         with (
-            (self.said / f"{number:03}.out").open("wb") as out,
-            (self.said / f"{number:03}.err").open("wb") as err,
+            (self.output_dir / f"{number:03}.out").open("wb") as out,
+            (self.output_dir / f"{number:03}.err").open("wb") as err,
         ):
             process = await begun(
                 [*RETINUE, *words],
-                stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, env=self.env, cwd=self.work,
+                stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, env=self.env, cwd=self.work_dir,
             )  # fmt: skip
         self.processes.append(process)
         return process
@@ -54,17 +54,17 @@ class Home(Ground):
     async def told(self, *words: str) -> tuple[int, Any]:
         """A command to its end: its code, and what it said."""
         number = len(self.processes)
-        code = await self.ended(*words)
-        return code, json.loads((self.said / f"{number:03}.out").read_text() or "null")
+        code = await self.run_command(*words)
+        return code, json.loads((self.output_dir / f"{number:03}.out").read_text() or "null")
 
 
-class Remembering(Model):
+class Remembering(FakeModel):
     """A model that was asked before."""
 
-    def __init__(self, asked: Sequence[Asked] = ()) -> None:
-        super().__init__(0, slowest=0)
-        self.asked += asked
-        self._times = Counter((each.place, each.turn) for each in asked)
+    def __init__(self, asked: Sequence[ModelRequest] = ()) -> None:
+        super().__init__(0, max_delay_s=0)
+        self.requests += asked
+        self._attempts = Counter((each.position, each.turn) for each in asked)
 
 
 @dataclass(slots=True)
@@ -74,16 +74,16 @@ class Life:
     root: Path
     model: Remembering = field(default_factory=Remembering)
     log: Log = field(init=False)
-    asked: list[Asked] = field(default_factory=list[Asked])
+    asked: list[ModelRequest] = field(default_factory=list[ModelRequest])
     promised: Promises = field(default_factory=Promises)
     home: Home = field(init=False)
-    server: ModelServer = field(init=False)
+    server: FakeModelServer = field(init=False)
 
     def __post_init__(self) -> None:
         self.log = Log(root=str(self.root))
-        self.server = ModelServer(self._answered)
+        self.server = FakeModelServer(self._answered)
 
-    def _answered(self, asked: Captured) -> Answer:
+    def _answered(self, asked: CapturedRequest) -> FakeResponse:
         return self.model(asked)
 
     async def lived(self) -> None:
@@ -92,29 +92,31 @@ class Life:
         self.home.home.rmdir()
         first = await self._heard(*TASK)
         await self._heard(*MORE, first["slug"])
-        self.asked = self.model.asked
+        self.asked = self.model.requests
         self.promised = promises(self.log)
 
     async def _heard(self, *words: str) -> Any:
         trace = self.root / "trace"
         process = await self.home.started(*words, before=(*STRACE, "-o", str(trace)))
-        code = await self.home.over(process)
-        said = sorted(self.home.said.iterdir())[-2:]
+        code = await self.home.wait_for_exit(process)
+        said = sorted(self.home.output_dir.iterdir())[-2:]
         assert code == 0, f"{words} ended with code {code}: {[each.read_text() for each in said]}"
-        heard(self.log, trace, str(self.home.work / FILE))
+        heard(self.log, trace, str(self.home.work_dir / EFFECTS_FILE))
         return json.loads(said[1].read_text())
 
     async def resumed(self, state: State) -> list[str]:
         """The program opens what is left, and everything comes to its end. Says what is not as it should be."""
         shutil.rmtree(self.home.home)
-        shutil.rmtree(self.home.said)
+        shutil.rmtree(self.home.output_dir)
         self.home = Home(self.root, self.server.url)
         self.home.home.rmdir()
         state.written(self.root)
         words = [each for each in self.log.changes[: state.point] if isinstance(each, Word)]
-        (self.home.work / FILE).write_bytes(b"".join(each.text for each in words if each.kind == "effect"))
+        (self.home.work_dir / EFFECTS_FILE).write_bytes(
+            b"".join(each.text for each in words if each.kind == "effect")
+        )
         before = {place_asked(each) for each in words if each.kind == "asked"}
-        self.model = Remembering([each for each in self.asked if (each.place, each.turn) in before])
+        self.model = Remembering([each for each in self.asked if (each.position, each.turn) in before])
         broken = self.promised.broken(state)
         findings = (await self.home.told("doctor", "--json"))[1]
         bad = (each["what"] for each in findings if each["level"] == "bad")
@@ -137,25 +139,25 @@ class Life:
         ]
 
     async def _worked(self, state: State) -> list[str]:
-        runs, _ = await self.home.rows()
+        runs, _ = await self.home.read_ledger()
         code, _ = await self.home.told(*(RESUME if runs else TASK))
         broken = [f"the command that goes on ended with code {code}"] if code else []
         for path, text in self.promised.acknowledged(state.point).items():
             file = self.root / path
             if not file.exists() or not file.read_bytes().startswith(text):
                 broken.append(f"{path} lost acknowledged entries when it was opened again")
-        return broken + _told(await judged(self.home, self.model.asked, faults=1))
+        return broken + _told(await check_invariants(self.home, self.model.requests, faults=1))
 
 
-def _told(tally: Tally) -> list[str]:
+def _told(tally: InvariantReport) -> list[str]:
     """The person spoke to the lead twice, so two runs of it are as they should be."""
     broken = [
         f"{law}: {sentence}"
-        for law, sentences in tally.breaches.items()
+        for law, sentences in tally.violations.items()
         for sentence in sentences
         if not HARMLESS.search(sentence)
-        and not (law is Law.TWICE and sentence == "2 runs do the part of pair/lead")
+        and not (law is Invariant.CHILDREN_DUPLICATED and sentence == "2 runs do the part of pair/lead")
     ]
-    if tally.counts[Count.FAILED]:
-        broken.append(f"{tally.counts[Count.FAILED]} runs did not come to a good end")
+    if tally.counts[Statistic.RUNS_NOT_DONE]:
+        broken.append(f"{tally.counts[Statistic.RUNS_NOT_DONE]} runs did not come to a good end")
     return broken

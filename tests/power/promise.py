@@ -15,7 +15,7 @@ from pathlib import Path
 from disk import State
 from record import Cut, Data, Log, Names, Sync, Word
 
-from retinue.torture.scenario import place_of
+from retinue.torture.scenario import position_in
 
 LEDGER = "home/ledger.db"
 _OPEN_LINE = re.compile(rb"<!-- user id=\S+ -->\n\s*\Z")
@@ -107,14 +107,14 @@ def _rests(word: Word, talk: bytes) -> bool:
         return True
     if word.kind == "effect":
         return word.text.split()[-1] in talk
-    return place_asked(word)[0] == place_of(talk.decode("utf-8", "replace"))
+    return place_asked(word)[0] == position_in(talk.decode("utf-8", "replace"))
 
 
 def place_asked(word: Word) -> tuple[str, int]:
     """Which place of the tree asked the model, and for which turn."""
     messages = json.loads(word.text.partition(b"\r\n\r\n")[2])["messages"]
     spoken = [each for each in messages if each["role"] != "system"]
-    places = (place_of(each["content"] if isinstance(each["content"], str) else "") for each in spoken)
+    places = (position_in(each["content"] if isinstance(each["content"], str) else "") for each in spoken)
     return next(filter(None, places)), sum(each["role"] == "assistant" for each in messages)
 
 

@@ -12,17 +12,17 @@ import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
 
-from retinue.domain.agent import Paths
-from retinue.domain.approval import Answer, Policy
-from retinue.domain.ceiling import Bounds
-from retinue.domain.limits import Limits, Subagents
+from retinue.domain.agent import PathPatterns
+from retinue.domain.approval import Answer, ApprovalPolicy
+from retinue.domain.ceiling import OperatorPolicy
+from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.model_turn import Reply, Request
-from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.transcript import Notice
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 from retinue.runtime import run_control
-from retinue.runtime.spawn import begin
-from retinue.testing.scripted_provider import Step, calls, says
+from retinue.runtime.spawn import create_session
+from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 
 T = TypeVar("T")
 
@@ -32,14 +32,14 @@ def message(agent: str = "todo", content: str = "Add milk.", **more: Any) -> tup
 
 
 async def all_runs(house: RuntimeProcess) -> list[Run]:
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.id)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
-async def rows(house: RuntimeProcess, step: Callable[[Tx], list[T]]) -> list[T]:
-    return await house.ports.ledger.look(step)
+async def rows(house: RuntimeProcess, step: Callable[[Transaction], list[T]]) -> list[T]:
+    return await house.ports.ledger.read(step)
 
 
 async def quiet(house: RuntimeProcess) -> list[Run]:
@@ -48,13 +48,13 @@ async def quiet(house: RuntimeProcess) -> list[Run]:
         runs = await all_runs(house)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
             return runs
-        await house.engine.change()
+        await house.engine.wait_for_change()
 
 
 async def settled(house: RuntimeProcess, run: Run) -> Run:
     """Until this one has ended, whoever it waited for."""
-    while (now := await house.now(run)).status.live:
-        await house.engine.change()
+    while (now := await house.now(run)).status.is_live:
+        await house.engine.wait_for_change()
     return now
 
 
@@ -67,7 +67,7 @@ async def stands_aside(house: RuntimeProcess, run: Run) -> None:
     """Until it has said what it had to say and waits for those it asked."""
 
     async def aside() -> bool:
-        return (await house.now(run)).aside
+        return (await house.now(run)).is_suspended
 
     await soon(aside)
 
@@ -91,7 +91,7 @@ async def announced(house: RuntimeProcess, run: Run) -> list[str]:
 
 @asynccontextmanager
 async def pair(
-    world: RuntimeFixture, main: Sequence[Step], todo: Sequence[Step], **more: Any
+    world: RuntimeFixture, main: Sequence[ScriptedStep], todo: Sequence[ScriptedStep], **more: Any
 ) -> AsyncGenerator[RuntimeProcess]:
     """Two agents: main asks, todo keeps lists."""
     if not (world.folder / "agents" / "main.md").exists():
@@ -104,11 +104,13 @@ async def pair(
 
 async def test_a_conversation_that_is_not_there_or_not_the_agents_own_is_refused(world: RuntimeFixture):
     """Shows: C035, C046, T13."""
-    async with pair(world, [], [says("Hello.")]) as house:
+    async with pair(world, [], [text_reply("Hello.")]) as house:
         mine = await house.begin("main")
         (await house.run("a", agent="todo"))
         refs = ["nothing", mine.id, mine.slug]
-        house.set_steps("main", [*(calls(message(session=ref)) for ref in refs), says("Done.")])
+        house.set_steps(
+            "main", [*(tool_call_reply(message(session=ref)) for ref in refs), text_reply("Done.")]
+        )
         run = await settled(house, await house.ask("Go.", session=mine))
         found = [each["error"] for each in await answers(house, run)]
         assert found == [
@@ -121,7 +123,7 @@ async def test_a_conversation_that_is_not_there_or_not_the_agents_own_is_refused
 
 async def test_no_path_leads_to_a_conversation_that_somebody_laid_somewhere(world: RuntimeFixture):
     """Shows: C035, T13."""
-    async with pair(world, [], [says("Hello."), says("never")]) as house:
+    async with pair(world, [], [text_reply("Hello."), text_reply("never")]) as house:
         known = await house.store.find((await house.run("a", agent="todo")).session_id)
         laid = world.workspace / "laid"
         laid.mkdir()
@@ -129,7 +131,9 @@ async def test_no_path_leads_to_a_conversation_that_somebody_laid_somewhere(worl
             if each.is_file():
                 (laid / each.name).write_bytes(each.read_bytes())
         refs = [str(laid), f"{laid}/session.md", known.path, known.id[:-4], known.slug[:-2]]
-        house.set_steps("main", [*(calls(message(session=ref)) for ref in refs), says("Done.")])
+        house.set_steps(
+            "main", [*(tool_call_reply(message(session=ref)) for ref in refs), text_reply("Done.")]
+        )
         run = await settled(house, await house.ask("Go.", agent="main"))
         found = [each["error"]["message"] for each in await answers(house, run)]
         assert found == ["Session not found"] * len(refs)
@@ -138,10 +142,12 @@ async def test_no_path_leads_to_a_conversation_that_somebody_laid_somewhere(worl
 async def test_somebodys_child_takes_no_messages(world: RuntimeFixture):
     """Shows: C035, T13."""
     hand_on = ("PersistentAgent", json.dumps({"preset": "todo", "description": "d", "prompt": "Look."}))
-    async with pair(world, [calls(hand_on), says("Done.")], [says("Hello."), says("never")]) as house:
+    async with pair(
+        world, [tool_call_reply(hand_on), text_reply("Done.")], [text_reply("Hello."), text_reply("never")]
+    ) as house:
         await settled(house, await house.ask("Go.", agent="main"))
         child = (await all_runs(house))[1]
-        house.set_steps("other", [calls(message(session=child.session_id)), says("Done.")])
+        house.set_steps("other", [tool_call_reply(message(session=child.session_id)), text_reply("Done.")])
         world.agent("other")
         run = await settled(house, await house.ask("Go.", agent="other"))
         assert await fault(house, run) == ("agent_session_error", "Session not found")
@@ -153,8 +159,8 @@ async def test_somebodys_child_takes_no_messages(world: RuntimeFixture):
         ("agent_deny: [todo]\n", "", {}),
         ("agent_allow: [journal]\n", "", {}),
         ("", "ui_visible: false\n", {}),
-        ("", "", {"bounds": lambda: Bounds(deny_agents=("to*",))}),
-        ("", "", {"subagents": Subagents(allow_agents=("journal",))}),
+        ("", "", {"operator_policy": lambda: OperatorPolicy(deny_agents=("to*",))}),
+        ("", "", {"subagent_settings": SubagentSettings(allow_agents=("journal",))}),
     ],
 )
 async def test_who_is_hidden_denied_or_not_allowed_is_not_reached_and_nothing_is_written(
@@ -163,8 +169,8 @@ async def test_who_is_hidden_denied_or_not_allowed_is_not_reached_and_nothing_is
     """Shows: C036, C046, C064, C096, T13."""
     world.agent("main", main)
     world.agent("todo", todo)
-    async with pair(world, [calls(message()), says("A pity.")], [], **ports) as house:
-        before = await begin("todo", house.root, house.ports)
+    async with pair(world, [tool_call_reply(message()), text_reply("A pity.")], [], **ports) as house:
+        before = await create_session("todo", house.root, house.ports)
         text = Path(before.path, "session.md").read_bytes()
         run = await settled(house, await house.ask("Go.", agent="main"))
         assert await fault(house, run) == ("agent_not_accessible", "Agent not accessible: todo")
@@ -177,15 +183,15 @@ async def test_without_lists_every_agent_is_reached(world: RuntimeFixture):
     """Shows: C092."""
     world.agent("journal")
     asked = [message("todo"), message("journal")]
-    async with pair(world, [calls(*asked), says("Done.")], [says("Yes.")]) as house:
-        house.set_steps("journal", [says("Yes.")])
+    async with pair(world, [tool_call_reply(*asked), text_reply("Done.")], [text_reply("Yes.")]) as house:
+        house.set_steps("journal", [text_reply("Yes.")])
         run = await settled(house, await house.ask("Go.", agent="main"))
         assert [each["status"] for each in await answers(house, run)] == ["complete", "complete"]
 
 
 async def test_an_agent_does_not_ask_itself(world: RuntimeFixture):
     """Shows: C095, C05."""
-    async with pair(world, [calls(message("main")), says("No.")], []) as house:
+    async with pair(world, [tool_call_reply(message("main")), text_reply("No.")], []) as house:
         run = await settled(house, await house.ask("Go.", agent="main"))
         code, words = await fault(house, run)
         assert code == "agent_not_accessible"
@@ -196,8 +202,8 @@ async def test_an_agent_does_not_ask_itself(world: RuntimeFixture):
 async def test_whoever_waits_above_is_not_asked_from_below(world: RuntimeFixture, mode: str):
     """Shows: C095, C05."""
     world.agent("todo", "tools: [agents_message]\n")
-    todo = [calls(message("main", mode=mode)), says("I may not.")]
-    async with pair(world, [calls(message()), says("Done.")], todo) as house:
+    todo = [tool_call_reply(message("main", mode=mode)), text_reply("I may not.")]
+    async with pair(world, [tool_call_reply(message()), text_reply("Done.")], todo) as house:
         run = await settled(house, await house.ask("Go.", agent="main"))
         asked = (await all_runs(house))[1]
         code, words = await fault(house, asked)
@@ -210,15 +216,15 @@ async def test_whoever_waits_above_is_not_asked_from_below(world: RuntimeFixture
 async def test_one_who_was_asked_asks_nobody_unless_its_definition_says_so(world: RuntimeFixture):
     """Shows: C090, C065."""
     world.agent("journal")
-    todo = [calls(message("journal")), says("I may not.")]
-    async with pair(world, [calls(message()), says("Done.")], todo) as house:
+    todo = [tool_call_reply(message("journal")), text_reply("I may not.")]
+    async with pair(world, [tool_call_reply(message()), text_reply("Done.")], todo) as house:
         await settled(house, await house.ask("Go.", agent="main"))
         asked = (await all_runs(house))[1]
         code, words = await fault(house, asked)
         assert code == "agent_not_accessible"
         assert "unless its definition names agents_message" in words
         (request,) = [
-            each.request for each in house.driver.asked if entry_texts(each.entries[-1:]) == ["Add milk."]
+            each.request for each in house.driver.requests if entry_texts(each.entries[-1:]) == ["Add milk."]
         ]
         assert "agents_message" not in [each.name for each in request.tools]
         assert "Available agents" not in request.system
@@ -230,16 +236,16 @@ async def test_one_whose_definition_names_the_tool_asks_on_down_to_the_limit(wor
     for name in ("todo", "journal"):
         world.agent(name, "tools: [agents_message]\n")
     by_agent = {
-        "main": [calls(message("todo")), says("Done.")],
-        "todo": [calls(message("journal")), says("Passed on.")],
-        "journal": [calls(message("writer", session="create")), says("No deeper.")],
+        "main": [tool_call_reply(message("todo")), text_reply("Done.")],
+        "todo": [tool_call_reply(message("journal")), text_reply("Passed on.")],
+        "journal": [tool_call_reply(message("writer", session="create")), text_reply("No deeper.")],
     }
     world.agent("writer")
     async with world.open(by_agent=by_agent, limits=Limits(max_depth=2)) as house:
         run = await settled(house, await house.ask("Go.", agent="main"))
         assert run.status is Status.DONE
         _, todo, journal = await all_runs(house)
-        assert (todo.depth, journal.depth, journal.root) == (1, 2, run.id)
+        assert (todo.depth, journal.depth, journal.root_id) == (1, 2, run.id)
         code, words = await fault(house, journal)
         assert code == "agent_message_failed"
         assert "2 is the limit" in words
@@ -252,8 +258,8 @@ async def test_for_a_message_an_agent_may_do_no_more_than_its_asker_can_hand_on(
     (world.workspace / "secret" / "s.txt").write_text("hidden")
     world.agent("main", "paths: {deny: ['**/secret/**']}\n")
     read = ("read", json.dumps({"path": str(world.workspace / "secret" / "s.txt")}))
-    todo = [calls(read), says("Seen."), calls(read), says("Not seen.")]
-    async with pair(world, [calls(message()), says("Done.")], todo) as house:
+    todo = [tool_call_reply(read), text_reply("Seen."), tool_call_reply(read), text_reply("Not seen.")]
+    async with pair(world, [tool_call_reply(message()), text_reply("Done.")], todo) as house:
         own = await house.run("Look.", agent="todo")
         await settled(house, await house.ask("Go.", agent="main"))
         mine, asked = await house.results(own)
@@ -269,10 +275,10 @@ async def test_what_a_person_once_allowed_a_conversation_they_did_not_allow_thos
     outside.write_text("private")
     read = ("read", json.dumps({"path": str(outside)}))
     world.agent("todo", f"paths: {{read: ['{outside}', './**']}}\n")
-    todo = [calls(read), says("Seen."), calls(read), says("Not seen.")]
-    async with pair(world, [calls(message()), says("Done.")], todo) as house:
+    todo = [tool_call_reply(read), text_reply("Seen."), tool_call_reply(read), text_reply("Not seen.")]
+    async with pair(world, [tool_call_reply(message()), text_reply("Done.")], todo) as house:
         session = await house.begin("todo")
-        session = await house.store.change(session, lifted=Paths(read=(str(outside),)))
+        session = await house.store.update(session, user_grants=PathPatterns(read=(str(outside),)))
         own = await house.run("Look.", session=session)
         await settled(house, await house.ask("Go.", agent="main"))
         mine, asked = await house.results(own)
@@ -285,19 +291,23 @@ async def test_what_a_person_adds_for_a_message_counts_for_it(world: RuntimeFixt
     outside.write_text("private")
     more = {"tool": "read", "resource": str(outside), "reason": "I need it."}
     todo = [
-        calls(("request_scope_expansion", json.dumps(more))),
-        calls(("read", json.dumps({"path": str(outside)}))),
-        says("Seen."),
+        tool_call_reply(("request_scope_expansion", json.dumps(more))),
+        tool_call_reply(("read", json.dumps({"path": str(outside)}))),
+        text_reply("Seen."),
     ]
-    async with pair(world, [calls(message()), says("Done.")], todo, policy=Policy.ASK) as house:
+    async with pair(
+        world, [tool_call_reply(message()), text_reply("Done.")], todo, approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.ask("Go.", agent="main")
 
         async def asks() -> bool:
-            return any(each.waiting_for is Waiting.APPROVAL for each in await all_runs(house))
+            return any(each.waiting_for is WaitReason.APPROVAL for each in await all_runs(house))
 
         await soon(asks)
-        (asked,) = await rows(house, lambda tx: tx.approvals())
-        await run_control.answer(asked.id, Answer.ADD, house.ports, by="person", alive=lambda _: True)
+        (asked,) = await rows(house, lambda tx: tx.find_approvals())
+        await run_control.answer_approval(
+            asked.id, Answer.ADD, house.ports, by="person", is_alive=lambda _: True
+        )
         await settled(house, run)
         _, seen = await house.results((await all_runs(house))[1])
         assert (seen.ok, "private" in seen.text) == (True, True)
@@ -313,7 +323,10 @@ async def test_the_list_has_the_others_that_the_rights_let_be_known(world: Runti
     world.agent("hidden", "ui_visible: false\n")
     world.agent("secret")
     world.agent("main", "agent_allow: [main, todo, journal, hidden, secret]\nagent_deny: ['sec*']\n")
-    main = [calls(("agents_list", "{}"), ("agents_list", '{"includeAll": true}')), says("Done.")]
+    main = [
+        tool_call_reply(("agents_list", "{}"), ("agents_list", '{"includeAll": true}')),
+        text_reply("Done."),
+    ]
     async with pair(world, main, []) as house:
         run = await settled(house, await house.ask("Go.", agent="main"))
         some, everyone = (each["agents"] for each in await answers(house, run))
@@ -342,7 +355,9 @@ async def test_the_list_has_the_others_that_the_rights_let_be_known(world: Runti
 
 async def test_the_list_takes_no_other_arguments(world: RuntimeFixture):
     """Shows: C046."""
-    async with pair(world, [calls(("agents_list", '{"includeAll": "yes"}')), says("Done.")], []) as house:
+    async with pair(
+        world, [tool_call_reply(("agents_list", '{"includeAll": "yes"}')), text_reply("Done.")], []
+    ) as house:
         run = await settled(house, await house.ask("Go.", agent="main"))
         assert (await fault(house, run))[0] == "invalid_arguments"
 
@@ -350,13 +365,17 @@ async def test_the_list_takes_no_other_arguments(world: RuntimeFixture):
 async def test_the_list_obeys_what_the_configuration_denies_now(world: RuntimeFixture):
     """Shows: C064, C096."""
     denied: list[str] = []
-    main = [calls(("agents_list", "{}")), calls(("agents_list", '{"includeAll": false}')), says("Done.")]
+    main = [
+        tool_call_reply(("agents_list", "{}")),
+        tool_call_reply(("agents_list", '{"includeAll": false}')),
+        text_reply("Done."),
+    ]
 
     def now_denied(_: Request) -> Reply:
         denied.append("todo")
         return main[1]
 
-    bounds = {"bounds": lambda: Bounds(deny_agents=tuple(denied))}
+    bounds = {"operator_policy": lambda: OperatorPolicy(deny_agents=tuple(denied))}
     async with pair(world, [main[0], now_denied, main[2]], [], **bounds) as house:
         run = await settled(house, await house.ask("Go.", agent="main"))
         first, second = ([row["agentId"] for row in each["agents"]] for each in await answers(house, run))
@@ -371,12 +390,12 @@ async def test_the_prompt_names_the_others_and_how_to_ask_them(world: RuntimeFix
         "\n\nAvailable agents you can delegate to:\n- todo: Todo List Manager - Helps.\n\n"
         "Use agents_message to ask another agent to perform a task."
     )
-    async with pair(world, [says("Hi."), says("Hi.")], []) as house:
+    async with pair(world, [text_reply("Hi."), text_reply("Hi.")], []) as house:
         run = await house.run("Hi.", agent="main")
         world.agent("main", "agent_allow: [main, todo, other]\n", "You are the main one.")
         world.agent("other")
         await house.run("Hi.", session=await house.store.find(run.session_id))
-        before, after = (each.request.system for each in house.driver.asked)
+        before, after = (each.request.system for each in house.driver.requests)
         assert before.startswith("You are the main one.\n\nAvailable tools:\n")
         assert before.endswith(section)
         assert "- other: Helps.\n- todo: Todo List Manager - Helps." in after
@@ -397,9 +416,9 @@ async def test_the_others_are_named_only_to_those_with_a_tool_to_ask_them(
 ):
     """Shows: C065, C081."""
     world.agent("main", f"tools: {tools}\n")
-    async with pair(world, [says("Hi.")], []) as house:
+    async with pair(world, [text_reply("Hi.")], []) as house:
         await house.run("Hi.", agent="main")
-        (asked,) = house.driver.asked
+        (asked,) = house.driver.requests
         assert ("Available agents" in asked.request.system) is (line is not None)
         assert line is None or line in asked.request.system
 
@@ -408,7 +427,7 @@ async def test_what_the_prompt_says_of_others_grants_nothing(world: RuntimeFixtu
     """Shows: C075."""
     told = "Available agents you can delegate to:\n- todo: Todo List Manager"
     world.agent("main", "agent_deny: [todo]\n", told)
-    async with pair(world, [calls(message()), says("No.")], []) as house:
+    async with pair(world, [tool_call_reply(message()), text_reply("No.")], []) as house:
         run = await settled(house, await house.ask("Go.", agent="main"))
         assert (await fault(house, run))[0] == "agent_not_accessible"
 
@@ -416,7 +435,7 @@ async def test_what_the_prompt_says_of_others_grants_nothing(world: RuntimeFixtu
 async def test_an_agent_without_the_capability_does_not_have_the_tools(world: RuntimeFixture):
     """Shows: C065."""
     world.agent("main", "capability_allow: ['agents.read']\n")
-    async with pair(world, [says("Hi.")], []) as house:
+    async with pair(world, [text_reply("Hi.")], []) as house:
         await house.run("Hi.", agent="main")
-        names = {each.name for each in house.driver.asked[0].request.tools}
+        names = {each.name for each in house.driver.requests[0].request.tools}
         assert ("agents_list" in names, "agents_message" in names) == (True, False)

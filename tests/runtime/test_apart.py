@@ -10,19 +10,19 @@ from typing import TypeVar
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.model_turn import Reply, Request
-from retinue.domain.run import Ask, Run, Status
-from retinue.domain.transcript import Entry, Notice, Returned, Said
+from retinue.domain.run import Run, RunRequest, Status
+from retinue.domain.transcript import Entry, Message, Notice, ToolResult
 from retinue.errors import Failed
-from retinue.interfaces import Tool, Tx
+from retinue.interfaces import Tool, Transaction
 from retinue.runtime import run_control
 from retinue.runtime.agent_loop import INTERRUPTED_NOTE
-from retinue.runtime.child_workspace import Child
-from retinue.runtime.interrupts import interrupt
-from retinue.runtime.spawn import spawn
+from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.interrupts import interrupt_run
+from retinue.runtime.spawn import spawn_child
 from retinue.testing.memory_ledger import MemoryLedger
-from retinue.testing.scripted_provider import calls, says
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 T = TypeVar("T")
@@ -38,9 +38,9 @@ def asks(message: str) -> Callable[[Request], Reply]:
     """Asks the agent more whose id was heard last."""
 
     def reply(request: Request) -> Reply:
-        heard = [json.loads(each.text) for each in request.entries if isinstance(each, Returned)]
+        heard = [json.loads(each.text) for each in request.entries if isinstance(each, ToolResult)]
         ids = [each["agent_id"] for each in heard if "agent_id" in each]
-        return calls(("agent_ask", json.dumps({"agent_id": ids[-1], "message": message})))
+        return tool_call_reply(("agent_ask", json.dumps({"agent_id": ids[-1], "message": message})))
 
     return reply
 
@@ -56,10 +56,10 @@ def ponders(gate: asyncio.Event) -> Tool:
 
 
 async def tree(house: RuntimeProcess) -> list[Run]:
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.id)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def over(house: RuntimeProcess, run: Run) -> Run:
@@ -68,13 +68,13 @@ async def over(house: RuntimeProcess, run: Run) -> Run:
         await house.engine.wait(run.id)
         now = await house.now(run)
         moving = [each for each in await tree(house) if each.status in (Status.QUEUED, Status.RUNNING)]
-        if now.status.final or not moving:
+        if now.status.is_final or not moving:
             return now
-        await house.engine.change()
+        await house.engine.wait_for_change()
 
 
 def words(entries: Sequence[Entry]) -> str:
-    return "\n".join(each.text for each in entries if isinstance(each, Said))
+    return "\n".join(each.text for each in entries if isinstance(each, Message))
 
 
 async def test_an_agent_used_again_knows_nothing_of_the_task_before_and_is_not_interrupted(
@@ -89,32 +89,32 @@ async def test_an_agent_used_again_knows_nothing_of_the_task_before_and_is_not_i
     world.agent("helper")
     script = {
         "main": [
-            calls(gives("Count the keys.")),
-            calls(gives("Find the box.")),
+            tool_call_reply(gives("Count the keys.")),
+            tool_call_reply(gives("Find the box.")),
             asks("Sure?"),
-            says("Done."),
+            text_reply("Done."),
         ],
         "Execute this task: Count the keys.": [
-            calls(("ponder", "{}"), text="Counting."),
-            says("Half: 12 KEYS."),
+            tool_call_reply(("ponder", "{}"), text="Counting."),
+            text_reply("Half: 12 KEYS."),
         ],
-        "Execute this task: Find the box.": [says(LONG), says(f"Yes: {LONG}")],
+        "Execute this task: Find the box.": [text_reply(LONG), text_reply(f"Yes: {LONG}")],
     }
     async with world.open(by_agent=script, tools=[ponders(gate)]) as house:
         run = await house.ask("Go.", agent="main")
         while len(await tree(house)) == 1:
-            await house.engine.change()
+            await house.engine.wait_for_change()
         await house.until("tool.started")
-        await interrupt((await tree(house))[1].id, house.ports)
+        await interrupt_run((await tree(house))[1].id, house.ports)
         while not [event for event in house.events if event.data.get("note") == INTERRUPTED_NOTE]:
-            await house.engine.change()
+            await house.engine.wait_for_change()
         gate.set()
         assert (await over(house, run)).status is Status.DONE
         first, second, more = (await tree(house))[1:]
         assert (str(first.reason), second.status, more.status) == ("interrupted", Status.DONE, Status.DONE)
         assert len({first.session_id, second.session_id}) == 2
         assert second.session_id == more.session_id
-        told = [each for each in house.driver.asked if each.request.agent == "helper"]
+        told = [each for each in house.driver.requests if each.request.agent_name == "helper"]
         found, asked = told[-2:]
         assert words(found.entries) == "Execute this task: Find the box."
         assert "keys" not in found.request.system.lower()
@@ -131,33 +131,44 @@ async def test_a_child_gets_more_from_a_person_and_not_from_whoever_asked_it(wor
     outside.write_text("SECRET")
     world.agent("main")
     world.agent("helper")
-    look = calls(("read", json.dumps({"path": str(outside)})))
+    look = tool_call_reply(("read", json.dumps({"path": str(outside)})))
     wish = {"tool": "read", "resource": str(outside), "reason": "My parent allowed it."}
     script = {
-        "main": [calls(gives("Read it.")), asks("I approve. Your scope is widened: read it."), says("Done.")],
+        "main": [
+            tool_call_reply(gives("Read it.")),
+            asks("I approve. Your scope is widened: read it."),
+            text_reply("Done."),
+        ],
         "helper": [
-            *(look, says("Please widen my scope, and approve that I read it.")),
-            *(look, calls(("request_scope_expansion", json.dumps(wish))), look, says("I could not read it.")),
+            *(look, text_reply("Please widen my scope, and approve that I read it.")),
+            *(
+                look,
+                tool_call_reply(("request_scope_expansion", json.dumps(wish))),
+                look,
+                text_reply("I could not read it."),
+            ),
         ],
     }
-    async with world.open(by_agent=script, policy=Policy.AUTO) as house:
+    async with world.open(by_agent=script, approval_policy=ApprovalPolicy.AUTO) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         assert run.status is Status.WAITING
 
-        def pending(tx: Tx) -> list[Approval]:
-            return tx.approvals(state=[State.PENDING])
+        def pending(tx: Transaction) -> list[Approval]:
+            return tx.find_approvals(state=[ApprovalState.PENDING])
 
-        (asked,) = await house.ports.ledger.look(pending)
+        (asked,) = await house.ports.ledger.read(pending)
         _, first, again = await tree(house)
         assert first.session_id == again.session_id
         assert (asked.session, asked.agent, asked.resource) == (again.session_id, "helper", str(outside))
-        assert asked.chain == ("person", run.key, again.key)
+        assert asked.chain == ("person", run.session_key, again.session_key)
         assert "My parent allowed it." in asked.reason
-        offered = [each.name for each in house.driver.asked[0].request.tools]
+        offered = [each.name for each in house.driver.requests[0].request.tools]
         assert [name for name in offered if "approv" in name or "scope" in name] == [
             "request_scope_expansion"
         ]
-        await run_control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer_approval(
+            asked.id, Answer.DENY, house.ports, by="person", is_alive=lambda _: True
+        )
         assert (await over(house, run)).status is Status.DONE
         results = [each.text for each in await house.results(again)]
     assert len(results) == 4
@@ -172,16 +183,20 @@ async def test_a_child_that_cannot_be_written_down_is_not_at_work(world: Runtime
     world.agent("helper")
 
     class Broken(MemoryLedger):
-        async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+        async def write(
+            self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+        ) -> T:
             raise Failed("the ledger is broken")
 
-    async with world.open(says("Hi."), says("never")) as house:
+    async with world.open(text_reply("Hi."), text_reply("never")) as house:
         parent = await house.run("Hi", agent="main")
         above = await house.store.find(parent.session_id)
-        ask = Ask(key="once:1", agent="helper", task="Go", requester=above.key)
+        ask = RunRequest(key="once:1", agent="helper", task="Go", requester=above.key)
         with pytest.raises(Failed, match="the ledger is broken"):
-            await spawn(ask, Child(parent=above, description="go"), replace(house.ports, ledger=Broken()))
+            await spawn_child(
+                ask, ChildSpec(parent=above, description="go"), replace(house.ports, ledger=Broken())
+            )
         assert [each.id for each in await tree(house)] == [parent.id]
-        assert len(house.driver.asked) == 1
+        assert len(house.driver.requests) == 1
         (child,) = await house.store.sessions(agent="helper")
         assert await house.store.problems(child) == (), "what was made of it is whole"

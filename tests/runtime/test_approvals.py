@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.limits import Limits
-from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.run import Run, Status, WaitReason
 from retinue.errors import NotFound, Refused
-from retinue.interfaces import Tool, Tx
+from retinue.interfaces import Tool, Transaction
 from retinue.runtime import run_control
-from retinue.runtime.run_creation import Claim, claim
-from retinue.testing.scripted_provider import calls, says
+from retinue.runtime.run_creation import ClaimResult, claim_run
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 sent: list[str] = []
@@ -43,23 +43,25 @@ WISH = ("mail", '{"to": "ada"}')
 
 
 async def pending(house: RuntimeProcess) -> list[Approval]:
-    def step(tx: Tx) -> list[Approval]:
-        return tx.approvals(state=[State.PENDING])
+    def step(tx: Transaction) -> list[Approval]:
+        return tx.find_approvals(state=[ApprovalState.PENDING])
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
-async def state_of(house: RuntimeProcess, asked: Approval) -> State:
-    def step(tx: Tx) -> State:
-        found = tx.approval(asked.id)
+async def state_of(house: RuntimeProcess, asked: Approval) -> ApprovalState:
+    def step(tx: Transaction) -> ApprovalState:
+        found = tx.get_approval(asked.id)
         assert found is not None
         return found.state
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def answer(house: RuntimeProcess, asked: Approval, said: Answer, *, alive: bool = True) -> Approval:
-    return await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: alive)
+    return await run_control.answer_approval(
+        asked.id, said, house.ports, by="person", is_alive=lambda _: alive
+    )
 
 
 async def soon(true: Callable[[], Awaitable[Any]]) -> None:
@@ -78,22 +80,26 @@ async def refusals(house: RuntimeProcess, run: Run) -> list[dict[str, Any]]:
 
 async def test_a_call_waits_for_a_yes_without_a_slot_and_happens_once_when_it_has_one(world: RuntimeFixture):
     """Shows: A006, B053, L006."""
-    async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(
+        tool_call_reply(WISH), text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Write to Ada.")
-        assert (run.status, run.waiting_for, sent) == (Status.WAITING, Waiting.APPROVAL, [])
+        assert (run.status, run.waiting_for, sent) == (Status.WAITING, WaitReason.APPROVAL, [])
         (asked,) = await pending(house)
-        assert (asked.tool, asked.args, asked.chain) == ("mail", WISH[1], ("person", run.key))
+        assert (asked.tool, asked.args, asked.chain) == ("mail", WISH[1], ("person", run.session_key))
         await answer(house, asked, Answer.ALLOW)
         done = await house.ended(run)
         assert (done.status, done.text, sent) == (Status.DONE, "Done.", ["ada"])
-        assert await state_of(house, asked) is State.USED
+        assert await state_of(house, asked) is ApprovalState.USED
         assert [each.text for each in await house.results(run)] == ["sent to ada"]
         assert done.attempts == 1
 
 
 async def test_a_no_is_an_answer_and_nothing_happens(world: RuntimeFixture):
     """Shows: A007."""
-    async with world.open(calls(WISH), says("I may not."), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(
+        tool_call_reply(WISH), text_reply("I may not."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Write to Ada.")
         await answer(house, (await pending(house))[0], Answer.DENY)
         assert (await house.ended(run)).status is Status.DONE
@@ -103,9 +109,9 @@ async def test_a_no_is_an_answer_and_nothing_happens(world: RuntimeFixture):
 
 async def test_a_question_outlives_the_process_that_asked_it(world: RuntimeFixture):
     """Shows: P11."""
-    async with world.open(calls(WISH), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(tool_call_reply(WISH), tools=[mail()], approval_policy=ApprovalPolicy.ASK) as house:
         run = await house.run("Write to Ada.")
-    async with world.open(says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK) as house:
         await answer(house, (await pending(house))[0], Answer.ALLOW, alive=False)
         done = await house.ended(run)
         assert (done.status, done.text, sent) == (Status.DONE, "Done.", ["ada"])
@@ -114,11 +120,15 @@ async def test_a_question_outlives_the_process_that_asked_it(world: RuntimeFixtu
 async def test_a_yes_that_was_used_is_used_when_the_process_dies_meanwhile(world: RuntimeFixture):
     """Shows: P10, P11."""
     never = asyncio.Event()
-    async with world.open(calls(WISH), tools=[mail(hold=never)], policy=Policy.ASK) as house:
+    async with world.open(
+        tool_call_reply(WISH), tools=[mail(hold=never)], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Write to Ada.")
         await answer(house, (await pending(house))[0], Answer.ALLOW)
         await soon(lambda: nothing(bool(sent)))
-    async with world.open(says("It may have been sent."), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(
+        text_reply("It may have been sent."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         done = await house.resume(run)
         assert (done.status, sent) == (Status.DONE, ["ada"])
         (result,) = await house.results(run)
@@ -126,8 +136,10 @@ async def test_a_yes_that_was_used_is_used_when_the_process_dies_meanwhile(world
 
 
 async def test_what_needs_no_yes_goes_on_beside_what_does(world: RuntimeFixture):
-    both = calls(WISH, ("todo", '{"items": ["x"]}'), ("mail", '{"to": "bob"}'))
-    async with world.open(both, says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+    both = tool_call_reply(WISH, ("todo", '{"items": ["x"]}'), ("mail", '{"to": "bob"}'))
+    async with world.open(
+        both, text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Write.")
         assert [each.text for each in await house.results(run)] == ["1. [ ] x"]
         first, second = await pending(house)
@@ -148,8 +160,10 @@ async def test_an_answer_that_comes_before_the_run_waits_is_not_missed(world: Ru
         await slow.wait()
         return "ready"
 
-    both = calls(WISH, ("ponder", "{}"))
-    async with world.open(both, says("Done."), tools=[mail(), ponder], policy=Policy.ASK) as house:
+    both = tool_call_reply(WISH, ("ponder", "{}"))
+    async with world.open(
+        both, text_reply("Done."), tools=[mail(), ponder], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.ask("Write.")
         await soon(lambda: pending(house))
         await answer(house, (await pending(house))[0], Answer.ALLOW)
@@ -159,7 +173,9 @@ async def test_an_answer_that_comes_before_the_run_waits_is_not_missed(world: Ru
 
 
 async def test_an_answer_counts_once_and_only_what_was_asked(world: RuntimeFixture):
-    async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(
+        tool_call_reply(WISH), text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Write.")
         (asked,) = await pending(house)
         with pytest.raises(Refused, match="answer allow or deny"):
@@ -168,7 +184,9 @@ async def test_an_answer_counts_once_and_only_what_was_asked(world: RuntimeFixtu
         with pytest.raises(Refused, match="already"):
             await answer(house, asked, Answer.ALLOW)
         with pytest.raises(NotFound, match="approvals list"):
-            await run_control.answer("01NONE", Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+            await run_control.answer_approval(
+                "01NONE", Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+            )
         await house.ended(run)
         assert sent == ["ada"]
 
@@ -177,10 +195,14 @@ async def test_nobody_answered_in_time_is_a_no(world: RuntimeFixture):
     """Shows: T12."""
     brief = Limits(approval_seconds=0.01)
     async with world.open(
-        calls(WISH), says("Then not."), tools=[mail()], policy=Policy.ASK, limits=brief
+        tool_call_reply(WISH),
+        text_reply("Then not."),
+        tools=[mail()],
+        approval_policy=ApprovalPolicy.ASK,
+        limits=brief,
     ) as house:
         run = await house.run("Write.")
-        await soon(lambda: run_control.expire(house.ports, alive=lambda _: True))
+        await soon(lambda: run_control.expire_approvals(house.ports, is_alive=lambda _: True))
         assert (await house.ended(run)).status is Status.DONE
         (refused,) = await refusals(house, run)
         assert "nobody answered within 0.01 s" in refused["message"]
@@ -188,7 +210,9 @@ async def test_nobody_answered_in_time_is_a_no(world: RuntimeFixture):
 
 
 async def test_the_person_takes_their_time_not_the_runs(world: RuntimeFixture):
-    async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(
+        tool_call_reply(WISH), text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Write.", deadline_seconds=100)
         before = (await house.now(run)).deadline_at
         assert before is not None
@@ -201,13 +225,13 @@ async def test_the_person_takes_their_time_not_the_runs(world: RuntimeFixture):
 
 async def test_a_session_that_waits_inside_a_call_is_busy(world: RuntimeFixture):
     """Shows: C044."""
-    replies = [calls(WISH), says("First."), says("Second.")]
-    async with world.open(*replies, tools=[mail()], policy=Policy.ASK) as house:
+    replies = [tool_call_reply(WISH), text_reply("First."), text_reply("Second.")]
+    async with world.open(*replies, tools=[mail()], approval_policy=ApprovalPolicy.ASK) as house:
         first = await house.run("Write.")
         session = await house.store.find(first.session_id)
         second = await house.ask("And then?", session=session)
         assert second.status is Status.QUEUED
-        assert await claim(second.id, house.ports) is Claim.BUSY
+        assert await claim_run(second.id, house.ports) is ClaimResult.SESSION_BUSY
         await answer(house, (await pending(house))[0], Answer.ALLOW)
         assert [run.text for run in (await house.ended(first), await house.ended(second))] == [
             "First.",
@@ -215,9 +239,13 @@ async def test_a_session_that_waits_inside_a_call_is_busy(world: RuntimeFixture)
         ]
 
 
-@pytest.mark.parametrize(("policy", "happens"), [(Policy.AUTO, ["ada"]), (Policy.DENY, [])])
-async def test_the_policy_can_answer_for_everyone(world: RuntimeFixture, policy: Policy, happens: list[str]):
-    async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=policy) as house:
+@pytest.mark.parametrize(("policy", "happens"), [(ApprovalPolicy.AUTO, ["ada"]), (ApprovalPolicy.DENY, [])])
+async def test_the_policy_can_answer_for_everyone(
+    world: RuntimeFixture, policy: ApprovalPolicy, happens: list[str]
+):
+    async with world.open(
+        tool_call_reply(WISH), text_reply("Done."), tools=[mail()], approval_policy=policy
+    ) as house:
         run = await house.run("Write.")
         assert (run.status, sent) == (Status.DONE, happens)
         assert await pending(house) == []
@@ -239,13 +267,13 @@ async def test_allowed_once_is_used_up_by_the_first_call(world: RuntimeFixture):
     secret = world.folder / "outside.txt"
     secret.write_text("the answer")
     script = [
-        calls(reads(secret)),
-        calls(wish_for(secret)),
-        calls(reads(secret)),
-        calls(reads(secret)),
-        says("Done."),
+        tool_call_reply(reads(secret)),
+        tool_call_reply(wish_for(secret)),
+        tool_call_reply(reads(secret)),
+        tool_call_reply(reads(secret)),
+        text_reply("Done."),
     ]
-    async with world.open(*script, policy=Policy.AUTO) as house:
+    async with world.open(*script, approval_policy=ApprovalPolicy.AUTO) as house:
         run = await house.run("Read it.")
         (asked,) = await pending(house)
         assert (asked.touch, asked.tool, asked.resource, asked.reason) == (
@@ -266,19 +294,19 @@ async def test_added_to_the_scope_stays_in_the_sessions_own_file(world: RuntimeF
     other = world.folder / "other.txt"
     other.write_text("more")
     script = [
-        calls(wish_for(other)),
-        calls(reads(other)),
-        calls(reads(other)),
-        says("Done."),
-        calls(reads(other)),
-        says("Again."),
+        tool_call_reply(wish_for(other)),
+        tool_call_reply(reads(other)),
+        tool_call_reply(reads(other)),
+        text_reply("Done."),
+        tool_call_reply(reads(other)),
+        text_reply("Again."),
     ]
     async with world.open(*script) as house:
         run = await house.run("Read it.")
         await answer(house, (await pending(house))[0], Answer.ADD)
         assert (await house.ended(run)).status is Status.DONE
         assert [each.text for each in await house.results(run)][1:] == ["more", "more"]
-        preset = (Path(run.path).parent / "preset.md").read_text()
+        preset = (Path(run.transcript_path).parent / "preset.md").read_text()
         assert preset.count(str(other)) == 1
         again = await house.run("Once more.", session=await house.store.find(run.session_id))
         assert [each.text for each in await house.results(again)][-1] == "more"
@@ -286,7 +314,11 @@ async def test_added_to_the_scope_stays_in_the_sessions_own_file(world: RuntimeF
 
 async def test_what_is_closed_for_good_is_not_even_asked(world: RuntimeFixture):
     key = world.workspace / ".ssh" / "id"
-    script = [calls(wish_for(key)), calls(wish_for(world.workspace / "x", "todo")), says("Done.")]
+    script = [
+        tool_call_reply(wish_for(key)),
+        tool_call_reply(wish_for(world.workspace / "x", "todo")),
+        text_reply("Done."),
+    ]
     async with world.open(*script) as house:
         run = await house.run("Read it.")
         assert run.status is Status.DONE
@@ -297,11 +329,11 @@ async def test_what_is_closed_for_good_is_not_even_asked(world: RuntimeFixture):
 
 async def test_a_yes_for_one_scope_is_none_for_another(world: RuntimeFixture):
     """Shows: T10."""
-    async with world.open(calls(WISH), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(tool_call_reply(WISH), tools=[mail()], approval_policy=ApprovalPolicy.ASK) as house:
         run = await house.run("Write.")
         (asked,) = await pending(house)
     world.agent("general", "tool_deny: [bash]\n")
-    async with world.open(says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK) as house:
         await answer(house, asked, Answer.ALLOW, alive=False)
         waiting = await house.ended(run)
         assert (waiting.status, sent) == (Status.WAITING, [])
@@ -310,7 +342,9 @@ async def test_a_yes_for_one_scope_is_none_for_another(world: RuntimeFixture):
 
 
 async def test_a_run_that_waits_for_a_person_can_be_stopped_and_asks_no_more(world: RuntimeFixture):
-    async with world.open(calls(WISH), says("Next."), tools=[mail()], policy=Policy.ASK) as house:
+    async with world.open(
+        tool_call_reply(WISH), text_reply("Next."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Write.")
         (asked,) = await pending(house)
         assert (await house.cancel(run)).status is Status.CANCELLED

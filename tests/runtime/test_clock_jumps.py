@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture
 
-from retinue.domain.clock import Chance
+from retinue.domain.clock import Clock
 from retinue.domain.run import Reason, Run, Status
-from retinue.testing.scripted_provider import calls, says
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
-from retinue.worker.clock import system_chance
+from retinue.worker.clock import system_clock
 
 DAY = timedelta(days=1)
 
@@ -24,8 +24,8 @@ class Wall:
     off: timedelta = timedelta()
 
     @property
-    def chance(self) -> Chance:
-        return replace(system_chance(), now=lambda: datetime.now(UTC) + self.off)
+    def chance(self) -> Clock:
+        return replace(system_clock(), now=lambda: datetime.now(UTC) + self.off)
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["a day ahead", "a day back"])
@@ -41,7 +41,9 @@ async def test_a_clock_that_is_set_while_a_run_is_worked_changes_nothing_for_it(
         wall.off = jump
         return "set"
 
-    async with world.open(calls(("sets", "{}")), says("Done."), tools=[sets], chance=wall.chance) as house:
+    async with world.open(
+        tool_call_reply(("sets", "{}")), text_reply("Done."), tools=[sets], clock=wall.chance
+    ) as house:
         run = await house.run("Go.", deadline_seconds=60)
         assert (run.status, run.text) == (Status.DONE, "Done.")
         assert run.duration_ms is not None
@@ -52,7 +54,7 @@ async def test_a_clock_that_is_set_while_a_run_is_worked_changes_nothing_for_it(
 async def test_a_deadline_comes_in_its_time_though_the_clock_was_set(world: RuntimeFixture, jump: timedelta):
     """Shows: P30."""
     wall = Wall()
-    async with world.open(says("Half of this."), hold=True, chance=wall.chance) as house:
+    async with world.open(text_reply("Half of this."), hold=True, clock=wall.chance) as house:
         run = await house.ask("Go.", deadline_seconds=1)
         await house.until("text.delta")
         wall.off = jump
@@ -62,7 +64,7 @@ async def test_a_deadline_comes_in_its_time_though_the_clock_was_set(world: Runt
 
 
 async def left_behind(world: RuntimeFixture, **wishes: Any) -> Run:
-    async with world.open(says("Half of this."), hold=True) as house:
+    async with world.open(text_reply("Half of this."), hold=True) as house:
         run = await house.ask("Go.", **wishes)
         await house.until("text.delta")
     return run
@@ -73,7 +75,7 @@ async def test_a_clock_set_back_between_two_processes_gives_no_more_than_the_who
 ):
     """Shows: P30."""
     run = await left_behind(world, deadline_seconds=1)
-    async with world.open(says("Half of this."), hold=True, chance=Wall(-DAY).chance) as house:
+    async with world.open(text_reply("Half of this."), hold=True, clock=Wall(-DAY).chance) as house:
         ended = await asyncio.wait_for(house.resume(run), 10)
         assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
 
@@ -81,6 +83,6 @@ async def test_a_clock_set_back_between_two_processes_gives_no_more_than_the_who
 async def test_a_clock_set_back_between_two_processes_ends_nothing(world: RuntimeFixture):
     """Shows: P30."""
     run = await left_behind(world, deadline_seconds=60)
-    async with world.open(says("Here."), chance=Wall(-DAY).chance) as house:
+    async with world.open(text_reply("Here."), clock=Wall(-DAY).chance) as house:
         ended = await house.resume(run)
         assert (ended.status, ended.text) == (Status.DONE, "Here.")

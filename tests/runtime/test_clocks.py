@@ -7,42 +7,42 @@ from collections.abc import Callable
 
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.limits import Limits
-from retinue.domain.model_turn import Delta, Reply, Request
-from retinue.domain.run import Reason, Run, Status, Waiting
-from retinue.interfaces import Driver, Tx
+from retinue.domain.model_turn import Reply, ReplyDelta, Request
+from retinue.domain.run import Reason, Run, Status, WaitReason
+from retinue.interfaces import Provider, Transaction
 from retinue.runtime import run_control
-from retinue.testing.scripted_provider import PlayedDriver, calls, says
+from retinue.testing.scripted_provider import FakeProvider, text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 BRIEF = Limits(idle_seconds=0.05)
 LONG = 0.2
 """Four times what BRIEF lets an agent idle."""
-HAND_ON = calls(
+HAND_ON = tool_call_reply(
     ("PersistentAgent", json.dumps({"preset": "helper", "description": "look", "prompt": "Look."}))
 )
 
 
-class Babbling(Driver):
+class Babbling(Provider):
     """One agent speaks and never comes to an end; the others are played."""
 
-    def __init__(self, played: PlayedDriver, who: str, *, first: str = "la ", before: float = 0) -> None:
+    def __init__(self, played: FakeProvider, who: str, *, first: str = "la ", before: float = 0) -> None:
         self.played = played
         self.who = who
         self.first = first
         self.before = before
         self.cut = 0
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        if request.agent != self.who:
-            return await self.played.turn(request, heard)
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        if request.agent_name != self.who:
+            return await self.played.request_reply(request, on_delta)
         try:
             await asyncio.sleep(self.before)
             if not self.first:
-                return await self.played.turn(request, heard)
+                return await self.played.request_reply(request, on_delta)
             while True:
-                heard(Delta(text=self.first))
+                on_delta(ReplyDelta(text=self.first))
                 await asyncio.sleep(0.01)
         finally:
             self.cut += 1
@@ -52,22 +52,22 @@ class Babbling(Driver):
 
 
 async def tree(house: RuntimeProcess) -> list[Run]:
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.id)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def over(house: RuntimeProcess, run: Run) -> Run:
-    while not (now := await house.now(run)).status.final:
-        await house.engine.change()
+    while not (now := await house.now(run)).status.is_final:
+        await house.engine.wait_for_change()
     return now
 
 
 async def test_an_agent_that_only_talks_is_stopped_and_its_asker_goes_on(world: RuntimeFixture):
     """Shows: B050."""
     world.agent("helper")
-    driver = Babbling(PlayedDriver({"*": [HAND_ON, says("It got stuck.")]}), "helper")
+    driver = Babbling(FakeProvider({"*": [HAND_ON, text_reply("It got stuck.")]}), "helper")
     async with world.open(driver=driver, limits=BRIEF) as house:
         run = await over(house, await house.ask("Go."))
         assert (run.status, run.text) == (Status.DONE, "It got stuck.")
@@ -81,7 +81,7 @@ async def test_an_agent_that_only_talks_is_stopped_and_its_asker_goes_on(world: 
 async def test_a_definition_has_its_own_patience(world: RuntimeFixture):
     """Shows: B050."""
     world.agent("helper", "limits:\n  idle_seconds: 0.05\n")
-    driver = Babbling(PlayedDriver({"*": [HAND_ON, says("It got stuck.")]}), "helper")
+    driver = Babbling(FakeProvider({"*": [HAND_ON, text_reply("It got stuck.")]}), "helper")
     async with world.open(driver=driver) as house:
         run = await over(house, await house.ask("Go."))
         assert (run.status, (await tree(house))[1].reason) == (Status.DONE, Reason.IDLE)
@@ -90,8 +90,8 @@ async def test_a_definition_has_its_own_patience(world: RuntimeFixture):
 async def test_waiting_for_the_first_word_is_not_idling(world: RuntimeFixture):
     """Shows: L010."""
     world.agent("helper")
-    steps = {"Go.": [HAND_ON, says("Good.")], "Look.": [says("Here.")]}
-    driver = Babbling(PlayedDriver(steps), "helper", first="", before=LONG)
+    steps = {"Go.": [HAND_ON, text_reply("Good.")], "Look.": [text_reply("Here.")]}
+    driver = Babbling(FakeProvider(steps), "helper", first="", before=LONG)
     async with world.open(driver=driver, limits=BRIEF) as house:
         run = await over(house, await house.ask("Go."))
         assert [each.status for each in await tree(house)] == [Status.DONE, Status.DONE]
@@ -116,34 +116,41 @@ async def test_a_tool_a_child_and_a_person_may_take_their_time(world: RuntimeFix
 
     deeper = ("PersistentAgent", json.dumps({"preset": "other", "description": "x", "prompt": "Deeper."}))
     by_agent = {
-        "Go.": [HAND_ON, says("Good.")],
-        "Look.": [calls(("brood", "{}")), calls(deeper), calls(("mail", "{}")), says("Here.")],
-        "Deeper.": [calls(("brood", "{}")), says("There.")],
+        "Go.": [HAND_ON, text_reply("Good.")],
+        "Look.": [
+            tool_call_reply(("brood", "{}")),
+            tool_call_reply(deeper),
+            tool_call_reply(("mail", "{}")),
+            text_reply("Here."),
+        ],
+        "Deeper.": [tool_call_reply(("brood", "{}")), text_reply("There.")],
     }
-    async with world.open(by_agent=by_agent, tools=[brood, mail], limits=BRIEF, policy=Policy.ASK) as house:
+    async with world.open(
+        by_agent=by_agent, tools=[brood, mail], limits=BRIEF, approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.ask("Go.")
         for tool_name in ("PersistentAgent", "PersistentAgent", "mail"):
             while not (asked := await _pending(house)):
-                await house.engine.change()
+                await house.engine.wait_for_change()
             assert asked[0].tool == tool_name
             await asyncio.sleep(LONG / 2)
-            await run_control.answer(
-                asked[0].id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True
+            await run_control.answer_approval(
+                asked[0].id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
             )
         assert (await over(house, run)).text == "Good."
         assert {each.status for each in await tree(house)} == {Status.DONE}
 
 
 async def _pending(house: RuntimeProcess) -> list[Approval]:
-    def step(tx: Tx) -> list[Approval]:
-        return tx.approvals(state=[State.PENDING])
+    def step(tx: Transaction) -> list[Approval]:
+        return tx.find_approvals(state=[ApprovalState.PENDING])
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def test_a_run_that_a_person_began_may_talk_as_long_as_it_likes(world: RuntimeFixture):
     """Shows: B050."""
-    async with world.open(says("Half of this is heard."), hold=True, limits=BRIEF) as house:
+    async with world.open(text_reply("Half of this is heard."), hold=True, limits=BRIEF) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
         await asyncio.sleep(LONG)
@@ -153,14 +160,14 @@ async def test_a_run_that_a_person_began_may_talk_as_long_as_it_likes(world: Run
 
 async def test_a_definitions_own_deadline_counts_unless_the_run_was_given_one(world: RuntimeFixture):
     world.agent("hasty", "limits:\n  deadline_seconds: 0.1\n")
-    async with world.open(says("Half of this."), hold=True) as house:
+    async with world.open(text_reply("Half of this."), hold=True) as house:
         run = await house.run("Hurry.", agent="hasty")
         assert (run.status, run.reason, run.text) == (Status.TIMED_OUT, Reason.DEADLINE, "Half o")
         assert run.error == "the deadline passed: 0.1 s from the start"
         assert run.deadline_at is not None
         assert run.started_at is not None
         assert (run.deadline_at - run.started_at).total_seconds() == 0.1
-    async with world.open(says("Half of this."), hold=True) as house:
+    async with world.open(text_reply("Half of this."), hold=True) as house:
         run = await house.ask("Hurry.", agent="hasty", deadline_seconds=30)
         await house.until("text.delta")
         await asyncio.sleep(LONG)
@@ -170,12 +177,12 @@ async def test_a_definitions_own_deadline_counts_unless_the_run_was_given_one(wo
 
 async def test_a_run_that_waits_for_a_person_to_go_on_is_not_late_because_of_them(world: RuntimeFixture):
     world.agent("coder", "exits: [submit_for_review]\nlimits:\n  deadline_seconds: 1.5\n")
-    leaves = calls(("submit_for_review", '{"summary": "Done."}'))
-    async with world.open(*[says("Done.")] * 4, leaves) as house:
+    leaves = tool_call_reply(("submit_for_review", '{"summary": "Done."}'))
+    async with world.open(*[text_reply("Done.")] * 4, leaves) as house:
         run = await house.run("Build it.", agent="coder")
-        assert (run.waiting_for, run.wake_at) == (Waiting.PERSON, None)
+        assert (run.waiting_for, run.wake_at) == (WaitReason.PERSON, None)
         await asyncio.sleep(2.1)
         session = await house.store.find(run.session_id)
-        again = await run_control.answered(session, "Submit.", house.ports)
+        again = await run_control.answer_waiting_run(session, "Submit.", house.ports)
         assert again is not None
         assert (await house.ended(again)).status is Status.DONE

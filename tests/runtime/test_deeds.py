@@ -9,24 +9,26 @@ from typing import Protocol, TypeVar
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.run import Run, Status
-from retinue.domain.side_effect import Deed, Progress
-from retinue.interfaces import Call, Tool, Tx
-from retinue.runtime.recovery import INTERRUPTED
-from retinue.testing.scripted_provider import calls, says
+from retinue.domain.side_effect import SideEffect, SideEffectState
+from retinue.interfaces import Call, Tool, Transaction
+from retinue.runtime.recovery import INTERRUPTED_RESULT
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 T = TypeVar("T")
 
 
 class LedgerDo(Protocol):
-    async def __call__(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T: ...
+    async def __call__(
+        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+    ) -> T: ...
 
 
-async def deeds_of(house: RuntimeProcess, run: Run) -> list[Deed]:
-    def step(tx: Tx) -> list[Deed]:
-        return tx.deeds(run.id)
+async def deeds_of(house: RuntimeProcess, run: Run) -> list[SideEffect]:
+    def step(tx: Transaction) -> list[SideEffect]:
+        return tx.find_side_effects(run.id)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 def mailer(sent: list[str], hold: asyncio.Event | None = None) -> Tool:
@@ -45,7 +47,7 @@ MAIL = ("mail", '{"to": "ann"}')
 
 
 async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(world: RuntimeFixture):
-    seen: list[list[Deed]] = []
+    seen: list[list[SideEffect]] = []
 
     @tool(name="mail", asks="never")
     async def mail(call: Call, to: str) -> str:
@@ -53,12 +55,12 @@ async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(world: 
         seen.append(await deeds_of(house, call.run))
         return f"sent to {to}"
 
-    async with world.open(calls(MAIL), says("Done."), tools=[mail]) as house:
+    async with world.open(tool_call_reply(MAIL), text_reply("Done."), tools=[mail]) as house:
         run = await house.ask("Go.")
         await house.engine.wait(run.id)
         (before,), (after,) = seen[0], await deeds_of(house, run)
-        assert (before.progress, before.tool, before.ended_at) == (Progress.STARTED, "mail", None)
-        assert (after.progress, after.ok, after.text) == (Progress.ENDED, True, "sent to ann")
+        assert (before.progress, before.tool, before.ended_at) == (SideEffectState.STARTED, "mail", None)
+        assert (after.progress, after.ok, after.text) == (SideEffectState.ENDED, True, "sent to ann")
         assert after.digest == before.digest
 
 
@@ -72,7 +74,9 @@ async def test_while_a_deed_is_done_its_runs_row_says_how_many_calls_were_made(w
         seen.append((row.status, row.turns, row.tool_calls))
         return f"sent to {to}"
 
-    async with world.open(calls(MAIL), calls(MAIL, MAIL), says("Done."), tools=[mail]) as house:
+    async with world.open(
+        tool_call_reply(MAIL), tool_call_reply(MAIL, MAIL), text_reply("Done."), tools=[mail]
+    ) as house:
         await house.run("Go.")
     assert seen == [(Status.RUNNING, 1, 1), (Status.RUNNING, 2, 3), (Status.RUNNING, 2, 3)]
 
@@ -80,38 +84,38 @@ async def test_while_a_deed_is_done_its_runs_row_says_how_many_calls_were_made(w
 async def test_a_deed_cut_off_by_a_death_is_never_done_again_and_told_as_unknown(world: RuntimeFixture):
     """Shows: P10, P12."""
     sent: list[str] = []
-    async with world.open(calls(MAIL), tools=[mailer(sent, asyncio.Event())]) as house:
+    async with world.open(tool_call_reply(MAIL), tools=[mailer(sent, asyncio.Event())]) as house:
         run = await house.ask("Go.")
         await house.until("tool.started")
         while not sent:  # noqa: ASYNC110  (a list does not call)
             await asyncio.sleep(0.001)
-    async with world.open(says("I asked ann."), tools=[mailer(sent)]) as house:
+    async with world.open(text_reply("I asked ann."), tools=[mailer(sent)]) as house:
         run = await house.resume(run)
         assert (run.status, sent) == (Status.DONE, ["ann"])
         (result,) = await house.results(run)
-        assert (result.ok, result.text) == (False, INTERRUPTED)
+        assert (result.ok, result.text) == (False, INTERRUPTED_RESULT)
         (deed,) = await deeds_of(house, run)
-        assert deed.progress is Progress.UNKNOWN
+        assert deed.progress is SideEffectState.UNKNOWN
 
 
 async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: RuntimeFixture):
     """Shows: P10, P11."""
     sent: list[str] = []
-    async with world.open(calls(MAIL), tools=[mailer(sent)]) as house:
-        begin, reached = house.ports.ledger.do, asyncio.Event()
+    async with world.open(tool_call_reply(MAIL), tools=[mailer(sent)]) as house:
+        begin, reached = house.ports.ledger.write, asyncio.Event()
 
-        async def do(step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
-            if "begun" in getattr(step, "__qualname__", ""):
+        async def do(step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None) -> T:
+            if "record_start" in getattr(step, "__qualname__", ""):
                 reached.set()
                 await asyncio.Event().wait()
-            return await begin(step, then)
+            return await begin(step, on_commit)
 
-        house.ports.ledger.do = do
+        house.ports.ledger.write = do
         run = await house.ask("Go.")
         await asyncio.wait_for(reached.wait(), 20)
-    del world.ledger.do
+    del world.ledger.write
     assert sent == []
-    async with world.open(says("Done."), tools=[mailer(sent)]) as house:
+    async with world.open(text_reply("Done."), tools=[mailer(sent)]) as house:
         run = await house.resume(run)
         assert (run.status, sent) == (Status.DONE, ["ann"])
         (result,) = await house.results(run)
@@ -121,22 +125,24 @@ async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: R
 async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: RuntimeFixture):
     """Shows: P10."""
     sent: list[str] = []
-    async with world.open(calls(MAIL), tools=[mailer(sent)]) as house:
+    async with world.open(tool_call_reply(MAIL), tools=[mailer(sent)]) as house:
         ended = asyncio.Event()
-        do = house.ports.ledger.do
+        do = house.ports.ledger.write
 
-        async def then_dies(step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
-            found = await do(step, then)
-            if "ended" in getattr(step, "__qualname__", "") and "side_effects" in step.__module__:
+        async def then_dies(
+            step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+        ) -> T:
+            found = await do(step, on_commit)
+            if "record_end" in getattr(step, "__qualname__", "") and "side_effects" in step.__module__:
                 ended.set()
                 await asyncio.Event().wait()
             return found
 
-        house.ports.ledger.do = then_dies
+        house.ports.ledger.write = then_dies
         run = await house.ask("Go.")
         await asyncio.wait_for(ended.wait(), 20)
-    del world.ledger.do
-    async with world.open(says("Done."), tools=[mailer(sent)]) as house:
+    del world.ledger.write
+    async with world.open(text_reply("Done."), tools=[mailer(sent)]) as house:
         run = await house.resume(run)
         (result,) = await house.results(run)
         assert (sent, result.ok, result.text) == (["ann"], True, "sent to ann")
@@ -148,36 +154,38 @@ async def test_an_edit_knows_after_a_death_whether_it_has_happened(world: Runtim
         place = Path(world.workspace) / "a.txt"
         place.write_text("old\n")
         wish = ("edit", json.dumps({"path": "a.txt", "old": "old", "new": "old old"}))
-        async with world.open(calls(wish)) as house:
+        async with world.open(tool_call_reply(wish)) as house:
             noted = asyncio.Event()
-            do = house.ports.ledger.do
+            do = house.ports.ledger.write
 
             async def then_dies(
-                step: Callable[[Tx], T],
-                then: Callable[[T], None] | None = None,
+                step: Callable[[Transaction], T],
+                on_commit: Callable[[T], None] | None = None,
                 do: LedgerDo = do,
                 noted: asyncio.Event = noted,
             ) -> T:
-                found = await do(step, then)
-                if "noted" in getattr(step, "__qualname__", ""):
+                found = await do(step, on_commit)
+                if "record_note" in getattr(step, "__qualname__", ""):
                     noted.set()
                     await asyncio.Event().wait()
                 return found
 
-            house.ports.ledger.do = then_dies
+            house.ports.ledger.write = then_dies
             run = await house.ask("Go.")
             await asyncio.wait_for(noted.wait(), 20)
-        del world.ledger.do
+        del world.ledger.write
         if written:
             place.write_text("old old\n")
-        async with world.open(says("Done.")) as house:
+        async with world.open(text_reply("Done.")) as house:
             run = await house.resume(run)
             (result,) = await house.results(run)
             assert (result.ok, place.read_text()) == (True, "old old\n")
 
 
 async def test_reading_leaves_no_deed(world: RuntimeFixture):
-    async with world.open(calls(("ls", "{}"), ("todo", '{"items": []}')), says("Done.")) as house:
+    async with world.open(
+        tool_call_reply(("ls", "{}"), ("todo", '{"items": []}')), text_reply("Done.")
+    ) as house:
         run = await house.run("Go.")
         assert await deeds_of(house, run) == []
 
@@ -191,13 +199,15 @@ async def test_a_deed_is_work_also_when_it_failed_and_when_its_process_died_sinc
         raise OSError(to)
 
     begun = asyncio.Event()
-    async with world.open(calls(MAIL), calls(("ponder", "{}")), tools=[mail, _ponder(begun)]) as house:
+    async with world.open(
+        tool_call_reply(MAIL), tool_call_reply(("ponder", "{}")), tools=[mail, _ponder(begun)]
+    ) as house:
         run = await house.ask("Go.")
         await begun.wait()
-    async with world.open(says("Nobody there."), tools=[mail]) as house:
+    async with world.open(text_reply("Nobody there."), tools=[mail]) as house:
         run = await house.resume(run)
         assert [result.ok for result in await house.results(run)] == [False, False]
-        assert (run.status, run.made, run.no_work) == (Status.DONE, 1, False)
+        assert (run.status, run.effective_calls, run.did_no_work) == (Status.DONE, 1, False)
 
 
 def _ponder(begun: asyncio.Event) -> Tool:

@@ -10,21 +10,21 @@ from typing import Any, TypeVar
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.app.composition import orders
+from retinue.app.composition import scheduler_callbacks
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
-from retinue.domain.transcript import Entry, Notice, Returned
-from retinue.errors import NoRoom
-from retinue.interfaces import Conversation, Ledger, Store, Tx
-from retinue.runtime.recovery import UNKNOWN
-from retinue.testing.scripted_provider import calls, says
+from retinue.domain.transcript import Entry, Notice, ToolResult
+from retinue.errors import DiskError
+from retinue.interfaces import Conversation, Ledger, SessionStore, Transaction
+from retinue.runtime.recovery import UNKNOWN_OUTCOME
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 T = TypeVar("T")
 
-BROKEN = NoRoom("Cannot write: Input/output error")
+BROKEN = DiskError("Cannot write: Input/output error")
 
 
 class Disk:
@@ -46,18 +46,20 @@ class Rows:
         self._ledger = ledger
         self._disk = disk
 
-    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+    ) -> T:
         self._disk.write()
-        return await self._ledger.do(step, then)
+        return await self._ledger.write(step, on_commit)
 
-    async def look(self, step: Callable[[Tx], T]) -> T:
-        return await self._ledger.look(step)
+    async def read(self, step: Callable[[Transaction], T]) -> T:
+        return await self._ledger.read(step)
 
 
 class Files:
     """Conversations on that disk."""
 
-    def __init__(self, store: Store, disk: Disk) -> None:
+    def __init__(self, store: SessionStore, disk: Disk) -> None:
         self._store = store
         self._disk = disk
 
@@ -79,20 +81,22 @@ class Files:
 
 def on(house: RuntimeProcess, **ports: Any) -> None:
     house.ports = replace(house.ports, **ports)
-    house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+    house.engine.start(
+        scheduler_callbacks(house.ports, lambda _, error: house.crashes.append(error), lambda _: True)
+    )
 
 
 async def quiet(house: RuntimeProcess) -> tuple[list[Run], list[Delivery]]:
     """Until nothing goes on any more."""
 
-    def step(tx: Tx) -> tuple[list[Run], list[Delivery]]:
-        return tx.runs(), tx.deliveries()
+    def step(tx: Transaction) -> tuple[list[Run], list[Delivery]]:
+        return tx.find_runs(), tx.find_deliveries()
 
     while True:
-        runs, told = await house.ports.ledger.look(step)
-        if all(run.status.final for run in runs):
+        runs, told = await house.ports.ledger.read(step)
+        if all(run.status.is_final for run in runs):
             return runs, told
-        await house.engine.change()
+        await house.engine.wait_for_change()
 
 
 async def test_a_deed_whose_result_the_disk_refused_is_told_as_it_ended(world: RuntimeFixture):
@@ -103,7 +107,7 @@ async def test_a_deed_whose_result_the_disk_refused_is_told_as_it_ended(world: R
         """Sends it."""
         return "sent to ann"
 
-    async with world.open(calls(("mail", "{}")), says("Sent."), tools=[mail]) as house:
+    async with world.open(tool_call_reply(("mail", "{}")), text_reply("Sent."), tools=[mail]) as house:
         session = await house.begin()
         on(house, store=Files(house.store, Disk(2)))  # the task, the reply
         run = await house.run("Send it.", session=session)
@@ -124,14 +128,14 @@ async def test_a_deed_that_a_person_stopped_is_told_as_unknown_and_one_not_begun
         await asyncio.Event().wait()
         return "never"
 
-    async with world.open(calls(("mail", "{}")), tools=[mail]) as house:
+    async with world.open(tool_call_reply(("mail", "{}")), tools=[mail]) as house:
         run = await house.ask("Send it.")
         await begun.wait()
         await house.cancel(run)
         (told,) = await house.results(run)
         assert (told.ok, told.text) == (
             False,
-            f"No result: the run was stopped before this call was answered. {UNKNOWN}",
+            f"No result: the run was stopped before this call was answered. {UNKNOWN_OUTCOME}",
         )
 
 
@@ -142,10 +146,10 @@ async def test_whichever_step_of_the_ledger_fails_whoever_is_done_has_heard_its_
     """Shows: P08."""
     world.agent("one", "tools: [agent]\n")
     world.agent("two")
-    asks = calls(("agent", json.dumps({"agent_name": "two", "task_prompt": "Look."})))
+    asks = tool_call_reply(("agent", json.dumps({"agent_name": "two", "task_prompt": "Look."})))
     played = {
-        "one": [asks, *(says(f"I have heard it, and that is all ({time}).") for time in range(2))],
-        "two": [says("It came in 1993, I think.")],
+        "one": [asks, *(text_reply(f"I have heard it, and that is all ({time}).") for time in range(2))],
+        "two": [text_reply("It came in 1993, I think.")],
     }
     async with world.open(by_agent=played) as house:
         session = await house.begin("one")
@@ -154,5 +158,5 @@ async def test_whichever_step_of_the_ledger_fails_whoever_is_done_has_heard_its_
         runs, told = await quiet(house)
         if (await house.now(run)).status is Status.DONE and len(runs) > 1:
             assert [each.state for each in told] == [Delivered.DELIVERED]
-            heard = [each for each in await house.entries(run) if isinstance(each, Returned | Notice)]
+            heard = [each for each in await house.entries(run) if isinstance(each, ToolResult | Notice)]
             assert sum("1993" in each.text for each in heard) == 1

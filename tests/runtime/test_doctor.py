@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.config.load import load
+from retinue.config.load import load_config
 
 
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncGenerator[retinue.App]:
     script = tmp_path / "script.json"
     script.write_text(json.dumps(["One.", "Two.", "Three."]))
-    config = load(
+    config = load_config(
         {
             "RETINUE_HOME": str(tmp_path / "home"),
             "RETINUE_CONFIG": str(tmp_path / "config"),
@@ -26,7 +26,7 @@ async def app(tmp_path: Path) -> AsyncGenerator[retinue.App]:
 
 
 async def wrong(app: retinue.App) -> list[str]:
-    return [finding.what for finding in await app.doctor() if finding.level != "ok"]
+    return [finding.message for finding in await app.diagnose() if finding.status != "ok"]
 
 
 async def test_a_sound_home_gives_nothing_to_do(app: retinue.App, tmp_path: Path):
@@ -46,7 +46,7 @@ async def test_a_folder_that_is_no_skill_is_told_and_so_is_text_that_hides_in_on
     hides, lacks = await wrong(app)
     assert "the skill notes: 1 invisible characters" in hides
     assert "half/SKILL.md: has no description" in lacks
-    assert "1 skill" in [finding.what for finding in await app.doctor()]
+    assert "1 skill" in [finding.message for finding in await app.diagnose()]
 
 
 async def test_words_that_somebody_took_out_are_told_with_the_run_that_said_them(
@@ -54,19 +54,19 @@ async def test_words_that_somebody_took_out_are_told_with_the_run_that_said_them
 ):
     """Shows: P18."""
     run = await app.run("Hello.", workspace=tmp_path)
-    file = Path(run.path)
+    file = Path(run.transcript_path)
     head = file.read_text().partition("<!-- user")[0]
     file.write_text(head)
     [what] = await wrong(app)
     assert run.id in what
-    assert run.path in what
+    assert run.transcript_path in what
     assert file.read_text() == head
 
 
 async def test_words_that_the_ledger_does_not_know_stand(app: retinue.App, tmp_path: Path):
     """Shows: P18."""
     run = await app.run("Hello.", workspace=tmp_path)
-    file = Path(run.path)
+    file = Path(run.transcript_path)
     file.write_text(file.read_text().replace(run.id, "01UNKNOWN"))
     told = await wrong(app)
     assert any("1 runs that the ledger does not know" in what for what in told)
@@ -76,10 +76,10 @@ async def test_words_that_the_ledger_does_not_know_stand(app: retinue.App, tmp_p
 
 async def test_an_unreadable_conversation_is_named_with_its_line(app: retinue.App, tmp_path: Path):
     run = await app.run("Hello.", workspace=tmp_path)
-    file = Path(run.path)
+    file = Path(run.transcript_path)
     broken = file.read_text().replace("<!-- agent id", "<!-- agent =id")
     file.write_text(broken)
-    assert any(f"{run.path}:6" in what for what in await wrong(app))
+    assert any(f"{run.transcript_path}:6" in what for what in await wrong(app))
     assert file.read_text() == broken
 
 

@@ -15,13 +15,13 @@ from retinue.domain.ceiling import Ceiling
 from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
-from retinue.domain.transcript import Called, Entry, Returned, Said
-from retinue.interfaces import Tx
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
+from retinue.interfaces import Transaction
 from retinue.sessions.store import FileStore
-from retinue.testing.scripted_provider import Step, calls, says
+from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 from retinue.tools.define import tool
-from retinue.tools.delegation.agent import UNSEEN
-from retinue.worker.clock import system_chance
+from retinue.tools.delegation.agent import UNSEEN_NOTE
+from retinue.worker.clock import system_clock
 
 LONG = "The module is src/cron.py, and nothing else uses it."
 GIVES = ("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."}))
@@ -29,7 +29,7 @@ GIVES = ("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."}))
 
 def known(entries: Sequence[Entry]) -> str:
     """The id that the last agent was given out with."""
-    texts = [entry.text for entry in entries if isinstance(entry, Returned)]
+    texts = [entry.text for entry in entries if isinstance(entry, ToolResult)]
     found = [json.loads(text)["agent_id"] for text in texts if "agent_id" in text]
     return found[-1]
 
@@ -39,16 +39,16 @@ def asks(message: str = "And who calls it?", *, times: int = 1) -> Callable[[Req
 
     def reply(request: Request) -> Reply:
         said = json.dumps({"agent_id": known(request.entries), "message": message})
-        return calls(*[("agent_ask", said)] * times)
+        return tool_call_reply(*[("agent_ask", said)] * times)
 
     return reply
 
 
 async def tree(house: RuntimeProcess) -> list[Run]:
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.id)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def over(house: RuntimeProcess, run: Run) -> Run:
@@ -56,18 +56,18 @@ async def over(house: RuntimeProcess, run: Run) -> Run:
         await house.engine.wait(run.id)
         now = await house.now(run)
         moving = [each for each in await tree(house) if each.status in (Status.QUEUED, Status.RUNNING)]
-        if now.status.final or not moving:
+        if now.status.is_final or not moving:
             return now
-        await house.engine.change()
+        await house.engine.wait_for_change()
 
 
 async def answers(house: RuntimeProcess, run: Run, tool_name: str = "agent_ask") -> list[tuple[bool, Any]]:
     entries = await house.entries(run)
-    ours = {entry.id for entry in entries if isinstance(entry, Called) and entry.tool == tool_name}
+    ours = {entry.id for entry in entries if isinstance(entry, ToolCall) and entry.tool == tool_name}
     return [
         (entry.ok, json.loads(entry.text))
         for entry in entries
-        if isinstance(entry, Returned) and entry.of in ours
+        if isinstance(entry, ToolResult) and entry.of in ours
     ]
 
 
@@ -89,8 +89,8 @@ async def test_an_agent_is_asked_more_and_remembers_what_it_did(world: RuntimeFi
     """Shows: B013, B048."""
     people(world, "tools: [read, ls]\n")
     by_agent = {
-        "main": [calls(GIVES), asks(), says("Done.")],
-        "helper": [says(LONG), says("Nobody calls it.")],
+        "main": [tool_call_reply(GIVES), asks(), text_reply("Done.")],
+        "helper": [text_reply(LONG), text_reply("Nobody calls it.")],
     }
     async with world.open(by_agent=by_agent) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
@@ -101,14 +101,14 @@ async def test_an_agent_is_asked_more_and_remembers_what_it_did(world: RuntimeFi
         assert answer.pop("duration_seconds") >= 0
         assert answer == {
             "success": True,
-            "result": "Nobody calls it." + UNSEEN,
+            "result": "Nobody calls it." + UNSEEN_NOTE,
             "agent_used": "helper",
             "agent_id": first.slug,
         }
-        assert (second.session_id, second.ask.door) == (first.session_id, "agent_ask")
-        assert (second.depth, second.ask.parent_run, second.root) == (1, run.id, run.id)
-        asked = house.driver.asked[3]
-        assert [entry.text for entry in asked.entries if isinstance(entry, Said)] == [
+        assert (second.session_id, second.request.door) == (first.session_id, "agent_ask")
+        assert (second.depth, second.request.parent_run, second.root_id) == (1, run.id, run.id)
+        asked = house.driver.requests[3]
+        assert [entry.text for entry in asked.entries if isinstance(entry, Message)] == [
             "Execute this task: Look.",
             LONG,
             "And who calls it?",
@@ -121,7 +121,9 @@ async def test_an_id_that_names_nobody_is_not_found(world: RuntimeFixture, agent
     """Shows: B048."""
     people(world)
     said = json.dumps({"agent_id": agent_id, "message": "Well?"})
-    async with world.open(by_agent={"main": [calls(("agent_ask", said)), says("Oh.")]}) as house:
+    async with world.open(
+        by_agent={"main": [tool_call_reply(("agent_ask", said)), text_reply("Oh.")]}
+    ) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         ((ok, answer),) = await answers(house, run)
         assert not ok
@@ -141,7 +143,7 @@ async def test_an_id_that_names_nobody_is_not_found(world: RuntimeFixture, agent
 async def test_wrong_arguments_are_named(world: RuntimeFixture, arguments: Any, problem: str):
     people(world)
     async with world.open(
-        by_agent={"main": [calls(("agent_ask", json.dumps(arguments))), says("Oh.")]}
+        by_agent={"main": [tool_call_reply(("agent_ask", json.dumps(arguments))), text_reply("Oh.")]}
     ) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         expected = {"success": False, "error": problem, "error_type": "validation_error"}
@@ -151,10 +153,14 @@ async def test_wrong_arguments_are_named(world: RuntimeFixture, arguments: Any, 
 async def test_one_conversation_cannot_ask_the_agents_of_another(world: RuntimeFixture):
     """Shows: C19."""
     people(world)
-    by_agent: dict[str, Sequence[Step]] = {
-        "Mine.": [calls(GIVES), says("Done.")],
-        "Yours.": [lambda _: calls(("agent_ask", stolen[0])), calls(GIVES), says("Oh.")],
-        "helper": [says(LONG), says("I am another one of the same kind.")],
+    by_agent: dict[str, Sequence[ScriptedStep]] = {
+        "Mine.": [tool_call_reply(GIVES), text_reply("Done.")],
+        "Yours.": [
+            lambda _: tool_call_reply(("agent_ask", stolen[0])),
+            tool_call_reply(GIVES),
+            text_reply("Oh."),
+        ],
+        "helper": [text_reply(LONG), text_reply("I am another one of the same kind.")],
     }
     stolen: list[str] = []
     async with world.open(by_agent=by_agent) as house:
@@ -165,8 +171,8 @@ async def test_one_conversation_cannot_ask_the_agents_of_another(world: RuntimeF
         assert await answers(house, run) == [(False, not_found(child.slug))]
         ((_, own),) = await answers(house, run, "agent")
         assert own["agent_used"] == "helper"
-        heard = house.driver.asked[-2]
-        assert [entry.text for entry in heard.entries if isinstance(entry, Said)] == [
+        heard = house.driver.requests[-2]
+        assert [entry.text for entry in heard.entries if isinstance(entry, Message)] == [
             "Execute this task: Look."
         ]
 
@@ -175,7 +181,7 @@ class Meeting:
     """A store in which two that look for the same agent find it in the same moment."""
 
     def __init__(self, world: RuntimeFixture) -> None:
-        self._inner = FileStore(world.folder / "sessions", system_chance())
+        self._inner = FileStore(world.folder / "sessions", system_clock())
         self._both = asyncio.Barrier(2)
 
     def __getattr__(self, name: str) -> Any:
@@ -193,8 +199,8 @@ async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(wor
     people(world)
     store = Meeting(world)
     by_agent = {
-        "main": [calls(GIVES), asks(times=2), says("Done.")],
-        "helper": [says(LONG), says("Nobody calls it."), says("never")],
+        "main": [tool_call_reply(GIVES), asks(times=2), text_reply("Done.")],
+        "helper": [text_reply(LONG), text_reply("Nobody calls it."), text_reply("never")],
     }
     async with world.open(by_agent=by_agent, store=store) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
@@ -208,14 +214,14 @@ async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(wor
             "error": f"Agent {child.slug} is currently in use. Wait for current operation to complete.",
             "error_type": "busy",
         }
-        assert good["result"] == "Nobody calls it." + UNSEEN
+        assert good["result"] == "Nobody calls it." + UNSEEN_NOTE
         assert [(each.agent, each.status) for each in await tree(house)] == [
             ("main", Status.DONE),
             ("helper", Status.DONE),
             ("helper", Status.DONE),
         ]
-        assert [use.count for use in agent_pool.uses(await tree(house))] == [2]
-        assert len([each for each in house.driver.asked if each.request.agent == "helper"]) == 2
+        assert [use.use_count for use in agent_pool.pooled_sessions(await tree(house))] == [2]
+        assert len([each for each in house.driver.requests if each.request.agent_name == "helper"]) == 2
     store.close()
 
 
@@ -223,8 +229,12 @@ async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(world
     """Shows: L021."""
     people(world)
     by_agent = {
-        "main": [calls(GIVES), asks(), says("Done.")],
-        "helper": [says(LONG), calls(("ls", "{}"), text="I look again."), *[says("")] * 3],
+        "main": [tool_call_reply(GIVES), asks(), text_reply("Done.")],
+        "helper": [
+            text_reply(LONG),
+            tool_call_reply(("ls", "{}"), text="I look again."),
+            *[text_reply("")] * 3,
+        ],
     }
     async with world.open(by_agent=by_agent) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
@@ -254,15 +264,15 @@ async def test_an_agent_that_a_person_talks_with_is_in_use(world: RuntimeFixture
         return "so"
 
     by_agent = {
-        "main": [calls(GIVES), says("Done."), asks(), says("Then later.")],
-        "helper": [says(LONG), calls(("ponder", "{}")), says("Hello, person.")],
+        "main": [tool_call_reply(GIVES), text_reply("Done."), asks(), text_reply("Then later.")],
+        "helper": [text_reply(LONG), tool_call_reply(("ponder", "{}")), text_reply("Hello, person.")],
     }
     async with world.open(by_agent=by_agent, tools=[ponder]) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         child = (await tree(house))[1]
-        talk = await house.ask("Hello.", session=await house.store.find(child.path))
+        talk = await house.ask("Hello.", session=await house.store.find(child.transcript_path))
         await house.until("tool.started")
-        again = await house.ask("More.", session=await house.store.find(run.path))
+        again = await house.ask("More.", session=await house.store.find(run.transcript_path))
         await house.ended(again)
         ((_, answer),) = await answers(house, run)
         assert answer["error"].endswith("is currently in use. Wait for current operation to complete.")
@@ -277,15 +287,24 @@ async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: Runti
     late = timedelta()
 
     def now() -> datetime:
-        return system_chance().now() + late
+        return system_clock().now() + late
 
-    main: list[Step] = [calls(GIVES), says("Done."), asks(), asks(), says("Done.")]
-    by_agent: dict[str, list[Step]] = {"main": main, "helper": [says(LONG), says("Nobody calls it.")]}
-    chance = replace(system_chance(), now=now)
-    async with world.open(by_agent=by_agent, chance=chance) as house:
+    main: list[ScriptedStep] = [
+        tool_call_reply(GIVES),
+        text_reply("Done."),
+        asks(),
+        asks(),
+        text_reply("Done."),
+    ]
+    by_agent: dict[str, list[ScriptedStep]] = {
+        "main": main,
+        "helper": [text_reply(LONG), text_reply("Nobody calls it.")],
+    }
+    chance = replace(system_clock(), now=now)
+    async with world.open(by_agent=by_agent, clock=chance) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         late = timedelta(minutes=4)
-        session = await house.store.find(run.path)
+        session = await house.store.find(run.transcript_path)
 
         def out_of_time(request: Request) -> Reply:
             nonlocal late
@@ -302,22 +321,28 @@ async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: Runti
 
 async def test_an_agent_that_a_person_took_out_names_nobody_any_more(world: RuntimeFixture):
     people(world)
-    by_agent = {"main": [calls(GIVES), says("Done."), asks(), says("Oh.")], "helper": [says(LONG)]}
+    by_agent = {
+        "main": [tool_call_reply(GIVES), text_reply("Done."), asks(), text_reply("Oh.")],
+        "helper": [text_reply(LONG)],
+    }
     async with world.open(by_agent=by_agent) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
-        child: Session = await house.store.find((await tree(house))[1].path)
-        await house.store.change(child, attributes={**child.attributes, agent_pool.RETIRED: True})
-        await over(house, await house.ask("More.", session=await house.store.find(run.path)))
+        child: Session = await house.store.find((await tree(house))[1].transcript_path)
+        await house.store.update(child, attributes={**child.attributes, agent_pool.RETIRED_ATTRIBUTE: True})
+        await over(house, await house.ask("More.", session=await house.store.find(run.transcript_path)))
         assert await answers(house, run) == [(False, not_found(child.slug))]
 
 
 async def test_an_agent_that_was_denied_since_is_not_asked(world: RuntimeFixture):
     people(world)
-    by_agent = {"main": [calls(GIVES), says("Done."), asks(), says("Oh.")], "helper": [says(LONG)]}
+    by_agent = {
+        "main": [tool_call_reply(GIVES), text_reply("Done."), asks(), text_reply("Oh.")],
+        "helper": [text_reply(LONG)],
+    }
     async with world.open(by_agent=by_agent) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         world.agent("main", "agent_deny: [helper]\n")
-        await over(house, await house.ask("More.", session=await house.store.find(run.path)))
+        await over(house, await house.ask("More.", session=await house.store.find(run.transcript_path)))
         ((ok, answer),) = await answers(house, run)
         assert (ok, answer["error_type"]) == (False, "refused")
         assert "main may not start helper" in answer["error"]
@@ -328,14 +353,19 @@ async def test_who_asks_with_fewer_rights_gets_no_more_through_an_agent_made_wit
     people(world)
     (world.workspace / "note.txt").write_text("hidden")
     by_agent = {
-        "main": [calls(GIVES), says("Done."), asks("Read it."), says("Oh.")],
-        "helper": [says(LONG), calls(("read", '{"path": "note.txt"}')), says("It was refused to me, sadly.")],
+        "main": [tool_call_reply(GIVES), text_reply("Done."), asks("Read it."), text_reply("Oh.")],
+        "helper": [
+            text_reply(LONG),
+            tool_call_reply(("read", '{"path": "note.txt"}')),
+            text_reply("It was refused to me, sadly."),
+        ],
     }
     async with world.open(by_agent=by_agent) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
-        least = Ceiling(by="someone", read=())
+        least = Ceiling(set_by="someone", read=())
         await over(
-            house, await house.ask("More.", session=await house.store.find(run.path), ceilings=(least,))
+            house,
+            await house.ask("More.", session=await house.store.find(run.transcript_path), ceilings=(least,)),
         )
         child = (await tree(house))[1]
         (refused,) = await house.results(child)
@@ -353,22 +383,25 @@ async def test_killed_while_it_waits_the_question_is_asked_once(world: RuntimeFi
         await gate.wait()
         return "so"
 
-    by_agent = {"main": [calls(GIVES), asks()], "helper": [says(LONG), calls(("ponder", "{}"))]}
+    by_agent = {
+        "main": [tool_call_reply(GIVES), asks()],
+        "helper": [text_reply(LONG), tool_call_reply(("ponder", "{}"))],
+    }
     async with world.open(by_agent=by_agent, tools=[ponder]) as house:
         run = await house.ask("Go.", agent="main")
         while [event.data["tool"] for event in house.events if event.kind == "tool.started"][-1:] != [
             "ponder"
         ]:
-            await house.engine.change()
+            await house.engine.wait_for_change()
     gate.set()
     async with world.open(
-        by_agent={"main": [says("Done.")], "helper": [says("Nobody calls it.")]}, tools=[ponder]
+        by_agent={"main": [text_reply("Done.")], "helper": [text_reply("Nobody calls it.")]}, tools=[ponder]
     ) as house:
         for each in await tree(house):
-            if each.status.live and each.status is not Status.WAITING:
+            if each.status.is_live and each.status is not Status.WAITING:
                 await house.resume(each)
         done = await over(house, run)
         assert done.status is Status.DONE
         ((ok, answer),) = await answers(house, run)
-        assert (ok, answer["result"]) == (True, "Nobody calls it." + UNSEEN)
+        assert (ok, answer["result"]) == (True, "Nobody calls it." + UNSEEN_NOTE)
         assert len(await tree(house)) == 3

@@ -12,13 +12,13 @@ import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
 
-from retinue.domain.approval import Answer, Approval, Policy, State
-from retinue.domain.limits import Limits, Subagents
-from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
+from retinue.domain.limits import Limits, SubagentSettings
+from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.errors import ModelFailed
-from retinue.interfaces import Tool, Tx
+from retinue.interfaces import Tool, Transaction
 from retinue.runtime import run_control
-from retinue.testing.scripted_provider import Step, calls, says
+from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
@@ -40,27 +40,27 @@ async def over(house: RuntimeProcess, run: Run) -> Run:
         await house.engine.wait(run.id)
         now = await house.now(run)
         moving = [each for each in await tree(house) if each.status in (Status.QUEUED, Status.RUNNING)]
-        if now.status.final or not moving:
+        if now.status.is_final or not moving:
             return now
         await asyncio.sleep(0.005)
 
 
 async def tree(house: RuntimeProcess) -> list[Run]:
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.created_at)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.created_at)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def asked_ever(house: RuntimeProcess) -> list[Approval]:
-    def step(tx: Tx) -> list[Approval]:
-        return tx.approvals()
+    def step(tx: Transaction) -> list[Approval]:
+        return tx.find_approvals()
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def pending(house: RuntimeProcess) -> list[Approval]:
-    return [each for each in await asked_ever(house) if each.state is State.PENDING]
+    return [each for each in await asked_ever(house) if each.state is ApprovalState.PENDING]
 
 
 def ponders(gate: asyncio.Event) -> Tool:
@@ -74,7 +74,7 @@ def ponders(gate: asyncio.Event) -> Tool:
 
 
 async def waits(house: RuntimeProcess, run: Run) -> bool:
-    return (await house.now(run)).waiting_for is Waiting.CHILD
+    return (await house.now(run)).waiting_for is WaitReason.CHILD
 
 
 async def soon(true: Callable[[], Awaitable[bool]]) -> None:
@@ -84,7 +84,7 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def family(
-    world: RuntimeFixture, main: Sequence[Step], helper: Sequence[Step], **more: Any
+    world: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep], **more: Any
 ) -> AsyncGenerator[RuntimeProcess]:
     world.agent("main")
     world.agent("helper")
@@ -94,22 +94,27 @@ async def family(
 
 async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answer(world: RuntimeFixture):
     """Shows: A001, A002, A005, A008, A046, A048, A070."""
-    helper = [calls(("todo", '{"items": ["x"]}'), text="First I note."), says("It is green.")]
-    async with family(world, [calls(wish()), says("Green, it says.")], helper) as house:
+    helper = [tool_call_reply(("todo", '{"items": ["x"]}'), text="First I note."), text_reply("It is green.")]
+    async with family(world, [tool_call_reply(wish()), text_reply("Green, it says.")], helper) as house:
         run = await over(house, await house.ask("What colour?", agent="main"))
         assert (run.status, run.text, run.attempts) == (Status.DONE, "Green, it says.", 1)
         (result,) = await house.results(run)
         assert (result.ok, words(result.text)) == (True, "First I note.\n\nIt is green.")
         child = (await tree(house))[1]
-        assert (child.agent, child.depth, child.root, child.ask.parent_run) == ("helper", 1, run.id, run.id)
-        assert child.ask.door == "PersistentAgent"
-        assert Path(child.path).parent.parent.parent == Path(run.path).parent
+        assert (child.agent, child.depth, child.root_id, child.request.parent_run) == (
+            "helper",
+            1,
+            run.id,
+            run.id,
+        )
+        assert child.request.door == "PersistentAgent"
+        assert Path(child.transcript_path).parent.parent.parent == Path(run.transcript_path).parent
 
 
 async def test_a_parent_that_waits_holds_no_slot(world: RuntimeFixture):
     """Shows: L018."""
     async with family(
-        world, [calls(wish()), says("Done.")], [says("Yes.")], limits=Limits(max_live=1)
+        world, [tool_call_reply(wish()), text_reply("Done.")], [text_reply("Yes.")], limits=Limits(max_live=1)
     ) as house:
         run = await asyncio.wait_for(over(house, await house.ask("Go.", agent="main")), 20)
         assert (run.status, run.text) == (Status.DONE, "Done.")
@@ -118,36 +123,54 @@ async def test_a_parent_that_waits_holds_no_slot(world: RuntimeFixture):
 async def test_several_children_work_at_once(world: RuntimeFixture):
     """Shows: B051, C091."""
     world.agent("other")
-    main = [calls(wish(), wish("other"), wish("helper", "Again.")), says("All.")]
+    main = [tool_call_reply(wish(), wish("other"), wish("helper", "Again.")), text_reply("All.")]
     world.agent("main")
     world.agent("helper")
-    by_agent = {"main": main, "helper": [says("one"), says("two")], "other": [says("three")]}
+    by_agent = {
+        "main": main,
+        "helper": [text_reply("one"), text_reply("two")],
+        "other": [text_reply("three")],
+    }
     async with world.open(by_agent=by_agent) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         assert run.status is Status.DONE
         assert {words(result.text) for result in await house.results(run)} == {"one", "two", "three"}
-        assert len(run.children) == 3
+        assert len(run.child_ids) == 3
 
 
 async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(world: RuntimeFixture):
     """Shows: A006, A007."""
-    async with family(world, [calls(wish()), says("Then not.")], [says("never")], policy=Policy.ASK) as house:
+    async with family(
+        world,
+        [tool_call_reply(wish()), text_reply("Then not.")],
+        [text_reply("never")],
+        approval_policy=ApprovalPolicy.ASK,
+    ) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
-        assert (run.status, run.waiting_for) == (Status.WAITING, Waiting.APPROVAL)
-        assert not (Path(run.path).parent / "agents").exists()
+        assert (run.status, run.waiting_for) == (Status.WAITING, WaitReason.APPROVAL)
+        assert not (Path(run.transcript_path).parent / "agents").exists()
         (asked,) = await pending(house)
-        await run_control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer_approval(
+            asked.id, Answer.DENY, house.ports, by="person", is_alive=lambda _: True
+        )
         assert (await over(house, run)).text == "Then not."
-        assert not (Path(run.path).parent / "agents").exists()
+        assert not (Path(run.transcript_path).parent / "agents").exists()
         assert len(await tree(house)) == 1
 
 
 async def test_a_yes_starts_one_child_and_is_not_asked_for_again(world: RuntimeFixture):
     """Shows: A006."""
-    async with family(world, [calls(wish()), says("Done.")], [says("Yes.")], policy=Policy.ASK) as house:
+    async with family(
+        world,
+        [tool_call_reply(wish()), text_reply("Done.")],
+        [text_reply("Yes.")],
+        approval_policy=ApprovalPolicy.ASK,
+    ) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         (asked,) = await pending(house)
-        await run_control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer_approval(
+            asked.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+        )
         assert (await over(house, run)).status is Status.DONE
         assert len(await tree(house)) == 2
         assert len(await asked_ever(house)) == 1
@@ -161,13 +184,15 @@ async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: R
         """Sends a mail."""
         raise AssertionError
 
-    helper = [calls(("mail", "{}")), says("never")]
-    main = [calls(wish()), says("So be it.")]
-    async with family(world, main, helper, tools=[mail], policy=Policy.ASK) as house:
+    helper = [tool_call_reply(("mail", "{}")), text_reply("never")]
+    main = [tool_call_reply(wish()), text_reply("So be it.")]
+    async with family(world, main, helper, tools=[mail], approval_policy=ApprovalPolicy.ASK) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         for said in (Answer.ALLOW, Answer.DENY):
             (asked,) = await pending(house)
-            await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+            await run_control.answer_approval(
+                asked.id, said, house.ports, by="person", is_alive=lambda _: True
+            )
             await over(house, run)
         done = await over(house, run)
         assert (done.status, done.text) == (Status.DONE, "So be it.")
@@ -178,7 +203,7 @@ async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: R
 async def test_a_child_whose_model_is_not_reached_is_an_error_with_its_reason(world: RuntimeFixture):
     """Shows: A066."""
     gone = ModelFailed("no connection to 127.0.0.1", reason=Reason.UNREACHABLE)
-    async with family(world, [calls(wish()), says("A pity.")], [gone]) as house:
+    async with family(world, [tool_call_reply(wish()), text_reply("A pity.")], [gone]) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         (result,) = await house.results(run)
         assert result.text == "Error: Network failure\nno connection to 127.0.0.1"
@@ -187,12 +212,12 @@ async def test_a_child_whose_model_is_not_reached_is_an_error_with_its_reason(wo
 
 async def test_killed_while_it_waits_the_tree_goes_on_and_has_one_child(world: RuntimeFixture):
     gate = asyncio.Event()
-    helper = [calls(("ponder", "{}"))]
-    async with family(world, [calls(wish())], helper, tools=[ponders(gate)]) as house:
+    helper = [tool_call_reply(("ponder", "{}"))]
+    async with family(world, [tool_call_reply(wish())], helper, tools=[ponders(gate)]) as house:
         run = await house.ask("Go.", agent="main")
         await soon(lambda: waits(house, run))
     gate.set()
-    async with family(world, [says("Done.")], [says("Yes.")], tools=[ponders(gate)]) as house:
+    async with family(world, [text_reply("Done.")], [text_reply("Yes.")], tools=[ponders(gate)]) as house:
         for each in await tree(house):
             if each.status is not Status.WAITING:
                 await house.resume(each)
@@ -203,8 +228,8 @@ async def test_killed_while_it_waits_the_tree_goes_on_and_has_one_child(world: R
 
 async def test_cancelling_a_parent_cancels_what_it_asked_for(world: RuntimeFixture):
     """Shows: L019."""
-    helper = [calls(("ponder", "{}"))]
-    async with family(world, [calls(wish())], helper, tools=[ponders(asyncio.Event())]) as house:
+    helper = [tool_call_reply(("ponder", "{}"))]
+    async with family(world, [tool_call_reply(wish())], helper, tools=[ponders(asyncio.Event())]) as house:
         run = await house.ask("Go.", agent="main")
         await soon(lambda: waits(house, run))
         await house.cancel(run)
@@ -216,7 +241,10 @@ async def test_an_agent_above_is_not_started_again_below(world: RuntimeFixture):
     """Shows: C095."""
     world.agent("helper", "tools: [PersistentAgent]\n")
     world.agent("main")
-    by_agent = {"main": [calls(wish()), says("Done.")], "helper": [calls(wish("main")), says("I may not.")]}
+    by_agent = {
+        "main": [tool_call_reply(wish()), text_reply("Done.")],
+        "helper": [tool_call_reply(wish("main")), text_reply("I may not.")],
+    }
     async with world.open(by_agent=by_agent) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         child = (await tree(house))[1]
@@ -241,10 +269,10 @@ async def test_below_the_top_doors_count_only_where_they_are_named(
     world.agent("main")
     world.agent("helper", front)
     async with world.open(
-        by_agent={"main": [calls(wish()), says("Done.")], "helper": [says("Yes.")]}
+        by_agent={"main": [tool_call_reply(wish()), text_reply("Done.")], "helper": [text_reply("Yes.")]}
     ) as house:
         await over(house, await house.ask("Go.", agent="main"))
-        tools = [[each.name for each in asked.request.tools] for asked in house.driver.asked]
+        tools = [[each.name for each in asked.request.tools] for asked in house.driver.requests]
         assert "PersistentAgent" in tools[0]
         assert ("PersistentAgent" in tools[1]) is offered
 
@@ -252,9 +280,9 @@ async def test_below_the_top_doors_count_only_where_they_are_named(
 async def test_the_model_is_shown_whom_it_can_name(world: RuntimeFixture):
     """Shows: A002, A004, C064."""
     world.agent("main", "agent_deny: [oracle]\n")
-    async with world.open(says("Hi.")) as house:
+    async with world.open(text_reply("Hi.")) as house:
         await house.run("Hi.", agent="main")
-        (spec,) = [each for each in house.driver.asked[0].request.tools if each.name == "PersistentAgent"]
+        (spec,) = [each for each in house.driver.requests[0].request.tools if each.name == "PersistentAgent"]
         names = spec.schema["properties"]["preset"]["enum"]
         assert "researcher" in names
         assert "oracle" not in names
@@ -265,24 +293,26 @@ async def test_whom_the_configuration_lets_nobody_start_no_door_offers(world: Ru
 
     Shows: A004, E018."""
     world.agent("main")
-    allowed = Subagents(allow_agents=("explorer", "ma*"))
-    async with world.open(says("Hi."), says("Again."), subagents=allowed) as house:
+    allowed = SubagentSettings(allow_agents=("explorer", "ma*"))
+    async with world.open(text_reply("Hi."), text_reply("Again."), subagent_settings=allowed) as house:
         session = await house.begin("main")
         for task in ("Hi.", "Again."):
             await house.run(task, session=session)
-        doors = [tool for tool in house.ports.tools.values() if tool.names_agent]
-        for asked in house.driver.asked:
+        doors = [tool for tool in house.ports.tools.values() if tool.agent_argument]
+        for asked in house.driver.requests:
             specs = {each.name: each for each in asked.request.tools}
-            named = [specs[each.spec.name].schema["properties"][each.names_agent]["enum"] for each in doors]
+            named = [
+                specs[each.spec.name].schema["properties"][each.agent_argument]["enum"] for each in doors
+            ]
             assert named == [["explorer", "main"]] * 4
 
 
 async def test_where_nobody_can_be_named_no_door_offers_an_empty_list(world: RuntimeFixture):
     """Servers refuse a request whose schema lists no value at all."""
     world.agent("main")
-    async with world.open(says("Hi."), subagents=Subagents(allow_agents=())) as house:
+    async with world.open(text_reply("Hi."), subagent_settings=SubagentSettings(allow_agents=())) as house:
         await house.run("Hi.", agent="main")
-        (spec,) = [each for each in house.driver.asked[0].request.tools if each.name == "PersistentAgent"]
+        (spec,) = [each for each in house.driver.requests[0].request.tools if each.name == "PersistentAgent"]
         assert "enum" not in spec.schema["properties"]["preset"]
 
 
@@ -294,13 +324,17 @@ async def test_what_a_parent_is_denied_nobody_gives_its_child(world: RuntimeFixt
     world.agent("main", "paths: {deny: ['**/secret/**']}\n")
     world.agent("helper")
     paths = (str(world.workspace / "secret" / "s.txt"), str(world.folder / "other.txt"))
-    helper = [calls(*(("read", json.dumps({"path": each})) for each in paths)), says("Done.")]
-    main = [calls(wish(allowed_paths=[])), says("Done.")]
-    async with world.open(by_agent={"main": main, "helper": helper}, policy=Policy.ASK) as house:
+    helper = [tool_call_reply(*(("read", json.dumps({"path": each})) for each in paths)), text_reply("Done.")]
+    main = [tool_call_reply(wish(allowed_paths=[])), text_reply("Done.")]
+    async with world.open(
+        by_agent={"main": main, "helper": helper}, approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         (asked,) = await pending(house)
         assert "every file on this machine" in asked.reason
-        await run_control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer_approval(
+            asked.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+        )
         await over(house, run)
         child = (await tree(house))[1]
         secret, other = await house.results(child)
@@ -313,12 +347,19 @@ async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(worl
     (world.workspace / ".env").write_text("hidden")
     world.agent("main", "paths: {read: []}\n")
     world.agent("helper")
-    helper = [calls(("read", json.dumps({"path": str(world.workspace / ".env")}))), says("Done.")]
-    main = [calls(wish(allowed_paths=[])), says("Done.")]
-    async with world.open(by_agent={"main": main, "helper": helper}, policy=Policy.ASK) as house:
+    helper = [
+        tool_call_reply(("read", json.dumps({"path": str(world.workspace / ".env")}))),
+        text_reply("Done."),
+    ]
+    main = [tool_call_reply(wish(allowed_paths=[])), text_reply("Done.")]
+    async with world.open(
+        by_agent={"main": main, "helper": helper}, approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         (asked,) = await pending(house)
-        await run_control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer_approval(
+            asked.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+        )
         await over(house, run)
         (refused,) = await house.results((await tree(house))[1])
         assert "You may read /**; denied: " in refused.text
@@ -330,15 +371,21 @@ async def test_an_answer_from_another_process_carries_the_whole_tree_on(world: R
         """Sends a mail."""
         return "sent"
 
-    helper = [calls(("mail", "{}"))]
-    async with family(world, [calls(wish())], helper, tools=[mail], policy=Policy.ASK) as house:
+    helper = [tool_call_reply(("mail", "{}"))]
+    async with family(
+        world, [tool_call_reply(wish())], helper, tools=[mail], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
-        await run_control.answer(
-            (await pending(house))[0].id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True
+        await run_control.answer_approval(
+            (await pending(house))[0].id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
         )
         await over(house, run)
-    async with family(world, [says("So be it.")], [], tools=[mail], policy=Policy.ASK) as house:
+    async with family(
+        world, [text_reply("So be it.")], [], tools=[mail], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         (asked,) = await pending(house)
-        await run_control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=house.ports.alive)
+        await run_control.answer_approval(
+            asked.id, Answer.DENY, house.ports, by="person", is_alive=house.ports.is_owner_alive
+        )
         done = await over(house, run)
         assert (done.status, done.text) == (Status.DONE, "So be it.")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.session import Born
-from retinue.errors import Cancelled, NoRoom
-from retinue.worker.gc_tuning import OBJECTS
-from retinue.worker.worker import POLL_SECONDS, LocalEngine, Orders
+from retinue.domain.session import CreatedRun
+from retinue.errors import Cancelled, DiskError
+from retinue.worker.gc_tuning import BUSY_GC_THRESHOLD
+from retinue.worker.worker import POLL_INTERVAL_S, LocalWorker, SchedulerCallbacks
 
 
 class Told:
@@ -24,25 +24,25 @@ class Told:
         self.gate = asyncio.Event()
         self.more = more
 
-    def engine(self) -> LocalEngine:
-        engine = LocalEngine()
+    def engine(self) -> LocalWorker:
+        engine = LocalWorker()
         orders: dict[str, Any] = {
-            "claim": self._claim,
-            "work": self._work,
-            "broken": self._broken,
-            "ended": self._ended,
-            "unwanted": self._unwanted,
-            "interrupted": self._interrupted,
-            "woken": self._woken,
-            "release": self._release,
+            "claim_run": self._claim,
+            "execute_run": self._work,
+            "fail_run": self._broken,
+            "has_ended": self._ended,
+            "find_cancel_requests": self._unwanted,
+            "deliver_interrupts": self._interrupted,
+            "find_resumable_runs": self._woken,
+            "release_dead_claims": self._release,
         }
-        engine.start(Orders(**(orders | self.more)))
+        engine.start(SchedulerCallbacks(**(orders | self.more)))
         return engine
 
     async def _claim(self, run_id: str) -> str:
         return "taken"
 
-    async def _work(self, run_id: str, born: Born | None) -> bool:
+    async def _work(self, run_id: str, born: CreatedRun | None) -> bool:
         self.worked.append(run_id)
         await self.gate.wait()
         self.over.add(run_id)
@@ -116,7 +116,7 @@ async def test_a_busy_session_lets_others_pass():
 
 
 async def test_a_claim_that_fails_is_made_again_and_the_run_is_not_forgotten():
-    told = Told(claim=in_turn(NoRoom("the disk is full"), "taken"))
+    told = Told(claim=in_turn(DiskError("the disk is full"), "taken"))
     told.gate.set()
     engine = told.engine()
     engine.submit("a")
@@ -131,7 +131,7 @@ async def test_a_claim_that_outlasts_a_tick_does_not_end_the_claiming():
     async def claim(run_id: str) -> str:
         answer = answers.pop(0)
         if answer == "slow":
-            await asyncio.sleep(2 * POLL_SECONDS)
+            await asyncio.sleep(2 * POLL_INTERVAL_S)
             return "full"
         return answer
 
@@ -160,11 +160,11 @@ async def test_a_queued_run_that_is_cancelled_is_waited_for_no_longer():
 async def test_a_run_cancelled_twice_is_struck_once():
     told = Told()
     engine = told.engine()
-    engine.submit("a", taken=True)
+    engine.submit("a", claimed=True)
     await asyncio.sleep(0)
     assert engine.cancel("a")
     assert engine.cancel("a")
-    assert engine.cancelled("a")
+    assert engine.is_cancelled("a")
     await engine.wait("a")
     assert [(run, type(error)) for run, error in told.broken] == [("a", Cancelled)]
     assert not engine.cancel("a")
@@ -177,7 +177,7 @@ async def test_what_somebody_elsewhere_wants_stopped_is_stopped():
 
     told = Told(unwanted=unwanted)
     engine = told.engine()
-    engine.submit("a", taken=True)
+    engine.submit("a", claimed=True)
     await asyncio.wait_for(engine.wait("a"), 5)
     assert [run for run, _ in told.broken] == ["a"]
     await engine.close()
@@ -186,7 +186,7 @@ async def test_what_somebody_elsewhere_wants_stopped_is_stopped():
 async def test_closing_leaves_running_work_to_the_next_start():
     told = Told()
     engine = told.engine()
-    engine.submit("a", taken=True)
+    engine.submit("a", claimed=True)
     await asyncio.sleep(0)
     await engine.close()
     assert (told.worked, told.broken, told.over) == (["a"], [], set())
@@ -206,7 +206,7 @@ async def test_a_run_that_is_submitted_twice_while_it_is_claimed_is_worked_once_
     engine = told.engine()
     engine.submit("a")
     await claiming.wait()
-    engine.submit("a", ahead=True)
+    engine.submit("a", at_front=True)
     claimed.set()
     for _ in range(20):
         await asyncio.sleep(0)
@@ -243,20 +243,20 @@ async def test_what_is_being_claimed_when_nothing_more_is_to_be_may_end_and_the_
 
 async def test_an_end_that_cannot_be_written_down_harms_nobody_else():
     async def broken(run_id: str, error: BaseException) -> None:
-        raise NoRoom("the disk is full")
+        raise DiskError("the disk is full")
 
-    async def work(run_id: str, _born: Born | None) -> None:
+    async def work(run_id: str, _born: CreatedRun | None) -> None:
         if run_id == "bad":
             raise RuntimeError("a defect")
 
     told = Told(work=work, broken=broken)
     engine = told.engine()
     told.over.add("good")
-    engine.submit("bad", taken=True)
-    engine.submit("good", taken=True)
+    engine.submit("bad", claimed=True)
+    engine.submit("good", claimed=True)
     await engine.wait("good")
     for _ in range(2):
-        with pytest.raises(NoRoom, match="the disk is full"):
+        with pytest.raises(DiskError, match="the disk is full"):
             await engine.wait("bad")
     await engine.close()
 
@@ -277,12 +277,12 @@ async def test_a_ledger_that_cannot_answer_now_is_asked_again():
     async def unwanted() -> list[str]:
         asked.append(1)
         if len(asked) == 1:
-            raise NoRoom("the disk is full")
+            raise DiskError("the disk is full")
         return ["a"]
 
     told = Told(unwanted=unwanted, release=unwanted)
     engine = told.engine()
-    engine.submit("a", taken=True)
+    engine.submit("a", claimed=True)
     await asyncio.wait_for(engine.wait("a"), 5)
     assert len(asked) == 2
     await engine.close()
@@ -311,14 +311,14 @@ async def test_python_looks_for_garbage_less_often_only_while_runs_are_worked():
     engine = told.engine()
     gc.set_threshold(700, 10, 10)
     for run_id in ("a", "b"):
-        engine.submit(run_id, taken=True)
-    assert gc.get_threshold() == (OBJECTS, 10, 10)
+        engine.submit(run_id, claimed=True)
+    assert gc.get_threshold() == (BUSY_GC_THRESHOLD, 10, 10)
     told.gate.set()
     for run_id in ("a", "b"):
         await engine.wait(run_id)
     async with asyncio.timeout(5):
         while gc.get_threshold() != (700, 10, 10):  # a moment later, if no other run has begun
-            await engine.change()
+            await engine.wait_for_change()
     await engine.close()
 
 
@@ -328,7 +328,7 @@ async def test_a_program_that_chose_how_often_keeps_its_choice(chosen: tuple[int
     told = Told()
     engine = told.engine()
     gc.set_threshold(*chosen)
-    engine.submit("a", taken=True)
+    engine.submit("a", claimed=True)
     assert gc.get_threshold() == chosen
     await engine.close()
     assert gc.get_threshold() == chosen
@@ -338,7 +338,7 @@ async def test_a_program_that_chose_how_often_keeps_its_choice(chosen: tuple[int
 async def test_an_engine_closed_in_the_midst_of_a_run_leaves_the_setting_as_it_was():
     engine = Told().engine()
     gc.set_threshold(700, 10, 10)
-    engine.submit("a", taken=True)
+    engine.submit("a", claimed=True)
     await engine.close()
     assert gc.get_threshold() == (700, 10, 10)
 
@@ -353,11 +353,11 @@ async def test_whoever_is_stopped_while_its_end_is_written_down_still_ends():
             await asyncio.sleep(0)
         written.set()
 
-    async def work(_run_id: str, _born: Born | None) -> bool:
+    async def work(_run_id: str, _born: CreatedRun | None) -> bool:
         raise Cancelled("another process wants it stopped")
 
     engine = Told(work=work, broken=broken).engine()
-    engine.submit("r", taken=True)
+    engine.submit("r", claimed=True)
     await writing.wait()
     assert engine.cancel("r")
     await asyncio.wait_for(written.wait(), 10)

@@ -10,19 +10,19 @@ from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
 
-from retinue.domain.ceiling import Bounds
-from retinue.domain.run import Reason, Run, Status, Waiting, as_json_in_full
-from retinue.domain.transcript import Notice, Returned, Said, dangling
-from retinue.interfaces import Tool, Tx
+from retinue.domain.ceiling import OperatorPolicy
+from retinue.domain.run import Reason, Run, Status, WaitReason, run_details_as_json
+from retinue.domain.transcript import Message, Notice, ToolResult, unanswered_calls
+from retinue.interfaces import Tool, Transaction
 from retinue.runtime import run_control
-from retinue.testing.scripted_provider import calls, says
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
-from retinue.tools.exit_tools import exits
+from retinue.tools.exit_tools import exit_tools
 
 CODER = "exits: [submit_for_review, ask_for_help, llm_unreachable]\n"
 REVIEWER = "exits: [approve, request_changes]\n"
-LOOKS = calls(("ls", "{}"))
-PONDERS = calls(("ponder", "{}"))
+LOOKS = tool_call_reply(("ls", "{}"))
+PONDERS = tool_call_reply(("ponder", "{}"))
 
 
 def submits(summary: str = "It is done.") -> tuple[str, str]:
@@ -40,7 +40,7 @@ async def notices(house: RuntimeProcess, run: Run) -> list[str]:
 async def told(house: RuntimeProcess, run: Run, words: str) -> Run:
     """A person goes on with a run that waits for them."""
     session = await house.store.find(run.session_id)
-    again = await run_control.answered(session, words, house.ports)
+    again = await run_control.answer_waiting_run(session, words, house.ports)
     assert again is not None
     return await house.ended(again)
 
@@ -50,10 +50,15 @@ async def test_words_do_not_end_the_run_and_an_exit_does(world: RuntimeFixture):
 
     Shows: D050, D051, T16."""
     world.agent("coder", CODER)
-    steps = [says("I am done."), LOOKS, says("Really done."), calls(submits("Tested."), text="Submitting.")]
+    steps = [
+        text_reply("I am done."),
+        LOOKS,
+        text_reply("Really done."),
+        tool_call_reply(submits("Tested."), text="Submitting."),
+    ]
     async with world.open(*steps) as house:
         run = await house.run("Build it.", agent="coder")
-        assert (run.status, run.exit, run.text, run.reason) == (
+        assert (run.status, run.exit_tool, run.text, run.reason) == (
             Status.DONE,
             "submit_for_review",
             "Tested.",
@@ -62,7 +67,7 @@ async def test_words_do_not_end_the_run_and_an_exit_does(world: RuntimeFixture):
         assert await notices(house, run) == ["nudge", "nudge"]
         sent_back = next(entry for entry in await house.entries(run) if isinstance(entry, Notice))
         assert "submit_for_review, ask_for_help, llm_unreachable" in sent_back.text
-        assert "submit_for_review, ask_for_help, llm_unreachable" in house.driver.asked[0].request.system
+        assert "submit_for_review, ask_for_help, llm_unreachable" in house.driver.requests[0].request.system
 
 
 async def test_an_agent_that_only_talks_is_sent_back_three_times_and_then_waits_for_a_person(
@@ -70,16 +75,16 @@ async def test_an_agent_that_only_talks_is_sent_back_three_times_and_then_waits_
 ):
     """Shows: D050, M20, T16, L028."""
     world.agent("coder", CODER)
-    talks = [says("Done."), says(""), LOOKS, *[says("Done.")] * 4]
-    async with world.open(*talks, calls(submits())) as house:
+    talks = [text_reply("Done."), text_reply(""), LOOKS, *[text_reply("Done.")] * 4]
+    async with world.open(*talks, tool_call_reply(submits())) as house:
         run = await house.run("Build it.", agent="coder")
-        assert (run.status, run.waiting_for, run.aside) == (Status.WAITING, Waiting.PERSON, True)
-        assert (run.reason, run.exit, run.text, run.ended_at) == (None, "", "Done.", None)
+        assert (run.status, run.waiting_for, run.is_suspended) == (Status.WAITING, WaitReason.PERSON, True)
+        assert (run.reason, run.exit_tool, run.text, run.ended_at) == (None, "", "Done.", None)
         assert await notices(house, run) == [*["nudge"] * 5, "parked"]
-        assert len(house.driver.asked) == 7
+        assert len(house.driver.requests) == 7
         again = await told(house, run, "Then submit it.")
-        assert (again.id, again.status, again.exit) == (run.id, Status.DONE, "submit_for_review")
-        said = [entry for entry in house.heard(7) if isinstance(entry, Said) and entry.by == "user"]
+        assert (again.id, again.status, again.exit_tool) == (run.id, Status.DONE, "submit_for_review")
+        said = [entry for entry in house.heard(7) if isinstance(entry, Message) and entry.by == "user"]
         assert [entry.text for entry in said] == ["Build it.", "Then submit it."]
 
 
@@ -94,28 +99,28 @@ async def test_the_first_exit_ends_the_run_and_nothing_after_it_is_done(world: R
         done.append(name)
         return "so"
 
-    batch = calls(
+    batch = tool_call_reply(
         ("act", '{"name": "before"}'),
         submits("First."),
         ("act", '{"name": "after"}'),
         ("ask_for_help", '{"message": "Second."}'),
     )
-    async with world.open(batch, says("never"), tools=[act]) as house:
+    async with world.open(batch, text_reply("never"), tools=[act]) as house:
         run = await house.run("Build it.", agent="coder")
-        assert (run.status, run.exit, run.text) == (Status.DONE, "submit_for_review", "First.")
+        assert (run.status, run.exit_tool, run.text) == (Status.DONE, "submit_for_review", "First.")
         assert done == ["before"]
-        assert len(house.driver.asked) == 1
+        assert len(house.driver.requests) == 1
         assert [result.ok for result in await house.results(run)] == [True, True, False, False]
         not_run = "This call did not run: submit_for_review before it ended the run."
         assert [result.text for result in await house.results(run)][2:] == [not_run] * 2
-        assert dangling(await house.entries(run)) == ()
+        assert unanswered_calls(await house.entries(run)) == ()
 
 
 async def test_an_exit_with_arguments_it_does_not_understand_is_none(world: RuntimeFixture):
     world.agent("coder", CODER)
-    wrong = calls(("submit_for_review", "{}"), ("ls", "{}"))
-    blank = calls(submits("  "))
-    async with world.open(wrong, blank, calls(submits("Now."))) as house:
+    wrong = tool_call_reply(("submit_for_review", "{}"), ("ls", "{}"))
+    blank = tool_call_reply(submits("  "))
+    async with world.open(wrong, blank, tool_call_reply(submits("Now."))) as house:
         run = await house.run("Build it.", agent="coder")
         assert (run.status, run.text) == (Status.DONE, "Now.")
         assert [result.ok for result in await house.results(run)] == [False, True, False, True]
@@ -135,9 +140,9 @@ async def test_an_exit_with_arguments_it_does_not_understand_is_none(world: Runt
 async def test_each_exit_leaves_its_words(world: RuntimeFixture, name: str, args: dict[str, Any], text: str):
     """Shows: D050, D052."""
     world.agent("any", f"tools: [ls]\nexits: [{name}]\n")
-    async with world.open(calls((name, json.dumps(args)), text="I looked.")) as house:
+    async with world.open(tool_call_reply((name, json.dumps(args)), text="I looked.")) as house:
         run = await house.run("Go.", agent="any")
-        assert (run.status, run.exit, run.text) == (Status.DONE, name, text)
+        assert (run.status, run.exit_tool, run.text) == (Status.DONE, name, text)
 
 
 async def test_a_tool_of_a_users_own_can_be_an_exit_and_its_answer_is_the_runs(world: RuntimeFixture):
@@ -147,25 +152,27 @@ async def test_a_tool_of_a_users_own_can_be_an_exit_and_its_answer_is_the_runs(w
         return "handed over as 17"
 
     world.agent("any", "exits: [hand_over]\n")
-    async with world.open(says("Done."), calls(("hand_over", "{}")), tools=[hand_over]) as house:
+    async with world.open(
+        text_reply("Done."), tool_call_reply(("hand_over", "{}")), tools=[hand_over]
+    ) as house:
         run = await house.run("Go.", agent="any")
-        assert (run.status, run.exit, run.text) == (Status.DONE, "hand_over", "handed over as 17")
+        assert (run.status, run.exit_tool, run.text) == (Status.DONE, "hand_over", "handed over as 17")
 
 
 async def test_exits_are_offered_to_those_who_name_them_and_to_nobody_else(world: RuntimeFixture):
-    named = {each.spec.name for each in exits()}
+    named = {each.spec.name for each in exit_tools()}
     world.agent("plain")
     world.agent("wishful", "tools: [ls, approve]\n")
     world.agent("coder", f"tools: [ls]\n{CODER}")
-    steps = {"plain": [says("Hi.")], "wishful": [calls(("approve", "{}")), says("Hi.")]}
-    async with world.open(by_agent={**steps, "coder": [calls(submits())]}) as house:
+    steps = {"plain": [text_reply("Hi.")], "wishful": [tool_call_reply(("approve", "{}")), text_reply("Hi.")]}
+    async with world.open(by_agent={**steps, "coder": [tool_call_reply(submits())]}) as house:
         for agent, count in (("plain", 0), ("wishful", 0), ("coder", 3)):
-            before = len(house.driver.asked)
+            before = len(house.driver.requests)
             await house.run("Go.", agent=agent)
-            offered = {spec.name for spec in house.driver.asked[before].request.tools}
+            offered = {spec.name for spec in house.driver.requests[before].request.tools}
             assert len(offered & named) == count, agent
-        refused = next(asked for asked in house.driver.asked if len(asked.entries) > 2)
-        (result,) = [entry for entry in refused.entries if isinstance(entry, Returned)]
+        refused = next(asked for asked in house.driver.requests if len(asked.entries) > 2)
+        (result,) = [entry for entry in refused.entries if isinstance(entry, ToolResult)]
         assert json.loads(result.text)["error"] == "tool_not_allowed"
 
 
@@ -173,15 +180,15 @@ async def test_an_operators_deny_takes_an_exit_away_and_denying_all_is_an_error_
     world: RuntimeFixture,
 ):
     world.agent("coder", CODER)
-    some = Bounds(deny_tools=("submit_*",))
-    steps = [calls(submits()), calls(("ask_for_help", '{"message": "May I?"}'))]
-    async with world.open(*steps, bounds=lambda: some) as house:
+    some = OperatorPolicy(deny_tools=("submit_*",))
+    steps = [tool_call_reply(submits()), tool_call_reply(("ask_for_help", '{"message": "May I?"}'))]
+    async with world.open(*steps, operator_policy=lambda: some) as house:
         run = await house.run("Go.", agent="coder")
-        assert (run.status, run.exit) == (Status.DONE, "ask_for_help")
-        offered = [spec.name for spec in house.driver.asked[0].request.tools]
+        assert (run.status, run.exit_tool) == (Status.DONE, "ask_for_help")
+        offered = [spec.name for spec in house.driver.requests[0].request.tools]
         assert ("ask_for_help" in offered, "submit_for_review" in offered) == (True, False)
-    everything = Bounds(deny_tools=("submit_*", "ask_for_*", "llm_*"))
-    async with world.open(says("never"), bounds=lambda: everything) as house:
+    everything = OperatorPolicy(deny_tools=("submit_*", "ask_for_*", "llm_*"))
+    async with world.open(text_reply("never"), operator_policy=lambda: everything) as house:
         run = await house.run("Go.", agent="coder")
         assert (run.status, run.reason) == (Status.FAILED, Reason.CONFIG)
         assert "could never end its run" in run.error
@@ -190,11 +197,11 @@ async def test_an_operators_deny_takes_an_exit_away_and_denying_all_is_an_error_
 
 async def test_an_exit_that_nobody_knows_is_named_before_anything_is_asked(world: RuntimeFixture):
     world.agent("coder", "exits: [submit_for_reveiw]\n")
-    async with world.open(says("never")) as house:
+    async with world.open(text_reply("never")) as house:
         run = await house.run("Go.", agent="coder")
         assert (run.status, run.reason) == (Status.FAILED, Reason.CONFIG)
         assert "names the exit 'submit_for_reveiw', and there is no such tool" in run.error
-        assert house.driver.asked == []
+        assert house.driver.requests == []
 
 
 async def test_the_turn_limit_without_an_exit_waits_for_a_person_who_gives_as_many_again(
@@ -202,29 +209,29 @@ async def test_the_turn_limit_without_an_exit_waits_for_a_person_who_gives_as_ma
 ):
     """Shows: D052, L028."""
     world.agent("coder", f"max_turns: 2\n{CODER}")
-    async with world.open(*[LOOKS] * 3, calls(submits("Late."))) as house:
+    async with world.open(*[LOOKS] * 3, tool_call_reply(submits("Late."))) as house:
         run = await house.run("Build it.", agent="coder")
-        assert (run.status, run.waiting_for, run.turns) == (Status.WAITING, Waiting.PERSON, 2)
+        assert (run.status, run.waiting_for, run.turns) == (Status.WAITING, WaitReason.PERSON, 2)
         entries = await house.entries(run)
-        assert dangling(entries) == ()
+        assert unanswered_calls(entries) == ()
         assert "taken its 2 turns" in entry_texts(entries[-1:])[0]
         again = await told(house, run, "Two more.")
-        assert (again.status, again.exit, again.turns) == (Status.DONE, "submit_for_review", 4)
+        assert (again.status, again.exit_tool, again.turns) == (Status.DONE, "submit_for_review", 4)
 
 
 async def test_changes_asked_for_a_fourth_time_wait_for_a_person(world: RuntimeFixture):
     """Shows: D052."""
     world.agent("reviewer", REVIEWER)
-    asks = [calls(wants(f"Change {n}.")) for n in range(4)]
-    async with world.open(*asks, calls(("approve", "{}"), text="Fine.")) as house:
+    asks = [tool_call_reply(wants(f"Change {n}.")) for n in range(4)]
+    async with world.open(*asks, tool_call_reply(("approve", "{}"), text="Fine.")) as house:
         session = await house.begin("reviewer")
         for n in range(3):
             run = await house.run(f"Review {n}.", session=session)
-            assert (run.status, run.exit, run.text) == (Status.DONE, "request_changes", f"Change {n}.")
+            assert (run.status, run.exit_tool, run.text) == (Status.DONE, "request_changes", f"Change {n}.")
         run = await house.run("Review 3.", session=session)
-        assert (run.status, run.waiting_for, run.exit) == (Status.WAITING, Waiting.PERSON, "")
+        assert (run.status, run.waiting_for, run.exit_tool) == (Status.WAITING, WaitReason.PERSON, "")
         again = await told(house, run, "Let it be.")
-        assert (again.status, again.exit, again.text) == (Status.DONE, "approve", "Fine.")
+        assert (again.status, again.exit_tool, again.text) == (Status.DONE, "approve", "Fine.")
 
 
 async def test_a_run_that_waits_for_a_person_waits_on_in_the_next_process_and_goes_on_from_there(
@@ -234,14 +241,14 @@ async def test_a_run_that_waits_for_a_person_waits_on_in_the_next_process_and_go
 
     Shows: L028."""
     world.agent("coder", CODER)
-    async with world.open(*[says("Done.")] * 4) as house:
+    async with world.open(*[text_reply("Done.")] * 4) as house:
         run = await house.run("Build it.", agent="coder")
-    async with world.open(calls(submits())) as house:
+    async with world.open(tool_call_reply(submits())) as house:
         waits = await house.resume(run)
-        assert (waits.status, waits.waiting_for, waits.turns) == (Status.WAITING, Waiting.PERSON, 4)
-        assert house.driver.asked == []
+        assert (waits.status, waits.waiting_for, waits.turns) == (Status.WAITING, WaitReason.PERSON, 4)
+        assert house.driver.requests == []
         assert await notices(house, run) == [*["nudge"] * 3, "parked"]
-        assert (await told(house, waits, "Submit.")).exit == "submit_for_review"
+        assert (await told(house, waits, "Submit.")).exit_tool == "submit_for_review"
 
 
 @pytest.mark.parametrize("kept", [2, 3, 4, 5, 9, 10, 11, 12])
@@ -253,7 +260,11 @@ async def test_a_run_killed_after_any_entry_comes_to_the_same_end(world: Runtime
     world.agent("coder", CODER)
     made: list[str] = []
     noted = _noting(made)
-    steps = [says("Done."), says("Done."), calls(("note", "{}"), submits("Once."), ("note", "{}"))]
+    steps = [
+        text_reply("Done."),
+        text_reply("Done."),
+        tool_call_reply(("note", "{}"), submits("Once."), ("note", "{}")),
+    ]
     async with world.open(*steps, tools=[noted]) as house:
         run = await house.run("Build it.", agent="coder")
         entries = (await house.entries(run))[:kept]
@@ -262,20 +273,22 @@ async def test_a_run_killed_after_any_entry_comes_to_the_same_end(world: Runtime
         async with house.store.open(session) as talk:
             await talk.append(*entries)
 
-        def dead(tx: Tx) -> None:
-            was = tx.run(run.id) or run
-            tx.set_run(replace(was, status=Status.RUNNING, ended_at=None, exit="", owner="gone", text=""))
+        def dead(tx: Transaction) -> None:
+            was = tx.get_run(run.id) or run
+            tx.update_run(
+                replace(was, status=Status.RUNNING, ended_at=None, exit_tool="", owner_id="gone", text="")
+            )
 
-        await house.ports.ledger.do(dead)
-    rest = steps[sum(isinstance(each, Said) and each.by == "agent" for each in entries) :]
+        await house.ports.ledger.write(dead)
+    rest = steps[sum(isinstance(each, Message) and each.by == "agent" for each in entries) :]
     async with world.open(*rest, tools=[noted]) as house:
         again = await house.resume(run)
-        assert (again.status, again.exit, again.text) == (Status.DONE, "submit_for_review", "Once.")
+        assert (again.status, again.exit_tool, again.text) == (Status.DONE, "submit_for_review", "Once.")
         assert await notices(house, run) == ["nudge", "nudge"]
         results = [(each.of, each.ok) for each in await house.results(run)]
         assert len({of for of, _ in results}) == len(results) == 3
         assert made.count("noted") <= 2
-        assert len(house.driver.asked) == len(rest)
+        assert len(house.driver.requests) == len(rest)
 
 
 def _noting(made: list[str]) -> Tool:
@@ -294,18 +307,22 @@ async def test_words_while_somebody_is_at_work_for_it_wait_for_them_and_are_no_f
     world.agent("coder", CODER)
     spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
     gate = asyncio.Event()
-    main = [calls(spawn), says("I sent someone."), calls(submits("With what they found."))]
-    by_agent = {"Go.": main, "Look.": [PONDERS, calls(submits("Found."))]}
+    main = [
+        tool_call_reply(spawn),
+        text_reply("I sent someone."),
+        tool_call_reply(submits("With what they found.")),
+    ]
+    by_agent = {"Go.": main, "Look.": [PONDERS, tool_call_reply(submits("Found."))]}
     async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
         run = await house.ask("Go.", agent="coder")
-        while not (await house.now(run)).aside:
-            await house.engine.change()
+        while not (await house.now(run)).is_suspended:
+            await house.engine.wait_for_change()
         gate.set()
         ended = await house.ended(run)
         while ended.status is not Status.DONE:
-            await house.engine.change()
+            await house.engine.wait_for_change()
             ended = await house.now(run)
-        assert (ended.exit, ended.text) == ("submit_for_review", "With what they found.")
+        assert (ended.exit_tool, ended.text) == ("submit_for_review", "With what they found.")
         assert await notices(house, run) == ["announcement"]
 
 
@@ -316,23 +333,23 @@ async def test_an_exit_ends_at_once_and_whoever_is_still_at_work_wakes_the_conve
     world.agent("coder", CODER)
     spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
     gate = asyncio.Event()
-    main = [calls(spawn, submits("First.")), calls(submits("And what came later."))]
-    by_agent = {"Go.": main, "Look.": [PONDERS, calls(submits("Found."))]}
+    main = [tool_call_reply(spawn, submits("First.")), tool_call_reply(submits("And what came later."))]
+    by_agent = {"Go.": main, "Look.": [PONDERS, tool_call_reply(submits("Found."))]}
     async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
         run = await house.ask("Go.", agent="coder")
         assert (await house.ended(run)).text == "First."
         gate.set()
 
         async def others() -> list[Run]:
-            def step(tx: Tx) -> list[Run]:
-                return [each for each in tx.runs(session=run.session_id) if each.id != run.id]
+            def step(tx: Transaction) -> list[Run]:
+                return [each for each in tx.find_runs(session=run.session_id) if each.id != run.id]
 
-            return await house.ports.ledger.look(step)
+            return await house.ports.ledger.read(step)
 
         while not any(each.status is Status.DONE for each in await others()):
-            await house.engine.change()
+            await house.engine.wait_for_change()
         (woken,) = await others()
-        assert (woken.ask.source, woken.exit, woken.text) == (
+        assert (woken.request.source, woken.exit_tool, woken.text) == (
             "wake",
             "submit_for_review",
             "And what came later.",
@@ -347,32 +364,37 @@ async def test_a_tool_that_starts_others_can_be_an_exit_and_their_answer_begins_
 
     Shows: D052."""
     world.agent("coder", "tools: [ls]\nexits: [sessions_spawn, submit_for_review]\n")
-    main = [calls(("sessions_spawn", '{"task": "Review."}'), ("ls", "{}")), calls(submits("Mended."))]
-    by_agent = {"Go.": main, "Review.": [calls(submits("Mend line 3."))]}
+    main = [
+        tool_call_reply(("sessions_spawn", '{"task": "Review."}'), ("ls", "{}")),
+        tool_call_reply(submits("Mended.")),
+    ]
+    by_agent = {"Go.": main, "Review.": [tool_call_reply(submits("Mend line 3."))]}
     async with world.open(by_agent=by_agent) as house:
         run = await house.run("Go.", agent="coder")
-        assert (run.status, run.exit, json.loads(run.text)["status"]) == (
+        assert (run.status, run.exit_tool, json.loads(run.text)["status"]) == (
             Status.DONE,
             "sessions_spawn",
             "accepted",
         )
 
-        def later(tx: Tx) -> list[Run]:
-            return [each for each in tx.runs(session=run.session_id) if each.id != run.id]
+        def later(tx: Transaction) -> list[Run]:
+            return [each for each in tx.find_runs(session=run.session_id) if each.id != run.id]
 
-        while not any(each.status.final for each in await house.ports.ledger.look(later)):
-            await house.engine.change()
-        (woken,) = await house.ports.ledger.look(later)
-        assert (woken.exit, woken.text) == ("submit_for_review", "Mended.")
+        while not any(each.status.is_final for each in await house.ports.ledger.read(later)):
+            await house.engine.wait_for_change()
+        (woken,) = await house.ports.ledger.read(later)
+        assert (woken.exit_tool, woken.text) == ("submit_for_review", "Mended.")
         assert any("Mend line 3." in entry.text for entry in house.heard(-1) if isinstance(entry, Notice))
 
 
 async def test_what_was_done_without_a_single_call_says_so(world: RuntimeFixture):
     world.agent("coder", CODER)
-    async with world.open(says("I know it."), LOOKS, says("Looked."), calls(submits())) as house:
-        talked = as_json_in_full(await house.run("What?"))
+    async with world.open(
+        text_reply("I know it."), LOOKS, text_reply("Looked."), tool_call_reply(submits())
+    ) as house:
+        talked = run_details_as_json(await house.run("What?"))
         assert (talked["evidence"], talked["exit"]) == ({"tool_calls": 0, "no_work": True}, None)
-        looked = as_json_in_full(await house.run("Look."))
+        looked = run_details_as_json(await house.run("Look."))
         assert looked["evidence"] == {"tool_calls": 1, "no_work": False}
-        left = as_json_in_full(await house.run("Build it.", agent="coder"))
+        left = run_details_as_json(await house.run("Build it.", agent="coder"))
         assert (left["exit"], left["evidence"]["no_work"]) == ("submit_for_review", True)

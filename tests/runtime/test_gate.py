@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.limits import MAX_ARGUMENT_BYTES
-from retinue.domain.model_turn import Reply, Stop, Wish
+from retinue.domain.model_turn import Reply, StopReason, UnsavedToolCall
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Rule
 from retinue.domain.run import Status
 from retinue.errors import Failed, OutOfScope
-from retinue.interfaces import Call, Tool, Tx
+from retinue.interfaces import Call, Tool, Transaction
 from retinue.runtime import run_control
-from retinue.runtime.tool_executor import offered, verdict
-from retinue.testing.scripted_provider import calls, says
+from retinue.runtime.tool_executor import check_tool_allowed, visible_tools
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 seen: list[Call] = []
@@ -41,19 +41,23 @@ def looks(**more: Any) -> Tool:
 
 
 async def approvals(house: RuntimeProcess) -> list[Approval]:
-    def step(tx: Tx) -> list[Approval]:
-        return tx.approvals()
+    def step(tx: Transaction) -> list[Approval]:
+        return tx.find_approvals()
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def answer(house: RuntimeProcess, asked: Approval, said: Answer) -> None:
-    await run_control.answer(asked.id, said, house.ports, by="ada", alive=lambda _: True)
+    await run_control.answer_approval(asked.id, said, house.ports, by="ada", is_alive=lambda _: True)
 
 
 async def test_a_call_that_came_in_pieces_is_not_made(world: RuntimeFixture):
-    cut = Reply(text="", wishes=(Wish(tool="look", args="{}", broken="it was cut short"),), stop=Stop.TOOLS)
-    async with world.open(cut, says("Done."), tools=[looks()]) as house:
+    cut = Reply(
+        text="",
+        tool_calls=(UnsavedToolCall(tool="look", arguments="{}", invalid_reason="it was cut short"),),
+        stop_reason=StopReason.TOOLS,
+    )
+    async with world.open(cut, text_reply("Done."), tools=[looks()]) as house:
         run = await house.run("Look.")
         (result,) = await house.results(run)
         assert (result.ok, made) == (False, [])
@@ -64,7 +68,7 @@ async def test_a_call_that_came_in_pieces_is_not_made(world: RuntimeFixture):
 
 async def test_without_any_tool_the_refusal_says_so(world: RuntimeFixture):
     world.agent("general", "tools: []\n")
-    async with world.open(calls(("nothing", "{}"), ("read", "{}")), says("Done.")) as house:
+    async with world.open(tool_call_reply(("nothing", "{}"), ("read", "{}")), text_reply("Done.")) as house:
         run = await house.run("Look.")
         unknown, hidden = sorted(
             (json.loads(each.text) for each in await house.results(run)), key=lambda it: it["tool"]
@@ -80,10 +84,10 @@ async def test_without_any_tool_the_refusal_says_so(world: RuntimeFixture):
 async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world: RuntimeFixture):
     most = "x" * (MAX_ARGUMENT_BYTES - len('{"text":""}'))
     script = [
-        calls(("look", "")),
-        calls(("look", json.dumps({"text": most}, separators=(",", ":")))),
-        calls(("look", json.dumps({"text": most + "x"}, separators=(",", ":")))),
-        says("Done."),
+        tool_call_reply(("look", "")),
+        tool_call_reply(("look", json.dumps({"text": most}, separators=(",", ":")))),
+        tool_call_reply(("look", json.dumps({"text": most + "x"}, separators=(",", ":")))),
+        text_reply("Done."),
     ]
     async with world.open(*script, tools=[looks()]) as house:
         run = await house.run("Look.")
@@ -101,7 +105,11 @@ async def test_what_did_not_work_is_told_in_its_own_words_and_letters(world: Run
         """Never works."""
         raise Failed(f"{path} is not there") if path == "x" else OutOfScope("für niemanden", resource=path)
 
-    script = [calls(("stumble", '{"path": "x"}')), calls(("stumble", '{"path": "ü"}')), says("Done.")]
+    script = [
+        tool_call_reply(("stumble", '{"path": "x"}')),
+        tool_call_reply(("stumble", '{"path": "ü"}')),
+        text_reply("Done."),
+    ]
     async with world.open(*script, tools=[stumble]) as house:
         run = await house.run("Try.")
         failed, refused = await house.results(run)
@@ -114,38 +122,40 @@ async def test_what_did_not_work_is_told_in_its_own_words_and_letters(world: Run
 
 
 async def test_half_a_character_in_the_arguments_is_no_reason_to_fall_over(world: RuntimeFixture):
-    async with world.open(calls(("look", '{"text": "a\udc80"}')), says("Done."), tools=[looks()]) as house:
+    async with world.open(
+        tool_call_reply(("look", '{"text": "a\udc80"}')), text_reply("Done."), tools=[looks()]
+    ) as house:
         run = await house.run("Look.")
         assert (run.status, made) == (Status.DONE, ["a?"])
 
 
 async def test_a_tool_knows_who_calls_and_what_a_person_answered(world: RuntimeFixture):
-    script = [calls(("look", "{}")), says("Done.")]
-    async with world.open(*script, tools=[looks()], policy=Policy.ASK) as house:
+    script = [tool_call_reply(("look", "{}")), text_reply("Done.")]
+    async with world.open(*script, tools=[looks()], approval_policy=ApprovalPolicy.ASK) as house:
         run = await house.run("Look.")
         (asked,) = await approvals(house)
         await answer(house, asked, Answer.ALLOW)
         run = await house.ended(run)
         (call,) = seen
         assert (call.run.id, call.session.id, call.id) == (run.id, run.session_id, asked.call)
-        assert call.answer is Answer.ALLOW
-        assert call.ask == house.ports.ask
+        assert call.approval_answer is Answer.ALLOW
+        assert call.ask_user == house.ports.ask_user
         (result,) = await house.results(run)
         assert (result.of, result.run, result.ok) == (asked.call, run.id, True)
         assert result.at
         assert 0 <= result.ms < 600_000
-        assert call.ports is None
-    async with world.open(*script, tools=[looks(asks="never", door=True)]) as house:
+        assert call.context is None
+    async with world.open(*script, tools=[looks(asks="never", is_delegation=True)]) as house:
         await house.run("Look.")
-        assert seen[-1].answer is None
-        assert seen[-1].ports is not None
-        assert seen[-1].ports.tools is house.ports.tools
+        assert seen[-1].approval_answer is None
+        assert seen[-1].context is not None
+        assert seen[-1].context.tools is house.ports.tools
 
 
 async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(world: RuntimeFixture):
     """Shows: X06, L006."""
-    script = [calls(("write", '{"path": "hunter2222.txt", "content": "x"}')), says("Done.")]
-    async with world.open(*script, policy=Policy.ASK) as house:
+    script = [tool_call_reply(("write", '{"path": "hunter2222.txt", "content": "x"}')), text_reply("Done.")]
+    async with world.open(*script, approval_policy=ApprovalPolicy.ASK) as house:
         run = await house.run("Write.")
         (asked,) = await approvals(house)
         assert (asked.run, asked.session, asked.agent) == (run.id, run.session_id, "general")
@@ -156,11 +166,11 @@ async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(worl
         await answer(house, asked, Answer.DENY)
         await house.ended(run)
 
-        def events(tx: Tx) -> list[tuple[str, dict[str, Any]]]:
-            told = [event for event in tx.events() if event.kind.startswith("approval")]
+        def events(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
+            told = [event for event in tx.find_events() if event.kind.startswith("approval")]
             return [(event.kind, dict(event.data)) for event in told]
 
-        assert await house.ports.ledger.look(events) == [
+        assert await house.ports.ledger.read(events) == [
             ("approval.asked", {"approval": asked.id, "tool": "write", "resource": asked.resource}),
             ("approval.answered", {"approval": asked.id, "state": "denied"}),
         ]
@@ -175,14 +185,14 @@ async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(worl
 async def test_a_secret_in_a_question_is_not_kept(world: RuntimeFixture):
     """Shows: X06."""
     async with world.open(
-        calls(
+        tool_call_reply(
             (
                 "request_scope_expansion",
                 '{"tool": "read", "resource": "/etc/passwd", "reason": "It is s3cr3t-value"}',
             )
         ),
         secrets=["s3cr3t-value"],
-        policy=Policy.ASK,
+        approval_policy=ApprovalPolicy.ASK,
     ) as house:
         await house.run("Ask.")
         assert not [each for each in await approvals(house) if "s3cr3t" in repr(each)]
@@ -190,13 +200,13 @@ async def test_a_secret_in_a_question_is_not_kept(world: RuntimeFixture):
 
 async def test_the_chain_ends_somewhere(world: RuntimeFixture):
     """Shows: L006."""
-    script = {"*": [says("Hi."), says("Hi."), says("Hi."), calls(("look", "{}"))]}
-    async with world.open(by_agent=script, tools=[looks()], policy=Policy.ASK) as house:
+    script = {"*": [text_reply("Hi."), text_reply("Hi."), text_reply("Hi."), tool_call_reply(("look", "{}"))]}
+    async with world.open(by_agent=script, tools=[looks()], approval_policy=ApprovalPolicy.ASK) as house:
         above = None
         keys: list[str] = []
         for _ in range(4):
             run = await house.run("Hi.", **({} if above is None else {"parent_run": above.id, "wait": True}))
-            keys.append(run.key)
+            keys.append(run.session_key)
             above = run
         (asked,) = await approvals(house)
         assert asked.chain == ("person", *keys)
@@ -204,8 +214,10 @@ async def test_the_chain_ends_somewhere(world: RuntimeFixture):
 
 async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(world: RuntimeFixture):
     """Shows: P11."""
-    both = calls(("look", '{"text": "a"}'), ("look", '{"text": "b"}'))
-    async with world.open(both, says("Done."), tools=[looks()], policy=Policy.ASK) as house:
+    both = tool_call_reply(("look", '{"text": "a"}'), ("look", '{"text": "b"}'))
+    async with world.open(
+        both, text_reply("Done."), tools=[looks()], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Look.")
         first, second = await approvals(house)
         await answer(house, first, Answer.ALLOW)
@@ -213,7 +225,7 @@ async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(wor
         assert (waiting.status, len(await approvals(house))) == (Status.WAITING, 2)
         await answer(house, second, Answer.ALLOW)
         assert (await house.ended(run)).status is Status.DONE
-        assert [each.state for each in await approvals(house)] == [State.USED, State.USED]
+        assert [each.state for each in await approvals(house)] == [ApprovalState.USED, ApprovalState.USED]
         assert sorted(made) == ["a", "b"]
 
 
@@ -234,12 +246,15 @@ DOORS: list[tuple[bool, dict[str, Any], bool]] = [
 def test_below_the_top_only_a_definition_that_says_so_starts_agents(
     door: bool, rights: dict[str, Any], expected: bool
 ):
-    scope, look = Scope(**rights), looks(door=door)
-    assert verdict(look, scope).ok is expected
-    assert list(offered({"look": look}, scope)) == (["look"] if expected else [])
+    scope, look = Scope(**rights), looks(is_delegation=door)
+    assert check_tool_allowed(look, scope).ok is expected
+    assert list(visible_tools({"look": look}, scope)) == (["look"] if expected else [])
 
 
 def test_a_refused_door_says_what_a_definition_must_say():
-    refused = verdict(looks(door=True), Scope(depth=1))
+    refused = check_tool_allowed(looks(is_delegation=True), Scope(depth=1))
     assert refused.rule == "below the top a definition must name the tools that start agents"
-    assert verdict(looks(door=True), Scope(depth=1, tools=Rule(allow=()))).rule == "tools: nothing allows it"
+    assert (
+        check_tool_allowed(looks(is_delegation=True), Scope(depth=1, tools=Rule(allow=()))).rule
+        == "tools: nothing allows it"
+    )

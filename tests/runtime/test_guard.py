@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import pytest
 from runtime_fixture import RuntimeFixture
 
-from retinue.domain.ceiling import Bounds
+from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_REPLIES, MAX_RESULT_BYTES, Limits
 from retinue.domain.model_turn import Reply
 from retinue.domain.run import Reason, Status
 from retinue.errors import OutOfScope
 from retinue.interfaces import Call, Tool
-from retinue.runtime.tool_executor import capped
-from retinue.testing.scripted_provider import calls, says
+from retinue.runtime.tool_executor import truncate_result
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 made: list[str] = []
@@ -80,10 +80,10 @@ async def test_what_the_list_hides_the_call_refuses(world: RuntimeFixture, case:
     front, allowed = FRONTS[case]
     world.agent(case, front=front)
     names = {each.spec.name for each in LISTS}
-    every = calls(*((name, "{}") for name in sorted(names)))
-    async with world.open(every, says("Done."), tools=LISTS) as house:
+    every = tool_call_reply(*((name, "{}") for name in sorted(names)))
+    async with world.open(every, text_reply("Done."), tools=LISTS) as house:
         run = await house.run("Try everything.", agent=case)
-        offered = {each.name for each in house.driver.asked[0].request.tools} & names
+        offered = {each.name for each in house.driver.requests[0].request.tools} & names
         assert offered == allowed
         assert set(made) == allowed
         refused = [json.loads(each.text) for each in await house.results(run) if not each.ok]
@@ -95,12 +95,14 @@ async def test_what_the_list_hides_the_call_refuses(world: RuntimeFixture, case:
 
 async def test_what_the_operator_denies_no_definition_gives_back(world: RuntimeFixture):
     world.agent("greedy", front='tool_allow: ["*", "todo_add"]\n')
-    wish = calls(("todo_add", "{}"), ("lists_read", "{}"))
+    wish = tool_call_reply(("todo_add", "{}"), ("lists_read", "{}"))
     deny = ("todo_*",)
-    async with world.open(wish, says("Done."), tools=LISTS, bounds=lambda: Bounds(deny_tools=deny)) as house:
+    async with world.open(
+        wish, text_reply("Done."), tools=LISTS, operator_policy=lambda: OperatorPolicy(deny_tools=deny)
+    ) as house:
         run = await house.run("Try.", agent="greedy")
         assert made == ["lists_read"]
-        assert "todo_add" not in {each.name for each in house.driver.asked[0].request.tools}
+        assert "todo_add" not in {each.name for each in house.driver.requests[0].request.tools}
         refused = next(each for each in await house.results(run) if not each.ok)
         assert "operator deny todo_*" in refused.text
 
@@ -110,20 +112,20 @@ async def test_the_runtimes_own_tools_are_always_there_unless_the_operator_says_
     own = marks("lists_read")
     system = Tool(
         spec=type(own.spec)(name="system_note", description="Notes.", schema=own.spec.schema),
-        parse=own.parse,
-        body=own.body,
+        parse_arguments=own.parse_arguments,
+        function=own.function,
     )
     world.agent("narrow", front='tool_allow: ["todo_*"]\ncapability_allow: []\n')
-    async with world.open(says("a"), says("b"), tools=[system]) as house:
+    async with world.open(text_reply("a"), text_reply("b"), tools=[system]) as house:
         await house.run("List.", agent="narrow")
-        request = house.driver.asked[0].request
+        request = house.driver.requests[0].request
         assert [each.name for each in request.tools] == ["system_note"]
         assert "system_note" not in request.system
     async with world.open(
-        says("a"), tools=[system], bounds=lambda: Bounds(deny_tools=("system_*",))
+        text_reply("a"), tools=[system], operator_policy=lambda: OperatorPolicy(deny_tools=("system_*",))
     ) as house:
         await house.run("List.", agent="narrow")
-        assert house.driver.asked[0].request.tools == ()
+        assert house.driver.requests[0].request.tools == ()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ async def test_the_runtimes_own_tools_are_always_there_unless_the_operator_says_
 )
 async def test_nearly_a_tools_name_is_no_tools_name(world: RuntimeFixture, name: str):
     """Shows: M11, M12."""
-    async with world.open(calls((name, "{}")), says("Sorry."), tools=LISTS) as house:
+    async with world.open(tool_call_reply((name, "{}")), text_reply("Sorry."), tools=LISTS) as house:
         run = await house.run("Call it.")
         result = (await house.results(run))[0]
         told = json.loads(result.text)
@@ -144,7 +146,9 @@ async def test_arguments_that_do_not_fit_are_told_and_nothing_runs(world: Runtim
     """Shows: M10, M13."""
     bad = ['{"extra": 1}', "[]", "{", '"text"', '{"a": 1, "a": 2}', '{"x": ' + "[" * 500 + "]" * 500 + "}"]
     bad.append(json.dumps({"x": "y" * MAX_ARGUMENT_BYTES}))
-    async with world.open(calls(*(("todo_add", args) for args in bad)), says("Sorry."), tools=LISTS) as house:
+    async with world.open(
+        tool_call_reply(*(("todo_add", args) for args in bad)), text_reply("Sorry."), tools=LISTS
+    ) as house:
         run = await house.run("Call it.")
         results = await house.results(run)
         assert made == []
@@ -154,8 +158,8 @@ async def test_arguments_that_do_not_fit_are_told_and_nothing_runs(world: Runtim
 
 async def test_replies_whose_calls_cannot_run_end_in_a_stuck_run(world: RuntimeFixture):
     """Shows: M10, M11."""
-    many = [calls((f"no_such_{n}", "{}")) for n in range(MAX_BAD_REPLIES + 1)]
-    async with world.open(*many, says("never")) as house:
+    many = [tool_call_reply((f"no_such_{n}", "{}")) for n in range(MAX_BAD_REPLIES + 1)]
+    async with world.open(*many, text_reply("never")) as house:
         run = await house.run("Guess.")
         assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
         assert len(await house.results(run)) == MAX_BAD_REPLIES + 1
@@ -165,8 +169,8 @@ async def test_a_model_hears_of_all_impossible_calls_of_a_reply_before_it_counts
     world: RuntimeFixture,
 ):
     """Shows: M10."""
-    many = calls(*((f"no_such_{n}", "{}") for n in range(2 * MAX_BAD_REPLIES)))
-    async with world.open(many, says("Without them, then.")) as house:
+    many = tool_call_reply(*((f"no_such_{n}", "{}") for n in range(2 * MAX_BAD_REPLIES)))
+    async with world.open(many, text_reply("Without them, then.")) as house:
         run = await house.run("Guess.")
         assert (run.status, run.text) == (Status.DONE, "Without them, then.")
         results = await house.results(run)
@@ -175,28 +179,30 @@ async def test_a_model_hears_of_all_impossible_calls_of_a_reply_before_it_counts
 
 async def test_the_same_call_for_ever_is_answered_with_a_word_and_then_ended(world: RuntimeFixture):
     """Shows: M16."""
-    again = calls(("todo_add", "{}"))
+    again = tool_call_reply(("todo_add", "{}"))
     async with world.open(*[again] * 20, tools=LISTS, limits=Limits(identical_calls=3)) as house:
         run = await house.run("Loop.")
         assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
         assert len(made) == 3
         texts = [each.text for each in await house.results(run)]
         assert sum("this very call" in text for text in texts) == 3
-        assert len(house.driver.asked) == 7
+        assert len(house.driver.requests) == 7
 
 
 async def test_another_call_between_begins_the_count_anew(world: RuntimeFixture):
-    turns = [calls(("todo_add", "{}")), calls(("lists_read", "{}"))] * 5
-    async with world.open(*turns, says("Done."), tools=LISTS, limits=Limits(identical_calls=1)) as house:
+    turns = [tool_call_reply(("todo_add", "{}")), tool_call_reply(("lists_read", "{}"))] * 5
+    async with world.open(
+        *turns, text_reply("Done."), tools=LISTS, limits=Limits(identical_calls=1)
+    ) as house:
         run = await house.run("Alternate.")
         assert (run.status, len(made)) == (Status.DONE, 10)
 
 
 async def test_of_too_many_calls_in_a_turn_the_rest_is_refused_with_the_reason(world: RuntimeFixture):
     """Shows: M15."""
-    many = calls(*(("todo_add", "{}") for _ in range(2000)))
+    many = tool_call_reply(*(("todo_add", "{}") for _ in range(2000)))
     limits = Limits(max_calls_per_turn=50, identical_calls=10_000)
-    async with world.open(many, says("Enough."), tools=LISTS, limits=limits) as house:
+    async with world.open(many, text_reply("Enough."), tools=LISTS, limits=limits) as house:
         run = await house.run("Flood.")
         results = await house.results(run)
         assert (run.status, len(made), len(results)) == (Status.DONE, 50, 2000)
@@ -209,7 +215,7 @@ async def test_a_tool_that_breaks_is_an_answer_and_the_run_goes_on(world: Runtim
         """Breaks."""
         raise LookupError("nothing\nthere")
 
-    async with world.open(calls(("breaks", "{}")), says("Noted."), tools=[breaks]) as house:
+    async with world.open(tool_call_reply(("breaks", "{}")), text_reply("Noted."), tools=[breaks]) as house:
         run = await house.run("Break.")
         result = (await house.results(run))[0]
         assert (result.ok, result.text) == (False, "breaks failed: LookupError: nothing\nthere")
@@ -222,7 +228,7 @@ async def test_a_tool_that_refuses_says_what_would_be_allowed(world: RuntimeFixt
         """Refuses."""
         raise OutOfScope("no", resource="/etc/shadow", allowed=("/work/**",), denied=("**/.env",))
 
-    async with world.open(calls(("closed", "{}")), says("Noted."), tools=[closed]) as house:
+    async with world.open(tool_call_reply(("closed", "{}")), text_reply("Noted."), tools=[closed]) as house:
         run = await house.run("Try.")
         told = json.loads((await house.results(run))[0].text)
         assert list(told) == [
@@ -241,7 +247,9 @@ async def test_a_persons_tool_knows_who_calls_it(world: RuntimeFixture):
         seen.append(call)
         return f"sent {body} to {to}"
 
-    async with world.open(calls(("send_mail", '{"to": "a@b.c"}')), says("Sent."), tools=[send_mail]) as house:
+    async with world.open(
+        tool_call_reply(("send_mail", '{"to": "a@b.c"}')), text_reply("Sent."), tools=[send_mail]
+    ) as house:
         run = await house.run("Send.")
         assert [each.text for each in await house.results(run)] == ["sent empty to a@b.c"]
         assert (seen[0].run.id, seen[0].session.id, seen[0].session.branch) == (
@@ -249,7 +257,7 @@ async def test_a_persons_tool_knows_who_calls_it(world: RuntimeFixture):
             run.session_id,
             "main",
         )
-        schema = next(s.schema for s in house.driver.asked[0].request.tools if s.name == "send_mail")
+        schema = next(s.schema for s in house.driver.requests[0].request.tools if s.name == "send_mail")
         assert set(schema["properties"]) == {"to", "body"}
 
 
@@ -259,7 +267,7 @@ async def test_a_result_loses_terminal_codes_and_is_cut_in_its_middle(world: Run
         """Shouts."""
         return "\x1b[31mred\x1b[0m" + "x" * MAX_RESULT_BYTES + "end"
 
-    async with world.open(calls(("shout", "{}")), says("Loud."), tools=[shout]) as house:
+    async with world.open(tool_call_reply(("shout", "{}")), text_reply("Loud."), tools=[shout]) as house:
         run = await house.run("Shout.")
         text = (await house.results(run))[0].text
         assert text.startswith("redxxx")
@@ -269,8 +277,8 @@ async def test_a_result_loses_terminal_codes_and_is_cut_in_its_middle(world: Run
 
 
 def test_what_fits_is_not_cut():
-    assert capped("x" * 10, 10) == "x" * 10
-    assert capped("abcdefghij", 4) == "ab\n[… 6 characters left out …]\nij"
+    assert truncate_result("x" * 10, 10) == "x" * 10
+    assert truncate_result("abcdefghij", 4) == "ab\n[… 6 characters left out …]\nij"
 
 
 async def test_a_secret_across_the_cut_does_not_show_its_halves(world: RuntimeFixture):
@@ -282,16 +290,19 @@ async def test_a_secret_across_the_cut_does_not_show_its_halves(world: RuntimeFi
         """Says much."""
         return "x" * (half - 12) + secret + "y" * half
 
-    async with world.open(calls(("long", "{}")), says("Ok."), tools=[long], secrets=[secret]) as house:
+    async with world.open(
+        tool_call_reply(("long", "{}")), text_reply("Ok."), tools=[long], secrets=[secret]
+    ) as house:
         run = await house.run("Go.")
         assert "sk-test" not in (await house.results(run))[0].text
 
 
 async def test_a_refused_reply_makes_none_of_its_calls(world: RuntimeFixture):
     """Shows: M19."""
-    refused = calls(("todo_add", "{}"))
+    refused = tool_call_reply(("todo_add", "{}"))
     async with world.open(
-        Reply(text="No.", wishes=refused.wishes, stop=type(refused.stop)("refused")), tools=LISTS
+        Reply(text="No.", tool_calls=refused.tool_calls, stop_reason=type(refused.stop_reason)("refused")),
+        tools=LISTS,
     ) as house:
         run = await house.run("Try.")
         assert (run.reason, made) == (Reason.REFUSED, [])
@@ -299,8 +310,8 @@ async def test_a_refused_reply_makes_none_of_its_calls(world: RuntimeFixture):
 
 
 async def test_a_question_with_nobody_there_is_an_answer(world: RuntimeFixture):
-    ask = calls(("ask_user", '{"question": "Which one?"}'))
-    async with world.open(ask, says("I took the first.")) as house:
+    ask = tool_call_reply(("ask_user", '{"question": "Which one?"}'))
+    async with world.open(ask, text_reply("I took the first.")) as house:
         run = await house.run("Choose.")
         assert run.status is Status.DONE
         assert "nobody is here" in (await house.results(run))[0].text
@@ -311,8 +322,8 @@ async def test_a_question_is_put_to_the_person_who_is_there(world: RuntimeFixtur
         await asyncio.sleep(0)
         return f"{question} {list(options)[1]}"
 
-    ask = calls(("ask_user", '{"question": "Which one?", "options": ["a", "b"]}'))
-    async with world.open(ask, says("b it is."), ask=person) as house:
+    ask = tool_call_reply(("ask_user", '{"question": "Which one?", "options": ["a", "b"]}'))
+    async with world.open(ask, text_reply("b it is."), ask_user=person) as house:
         run = await house.run("Choose.")
         assert [each.text for each in await house.results(run)] == ["Which one? b"]
 
@@ -345,7 +356,10 @@ async def test_a_tool_that_quits_or_cancels_itself_answers_and_the_run_goes_on(
     """Alone or beside another call: every call has its result, and the engine lives."""
     name = bad.spec.name
     async with world.open(
-        calls((name, "{}")), calls((name, "{}"), ("ls", "{}")), says("Done."), tools=[bad]
+        tool_call_reply((name, "{}")),
+        tool_call_reply((name, "{}"), ("ls", "{}")),
+        text_reply("Done."),
+        tools=[bad],
     ) as house:
         run = await house.run("Try.")
         assert run.status is Status.DONE
@@ -357,7 +371,9 @@ async def test_a_tool_that_quits_or_cancels_itself_answers_and_the_run_goes_on(
 
 async def test_a_refused_path_is_answered_in_the_one_shape(world: RuntimeFixture):
     """Shows: A090."""
-    async with world.open(calls(("read", '{"path": "/etc/passwd"}')), says("Refused.")) as house:
+    async with world.open(
+        tool_call_reply(("read", '{"path": "/etc/passwd"}')), text_reply("Refused.")
+    ) as house:
         run = await house.run("Try.")
         [returned] = await house.results(run)
     refused = json.loads(returned.text)

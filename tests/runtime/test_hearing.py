@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from retinue.domain.model_turn import Delta
+from retinue.domain.model_turn import ReplyDelta
 from retinue.domain.redaction import Redactor
-from retinue.runtime.stream_buffer import Hearing
+from retinue.runtime.stream_buffer import StreamBuffer
 
 SECRET = "s3cret-value-of-ours-0123456789"
 
@@ -21,13 +21,13 @@ def test_who_begins_to_listen_in_the_middle_of_a_secret_does_not_hear_its_end() 
     def tell(_kind: str, **data: Any) -> None:
         told.append(data)
 
-    hearing = Hearing(Redactor([SECRET]), tell, lambda: bool(there))
-    hearing.begin("entry")
+    hearing = StreamBuffer(Redactor([SECRET]), tell, lambda: bool(there))
+    hearing.start_reply("entry")
 
-    hearing.hear(Delta(text="It is " + SECRET[:10]))
+    hearing.add(ReplyDelta(text="It is " + SECRET[:10]))
     assert told == []
     there.append(True)
-    hearing.hear(Delta(text=SECRET[10:] + " and no more."))
+    hearing.add(ReplyDelta(text=SECRET[10:] + " and no more."))
     hearing.finish()
 
     shown = "".join(data["text"] for data in told)
@@ -36,10 +36,10 @@ def test_who_begins_to_listen_in_the_middle_of_a_secret_does_not_hear_its_end() 
 
 
 def test_nobody_listens_and_the_words_are_kept() -> None:
-    hearing = Hearing(Redactor([SECRET]), nobody, lambda: False)
-    hearing.begin("entry")
+    hearing = StreamBuffer(Redactor([SECRET]), nobody, lambda: False)
+    hearing.start_reply("entry")
 
-    hearing.hear(Delta(text="Half of "))
-    hearing.hear(Delta(text=f"it: {SECRET}"))
+    hearing.add(ReplyDelta(text="Half of "))
+    hearing.add(ReplyDelta(text=f"it: {SECRET}"))
 
-    assert hearing.partial() == "Half of it: [secret of 31 characters]"
+    assert hearing.take_partial() == "Half of it: [secret of 31 characters]"

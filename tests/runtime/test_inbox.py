@@ -10,14 +10,14 @@ from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
-from retinue.domain.model_turn import Delta, Reply, Request
+from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.model_turn import Reply, ReplyDelta, Request
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Notice
-from retinue.interfaces import Call, Tx
-from retinue.runtime.inbox import drained
-from retinue.testing.scripted_provider import PlayedDriver, Step, calls, says
+from retinue.interfaces import Call, Transaction
+from retinue.runtime.inbox import drain_inbox
+from retinue.testing.scripted_provider import FakeProvider, ScriptedStep, text_reply, tool_call_reply
 
 LOOK, DRAIN = ("inbox", "{}"), ("inbox", '{"drain": true}')
 
@@ -28,17 +28,17 @@ def spawns(prompt: str = "Look.", **more: Any) -> tuple[str, str]:
 
 
 async def outbox(house: RuntimeProcess) -> list[Delivery]:
-    def step(tx: Tx) -> list[Delivery]:
-        return tx.deliveries()
+    def step(tx: Transaction) -> list[Delivery]:
+        return tx.find_deliveries()
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def all_runs(house: RuntimeProcess) -> list[Run]:
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.id)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def quiet(house: RuntimeProcess) -> list[Run]:
@@ -47,7 +47,7 @@ async def quiet(house: RuntimeProcess) -> list[Run]:
         runs = await all_runs(house)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
             return runs
-        await house.engine.change()
+        await house.engine.wait_for_change()
 
 
 async def soon(true: Callable[[], Awaitable[bool]]) -> None:
@@ -65,34 +65,34 @@ async def updates(house: RuntimeProcess, run: Run) -> list[list[dict[str, Any]]]
 class Slow:
     """A model that is in the middle of its second reply to main while helper speaks, and until helper has ended."""
 
-    played: PlayedDriver
+    played: FakeProvider
     ledger: Any
     ends: int = 1
     turns: int = 0
     second: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        if request.agent == "helper":
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        if request.agent_name == "helper":
             await self.second.wait()
         else:
             self.turns += 1
         if self.turns > 1 and not self.second.is_set():
             self.second.set()
             await soon(self._posted)
-        return await self.played.turn(request, heard)
+        return await self.played.request_reply(request, on_delta)
 
     async def _posted(self) -> bool:
-        def step(tx: Tx) -> list[Delivery]:
-            return tx.deliveries(state=[Delivered.PENDING])
+        def step(tx: Transaction) -> list[Delivery]:
+            return tx.find_deliveries(state=[Delivered.PENDING])
 
-        return len(await self.ledger.look(step)) >= self.ends
+        return len(await self.ledger.read(step)) >= self.ends
 
     async def close(self) -> None:
         await self.played.close()
 
 
-def slow(world: RuntimeFixture, main: Sequence[Step], helper: Sequence[Step]) -> Slow:
-    return Slow(played=PlayedDriver({"main": main, "helper": helper}), ledger=world.ledger)
+def slow(world: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep]) -> Slow:
+    return Slow(played=FakeProvider({"main": main, "helper": helper}), ledger=world.ledger)
 
 
 async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: RuntimeFixture):
@@ -100,20 +100,29 @@ async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: R
     world.agent("main")
     world.agent("helper")
     gate = asyncio.Event()
-    main = [calls(spawns(label="far")), calls(LOOK), says("Sent."), says("Heard.")]
-    by_agent = {"main": main, "helper": [calls(("ponder", "{}")), says("Found.")]}
+    main = [
+        tool_call_reply(spawns(label="far")),
+        tool_call_reply(LOOK),
+        text_reply("Sent."),
+        text_reply("Heard."),
+    ]
+    by_agent = {"main": main, "helper": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
     async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
         run = await house.ask("Go.", agent="main")
 
         async def aside() -> bool:
-            return (await house.now(run)).aside
+            return (await house.now(run)).is_suspended
 
         await soon(aside)
         ((row,),) = await updates(house, run)
         (child,) = [each for each in await all_runs(house) if each.id != run.id]
         assert row["status"] == "running"
         assert (row["sessionId"], row["runId"], row["agentId"]) == (child.session_id, child.id, "helper")
-        assert (row["capability"], row["label"], row["transcript"]) == ("subtask", "far", child.path)
+        assert (row["capability"], row["label"], row["transcript"]) == (
+            "subtask",
+            "far",
+            child.transcript_path,
+        )
         assert not {"summary", "error", "delivery", "id"} & set(row)
         gate.set()
         await quiet(house)
@@ -124,8 +133,8 @@ async def test_what_is_only_looked_at_is_still_announced(world: RuntimeFixture):
     """Shows: D023."""
     world.agent("main")
     world.agent("helper", "roles: [watcher]\ntools: [read]\n")
-    main = [calls(spawns(capability="watcher")), calls(LOOK), says("Heard.")]
-    async with world.open(driver=slow(world, main, [says("Drift.")])) as house:
+    main = [tool_call_reply(spawns(capability="watcher")), tool_call_reply(LOOK), text_reply("Heard.")]
+    async with world.open(driver=slow(world, main, [text_reply("Drift.")])) as house:
         run = await house.ask("Go.", agent="main")
         await quiet(house)
         ((row,),) = await updates(house, run)
@@ -141,8 +150,13 @@ async def test_what_was_drained_is_not_announced_again(world: RuntimeFixture):
     """Shows: D024, L013."""
     world.agent("main")
     world.agent("helper")
-    main = [calls(spawns(label="x")), calls(DRAIN), calls(DRAIN), says("Done.")]
-    async with world.open(driver=slow(world, main, [says("system: Found.")])) as house:
+    main = [
+        tool_call_reply(spawns(label="x")),
+        tool_call_reply(DRAIN),
+        tool_call_reply(DRAIN),
+        text_reply("Done."),
+    ]
+    async with world.open(driver=slow(world, main, [text_reply("system: Found.")])) as house:
         run = await house.ask("Go.", agent="main")
         _, child = await quiet(house)
         first, second = await updates(house, run)
@@ -169,8 +183,8 @@ async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again
     """Shows: D024."""
     world.agent("main")
     world.agent("helper")
-    main = [calls(spawns()), calls(DRAIN), says("Done.")]
-    async with world.open(driver=slow(world, main, [says("Found.")])) as house:
+    main = [tool_call_reply(spawns()), tool_call_reply(DRAIN), text_reply("Done.")]
+    async with world.open(driver=slow(world, main, [text_reply("Found.")])) as house:
         run = await house.ask("Go.", agent="main")
         await quiet(house)
         (once,) = await updates(house, run)
@@ -181,14 +195,14 @@ async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again
             run=run,
             session=session,
             id=called,
-            files=house.ports.files(Scope()),
-            shell=house.ports.shell(Scope()),
-            ask=house.ports.ask,
-            ports=house.ports,
+            files=house.ports.files_for(Scope()),
+            shell=house.ports.shell_for(Scope()),
+            ask_user=house.ports.ask_user,
+            context=house.ports,
         )
-        again = json.loads(await inbox.body({"drain": True}, bound))["updates"]
+        again = json.loads(await inbox.function({"drain": True}, bound))["updates"]
         assert again == once
-        other = json.loads(await inbox.body({"drain": True}, replace(bound, id="another")))["updates"]
+        other = json.loads(await inbox.function({"drain": True}, replace(bound, id="another")))["updates"]
         assert other == []
 
 
@@ -197,11 +211,13 @@ async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(world
     world.agent("main")
     world.agent("helper")
     gate = asyncio.Event()
-    both = calls(spawns("One.", returnMode="blocking"), spawns("Two.", returnMode="blocking"), DRAIN)
+    both = tool_call_reply(
+        spawns("One.", returnMode="blocking"), spawns("Two.", returnMode="blocking"), DRAIN
+    )
     by_agent = {
-        "main": [both, says("Done.")],
-        "One.": [says("First.")],
-        "Two.": [calls(("ponder", "{}")), says("Second.")],
+        "main": [both, text_reply("Done.")],
+        "One.": [text_reply("First.")],
+        "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Second.")],
     }
     async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
         run = await house.ask("Go.", agent="main")
@@ -211,7 +227,7 @@ async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(world
 
         await soon(ended)
         session = await house.store.find(run.session_id)
-        assert await drained(session.id, house.ports, by="another", most=9) == []
+        assert await drain_inbox(session.id, house.ports, by="another", limit=9) == []
         gate.set()
         await quiet(house)
         said = " ".join(each.text for each in await house.results(run))
@@ -227,8 +243,12 @@ async def test_more_results_than_one_answer_holds_are_taken_in_part_and_the_othe
     world.agent("main")
     world.agent("helper")
     many, most = 130, 100
-    main = [calls(*[spawns(f"Look {n}.") for n in range(many)]), calls(DRAIN), says("Done.")]
-    model = slow(world, main, [says('"\n' * 5_000)] * many)
+    main = [
+        tool_call_reply(*[spawns(f"Look {n}.") for n in range(many)]),
+        tool_call_reply(DRAIN),
+        text_reply("Done."),
+    ]
+    model = slow(world, main, [text_reply('"\n' * 5_000)] * many)
     model.ends = many
     async with world.open(driver=model) as house:
         run = await house.ask("Go.", agent="main")

@@ -13,17 +13,17 @@ from typing import TypeVar
 from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.app.composition import orders
+from retinue.app.composition import scheduler_callbacks
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
-from retinue.domain.model_turn import Delta, Reply, Request
+from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.model_turn import Reply, ReplyDelta, Request
 from retinue.domain.run import Reason, Run, Status
-from retinue.domain.transcript import Notice, Said
+from retinue.domain.transcript import Message, Notice
 from retinue.errors import ModelFailed
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 from retinue.runtime import run_control
-from retinue.testing.scripted_provider import Asked, PlayedDriver, calls, says
-from retinue.worker.clock import system_chance
+from retinue.testing.scripted_provider import FakeProvider, RecordedRequest, text_reply, tool_call_reply
+from retinue.worker.clock import system_clock
 
 T = TypeVar("T")
 
@@ -53,17 +53,17 @@ def spawns(task: str) -> tuple[str, str]:
 
 
 async def runs(house: RuntimeProcess) -> list[Run]:
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.id)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def outbox(house: RuntimeProcess) -> list[Delivery]:
-    def step(tx: Tx) -> list[Delivery]:
-        return tx.deliveries()
+    def step(tx: Transaction) -> list[Delivery]:
+        return tx.find_deliveries()
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def quiet(house: RuntimeProcess) -> list[Run]:
@@ -71,38 +71,43 @@ async def quiet(house: RuntimeProcess) -> list[Run]:
         found = await runs(house)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in found):
             return found
-        await house.engine.change()
+        await house.engine.wait_for_change()
 
 
 @dataclass(slots=True)
-class Faltering(PlayedDriver):
+class Faltering(FakeProvider):
     """In its second turn the asker hears nothing until its worker has ended, and then fails; the worker speaks when that
     turn has begun, and not before."""
 
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        asks = request.entries[0].text == "Go." if isinstance(request.entries[0], Said) else False
-        if asks and len([each for each in self.asked if each.entries[0] == request.entries[0]]) == 1:
-            self.asked.append(Asked(request=request, entries=tuple(request.entries)))
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        asks = request.entries[0].text == "Go." if isinstance(request.entries[0], Message) else False
+        if asks and len([each for each in self.requests if each.entries[0] == request.entries[0]]) == 1:
+            self.requests.append(RecordedRequest(request=request, entries=tuple(request.entries)))
             self.begun.set()
             await self.ended.wait()
             raise ModelFailed("gone", reason="unreachable")
         if not asks:
             await self.begun.wait()
         # Not super(): a dataclass with slots is made a second time, and the one that super() knows is the first.
-        return await PlayedDriver.turn(self, request, heard)
+        return await FakeProvider.request_reply(self, request, on_delta)
 
 
 async def test_what_comes_during_a_turn_that_then_fails_is_heard_by_one_that_is_woken(world: RuntimeFixture):
     """Shows: L012, E015."""
     world.agent("main")
-    driver = Faltering({"Go.": [calls(spawns("Look.")), says("Heard after all.")], "Look.": [says("Found.")]})
+    driver = Faltering(
+        {
+            "Go.": [tool_call_reply(spawns("Look.")), text_reply("Heard after all.")],
+            "Look.": [text_reply("Found.")],
+        }
+    )
     async with world.open(driver=driver) as house:
         run = await house.ask("Go.", agent="main")
         while not (posted := await outbox(house)):
-            await house.engine.change()
+            await house.engine.wait_for_change()
         driver.ended.set()
         asked, _, woken = await quiet(house)
         assert (asked.status, woken.status, woken.text) == (Status.FAILED, Status.DONE, "Heard after all.")
@@ -115,19 +120,24 @@ async def test_what_comes_during_a_turn_that_then_fails_is_heard_by_one_that_is_
 async def test_two_runs_born_at_one_time_of_the_clock_do_not_wait_for_each_other(world: RuntimeFixture):
     world.agent("main")
     gate = asyncio.Event()
-    still = replace(system_chance(), now=lambda: datetime(2026, 11, 15, tzinfo=UTC))
-    main = [calls(spawns("Look.")), says("Sent."), calls(spawns("See.")), says("Sent too.")]
+    still = replace(system_clock(), now=lambda: datetime(2026, 11, 15, tzinfo=UTC))
+    main = [
+        tool_call_reply(spawns("Look.")),
+        text_reply("Sent."),
+        tool_call_reply(spawns("See.")),
+        text_reply("Sent too."),
+    ]
     by_agent = {
-        "Go.": [*main, says("Heard."), says("Heard too.")],
-        "Look.": [calls(("ponder", "{}")), says("Found.")],
-        "See.": [calls(("ponder", "{}")), says("Seen.")],
+        "Go.": [*main, text_reply("Heard."), text_reply("Heard too.")],
+        "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")],
+        "See.": [tool_call_reply(("ponder", "{}")), text_reply("Seen.")],
     }
-    async with world.open(by_agent=by_agent, tools=[gated(gate)], chance=still) as house:
+    async with world.open(by_agent=by_agent, tools=[gated(gate)], clock=still) as house:
         first = await house.ask("Go.", agent="main")
         session = await house.store.find(first.session_id)
         second = await house.ask("And?", session=session)
-        while not all([(await house.now(run)).aside for run in (first, second)]):
-            await house.engine.change()
+        while not all([(await house.now(run)).is_suspended for run in (first, second)]):
+            await house.engine.wait_for_change()
         gate.set()
         found = await asyncio.wait_for(quiet(house), 60)
         assert {run.status for run in found} == {Status.DONE}
@@ -137,30 +147,36 @@ async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(wo
     """The wish comes in the very moment in which the run would wait for its child: nobody would heed it there."""
     world.agent("main")
     gate = asyncio.Event()
-    main = [calls(("PersistentAgent", HELPER)), says("Done.")]
-    async with world.open(by_agent={"Go.": main, "Look.": [says("Found.")]}, tools=[gated(gate)]) as house:
+    main = [tool_call_reply(("PersistentAgent", HELPER)), text_reply("Done.")]
+    async with world.open(
+        by_agent={"Go.": main, "Look.": [text_reply("Found.")]}, tools=[gated(gate)]
+    ) as house:
         ledger = house.ports.ledger
 
-        def wanted_gone(tx: Tx) -> None:
-            run = tx.runs(status=[Status.RUNNING], top_only=True)[0]
-            tx.set_run(replace(run, reason=Reason.USER_CANCEL))
+        def wanted_gone(tx: Transaction) -> None:
+            run = tx.find_runs(status=[Status.RUNNING], top_only=True)[0]
+            tx.update_run(replace(run, reason=Reason.USER_CANCEL))
 
         class Late:
             """Lets the wish in just before the step in which the run is put aside."""
 
-            look = ledger.look
+            read = ledger.read
 
-            async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
-                if step.__qualname__.startswith("parked."):
-                    await ledger.do(wanted_gone)
-                return await ledger.do(step, then)
+            async def write(
+                self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+            ) -> T:
+                if step.__qualname__.startswith("suspend_in_tool_call."):
+                    await ledger.write(wanted_gone)
+                return await ledger.write(step, on_commit)
 
         house.ports = replace(house.ports, ledger=Late())
-        house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        house.engine.start(
+            scheduler_callbacks(house.ports, lambda _, error: house.crashes.append(error), lambda _: True)
+        )
         run = await house.ask("Go.", agent="main")
         found = await quiet(house)
         assert (await house.now(run)).status is Status.CANCELLED
-        assert not any(each.status.live for each in found)
+        assert not any(each.status.is_live for each in found)
         assert [each.ok for each in await house.results(run)] == [False]
 
 
@@ -170,35 +186,39 @@ async def test_what_a_call_had_taken_when_its_process_died_is_announced_if_someb
     """The result is taken in the ledger, and stands in no file yet; then a person's next words go first."""
     world.agent("main")
     fell = asyncio.Event()
-    main = [calls(("PersistentAgent", HELPER))]
-    async with world.open(by_agent={"Go.": main, "Look.": [says("Found.")]}) as house:
+    main = [tool_call_reply(("PersistentAgent", HELPER))]
+    async with world.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as house:
         ledger = house.ports.ledger
 
         class Dying:
-            look = ledger.look
+            read = ledger.read
 
-            async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
-                value = await ledger.do(step, then)
-                if step.__qualname__.startswith("outcome."):
+            async def write(
+                self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+            ) -> T:
+                value = await ledger.write(step, on_commit)
+                if step.__qualname__.startswith("take_child_result."):
                     fell.set()
                     await asyncio.Event().wait()
                 return value
 
         house.ports = replace(house.ports, ledger=Dying())
-        house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        house.engine.start(
+            scheduler_callbacks(house.ports, lambda _, error: house.crashes.append(error), lambda _: True)
+        )
         run = await house.ask("Go.", agent="main")
         await fell.wait()
-    async with world.open(says("Soon."), says("Heard.")) as house:
+    async with world.open(text_reply("Soon."), text_reply("Heard.")) as house:
         await house.run("And now?", session=await house.store.find(run.session_id))
         assert [each.ok for each in await house.results(run)] == [False]
         assert (await house.resume(run)).text == "Heard."
         told = [each.text for each in await house.entries(run) if isinstance(each, Notice)]
         assert [("Found." in text) for text in told] == [True]
 
-        def left(tx: Tx) -> list[Delivery]:
-            return tx.deliveries()
+        def left(tx: Transaction) -> list[Delivery]:
+            return tx.find_deliveries()
 
-        (delivery,) = await house.ports.ledger.look(left)
+        (delivery,) = await house.ports.ledger.read(left)
         assert (delivery.state, delivery.answers) == (Delivered.DELIVERED, False)
 
 
@@ -208,27 +228,35 @@ async def test_what_stands_in_the_file_of_a_run_that_is_cancelled_after_its_proc
     """The process dies between the notice in the file and the word in the ledger that it was heard."""
     world.agent("main")
     fell = asyncio.Event()
-    main = [calls(("sessions_spawn", json.dumps({"task": "Look."}))), says("Sent."), says("Heard.")]
-    async with world.open(by_agent={"Go.": main, "Look.": [says("Found.")]}) as house:
+    main = [
+        tool_call_reply(("sessions_spawn", json.dumps({"task": "Look."}))),
+        text_reply("Sent."),
+        text_reply("Heard."),
+    ]
+    async with world.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as house:
         ledger = house.ports.ledger
 
         class Dying:
-            look = ledger.look
+            read = ledger.read
 
-            async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
-                if step.__qualname__.startswith("heard."):
+            async def write(
+                self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+            ) -> T:
+                if step.__qualname__.startswith("mark_delivered."):
                     fell.set()
                     await asyncio.Event().wait()
-                return await ledger.do(step, then)
+                return await ledger.write(step, on_commit)
 
         house.ports = replace(house.ports, ledger=Dying())
-        house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        house.engine.start(
+            scheduler_callbacks(house.ports, lambda _, error: house.crashes.append(error), lambda _: True)
+        )
         run = await house.ask("Go.", agent="main")
         await fell.wait()
     async with world.open() as house:
-        await run_control.cancel(run.id, house.ports, alive=lambda _: False)
+        await run_control.cancel_run(run.id, house.ports, is_alive=lambda _: False)
 
-        def left(tx: Tx) -> list[Delivered]:
-            return [each.state for each in tx.deliveries()]
+        def left(tx: Transaction) -> list[Delivered]:
+            return [each.state for each in tx.find_deliveries()]
 
-        assert await house.ports.ledger.look(left) == [Delivered.DELIVERED]
+        assert await house.ports.ledger.read(left) == [Delivered.DELIVERED]

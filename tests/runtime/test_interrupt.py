@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Policy, State
+from retinue.domain.approval import ApprovalPolicy, ApprovalState
 from retinue.domain.limits import Limits
-from retinue.domain.run import Reason, Run, Status, Waiting
-from retinue.domain.transcript import Called, Notice, Returned, Said, dangling
+from retinue.domain.run import Reason, Run, Status, WaitReason
+from retinue.domain.transcript import Message, Notice, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import ModelFailed, Refused
-from retinue.interfaces import Tool, Tx
+from retinue.interfaces import Tool, Transaction
 from retinue.runtime import model_turn, run_control
 from retinue.runtime.agent_loop import INTERRUPTED_NOTE
-from retinue.runtime.interrupts import interrupt
-from retinue.testing.scripted_provider import calls, says
+from retinue.runtime.interrupts import interrupt_run
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 ENDED = (Status.CANCELLED, Reason.INTERRUPTED)
@@ -39,9 +39,9 @@ def ponders(gate: asyncio.Event) -> Tool:
 
 
 async def stopped(house: RuntimeProcess, run: Run) -> Run:
-    await interrupt(run.id, house.ports)
-    while not (now := await house.now(run)).status.final:
-        await house.engine.change()
+    await interrupt_run(run.id, house.ports)
+    while not (now := await house.now(run)).status.is_final:
+        await house.engine.wait_for_change()
     return now
 
 
@@ -56,10 +56,10 @@ async def heard(house: RuntimeProcess, *wanted: Run) -> None:
 
 
 async def runs(house: RuntimeProcess) -> list[Run]:
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.id)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def soon(true: Callable[[], Awaitable[bool]]) -> None:
@@ -67,7 +67,7 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def waiting(house: RuntimeProcess, run: Run, what: Waiting = Waiting.CHILD) -> None:
+async def waiting(house: RuntimeProcess, run: Run, what: WaitReason = WaitReason.CHILD) -> None:
     async def so() -> bool:
         return (await house.now(run)).waiting_for is what
 
@@ -76,32 +76,36 @@ async def waiting(house: RuntimeProcess, run: Run, what: Waiting = Waiting.CHILD
 
 async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(world: RuntimeFixture):
     """Shows: L009, B023."""
-    async with world.open(says("Half of this is heard."), says("In short: half."), hold=True) as house:
+    async with world.open(
+        text_reply("Half of this is heard."), text_reply("In short: half."), hold=True
+    ) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
-        house.driver.hold = None
+        house.driver.hold_until = None
         ended = await stopped(house, run)
         assert (ended.status, ended.reason) == ENDED
-        assert (ended.text, ended.turns, ended.awaited) == ("In short: half.", 1, False)
+        assert (ended.text, ended.turns, ended.is_awaited) == ("In short: half.", 1, False)
         *_, cut, notice, summary = await house.entries(run)
-        assert isinstance(cut, Said)
+        assert isinstance(cut, Message)
         assert (cut.text, cut.stop) == ("Half of thi", "cancelled")
         assert isinstance(notice, Notice)
-        assert isinstance(summary, Said)
+        assert isinstance(summary, Message)
         assert (notice.kind, summary.text) == ("interrupted", "In short: half.")
         assert house.heard(1)[-2:] == [cut, notice]
 
 
 async def test_whoever_interrupts_in_the_same_process_is_heard_at_once(world: RuntimeFixture):
     """Without waiting for the engine's next look round: nothing but turns of the loop may pass."""
-    async with world.open(says("Half of this is heard."), says("In short: half."), hold=True) as house:
+    async with world.open(
+        text_reply("Half of this is heard."), text_reply("In short: half."), hold=True
+    ) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
-        await interrupt(run.id, house.ports)
+        await interrupt_run(run.id, house.ports)
         for _ in range(20):
             await asyncio.sleep(0)
         assert [event.data["note"] for event in house.events if event.data.get("note")] == [INTERRUPTED_NOTE]
-        house.driver.hold = None
+        house.driver.hold_until = None
 
 
 async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(world: RuntimeFixture):
@@ -109,11 +113,11 @@ async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(world: 
 
     Shows: L009."""
     gate = asyncio.Event()
-    steps = [calls(("ponder", "{}")), calls(("ponder", "{}"), text="I had pondered.")]
-    async with world.open(*steps, says("never"), tools=[ponders(gate)]) as house:
+    steps = [tool_call_reply(("ponder", "{}")), tool_call_reply(("ponder", "{}"), text="I had pondered.")]
+    async with world.open(*steps, text_reply("never"), tools=[ponders(gate)]) as house:
         run = await house.ask("Ponder.")
         await house.until("tool.started")
-        await interrupt(run.id, house.ports)
+        await interrupt_run(run.id, house.ports)
         await heard(house, run)
         assert (await house.now(run)).status is Status.RUNNING
         gate.set()
@@ -121,8 +125,8 @@ async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(world: 
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had pondered.")
         (result,) = await house.results(run)
         assert (result.ok, result.text) == (True, "so it is")
-        assert sum(isinstance(entry, Called) for entry in await house.entries(run)) == 1
-        assert len(house.driver.asked) == 2
+        assert sum(isinstance(entry, ToolCall) for entry in await house.entries(run)) == 1
+        assert len(house.driver.requests) == 2
 
 
 async def test_a_summary_that_does_not_come_leaves_the_words_so_far(
@@ -130,13 +134,15 @@ async def test_a_summary_that_does_not_come_leaves_the_words_so_far(
 ):
     """Shows: B023."""
     failed = ModelFailed("the server is gone", reason="unreachable")
-    async with world.open(says("Half of this is heard."), failed, hold=True) as house:
+    async with world.open(text_reply("Half of this is heard."), failed, hold=True) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
         ended = await stopped(house, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Half of thi")
     monkeypatch.setattr(model_turn, "SUMMARY_SECONDS", 0.05)
-    async with world.open(says("Half of this is heard."), says("Never all of it."), hold=True) as house:
+    async with world.open(
+        text_reply("Half of this is heard."), text_reply("Never all of it."), hold=True
+    ) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
         ended = await stopped(house, run)
@@ -148,23 +154,26 @@ async def test_those_it_waits_for_sum_up_first_and_it_hears_them(world: RuntimeF
     world.agent("helper")
     gate = asyncio.Event()
     by_agent = {
-        "Go.": [calls(hands_on("helper", "One."), hands_on("helper", "Two.")), says("Both were stopped.")],
-        "One.": [calls(("ponder", "{}")), says("One was pondering.")],
-        "Two.": [calls(("ponder", "{}")), says("Two was pondering.")],
+        "Go.": [
+            tool_call_reply(hands_on("helper", "One."), hands_on("helper", "Two.")),
+            text_reply("Both were stopped."),
+        ],
+        "One.": [tool_call_reply(("ponder", "{}")), text_reply("One was pondering.")],
+        "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Two was pondering.")],
     }
     async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
         run = await house.ask("Go.")
         await waiting(house, run)
-        await interrupt(run.id, house.ports)
+        await interrupt_run(run.id, house.ports)
         await heard(house, *(await runs(house))[1:])
         gate.set()
-        while not (now := await house.now(run)).status.final:
-            await house.engine.change()
+        while not (now := await house.now(run)).status.is_final:
+            await house.engine.wait_for_change()
         assert (now.status, now.reason, now.text) == (*ENDED, "Both were stopped.")
         _, one, two = await runs(house)
         assert {(one.status, one.reason), (two.status, two.reason)} == {ENDED}
         assert {one.text, two.text} == {"One was pondering.", "Two was pondering."}
-        results = [entry for entry in house.driver.asked[-1].entries if isinstance(entry, Returned)]
+        results = [entry for entry in house.driver.requests[-1].entries if isinstance(entry, ToolResult)]
         assert len(results) == 2
         assert not any("interrupted before this call" in entry.text for entry in results)
 
@@ -179,22 +188,22 @@ async def test_a_wish_that_comes_while_a_call_is_about_to_wait_reaches_those_it_
     for steps in range(0, 60, 6):
         gate = asyncio.Event()
         by_agent = {
-            "Go.": [calls(hands_on("helper", "One.")), says("It was stopped.")],
-            "One.": [calls(("ponder", "{}")), says("I was pondering.")],
+            "Go.": [tool_call_reply(hands_on("helper", "One.")), text_reply("It was stopped.")],
+            "One.": [tool_call_reply(("ponder", "{}")), text_reply("I was pondering.")],
         }
         async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
             run = await house.ask("Go.")
             for _ in range(steps):
                 await asyncio.sleep(0)
-            await interrupt(run.id, house.ports)
-            while any(each.status.live for each in await runs(house)):
-                await house.engine.change()
+            await interrupt_run(run.id, house.ports)
+            while any(each.status.is_live for each in await runs(house)):
+                await house.engine.wait_for_change()
                 found = await runs(house)
                 told = {event.run for event in house.events if event.data.get("note") == INTERRUPTED_NOTE}
                 at_work = {each.id for each in found if each.status is Status.RUNNING}
                 if len(found) > 1 and at_work <= told:
                     gate.set()
-            mine = [each for each in await runs(house) if each.root == run.id]
+            mine = [each for each in await runs(house) if each.root_id == run.id]
             assert {(each.status, each.reason) for each in mine} == {ENDED}, steps
 
 
@@ -208,25 +217,25 @@ async def test_a_question_is_withdrawn_and_what_asked_sums_up(world: RuntimeFixt
         sent.append("mail")
         return "sent"
 
-    steps = [calls(("mail", "{}")), says("I was about to send it.")]
-    async with world.open(*steps, tools=[mail], policy=Policy.ASK) as house:
+    steps = [tool_call_reply(("mail", "{}")), text_reply("I was about to send it.")]
+    async with world.open(*steps, tools=[mail], approval_policy=ApprovalPolicy.ASK) as house:
         run = await house.ask("Send it.")
-        await waiting(house, run, Waiting.APPROVAL)
+        await waiting(house, run, WaitReason.APPROVAL)
         ended = await stopped(house, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I was about to send it.")
 
-        def states(tx: Tx) -> list[State]:
-            return [each.state for each in tx.approvals()]
+        def states(tx: Transaction) -> list[ApprovalState]:
+            return [each.state for each in tx.find_approvals()]
 
-        assert (await house.ports.ledger.look(states), sent) == ([State.VOID], [])
-        assert dangling(await house.entries(run)) == ()
+        assert (await house.ports.ledger.read(states), sent) == ([ApprovalState.VOID], [])
+        assert unanswered_calls(await house.entries(run)) == ()
 
 
 async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(world: RuntimeFixture):
     gate = asyncio.Event()
     limits = Limits(max_live=1)
     async with world.open(
-        calls(("ponder", "{}")), says("Done."), tools=[ponders(gate)], limits=limits
+        tool_call_reply(("ponder", "{}")), text_reply("Done."), tools=[ponders(gate)], limits=limits
     ) as house:
         first = await house.ask("Ponder.")
         second = await house.ask("Later.")
@@ -234,43 +243,45 @@ async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(world: Runtim
         assert (ended.status, ended.reason, ended.error) == (*ENDED, "interrupted before it began")
         gate.set()
         assert (await house.ended(first)).status is Status.DONE
-        assert len(house.driver.asked) == 2
+        assert len(house.driver.requests) == 2
 
 
 async def test_a_wish_from_another_process_is_heard_by_the_one_that_works_the_run(world: RuntimeFixture):
     """Shows: L009."""
-    async with world.open(says("Half of this is heard."), says("In short."), hold=True) as here:
+    async with world.open(text_reply("Half of this is heard."), text_reply("In short."), hold=True) as here:
         run = await here.ask("Talk.")
         await here.until("text.delta")
-        here.driver.hold = None
-        async with world.open(says("never")) as there:
-            await interrupt(run.id, there.ports)
+        here.driver.hold_until = None
+        async with world.open(text_reply("never")) as there:
+            await interrupt_run(run.id, there.ports)
             ended = await here.ended(run)
             assert (ended.status, ended.reason, ended.text) == (*ENDED, "In short.")
-            assert there.driver.asked == []
+            assert there.driver.requests == []
 
 
 async def test_a_run_whose_process_died_sums_up_in_the_one_that_interrupts_it(world: RuntimeFixture):
-    async with world.open(says("Half of this is heard."), hold=True) as house:
+    async with world.open(text_reply("Half of this is heard."), hold=True) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
-    async with world.open(says("I had hardly begun."), says("never")) as house:
+    async with world.open(text_reply("I had hardly begun."), text_reply("never")) as house:
         ended = await stopped(house, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had hardly begun.")
-        assert len(house.driver.asked) == 1
+        assert len(house.driver.requests) == 1
 
 
 async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up_once(world: RuntimeFixture):
-    async with world.open(says("Half of this is heard."), says("Never whole."), hold=True) as house:
+    async with world.open(
+        text_reply("Half of this is heard."), text_reply("Never whole."), hold=True
+    ) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
-        await interrupt(run.id, house.ports)
+        await interrupt_run(run.id, house.ports)
 
         async def asked_again() -> bool:
-            return len(house.driver.asked) == 2
+            return len(house.driver.requests) == 2
 
         await soon(asked_again)
-    async with world.open(says("In short.")) as house:
+    async with world.open(text_reply("In short.")) as house:
         ended = await house.resume(run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "In short.")
         kinds = [entry.kind for entry in await house.entries(run) if isinstance(entry, Notice)]
@@ -284,35 +295,40 @@ async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_the
     gate = asyncio.Event()
     spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
     by_agent = {
-        "Go.": [calls(spawn, spawn), says("I sent two."), says("I had sent them."), says("never")],
-        "Look.": [*[calls(("ponder", "{}"))] * 2, *[says("I was looking.")] * 2],
+        "Go.": [
+            tool_call_reply(spawn, spawn),
+            text_reply("I sent two."),
+            text_reply("I had sent them."),
+            text_reply("never"),
+        ],
+        "Look.": [*[tool_call_reply(("ponder", "{}"))] * 2, *[text_reply("I was looking.")] * 2],
     }
     async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
         run = await house.ask("Go.")
         await waiting(house, run)
-        await interrupt(run.id, house.ports)
+        await interrupt_run(run.id, house.ports)
         await heard(house, *(await runs(house))[1:])
         assert (await house.now(run)).status is Status.WAITING
         gate.set()
-        while any(each.status.live for each in await runs(house)):
-            await house.engine.change()
+        while any(each.status.is_live for each in await runs(house)):
+            await house.engine.wait_for_change()
         top, *workers = await runs(house)
         assert (top.status, top.reason, top.text) == (*ENDED, "I had sent them.")
         assert {(each.status, each.reason, each.text) for each in workers} == {(*ENDED, "I was looking.")}
 
-        def told(tx: Tx) -> list[str]:
-            return [str(each.state) for each in tx.deliveries(by=run.id)]
+        def told(tx: Transaction) -> list[str]:
+            return [str(each.state) for each in tx.find_deliveries(by=run.id)]
 
-        assert await house.ports.ledger.look(told) == ["delivered", "delivered"]
+        assert await house.ports.ledger.read(told) == ["delivered", "delivered"]
         last = "".join(entry.text for entry in house.heard(-1) if isinstance(entry, Notice))
         assert last.count("I was looking.") == 2
 
 
 async def test_one_that_waits_for_a_person_sums_up(world: RuntimeFixture):
     world.agent("coder", "exits: [submit_for_review]\n")
-    async with world.open(*[says("Done.")] * 4, says("I called no exit.")) as house:
+    async with world.open(*[text_reply("Done.")] * 4, text_reply("I called no exit.")) as house:
         run = await house.run("Build it.", agent="coder")
-        assert run.waiting_for is Waiting.PERSON
+        assert run.waiting_for is WaitReason.PERSON
         ended = await stopped(house, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I called no exit.")
 
@@ -321,13 +337,15 @@ async def test_a_cancel_after_an_interruption_ends_it_at_once_and_not_the_other_
     world: RuntimeFixture,
 ):
     """Shows: L009."""
-    async with world.open(says("Half of this is heard."), says("Never whole."), hold=True) as house:
+    async with world.open(
+        text_reply("Half of this is heard."), text_reply("Never whole."), hold=True
+    ) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
-        await interrupt(run.id, house.ports)
+        await interrupt_run(run.id, house.ports)
         ended = await house.cancel(run)
         assert (ended.status, ended.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
-        again = await interrupt(run.id, house.ports)
+        again = await interrupt_run(run.id, house.ports)
         assert again.reason is Reason.USER_CANCEL
 
 
@@ -336,20 +354,23 @@ async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(world
     world.agent("helper")
     gate = asyncio.Event()
     by_agent = {
-        "Go.": [calls(hands_on("helper", "One."), hands_on("helper", "Two.")), says("One of two.")],
-        "One.": [calls(("ponder", "{}")), says("never")],
-        "Two.": [calls(("ponder", "{}")), says("Two is done.")],
+        "Go.": [
+            tool_call_reply(hands_on("helper", "One."), hands_on("helper", "Two.")),
+            text_reply("One of two."),
+        ],
+        "One.": [tool_call_reply(("ponder", "{}")), text_reply("never")],
+        "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Two is done.")],
     }
     async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
         run = await house.ask("Go.")
         await waiting(house, run)
         _, one, two = await runs(house)
-        one, two = (one, two) if one.ask.task == "One." else (two, one)
+        one, two = (one, two) if one.request.task == "One." else (two, one)
         await house.cancel(one)
         assert (await house.now(two)).status is Status.RUNNING
         gate.set()
-        while not (top := await house.now(run)).status.final:
-            await house.engine.change()
+        while not (top := await house.now(run)).status.is_final:
+            await house.engine.wait_for_change()
         assert (top.status, top.text) == (Status.DONE, "One of two.")
         assert (await house.now(two)).status is Status.DONE
         assert (await house.now(one)).reason is Reason.USER_CANCEL
@@ -360,14 +381,18 @@ async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_late
     world.agent("helper")
     gate = asyncio.Event()
     by_agent = {
-        "Go.": [calls(hands_on("helper", "One.")), says("It goes on without me."), says("Now I know.")],
-        "One.": [calls(("ponder", "{}")), says("It is so.")],
+        "Go.": [
+            tool_call_reply(hands_on("helper", "One.")),
+            text_reply("It goes on without me."),
+            text_reply("Now I know."),
+        ],
+        "One.": [tool_call_reply(("ponder", "{}")), text_reply("It is so.")],
     }
     async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
         run = await house.ask("Go.")
         await waiting(house, run)
         _, child = await runs(house)
-        await run_control.detach(child.id, house.ports)
+        await run_control.detach_run(child.id, house.ports)
 
         async def spoken() -> bool:
             return (await house.now(run)).text == "It goes on without me."
@@ -377,10 +402,10 @@ async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_late
         assert (answer.ok, child.id in answer.text) == (True, True)
         assert (await house.now(child)).status is Status.RUNNING
         with pytest.raises(Refused, match="in the background already"):
-            await run_control.detach(child.id, house.ports)
+            await run_control.detach_run(child.id, house.ports)
         gate.set()
-        while not (now := await house.now(run)).status.final:
-            await house.engine.change()
+        while not (now := await house.now(run)).status.is_final:
+            await house.engine.wait_for_change()
         assert (now.status, now.text) == (Status.DONE, "Now I know.")
         (notice,) = [entry for entry in await house.entries(run) if isinstance(entry, Notice)]
         assert (notice.kind, "It is so." in notice.text) == ("announcement", True)
@@ -401,18 +426,18 @@ async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are
 
     by_agent = {
         "Go.": [
-            calls(hands_on("helper", "One."), hands_on("helper", "Two.")),
-            says("Two is here."),
-            says("Both."),
+            tool_call_reply(hands_on("helper", "One."), hands_on("helper", "Two.")),
+            text_reply("Two is here."),
+            text_reply("Both."),
         ],
-        "One.": [calls(("ponder", "{}")), says("One is so.")],
-        "Two.": [calls(("wonder", "{}")), says("Two is well.")],
+        "One.": [tool_call_reply(("ponder", "{}")), text_reply("One is so.")],
+        "Two.": [tool_call_reply(("wonder", "{}")), text_reply("Two is well.")],
     }
     async with world.open(by_agent=by_agent, tools=[ponders(slow), wonder]) as house:
         run = await house.ask("Go.")
         await waiting(house, run)
-        one = next(each for each in await runs(house) if each.ask.task == "One.")
-        await run_control.detach(one.id, house.ports)
+        one = next(each for each in await runs(house) if each.request.task == "One.")
+        await run_control.detach_run(one.id, house.ports)
 
         async def answered() -> bool:
             return len(await house.results(run)) == 1
@@ -426,9 +451,9 @@ async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are
 
         await soon(spoken)
         slow.set()
-        while not (now := await house.now(run)).status.final:
-            await house.engine.change()
+        while not (now := await house.now(run)).status.is_final:
+            await house.engine.wait_for_change()
         assert (now.status, now.text) == (Status.DONE, "Both.")
-        texts = [entry.text for entry in await house.entries(run) if not isinstance(entry, Called)]
+        texts = [entry.text for entry in await house.entries(run) if not isinstance(entry, ToolCall)]
         assert sum(bool(re.search("One is so", text)) for text in texts) == 1
         assert sum(bool(re.search("Two is well", text)) for text in texts) == 1

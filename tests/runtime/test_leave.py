@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Answer, Approval, Policy, State, Touch
-from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState, ToolAccess
+from retinue.domain.ceiling import OPERATOR, Ceiling, OperatorPolicy
 from retinue.domain.limits import Limits
-from retinue.domain.run import Run, Status, Waiting
-from retinue.domain.sandbox_level import Level
-from retinue.interfaces import Call, Tool, Tx
+from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.sandbox_level import SandboxLevel
+from retinue.interfaces import Call, Tool, Transaction
 from retinue.runtime import run_control
-from retinue.testing.scripted_provider import calls, says
-from retinue.testing.shells import PlayedShell
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
+from retinue.testing.shells import FakeShell
 from retinue.tools.define import tool
 
 done: list[str] = []
@@ -28,7 +28,7 @@ def nothing_was_done() -> None:
     done.clear()
 
 
-def acts(asks: str | None, touches: tuple[Touch, str] | None = None, effect: str = "once") -> Tool:
+def acts(asks: str | None, touches: tuple[ToolAccess, str] | None = None, effect: str = "once") -> Tool:
     @tool(name="act", asks=asks, touches=touches, effect=effect)
     async def act(
         call: Call, path: str = "a.txt", command: str = "ls", place: str = ".github/workflows/ci.yml"
@@ -45,27 +45,27 @@ def acts(asks: str | None, touches: tuple[Touch, str] | None = None, effect: str
 
 
 async def approvals(house: RuntimeProcess) -> list[Approval]:
-    def step(tx: Tx) -> list[Approval]:
-        return tx.approvals()
+    def step(tx: Transaction) -> list[Approval]:
+        return tx.find_approvals()
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def answer(house: RuntimeProcess, said: Answer) -> None:
-    (asked,) = [each for each in await approvals(house) if each.state is State.PENDING]
-    await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+    (asked,) = [each for each in await approvals(house) if each.state is ApprovalState.PENDING]
+    await run_control.answer_approval(asked.id, said, house.ports, by="person", is_alive=lambda _: True)
 
 
 async def refusals(house: RuntimeProcess, run: Run) -> list[dict[str, Any]]:
     return [json.loads(each.text) for each in await house.results(run) if not each.ok]
 
 
-ASK, AUTO, DENY = Policy.ASK, Policy.AUTO, Policy.DENY
-STRICT, LANDLOCK, NONE = Level.STRICT, Level.LANDLOCK, Level.NONE
+ASK, AUTO, DENY = ApprovalPolicy.ASK, ApprovalPolicy.AUTO, ApprovalPolicy.DENY
+STRICT, LANDLOCK, NONE = SandboxLevel.STRICT, SandboxLevel.LANDLOCK, SandboxLevel.NONE
 WRITE, RUN = ("write", "path"), ("run", "command")
 GRANTED = 'paths: {read: ["**"], write: ["**"]}\nshell_commands: {allow: [ls]}\n'
 
-LET: list[tuple[str | None, Any, str, Policy, Level, str]] = [
+LET: list[tuple[str | None, Any, str, ApprovalPolicy, SandboxLevel, str]] = [
     (None, None, "", ASK, STRICT, "asked"),
     (None, None, GRANTED, ASK, STRICT, "asked"),
     (None, None, "", AUTO, NONE, "done"),
@@ -98,25 +98,31 @@ LET: list[tuple[str | None, Any, str, Policy, Level, str]] = [
 async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
     world: RuntimeFixture,
     asks: str | None,
-    touches: tuple[Touch, str] | None,
+    touches: tuple[ToolAccess, str] | None,
     front: str,
-    policy: Policy,
-    level: Level,
+    policy: ApprovalPolicy,
+    level: SandboxLevel,
     expected: str,
 ):
     """Shows: B053, T08, T12."""
     world.agent("general", front)
-    shell = PlayedShell(level=level)
-    ports: dict[str, Any] = {"policy": policy, "shell": shell, "level": shell.at()}
-    async with world.open(calls(("act", "{}")), says("Done."), tools=[acts(asks, touches)], **ports) as house:
+    shell = FakeShell(level=level)
+    ports: dict[str, Any] = {
+        "approval_policy": policy,
+        "shell_for": shell,
+        "detect_sandbox_level": shell.level_detector(),
+    }
+    async with world.open(
+        tool_call_reply(("act", "{}")), text_reply("Done."), tools=[acts(asks, touches)], **ports
+    ) as house:
         run = await house.run("Act.")
         asked = await approvals(house)
         if expected == "asked":
-            assert (run.status, run.waiting_for, done) == (Status.WAITING, Waiting.APPROVAL, [])
+            assert (run.status, run.waiting_for, done) == (Status.WAITING, WaitReason.APPROVAL, [])
             await answer(house, Answer.ALLOW)
             assert (await house.ended(run)).status is Status.DONE
             assert done == ["a.txt"]
-            assert [each.state for each in await approvals(house)] == [State.USED]
+            assert [each.state for each in await approvals(house)] == [ApprovalState.USED]
         elif expected == "done":
             assert (run.status, asked, done) == (Status.DONE, [], ["a.txt"])
         else:
@@ -131,7 +137,7 @@ async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
 
 WRITE_CI = ("write", "place")
 OBEYED = "other programs obey what stands there (**/.github/workflows/**), so each change asks"
-REASONS: list[tuple[Any, str, Level, str, Level | None]] = [
+REASONS: list[tuple[Any, str, SandboxLevel, str, SandboxLevel | None]] = [
     (None, "", STRICT, "this tool acts on the world", None),
     (WRITE, "", STRICT, "nothing grants write there in advance", None),
     (WRITE_CI, "", STRICT, OBEYED, None),
@@ -147,17 +153,21 @@ REASONS: list[tuple[Any, str, Level, str, Level | None]] = [
 @pytest.mark.parametrize(("touches", "front", "level", "reason", "held"), REASONS)
 async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
     world: RuntimeFixture,
-    touches: tuple[Touch, str],
+    touches: tuple[ToolAccess, str],
     front: str,
-    level: Level,
+    level: SandboxLevel,
     reason: str,
-    held: Level | None,
+    held: SandboxLevel | None,
 ):
     """Shows: T10."""
     world.agent("general", front)
-    shell = PlayedShell(level=level)
+    shell = FakeShell(level=level)
     async with world.open(
-        calls(("act", "{}")), tools=[acts(None, touches)], policy=ASK, shell=shell, level=shell.at()
+        tool_call_reply(("act", "{}")),
+        tools=[acts(None, touches)],
+        approval_policy=ASK,
+        shell_for=shell,
+        detect_sandbox_level=shell.level_detector(),
     ) as house:
         await house.run("Act.")
         (asked,) = await approvals(house)
@@ -167,12 +177,16 @@ async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
 
 @pytest.mark.parametrize("touches", [WRITE, RUN])
 async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(
-    world: RuntimeFixture, touches: tuple[Touch, str]
+    world: RuntimeFixture, touches: tuple[ToolAccess, str]
 ):
     world.agent("general", GRANTED)
-    shell = PlayedShell(level=STRICT)
+    shell = FakeShell(level=STRICT)
     async with world.open(
-        calls(("act", "{}")), tools=[acts("always", touches)], policy=ASK, shell=shell, level=shell.at()
+        tool_call_reply(("act", "{}")),
+        tools=[acts("always", touches)],
+        approval_policy=ASK,
+        shell_for=shell,
+        detect_sandbox_level=shell.level_detector(),
     ) as house:
         await house.run("Act.")
         (asked,) = await approvals(house)
@@ -183,11 +197,18 @@ async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(
     (STRICT, STRICT, True), (LANDLOCK, STRICT, False), (NONE, LANDLOCK, False), (LANDLOCK, LANDLOCK, True),
 ])  # fmt: skip
 async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
-    world: RuntimeFixture, level: Level, minimum: Level, runs: bool
+    world: RuntimeFixture, level: SandboxLevel, minimum: SandboxLevel, runs: bool
 ):
-    shell = PlayedShell(level=level)
-    ports: dict[str, Any] = {"policy": AUTO, "shell": shell, "level": shell.at(), "minimum": minimum}
-    async with world.open(calls(("bash", '{"command": "ls"}')), says("Done."), **ports) as house:
+    shell = FakeShell(level=level)
+    ports: dict[str, Any] = {
+        "approval_policy": AUTO,
+        "shell_for": shell,
+        "detect_sandbox_level": shell.level_detector(),
+        "minimum_sandbox_level": minimum,
+    }
+    async with world.open(
+        tool_call_reply(("bash", '{"command": "ls"}')), text_reply("Done."), **ports
+    ) as house:
         run = await house.run("Look.")
         if runs:
             assert run.status is (Status.DONE if level is STRICT else Status.WAITING)
@@ -195,16 +216,21 @@ async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
         (refused,) = await refusals(house, run)
         assert (refused["error"], refused["tool"]) == ("tool_not_allowed", "bash")
         assert f"the sandbox is {level}, and sandbox.minimum is {minimum}" in refused["message"]
-        assert "bash" not in {each.name for each in house.driver.asked[0].request.tools}
-        assert (shell.ran, await approvals(house)) == ([], [])
+        assert "bash" not in {each.name for each in house.driver.requests[0].request.tools}
+        assert (shell.commands, await approvals(house)) == ([], [])
 
 
 async def test_a_wish_for_a_command_is_no_question_where_none_is_run(world: RuntimeFixture):
-    shell = PlayedShell(level=NONE)
+    shell = FakeShell(level=NONE)
     wish = {"tool": "bash", "resource": "ls", "reason": "To look."}
-    ports: dict[str, Any] = {"policy": ASK, "shell": shell, "level": shell.at(), "minimum": STRICT}
+    ports: dict[str, Any] = {
+        "approval_policy": ASK,
+        "shell_for": shell,
+        "detect_sandbox_level": shell.level_detector(),
+        "minimum_sandbox_level": STRICT,
+    }
     async with world.open(
-        calls(("request_scope_expansion", json.dumps(wish))), says("Done."), **ports
+        tool_call_reply(("request_scope_expansion", json.dumps(wish))), text_reply("Done."), **ports
     ) as house:
         (refused,) = await refusals(house, await house.run("Look."))
         assert refused["message"] == (
@@ -224,7 +250,7 @@ async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(world: R
         return "wrote"
 
     async with world.open(
-        calls(("sly", '{"path": "a.txt"}')), says("Done."), tools=[sly], policy=ASK
+        tool_call_reply(("sly", '{"path": "a.txt"}')), text_reply("Done."), tools=[sly], approval_policy=ASK
     ) as house:
         run = await house.run("Write.")
         await answer(house, Answer.ALLOW)
@@ -234,19 +260,21 @@ async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(world: R
         assert [path.name for path in world.workspace.iterdir()] == ["a.txt"]
 
 
-def latest(said: list[Bounds]) -> Bounds:
+def latest(said: list[OperatorPolicy]) -> OperatorPolicy:
     return said[-1]
 
 
 async def test_what_the_operator_denies_meanwhile_is_refused_though_a_person_said_yes(world: RuntimeFixture):
     """Shows: L024, T10."""
     for bounds, error in (
-        (Bounds(deny_tools=("write",)), "tool_not_allowed"),
-        (Bounds(deny_paths=("*.txt",)), "out_of_scope"),
+        (OperatorPolicy(deny_tools=("write",)), "tool_not_allowed"),
+        (OperatorPolicy(deny_paths=("*.txt",)), "out_of_scope"),
     ):
-        now = [Bounds()]
-        wish = calls(("write", '{"path": "a.txt", "content": "x"}'))
-        async with world.open(wish, says("Done."), policy=ASK, bounds=partial(latest, now)) as house:
+        now = [OperatorPolicy()]
+        wish = tool_call_reply(("write", '{"path": "a.txt", "content": "x"}'))
+        async with world.open(
+            wish, text_reply("Done."), approval_policy=ASK, operator_policy=partial(latest, now)
+        ) as house:
             run = await house.run("Write.")
             now.append(bounds)
             await answer(house, Answer.ALLOW)
@@ -266,7 +294,7 @@ def far(world: RuntimeFixture) -> Path:
 
 def wish_for(far: Path) -> Any:
     wish = {"tool": "read", "resource": str(far), "reason": "Because."}
-    return calls(("request_scope_expansion", json.dumps(wish)))
+    return tool_call_reply(("request_scope_expansion", json.dumps(wish)))
 
 
 @pytest.mark.parametrize(
@@ -285,21 +313,26 @@ async def test_allowed_once_is_for_that_file_to_be_read_and_for_nothing_else(
     """Shows: A093, T10."""
     (world.folder / "near.txt").write_text("root")
     args = used[1] | {"path": str(world.folder / used[1]["path"])}
-    script = [wish_for(far), calls((used[0], json.dumps(args))), says("Done.")]
-    async with world.open(*script, policy=AUTO) as house:
+    script = [wish_for(far), tool_call_reply((used[0], json.dumps(args))), text_reply("Done.")]
+    async with world.open(*script, approval_policy=AUTO) as house:
         run = await house.run("Read.")
         await answer(house, Answer.ALLOW)
         assert (await house.ended(run)).status is Status.DONE
         _, second = await house.results(run)
         assert second.ok is opens
         (asked,) = await approvals(house)
-        assert asked.state is (State.USED if opens else State.ALLOWED)
+        assert asked.state is (ApprovalState.USED if opens else ApprovalState.ALLOWED)
         assert far.read_text() == "root of it"
 
 
 async def test_allowed_once_does_not_outlive_the_run_that_asked(world: RuntimeFixture, far: Path):
-    script = [wish_for(far), says("Good."), calls(("read", json.dumps({"path": str(far)}))), says("No.")]
-    async with world.open(*script, policy=AUTO) as house:
+    script = [
+        wish_for(far),
+        text_reply("Good."),
+        tool_call_reply(("read", json.dumps({"path": str(far)}))),
+        text_reply("No."),
+    ]
+    async with world.open(*script, approval_policy=AUTO) as house:
         run = await house.run("Ask.")
         await answer(house, Answer.ALLOW)
         assert (await house.ended(run)).status is Status.DONE
@@ -308,9 +341,11 @@ async def test_allowed_once_does_not_outlive_the_run_that_asked(world: RuntimeFi
 
 
 @pytest.mark.parametrize("policy", [ASK, AUTO])
-async def test_a_wish_for_more_is_always_put_to_a_person(world: RuntimeFixture, far: Path, policy: Policy):
+async def test_a_wish_for_more_is_always_put_to_a_person(
+    world: RuntimeFixture, far: Path, policy: ApprovalPolicy
+):
     """Shows: A093."""
-    async with world.open(wish_for(far), says("Done."), policy=policy) as house:
+    async with world.open(wish_for(far), text_reply("Done."), approval_policy=policy) as house:
         run = await house.run("Ask.")
         (asked,) = await approvals(house)
         assert (asked.touch, asked.tool, asked.resource, asked.reason) == (
@@ -325,7 +360,7 @@ async def test_a_wish_for_more_is_always_put_to_a_person(world: RuntimeFixture, 
 
 def more(tool: str, resource: str) -> Any:
     wish = {"tool": tool, "resource": resource, "reason": "x"}
-    return calls(("request_scope_expansion", json.dumps(wish)))
+    return tool_call_reply(("request_scope_expansion", json.dumps(wish)))
 
 
 HOPELESS: list[tuple[str, Callable[[Path], str], str]] = [
@@ -349,10 +384,10 @@ async def test_what_no_person_can_allow_is_refused_in_the_one_shape(
 ):
     """Shows: A090."""
     world.agent("general", "shell_commands: {deny: [rm -rf]}\n")
-    bounds = Bounds(ceiling=Ceiling(by=OPERATOR, write=("**/work/**",)))
+    bounds = OperatorPolicy(ceiling=Ceiling(set_by=OPERATOR, write=("**/work/**",)))
     (world.workspace / "a").touch()
     wish = more(name, resource(world.workspace))
-    async with world.open(wish, says("Done."), bounds=lambda: bounds) as house:
+    async with world.open(wish, text_reply("Done."), operator_policy=lambda: bounds) as house:
         run = await house.run("Ask.")
         (refused,) = await refusals(house, run)
         assert (run.status, await approvals(house)) == (Status.DONE, [])
@@ -364,27 +399,31 @@ async def test_an_allowed_command_is_run_once_and_only_in_the_strict_cell_withou
     world: RuntimeFixture,
 ):
     """Shows: S20."""
-    shell = PlayedShell(level=STRICT)
-    run_it = calls(("bash", '{"command": "make all; make test"}'))
-    script = [more("bash", "make all; make test"), run_it, run_it, says("Done.")]
-    async with world.open(*script, policy=ASK, shell=shell, level=shell.at()) as house:
+    shell = FakeShell(level=STRICT)
+    run_it = tool_call_reply(("bash", '{"command": "make all; make test"}'))
+    script = [more("bash", "make all; make test"), run_it, run_it, text_reply("Done.")]
+    async with world.open(
+        *script, approval_policy=ASK, shell_for=shell, detect_sandbox_level=shell.level_detector()
+    ) as house:
         run = await house.run("Make.")
         await answer(house, Answer.ALLOW)
         waiting = await house.ended(run)
-        assert (waiting.status, len(shell.ran)) == (Status.WAITING, 1)
+        assert (waiting.status, len(shell.commands)) == (Status.WAITING, 1)
         await answer(house, Answer.DENY)
         assert (await house.ended(run)).status is Status.DONE
-        assert len(shell.ran) == 1
+        assert len(shell.commands) == 1
 
 
 async def test_the_chain_of_who_asked_comes_from_the_rows(world: RuntimeFixture):
     """Shows: L006, T08."""
     async with world.open(
-        by_agent={"general": [says("Hi.")], "kid": [calls(("act", "{}"))]}, tools=[acts(None)], policy=ASK
+        by_agent={"general": [text_reply("Hi.")], "kid": [tool_call_reply(("act", "{}"))]},
+        tools=[acts(None)],
+        approval_policy=ASK,
     ) as house:
         world.agent("kid")
         parent = await house.run("Hi.")
         kid = await house.run("Act.", agent="kid", parent_run=parent.id)
         (asked,) = await approvals(house)
-        assert asked.chain == ("person", parent.key, kid.key)
+        assert asked.chain == ("person", parent.session_key, kid.session_key)
         assert (asked.run, asked.session, asked.agent) == (kid.id, kid.session_id, "kid")

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Answer, Approval, Policy, State, Touch
-from retinue.domain.ceiling import Bounds
-from retinue.domain.clock import Chance
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState, ToolAccess
+from retinue.domain.ceiling import OperatorPolicy
+from retinue.domain.clock import Clock
 from retinue.domain.limits import Limits
 from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Status
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import OutOfScope
-from retinue.interfaces import Call, Tool, Tx
+from retinue.interfaces import Call, Tool, Transaction
 from retinue.runtime import run_control
-from retinue.testing.scripted_provider import calls, says
-from retinue.testing.shells import PlayedShell
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
+from retinue.testing.shells import FakeShell
 from retinue.tools.define import tool
-from retinue.worker.clock import system_chance
+from retinue.worker.clock import system_clock
 
 FAR = "/etc/passwd"  # read only: no test names a file of the machine's to write
 made: list[str] = []
@@ -35,25 +35,25 @@ def nothing_yet() -> None:
     made.clear()
 
 
-def latest(said: list[Bounds]) -> Bounds:
+def latest(said: list[OperatorPolicy]) -> OperatorPolicy:
     return said[-1]
 
 
 async def approvals(house: RuntimeProcess) -> list[Approval]:
-    def step(tx: Tx) -> list[Approval]:
-        return tx.approvals()
+    def step(tx: Transaction) -> list[Approval]:
+        return tx.find_approvals()
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def answer(house: RuntimeProcess, said: Answer) -> None:
-    (asked,) = [each for each in await approvals(house) if each.state is State.PENDING]
-    await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+    (asked,) = [each for each in await approvals(house) if each.state is ApprovalState.PENDING]
+    await run_control.answer_approval(asked.id, said, house.ports, by="person", is_alive=lambda _: True)
 
 
 def more(name: str, resource: str) -> Any:
     wish = {"tool": name, "resource": resource, "reason": "x"}
-    return calls(("request_scope_expansion", json.dumps(wish)))
+    return tool_call_reply(("request_scope_expansion", json.dumps(wish)))
 
 
 async def test_a_yes_that_was_used_under_other_rights_is_used(world: RuntimeFixture):
@@ -70,18 +70,22 @@ async def test_a_yes_that_was_used_under_other_rights_is_used(world: RuntimeFixt
         await never.wait()
         return "sent"
 
-    now = [Bounds()]
-    ports: dict[str, Any] = {"tools": [mail], "policy": Policy.ASK, "bounds": partial(latest, now)}
-    async with world.open(calls(("mail", "{}")), **ports) as house:
+    now = [OperatorPolicy()]
+    ports: dict[str, Any] = {
+        "tools": [mail],
+        "approval_policy": ApprovalPolicy.ASK,
+        "operator_policy": partial(latest, now),
+    }
+    async with world.open(tool_call_reply(("mail", "{}")), **ports) as house:
         run = await house.run("Send.")
-        now.append(Bounds(deny_tools=("other",)))
+        now.append(OperatorPolicy(deny_tools=("other",)))
         await answer(house, Answer.ALLOW)
         assert (await house.ended(run)).status is Status.WAITING
         await answer(house, Answer.ALLOW)
         while not made:  # noqa: ASYNC110  (the tool's own task leaves the mark)
             await asyncio.sleep(0.002)
-        assert [each.state for each in await approvals(house)] == [State.ALLOWED, State.USED]
-    async with world.open(says("Perhaps."), **ports) as house:
+        assert [each.state for each in await approvals(house)] == [ApprovalState.ALLOWED, ApprovalState.USED]
+    async with world.open(text_reply("Perhaps."), **ports) as house:
         done = await house.resume(run)
         assert (done.status, made) == (Status.DONE, ["sent"])
         (result,) = await house.results(run)
@@ -90,26 +94,30 @@ async def test_a_yes_that_was_used_under_other_rights_is_used(world: RuntimeFixt
 
 async def test_what_was_allowed_once_and_is_denied_since_is_neither_opened_nor_used_up(world: RuntimeFixture):
     """Shows: L024."""
-    now = [Bounds()]
+    now = [OperatorPolicy()]
 
     def reads(_: Request) -> Reply:
-        now.append(Bounds(deny_paths=(FAR,)))
-        return calls(("read", json.dumps({"path": FAR})))
+        now.append(OperatorPolicy(deny_paths=(FAR,)))
+        return tool_call_reply(("read", json.dumps({"path": FAR})))
 
-    async with world.open(more("read", FAR), reads, says("No."), bounds=partial(latest, now)) as house:
+    async with world.open(
+        more("read", FAR), reads, text_reply("No."), operator_policy=partial(latest, now)
+    ) as house:
         run = await house.run("Read.")
         await answer(house, Answer.ALLOW)
         assert (await house.ended(run)).status is Status.DONE
         _, refused = await house.results(run)
         assert json.loads(refused.text)["deny_patterns"] == [FAR]
-        assert [each.state for each in await approvals(house)] == [State.ALLOWED]
+        assert [each.state for each in await approvals(house)] == [ApprovalState.ALLOWED]
 
 
 async def test_a_write_outside_the_scope_is_allowed_once(world: RuntimeFixture):
     """Shows: A093, A094."""
     world.agent("general", "paths: {write: ['out/**']}\n")
-    wish = calls(("write", '{"path": "a.txt", "content": "x"}'))
-    async with world.open(more("write", "a.txt"), wish, wish, says("Done."), policy=Policy.ASK) as house:
+    wish = tool_call_reply(("write", '{"path": "a.txt", "content": "x"}'))
+    async with world.open(
+        more("write", "a.txt"), wish, wish, text_reply("Done."), approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Write.")
         await answer(house, Answer.ALLOW)
         assert (await house.ended(run)).status is Status.DONE
@@ -123,8 +131,8 @@ async def test_what_other_programs_obey_is_asked_for_even_where_everything_else_
     world: RuntimeFixture, name: str
 ):
     world.agent("general", "paths: {write: ['**']}\n")
-    wish = calls(("write", json.dumps({"path": name, "content": "x"})))
-    async with world.open(wish, says("Done."), policy=Policy.AUTO) as house:
+    wish = tool_call_reply(("write", json.dumps({"path": name, "content": "x"})))
+    async with world.open(wish, text_reply("Done."), approval_policy=ApprovalPolicy.AUTO) as house:
         run = await house.run("Write.")
         assert (run.status, list(world.workspace.rglob("*"))) == (Status.WAITING, [])
         await answer(house, Answer.ALLOW)
@@ -147,11 +155,11 @@ def peeks() -> Tool:
 async def test_a_tool_that_reads_and_acts_is_judged_by_its_file_and_then_asks(world: RuntimeFixture):
     (world.workspace / "a").write_text("words")
     script = [
-        calls(("peek", json.dumps({"path": FAR}))),
-        calls(("peek", '{"path": "a"}')),
-        says("Done."),
+        tool_call_reply(("peek", json.dumps({"path": FAR}))),
+        tool_call_reply(("peek", '{"path": "a"}')),
+        text_reply("Done."),
     ]
-    async with world.open(*script, tools=[peeks()], policy=Policy.ASK) as house:
+    async with world.open(*script, tools=[peeks()], approval_policy=ApprovalPolicy.ASK) as house:
         run = await house.run("Peek.")
         (refused,) = await house.results(run)
         assert (json.loads(refused.text)["error"], made) == ("out_of_scope", [])
@@ -166,73 +174,105 @@ async def test_a_tool_that_reads_and_acts_is_judged_by_its_file_and_then_asks(wo
 async def test_a_denied_command_is_refused_before_anybody_is_asked(world: RuntimeFixture):
     """Shows: A090, A092."""
     world.agent("general", "shell_commands: {allow: ['*'], deny: [sudo]}\n")
-    shell = PlayedShell(level=Level.STRICT)
-    script = [calls(("bash", '{"command": "ls; sudo\\nls"}')), says("Done.")]
-    for policy in Policy:
-        async with world.open(*script, policy=policy, shell=shell, level=shell.at()) as house:
+    shell = FakeShell(level=SandboxLevel.STRICT)
+    script = [tool_call_reply(("bash", '{"command": "ls; sudo\\nls"}')), text_reply("Done.")]
+    for policy in ApprovalPolicy:
+        async with world.open(
+            *script, approval_policy=policy, shell_for=shell, detect_sandbox_level=shell.level_detector()
+        ) as house:
             run = await house.run("Run.")
             (result,) = await house.results(run)
             refused = json.loads(result.text)
             assert (refused["error"], refused["resource"]) == ("command_not_allowed", "ls; sudo\nls")
-            assert (refused["deny_patterns"], shell.ran, await approvals(house)) == (["sudo"], [], [])
+            assert (refused["deny_patterns"], shell.commands, await approvals(house)) == (["sudo"], [], [])
 
 
-@pytest.mark.parametrize("level", [Level.LANDLOCK, Level.NONE])
+@pytest.mark.parametrize("level", [SandboxLevel.LANDLOCK, SandboxLevel.NONE])
 async def test_below_strict_a_command_that_was_allowed_before_asks_again_at_its_call(
-    world: RuntimeFixture, level: Level
+    world: RuntimeFixture, level: SandboxLevel
 ):
     """Shows: S16, T10."""
-    shell = PlayedShell(level=level)
-    script = [more("bash", "ls"), calls(("bash", '{"command": "ls"}')), says("Done.")]
-    async with world.open(*script, policy=Policy.AUTO, shell=shell, level=shell.at()) as house:
+    shell = FakeShell(level=level)
+    script = [more("bash", "ls"), tool_call_reply(("bash", '{"command": "ls"}')), text_reply("Done.")]
+    async with world.open(
+        *script,
+        approval_policy=ApprovalPolicy.AUTO,
+        shell_for=shell,
+        detect_sandbox_level=shell.level_detector(),
+    ) as house:
         run = await house.run("Run.")
         await answer(house, Answer.ALLOW)
-        assert ((await house.ended(run)).status, shell.ran) == (Status.WAITING, [])
+        assert ((await house.ended(run)).status, shell.commands) == (Status.WAITING, [])
         first, second = await approvals(house)
         assert (first.touch, first.level, second.touch, second.level) == ("more", None, "run", level)
 
 
 async def test_a_yes_to_one_of_two_equal_calls_is_for_that_one(world: RuntimeFixture):
     """Shows: T10."""
-    shell = PlayedShell(level=Level.STRICT)
-    twice = calls(("bash", '{"command": "ls; ls"}'), ("bash", '{"command": "ls; ls"}'))
-    async with world.open(twice, says("Done."), policy=Policy.ASK, shell=shell, level=shell.at()) as house:
+    shell = FakeShell(level=SandboxLevel.STRICT)
+    twice = tool_call_reply(("bash", '{"command": "ls; ls"}'), ("bash", '{"command": "ls; ls"}'))
+    async with world.open(
+        twice,
+        text_reply("Done."),
+        approval_policy=ApprovalPolicy.ASK,
+        shell_for=shell,
+        detect_sandbox_level=shell.level_detector(),
+    ) as house:
         run = await house.run("Run.")
         first, second = await approvals(house)
-        await run_control.answer(second.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer_approval(
+            second.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+        )
         assert (await house.ended(run)).status is Status.WAITING
         assert [(each.id, each.state) for each in await approvals(house)] == [
-            (first.id, State.PENDING),
-            (second.id, State.USED),
+            (first.id, ApprovalState.PENDING),
+            (second.id, ApprovalState.USED),
         ]
-        assert len(shell.ran) == 1
+        assert len(shell.commands) == 1
 
 
 async def test_what_was_added_is_no_yes_to_a_single_call(world: RuntimeFixture):
     """Shows: A093."""
-    shell = PlayedShell(level=Level.STRICT)
-    script = [more("bash", "ls"), calls(("bash", '{"command": "ls"}')), says("Done.")]
-    async with world.open(*script, policy=Policy.ASK, shell=shell, level=shell.at()) as house:
+    shell = FakeShell(level=SandboxLevel.STRICT)
+    script = [more("bash", "ls"), tool_call_reply(("bash", '{"command": "ls"}')), text_reply("Done.")]
+    async with world.open(
+        *script,
+        approval_policy=ApprovalPolicy.ASK,
+        shell_for=shell,
+        detect_sandbox_level=shell.level_detector(),
+    ) as house:
         run = await house.run("Run.")
         await answer(house, Answer.ADD)
         assert (await house.ended(run)).status is Status.DONE
-        assert ([each.state for each in await approvals(house)], len(shell.ran)) == ([State.ALLOWED], 1)
+        assert ([each.state for each in await approvals(house)], len(shell.commands)) == (
+            [ApprovalState.ALLOWED],
+            1,
+        )
 
 
 async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(world: RuntimeFixture):
     """Shows: T10, S16."""
-    tight, loose = PlayedShell(level=Level.STRICT), PlayedShell(level=Level.NONE)
-    wish = calls(("bash", '{"command": "ls"}'))
-    async with world.open(wish, policy=Policy.ASK, shell=tight, level=tight.at()) as house:
+    tight, loose = FakeShell(level=SandboxLevel.STRICT), FakeShell(level=SandboxLevel.NONE)
+    wish = tool_call_reply(("bash", '{"command": "ls"}'))
+    async with world.open(
+        wish, approval_policy=ApprovalPolicy.ASK, shell_for=tight, detect_sandbox_level=tight.level_detector()
+    ) as house:
         run = await house.run("Run.")
         (first,) = await approvals(house)
-    async with world.open(says("Done."), policy=Policy.ASK, shell=loose, level=loose.at()) as house:
-        await run_control.answer(first.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: False)
+    async with world.open(
+        text_reply("Done."),
+        approval_policy=ApprovalPolicy.ASK,
+        shell_for=loose,
+        detect_sandbox_level=loose.level_detector(),
+    ) as house:
+        await run_control.answer_approval(
+            first.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: False
+        )
         assert (await house.ended(run)).status is Status.WAITING
-        assert (tight.ran, loose.ran) == ([], [])
+        assert (tight.commands, loose.commands) == ([], [])
         assert [(each.state, each.level) for each in await approvals(house)] == [
-            (State.ALLOWED, Level.STRICT),
-            (State.PENDING, Level.NONE),
+            (ApprovalState.ALLOWED, SandboxLevel.STRICT),
+            (ApprovalState.PENDING, SandboxLevel.NONE),
         ]
 
 
@@ -242,12 +282,12 @@ async def test_a_refusal_about_nothing_uses_no_yes_up(world: RuntimeFixture):
         """Refuses without a reason."""
         raise OutOfScope(f"not {Path(path).name}")
 
-    script = [more("read", FAR), calls(("sulk", json.dumps({"path": FAR}))), says("Done.")]
+    script = [more("read", FAR), tool_call_reply(("sulk", json.dumps({"path": FAR}))), text_reply("Done.")]
     async with world.open(*script, tools=[sulk]) as house:
         run = await house.run("Read.")
         await answer(house, Answer.ALLOW)
         assert (await house.ended(run)).status is Status.DONE
-        assert [each.state for each in await approvals(house)] == [State.ALLOWED]
+        assert [each.state for each in await approvals(house)] == [ApprovalState.ALLOWED]
 
 
 async def test_a_call_that_bears_repeating_is_repeated_only_after_another_yes(world: RuntimeFixture):
@@ -262,14 +302,16 @@ async def test_a_call_that_bears_repeating_is_repeated_only_after_another_yes(wo
             await never.wait()
         return "put"
 
-    async with world.open(calls(("put", "{}")), tools=[put], policy=Policy.ASK) as house:
+    async with world.open(
+        tool_call_reply(("put", "{}")), tools=[put], approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Put.")
         await answer(house, Answer.ALLOW)
         while not made:  # noqa: ASYNC110  (the tool's own task leaves the mark)
             await asyncio.sleep(0.002)
-    async with world.open(says("Done."), tools=[put], policy=Policy.ASK) as house:
+    async with world.open(text_reply("Done."), tools=[put], approval_policy=ApprovalPolicy.ASK) as house:
         assert (await house.resume(run)).status is Status.WAITING
-        assert [each.state for each in await approvals(house)] == [State.USED, State.PENDING]
+        assert [each.state for each in await approvals(house)] == [ApprovalState.USED, ApprovalState.PENDING]
         assert made == ["put"]
         await answer(house, Answer.ALLOW)
         assert (await house.ended(run)).status is Status.DONE
@@ -277,17 +319,23 @@ async def test_a_call_that_bears_repeating_is_repeated_only_after_another_yes(wo
 
 
 @pytest.mark.parametrize("touch", ["read", "write"])
-async def test_a_tool_that_never_asks_is_let_once_where_a_person_said_so(world: RuntimeFixture, touch: Touch):
+async def test_a_tool_that_never_asks_is_let_once_where_a_person_said_so(
+    world: RuntimeFixture, touch: ToolAccess
+):
     world.agent("general", "paths: {read: ['in/**'], write: ['in/**']}\n")
     (world.workspace / "a").write_text("old")
 
     @tool(name="own", asks="never", touches=(touch, "path"))
     async def own(call: Call, path: str) -> str:
         """Reads or writes."""
-        return call.files.read(path).data.decode() if touch == "read" else call.files.write(path, b"new").real
+        return (
+            call.files.read(path).data.decode()
+            if touch == "read"
+            else call.files.write(path, b"new").real_path
+        )
 
-    wish = calls(("own", '{"path": "a"}'))
-    async with world.open(wish, more("own", "a"), wish, wish, says("Done."), tools=[own]) as house:
+    wish = tool_call_reply(("own", '{"path": "a"}'))
+    async with world.open(wish, more("own", "a"), wish, wish, text_reply("Done."), tools=[own]) as house:
         run = await house.run("Go.")
         await answer(house, Answer.ALLOW)
         assert (await house.ended(run)).status is Status.DONE
@@ -303,34 +351,34 @@ class Later:
     def now(self) -> datetime:
         return self.at
 
-    def chance(self) -> Chance:
-        return replace(system_chance(), now=self.now)
+    def chance(self) -> Clock:
+        return replace(system_clock(), now=self.now)
 
 
 async def test_a_yes_in_time_is_used_even_when_the_call_comes_late(world: RuntimeFixture):
     """Shows: T12."""
     clock = Later()
-    both = calls(("peek", '{"path": "a"}'), ("peek", '{"path": "b"}'))
+    both = tool_call_reply(("peek", '{"path": "a"}'), ("peek", '{"path": "b"}'))
     for name in "ab":
         (world.workspace / name).write_text(name)
     brief: dict[str, Any] = {
         "limits": Limits(approval_seconds=60),
-        "policy": Policy.ASK,
-        "chance": clock.chance(),
+        "approval_policy": ApprovalPolicy.ASK,
+        "clock": clock.chance(),
     }
     async with world.open(both, tools=[peeks()], **brief) as house:
         run = await house.run("Peek.")
         first, second = await approvals(house)
-    async with world.open(says("Done."), tools=[peeks()], **brief) as house:
+    async with world.open(text_reply("Done."), tools=[peeks()], **brief) as house:
 
-        def said(tx: Tx) -> None:
-            tx.set_approval(first.answered(Answer.ALLOW, by="person", at=clock.now()))
+        def said(tx: Transaction) -> None:
+            tx.update_approval(first.record_answer(Answer.ALLOW, by="person", at=clock.now()))
 
-        await house.ports.ledger.do(said)
+        await house.ports.ledger.write(said)
         clock.at += timedelta(seconds=60)
         done = await house.resume(run)
         assert (done.status, made) == (Status.DONE, [json.loads(first.args)["path"]])
         states = {each.id: each.state for each in await approvals(house)}
-        assert states == {first.id: State.USED, second.id: State.EXPIRED}
+        assert states == {first.id: ApprovalState.USED, second.id: ApprovalState.EXPIRED}
         refused = [json.loads(each.text) for each in await house.results(run) if not each.ok]
         assert ["nobody answered within 60 s" in each["message"] for each in refused] == [True]

@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.app.repair import ANEW
-from retinue.config.load import Config, load
+from retinue.app.repair import NEW_LEDGER_ADVICE
+from retinue.config.load import Config, load_config
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Reason, Run, Status
-from retinue.domain.transcript import Returned
+from retinue.domain.transcript import ToolResult
 from retinue.errors import Unreadable
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     script = tmp_path / "script.json"
     script.write_text(json.dumps(["One.", "Two.", "Three."]))
-    return load(
+    return load_config(
         {
             "RETINUE_HOME": str(tmp_path / "home"),
             "RETINUE_CONFIG": str(tmp_path / "config"),
@@ -46,40 +46,40 @@ async def app(config: Config) -> AsyncGenerator[retinue.App]:
 
 
 async def told(app: retinue.App, level: str, *, repair: bool = False) -> list[str]:
-    return [one.what for one in await app.doctor(repair=repair) if one.level == level]
+    return [one.message for one in await app.diagnose(repair=repair) if one.status == level]
 
 
 async def left(app: retinue.App, like: Run, **facts: Any) -> Run:
     """A run that a dead process left, made after another."""
-    run = replace(like, status=Status.RUNNING, owner="", ended_at=None, reason=None, **facts)
-    run = replace(run, id=app.chance.entry_id(), ask=replace(run.ask, key=app.chance.uuid()))
-    await app.ledger.do(lambda tx: tx.add_run(run))
+    run = replace(like, status=Status.RUNNING, owner_id="", ended_at=None, reason=None, **facts)
+    run = replace(run, id=app.clock.new_entry_id(), request=replace(run.request, key=app.clock.new_uuid()))
+    await app.ledger.write(lambda tx: tx.add_run(run))
     return run
 
 
 async def posted(app: retinue.App, of: Run, by: Run, **facts: Any) -> Delivery:
     made = Delivery(
-        id=app.chance.entry_id(),
+        id=app.clock.new_entry_id(),
         run=of.id,
         by=by.id,
         session=by.session_id,
         answers=False,
         text="told",
         keep=True,
-        created_at=app.chance.now(),
+        created_at=app.clock.now(),
     )
     delivery = replace(made, **facts)
-    await app.ledger.do(lambda tx: tx.add_delivery(delivery))
+    await app.ledger.write(lambda tx: tx.add_delivery(delivery))
     return delivery
 
 
 async def state(app: retinue.App, delivery: Delivery) -> Delivered:
-    def step(tx: Tx) -> Delivered:
-        found = tx.delivery(delivery.id)
+    def step(tx: Transaction) -> Delivered:
+        found = tx.get_delivery(delivery.id)
         assert found is not None
         return found.state
 
-    return await app.ledger.look(step)
+    return await app.ledger.read(step)
 
 
 async def test_where_all_is_well_nothing_is_mended(app: retinue.App, tmp_path: Path):
@@ -92,9 +92,9 @@ async def test_a_run_whose_session_is_gone_is_told_and_ended_on_request(app: ret
     """Shows: P18."""
     done = await app.run("Hello.", workspace=tmp_path)
     run = await left(app, done)
-    shutil.rmtree(Path(done.path).parents[2])
+    shutil.rmtree(Path(done.transcript_path).parents[2])
     [what, interrupted] = await told(app, "warn")
-    assert what == f"run {run.id} is running, and its session is gone: {run.path}"
+    assert what == f"run {run.id} is running, and its session is gone: {run.transcript_path}"
     assert interrupted == "1 runs interrupted"
     assert (await app.find_run(run.id)).status is Status.RUNNING
     [mended] = await told(app, "mended", repair=True)
@@ -108,8 +108,8 @@ async def test_a_run_whose_session_is_gone_is_told_and_ended_on_request(app: ret
 async def test_a_run_of_a_gone_session_that_somebody_works_is_left_to_them(app: retinue.App, tmp_path: Path):
     done = await app.run("Hello.", workspace=tmp_path)
     run = await left(app, done)
-    await app.ledger.do(lambda tx: tx.set_run(replace(run, owner=app.owner)))
-    shutil.rmtree(Path(done.path).parents[2])
+    await app.ledger.write(lambda tx: tx.update_run(replace(run, owner_id=app.owner_id)))
+    shutil.rmtree(Path(done.transcript_path).parents[2])
     assert await told(app, "mended", repair=True) == []
     assert (await app.find_run(run.id)).status is Status.RUNNING
 
@@ -149,7 +149,7 @@ async def test_sessions_that_were_not_to_be_kept_are_put_aside_on_request(app: r
     await posted(app, child, asker, keep=False, state=Delivered.DELIVERED)
     assert await told(app, "warn") == ["1 sessions were not to be kept and are still there"]
     assert await told(app, "mended", repair=True) == ["1 sessions that were not to be kept are put aside"]
-    assert [each.id for each in await app.sessions()] == [asker.session_id]
+    assert [each.id for each in await app.list_sessions()] == [asker.session_id]
     assert await told(app, "warn") == []
 
 
@@ -177,10 +177,10 @@ async def test_folders_that_nobody_finishes_any_more_are_removed_on_request(
 async def test_replies_that_are_missing_are_counted(app: retinue.App, tmp_path: Path):
     """Shows: P18."""
     run = await app.run("Hello.", workspace=tmp_path)
-    file = Path(run.path)
+    file = Path(run.transcript_path)
     file.write_text(file.read_text().partition("<!-- agent")[0])
     [what] = await told(app, "warn", repair=True)
-    assert what == f"run {run.id} is done, and of its 1 replies 0 stand in {run.path}"
+    assert what == f"run {run.id} is done, and of its 1 replies 0 stand in {run.transcript_path}"
     assert (await app.find_run(run.id)).text == "One."
 
 
@@ -189,7 +189,7 @@ async def spoiled(config: Config, tmp_path: Path) -> Run:
     async with retinue.open(config=config) as app:
         await app.run("Hello.", workspace=tmp_path)
         run = await app.run("Hello again.", workspace=tmp_path)
-    file = Path(run.path)
+    file = Path(run.transcript_path)
     at = file.read_text().rindex("<!-- user id=")
     call = '<!-- call id=01CALL tool=bash run=01GONE -->\n{"command": "true"}\n\n'
     file.write_text(file.read_text()[:at] + call)
@@ -207,19 +207,19 @@ async def test_a_damaged_ledger_is_kept_aside_on_request_and_every_session_is_th
     async with retinue.open(config=config) as app:
         with pytest.raises(Unreadable, match="retinue doctor --repair"):
             await app.run("Go on.", session=run.session_id)
-        [found] = [one for one in await app.doctor() if one.level == "bad"]
-        assert found.do == "retinue doctor --repair keeps it aside and begins a new one"
+        [found] = [one for one in await app.diagnose() if one.status == "bad"]
+        assert found.advice == "retinue doctor --repair keeps it aside and begins a new one"
         assert (config.home / "ledger.db").read_bytes() == bad
-        [mended] = [one for one in await app.doctor(repair=True) if one.level == "mended"]
-        assert mended.do == ANEW
+        [mended] = [one for one in await app.diagnose(repair=True) if one.status == "mended"]
+        assert mended.advice == NEW_LEDGER_ADVICE
         [kept] = config.home.glob("ledger.db.damaged-*")
-        assert str(kept) in mended.what
+        assert str(kept) in mended.message
         assert kept.read_bytes() == bad
-        assert len(await app.sessions()) == 2
+        assert len(await app.list_sessions()) == 2
         assert await told(app, "bad") == []
         again = await app.run("Go on.", session=run.session_id)
         assert again.status is Status.DONE
-        [result] = [each for each in await app.entries(run.session_id) if isinstance(each, Returned)]
+        [result] = [each for each in await app.entries(run.session_id) if isinstance(each, ToolResult)]
         assert "Nothing is known of its outcome" in result.text
 
 

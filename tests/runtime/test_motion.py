@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from retinue.app.tree_activity import ahead, moving, moving_in
-from retinue.domain.run import Run, Status, Waiting
-from retinue.testing.ledgers import a_run
+from retinue.app.tree_activity import is_any_run_active, is_tree_active, runs_ahead_of
+from retinue.domain.run import Run, Status, WaitReason
+from retinue.testing.ledgers import make_run
 from retinue.testing.memory_ledger import MemoryLedger
 
-FIRST = a_run("first", root="first", status=Status.WAITING, waiting_for=Waiting.APPROVAL)
-BEHIND = a_run("second", root="second")
-THIRD = a_run("third", root="third")
-CHILD = a_run("child", session_id="t", root="first", status=Status.RUNNING)
-ELSEWHERE = a_run("elsewhere", session_id="u", root="elsewhere", status=Status.RUNNING)
+FIRST = make_run("first", root_id="first", status=Status.WAITING, waiting_for=WaitReason.APPROVAL)
+BEHIND = make_run("second", root_id="second")
+THIRD = make_run("third", root_id="third")
+CHILD = make_run("child", session_id="t", root_id="first", status=Status.RUNNING)
+ELSEWHERE = make_run("elsewhere", session_id="u", root_id="elsewhere", status=Status.RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ ELSEWHERE = a_run("elsewhere", session_id="u", root="elsewhere", status=Status.R
     [
         ([BEHIND], 0, True, True),
         ([FIRST, BEHIND], 1, False, False),
-        ([replace(FIRST, aside=True), BEHIND], 0, True, True),
-        ([replace(FIRST, waiting_for=Waiting.DISK), BEHIND], 1, True, True),
-        ([replace(FIRST, waiting_for=Waiting.CHILD), CHILD, BEHIND], 1, True, True),
-        ([FIRST, replace(BEHIND, root="first")], 1, False, False),
+        ([replace(FIRST, is_suspended=True), BEHIND], 0, True, True),
+        ([replace(FIRST, waiting_for=WaitReason.DISK), BEHIND], 1, True, True),
+        ([replace(FIRST, waiting_for=WaitReason.CHILD), CHILD, BEHIND], 1, True, True),
+        ([FIRST, replace(BEHIND, root_id="first")], 1, False, False),
         ([FIRST, BEHIND, THIRD], 1, False, False),
         ([FIRST, BEHIND, ELSEWHERE], 1, False, True),
     ],
@@ -34,8 +34,8 @@ async def test_who_waits_behind_a_person_does_not_go_on_by_itself(
 ):
     ledger = MemoryLedger()
     for run in runs:
-        await ledger.do(lambda tx, run=run: tx.add_run(run))
+        await ledger.write(lambda tx, run=run: tx.add_run(run))
     second = next(run for run in runs if run.id == "second")
-    assert len(await ledger.look(lambda tx: ahead(second, tx))) == stands_behind
-    assert await ledger.look(lambda tx: moving_in(second.root, tx)) is goes_on
-    assert await ledger.look(moving) is anything
+    assert len(await ledger.read(lambda tx: runs_ahead_of(second, tx))) == stands_behind
+    assert await ledger.read(lambda tx: is_tree_active(second.root_id, tx)) is goes_on
+    assert await ledger.read(is_any_run_active) is anything

@@ -7,17 +7,24 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import MOST_COMPARED, Answer, Approval, NamedFile, Policy, State
+from retinue.domain.approval import (
+    MAX_COMPARED_BYTES,
+    Answer,
+    Approval,
+    ApprovalPolicy,
+    ApprovalState,
+    NamedFile,
+)
 from retinue.domain.run import Run, Status
-from retinue.domain.sandbox_level import Level
-from retinue.interfaces import Tx
+from retinue.domain.sandbox_level import SandboxLevel
+from retinue.interfaces import Transaction
 from retinue.runtime import run_control
-from retinue.testing.scripted_provider import calls, says
-from retinue.testing.shells import PlayedShell
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
+from retinue.testing.shells import FakeShell
 
 
 def bash(command: str) -> Any:
-    return calls(("bash", json.dumps({"command": command})))
+    return tool_call_reply(("bash", json.dumps({"command": command})))
 
 
 def held(world: RuntimeFixture, name: str, text: str) -> NamedFile:
@@ -30,67 +37,73 @@ def held(world: RuntimeFixture, name: str, text: str) -> NamedFile:
 
 
 async def approvals(house: RuntimeProcess) -> list[Approval]:
-    def step(tx: Tx) -> list[Approval]:
-        return tx.approvals()
+    def step(tx: Transaction) -> list[Approval]:
+        return tx.find_approvals()
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def answered(house: RuntimeProcess, run: Run, said: Answer, tool: str = "bash") -> Run:
     """The run, once it goes no further after the answer."""
-    (asked,) = [each for each in await approvals(house) if each.state is State.PENDING and each.tool == tool]
-    await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+    (asked,) = [
+        each for each in await approvals(house) if each.state is ApprovalState.PENDING and each.tool == tool
+    ]
+    await run_control.answer_approval(asked.id, said, house.ports, by="person", is_alive=lambda _: True)
     return await house.ended(run)
 
 
 @pytest.fixture
-def shell() -> PlayedShell:
-    return PlayedShell(text="ok\n")
+def shell() -> FakeShell:
+    return FakeShell(output="ok\n")
 
 
 @pytest.fixture
-def asks(shell: PlayedShell) -> dict[str, Any]:
-    return {"shell": shell, "level": shell.at(), "policy": Policy.ASK}
+def asks(shell: FakeShell) -> dict[str, Any]:
+    return {
+        "shell_for": shell,
+        "detect_sandbox_level": shell.level_detector(),
+        "approval_policy": ApprovalPolicy.ASK,
+    }
 
 
-@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.parametrize("level", list(SandboxLevel))
 async def test_a_script_that_changed_after_the_yes_is_asked_about_again(
-    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any], level: Level
+    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any], level: SandboxLevel
 ):
     """Shows: T10."""
     shell.level = level
     before = held(world, "run.sh", "echo good\n")
-    async with world.open(bash("sh run.sh; ls"), says("Done."), **asks) as house:
+    async with world.open(bash("sh run.sh; ls"), text_reply("Done."), **asks) as house:
         run = await house.run("Run it.")
         (first,) = await approvals(house)
         assert first.files == (before,)
         after = held(world, "run.sh", "echo evil\n")
         assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
         _, second = await approvals(house)
-        assert (second.files, shell.ran) == ((after,), [])
+        assert (second.files, shell.commands) == ((after,), [])
         assert second.reason == f"changed since you were asked: {after.path}"
         assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
-    assert [command for command, _ in shell.ran] == ["sh run.sh; ls"]
+    assert [command for command, _ in shell.commands] == ["sh run.sh; ls"]
 
 
 async def test_a_script_that_stayed_as_it_was_runs_after_one_yes(
-    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
     held(world, "run.sh", "echo good\n")
-    async with world.open(bash("./run.sh"), says("Done."), **asks) as house:
+    async with world.open(bash("./run.sh"), text_reply("Done."), **asks) as house:
         run = await house.run("Run it.")
         held(world, "other.sh", "echo new\n")
         held(world, "run.sh", "echo good\n")
         assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
-        assert [each.state for each in await approvals(house)] == [State.USED]
-    assert len(shell.ran) == 1
+        assert [each.state for each in await approvals(house)] == [ApprovalState.USED]
+    assert len(shell.commands) == 1
 
 
 async def test_a_file_that_appears_or_goes_after_the_yes_asks_again(
     world: RuntimeFixture, asks: dict[str, Any]
 ):
     """Shows: T10."""
-    async with world.open(bash("sh run.sh"), says("Done."), **asks) as house:
+    async with world.open(bash("sh run.sh"), text_reply("Done."), **asks) as house:
         run = await house.run("Run it.")
         new = held(world, "run.sh", "echo new\n")
         assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
@@ -101,30 +114,32 @@ async def test_a_file_that_appears_or_goes_after_the_yes_asks_again(
 
 
 async def test_a_no_stands_whatever_becomes_of_the_script(
-    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
     held(world, "run.sh", "echo evil\n")
-    async with world.open(bash("sh run.sh"), says("Then not."), **asks) as house:
+    async with world.open(bash("sh run.sh"), text_reply("Then not."), **asks) as house:
         run = await house.run("Run it.")
         held(world, "run.sh", "echo other\n")
         assert (await answered(house, run, Answer.DENY)).status is Status.DONE
-        assert [each.state for each in await approvals(house)] == [State.DENIED]
-    assert shell.ran == []
+        assert [each.state for each in await approvals(house)] == [ApprovalState.DENIED]
+    assert shell.commands == []
 
 
 async def test_a_question_about_a_script_that_is_another_by_now_cannot_be_answered_any_more(
-    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
     held(world, "run.sh", "echo good\n")
-    both = calls(("write", '{"path": "a.txt", "content": "x"}'), ("bash", '{"command": "sh run.sh"}'))
-    async with world.open(both, says("Done."), **asks) as house:
+    both = tool_call_reply(
+        ("write", '{"path": "a.txt", "content": "x"}'), ("bash", '{"command": "sh run.sh"}')
+    )
+    async with world.open(both, text_reply("Done."), **asks) as house:
         run = await house.run("Run it.")
         after = held(world, "run.sh", "echo evil\n")
         assert (await answered(house, run, Answer.ALLOW, "write")).status is Status.WAITING
         old, new = [each for each in await approvals(house) if each.tool == "bash"]
-        assert (old.state, new.state, new.files) == (State.VOID, State.PENDING, (after,))
+        assert (old.state, new.state, new.files) == (ApprovalState.VOID, ApprovalState.PENDING, (after,))
         assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
-    assert len(shell.ran) == 1
+    assert len(shell.commands) == 1
 
 
 async def test_only_files_that_the_agent_may_read_are_looked_at(world: RuntimeFixture, asks: dict[str, Any]):
@@ -144,7 +159,7 @@ async def test_only_files_that_the_agent_may_read_are_looked_at(world: RuntimeFi
 
 
 async def test_of_many_and_large_files_some_are_compared(world: RuntimeFixture, asks: dict[str, Any]):
-    large = "x" * (MOST_COMPARED + 7)
+    large = "x" * (MAX_COMPARED_BYTES + 7)
     held(world, "a0", large)
     named = [held(world, f"a{number}", "x") for number in range(1, 12)]
     command = "cat " + " ".join(f"a{number}" for number in range(12))
@@ -153,41 +168,46 @@ async def test_of_many_and_large_files_some_are_compared(world: RuntimeFixture, 
         (asked,) = await approvals(house)
         first, *rest = asked.files
         assert (first.size, first.sha256) == (
-            MOST_COMPARED + 7,
-            hashlib.sha256(large[:MOST_COMPARED].encode()).hexdigest(),
+            MAX_COMPARED_BYTES + 7,
+            hashlib.sha256(large[:MAX_COMPARED_BYTES].encode()).hexdigest(),
         )
         assert rest == named[:7]
 
 
 async def test_a_command_allowed_once_beforehand_is_that_command_with_those_files(
-    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
     """Shows: T10, A093."""
     wish = json.dumps({"tool": "bash", "resource": "sh run.sh", "reason": "To see."})
     before = held(world, "run.sh", "echo good\n")
-    steps = (calls(("request_scope_expansion", wish)), bash("sh run.sh"), bash("sh run.sh"), says("Done."))
+    steps = (
+        tool_call_reply(("request_scope_expansion", wish)),
+        bash("sh run.sh"),
+        bash("sh run.sh"),
+        text_reply("Done."),
+    )
     async with world.open(*steps, **asks) as house:
         run = await house.run("Run it.")
         assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
         first, second = await approvals(house)
-        assert (first.touch, first.state, first.files) == ("more", State.USED, (before,))
-        assert (second.touch, len(shell.ran)) == ("run", 1)
+        assert (first.touch, first.state, first.files) == ("more", ApprovalState.USED, (before,))
+        assert (second.touch, len(shell.commands)) == ("run", 1)
 
 
 async def test_a_command_allowed_once_beforehand_does_not_run_with_other_files(
-    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
     """Shows: T10."""
     wish = json.dumps({"tool": "bash", "resource": "sh run.sh", "reason": "To see."})
     script = json.dumps({"path": "a.txt", "content": "x"})
     before = held(world, "run.sh", "echo good\n")
-    changing = calls(("request_scope_expansion", wish), ("write", script))
-    async with world.open(changing, bash("sh run.sh"), says("Done."), **asks) as house:
+    changing = tool_call_reply(("request_scope_expansion", wish), ("write", script))
+    async with world.open(changing, bash("sh run.sh"), text_reply("Done."), **asks) as house:
         run = await house.run("Run it.")
         assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
         after = held(world, "run.sh", "echo evil\n")
         run = await answered(house, run, Answer.ALLOW, "write")
-        assert (run.status, shell.ran) == (Status.WAITING, [])
+        assert (run.status, shell.commands) == (Status.WAITING, [])
         by_touch = {each.touch: each for each in await approvals(house)}
         more, asked = by_touch["more"], by_touch["run"]
-        assert (more.state, more.files, asked.files) == (State.ALLOWED, (before,), (after,))
+        assert (more.state, more.files, asked.files) == (ApprovalState.ALLOWED, (before,), (after,))

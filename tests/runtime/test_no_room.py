@@ -11,27 +11,27 @@ from typing import Any, TypeVar
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.app.composition import orders
+from retinue.app.composition import scheduler_callbacks
 from retinue.domain.limits import Limits
-from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.run import Reason, Run, Status, WaitReason
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Entry, Returned
-from retinue.errors import Held, NoRoom, RetinueError
-from retinue.interfaces import Conversation, Ledger, Ports, Store, Tx
+from retinue.domain.transcript import Entry, ToolResult
+from retinue.errors import DiskError, RetinueError, SessionLocked
+from retinue.interfaces import Conversation, Ledger, RuntimeContext, SessionStore, Transaction
 from retinue.runtime import disk_full
-from retinue.testing.scripted_provider import calls, says
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 T = TypeVar("T")
 
-FULL = NoRoom("Cannot write /home/x/session.md: No space left on device", full=True)
-BROKEN = NoRoom("Cannot write /home/x/session.md: Input/output error")
+FULL = DiskError("Cannot write /home/x/session.md: No space left on device", is_full=True)
+BROKEN = DiskError("Cannot write /home/x/session.md: Input/output error")
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_full, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(disk_full, "MOMENT_SECONDS", 0.01)
+    monkeypatch.setattr(disk_full, "POLL_SECONDS", 0.01)
 
 
 class Disk:
@@ -59,7 +59,7 @@ class Disk:
 class Files:
     """Conversations on that disk."""
 
-    def __init__(self, store: Store, disk: Disk) -> None:
+    def __init__(self, store: SessionStore, disk: Disk) -> None:
         self._store = store
         self._disk = disk
 
@@ -90,18 +90,22 @@ class Rows:
         self._ledger = ledger
         self._disk = disk
 
-    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+    ) -> T:
         self._disk.write()
-        return await self._ledger.do(step, then)
+        return await self._ledger.write(step, on_commit)
 
-    async def look(self, step: Callable[[Tx], T]) -> T:
-        return await self._ledger.look(step)
+    async def read(self, step: Callable[[Transaction], T]) -> T:
+        return await self._ledger.read(step)
 
 
-def on(house: RuntimeProcess, **ports: Any) -> Ports:
+def on(house: RuntimeProcess, **ports: Any) -> RuntimeContext:
     """The house goes on with other ports."""
     made = replace(house.ports, **ports)
-    house.engine.start(orders(made, lambda _, error: house.crashes.append(error), lambda _: True))
+    house.engine.start(
+        scheduler_callbacks(made, lambda _, error: house.crashes.append(error), lambda _: True)
+    )
     house.ports = made
     return made
 
@@ -129,14 +133,16 @@ async def test_a_run_waits_for_room_and_goes_on_with_what_it_has_in_hand(world: 
     Shows: P06.
     """
     SENT.clear()
-    async with world.open(calls(("mail", "{}"), text="I send it."), says("Sent."), tools=[mail]) as house:
+    async with world.open(
+        tool_call_reply(("mail", "{}"), text="I send it."), text_reply("Sent."), tools=[mail]
+    ) as house:
         disk = Disk(takes)
         session = await house.begin()
         on(house, store=Files(house.store, disk))
         run = await house.ask("Send it.", session=session)
         if takes < 4:
             now = await waits(house, run)
-            assert (now.waiting_for, now.error) == (Waiting.DISK, str(FULL))
+            assert (now.waiting_for, now.error) == (WaitReason.DISK, str(FULL))
             notes = [e.data["note"] for e in house.events if e.data.get("note")]
             assert notes == [f"waits for room on the disk: {FULL}"]
             await disk.hit()
@@ -144,7 +150,7 @@ async def test_a_run_waits_for_room_and_goes_on_with_what_it_has_in_hand(world: 
         ended = await house.ended(run)
         assert (ended.status, ended.text, ended.error) == (Status.DONE, "Sent.", "")
         assert ended.attempts == 1
-        assert (len(house.driver.asked), SENT) == (2, ["mail"])
+        assert (len(house.driver.requests), SENT) == (2, ["mail"])
         assert await house.said(run) == ["I send it.", "Sent."]
         assert [each.text for each in await house.results(run)] == ["sent"]
 
@@ -155,24 +161,26 @@ async def test_a_ledger_without_room_is_waited_for_and_nothing_is_done_twice(
 ):
     """Shows: P06."""
     SENT.clear()
-    async with world.open(calls(("mail", "{}"), text="I send it."), says("Sent."), tools=[mail]) as house:
+    async with world.open(
+        tool_call_reply(("mail", "{}"), text="I send it."), text_reply("Sent."), tools=[mail]
+    ) as house:
         disk = Disk(1 + takes)  # the run is born
         on(house, ledger=Rows(house.ports.ledger, disk))
         run = await house.ask("Send it.")
         if takes < 3:
             await disk.hit()
-            assert not (await house.now(run)).status.final
+            assert not (await house.now(run)).status.is_final
             disk.make_room()
         ended = await house.ended(run)
         assert (ended.status, ended.text) == (Status.DONE, "Sent.")
-        assert (len(house.driver.asked), SENT) == (2, ["mail"])
+        assert (len(house.driver.requests), SENT) == (2, ["mail"])
         assert await house.said(run) == ["I send it.", "Sent."]
 
 
 async def test_a_ledger_that_another_process_keeps_locked_ends_no_run(world: RuntimeFixture):
     """Shows: P27."""
-    async with world.open(calls(("mail", "{}")), says("Sent."), tools=[mail]) as house:
-        disk = Disk(2, Held("ledger.db: another process keeps the ledger locked"))
+    async with world.open(tool_call_reply(("mail", "{}")), text_reply("Sent."), tools=[mail]) as house:
+        disk = Disk(2, SessionLocked("ledger.db: another process keeps the ledger locked"))
         on(house, ledger=Rows(house.ports.ledger, disk))
         run = await house.ask("Send it.")
         await disk.hit(5)
@@ -183,7 +191,7 @@ async def test_a_ledger_that_another_process_keeps_locked_ends_no_run(world: Run
 async def test_whoever_waits_for_room_holds_no_slot_and_takes_one_again(world: RuntimeFixture):
     """Shows: P06."""
     async with world.open(
-        by_agent={"First.": [says("One.")], "Second.": [says("Two.")]}, limits=Limits(max_live=1)
+        by_agent={"First.": [text_reply("One.")], "Second.": [text_reply("Two.")]}, limits=Limits(max_live=1)
     ) as house:
         disk = Disk(1)
         whole = house.ports
@@ -200,7 +208,7 @@ async def test_whoever_waits_for_room_holds_no_slot_and_takes_one_again(world: R
 
 
 async def test_the_time_without_room_is_not_the_runs(world: RuntimeFixture):
-    async with world.open(says("Done.")) as house:
+    async with world.open(text_reply("Done.")) as house:
         disk = Disk(1)
         session = await house.begin()
         on(house, store=Files(house.store, disk))
@@ -216,7 +224,7 @@ async def test_the_time_without_room_is_not_the_runs(world: RuntimeFixture):
 
 
 async def test_a_run_that_waits_for_room_can_be_cancelled(world: RuntimeFixture):
-    async with world.open(says("Never kept.")) as house:
+    async with world.open(text_reply("Never kept.")) as house:
         disk = Disk(1)
         session = await house.begin()
         on(house, store=Files(house.store, disk))
@@ -229,19 +237,19 @@ async def test_a_run_that_waits_for_room_can_be_cancelled(world: RuntimeFixture)
 
 
 async def test_a_run_that_was_ended_elsewhere_while_it_waited_for_room_does_not_go_on(world: RuntimeFixture):
-    async with world.open(calls(("mail", "{}")), says("Never."), tools=[mail]) as house:
+    async with world.open(tool_call_reply(("mail", "{}")), text_reply("Never."), tools=[mail]) as house:
         SENT.clear()
         disk = Disk(1)
         session = await house.begin()
         on(house, store=Files(house.store, disk))
         run = await house.ask("Go.", session=session)
         now = await waits(house, run)
-        gone = now.ended(Status.CANCELLED, at=house.ports.chance.now(), reason=Reason.USER_CANCEL)
+        gone = now.finish(Status.CANCELLED, at=house.ports.clock.now(), reason=Reason.USER_CANCEL)
 
-        def step(tx: Tx) -> None:
-            tx.set_run(gone)
+        def step(tx: Transaction) -> None:
+            tx.update_run(gone)
 
-        await house.ports.ledger.do(step)
+        await house.ports.ledger.write(step)
         disk.make_room()
         assert (await house.ended(run)).status is Status.CANCELLED
         assert SENT == []
@@ -251,29 +259,29 @@ async def test_a_process_that_dies_while_it_waits_for_room_leaves_a_run_that_can
     world: RuntimeFixture,
 ):
     """Shows: P06."""
-    async with world.open(says("Lost with the process.")) as house:
+    async with world.open(text_reply("Lost with the process.")) as house:
         session = await house.begin()
         on(house, store=Files(house.store, Disk(1)))
         run = await house.ask("Go.", session=session)
         await waits(house, run)
-    async with world.open(says("Here.")) as house:
+    async with world.open(text_reply("Here.")) as house:
         left = await house.now(run)
-        assert (left.status, left.waiting_for) == (Status.WAITING, Waiting.DISK)
+        assert (left.status, left.waiting_for) == (Status.WAITING, WaitReason.DISK)
         ended = await house.resume(run)
         assert (ended.status, ended.text) == (Status.DONE, "Here.")
 
 
 async def test_a_dead_process_that_waited_for_room_keeps_nobody_from_its_conversation(world: RuntimeFixture):
-    async with world.open(says("x")) as house:
+    async with world.open(text_reply("x")) as house:
         session = await house.begin()
         on(house, store=Files(house.store, Disk(1)))
         first = await house.ask("Go.", session=session)
         await waits(house, first)
-    async with world.open(says("Heard.")) as house:
+    async with world.open(text_reply("Heard.")) as house:
         second = await house.ask("And?", session=session)
         house.engine.start(
-            orders(
-                house.ports, lambda _, error: house.crashes.append(error), lambda o: o == house.ports.owner
+            scheduler_callbacks(
+                house.ports, lambda _, error: house.crashes.append(error), lambda o: o == house.ports.owner_id
             )
         )
         assert (await house.ended(second)).status is Status.DONE
@@ -284,7 +292,7 @@ async def test_a_child_is_made_once_there_is_room_for_it(world: RuntimeFixture):
     """Shows: P06."""
     world.agent("helper")
     asks = ("PersistentAgent", json.dumps({"preset": "helper", "description": "look", "prompt": "Look."}))
-    by_agent = {"Go.": [calls(asks), says("Good.")], "Look.": [says("Here.")]}
+    by_agent = {"Go.": [tool_call_reply(asks), text_reply("Good.")], "Look.": [text_reply("Here.")]}
     async with world.open(by_agent=by_agent) as house:
         session = await house.begin()
         disk = Disk(2)
@@ -293,21 +301,21 @@ async def test_a_child_is_made_once_there_is_room_for_it(world: RuntimeFixture):
         await waits(house, run)
         await disk.hit()
         disk.make_room()
-        while not (ended := await house.now(run)).status.final:
-            await house.engine.change()
+        while not (ended := await house.now(run)).status.is_final:
+            await house.engine.wait_for_change()
         assert (ended.status, ended.text) == (Status.DONE, "Good.")
-        assert len(ended.children) == 1
-        assert len(house.driver.asked) == 3
+        assert len(ended.child_ids) == 1
+        assert len(house.driver.requests) == 3
 
 
 async def test_a_broken_disk_is_not_waited_for(world: RuntimeFixture):
     """Shows: P08."""
-    async with world.open(says("Never kept.")) as house:
+    async with world.open(text_reply("Never kept.")) as house:
         session = await house.begin()
         on(house, store=Files(house.store, Disk(1, BROKEN)))
         run = await house.run("Go.", session=session)
         assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.DISK, str(BROKEN))
-        assert [type(each) for each in await house.entries(run) if isinstance(each, Returned)] == []
+        assert [type(each) for each in await house.entries(run) if isinstance(each, ToolResult)] == []
         assert await house.said(run) == []
 
 
@@ -316,13 +324,13 @@ async def test_a_process_that_ends_waits_for_no_room_and_the_next_one_goes_on(wo
 
     Shows: P06.
     """
-    async with world.open(says("Done.")) as house:
+    async with world.open(text_reply("Done.")) as house:
         disk = Disk(1)  # the run is born
         on(house, ledger=Rows(house.ports.ledger, disk))
         run = await house.ask("Go.")
         await disk.hit()
         assert await house.said(run) == ["Done."]
-    async with world.open(says("Never.")) as house:
+    async with world.open(text_reply("Never.")) as house:
         assert (await house.now(run)).status is Status.RUNNING
         ended = await house.resume(run)
-        assert (ended.status, ended.text, house.driver.asked) == (Status.DONE, "Done.", [])
+        assert (ended.status, ended.text, house.driver.requests) == (Status.DONE, "Done.", [])

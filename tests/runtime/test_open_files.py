@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import retinue
-from retinue.config.load import load
+from retinue.config.load import load_config
 
 
 def open_files() -> int:
@@ -28,7 +28,7 @@ async def test_a_thousand_runs_leave_no_more_open_than_a_hundred(home: str, tmp_
     script = tmp_path / "script.json"
     script.write_text(json.dumps([{"tools": [{"name": "read", "args": {"path": "a.txt"}}]}, "Done."]))
     (tmp_path / "a.txt").write_text("a")
-    config = load(
+    config = load_config(
         {
             "RETINUE_HOME": home,
             "RETINUE_CONFIG": str(tmp_path / "config"),

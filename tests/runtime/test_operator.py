@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.live_config import Operator
-from retinue.config.load import load
+from retinue.app.live_config import LiveConfig
+from retinue.config.load import load_config
 
 DENIED = '[deny]\ntools = ["{tool}"]\n'
 
 
-def an_operator(folder: Path) -> Operator:
+def an_operator(folder: Path) -> LiveConfig:
     env = {"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(folder.parent / "home")}
-    return Operator(load(env), now=lambda: datetime.now(UTC))
+    return LiveConfig(load_config(env), now=lambda: datetime.now(UTC))
 
 
 def long_ago(folder: Path) -> None:

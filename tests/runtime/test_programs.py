@@ -8,65 +8,80 @@ import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
 
-from retinue.domain.approval import Answer, Approval, Policy, State
-from retinue.domain.model_turn import Act, Delta, Reply, Request, Step
-from retinue.domain.run import Reason, Run, Status, Usage, Waiting
-from retinue.domain.sandbox_level import Level
-from retinue.domain.side_effect import Deed, Progress
-from retinue.domain.transcript import Called, Notice, Returned, Said
-from retinue.interfaces import Ledger, Tx
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
+from retinue.domain.model_turn import ProviderToolCall, Reply, ReplyDelta, ReplyStep, Request
+from retinue.domain.run import Reason, Run, Status, Usage, WaitReason
+from retinue.domain.sandbox_level import SandboxLevel
+from retinue.domain.side_effect import SideEffect, SideEffectState
+from retinue.domain.transcript import Message, Notice, ToolCall, ToolResult
+from retinue.interfaces import Ledger, Transaction
 from retinue.runtime import run_control
-from retinue.runtime.cli_agents import CUT_OFF
-from retinue.testing.scripted_provider import says
+from retinue.runtime.cli_agents import INTERRUPTED_TURN_NOTICE
+from retinue.testing.scripted_provider import text_reply
 
 T = TypeVar("T")
 
 PROGRAM = "driver: claude-cli\n"
-LOOKED = Act(id="t1", tool="Bash", args='{"command":"ls"}', text="a file", ok=True, ms=3, over=True)
-FAILED = Act(id="t2", tool="Edit", args="{}", text="no such file", over=True)
+LOOKED = ProviderToolCall(
+    id="t1",
+    tool="Bash",
+    arguments='{"command":"ls"}',
+    result="a file",
+    ok=True,
+    duration_ms=3,
+    is_finished=True,
+)
+FAILED = ProviderToolCall(id="t2", tool="Edit", arguments="{}", result="no such file", is_finished=True)
 WORKED = Reply(
-    text="It is done.", steps=(Step(text="I look.", acts=(LOOKED, FAILED)),), usage=Usage(input=9, output=2)
+    text="It is done.",
+    steps=(ReplyStep(text="I look.", tool_calls=(LOOKED, FAILED)),),
+    usage=Usage(input=9, output=2),
 )
 
 
-async def strict() -> Level:
-    return Level.STRICT
+async def strict() -> SandboxLevel:
+    return SandboxLevel.STRICT
 
 
-async def rows(house: RuntimeProcess, step: Callable[[Tx], Any]) -> Any:
-    return await house.ports.ledger.look(step)
+async def rows(house: RuntimeProcess, step: Callable[[Transaction], Any]) -> Any:
+    return await house.ports.ledger.read(step)
 
 
 async def asked(house: RuntimeProcess) -> list[Approval]:
-    return await rows(house, lambda tx: tx.approvals(state=[State.PENDING]))
+    return await rows(house, lambda tx: tx.find_approvals(state=[ApprovalState.PENDING]))
 
 
-async def deeds(house: RuntimeProcess, run: Run) -> list[Deed]:
-    return await rows(house, lambda tx: tx.deeds(run.id))
+async def deeds(house: RuntimeProcess, run: Run) -> list[SideEffect]:
+    return await rows(house, lambda tx: tx.find_side_effects(run.id))
 
 
 async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_and_never_made_again(
     world: RuntimeFixture,
 ):
     world.agent("coder", PROGRAM)
-    async with world.open(WORKED, level=strict) as house:
+    async with world.open(WORKED, detect_sandbox_level=strict) as house:
         run = await house.run("Do it.", agent="coder")
-        assert (run.status, run.text, run.tool_calls, run.made) == (Status.DONE, "It is done.", 2, 1)
+        assert (run.status, run.text, run.tool_calls, run.effective_calls) == (
+            Status.DONE,
+            "It is done.",
+            2,
+            1,
+        )
         assert run.usage == Usage(input=9, output=2)
         task, said, one, two, first, second, last = await house.entries(run)
         assert entry_texts((task, said, last)) == ["Do it.", "I look.", "It is done."]
-        assert isinstance(said, Said)
-        assert isinstance(last, Said)
+        assert isinstance(said, Message)
+        assert isinstance(last, Message)
         assert (said.calls, last.calls) == (2, 0)
-        assert isinstance(one, Called)
-        assert isinstance(two, Called)
+        assert isinstance(one, ToolCall)
+        assert isinstance(two, ToolCall)
         assert (one.tool, one.args, two.tool) == ("Bash", '{"command":"ls"}', "Edit")
         assert (first, second) == (
-            Returned(of=one.id, text="a file", ms=3, at=first.at, run=run.id),
-            Returned(of=two.id, text="no such file", ok=False, at=second.at, run=run.id),
+            ToolResult(of=one.id, text="a file", ms=3, at=first.at, run=run.id),
+            ToolResult(of=two.id, text="no such file", ok=False, at=second.at, run=run.id),
         )
         (deed,) = await deeds(house, run)
-        assert (deed.tool, deed.progress, deed.ok) == ("claude-cli", Progress.ENDED, True)
+        assert (deed.tool, deed.progress, deed.ok) == ("claude-cli", SideEffectState.ENDED, True)
 
 
 class Onlooker:
@@ -77,22 +92,24 @@ class Onlooker:
         self._file = file
         self.seen: list[bool] = []
 
-    async def look(self, step: Callable[[Tx], T]) -> T:
-        return await self._ledger.look(step)
+    async def read(self, step: Callable[[Transaction], T]) -> T:
+        return await self._ledger.read(step)
 
-    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
-        def watched(tx: Tx) -> Any:
+    async def write(
+        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+    ) -> T:
+        def watched(tx: Transaction) -> Any:
             before = self._over(tx)
             done = step(tx)
             if self._over(tx) > before:
                 self.seen.append("It is done." in self._file())
             return done
 
-        return await self._ledger.do(watched, then)
+        return await self._ledger.write(watched, on_commit)
 
-    def _over(self, tx: Tx) -> int:
-        deeds = [each for run in tx.runs() for each in tx.deeds(run.id)]
-        return sum(each.progress is Progress.ENDED for each in deeds)
+    def _over(self, tx: Transaction) -> int:
+        deeds = [each for run in tx.find_runs() for each in tx.find_side_effects(run.id)]
+        return sum(each.progress is SideEffectState.ENDED for each in deeds)
 
 
 async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(world: RuntimeFixture):
@@ -103,7 +120,7 @@ async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(
         return "".join(each.read_text() for each in world.folder.rglob("session.md"))
 
     onlooker = Onlooker(world.ledger, file)
-    async with world.open(WORKED, level=strict, ledger=onlooker) as house:
+    async with world.open(WORKED, detect_sandbox_level=strict, ledger=onlooker) as house:
         assert (await house.run("Do it.", agent="coder")).status is Status.DONE
     assert onlooker.seen == [True]
 
@@ -111,25 +128,25 @@ async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(
 @pytest.mark.parametrize(
     ("front", "policy", "writes"),
     [
-        ("", Policy.ASK, []),
-        ("paths: {write: [out/**]}\n", Policy.ASK, ["out/**"]),
-        ("", Policy.AUTO, ["**"]),
-        ("workspace: {writable: false}\n", Policy.AUTO, []),
+        ("", ApprovalPolicy.ASK, []),
+        ("paths: {write: [out/**]}\n", ApprovalPolicy.ASK, ["out/**"]),
+        ("", ApprovalPolicy.AUTO, ["**"]),
+        ("workspace: {writable: false}\n", ApprovalPolicy.AUTO, []),
     ],
 )
 async def test_in_a_strict_cell_a_program_may_do_what_no_person_would_be_asked_for(
-    world: RuntimeFixture, front: str, policy: Policy, writes: list[str]
+    world: RuntimeFixture, front: str, policy: ApprovalPolicy, writes: list[str]
 ):
     """Nobody is asked, and it can write only where a call of ours could without a yes."""
     world.agent("coder", PROGRAM + front)
-    async with world.open(says("Done."), level=strict, policy=policy) as house:
+    async with world.open(text_reply("Done."), detect_sandbox_level=strict, approval_policy=policy) as house:
         assert (await house.run("Do it.", agent="coder")).status is Status.DONE
-        request = house.driver.asked[0].request
+        request = house.driver.requests[0].request
         scope = request.scope
         assert scope is not None
         wanted = [f"{house.root}/{each}" for each in writes]
-        assert [each for each in scope.write if scope.path(each, "write").ok] == wanted
-        assert scope.path(f"{house.root}/a", "read").ok
+        assert [each for each in scope.write if scope.check_path(each, "write").ok] == wanted
+        assert scope.check_path(f"{house.root}/a", "read").ok
         assert request.tools == ()
         assert ("change nothing" in request.system) == (not writes)
         assert await asked(house) == []
@@ -138,24 +155,28 @@ async def test_in_a_strict_cell_a_program_may_do_what_no_person_would_be_asked_f
 async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(world: RuntimeFixture):
     """Also where the policy is auto: that speaks for strict cells."""
     world.agent("coder", PROGRAM)
-    async with world.open(says("Done."), says("Again.")) as house:
+    async with world.open(text_reply("Done."), text_reply("Again.")) as house:
         run = await house.ended(await house.ask("Do it.", agent="coder"))
-        assert (run.status, run.waiting_for) == (Status.WAITING, Waiting.APPROVAL)
+        assert (run.status, run.waiting_for) == (Status.WAITING, WaitReason.APPROVAL)
         (approval,) = await asked(house)
         assert (approval.tool, approval.resource) == ("claude-cli", f"claude in {house.root}")
-        assert (approval.level, "held by nothing" in approval.reason) == (Level.NONE, True)
-        assert house.driver.asked == []
-        await run_control.answer(approval.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        assert (approval.level, "held by nothing" in approval.reason) == (SandboxLevel.NONE, True)
+        assert house.driver.requests == []
+        await run_control.answer_approval(
+            approval.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+        )
         run = await house.ended(run)
         assert (run.status, run.text) == (Status.DONE, "Done.")
         session = await house.store.find(run.session_id)
         again = await house.ended(await house.ask("Once more.", session=session))
         (second,) = await asked(house)
-        await run_control.answer(second.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer_approval(
+            second.id, Answer.DENY, house.ports, by="person", is_alive=lambda _: True
+        )
         again = await house.ended(again)
         assert (again.status, again.reason) == (Status.FAILED, Reason.CONFIG)
         assert "a person said no" in again.error
-        assert len(house.driver.asked) == 1
+        assert len(house.driver.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -173,9 +194,9 @@ async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(w
 )
 async def test_what_a_program_cannot_be_held_to_is_refused(world: RuntimeFixture, front: str, why: str):
     world.agent("coder", PROGRAM + front)
-    async with world.open(says("Done."), level=strict) as house:
+    async with world.open(text_reply("Done."), detect_sandbox_level=strict) as house:
         run = await house.run("Do it.", agent="coder")
-        assert (run.status, house.driver.asked) == (Status.FAILED, [])
+        assert (run.status, house.driver.requests) == (Status.FAILED, [])
         assert why in run.error
 
 
@@ -185,11 +206,15 @@ class Hanging:
     def __init__(self) -> None:
         self.acts = asyncio.Event()
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        heard(Delta(text="I look."))
-        heard(Delta(act=Act(id="t1", tool="Bash", args='{"command":"ls"}')))
-        heard(Delta(act=LOOKED))
-        heard(Delta(act=Act(id="t2", tool="Edit", args="{}")))
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        on_delta(ReplyDelta(text="I look."))
+        on_delta(
+            ReplyDelta(
+                provider_tool_call=ProviderToolCall(id="t1", tool="Bash", arguments='{"command":"ls"}')
+            )
+        )
+        on_delta(ReplyDelta(provider_tool_call=LOOKED))
+        on_delta(ReplyDelta(provider_tool_call=ProviderToolCall(id="t2", tool="Edit", arguments="{}")))
         self.acts.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -200,7 +225,7 @@ class Hanging:
 
 async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept(world: RuntimeFixture):
     world.agent("coder", PROGRAM)
-    async with world.open(driver=(driver := Hanging()), level=strict) as house:
+    async with world.open(driver=(driver := Hanging()), detect_sandbox_level=strict) as house:
         run = await house.ask("Do it.", agent="coder")
         await driver.acts.wait()
         told = [(each.kind, each.data["tool"]) for each in house.events if each.kind.startswith("tool.")]
@@ -211,10 +236,10 @@ async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept
         _, said, one, two, first, second, last = await house.entries(run)
         started = [each.data["call"] for each in house.events if each.kind == "tool.started"]
         assert [one.id, two.id] == started
-        assert isinstance(said, Said)
-        assert isinstance(first, Returned)
-        assert isinstance(second, Returned)
-        assert isinstance(last, Said)
+        assert isinstance(said, Message)
+        assert isinstance(first, ToolResult)
+        assert isinstance(second, ToolResult)
+        assert isinstance(last, Message)
         assert (said.calls, first.text, first.ok) == (2, "a file", True)
         assert (second.ok, "may have happened" in second.text) == (False, True)
         assert (last.text, last.stop) == ("I look.", "cancelled")
@@ -223,14 +248,14 @@ async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept
 async def test_a_program_that_a_kill_cut_off_is_told_so_before_it_goes_on(world: RuntimeFixture):
     """What it had done by then is done, and nobody knows how much that is: it looks before it does anything twice."""
     world.agent("coder", PROGRAM)
-    async with world.open(driver=(driver := Hanging()), level=strict) as house:
+    async with world.open(driver=(driver := Hanging()), detect_sandbox_level=strict) as house:
         run = await house.ask("Do it.", agent="coder")
         await driver.acts.wait()
-    async with world.open(says("Seen, and done."), level=strict) as house:
+    async with world.open(text_reply("Seen, and done."), detect_sandbox_level=strict) as house:
         run = await house.resume(run)
         assert (run.status, run.text) == (Status.DONE, "Seen, and done.")
         notices = [each for each in house.heard(0) if isinstance(each, Notice)]
-        assert [each.text for each in notices] == [CUT_OFF]
-        assert [each.text for each in house.heard(0) if isinstance(each, Said)] == ["Do it."]
+        assert [each.text for each in notices] == [INTERRUPTED_TURN_NOTICE]
+        assert [each.text for each in house.heard(0) if isinstance(each, Message)] == ["Do it."]
         first, second = await deeds(house, run)
-        assert (first.progress, second.progress) == (Progress.UNKNOWN, Progress.ENDED)
+        assert (first.progress, second.progress) == (SideEffectState.UNKNOWN, SideEffectState.ENDED)

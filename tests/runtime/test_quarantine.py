@@ -5,18 +5,18 @@ import asyncio
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.limits import Limits
-from retinue.domain.run import Ask, Run, Status
-from retinue.domain.side_effect import Deed
-from retinue.interfaces import Tx
-from retinue.runtime.crash_quarantine import in_turn, take_up
-from retinue.runtime.recovery import release
-from retinue.testing.ledgers import AT, a_run
-from retinue.testing.scripted_provider import calls, says
+from retinue.domain.run import Run, RunRequest, Status
+from retinue.domain.side_effect import SideEffect
+from retinue.interfaces import Transaction
+from retinue.runtime.crash_quarantine import order_suspects, resume_interrupted_runs
+from retinue.runtime.recovery import requeue_dead_runs
+from retinue.testing.ledgers import CREATED_AT, make_run
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
 def tried(**attempts: int) -> list[Run]:
-    return [a_run(name, attempts=count) for name, count in attempts.items()]
+    return [make_run(name, attempts=count) for name, count in attempts.items()]
 
 
 def names(runs: list[Run]) -> list[str]:
@@ -24,35 +24,37 @@ def names(runs: list[Run]) -> list[str]:
 
 
 def test_the_first_round_goes_by_age():
-    assert names(in_turn(tried(c=2, a=2, b=2))) == ["a", "b", "c"]
+    assert names(order_suspects(tried(c=2, a=2, b=2))) == ["a", "b", "c"]
 
 
 def test_whoever_was_last_when_the_process_died_is_first_and_alone_in_the_next_round():
     """Shows: P22."""
-    assert names(in_turn(tried(a=3, b=3, c=2, d=2))) == ["b", "a", "c", "d"]
+    assert names(order_suspects(tried(a=3, b=3, c=2, d=2))) == ["b", "a", "c", "d"]
 
 
 def test_whoever_was_counted_most_is_never_tried_beside_the_others():
-    assert names(in_turn(tried(a=3, b=4, c=3)))[0] == "b"
+    assert names(order_suspects(tried(a=3, b=4, c=3)))[0] == "b"
 
 
 async def left(house: RuntimeProcess, *, acting: str) -> dict[str, tuple[Status, int]]:
     """What becomes of three runs of a dead process, in one of which a deed was under way."""
 
-    def died(tx: Tx) -> None:
+    def died(tx: Transaction) -> None:
         for name in ("bomb", "talker", "thinker"):
-            ask = Ask(key=name, agent="main", task="x")
-            tx.add_run(a_run(name, ask=ask, status=Status.RUNNING, owner="dead", attempts=2))
+            ask = RunRequest(key=name, agent="main", task="x")
+            tx.add_run(make_run(name, request=ask, status=Status.RUNNING, owner_id="dead", attempts=2))
         if acting:
-            tx.set_deed(Deed(call="c", run=acting, tool="boom", digest="d", started_at=AT))
+            tx.save_side_effect(
+                SideEffect(call="c", run=acting, tool="boom", digest="d", started_at=CREATED_AT)
+            )
 
-    await house.ports.ledger.do(died)
-    await release(house.ports, lambda _: False)
+    await house.ports.ledger.write(died)
+    await requeue_dead_runs(house.ports, lambda _: False)
 
-    def seen(tx: Tx) -> list[Run]:
-        return tx.runs()
+    def seen(tx: Transaction) -> list[Run]:
+        return tx.find_runs()
 
-    found = await house.ports.ledger.look(seen)
+    found = await house.ports.ledger.read(seen)
     return {run.id: (run.status, run.attempts) for run in found}
 
 
@@ -79,11 +81,11 @@ async def test_a_run_that_is_given_up_leaves_a_file_that_a_person_can_go_on_from
         await asyncio.Event().wait()
         return "so"
 
-    async with world.open(calls(("ponder", "{}")), tools=[ponder]) as house:
+    async with world.open(tool_call_reply(("ponder", "{}")), tools=[ponder]) as house:
         run = await house.ask("Go.")
         await house.until("tool.started")
-    async with world.open(says("late"), limits=Limits(resume_window_seconds=0)) as house:
-        (lost,) = await take_up([await house.now(run)], house.ports)
+    async with world.open(text_reply("late"), limits=Limits(resume_window_seconds=0)) as house:
+        (lost,) = await resume_interrupted_runs([await house.now(run)], house.ports)
         assert lost.status is Status.LOST
         assert [each.ok for each in await house.results(run)] == [False]
-        assert house.driver.asked == []
+        assert house.driver.requests == []

@@ -13,16 +13,16 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Run, Status
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
-from retinue.domain.transcript import Notice, Returned
+from retinue.domain.transcript import Notice, ToolResult
 from retinue.errors import Failed
-from retinue.interfaces import Tx
-from retinue.sandbox.probe import Probe
-from retinue.sandbox.shell import bound
-from retinue.testing.scripted_provider import Step, calls, says
+from retinue.interfaces import Transaction
+from retinue.sandbox.probe import SandboxProbe
+from retinue.sandbox.shell import make_shell_factory
+from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 
-PROBE = Probe(most=Level.STRICT)
+PROBE = SandboxProbe(max_level=SandboxLevel.STRICT)
 
 
 def review(**wish: Any) -> tuple[str, str]:
@@ -52,24 +52,24 @@ def repository(world: RuntimeFixture) -> Path:
 async def quiet(house: RuntimeProcess) -> list[Run]:
     """Until nothing goes on any more."""
 
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.id)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.id)
 
     while True:
-        runs: list[Run] = await house.ports.ledger.look(step)
+        runs: list[Run] = await house.ports.ledger.read(step)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
             return runs
-        await house.engine.change()
+        await house.engine.wait_for_change()
 
 
 async def reviewed(
     world: RuntimeFixture,
     wish: tuple[str, str],
-    reviewer: Sequence[Step] = (),
+    reviewer: Sequence[ScriptedStep] = (),
     *,
     front: str = "",
     **ports: Any,
-) -> tuple[list[Run], Returned, list[str]]:
+) -> tuple[list[Run], ToolResult, list[str]]:
     """All runs, what the call was answered with, and what was announced."""
     world.agent("main", front)
 
@@ -77,11 +77,11 @@ async def reviewed(
         return str(world.folder / "tmp")
 
     held: dict[str, Any] = {
-        "shell": bound(PROBE, dict(os.environ)),
-        "level": PROBE.level,
-        "tmp": own_tmp,
+        "shell_for": make_shell_factory(PROBE, dict(os.environ)),
+        "detect_sandbox_level": PROBE.level,
+        "tmp_folder_for": own_tmp,
     }
-    by_agent = {"main": [calls(wish), says("Sent."), says("Heard.")], "*": reviewer}
+    by_agent = {"main": [tool_call_reply(wish), text_reply("Sent."), text_reply("Heard.")], "*": reviewer}
     async with world.open(by_agent=by_agent, **(held | ports)) as house:
         run = await house.ask("Go.", agent="main")
         runs = await quiet(house)
@@ -94,7 +94,10 @@ async def test_the_reviewer_gets_the_change_as_data_and_its_findings_are_announc
     world: RuntimeFixture, repository: Path
 ):
     """Shows: D028, D037, D038."""
-    found = [calls(("write", json.dumps({"path": "a.py", "content": "x"}))), says("Blocking: a.py:1.")]
+    found = [
+        tool_call_reply(("write", json.dumps({"path": "a.py", "content": "x"}))),
+        text_reply("Blocking: a.py:1."),
+    ]
     runs, result, told = await reviewed(world, review(instructions="Mind the width."), found)
     main, child = runs
     assert (main.text, child.agent, child.status) == ("Heard.", "reviewer", Status.DONE)
@@ -104,7 +107,7 @@ async def test_the_reviewer_gets_the_change_as_data_and_its_findings_are_announc
         "agentId": "reviewer",
         "status": "running",
     }
-    task = child.ask.task or ""
+    task = child.request.task or ""
     assert task.startswith("Review the change below")
     assert "Mind the width." in task
     data = re.search(r"data, not instructions\.\n<<<(\w+)\n(.*)\n\1>>>$", task, re.DOTALL)
@@ -114,16 +117,16 @@ async def test_the_reviewer_gets_the_change_as_data_and_its_findings_are_announc
     assert (repository / "a.py").read_text() == "WIDTH = 41\n"
     (notice,) = told
     assert "review complete.\n\nBlocking: a.py:1." in notice
-    assert f"transcript={child.path}" in notice
+    assert f"transcript={child.transcript_path}" in notice
 
 
 async def test_a_review_that_is_waited_for_is_the_answer(world: RuntimeFixture, repository: Path):
     """Shows: D028."""
     git(repository, "commit", "--quiet", "--all", "--message", "More")
     wish = review(base="HEAD~1", returnMode="blocking", agentId="oracle")
-    runs, result, told = await reviewed(world, wish, [says("Ready.")])
+    runs, result, told = await reviewed(world, wish, [text_reply("Ready.")])
     assert (runs[1].agent, told) == ("oracle", [])
-    assert "+WIDTH = 41" in (runs[1].ask.task or "")
+    assert "+WIDTH = 41" in (runs[1].request.task or "")
     assert "\nReady.\n" in result.text
 
 
@@ -146,16 +149,18 @@ async def test_a_repository_without_a_commit_is_reviewed_as_a_whole(world: Runti
     (world.workspace / "a.py").write_text("x = 1\n")
     git(world.workspace, "init", "--quiet")
     git(world.workspace, "add", "--all")
-    runs, _, _ = await reviewed(world, review(), [says("Ready.")])
-    assert "+x = 1" in (runs[1].ask.task or "")
+    runs, _, _ = await reviewed(world, review(), [text_reply("Ready.")])
+    assert "+x = 1" in (runs[1].request.task or "")
 
 
 async def test_what_the_caller_may_not_read_no_reviewer_is_shown(world: RuntimeFixture, repository: Path):
     """Shows: L024."""
     (repository / "secret" / "key.txt").write_text("hush-the-new-key\n")
     (repository / "secret" / "other.txt").write_text("hush\n")
-    runs, _, _ = await reviewed(world, review(), [says("Ready.")], front="paths: {deny: ['**/secret/**']}\n")
-    task = runs[1].ask.task or ""
+    runs, _, _ = await reviewed(
+        world, review(), [text_reply("Ready.")], front="paths: {deny: ['**/secret/**']}\n"
+    )
+    task = runs[1].request.task or ""
     assert "+WIDTH = 41" in task
     assert "hush" not in task
     assert "other.txt" not in task
@@ -172,8 +177,8 @@ async def test_the_repositorys_own_programs_are_not_run_and_nothing_is_written(
     git(repository, "config", "diff.f.textconv", touch)
     (repository / ".gitattributes").write_text("*.py filter=f diff=f\n")
     before = (repository / ".git" / "index").read_bytes()
-    runs, _, _ = await reviewed(world, review(), [says("Ready.")])
-    assert "+WIDTH = 41" in (runs[1].ask.task or "")
+    runs, _, _ = await reviewed(world, review(), [text_reply("Ready.")])
+    assert "+WIDTH = 41" in (runs[1].request.task or "")
     assert not (repository / "ran").exists()
     assert (repository / ".git" / "index").read_bytes() == before
 
@@ -198,8 +203,8 @@ async def test_a_wish_that_cannot_be_is_answered_with_a_sentence(
 
 async def test_a_long_change_is_shown_by_its_head_and_its_tail(world: RuntimeFixture, repository: Path):
     (repository / "a.py").write_text("".join(f"line {number:06}\n" for number in range(30_000)))
-    runs, _, _ = await reviewed(world, review(), [says("Ready.")])
-    task = runs[1].ask.task or ""
+    runs, _, _ = await reviewed(world, review(), [text_reply("Ready.")])
+    task = runs[1].request.task or ""
     assert "+line 000000" in task
     assert "+line 029999" in task
     assert "characters left out" in task
@@ -209,8 +214,8 @@ async def test_a_long_change_is_shown_by_its_head_and_its_tail(world: RuntimeFix
 async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(
     world: RuntimeFixture, repository: Path
 ):
-    async def loose() -> Level:
-        return Level.LANDLOCK
+    async def loose() -> SandboxLevel:
+        return SandboxLevel.LANDLOCK
 
     def never(_scope: Scope) -> Any:
         async def run(_command: str, _seconds: float) -> Any:

@@ -7,13 +7,13 @@ import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.agent import Agent
-from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 from retinue.runtime import run_control
-from retinue.runtime.run_plan import definition, scope_of
-from retinue.testing.scripted_provider import calls, says
+from retinue.runtime.run_plan import compute_scope, load_definition
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 
 FRONT = "temperature: 0.5  # calm\n# about rights\n"
 
@@ -29,15 +29,19 @@ def private(_session: Session) -> str:
 async def added(house: RuntimeProcess, run: Run) -> tuple[Agent, Session, str]:
     """What the session obeys after the person's yes, the session, and its file."""
 
-    def step(tx: Tx) -> list[Approval]:
-        return tx.approvals(state=[State.PENDING])
+    def step(tx: Transaction) -> list[Approval]:
+        return tx.find_approvals(state=[ApprovalState.PENDING])
 
-    (asked,) = await house.ports.ledger.look(step)
-    await run_control.answer(asked.id, Answer.ADD, house.ports, by="person", alive=lambda _: True)
+    (asked,) = await house.ports.ledger.read(step)
+    await run_control.answer_approval(asked.id, Answer.ADD, house.ports, by="person", is_alive=lambda _: True)
     assert (await house.ended(run)).status is Status.DONE
     assert (await house.results(run))[0].text.startswith("Added to your scope: ")
     session = await house.store.find(run.session_id)
-    return await definition(session, house.ports), session, (Path(session.path) / "preset.md").read_text()
+    return (
+        await load_definition(session, house.ports),
+        session,
+        (Path(session.path) / "preset.md").read_text(),
+    )
 
 
 @pytest.mark.parametrize("front", ["", "paths:\n  deny:  # never\n    - '**/x'\n"])
@@ -48,7 +52,9 @@ async def test_one_file_more_to_read_is_no_file_less(world: RuntimeFixture, fron
         path.write_text(path.name)
     template = world.agent("reader", FRONT + front).read_text()
     read = [("read", json.dumps({"path": str(path)})) for path in (other, near)]
-    async with world.open(calls(wish("read", str(other))), calls(*read), says("Done.")) as house:
+    async with world.open(
+        tool_call_reply(wish("read", str(other))), tool_call_reply(*read), text_reply("Done.")
+    ) as house:
         run = await house.run("Read.", agent="reader")
         agent, _, preset = await added(house, run)
         assert [each.text for each in await house.results(run)][1:] == ["other.txt", "near.txt"]
@@ -61,46 +67,48 @@ async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(world: Runti
     """Shows: A093, L006."""
     other = Path("/srv/of-nobody/other.txt")
     world.agent("writer", FRONT)
-    script = [calls(wish("write", str(other))), says("Done.")]
-    async with world.open(*script, policy=Policy.ASK, tmp=private) as house:
+    script = [tool_call_reply(wish("write", str(other))), text_reply("Done.")]
+    async with world.open(*script, approval_policy=ApprovalPolicy.ASK, tmp_folder_for=private) as house:
         run = await house.run("Write.", agent="writer")
-        before = scope_of((await house.store.preset(await house.store.find(run.session_id)))[0],
+        before = compute_scope((await house.store.read_preset(await house.store.find(run.session_id)))[0],
                           await house.store.find(run.session_id), house.ports)  # fmt: skip
         agent, session, preset = await added(house, run)
-        after = scope_of(agent, session, house.ports)
+        after = compute_scope(agent, session, house.ports)
     assert agent.paths is not None
     assert agent.paths.write == ("/tmp/**", str(other))
     assert "# about rights\n" in preset
     near = f"{house.root}/near.txt"
     for scope, ok in ((before, False), (after, True)):
-        assert (scope.path(str(other), "write").ok, scope.grants_write(str(other))) == (ok, ok)
-        assert (scope.path(near, "write").ok, scope.grants_write(near)) == (True, False)
-        assert (scope.path("/tmp/x", "write").ok, scope.grants_write("/tmp/x")) == (True, True)
+        assert (scope.check_path(str(other), "write").ok, scope.is_write_preapproved(str(other))) == (ok, ok)
+        assert (scope.check_path(near, "write").ok, scope.is_write_preapproved(near)) == (True, False)
+        assert (scope.check_path("/tmp/x", "write").ok, scope.is_write_preapproved("/tmp/x")) == (True, True)
 
 
 @pytest.mark.parametrize("listed", ["[]", "['/tmp/**']", "[docs/**]"])
 async def test_a_list_of_writes_stays_the_most_but_for_the_one_file(world: RuntimeFixture, listed: str):
     other = world.folder / "other.txt"
     world.agent("writer", f"paths: {{write: {listed}}}  # mine\n")
-    async with world.open(calls(wish("write", str(other))), says("Done."), policy=Policy.ASK) as house:
+    async with world.open(
+        tool_call_reply(wish("write", str(other))), text_reply("Done."), approval_policy=ApprovalPolicy.ASK
+    ) as house:
         run = await house.run("Write.", agent="writer")
         agent, session, preset = await added(house, run)
-        after = scope_of(agent, session, house.ports)
+        after = compute_scope(agent, session, house.ports)
     assert "}  # mine\n" in preset
-    assert after.path(str(other), "write").ok
-    assert not after.path(f"{house.root}/near.txt", "write").ok
+    assert after.check_path(str(other), "write").ok
+    assert not after.check_path(f"{house.root}/near.txt", "write").ok
 
 
 @pytest.mark.parametrize("command", ["make test", "*", "git *"])
 async def test_a_command_more_is_that_command_and_no_pattern(world: RuntimeFixture, command: str):
     """Shows: A093."""
     world.agent("maker", FRONT)
-    async with world.open(calls(wish("bash", command)), says("Done.")) as house:
+    async with world.open(tool_call_reply(wish("bash", command)), text_reply("Done.")) as house:
         run = await house.run("Make.", agent="maker")
         agent, session, preset = await added(house, run)
-        scope = scope_of(agent, session, house.ports)
+        scope = compute_scope(agent, session, house.ports)
     assert agent.shell_commands is not None
     assert len(agent.shell_commands.allow or ()) == 1
     assert "# about rights\nshell_commands:\n" in preset
-    assert scope.grants_command("make test").ok is (command == "make test")
-    assert not scope.grants_command("git push").ok
+    assert scope.check_command_preapproved("make test").ok is (command == "make test")
+    assert not scope.check_command_preapproved("git push").ok

@@ -9,16 +9,16 @@ from transcript_entries import entry_texts
 from retinue.domain.limits import Limits
 from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Reason, Status
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 from retinue.errors import NotFound, Refused
 from retinue.runtime import recovery, run_control
-from retinue.runtime.run_creation import Claim, claim
-from retinue.testing.scripted_provider import calls, says
+from retinue.runtime.run_creation import ClaimResult, claim_run
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
 async def test_a_second_birth_with_the_same_key_is_the_first_run(world: RuntimeFixture):
-    async with world.open(says("Once."), says("Twice.")) as house:
+    async with world.open(text_reply("Once."), text_reply("Twice.")) as house:
         session = await house.begin()
         first, second = await house.together(
             house.ask("Do it.", session=session, key="http:abc"),
@@ -28,12 +28,12 @@ async def test_a_second_birth_with_the_same_key_is_the_first_run(world: RuntimeF
         await house.ended(first)
         again = await house.ask("Do it.", session=session, key="http:abc")
         assert (again.id, again.status) == (first.id, Status.DONE)
-        assert len(house.driver.asked) == 1
+        assert len(house.driver.requests) == 1
 
 
 async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were_asked(world: RuntimeFixture):
     """Shows: C044."""
-    async with world.open(says("One."), says("Two."), says("Ten."), hold=True) as house:
+    async with world.open(text_reply("One."), text_reply("Two."), text_reply("Ten."), hold=True) as house:
         session = await house.begin()
         first = await house.ask("First.", session=session)
         second = await house.ask("Second.", session=session)
@@ -56,15 +56,15 @@ async def test_who_is_claimed_out_of_turn_stands_behind_those_who_were_asked_bef
 
     Shows: C044.
     """
-    async with world.open(says("One."), hold=True) as house:
+    async with world.open(text_reply("One."), hold=True) as house:
         session = await house.begin()
         first, second, third = [await house.ask(each, session=session) for each in ("1", "2", "3")]
         await house.until("text.delta")
         await house.engine.drain(0)
         house.release_turn()
         assert (await house.ended(first)).status is Status.DONE
-        claims = [await claim(run.id, house.ports) for run in (third, second, third)]
-        assert claims == [Claim.BUSY, Claim.TAKEN, Claim.BUSY]
+        claims = [await claim_run(run.id, house.ports) for run in (third, second, third)]
+        assert claims == [ClaimResult.SESSION_BUSY, ClaimResult.CLAIMED, ClaimResult.SESSION_BUSY]
 
 
 async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(world: RuntimeFixture):
@@ -72,8 +72,8 @@ async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(wo
 
     def answer(request: Request) -> Reply:
         said = request.entries[-1]
-        assert isinstance(said, Said)
-        return says(f"Re: {said.text}")
+        assert isinstance(said, Message)
+        return text_reply(f"Re: {said.text}")
 
     async with world.open(answer, answer, answer) as house:
         session = await house.begin()
@@ -109,7 +109,7 @@ async def test_fifty_starts_never_run_more_than_the_limit_at_once(world: Runtime
         return "was busy"
 
     def turn(request: Request) -> Reply:
-        return calls(("busy", "{}")) if len(request.entries) == 1 else says("Done.")
+        return tool_call_reply(("busy", "{}")) if len(request.entries) == 1 else text_reply("Done.")
 
     steps = [turn] * 100
     async with world.open(*steps, tools=[busy], limits=Limits(max_live=3)) as house:
@@ -120,7 +120,9 @@ async def test_fifty_starts_never_run_more_than_the_limit_at_once(world: Runtime
 
 
 async def test_a_queued_run_is_cancelled_without_ever_starting(world: RuntimeFixture):
-    async with world.open(says("First."), says("never"), hold=True, limits=Limits(max_live=1)) as house:
+    async with world.open(
+        text_reply("First."), text_reply("never"), hold=True, limits=Limits(max_live=1)
+    ) as house:
         first = await house.ask("Hold the slot.")
         second = await house.ask("Wait for it.")
         stopped = await house.cancel(second)
@@ -128,7 +130,7 @@ async def test_a_queued_run_is_cancelled_without_ever_starting(world: RuntimeFix
         house.release_turn()
         await asyncio.wait_for(house.ended(second), 5)
         assert (await house.ended(first)).status is Status.DONE
-        assert len(house.driver.asked) == 1
+        assert len(house.driver.requests) == 1
         assert await house.entries(second) == []
 
 
@@ -136,20 +138,20 @@ async def test_a_run_taken_up_by_another_process_is_stopped_there_and_not_merely
     world: RuntimeFixture,
 ):
     """Whoever cancels may have seen it before, when its owner was dead."""
-    async with world.open(says("Interrupted."), hold=True) as house:
+    async with world.open(text_reply("Interrupted."), hold=True) as house:
         run = await house.ask("Begin.")
         await house.until("text.delta")
-    async with world.open(says("Taken up."), hold=True) as other, world.open() as house:
-        await recovery.resume(run.id, other.ports, left_by=(await house.now(run)).owner)
+    async with world.open(text_reply("Taken up."), hold=True) as other, world.open() as house:
+        await recovery.resume_run(run.id, other.ports, previous_owner=(await house.now(run)).owner_id)
         await other.until("text.delta")
-        await run_control.cancel(run.id, house.ports, alive=world.alive.__contains__)
+        await run_control.cancel_run(run.id, house.ports, is_alive=world.alive.__contains__)
         stopped = await asyncio.wait_for(other.ended(run), 10)
         assert (stopped.status, stopped.text) == (Status.CANCELLED, "Take")
         assert entry_texts(await house.entries(run))[-1] == "Take"
 
 
 async def test_who_waits_for_a_cancelled_run_is_told_though_others_stand_before_it(world: RuntimeFixture):
-    async with world.open(says("never"), hold=True, limits=Limits(max_live=1)) as house:
+    async with world.open(text_reply("never"), hold=True, limits=Limits(max_live=1)) as house:
         await house.ask("Hold the slot.")
         await house.ask("Stand before it.")
         third = await house.ask("Wait.")
@@ -159,10 +161,10 @@ async def test_who_waits_for_a_cancelled_run_is_told_though_others_stand_before_
 
 async def test_a_dead_process_holds_no_slot_and_no_session(world: RuntimeFixture):
     """Shows: P19."""
-    async with world.open(says("Interrupted."), hold=True, limits=Limits(max_live=1)) as house:
+    async with world.open(text_reply("Interrupted."), hold=True, limits=Limits(max_live=1)) as house:
         left = await house.ask("Begin.")
         await house.until("text.delta")
-    async with world.open(says("Fresh."), limits=Limits(max_live=1)) as house:
+    async with world.open(text_reply("Fresh."), limits=Limits(max_live=1)) as house:
         session = await house.store.find(left.session_id)
         run = await asyncio.wait_for(house.run("Another.", session=session), 10)
         assert (run.status, run.text) == (Status.DONE, "Fresh.")
@@ -176,16 +178,16 @@ async def test_a_run_that_no_longer_exists_is_simply_over(world: RuntimeFixture)
 
 
 async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(world: RuntimeFixture):
-    async with world.open(*[says("Done.")] * 9, limits=Limits(max_depth=2)) as house:
+    async with world.open(*[text_reply("Done.")] * 9, limits=Limits(max_depth=2)) as house:
         top = await house.run("Top.")
         below = await house.run("Below.", parent_run=top.id, wait=True)
         deepest = await house.run("Deepest.", parent_run=below.id, wait=True)
-        assert [(run.depth, run.root) for run in (top, below, deepest)] == [
+        assert [(run.depth, run.root_id) for run in (top, below, deepest)] == [
             (0, top.id),
             (1, top.id),
             (2, top.id),
         ]
-        assert (await house.now(top)).children == (below.id,)
+        assert (await house.now(top)).child_ids == (below.id,)
         with pytest.raises(Refused, match="2 deep and may not start general: 2 is the limit"):
             await house.run("Too deep.", parent_run=deepest.id, wait=True)
         with pytest.raises(Refused, match="the ledger does not know it"):
@@ -193,23 +195,23 @@ async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(w
 
 
 async def test_a_run_that_nobody_works_is_cancelled_by_its_row_alone(world: RuntimeFixture):
-    async with world.open(says("Half."), hold=True) as house:
+    async with world.open(text_reply("Half."), hold=True) as house:
         left = await house.ask("Begin.")
         await house.until("text.delta")
     async with world.open() as house:
-        stopped = await run_control.cancel(left.id, house.ports, alive=lambda _: False)
+        stopped = await run_control.cancel_run(left.id, house.ports, is_alive=lambda _: False)
         assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
         with pytest.raises(NotFound, match="there is no run 01NOBODY"):
-            await run_control.cancel("01NOBODY", house.ports, alive=lambda _: False)
+            await run_control.cancel_run("01NOBODY", house.ports, is_alive=lambda _: False)
         with pytest.raises(NotFound):
-            await recovery.resume("01NOBODY", house.ports, left_by="")
+            await recovery.resume_run("01NOBODY", house.ports, previous_owner="")
         with pytest.raises(Refused, match=r"has ended \(cancelled\)"):
-            await recovery.resume(left.id, house.ports, left_by="")
+            await recovery.resume_run(left.id, house.ports, previous_owner="")
 
 
 async def test_a_run_of_another_living_process_is_asked_to_stop(world: RuntimeFixture):
-    async with world.open(says("Half of it."), hold=True) as worker, world.open() as other:
+    async with world.open(text_reply("Half of it."), hold=True) as worker, world.open() as other:
         run = await worker.ask("Talk.")
         await worker.until("text.delta")
-        await run_control.cancel(run.id, other.ports, alive=lambda _: True)
+        await run_control.cancel_run(run.id, other.ports, is_alive=lambda _: True)
         assert (await worker.ended(run)).status is Status.CANCELLED

@@ -13,13 +13,13 @@ from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import Notice
 from retinue.errors import ModelFailed
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 from retinue.runtime import run_control
-from retinue.testing.scripted_provider import Step, calls, says
+from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 
 
 def spawns(agent: str = "helper", prompt: str = "Look.", **more: Any) -> tuple[str, str]:
@@ -34,17 +34,17 @@ def words(result: str) -> str:
 
 
 async def all_runs(house: RuntimeProcess) -> list[Run]:
-    def step(tx: Tx) -> list[Run]:
-        return sorted(tx.runs(), key=lambda run: run.id)
+    def step(tx: Transaction) -> list[Run]:
+        return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def outbox(house: RuntimeProcess) -> list[Delivery]:
-    def step(tx: Tx) -> list[Delivery]:
-        return tx.deliveries()
+    def step(tx: Transaction) -> list[Delivery]:
+        return tx.find_deliveries()
 
-    return await house.ports.ledger.look(step)
+    return await house.ports.ledger.read(step)
 
 
 async def quiet(house: RuntimeProcess) -> list[Run]:
@@ -53,7 +53,7 @@ async def quiet(house: RuntimeProcess) -> list[Run]:
         runs = await all_runs(house)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
             return runs
-        await house.engine.change()
+        await house.engine.wait_for_change()
 
 
 async def announced(house: RuntimeProcess, run: Run) -> list[str]:
@@ -68,7 +68,7 @@ async def soon(true: Callable[[], Awaitable[object]]) -> None:
 
 @asynccontextmanager
 async def family(
-    world: RuntimeFixture, main: Sequence[Step], helper: Sequence[Step], **more: Any
+    world: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep], **more: Any
 ) -> AsyncGenerator[RuntimeProcess]:
     for name in ("main", "helper"):
         if not (world.folder / "agents" / f"{name}.md").exists():
@@ -79,16 +79,20 @@ async def family(
 
 async def test_a_subtask_is_waited_for_and_its_summary_is_the_answer(world: RuntimeFixture):
     """Shows: D001, D003, D018, D025, D027."""
-    helper = [calls(("todo", '{"items": ["x"]}'), text="First I note."), says("It is green.")]
-    async with family(world, [calls(spawns()), says("Green.")], helper) as house:
+    helper = [tool_call_reply(("todo", '{"items": ["x"]}'), text="First I note."), text_reply("It is green.")]
+    async with family(world, [tool_call_reply(spawns()), text_reply("Green.")], helper) as house:
         run = await house.ask("What colour?", agent="main")
         main_run, child = await quiet(house)
         assert (main_run.status, main_run.text) == (Status.DONE, "Green.")
         (result,) = await house.results(run)
         assert (result.ok, words(result.text)) == (True, "It is green.")
-        assert "First I note." not in Path(run.path).read_text()
-        assert (child.ask.door, child.ask.role, child.ask.trigger) == ("spawn_subagent", "subtask", "tool")
-        assert Path(child.path).parent.parent.parent == Path(run.path).parent
+        assert "First I note." not in Path(run.transcript_path).read_text()
+        assert (child.request.door, child.request.role, child.request.trigger) == (
+            "spawn_subagent",
+            "subtask",
+            "tool",
+        )
+        assert Path(child.transcript_path).parent.parent.parent == Path(run.transcript_path).parent
         (delivery,) = await outbox(house)
         assert (delivery.state, delivery.answers) == (Delivered.DELIVERED, True)
 
@@ -98,13 +102,17 @@ async def test_a_subtask_in_the_background_is_under_way_at_once_and_announced_at
 ):
     """Shows: D020, D023, L021."""
     gate = asyncio.Event()
-    main = [calls(spawns(returnMode="background", label="colours")), says("Sent."), says("Green.")]
-    helper = [calls(("ponder", "{}")), says("system: It is green.")]
+    main = [
+        tool_call_reply(spawns(returnMode="background", label="colours")),
+        text_reply("Sent."),
+        text_reply("Green."),
+    ]
+    helper = [tool_call_reply(("ponder", "{}")), text_reply("system: It is green.")]
     async with family(world, main, helper, tools=[gated(gate)]) as house:
         run = await house.ask("What colour?", agent="main")
 
         async def aside() -> bool:
-            return (await house.now(run)).aside
+            return (await house.now(run)).is_suspended
 
         await soon(aside)
         (result,) = await house.results(run)
@@ -122,7 +130,7 @@ async def test_a_subtask_in_the_background_is_under_way_at_once_and_announced_at
         (notice,) = [each for each in await house.entries(run) if isinstance(each, Notice)]
         facts = f"report run={child.id} agent=helper status=done turns=2 tool_calls=1 tokens=20/10"
         assert notice.text.startswith(facts)
-        assert f"session={child.key} transcript={child.path}" in notice.text
+        assert f"session={child.session_key} transcript={child.transcript_path}" in notice.text
 
 
 @pytest.mark.parametrize("mode", ["blocking", "background"])
@@ -131,8 +139,8 @@ async def test_what_a_subtask_said_before_it_failed_is_not_told_as_its_result(
 ):
     """Shows: D020, L021."""
     gone = ModelFailed("no connection", reason=Reason.UNREACHABLE)
-    main = [calls(spawns(returnMode=mode, label="it")), says("Sent."), says("A pity.")]
-    helper = [calls(("todo", '{"items": ["x"]}'), text="I begin."), gone]
+    main = [tool_call_reply(spawns(returnMode=mode, label="it")), text_reply("Sent."), text_reply("A pity.")]
+    helper = [tool_call_reply(("todo", '{"items": ["x"]}'), text="I begin."), gone]
     async with family(world, main, helper) as house:
         run = await house.ask("Go.", agent="main")
         await quiet(house)
@@ -159,13 +167,13 @@ async def test_a_wish_that_cannot_be_is_answered_in_the_words_of_the_door(
 ):
     """Shows: D008."""
     world.agent("broken").write_text("---\nname: broken\nno_such_key: 1\n---\n")
-    async with family(world, [calls(wish), says("So be it.")], []) as house:
+    async with family(world, [tool_call_reply(wish), text_reply("So be it.")], []) as house:
         run = await house.ask("Go.", agent="main")
         assert len(await quiet(house)) == 1
         (result,) = await house.results(run)
         assert not result.ok
         assert result.text.startswith(said)
-        assert not (Path(run.path).parent / "agents").exists()
+        assert not (Path(run.transcript_path).parent / "agents").exists()
 
 
 async def test_a_call_made_again_after_a_crash_finds_its_subtask_though_the_folder_is_gone(
@@ -175,7 +183,9 @@ async def test_a_call_made_again_after_a_crash_finds_its_subtask_though_the_fold
     gate = asyncio.Event()
     (world.workspace / "sub").mkdir()
     wish = spawns(workspace={"mode": "custom", "customPath": "sub"})
-    async with family(world, [calls(wish)], [calls(("ponder", "{}"))], tools=[gated(gate)]) as house:
+    async with family(
+        world, [tool_call_reply(wish)], [tool_call_reply(("ponder", "{}"))], tools=[gated(gate)]
+    ) as house:
         run = await house.ask("Go.", agent="main")
 
         async def at_work() -> bool:
@@ -185,7 +195,7 @@ async def test_a_call_made_again_after_a_crash_finds_its_subtask_though_the_fold
         await soon(at_work)
     (world.workspace / "sub").rmdir()
     gate.set()
-    async with family(world, [says("Done.")], [says("Yes.")], tools=[gated(gate)]) as house:
+    async with family(world, [text_reply("Done.")], [text_reply("Yes.")], tools=[gated(gate)]) as house:
         for each in await all_runs(house):
             if each.status is not Status.WAITING:
                 await house.resume(each)
@@ -197,8 +207,8 @@ async def test_a_call_made_again_after_a_crash_finds_its_subtask_though_the_fold
 
 async def test_a_subtask_that_a_person_detached_answers_at_once_and_is_announced_later(world: RuntimeFixture):
     gate = asyncio.Event()
-    helper = [calls(("ponder", "{}")), says("Found.")]
-    main = [calls(spawns()), says("Meanwhile."), says("Heard.")]
+    helper = [tool_call_reply(("ponder", "{}")), text_reply("Found.")]
+    main = [tool_call_reply(spawns()), text_reply("Meanwhile."), text_reply("Heard.")]
     async with family(world, main, helper, tools=[gated(gate)]) as house:
         run = await house.ask("Go.", agent="main")
 
@@ -207,10 +217,10 @@ async def test_a_subtask_that_a_person_detached_answers_at_once_and_is_announced
 
         await soon(begun)
         child = (await all_runs(house))[1]
-        await run_control.detach(child.id, house.ports)
+        await run_control.detach_run(child.id, house.ports)
 
         async def spoke() -> bool:
-            return (await house.now(run)).aside
+            return (await house.now(run)).is_suspended
 
         await soon(spoke)
         (result,) = await house.results(run)
@@ -246,7 +256,9 @@ async def test_where_a_subtask_works_is_its_definition_and_the_call_and_never_mo
     (world.workspace / "a.txt").write_text("as it was")
     write = ("write", json.dumps({"path": "a.txt", "content": "changed"}))
     async with family(
-        world, [calls(spawns(workspace=wish)), says("Done.")], [calls(write), says("Tried.")]
+        world,
+        [tool_call_reply(spawns(workspace=wish)), text_reply("Done.")],
+        [tool_call_reply(write), text_reply("Tried.")],
     ) as house:
         await house.ask("Go.", agent="main")
         child = (await quiet(house))[1]
@@ -262,13 +274,13 @@ async def test_a_folder_of_its_own_choice_is_one_that_the_parent_may_read(world:
     (world.workspace / "sub").mkdir()
     (world.folder / "outside").mkdir()
     main = [
-        calls(
+        tool_call_reply(
             spawns(workspace={"mode": "custom", "customPath": "sub"}),
             spawns(workspace={"mode": "custom", "customPath": str(world.folder / "outside")}),
         ),
-        says("Done."),
+        text_reply("Done."),
     ]
-    async with family(world, main, [says("Here.")]) as house:
+    async with family(world, main, [text_reply("Here.")]) as house:
         run = await house.ask("Go.", agent="main")
         runs = await quiet(house)
         assert [Path(each.workspace).name for each in runs] == ["work", "sub"]

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture
 
-from retinue.app.composition import orders
+from retinue.app.composition import scheduler_callbacks
 from retinue.domain.run import Status
 from retinue.domain.session import Session
-from retinue.domain.transcript import Called, Entry, Returned, Said
-from retinue.interfaces import Conversation, Store
-from retinue.testing.scripted_provider import calls, says
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
+from retinue.interfaces import Conversation, SessionStore
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
 class Noted:
     """A store that notes what is added and whether the disk is waited for, and adds it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SessionStore) -> None:
         self._store = store
         self.added: list[tuple[str, bool]] = []
 
@@ -42,11 +42,11 @@ class Noted:
 
 def named(entry: Entry) -> str:
     match entry:
-        case Said():
+        case Message():
             return entry.text
-        case Called():
+        case ToolCall():
             return f"{entry.tool}()"
-        case Returned():
+        case ToolResult():
             return "result"
         case _:
             return "notice"
@@ -78,10 +78,14 @@ async def stamp_out(path: str) -> str:
 async def test_a_task_and_a_reply_that_only_reads_are_synced_with_what_follows(
     world: RuntimeFixture, wishes: tuple[tuple[str, str], ...], waits: bool
 ):
-    async with world.open(calls(*wishes, text="Look."), says("Done."), tools=[ponder, stamp_out]) as house:
+    async with world.open(
+        tool_call_reply(*wishes, text="Look."), text_reply("Done."), tools=[ponder, stamp_out]
+    ) as house:
         store = Noted(house.store)
         ports = replace(house.ports, store=store)
-        house.engine.start(orders(ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        house.engine.start(
+            scheduler_callbacks(ports, lambda _, error: house.crashes.append(error), lambda _: True)
+        )
         run = await house.run("Go.")
         assert (run.status, house.crashes) == (Status.DONE, [])
     named_calls = " ".join(f"{name}()" for name, _ in wishes)

@@ -11,27 +11,27 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from retinue.domain.io_results import Found, Opened
-from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
-from retinue.domain.rules import below
-from retinue.domain.run import Ask, Run
+from retinue.domain.io_results import FileContent, FileEntry
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, Scope
+from retinue.domain.rules import subtree_pattern
+from retinue.domain.run import Run, RunRequest
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Workspace
-from retinue.errors import Failed, NobodyHere, OutOfScope
+from retinue.errors import Failed, OutOfScope, UserUnavailable
 from retinue.interfaces import Call
 from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.testing.shells import no_shell
+from retinue.testing.shells import refusing_shell_for
 from retinue.tools import ls as ls_tool
-from retinue.tools.grep import Hunt
-from retinue.tools.registry import built_in
+from retinue.tools.grep import GrepSearch
+from retinue.tools.registry import built_in_tools
 
 AT = datetime(2026, 11, 15, tzinfo=UTC)
 Use = Callable[..., Awaitable[str]]
 
 
 async def nobody(_question: str, _options: Sequence[str]) -> str:
-    raise NobodyHere("nobody is here to answer")
+    raise UserUnavailable("nobody is here to answer")
 
 
 def a_call(root: Path, ask: Callable[[str, Sequence[str]], Awaitable[str]] = nobody) -> Call:
@@ -39,12 +39,12 @@ def a_call(root: Path, ask: Callable[[str, Sequence[str]], Awaitable[str]] = nob
     return Call(
         run=Run(
             id="r1",
-            ask=Ask(key="k", agent="general", task="t"),
+            request=RunRequest(key="k", agent="general", task="t"),
             session_id="s1",
             slug="general-1",
-            key="general-1/main",
+            session_key="general-1/main",
             agent="general",
-            path=f"{where}/session.md",
+            transcript_path=f"{where}/session.md",
             created_at=AT,
         ),
         session=Session(
@@ -57,9 +57,9 @@ def a_call(root: Path, ask: Callable[[str, Sequence[str]], Awaitable[str]] = nob
             workspace=Workspace(root=where),
         ),
         id="c1",
-        files=GuardedFiles(Scope(read=(below(where),), deny=DEFAULT_DENY, root=where)),
-        shell=no_shell(Scope()),
-        ask=ask,
+        files=GuardedFiles(Scope(read=(subtree_pattern(where),), deny=DEFAULT_DENIED_PATHS, root=where)),
+        shell=refusing_shell_for(Scope()),
+        ask_user=ask,
     )
 
 
@@ -86,14 +86,14 @@ def use(ws: Path) -> Use:
     """Calls a tool with arguments that went through its own parser."""
 
     async def used(name: str, **arguments: Any) -> str:
-        tool = built_in()[name]
-        return await tool.body(tool.parse(json.dumps(arguments).encode()), a_call(ws))
+        tool = built_in_tools()[name]
+        return await tool.function(tool.parse_arguments(json.dumps(arguments).encode()), a_call(ws))
 
     return used
 
 
 def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
-    assert {name: str(tool.effect) for name, tool in built_in().items()} == snapshot(
+    assert {name: str(tool.effect) for name, tool in built_in_tools().items()} == snapshot(
         {
             "read": "read",
             "write": "idempotent",
@@ -125,9 +125,9 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
             "agents_list": "read",
         }
     )
-    doors = {name for name, tool in built_in().items() if tool.door}
+    doors = {name for name, tool in built_in_tools().items() if tool.is_delegation}
     assert {"PersistentAgent", "sessions_spawn", "agents_message"} <= doors
-    assert all(isinstance(tool.effect, Effect) for tool in built_in().values())
+    assert all(isinstance(tool.effect, Effect) for tool in built_in_tools().values())
 
 
 async def test_read_gives_the_text_as_it_stands(use: Use, ws: Path):
@@ -350,8 +350,13 @@ async def test_a_pattern_that_cannot_be_used_is_a_sentence(use: Use, pattern: st
 
 async def test_a_hostile_expression_is_stopped_in_time(use: Use, ws: Path):
     (ws / "trap").write_text("a" * 5_000 + "!")
-    hunt = Hunt(
-        files=a_call(ws).files, root=str(ws), pattern=r"(?:a|aa)+(?<!a)$", path="trap", fits=bool, seconds=0.2
+    hunt = GrepSearch(
+        files=a_call(ws).files,
+        root=str(ws),
+        pattern=r"(?:a|aa)+(?<!a)$",
+        path="trap",
+        matches_path=bool,
+        timeout_s=0.2,
     )
     assert hunt.run() == "[stopped after 0.2 seconds: use a simpler pattern, or path and glob]"
 
@@ -360,25 +365,25 @@ async def test_a_hostile_expression_is_stopped_in_time(use: Use, ws: Path):
 class Restless:
     """Files that are found and gone when they are opened, in a folder with more of them than anyone looks at."""
 
-    def read(self, path: str, *, max_bytes: int = 0) -> Opened:
+    def read(self, path: str, *, max_bytes: int = 0) -> FileContent:
         if path.endswith("gone"):
             raise Failed("no such file")
-        return Opened(real=path, data=b"hit\n", size=9_000_000)
+        return FileContent(real_path=path, data=b"hit\n", size=9_000_000)
 
-    def list(self, path: str) -> "list[Found]":
+    def list(self, path: str) -> "list[FileEntry]":
         return [*self.walk(path)]
 
-    def walk(self, path: str, *, limit: int = 0) -> Iterator[Found]:
-        yield Found(path="gone", real="/ws/gone", kind="file")
-        yield Found(path="here", real="/ws/here", kind="file", size=9_000_000)
-        yield Found(path="", real="/ws", kind="cut")
+    def walk(self, path: str, *, limit: int = 0) -> Iterator[FileEntry]:
+        yield FileEntry(path="gone", real_path="/ws/gone", kind="file")
+        yield FileEntry(path="here", real_path="/ws/here", kind="file", size=9_000_000)
+        yield FileEntry(path="", real_path="/ws", kind="cut")
 
 
 async def test_what_vanishes_or_is_too_much_to_look_at_is_left_out_and_said():
     """Shows: F20."""
     call = replace(a_call(Path("/ws")), files=Restless())
     answers = {
-        name: await built_in()[name].body(built_in()[name].parse(raw), call)
+        name: await built_in_tools()[name].function(built_in_tools()[name].parse_arguments(raw), call)
         for name, raw in (("grep", b'{"pattern": "hit"}'), ("glob", b'{"pattern": "h*"}'), ("ls", b"{}"))
     }
     assert answers == snapshot(
@@ -402,7 +407,9 @@ here  9,000,000
 
 
 async def test_a_search_that_takes_too_long_ends_between_files(ws: Path):
-    hunt = Hunt(files=a_call(ws).files, root=str(ws), pattern="main", path=".", fits=bool, seconds=0)
+    hunt = GrepSearch(
+        files=a_call(ws).files, root=str(ws), pattern="main", path=".", matches_path=bool, timeout_s=0
+    )
     assert hunt.run().endswith("[stopped after 0 seconds: use a simpler pattern, or path and glob]")
 
 
@@ -419,18 +426,18 @@ async def test_ask_user_puts_the_question_to_a_person(ws: Path):
         heard.append((question, [*options]))
         return "blue"
 
-    tool = built_in()["ask_user"]
+    tool = built_in_tools()["ask_user"]
     for raw in (b'{"question": "Which?", "options": ["red", "blue"]}', b'{"question": "Which?"}'):
-        assert await tool.body(tool.parse(raw), a_call(ws, answering)) == "blue"
+        assert await tool.function(tool.parse_arguments(raw), a_call(ws, answering)) == "blue"
     assert heard == [("Which?", ["red", "blue"]), ("Which?", [])]
-    with pytest.raises(NobodyHere):
-        await tool.body(tool.parse(b'{"question": "Which?"}'), a_call(ws))
+    with pytest.raises(UserUnavailable):
+        await tool.function(tool.parse_arguments(b'{"question": "Which?"}'), a_call(ws))
     with pytest.raises(Failed, match="the question is empty"):
-        await tool.body(tool.parse(b'{"question": " "}'), a_call(ws))
+        await tool.function(tool.parse_arguments(b'{"question": " "}'), a_call(ws))
 
 
 def test_the_schemas_are_plain_objects():
-    for tool in built_in().values():
+    for tool in built_in_tools().values():
         text = json.dumps(tool.spec.schema)
         assert tool.spec.schema["type"] == "object"
         assert tool.spec.schema["additionalProperties"] is False
@@ -442,7 +449,7 @@ def test_the_schemas_are_plain_objects():
 def test_the_arguments_are_the_promised_ones():
     shapes = {
         name: (sorted(tool.spec.schema["properties"]), tool.spec.schema["required"])
-        for name, tool in built_in().items()
+        for name, tool in built_in_tools().items()
     }
     assert shapes == snapshot(
         {

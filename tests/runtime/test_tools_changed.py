@@ -7,9 +7,9 @@ import pytest
 from runtime_fixture import RuntimeFixture
 
 from retinue.domain.run import Run, Status
-from retinue.domain.transcript import dangling
+from retinue.domain.transcript import unanswered_calls
 from retinue.interfaces import Tool
-from retinue.testing.scripted_provider import calls, says
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 Effects = Literal["read", "idempotent", "once"]
@@ -38,7 +38,7 @@ def after(made: list[str]) -> Tool:
 
 async def left(world: RuntimeFixture, effect: Effects) -> Run:
     begun = asyncio.Event()
-    async with world.open(calls(("act", '{"what": "it"}')), tools=[before(begun, effect)]) as house:
+    async with world.open(tool_call_reply(("act", '{"what": "it"}')), tools=[before(begun, effect)]) as house:
         run = await house.ask("Act.")
         await begun.wait()
     return run
@@ -50,20 +50,20 @@ async def test_a_call_of_a_tool_that_is_gone_gets_an_answer_and_the_run_goes_on(
 ):
     """Shows: P24."""
     run = await left(world, effect)
-    async with world.open(says("Then without it.")) as house:
+    async with world.open(text_reply("Then without it.")) as house:
         ended = await house.resume(run)
         assert (ended.status, ended.text) == (Status.DONE, "Then without it.")
         [result] = await house.results(run)
         assert not result.ok
         assert "There is no tool 'act'" in result.text
-        assert dangling(house.heard(0)) == ()
+        assert unanswered_calls(house.heard(0)) == ()
 
 
 async def test_a_call_that_the_tool_does_not_understand_any_more_is_not_made(world: RuntimeFixture):
     """Shows: P24."""
     run = await left(world, "read")
     made: list[str] = []
-    async with world.open(says("Then without it."), tools=[after(made)]) as house:
+    async with world.open(text_reply("Then without it."), tools=[after(made)]) as house:
         ended = await house.resume(run)
         assert (ended.status, made) == (Status.DONE, [])
         [result] = await house.results(run)
@@ -86,7 +86,7 @@ async def test_what_had_begun_and_must_not_happen_twice_is_not_made_by_a_tool_th
         made.append(what)
         return "x"
 
-    async with world.open(says("I look first."), tools=[act]) as house:
+    async with world.open(text_reply("I look first."), tools=[act]) as house:
         ended = await house.resume(run)
         assert (ended.status, made) == (Status.DONE, [])
         [result] = await house.results(run)

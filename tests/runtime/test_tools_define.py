@@ -19,15 +19,15 @@ from inline_snapshot import snapshot
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_ARGUMENT_DEPTH
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.run import Ask, Run
+from retinue.domain.run import Run, RunRequest
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Workspace
-from retinue.errors import Usage
+from retinue.errors import UsageError
 from retinue.interfaces import Call, Tool
 from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.testing.shells import no_shell
-from retinue.tools.arguments import prescan
+from retinue.testing.shells import refusing_shell_for
+from retinue.tools.arguments import check_json_limits
 from retinue.tools.define import tool
 
 AT = datetime(2026, 11, 15, tzinfo=UTC)
@@ -40,12 +40,12 @@ async def silent(_question: str, _options: Sequence[str]) -> str:
 CALL = Call(
     run=Run(
         id="r1",
-        ask=Ask(key="k", agent="a", task=None),
+        request=RunRequest(key="k", agent="a", task=None),
         session_id="s",
         slug="a-1",
-        key="a-1/main",
+        session_key="a-1/main",
         agent="a",
-        path="/ws/session.md",
+        transcript_path="/ws/session.md",
         created_at=AT,
     ),
     session=Session(
@@ -59,13 +59,13 @@ CALL = Call(
     ),
     id="c1",
     files=GuardedFiles(Scope(root="/ws")),
-    shell=no_shell(Scope()),
-    ask=silent,
+    shell=refusing_shell_for(Scope()),
+    ask_user=silent,
 )
 
 
 async def run(made: Tool, **arguments: Any) -> str:
-    return await made.body(made.parse(json.dumps(arguments).encode()), CALL)
+    return await made.function(made.parse_arguments(json.dumps(arguments).encode()), CALL)
 
 
 @tool(effect="once", capabilities=["mail.write"])
@@ -91,7 +91,11 @@ async def test_a_function_becomes_a_tool_by_its_signature_and_docstring():
             "additionalProperties": False,
         }
     )
-    assert (send_mail.effect, send_mail.capabilities, send_mail.door) == (Effect.ONCE, ("mail.write",), False)
+    assert (send_mail.effect, send_mail.capabilities, send_mail.is_delegation) == (
+        Effect.ONCE,
+        ("mail.write",),
+        False,
+    )
     assert await run(send_mail, to="ann", body="hi") == "c1: ann hi 1"
 
 
@@ -109,7 +113,7 @@ async def test_a_bare_decorator_is_enough_and_what_says_nothing_happens_once():
         "additionalProperties": False,
     }
     assert await run(ping) == "pong"
-    assert ping.parse(b"") == ping.parse(b" {} ") == {}
+    assert ping.parse_arguments(b"") == ping.parse_arguments(b" {} ") == {}
 
 
 async def test_a_function_that_is_not_async_runs_in_a_thread():
@@ -217,7 +221,7 @@ class Tree(msgspec.Struct):
     below: list["Tree"] = []
 
 
-@tool(name="shop.order", description="Order things.", category="shop", door=True)
+@tool(name="shop.order", description="Order things.", category="shop", is_delegation=True)
 async def order(
     place: Place,
     sizes: list[Size],
@@ -230,7 +234,7 @@ async def order(
 
 
 async def test_nested_types_stand_in_the_schema_where_they_are_used():
-    assert (order.spec.name, order.spec.description, order.category, order.door) == (
+    assert (order.spec.name, order.spec.description, order.category, order.is_delegation) == (
         "shop.order",
         "Order things.",
         "shop",
@@ -277,9 +281,9 @@ async def test_nested_types_stand_in_the_schema_where_they_are_used():
 
 
 async def test_a_default_list_is_each_calls_own():
-    first = order.parse(b'{"place": {"city": "Ulm"}, "sizes": []}')
+    first = order.parse_arguments(b'{"place": {"city": "Ulm"}, "sizes": []}')
     first["tags"].append("kept")
-    assert order.parse(b'{"place": {"city": "Ulm"}, "sizes": []}')["tags"] == []
+    assert order.parse_arguments(b'{"place": {"city": "Ulm"}, "sizes": []}')["tags"] == []
 
 
 async def test_a_type_that_holds_itself_keeps_its_name_in_the_schema():
@@ -292,7 +296,7 @@ async def test_a_type_that_holds_itself_keeps_its_name_in_the_schema():
     assert plant.spec.schema["$defs"]["Tree"]["properties"]["below"]["items"] == {"$ref": "#/$defs/Tree"}
     assert await run(plant, tree={"name": "a", "below": [{"name": "b"}]}) == "b"
     with pytest.raises(ValueError, match=r"no argument `tree\.below\[0\]\.nme`"):
-        plant.parse(b'{"tree": {"name": "a", "below": [{"name": "b", "nme": 1}]}}')
+        plant.parse_arguments(b'{"tree": {"name": "a", "below": [{"name": "b", "nme": 1}]}}')
 
 
 WRONG = {
@@ -318,7 +322,7 @@ WRONG = {
 def test_arguments_that_do_not_fit_are_refused_with_a_sentence_that_names_the_key(raw: bytes):
     """Shows: M13."""
     with pytest.raises(ValueError, match=r".") as wrong:
-        send_mail.parse(raw)
+        send_mail.parse_arguments(raw)
     assert str(wrong.value).startswith(WRONG[raw])
 
 
@@ -339,13 +343,13 @@ def test_arguments_that_do_not_fit_are_refused_with_a_sentence_that_names_the_ke
 def test_what_stands_deeper_is_read_as_strictly(raw: bytes, said: str):
     """Shows: M13."""
     with pytest.raises(ValueError, match=r".") as wrong:
-        order.parse(raw)
+        order.parse_arguments(raw)
     assert str(wrong.value).startswith(said)
 
 
 def test_the_same_key_in_two_objects_is_no_repetition():
-    assert order.parse(b'{"place": {"city": "U"}, "sizes": [{"width": 1}, {"width": 1}]}')["sizes"]
-    assert send_mail.parse(b'{"to": "to", "body": "{\\"to\\": 1, \\"to\\": 2}"}')["to"] == "to"
+    assert order.parse_arguments(b'{"place": {"city": "U"}, "sizes": [{"width": 1}, {"width": 1}]}')["sizes"]
+    assert send_mail.parse_arguments(b'{"to": "to", "body": "{\\"to\\": 1, \\"to\\": 2}"}')["to"] == "to"
 
 
 @pytest.mark.parametrize(
@@ -367,15 +371,15 @@ def test_what_is_too_large_or_too_deep_is_refused_before_anything_is_made_of_it(
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="arguments"):
-            send_mail.parse(raw)
+            send_mail.parse_arguments(raw)
         assert tracemalloc.get_traced_memory()[1] < 4 * MAX_ARGUMENT_BYTES
     finally:
         tracemalloc.stop()
 
 
 def test_the_deepest_and_the_largest_that_are_allowed_pass_the_scan():
-    prescan(b"[" * MAX_ARGUMENT_DEPTH + b"]" * MAX_ARGUMENT_DEPTH)
-    prescan(b'"' + b"x" * (MAX_ARGUMENT_BYTES - 2) + b'"')
+    check_json_limits(b"[" * MAX_ARGUMENT_DEPTH + b"]" * MAX_ARGUMENT_DEPTH)
+    check_json_limits(b'"' + b"x" * (MAX_ARGUMENT_BYTES - 2) + b'"')
 
 
 JSON = st.recursive(
@@ -387,7 +391,7 @@ JSON = st.recursive(
 
 @given(JSON, st.booleans())
 def test_whatever_a_json_writer_writes_passes_the_scan(value: Any, ascii_only: bool):
-    prescan(json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass"))
+    check_json_limits(json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass"))
 
 
 @given(st.binary(max_size=200))
@@ -395,7 +399,7 @@ def test_no_bytes_at_all_get_more_than_a_sentence_out_of_a_tool(raw: bytes):
     """Shows: M13."""
     for made in (send_mail, order):
         with pytest.raises(ValueError, match="argument") as wrong:
-            made.parse(raw)
+            made.parse_arguments(raw)
         assert not isinstance(wrong.value, UnicodeError)
 
 
@@ -460,5 +464,5 @@ def with_annotation(annotation: Any) -> Callable[..., Any]:
 )
 def test_a_function_that_cannot_be_a_tool_is_a_sentence_at_once(make: Callable[[], Tool], said: str):
     """Shows: T02."""
-    with pytest.raises(Usage, match=said):
+    with pytest.raises(UsageError, match=said):
         make()

@@ -12,40 +12,40 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from retinue.domain.io_results import Written
-from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
-from retinue.domain.rules import below
-from retinue.domain.run import Ask, Run
+from retinue.domain.io_results import WriteResult
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
+from retinue.domain.rules import subtree_pattern
+from retinue.domain.run import Run, RunRequest
 from retinue.domain.session import Session
 from retinue.domain.workspace import Workspace
-from retinue.errors import Failed, NobodyHere, OutOfScope
+from retinue.errors import Failed, OutOfScope, UserUnavailable
 from retinue.interfaces import Call
 from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.testing.shells import no_shell
+from retinue.testing.shells import refusing_shell_for
 from retinue.tools import edit as edit_tool
-from retinue.tools.nearest_lines import nearest
-from retinue.tools.registry import built_in
+from retinue.tools.nearest_lines import nearest_lines_hint
+from retinue.tools.registry import built_in_tools
 
 AT = datetime(2026, 11, 15, tzinfo=UTC)
 Use = Callable[..., Awaitable[str]]
 
 
 async def nobody(_question: str, _options: Sequence[str]) -> str:
-    raise NobodyHere("nobody is here to answer")
+    raise UserUnavailable("nobody is here to answer")
 
 
 def a_call(ws: Path) -> Call:
     where = str(ws)
-    reach = (below(where), *DEFAULT_WRITE)
+    reach = (subtree_pattern(where), *DEFAULT_WRITABLE_PATHS)
     return Call(
         run=Run(
             id="r1",
-            ask=Ask(key="k", agent="general", task="t"),
+            request=RunRequest(key="k", agent="general", task="t"),
             session_id="s1",
             slug="general-1",
-            key="general-1/main",
+            session_key="general-1/main",
             agent="general",
-            path=f"{where}/session.md",
+            transcript_path=f"{where}/session.md",
             created_at=AT,
         ),
         session=Session(
@@ -59,10 +59,16 @@ def a_call(ws: Path) -> Call:
         ),
         id="c1",
         files=GuardedFiles(
-            Scope(read=reach, write=reach, deny=DEFAULT_DENY, root=where, tmp=str(ws.parent / "home/tmp/s1"))
+            Scope(
+                read=reach,
+                write=reach,
+                deny=DEFAULT_DENIED_PATHS,
+                root=where,
+                tmp_folder=str(ws.parent / "home/tmp/s1"),
+            )
         ),
-        shell=no_shell(Scope()),
-        ask=nobody,
+        shell=refusing_shell_for(Scope()),
+        ask_user=nobody,
     )
 
 
@@ -81,8 +87,8 @@ def use(ws: Path) -> Use:
     """Calls a tool with arguments that went through its own parser."""
 
     async def used(name: str, **arguments: Any) -> str:
-        tool = built_in()[name]
-        return await tool.body(tool.parse(json.dumps(arguments).encode()), a_call(ws))
+        tool = built_in_tools()[name]
+        return await tool.function(tool.parse_arguments(json.dumps(arguments).encode()), a_call(ws))
 
     return used
 
@@ -108,10 +114,10 @@ async def test_write_refuses_what_the_scope_refuses(use: Use, ws: Path):
 
 def test_what_they_touch_is_known_before_they_are_called():
     for name in ("write", "edit"):
-        tool = built_in()[name]
-        assert (tool.touch, str(tool.asks)) == ("write", "unless granted")
-        assert tool.resource is not None
-        assert tool.resource({"path": "a/b"}) == "a/b"
+        tool = built_in_tools()[name]
+        assert (tool.access, str(tool.ask_policy)) == ("write", "unless granted")
+        assert tool.resource_of is not None
+        assert tool.resource_of({"path": "a/b"}) == "a/b"
 
 
 async def test_edit_replaces_the_one_place_and_shows_what_changed(use: Use, ws: Path):
@@ -197,9 +203,9 @@ old does not stand in app.py: nothing was changed. The blanks differ from these 
 
 def test_the_nearest_lines_of_a_huge_text_are_found_in_bounded_work():
     text = "\n".join(["x" * 10_000] * 6_000 + ["needle here"])
-    assert nearest(text, "needle her").startswith(" The blanks differ")
-    assert nearest(text, "noodle her") == " Read it again: no line is like the first one of old."
-    assert nearest(text, "\n  \n") == ""
+    assert nearest_lines_hint(text, "needle her").startswith(" The blanks differ")
+    assert nearest_lines_hint(text, "noodle her") == " Read it again: no line is like the first one of old."
+    assert nearest_lines_hint(text, "\n  \n") == ""
 
 
 @pytest.mark.parametrize(
@@ -250,7 +256,7 @@ async def test_edit_refuses_and_leaves_the_file_alone(
 
 
 async def test_edit_takes_no_file_that_is_too_large_or_has_too_many_places(use: Use, ws: Path):
-    (ws / "big").write_bytes(b"x" * (edit_tool.MAX_FILE + 1))
+    (ws / "big").write_bytes(b"x" * (edit_tool.MAX_FILE_BYTES + 1))
     with pytest.raises(Failed, match=r"big is 8\.0 MB: only files up to 8\.0 MB can be edited"):
         await use("edit", path="big", old="x", new="y")
     (ws / "many").write_bytes(b"x" * 20_000)
@@ -279,17 +285,17 @@ async def test_many_edits_of_one_file_at_once_all_count(use: Use, ws: Path):
 class Meddled(GuardedFiles):
     """Another program writes the file between the look and the write."""
 
-    def write(self, path: str, data: bytes, *, instead_of: bytes | None = None) -> Written:
+    def write(self, path: str, data: bytes, *, expected: bytes | None = None) -> WriteResult:
         (Path(self.scope.root) / path).write_text("someone else's\n")
-        return super().write(path, data, instead_of=instead_of)
+        return super().write(path, data, expected=expected)
 
 
 async def test_edit_never_overwrites_what_came_in_between(ws: Path):
     call = a_call(ws)
     assert isinstance(call.files, GuardedFiles)
-    tool = built_in()["edit"]
+    tool = built_in_tools()["edit"]
     with pytest.raises(Failed, match=r"app\.py was changed by someone else meanwhile"):
-        await tool.body(
+        await tool.function(
             {"path": "app.py", "old": "os.sep", "new": "x", "all": False},
             replace(call, files=Meddled(call.files.scope)),
         )

@@ -8,17 +8,17 @@ from pathlib import Path
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
-from retinue.domain.model_turn import Delta, Reply, Request, Stop, Wish
+from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.run import Status
-from retinue.domain.transcript import Called, Returned, Said, dangling
-from retinue.runtime.run_control import cancel
-from retinue.testing.scripted_provider import calls, says
+from retinue.domain.transcript import Message, ToolCall, ToolResult, unanswered_calls
+from retinue.runtime.run_control import cancel_run
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
 async def test_a_run_is_a_task_a_reply_and_an_end(world: RuntimeFixture):
     """Shows: A039, A060."""
-    async with world.open(says("Forty-two.")) as house:
+    async with world.open(text_reply("Forty-two.")) as house:
         run = await house.run("What is the answer?")
         assert (run.status, run.text, run.turns, run.error) == (Status.DONE, "Forty-two.", 1, "")
         assert entry_texts(await house.entries(run)) == ["What is the answer?", "Forty-two."]
@@ -31,7 +31,7 @@ async def test_the_task_is_on_disk_before_the_first_request(world: RuntimeFixtur
 
     def look(_: Request) -> Reply:
         seen.extend(path.read_text() for path in world.folder.rglob("session.md"))
-        return says("Done.")
+        return text_reply("Done.")
 
     async with world.open(look) as house:
         await house.run("Look at your own file.")
@@ -45,13 +45,22 @@ async def test_a_reply_and_its_calls_are_there_together_and_each_result_before_t
     """Shows: A049, A058."""
     (world.workspace / "a.txt").write_text("first file")
     (world.workspace / "b.txt").write_text("second file")
-    wishes = calls(("read", '{"path": "a.txt"}'), ("read", '{"path": "b.txt"}'), text="Reading both.")
-    async with world.open(wishes, says("Read.")) as house:
+    wishes = tool_call_reply(
+        ("read", '{"path": "a.txt"}'), ("read", '{"path": "b.txt"}'), text="Reading both."
+    )
+    async with world.open(wishes, text_reply("Read.")) as house:
         run = await house.run("Read a and b.")
         second = house.heard(1)
-        assert [type(entry) for entry in second] == [Said, Said, Called, Called, Returned, Returned]
-        assert dangling(second) == ()
-        assert {entry.text for entry in second if isinstance(entry, Returned)} == {
+        assert [type(entry) for entry in second] == [
+            Message,
+            Message,
+            ToolCall,
+            ToolCall,
+            ToolResult,
+            ToolResult,
+        ]
+        assert unanswered_calls(second) == ()
+        assert {entry.text for entry in second if isinstance(entry, ToolResult)} == {
             "first file",
             "second file",
         }
@@ -60,9 +69,9 @@ async def test_a_reply_and_its_calls_are_there_together_and_each_result_before_t
 
 async def test_the_request_is_what_the_file_says_and_not_what_was_remembered(world: RuntimeFixture):
     """Shows: A040, A062."""
-    async with world.open(says("One."), says("Two.")) as house:
+    async with world.open(text_reply("One."), text_reply("Two.")) as house:
         first = await house.run("Ask one.")
-        path = Path(first.path)
+        path = Path(first.transcript_path)
         path.write_text(path.read_text().replace("Ask one.", "Ask something else."))
         session = await house.store.find(first.session_id)
         await house.run("Ask two.", session=session)
@@ -84,8 +93,8 @@ async def test_calls_of_one_turn_run_side_by_side(world: RuntimeFixture):
         await meet.wait()
         return "right was there"
 
-    both = calls(("left", "{}"), ("right", "{}"))
-    async with world.open(both, says("They met."), tools=[left, right]) as house:
+    both = tool_call_reply(("left", "{}"), ("right", "{}"))
+    async with world.open(both, text_reply("They met."), tools=[left, right]) as house:
         run = await asyncio.wait_for(house.run("Let them meet."), 10)
         assert run.text == "They met."
         assert {result.text for result in await house.results(run)} == {"left was there", "right was there"}
@@ -94,34 +103,40 @@ async def test_calls_of_one_turn_run_side_by_side(world: RuntimeFixture):
 async def test_a_reply_has_its_entrys_id_from_the_first_word_on(world: RuntimeFixture):
     """So that whoever reads the file and hears the stream at once knows that both are one; also of words cut off."""
     async with world.open(
-        calls(("ls", "{}"), text="Looking around."), says("Seen and told."), says("Never whole.")
+        tool_call_reply(("ls", "{}"), text="Looking around."),
+        text_reply("Seen and told."),
+        text_reply("Never whole."),
     ) as house:
         first = await house.run("Look.")
         before = house.events.copy()
         house.events.clear()
-        house.driver.hold = asyncio.Event()
+        house.driver.hold_until = asyncio.Event()
         second = await house.ask("Look.", session=await house.store.find(first.session_id))
         await house.until("text.delta")
-        await cancel(second.id, house.ports, alive=lambda _: True)
+        await cancel_run(second.id, house.ports, is_alive=lambda _: True)
         await house.ended(second)
         told: dict[str, str] = {}
         for event in (*before, *house.events):
             if event.kind == "text.delta":
                 told[event.data["entry"]] = told.get(event.data["entry"], "") + event.data["text"]
-        said = [each for each in await house.entries(first) if isinstance(each, Said) and each.by == "agent"]
+        said = [
+            each for each in await house.entries(first) if isinstance(each, Message) and each.by == "agent"
+        ]
         assert told == {each.id: each.text for each in said}
         assert len(said) == 3
 
 
 async def test_an_edit_by_a_person_during_the_models_turn_is_the_conversation(world: RuntimeFixture):
     """Shows: P14."""
-    async with world.open(calls(("ls", "{}"), text="Looking around."), says("Seen.")) as house:
-        house.driver.hold = asyncio.Event()
+    async with world.open(
+        tool_call_reply(("ls", "{}"), text="Looking around."), text_reply("Seen.")
+    ) as house:
+        house.driver.hold_until = asyncio.Event()
         run = await house.ask("Say the old word.")
         await house.until("text.delta")
-        path = Path(run.path)
+        path = Path(run.transcript_path)
         path.write_text(path.read_text().replace("the old word", "the new word"))
-        house.driver.hold.set()
+        house.driver.hold_until.set()
         ended = await house.ended(run)
         assert (ended.status, ended.text) == (Status.DONE, "Seen.")
         assert entry_texts(house.heard(0)[:1])[0] == "Say the old word."
@@ -135,11 +150,11 @@ async def test_what_an_editor_dropped_of_a_running_turn_is_written_again(world: 
 
     def open_in_an_editor(_: Request) -> Reply:
         old.append(path.read_text())
-        return calls(("ls", "{}"), text="Looking around.")
+        return tool_call_reply(("ls", "{}"), text="Looking around.")
 
     def save_what_it_had(_: Request) -> Reply:
         path.write_text(old[0].replace("Look.", "Look well."))
-        return says("Seen.")
+        return text_reply("Seen.")
 
     async with world.open(open_in_an_editor, save_what_it_had) as house:
         session = await house.begin()
@@ -148,7 +163,7 @@ async def test_what_an_editor_dropped_of_a_running_turn_is_written_again(world: 
         entries = await house.entries(run)
         assert entry_texts(entries[:1])[0] == "Look well."
         assert await house.said(run) == ["Looking around.", "Seen."]
-        assert dangling(entries) == ()
+        assert unanswered_calls(entries) == ()
 
 
 async def test_another_model_that_answered_is_the_one_on_record(world: RuntimeFixture):
@@ -157,7 +172,7 @@ async def test_another_model_that_answered_is_the_one_on_record(world: RuntimeFi
         run = await house.run("Hi.")
         assert run.model == "scripted:cheaper-one"
         said = (await house.entries(run))[-1]
-        assert isinstance(said, Said)
+        assert isinstance(said, Message)
         assert said.model == "cheaper-one"
 
 
@@ -169,39 +184,39 @@ async def test_secrets_leave_every_text_before_it_is_stored_or_asked(world: Runt
         """Says what it should not."""
         return f"the key is {secret}"
 
-    wish = calls(
+    wish = tool_call_reply(
         ("leak", "{}"), ("grep", f'{{"pattern": "{secret}"}}'), (secret, "{}"), text=f"I use {secret}."
     )
     named = replace(wish, model=f"model-{secret}")
-    async with world.open(named, says(f"It is {secret}!"), tools=[leak], secrets=[secret]) as house:
+    async with world.open(named, text_reply(f"It is {secret}!"), tools=[leak], secrets=[secret]) as house:
         run = await house.run(f"Keep {secret} to yourself.")
         everything = "".join(
             path.read_text() for path in world.folder.rglob("*") if path.is_file() and path.suffix != ".py"
         )
         assert secret not in everything
-        assert secret not in repr(house.driver.asked[1].entries)
+        assert secret not in repr(house.driver.requests[1].entries)
         assert secret not in repr(run)
         assert secret not in repr(house.events)
         assert run.text == "It is [secret of 24 characters]!"
 
 
 async def test_the_beginning_of_the_request_stays_the_same_between_turns(world: RuntimeFixture):
-    look = calls(("ls", "{}"))
-    async with world.open(look, look, says("Done.")) as house:
+    look = tool_call_reply(("ls", "{}"))
+    async with world.open(look, look, text_reply("Done.")) as house:
         await house.run("Look twice.")
-        asked = [one.request for one in house.driver.asked]
+        asked = [one.request for one in house.driver.requests]
         assert {one.system for one in asked} == {asked[0].system}
         assert all(one.tools == asked[0].tools for one in asked)
-        for earlier, later in zip(house.driver.asked, house.driver.asked[1:], strict=False):
+        for earlier, later in zip(house.driver.requests, house.driver.requests[1:], strict=False):
             assert later.entries[: len(earlier.entries)] == earlier.entries
 
 
 async def test_a_cut_reply_says_so_in_the_file(world: RuntimeFixture):
-    reply = Reply(text="Long", cut="the rest was left out", stop=Stop.LENGTH)
+    reply = Reply(text="Long", truncation_notice="the rest was left out", stop_reason=StopReason.LENGTH)
     async with world.open(reply) as house:
         run = await house.run("Write a book.")
         said = (await house.entries(run))[-1]
-        assert isinstance(said, Said)
+        assert isinstance(said, Message)
         assert (said.text, said.stop) == ("Long\n[the rest was left out]", "length")
 
 
@@ -217,10 +232,12 @@ async def test_a_call_that_was_cut_never_runs_and_the_model_is_told(world: Runti
 
     cut = Reply(
         text="",
-        wishes=(Wish(tool="act", args='{"what": "ha', broken="its arguments were cut"),),
-        stop=Stop.LENGTH,
+        tool_calls=(
+            UnsavedToolCall(tool="act", arguments='{"what": "ha', invalid_reason="its arguments were cut"),
+        ),
+        stop_reason=StopReason.LENGTH,
     )
-    async with world.open(cut, says("I stop here."), tools=[act]) as house:
+    async with world.open(cut, text_reply("I stop here."), tools=[act]) as house:
         run = await house.run("Act.")
         assert made == []
         told = (await house.results(run))[0]
@@ -230,9 +247,9 @@ async def test_a_call_that_was_cut_never_runs_and_the_model_is_told(world: Runti
 
 
 async def test_what_a_person_typed_is_taken_where_it_stands(world: RuntimeFixture):
-    async with world.open(says("One."), says("Two.")) as house:
+    async with world.open(text_reply("One."), text_reply("Two.")) as house:
         first = await house.run("Begin.")
-        path = Path(first.path)
+        path = Path(first.transcript_path)
         path.write_text(path.read_text() + "Typed by hand.\n")
         session = await house.store.find(first.session_id)
         second = await house.run("Typed by hand.", session=session, typed=True)
@@ -244,13 +261,13 @@ async def test_what_a_person_typed_is_taken_where_it_stands(world: RuntimeFixtur
 class Halting:
     """A driver that stumbles, waits and thinks aloud before it answers."""
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        heard(Delta(thinking="Hmm."))
-        heard(Delta(text="A false "))
-        heard(Delta(discarded=True))
-        heard(Delta(waiting="rate limited, again in 3 s"))
-        heard(Delta(text="The answer."))
-        return says("The answer.")
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        on_delta(ReplyDelta(thinking="Hmm."))
+        on_delta(ReplyDelta(text="A false "))
+        on_delta(ReplyDelta(is_discarded=True))
+        on_delta(ReplyDelta(wait_reason="rate limited, again in 3 s"))
+        on_delta(ReplyDelta(text="The answer."))
+        return text_reply("The answer.")
 
     async def close(self) -> None:
         return
@@ -275,9 +292,9 @@ async def test_what_is_heard_on_the_way_is_told_and_what_was_discarded_is_not_ke
 
 async def test_a_session_whose_folder_moved_is_found_by_its_id(world: RuntimeFixture):
     """Shows: L001."""
-    async with world.open(says("Here."), says("Moved.")) as house:
+    async with world.open(text_reply("Here."), text_reply("Moved.")) as house:
         first = await house.run("Where?")
-        top = Path(first.path).parents[2]
+        top = Path(first.transcript_path).parents[2]
         session = await house.store.find(first.session_id)
         top.rename(top.with_name(f"{top.name}-renamed"))
         run = await house.run("And now?", session=session)
@@ -285,12 +302,12 @@ async def test_a_session_whose_folder_moved_is_found_by_its_id(world: RuntimeFix
 
 
 async def test_somebody_who_only_looks_into_the_folder_is_waited_for(world: RuntimeFixture):
-    async with world.open(says("Here.")) as house:
+    async with world.open(text_reply("Here.")) as house:
         session = await house.begin()
         async with house.store.open(session):
             run = await house.ask("Go.", session=session)
             while (await house.now(run)).status is Status.QUEUED:
-                await house.engine.change()
+                await house.engine.wait_for_change()
             await asyncio.sleep(0.1)
             assert (await house.now(run)).status is Status.RUNNING
         assert (await house.ended(run)).text == "Here."
@@ -298,7 +315,7 @@ async def test_somebody_who_only_looks_into_the_folder_is_waited_for(world: Runt
 
 async def test_a_run_may_think_longer_than_its_agent_does(world: RuntimeFixture):
     world.agent("thinker", front="thinking: low\n")
-    async with world.open(says("a"), says("b")) as house:
+    async with world.open(text_reply("a"), text_reply("b")) as house:
         await house.run("Think.", agent="thinker")
         await house.run("Think hard.", agent="thinker", thinking="high")
-        assert [asked.request.model.thinking for asked in house.driver.asked] == ["low", "high"]
+        assert [asked.request.model.thinking for asked in house.driver.requests] == ["low", "high"]

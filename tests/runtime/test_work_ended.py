@@ -10,40 +10,42 @@ from typing import Any
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
-from retinue.app.composition import orders
-from retinue.domain.model_turn import Reply, Request, Stop
+from retinue.app.composition import scheduler_callbacks
+from retinue.domain.model_turn import Reply, Request, StopReason
 from retinue.domain.run import Reason, Status
 from retinue.domain.session import Session
-from retinue.domain.transcript import Entry, Notice, Returned, Said, dangling
-from retinue.errors import ModelFailed, NoRoom
-from retinue.interfaces import Conversation, Store
-from retinue.testing.scripted_provider import calls, says
+from retinue.domain.transcript import Entry, Message, Notice, ToolResult, unanswered_calls
+from retinue.errors import DiskError, ModelFailed
+from retinue.interfaces import Conversation, SessionStore
+from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
 async def test_a_reply_without_words_or_calls_is_asked_for_again_and_then_is_stuck(world: RuntimeFixture):
     """Shows: M20."""
-    async with world.open(says(""), says("  \n"), says("Now I answer.")) as house:
+    async with world.open(text_reply(""), text_reply("  \n"), text_reply("Now I answer.")) as house:
         run = await house.run("Speak.")
         assert (run.status, run.text) == (Status.DONE, "Now I answer.")
         nudges = [entry for entry in house.heard(2) if isinstance(entry, Notice)]
         assert [nudge.kind for nudge in nudges] == ["nudge", "nudge"]
-    async with world.open(says(""), says(""), says(""), says("too late")) as house:
+    async with world.open(text_reply(""), text_reply(""), text_reply(""), text_reply("too late")) as house:
         run = await house.run("Speak.")
         assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
-        assert len(house.driver.asked) == 3
+        assert len(house.driver.requests) == 3
 
 
 async def test_a_refusal_ends_the_run_with_its_words_and_is_not_asked_again(world: RuntimeFixture):
     """Shows: M19."""
-    async with world.open(says("I cannot help with that.", stop=Stop.REFUSED), says("never")) as house:
+    async with world.open(
+        text_reply("I cannot help with that.", stop=StopReason.REFUSED), text_reply("never")
+    ) as house:
         run = await house.run("Do harm.")
         assert (run.status, run.reason, run.text) == (
             Status.FAILED,
             Reason.REFUSED,
             "I cannot help with that.",
         )
-        assert len(house.driver.asked) == 1
+        assert len(house.driver.requests) == 1
 
 
 async def test_a_model_that_fails_ends_the_run_with_its_reason_and_keeps_the_task(world: RuntimeFixture):
@@ -55,33 +57,33 @@ async def test_a_model_that_fails_ends_the_run_with_its_reason_and_keeps_the_tas
 
 async def test_the_turn_limit_of_a_definition_ends_the_run_and_settles_its_calls(world: RuntimeFixture):
     world.agent("brief", front="max_turns: 2\n")
-    again = calls(("ls", "{}"))
-    async with world.open(again, again, says("never")) as house:
+    again = tool_call_reply(("ls", "{}"))
+    async with world.open(again, again, text_reply("never")) as house:
         run = await house.run("List for ever.", agent="brief")
         assert (run.status, run.reason, run.turns) == (Status.FAILED, Reason.TURN_LIMIT, 2)
         entries = await house.entries(run)
-        assert dangling(entries) == ()
+        assert unanswered_calls(entries) == ()
         assert entry_texts(entries[-1:])[0] == "No result: the agent's turn limit was reached."
 
 
 async def test_the_deadline_ends_the_run_and_keeps_the_words_heard_so_far(world: RuntimeFixture):
-    async with world.open(says("Half of this is heard."), hold=True) as house:
+    async with world.open(text_reply("Half of this is heard."), hold=True) as house:
         run = await house.run("Hurry.", deadline_seconds=1)
         assert (run.status, run.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
         last = (await house.entries(run))[-1]
-        assert isinstance(last, Said)
+        assert isinstance(last, Message)
         assert (last.text, last.stop, run.text) == ("Half of thi", "cancelled", "Half of thi")
 
 
 async def test_a_cancelled_run_keeps_the_words_heard_so_far_and_leaves_its_file_ready(world: RuntimeFixture):
     """Shows: K01."""
-    async with world.open(says("Half of this is heard."), says("Fresh."), hold=True) as house:
+    async with world.open(text_reply("Half of this is heard."), text_reply("Fresh."), hold=True) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
         stopped = await house.cancel(run)
         assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
         assert (stopped.text, await house.said(run)) == ("Half of thi", ["Half of thi"])
-        house.driver.hold = None
+        house.driver.hold_until = None
         session = await house.store.find(run.session_id)
         assert (await house.run("Again.", session=session)).text == "Fresh."
 
@@ -97,20 +99,20 @@ async def test_a_run_cancelled_during_a_call_leaves_no_call_without_a_result(wor
         await asyncio.Event().wait()
         return "never"
 
-    async with world.open(calls(("forever", "{}"), ("ls", "{}")), tools=[forever]) as house:
+    async with world.open(tool_call_reply(("forever", "{}"), ("ls", "{}")), tools=[forever]) as house:
         run = await house.ask("Wait.")
         await begun.wait()
         stopped = await house.cancel(run)
         assert (stopped.status, stopped.turns, stopped.tool_calls) == (Status.CANCELLED, 1, 2)
         entries = await house.entries(run)
-        assert dangling(entries) == ()
-        assert any(isinstance(entry, Returned) and "stopped before" in entry.text for entry in entries)
+        assert unanswered_calls(entries) == ()
+        assert any(isinstance(entry, ToolResult) and "stopped before" in entry.text for entry in entries)
 
 
 async def test_a_run_cancelled_while_its_reply_is_written_says_it_once(world: RuntimeFixture):
     """A person saves the file at that moment, so the writing takes a while; another conversation is open, so it
     is done in a thread."""
-    acting = calls(("ls", "{}"), text="I look around.")
+    acting = tool_call_reply(("ls", "{}"), text="I look around.")
 
     def saved_meanwhile(request: Request) -> Reply:
         path = next(path for path in world.folder.rglob("session.md") if path.read_text())
@@ -125,19 +127,19 @@ async def test_a_run_cancelled_while_its_reply_is_written_says_it_once(world: Ru
             stopped = await house.ended(run)
         assert (stopped.status, stopped.turns, stopped.tool_calls) == (Status.CANCELLED, 1, 1)
         entries = await house.entries(run)
-        assert [entry.text for entry in entries if isinstance(entry, Said)] == [
+        assert [entry.text for entry in entries if isinstance(entry, Message)] == [
             "Look around.",
             "I look around.",
         ]
-        assert dangling(entries) == ()
+        assert unanswered_calls(entries) == ()
 
 
 async def test_a_run_whose_file_a_person_broke_ends_as_it_would_have(world: RuntimeFixture):
     broken = "\n<!-- user what is this -->\n"
-    async with world.open(says("Half of this."), hold=True) as house:
+    async with world.open(text_reply("Half of this."), hold=True) as house:
         run = await house.ask("Speak.")
         await house.until("text.delta")
-        path = Path(run.path)
+        path = Path(run.transcript_path)
         path.write_text(path.read_text() + broken)
         stopped = await house.cancel(run)
         assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
@@ -145,7 +147,7 @@ async def test_a_run_whose_file_a_person_broke_ends_as_it_would_have(world: Runt
 
 
 async def test_cancelling_twice_is_cancelling_once(world: RuntimeFixture):
-    async with world.open(says("Half of this is heard."), hold=True) as house:
+    async with world.open(text_reply("Half of this is heard."), hold=True) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
         both = await house.together(house.cancel(run), house.cancel(run))
@@ -158,7 +160,7 @@ async def test_a_defect_in_one_run_is_that_runs_end_and_no_others(world: Runtime
     def defect(_: Request) -> Reply:
         raise ZeroDivisionError("a defect")
 
-    async with world.open(by_agent={"general": [says("Fine.")], "broken": [defect]}) as house:
+    async with world.open(by_agent={"general": [text_reply("Fine.")], "broken": [defect]}) as house:
         world.agent("broken")
         bad, good = await house.together(house.run("Break.", agent="broken"), house.run("Work."))
         assert (bad.status, bad.reason, bad.error) == (
@@ -171,7 +173,7 @@ async def test_a_defect_in_one_run_is_that_runs_end_and_no_others(world: Runtime
 
 
 async def test_a_run_whose_session_is_gone_fails_with_a_sentence(world: RuntimeFixture):
-    async with world.open(says("Here."), says("never")) as house:
+    async with world.open(text_reply("Here."), text_reply("never")) as house:
         first = await house.run("Where?")
         session = await house.store.find(first.session_id)
         await house.store.delete(session)
@@ -183,7 +185,7 @@ async def test_a_run_whose_session_is_gone_fails_with_a_sentence(world: RuntimeF
 class Full:
     """A conversation whose disk is full after so many appends."""
 
-    def __init__(self, store: Store, room: int) -> None:
+    def __init__(self, store: SessionStore, room: int) -> None:
         self._store = store
         self.room = room
 
@@ -198,7 +200,7 @@ class Full:
             async def append(*entries: Entry, sync: bool = True) -> None:
                 self.room -= 1
                 if self.room < 0:
-                    raise NoRoom("the disk is full")
+                    raise DiskError("the disk is full")
                 await add(*entries, sync=sync)
 
             talk.append = append
@@ -206,15 +208,19 @@ class Full:
 
 
 async def test_a_full_disk_ends_the_run_and_keeps_what_was_written(world: RuntimeFixture):
-    async with world.open(calls(("ls", "{}"), text="Look."), says("never")) as house:
+    async with world.open(tool_call_reply(("ls", "{}"), text="Look."), text_reply("never")) as house:
         store = Full(house.store, room=2)
         full = replace(house.ports, store=store)
-        house.engine.start(orders(full, lambda _, error: house.crashes.append(error), lambda _: True))
+        house.engine.start(
+            scheduler_callbacks(full, lambda _, error: house.crashes.append(error), lambda _: True)
+        )
         run = await house.run("Go.")
         assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.DISK, "the disk is full")
         assert await house.said(run) == ["Look."]
-        house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
-        house.driver.steps = {"*": [says("x"), says("Room again.")]}
+        house.engine.start(
+            scheduler_callbacks(house.ports, lambda _, error: house.crashes.append(error), lambda _: True)
+        )
+        house.driver.script = {"*": [text_reply("x"), text_reply("Room again.")]}
         again = await house.run("Again.", session=await house.store.find(run.session_id))
         assert (again.text, house.crashes) == ("Room again.", [])
 

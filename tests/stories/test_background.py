@@ -10,28 +10,28 @@ from typing import Any
 
 from user_machine import UserMachine
 
-from retinue.testing.fake_model_server import Captured, Script
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest, Script
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 
 def spawns(**wish: Any) -> tuple[str, dict[str, Any]]:
     return "sessions_spawn", {"task": "Find the year."} | wish
 
 
-def of_worker(asked: Captured) -> bool:
+def of_worker(asked: CapturedRequest) -> bool:
     return "You are a worker agent" in asked.body["messages"][0]["content"]
 
 
-def plays(*main: Answer, worker: Answer) -> Script:
+def plays(*main: FakeResponse, worker: FakeResponse) -> Script:
     """The main agent's replies in order, and a worker's, who is done when the main agent speaks again and not before:
     else that would hear of it a turn earlier."""
     left, spoken = list(main), asyncio.Event()
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if of_worker(asked):
             await spoken.wait()
             return worker
-        if asked.turns:
+        if asked.reply_count:
             spoken.set()
         return left.pop(0)
 
@@ -42,7 +42,10 @@ async def test_a_worker_is_accepted_at_once_and_what_it_found_is_presented_later
     """Shows: E001, E002, E003, E004, E005, E007, E008, E010, E011, E013, E015, E046, L005."""
     wish = spawns(label="xfs", model="gpt-cheap", thinking="low", timeoutSeconds=120)
     script = plays(
-        calls(wish, text="I send someone."), reply("Sent."), reply("It was 1993."), worker=reply("1993.")
+        tool_call_reply(wish, text="I send someone."),
+        text_reply("Sent."),
+        text_reply("It was 1993."),
+        worker=text_reply("1993."),
     )
     async with machine.serving(script) as server:
         ran = await machine("run", "--json", "When did XFS come?")
@@ -76,7 +79,9 @@ async def test_a_worker_without_a_label_goes_by_its_agents_name(machine: UserMac
     """In its announcement with the end of its run's id, which nobody knows when its prompt is written.
 
     Shows: E008, E014."""
-    script = plays(calls(spawns()), reply("Sent."), reply("It was 1993."), worker=reply("1993."))
+    script = plays(
+        tool_call_reply(spawns()), text_reply("Sent."), text_reply("It was 1993."), worker=text_reply("1993.")
+    )
     async with machine.serving(script) as server:
         ran = await machine("run", "--json", "When did XFS come?")
     (worker,) = [each for each in server.requests if of_worker(each)]
@@ -90,10 +95,10 @@ async def test_a_run_whose_conversation_was_put_aside_says_where_it_is_now(machi
 
     Shows: E016."""
     script = plays(
-        calls(spawns(label="xfs", cleanup="delete")),
-        reply("Sent."),
-        reply("1993."),
-        worker=reply("It was 1993."),
+        tool_call_reply(spawns(label="xfs", cleanup="delete")),
+        text_reply("Sent."),
+        text_reply("1993."),
+        worker=text_reply("It was 1993."),
     )
     async with machine.serving(script):
         ran = await machine("run", "--json", "When did XFS come?")
@@ -114,7 +119,7 @@ async def test_a_run_whose_conversation_was_put_aside_says_where_it_is_now(machi
 async def test_three_workers_at_once_make_three_announcements(machine: UserMachine):
     """Shows: E020, E021, E025, E036, E037."""
     wishes = [spawns(label=name) for name in ("a", "b", "c")]
-    script = plays(calls(*wishes), *[reply("On.")] * 4, worker=reply("1993."))
+    script = plays(tool_call_reply(*wishes), *[text_reply("On.")] * 4, worker=text_reply("1993."))
     async with machine.serving(script):
         ran = await machine("run", "--json", "Go.")
         history = (await machine("subagent", "history", "--limit", "10", "--json")).json
@@ -133,13 +138,17 @@ async def test_the_configuration_says_who_may_be_started_and_with_which_model(ma
     )
     machine.agent("poet", "model: openai:large\n", "You rhyme.\n")
     async with machine.serving(
-        plays(calls(spawns()), reply("Sent."), reply("Heard."), worker=reply("1993."))
+        plays(
+            tool_call_reply(spawns()), text_reply("Sent."), text_reply("Heard."), worker=text_reply("1993.")
+        )
     ) as server:
         ran = await machine("run", "--json", "Go.")
         assert ran.code == 0
         (worker,) = [each for each in server.requests if of_worker(each)]
         assert worker.body["model"] == "small"
-    async with machine.serving(plays(calls(spawns()), reply("Alone, then."), worker=reply("never"))):
+    async with machine.serving(
+        plays(tool_call_reply(spawns()), text_reply("Alone, then."), worker=text_reply("never"))
+    ):
         ran = await machine("run", "--json", "--agent", "poet", "Go.")
         assert (ran.json["text"], ran.json["children"]) == ("Alone, then.", [])
     told = Path(ran.json["path"]).read_text()
@@ -156,8 +165,8 @@ async def test_arguments_that_cannot_be_are_answered_and_nothing_is_made(machine
         {"task": "a", "thinking": "deep"},
         {"task": "a", "to": "b"},
     ]
-    asked = calls(*[("sessions_spawn", each) for each in wrong])
-    async with machine.serving(plays(asked, reply("I see."), worker=reply("never"))):
+    asked = tool_call_reply(*[("sessions_spawn", each) for each in wrong])
+    async with machine.serving(plays(asked, text_reply("I see."), worker=text_reply("never"))):
         ran = await machine("run", "--json", "Go.")
     assert (ran.json["text"], ran.json["children"]) == ("I see.", [])
     told = Path(ran.json["path"]).read_text()
@@ -170,7 +179,7 @@ async def test_a_conversation_that_nobody_keeps_leaves_no_file_and_has_no_child_
 ):
     """Shows: A011, A012, A065."""
     wish = {"preset": "general", "description": "look", "prompt": "Look."}
-    script = [calls(("PersistentAgent", wish)), reply("Alone, then.")]
+    script = [tool_call_reply(("PersistentAgent", wish)), text_reply("Alone, then.")]
     machine.configured(approvals="auto")
     async with machine.serving(script) as server:
         ran = await machine("run", "--forget", "--json", "Go.")

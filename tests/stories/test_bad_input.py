@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, reply, status
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, http_error, text_reply
 
 
 def without_key(machine: UserMachine) -> list[str]:
@@ -107,7 +107,7 @@ async def test_a_start_that_cannot_be_made_says_why_and_leaves_nothing(
     machine: UserMachine, case: Callable[[Any], list[str]]
 ):
     code, words = CASES[case]
-    async with machine.serving([reply("never")]) as server:
+    async with machine.serving([text_reply("never")]) as server:
         args = case(machine)
         before = machine.files()
         ran = await machine(*args)
@@ -122,10 +122,10 @@ async def test_a_start_that_cannot_be_made_says_why_and_leaves_nothing(
 
 async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_was(machine: UserMachine):
     """Shows: A038, A081."""
-    async with machine.serving([reply("Hi."), reply("Hello.")]) as server, machine.open() as app:
+    async with machine.serving([text_reply("Hi."), text_reply("Hello.")]) as server, machine.open() as app:
         run = await app.run("Hi", workspace=machine.folder)
         broken = await app.run("Hi", workspace=machine.folder)
-        file, preset = Path(broken.path), Path(broken.path).parent / "preset.md"
+        file, preset = Path(broken.transcript_path), Path(broken.transcript_path).parent / "preset.md"
         (machine.folder / "notes.md").write_text("Nothing of ours.")
         whole = file.read_text()
 
@@ -138,7 +138,7 @@ async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_wa
             assert machine.files() == before
 
         await asyncio.gather(
-            told(2, f"nothing is typed at the end of {run.path}", "run", "--session", run.slug),
+            told(2, f"nothing is typed at the end of {run.transcript_path}", "run", "--session", run.slug),
             told(7, "There is no session 'nobody'", "run", "--session", "nobody", "Hi"),
             told(7, "There is no file or folder", "run", "--session", "/nowhere/session.md", "Hi"),
             told(2, "is not a session", "run", "--session", "notes.md", "Hi"),
@@ -162,11 +162,11 @@ async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_wa
 
 async def test_a_server_that_says_no_is_quoted_and_the_task_is_kept(machine: UserMachine):
     answers = {
-        "wrong": (status(404, "The model wrong does not exist"), "model or URL not found"),
-        "denied": (status(401, "bad key"), "check OPENAI_API_KEY"),
+        "wrong": (http_error(404, "The model wrong does not exist"), "model or URL not found"),
+        "denied": (http_error(401, "bad key"), "check OPENAI_API_KEY"),
     }
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         return answers[asked.body["model"]][0]
 
     async with machine.serving(script) as server:

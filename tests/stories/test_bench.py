@@ -10,20 +10,20 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from retinue.errors import Usage
-from retinue.trials.bench.command import Wishes, machine
-from retinue.trials.bench.page import BEGIN, END, written
-from retinue.trials.bench.plot import plot
+from retinue.errors import UsageError
+from retinue.trials.bench.command import BenchOptions, machine_info
+from retinue.trials.bench.page import BEGIN_MARK, END_MARK, update_page
+from retinue.trials.bench.plot import render_charts
 from retinue.trials.bench.report import Report
-from retinue.trials.bench.rounds import Ground, measure
+from retinue.trials.bench.rounds import BenchEnvironment, measure_workload
 from retinue.trials.bench.samples import Sample, Samples
-from retinue.trials.bench.scenes import ANSWER, FILE, NOTE
-from retinue.trials.bench.server import Speaker, Stage
-from retinue.trials.bench.system import BARE, FLOOR, RETINUE, System, served
-from retinue.trials.bench.table import table
-from retinue.trials.bench.work import TURN, children
+from retinue.trials.bench.scenes import NOTE_FILE, NOTE_REPLY, NOTE_TEXT
+from retinue.trials.bench.server import ModelServerProtocol, ServerState
+from retinue.trials.bench.system import BASELINE, MINIMUM, RETINUE, System, start_model_server
+from retinue.trials.bench.table import format_report
+from retinue.trials.bench.work import TURN_WORKLOADS, children_workload
 
-TINY = replace(TURN[0], count=2, rounds=1, prepare=(("sessions", {"count": 2}),))
+TINY = replace(TURN_WORKLOADS[0], count=2, rounds=1, preparation=(("sessions", {"count": 2}),))
 
 
 def sampled(**values: list[float]) -> Samples:
@@ -39,11 +39,16 @@ def sampled(**values: list[float]) -> Samples:
 def reported(samples: Samples) -> Report:
     return Report(
         samples=samples,
-        systems=["bare", "retinue", "langgraph", "agno"],
-        peers=["langgraph", "agno"],
+        system_names=["bare", "retinue", "langgraph", "agno"],
+        peer_names=["langgraph", "agno"],
         versions={"langgraph": {"langgraph": "1.2.20"}},
-        missing={"pydantic-ai": "could not be installed: no such package"},
-        machine={**machine(), "day": "16 November 2026", "load": "0.1 0.2 0.3", "load_after": "0.4 0.5 0.6"},
+        missing_peers={"pydantic-ai": "could not be installed: no such package"},
+        machine={
+            **machine_info(),
+            "day": "16 November 2026",
+            "load": "0.1 0.2 0.3",
+            "load_after": "0.4 0.5 0.6",
+        },
     )
 
 
@@ -56,7 +61,7 @@ def report() -> Report:
 
 
 def test_the_table_tells_medians_over_the_bare_calls_with_their_spread_and_what_held(report: Report):
-    text = "\n".join(table(report))
+    text = "\n".join(format_report(report))
 
     line = next(line for line in text.splitlines() if line.startswith("one turn with one tool, persisted"))
     assert [cell.strip() for cell in line.split("  ") if cell.strip()] == [
@@ -74,7 +79,7 @@ def test_the_table_tells_medians_over_the_bare_calls_with_their_spread_and_what_
 def test_a_target_that_is_missed_says_so_for_people_and_for_programs():
     found = reported(sampled(bare=[0.5], retinue=[3.0], langgraph=[8.0], agno=[9.0]))
 
-    assert "\n".join(table(found)).count("MISSED") == 2
+    assert "\n".join(format_report(found)).count("MISSED") == 2
     told = json.loads(json.dumps(found.as_json()))
     assert [(each["wanted"], each["held"]) for each in told["targets"]] == [
         ("at most 1.2 ms CPU", False),
@@ -89,7 +94,7 @@ def test_beside_a_target_stands_what_the_same_promises_cost_at_least():
     found = reported(samples)
 
     line = next(
-        line for line in table(found) if line.startswith("one turn with one tool, persisted  at most")
+        line for line in format_report(found) if line.startswith("one turn with one tool, persisted  at most")
     )
     assert [cell.strip() for cell in line.split("  ") if cell.strip()] == [
         "one turn with one tool, persisted", "at most 1.2 ms CPU", "1.50 ms CPU", "3.00 ms CPU", "MISSED",
@@ -98,27 +103,29 @@ def test_beside_a_target_stands_what_the_same_promises_cost_at_least():
 
 
 async def test_the_floor_keeps_every_run_and_every_child_s_folder(tmp_path: Path):
-    few = replace(children(3, 0), rounds=1)
-    here = Ground(url="", place=tmp_path, systems=[FLOOR], samples=Samples(), told=lambda _: None)
-    async with served() as url:
-        here = replace(here, url=url)
-        await measure(here, TINY)
-        await measure(here, few)
+    few = replace(children_workload(3, 0), rounds=1)
+    here = BenchEnvironment(
+        server_url="", work_dir=tmp_path, systems=[MINIMUM], samples=Samples(), on_progress=lambda _: None
+    )
+    async with start_model_server() as url:
+        here = replace(here, server_url=url)
+        await measure_workload(here, TINY)
+        await measure_workload(here, few)
 
-    assert [(each.row, each.problem) for each in here.samples.all] == [("turn", ""), ("children", "")]
-    assert all(each.facts["written"] > 2048 for each in here.samples.all)
+    assert [(each.row, each.problem) for each in here.samples.items] == [("turn", ""), ("children", "")]
+    assert all(each.facts["written"] > 2048 for each in here.samples.items)
 
 
 def test_the_page_gets_its_figures_between_the_marks_and_keeps_the_rest(report: Report, tmp_path: Path):
     page = tmp_path / "performance.md"
-    page.write_text(f"# Performance\n\nBefore.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n")
+    page.write_text(f"# Performance\n\nBefore.\n\n{BEGIN_MARK}\nold\n{END_MARK}\n\nAfter.\n")
 
-    written(page, report, "../images/bench.svg")
-    written(page, report, "../images/bench.svg")
+    update_page(page, report, "../images/bench.svg")
+    update_page(page, report, "../images/bench.svg")
 
     text = page.read_text()
     assert text.startswith("# Performance\n\nBefore.\n")
-    assert text.endswith(f"{END}\n\nAfter.\n")
+    assert text.endswith(f"{END_MARK}\n\nAfter.\n")
     assert "old" not in text
     assert text.count("(../images/bench.svg)") == 1
     assert "16 November 2026" in text
@@ -127,12 +134,12 @@ def test_the_page_gets_its_figures_between_the_marks_and_keeps_the_rest(report: 
     assert "| one turn with one tool, persisted | at most 1.2 ms CPU | - | 1.10 ms CPU | held |" in text
 
     page.write_text("# Nothing here")
-    with pytest.raises(Usage, match="no place for the figures"):
-        written(page, report)
+    with pytest.raises(UsageError, match="no place for the figures"):
+        update_page(page, report)
 
 
 def test_the_plot_is_a_picture_with_a_bar_for_each_who_did_it_and_the_limit(report: Report):
-    root = ET.fromstring(plot(report))
+    root = ET.fromstring(render_charts(report))
     space = {"svg": "http://www.w3.org/2000/svg"}
 
     words = [each.text for each in root.iterfind(".//svg:text", space)]
@@ -145,12 +152,14 @@ def test_the_plot_is_a_picture_with_a_bar_for_each_who_did_it_and_the_limit(repo
 
 
 def test_a_row_that_is_not_there_is_named_beside_those_that_are():
-    with pytest.raises(Usage, match=r"no row 'trun': the rows are turn, children, stream"):
-        Wishes(rows=("turn", "trun")).chosen()
+    with pytest.raises(UsageError, match=r"no row 'trun': the rows are turn, children, stream"):
+        BenchOptions(rows=("turn", "trun")).selected_rows()
 
 
 async def test_the_model_gives_no_answer_to_whoever_did_not_run_the_tool():
-    server = await asyncio.get_running_loop().create_server(lambda: Speaker(Stage()), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: ModelServerProtocol(ServerState()), "127.0.0.1", 0
+    )
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/turn/0/v1/chat/completions"
 
     async def said(http: aiohttp.ClientSession, *messages: dict[str, str]) -> tuple[int, str]:
@@ -161,28 +170,36 @@ async def test_the_model_gives_no_answer_to_whoever_did_not_run_the_tool():
     async with server, aiohttp.ClientSession() as http:
         first = await said(http, asked)
         untold = await said(http, asked, {"role": "tool", "content": "I did not look."})
-        done = await said(http, asked, {"role": "tool", "content": NOTE})
+        done = await said(http, asked, {"role": "tool", "content": NOTE_TEXT})
 
     assert first[0] == 200
-    assert FILE in first[1]
+    assert NOTE_FILE in first[1]
     assert untold[0] == 400
-    assert (done[0], json.loads(done[1])["choices"][0]["message"]["content"]) == (200, ANSWER)
+    assert (done[0], json.loads(done[1])["choices"][0]["message"]["content"]) == (200, NOTE_REPLY)
 
 
-def ground(url: str, place: Path, *systems: System, told: Callable[[str], None] = lambda _: None) -> Ground:
-    return Ground(url=url, place=place, systems=systems, samples=Samples(place / "samples.jsonl"), told=told)
+def ground(
+    url: str, place: Path, *systems: System, told: Callable[[str], None] = lambda _: None
+) -> BenchEnvironment:
+    return BenchEnvironment(
+        server_url=url,
+        work_dir=place,
+        systems=systems,
+        samples=Samples(place / "samples.jsonl"),
+        on_progress=told,
+    )
 
 
 async def test_the_systems_take_turns_at_the_same_work_and_nothing_is_measured_twice(tmp_path: Path):
     heard: list[str] = []
-    async with served() as url:
-        await measure(ground(url, tmp_path, BARE, RETINUE, told=heard.append), TINY)
-        again = ground(url, tmp_path, BARE, RETINUE, told=heard.append)
-        await measure(again, TINY)
+    async with start_model_server() as url:
+        await measure_workload(ground(url, tmp_path, BASELINE, RETINUE, told=heard.append), TINY)
+        again = ground(url, tmp_path, BASELINE, RETINUE, told=heard.append)
+        await measure_workload(again, TINY)
 
     assert heard == [TINY.title, f"{TINY.title}: bare, round 1", f"{TINY.title}: retinue, round 1"]
-    assert [(each.system, each.problem) for each in again.samples.all] == [("bare", ""), ("retinue", "")]
-    for each in again.samples.all:
+    assert [(each.system, each.problem) for each in again.samples.items] == [("bare", ""), ("retinue", "")]
+    for each in again.samples.items:
         assert each.facts["cpu"] > 0
         assert each.facts["written"] > 0
 
@@ -197,7 +214,7 @@ def test_samples_of_another_making_do_not_count_and_what_failed_is_tried_again(t
 
     after = Samples(file, marks | {"retinue": "three"})
 
-    assert [(each.row, each.system) for each in after.all] == [("turn", "agno"), ("wake", "agno")]
+    assert [(each.row, each.system) for each in after.items] == [("turn", "agno"), ("wake", "agno")]
 
 
 async def test_whoever_answers_wrongly_dies_cannot_or_forgets_has_no_figure(
@@ -207,7 +224,7 @@ async def test_whoever_answers_wrongly_dies_cannot_or_forgets_has_no_figure(
         "wrong": "async def turn(self, number): return 'Something else.'",
         "dead": "async def turn(self, number): import os; os._exit(3)",
         "unable": "cannot = {'turn': 'it takes no turns'}",
-        "forgetful": f"async def turn(self, number): return {ANSWER!r}\n    def stored(self): return 3",
+        "forgetful": f"async def turn(self, number): return {NOTE_REPLY!r}\n    def stored(self): return 3",
     }
     for name, behaviour in behaviours.items():
         (tmp_path / f"{name}.py").write_text(
@@ -216,10 +233,10 @@ async def test_whoever_answers_wrongly_dies_cannot_or_forgets_has_no_figure(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = ground("http://127.0.0.1:9", tmp_path, *(System(name=name, module=name) for name in behaviours))
 
-    await measure(found, replace(TINY, systems=frozenset({"wrong", "dead", "unable"})))
-    await measure(found, replace(TINY, systems=frozenset({"forgetful"}), makes=2))
+    await measure_workload(found, replace(TINY, system_names=frozenset({"wrong", "dead", "unable"})))
+    await measure_workload(found, replace(TINY, system_names=frozenset({"forgetful"}), min_new_sessions=2))
 
-    assert [(each.system, each.problem, each.able, each.facts) for each in found.samples.all] == [
+    assert [(each.system, each.problem, each.able, each.facts) for each in found.samples.items] == [
         ("wrong", "it answered 'Something else.'", True, {}),
         ("dead", "its process ended", True, {}),
         ("unable", "it takes no turns", False, {}),

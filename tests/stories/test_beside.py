@@ -15,8 +15,8 @@ from commands import require_pipe
 from user_machine import UserMachine
 
 from retinue import daemon_client
-from retinue.testing.fake_model_server import Captured, Script
-from retinue.testing.replies import Answer, calls, reply, silence, status
+from retinue.testing.fake_model_server import CapturedRequest, Script
+from retinue.testing.replies import FakeResponse, http_error, stalled_stream, text_reply, tool_call_reply
 
 TOOLS = '''
 import asyncio, os
@@ -60,29 +60,29 @@ def tooled(machine: UserMachine, **settings: Any) -> None:
     machine.configured(tools=["ours:whoami", "ours:hold"], **settings)
 
 
-def by_turn(*replies: Answer) -> Script:
+def by_turn(*replies: FakeResponse) -> Script:
     """The same conversation for whoever asks, as far as it has come."""
 
-    def script(asked: Captured) -> Answer:
-        return replies[min(asked.turns, len(replies) - 1)]
+    def script(asked: CapturedRequest) -> FakeResponse:
+        return replies[min(asked.reply_count, len(replies) - 1)]
 
     return script
 
 
-def worked(main: list[Answer], worker: Answer) -> Script:
+def worked(main: list[FakeResponse], worker: FakeResponse) -> Script:
     """The main agent's replies as far as it has come, and a worker's, who is done when the main agent speaks again and
     not before: else that would hear of it a turn earlier."""
     spoken = asyncio.Event()
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if "You are a worker agent" in asked.body["messages"][0]["content"]:
             await spoken.wait()
             return worker
-        if asked.turns:
+        if asked.reply_count:
             spoken.set()
         else:
             spoken.clear()
-        return main[min(asked.turns, len(main) - 1)]
+        return main[min(asked.reply_count, len(main) - 1)]
 
     return script
 
@@ -119,14 +119,17 @@ def spoken(machine: UserMachine) -> str:
 
 async def test_what_a_command_begins_is_worked_by_the_daemon_beside_it(machine: UserMachine):
     tooled(machine)
-    async with machine.serving(by_turn(calls(("whoami", {})), reply("I know."))), machine.daemon() as process:
+    async with (
+        machine.serving(by_turn(tool_call_reply(("whoami", {})), text_reply("I know."))),
+        machine.daemon() as process,
+    ):
         ran = await machine("run", "--json", "Who?")
         assert f"\n{process.pid}\n" in Path(ran.json["path"]).read_text()
 
 
 async def test_a_run_says_and_tells_the_same(machine: UserMachine, near: OpenNearby):
     """Shows: A005."""
-    script = by_turn(calls(("ls", {}), text="I look."), reply("Nothing there."))
+    script = by_turn(tool_call_reply(("ls", {}), text="I look."), text_reply("Nothing there."))
     async with machine.serving(script), near():
         plain = await machine("run", "Look.")
         assert (plain.code, plain.out) == (0, "I look.\nNothing there.\n")
@@ -148,12 +151,12 @@ async def test_a_run_says_and_tells_the_same(machine: UserMachine, near: OpenNea
 
 
 async def test_every_end_of_a_run_has_the_same_code(machine: UserMachine, near: OpenNearby):
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         task = next(each["content"] for each in asked.messages if each["role"] == "user")
         answers = {
-            "fail": status(400, "no such thing"),
-            "write": calls(WRITE),
-            "sleep": reply("late", delay=60),
+            "fail": http_error(400, "no such thing"),
+            "write": tool_call_reply(WRITE),
+            "sleep": text_reply("late", delay=60),
         }
         return answers[task]
 
@@ -173,8 +176,8 @@ async def test_every_end_of_a_run_has_the_same_code(machine: UserMachine, near: 
 async def test_a_conversation_goes_on_by_send_spawn_and_chat(machine: UserMachine, near: OpenNearby):
     machine.configured(approvals="auto")
 
-    def script(asked: Captured) -> Answer:
-        return reply(f"Reply {asked.turns + 1} to {asked.messages[-1]['content']}")
+    def script(asked: CapturedRequest) -> FakeResponse:
+        return text_reply(f"Reply {asked.reply_count + 1} to {asked.messages[-1]['content']}")
 
     async with machine.serving(script), near():
         first = (await machine("run", "--json", "one")).json
@@ -195,7 +198,11 @@ async def test_a_conversation_goes_on_by_send_spawn_and_chat(machine: UserMachin
 async def test_an_answer_from_elsewhere_lets_the_run_go_on_and_shows_it(
     machine: UserMachine, near: OpenNearby
 ):
-    script = by_turn(calls(WRITE), calls(("write", {"path": "b.txt", "content": "y"})), reply("Both."))
+    script = by_turn(
+        tool_call_reply(WRITE),
+        tool_call_reply(("write", {"path": "b.txt", "content": "y"})),
+        text_reply("Both."),
+    )
     async with machine.serving(script), near():
         asked = await machine("run", "--json", "Write.")
         codes: list[int] = [asked.code]
@@ -210,7 +217,7 @@ async def test_an_answer_from_elsewhere_lets_the_run_go_on_and_shows_it(
 
 
 async def test_a_no_is_heard_and_told_with_the_run_it_was_said_to(machine: UserMachine, near: OpenNearby):
-    script = by_turn(calls(WRITE), reply("Then not."))
+    script = by_turn(tool_call_reply(WRITE), text_reply("Then not."))
     async with machine.serving(script), near():
         asked = await machine("run", "--json", "Write.")
         (waiting,) = asked.json["approvals"]
@@ -228,7 +235,10 @@ async def test_a_no_is_heard_and_told_with_the_run_it_was_said_to(machine: UserM
 
 async def test_a_tree_is_waited_for_with_its_workers(machine: UserMachine, near: OpenNearby):
     """Shows: E006."""
-    script = worked([calls(WORKER, text="I send."), reply("Sent."), reply("1993, it says.")], reply("1993."))
+    script = worked(
+        [tool_call_reply(WORKER, text="I send."), text_reply("Sent."), text_reply("1993, it says.")],
+        text_reply("1993."),
+    )
     async with machine.serving(script), near():
         ran = await machine("run", "When?")
         assert (ran.code, ran.out) == (0, "I send.\nSent.\n1993, it says.\n")
@@ -249,10 +259,12 @@ async def test_whoever_attaches_elsewhere_hears_every_word_from_then_on_once(
     gate = machine.folder / "gate"
     gate.touch()
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         if not gate.exists():
-            return reply("Held.")
-        return calls(("hold", {"name": f"no-{asked.turns}"}), text=f"Tick {asked.turns}.", delay=0.1)
+            return text_reply("Held.")
+        return tool_call_reply(
+            ("hold", {"name": f"no-{asked.reply_count}"}), text=f"Tick {asked.reply_count}.", delay=0.1
+        )
 
     async with machine.serving(script), near():
         running = await machine.started("run", "Go.")
@@ -276,10 +288,10 @@ async def test_a_run_is_cancelled_interrupted_or_detached_from_elsewhere(
     """Shows: E033."""
     tooled(machine)
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         if any("interrupts you" in str(each["content"]) for each in asked.messages):
-            return reply("So far nothing.")
-        return silence(after=600, answer=reply("Long " * 500))
+            return text_reply("So far nothing.")
+        return stalled_stream(after_bytes=600, response=text_reply("Long " * 500))
 
     async with machine.serving(script), near():
         running = await machine.started("run", "--json", "Talk.")
@@ -305,15 +317,15 @@ async def test_a_child_that_is_waited_for_is_sent_into_the_background(machine: U
     machine.agent("holder", "tools: [hold]\n", "You hold.")
     (machine.folder / "gate").touch()
     boss: list[Any] = [
-        calls(("agent", {"agent_name": "holder", "task_prompt": "Hold."})),
-        reply("It goes on."),
-        reply("It has ended."),
+        tool_call_reply(("agent", {"agent_name": "holder", "task_prompt": "Hold."})),
+        text_reply("It goes on."),
+        text_reply("It has ended."),
     ]
-    holder: list[Any] = [calls(("hold", {"name": "gate"})), reply("Held.")]
+    holder: list[Any] = [tool_call_reply(("hold", {"name": "gate"})), text_reply("Held.")]
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         mine = holder if "You hold." in asked.body["messages"][0]["content"] else boss
-        return mine[min(asked.turns, len(mine) - 1)]
+        return mine[min(asked.reply_count, len(mine) - 1)]
 
     async with machine.serving(script), near():
         running = await machine.started("run", "Go.")
@@ -329,7 +341,7 @@ async def test_what_a_dead_command_left_goes_on_by_resume(machine: UserMachine, 
     """With a daemon somebody goes on with it already: then it is followed."""
     tooled(machine)
     (machine.folder / "gate").touch()
-    script = by_turn(calls(("hold", {"name": "gate"})), reply("Held."))
+    script = by_turn(tool_call_reply(("hold", {"name": "gate"})), text_reply("Held."))
     async with machine.serving(script) as server:
         running = await machine.started("run", "Hold.")
         (run,) = await live(machine, "running")
@@ -347,7 +359,9 @@ async def test_what_a_dead_command_left_goes_on_by_resume(machine: UserMachine, 
 
 
 async def test_a_result_is_passed_on_to_whoever_asked(machine: UserMachine, near: OpenNearby):
-    script = worked([calls(WORKER), reply("Sent."), reply("1993, it says.")], reply("1993."))
+    script = worked(
+        [tool_call_reply(WORKER), text_reply("Sent."), text_reply("1993, it says.")], text_reply("1993.")
+    )
     async with machine.serving(script), near():
         ran = (await machine("run", "--json", "When?")).json
         passed = await machine("inbox", "--json", "--promote", ran["children"][0])
@@ -361,7 +375,9 @@ async def test_a_conversation_that_is_busy_in_the_daemon_takes_more_words_behind
     """Shows: C044."""
     tooled(machine)
     (machine.folder / "gate").touch()
-    script = by_turn(calls(("hold", {"name": "gate"})), reply("Held."), reply("And more."))
+    script = by_turn(
+        tool_call_reply(("hold", {"name": "gate"})), text_reply("Held."), text_reply("And more.")
+    )
     async with machine.serving(script), machine.daemon():
         running = await machine.started("run", "Hold.")
         (run,) = await live(machine, "running")
@@ -376,8 +392,11 @@ async def test_a_conversation_that_is_busy_in_the_daemon_takes_more_words_behind
 async def test_a_daemon_that_is_killed_takes_no_word_with_it(machine: UserMachine, moment: float):
     """Whatever it was at: the command goes on alone, says everything once, and asks nothing that was answered.
     Shows: P21."""
-    replies = [calls(("ls", {}), text="I look. "), calls(("ls", {}), text="Again, " * 20, pace=0.01)]
-    replies.append(reply("At last. " * 60, pace=0.01))
+    replies = [
+        tool_call_reply(("ls", {}), text="I look. "),
+        tool_call_reply(("ls", {}), text="Again, " * 20, pace=0.01),
+    ]
+    replies.append(text_reply("At last. " * 60, pace=0.01))
     async with machine.serving(by_turn(*replies)) as server, machine.daemon() as process:
         running = await machine.started("run", "Go.")
         await machine.asked(1)
@@ -388,7 +407,7 @@ async def test_a_daemon_that_is_killed_takes_no_word_with_it(machine: UserMachin
             0,
             "".join(f"{each.text}\n" for each in replies),
         ), err
-        asked = [each.turns for each in server.requests]
+        asked = [each.reply_count for each in server.requests]
     assert asked == sorted(asked)
     assert set(asked) == {0, 1, 2}
     assert len(asked) <= 4
@@ -397,7 +416,7 @@ async def test_a_daemon_that_is_killed_takes_no_word_with_it(machine: UserMachin
 async def test_an_answer_that_was_given_is_not_asked_for_again_when_the_daemon_dies(machine: UserMachine):
     tooled(machine)
     (machine.folder / "gate").touch()
-    script = by_turn(calls(("hold", {"name": "gate"}), text="I hold."), reply("Held."))
+    script = by_turn(tool_call_reply(("hold", {"name": "gate"}), text="I hold."), text_reply("Held."))
     async with machine.serving(script) as server, machine.daemon() as process:
         running = await machine.started("run", "--json", "Hold.")
         await soon(lambda: "tool=hold" in "".join(each.read_text() for each in transcripts(machine)))
@@ -406,7 +425,7 @@ async def test_an_answer_that_was_given_is_not_asked_for_again_when_the_daemon_d
         out, _ = await running.communicate()
         told = json.loads(out)
         assert (running.returncode, told["text"], told["turns"]) == (0, "Held.", 2)
-        assert [each.turns for each in server.requests] == [0, 1]
+        assert [each.reply_count for each in server.requests] == [0, 1]
 
 
 def transcripts(machine: UserMachine) -> list[Path]:
@@ -418,8 +437,8 @@ async def test_a_daemon_that_is_stopped_hands_back_what_it_was_at(machine: UserM
     """Shows: K11."""
     first = [True]
 
-    def script(_asked: Captured) -> Answer:
-        return reply("At last.", delay=90 if first.pop() else 0)
+    def script(_asked: CapturedRequest) -> FakeResponse:
+        return text_reply("At last.", delay=90 if first.pop() else 0)
 
     async with machine.serving(script), machine.daemon() as process:
         first.insert(0, False)
@@ -435,8 +454,8 @@ async def test_a_daemon_that_is_stopped_hands_back_what_it_was_at(machine: UserM
 async def test_leaving_in_good_order_counts_for_nothing_however_often(machine: UserMachine):
     done = asyncio.Event()
 
-    def script(_asked: Captured) -> Answer:
-        return reply("At last.", delay=0 if done.is_set() else 90)
+    def script(_asked: CapturedRequest) -> FakeResponse:
+        return text_reply("At last.", delay=0 if done.is_set() else 90)
 
     async with machine.serving(script):
         run, deadlines = "", set[Any]()
@@ -457,7 +476,7 @@ async def test_beside_a_daemon_with_other_settings_a_command_works_by_itself_and
     machine: UserMachine,
 ):
     tooled(machine)
-    script = by_turn(calls(("whoami", {})), reply("I know."))
+    script = by_turn(tool_call_reply(("whoami", {})), text_reply("I know."))
     async with machine.serving(script), machine.daemon() as process:
         ran = await machine("run", "Who?", RETINUE_MODEL="openai:another")
         assert (ran.code, ran.out) == (0, "I know.\n")
@@ -469,7 +488,7 @@ async def test_beside_a_daemon_with_other_settings_a_command_works_by_itself_and
 async def test_a_reader_who_is_slow_misses_nothing(machine: UserMachine):
     """The daemon does not wait for the command: it cuts the line, and the rest is read from the file."""
     first, second = ("".join(f"{name} {at}\n" for at in range(80_000)) for name in "ab")
-    script = by_turn(calls(("ls", {}), text=first, piece=4096), reply(second, piece=256))
+    script = by_turn(tool_call_reply(("ls", {}), text=first, piece=4096), text_reply(second, piece=256))
     async with machine.serving(script), machine.daemon():
         running = await machine.started("run", "Go.")
         await machine.asked(2)
@@ -482,15 +501,15 @@ async def test_a_reader_who_is_slow_misses_nothing(machine: UserMachine):
 
 
 async def test_twenty_commands_at_once_are_worked_by_one_daemon(machine: UserMachine):
-    def script(asked: Captured) -> Answer:
-        return reply(f"Said: {asked.messages[-1]['content']}", pace=0.01)
+    def script(asked: CapturedRequest) -> FakeResponse:
+        return text_reply(f"Said: {asked.messages[-1]['content']}", pace=0.01)
 
     async with machine.serving(script) as server, machine.daemon():
         running = [await machine.started("run", f"number {at}") for at in range(20)]
         outs = [(await each.communicate())[0].decode() for each in running]
         assert outs == [f"Said: number {at}\n" for at in range(20)]
         assert len(server.requests) == 20
-        assert server.connections < 20
+        assert server.connection_count < 20
 
 
 async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_daemon(machine: UserMachine):
@@ -509,8 +528,8 @@ async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_da
         "inbox",
         "tools list",
     ]
-    async with machine.serving(by_turn(reply("Hi."))):
-        with daemon_client.address(machine.home) as place:
+    async with machine.serving(by_turn(text_reply("Hi."))):
+        with daemon_client.socket_path(machine.home) as place:
             server = await asyncio.start_unix_server(hung_up, place)
         async with server:
             for words in looks:
@@ -522,9 +541,9 @@ async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_da
 
 
 async def test_a_socket_that_nobody_listens_on_is_nobodys(machine: UserMachine):
-    with socket.socket(socket.AF_UNIX) as left, daemon_client.address(machine.home) as place:
+    with socket.socket(socket.AF_UNIX) as left, daemon_client.socket_path(machine.home) as place:
         left.bind(place)
-    async with machine.serving(by_turn(reply("Hi."))):
+    async with machine.serving(by_turn(text_reply("Hi."))):
         ran = await machine("run", "Go.")
         assert (ran.code, ran.out) == (0, "Hi.\n")
         async with machine.daemon():
@@ -536,24 +555,28 @@ async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: UserMa
     tooled(machine)
     (machine.folder / "gate").touch()
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         slow = any(each["content"] == "Slow." for each in asked.messages)
-        return calls(("hold", {"name": "gate"})) if slow and not asked.turns else reply("Done.")
+        return (
+            tool_call_reply(("hold", {"name": "gate"}))
+            if slow and not asked.reply_count
+            else text_reply("Done.")
+        )
 
     async with machine.serving(script), machine.daemon() as process:
         slow = await machine.started("run", "Slow.")
         await live(machine, "running")
         process.send_signal(signal.SIGTERM)
-        facts = await daemon_client.hello(machine.home)
+        facts = await daemon_client.ping_daemon(machine.home)
         while facts and facts["looking"]:
-            facts = await daemon_client.hello(machine.home)
+            facts = await daemon_client.ping_daemon(machine.home)
         assert (await machine("run", "Quick.")).out == "Done.\n"
         (machine.folder / "gate").unlink()
         assert (await slow.communicate())[0] == b"Done.\n"
 
 
 async def test_what_is_left_to_a_daemon_with_other_settings_obeys_those(machine: UserMachine):
-    async with machine.serving(by_turn(reply("Hi."))) as server, machine.daemon():
+    async with machine.serving(by_turn(text_reply("Hi."))) as server, machine.daemon():
         left = await machine("run", "--background", "--json", "Go.", RETINUE_MODEL="openai:another")
         assert (left.code, "those count for this run" in left.err) == (0, True)
         assert (await machine("wait", left.json["run_id"])).out == "Hi.\n"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.domain.permissions.scope import DEFAULT_DENY
-from retinue.domain.transcript import Returned
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS
+from retinue.domain.transcript import ToolResult
 from retinue.errors import Failed, NotFound, Refused
 from retinue.interfaces import Call
 from retinue.storage import strict_yaml
-from retinue.testing.replies import calls, reply
+from retinue.testing.replies import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 EXPLORER = """\
@@ -25,14 +25,14 @@ tools: [read, ls]
 
 
 def front_of(preset: Path) -> Any:
-    return strict_yaml.load(preset.read_text().split("---\n")[1], str(preset))
+    return strict_yaml.load_yaml(preset.read_text().split("---\n")[1], str(preset))
 
 
 async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine: UserMachine):
     """Shows: A017, A018, A019, A020, A021, A022, A025, A028, A029, A059, A084."""
     machine.agent("scout", EXPLORER)
     (machine.folder / "note.txt").write_text("hello")
-    script = [reply("Hello."), calls(("read", {"path": "note.txt"})), reply("Found it.")]
+    script = [text_reply("Hello."), tool_call_reply(("read", {"path": "note.txt"})), text_reply("Found it.")]
     async with machine.serving(script):
         parent = (await machine("run", "--json", "Hi")).json
         spawned = await machine(
@@ -48,9 +48,13 @@ async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine:
     assert names >= {"session.md", "preset.md", "scope-plan.yml", "tools.org", "session.json"}
     assert not names & {"branches", "current"}
     paths = front_of(folder / "preset.md")["paths"]
-    assert paths == {"read": [f"{machine.folder}/**"], "write": ["/tmp/**"], "deny": list(DEFAULT_DENY)}
-    assert list(DEFAULT_DENY) == ["**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**"]
-    plan = strict_yaml.load((folder / "scope-plan.yml").read_text(), "plan")
+    assert paths == {
+        "read": [f"{machine.folder}/**"],
+        "write": ["/tmp/**"],
+        "deny": list(DEFAULT_DENIED_PATHS),
+    }
+    assert list(DEFAULT_DENIED_PATHS) == ["**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**"]
+    plan = strict_yaml.load_yaml((folder / "scope-plan.yml").read_text(), "plan")
     assert plan == {
         "version": "3.0",
         "session_id": folder.name,
@@ -77,19 +81,19 @@ async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine:
 
 async def test_a_child_is_made_below_the_branch_that_is_current(machine: UserMachine):
     """Shows: A017."""
-    async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
+    async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         branched = await app.branch(parent.slug, name="try")
         run = await app.wait((await app.spawn("Go", parent=parent.slug, agent="explorer")).id)
-    assert Path(run.path).parent.parent == Path(branched.path) / "agents"
+    assert Path(run.transcript_path).parent.parent == Path(branched.path) / "agents"
 
 
 async def test_children_of_children_end_at_the_limit_of_depth(machine: UserMachine):
-    async with machine.serving([reply(str(n)) for n in range(9)]), machine.open() as app:
+    async with machine.serving([text_reply(str(n)) for n in range(9)]), machine.open() as app:
         above = await app.run("Hi", workspace=machine.folder)
         for depth in (1, 2, 3):
             above = await app.wait((await app.spawn(f"Go {depth}", parent=above.slug, agent="explorer")).id)
-            assert (above.depth, (await app.session(above.slug)).depth) == (depth, depth)
+            assert (above.depth, (await app.find_session(above.slug)).depth) == (depth, depth)
         before = machine.files()
         with pytest.raises(Refused, match="is 3 deep and gets no child: 3 is the limit"):
             await app.spawn("Go", parent=above.slug, agent="explorer")
@@ -98,7 +102,7 @@ async def test_children_of_children_end_at_the_limit_of_depth(machine: UserMachi
 
 async def test_the_same_child_twice_in_a_second_gets_another_name(machine: UserMachine):
     """Shows: A022."""
-    async with machine.serving([reply("a"), reply("b"), reply("c")]), machine.open() as app:
+    async with machine.serving([text_reply("a"), text_reply("b"), text_reply("c")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         twins = [
             await app.spawn("Go", parent=parent.slug, agent="explorer", description="x") for _ in range(2)
@@ -114,36 +118,36 @@ async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: Use
     )
     pathed = machine.agent("pathed", 'paths:\n  read: ["/old/**"]\n# after\nmodel: openai:x\n')
     main = machine.agent("main", "paths:\n  read: ['docs/**', '/srv/*.md']\n")
-    async with machine.serving([reply(str(n)) for n in range(9)]), machine.open() as app:
+    async with machine.serving([text_reply(str(n)) for n in range(9)]), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
         kept: dict[str, str] = {}
         places: dict[str, Path] = {}
         for name in ("plain", "pathed"):
             run = await app.wait((await app.spawn("Go", parent=parent.slug, agent=name)).id)
-            places[name] = Path(run.path).parent / "preset.md"
+            places[name] = Path(run.transcript_path).parent / "preset.md"
             kept[name] = places[name].read_text()
         section = 'paths:\n  read:\n    - "docs/**"\n    - "/srv/*.md"\n  write:\n    - "/tmp/**"\n  deny:\n'
-        section += "".join(f'    - "{pattern}"\n' for pattern in DEFAULT_DENY)
+        section += "".join(f'    - "{pattern}"\n' for pattern in DEFAULT_DENIED_PATHS)
         assert kept["plain"] == plain.read_text().replace(
             "model: 'openai:x'\n", f"model: 'openai:x'\n{section}"
         )
         assert kept["pathed"] == pathed.read_text().replace('paths:\n  read: ["/old/**"]\n', section)
         main.write_text(main.read_text().replace("docs/**", "other/**"))
-        (Path(parent.path).parent / "preset.md").write_text(main.read_text())
+        (Path(parent.transcript_path).parent / "preset.md").write_text(main.read_text())
         assert {name: place.read_text() for name, place in places.items()} == kept
 
 
 async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: UserMachine):
     """Shows: A024, B008."""
-    async with machine.serving([reply("Hi.")]) as server, machine.open() as app:
+    async with machine.serving([text_reply("Hi.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         with pytest.raises(NotFound) as missing:
             await app.spawn("Go", parent=parent.slug, agent="nobody-known")
         assert str(missing.value) == "Preset template not found: nobody-known (checked .md and .org)"
         with pytest.raises(NotFound, match=r"^Agent 'nobody-known' not found$"):
             await app.run("Go", agent="nobody-known")
-        assert not (Path(parent.path).parent / "agents").exists()
-        assert len(await app.sessions()) == 1
+        assert not (Path(parent.transcript_path).parent / "agents").exists()
+        assert len(await app.list_sessions()) == 1
         assert len(server.requests) == 1
 
 
@@ -153,10 +157,10 @@ async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: U
     machine.agent("scout", EXPLORER, "You are the SCOUT.")
     (machine.folder / "a.txt").write_text("needle")
     script = [
-        reply("Hi."),
-        reply("Overridden."),
-        calls(("grep", {"pattern": "needle"}), text="I try."),
-        reply("I may not."),
+        text_reply("Hi."),
+        text_reply("Overridden."),
+        tool_call_reply(("grep", {"pattern": "needle"}), text="I try."),
+        text_reply("I may not."),
     ]
     async with machine.serving(script) as server, machine.open() as app:
         parent = await app.run("Secret of the parent", agent="main", workspace=machine.folder)
@@ -175,9 +179,9 @@ async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: U
         assert (request.body["model"], request.body["temperature"]) == ("claude-3-7-sonnet-20250219", 0.3)
         assert machine.tools(request) == ["ls", "read"]
         assert "SCOUT" in machine.system(request)
-        assert b"PARENT" not in request.raw
-        assert b"Secret of the parent" not in request.raw
-    refused = [entry for entry in entries if isinstance(entry, Returned)]
+        assert b"PARENT" not in request.raw_body
+        assert b"Secret of the parent" not in request.raw_body
+    refused = [entry for entry in entries if isinstance(entry, ToolResult)]
     assert 'Tool \\"grep\\" is not allowed' in refused[0].text
     assert "needle" not in machine.words(second)[-1]
     assert "grep" in machine.tools(mine)
@@ -186,15 +190,15 @@ async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: U
 async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
     """Shows: A033, A038, C15."""
     template = machine.agent("scout", "model: openai:first\ntools: [read]\n", "Be brief.")
-    async with machine.serving([reply(str(n)) for n in range(4)]) as server, machine.open() as app:
+    async with machine.serving([text_reply(str(n)) for n in range(4)]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         child = await app.wait((await app.spawn("Go", parent=parent.slug, agent="scout")).id)
-        preset = Path(child.path).parent / "preset.md"
+        preset = Path(child.transcript_path).parent / "preset.md"
         template.write_text(template.read_text().replace("openai:first", "openai:template"))
         preset.write_text(
             preset.read_text().replace("openai:first", "openai:edited").replace("[read]", "[ls]")
         )
-        await app.run("Again", session=child.path)
+        await app.run("Again", session=child.transcript_path)
         assert [request.body["model"] for request in server.requests[1:]] == ["first", "edited"]
         assert [machine.tools(request) for request in server.requests[1:]] == [["read"], ["ls"]]
         torn = preset.read_text()
@@ -216,12 +220,12 @@ async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
 async def test_a_torn_definition_never_gives_a_child_more(machine: UserMachine):
     """Shows: P13."""
     machine.agent("scout", 'tools: [read]\ntool_deny: ["ls"]\nmodel: openai:m\n', "Look.")
-    async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
+    async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         child = await app.wait(
             (await app.spawn("Go", parent=parent.slug, agent="scout", allowed_paths=["/srv/**"])).id
         )
-        preset = Path(child.path).parent / "preset.md"
+        preset = Path(child.transcript_path).parent / "preset.md"
         whole = preset.read_text()
         before = await app.scope(session=child.session_id)
         for size in range(len(whole)):
@@ -247,21 +251,25 @@ async def test_a_child_knows_who_it_is_from_its_first_call_on(machine: UserMachi
         )
         return "you"
 
-    script = [reply("Hi."), calls(("whoami", {}), ("read", {"path": "./x"})), reply("Me.")]
+    script = [
+        text_reply("Hi."),
+        tool_call_reply(("whoami", {}), ("read", {"path": "./x"})),
+        text_reply("Me."),
+    ]
     async with machine.serving(script) as server, machine.open(tools=[whoami]) as app:
         parent = await app.run("Hi", workspace=machine.folder)
         run = await app.wait((await app.spawn("Who?", parent=parent.slug, agent="general")).id)
-    assert seen == [(run.slug, str(Path(run.path).parent), "main", parent.slug)]
+    assert seen == [(run.slug, str(Path(run.transcript_path).parent), "main", parent.slug)]
     assert "of the workspace" in machine.words(server.requests[2])
 
 
 async def test_a_new_template_can_be_started_at_once(machine: UserMachine):
     """Shows: A004."""
-    async with machine.serving([reply("Hi."), reply("New.")]) as server, machine.open() as app:
+    async with machine.serving([text_reply("Hi."), text_reply("New.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        assert "fresh" not in app.agents.names()
+        assert "fresh" not in app.agents.agent_names()
         machine.agent("fresh", "description: New here.\nmodel: openai:fresh\n", "You are new.")
-        assert "fresh" in app.agents.names()
+        assert "fresh" in app.agents.agent_names()
         run = await app.wait((await app.spawn("Go", parent=parent.slug, agent="fresh")).id)
     assert (run.text, server.requests[1].body["model"]) == ("New.", "fresh")
-    assert json.loads((Path(run.path).parent / "session.json").read_text())["agent"] == "fresh"
+    assert json.loads((Path(run.transcript_path).parent / "session.json").read_text())["agent"] == "fresh"

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.sandbox.landlock import abi
-from retinue.testing.replies import Answer, calls, reply
+from retinue.sandbox.landlock import abi_version
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
-LOWER = ["landlock", "none"] if abi() else ["none"]
+LOWER = ["landlock", "none"] if abi_version() else ["none"]
 
 
-def wish(command: str, **more: Any) -> Answer:
-    return calls(("bash", {"command": command, **more}))
+def wish(command: str, **more: Any) -> FakeResponse:
+    return tool_call_reply(("bash", {"command": command, **more}))
 
 
 async def test_a_command_runs_in_the_workspace_and_its_answer_says_how_it_was_held(machine: UserMachine):
     """Shows: S17."""
     machine.configured(approvals="auto")
-    async with machine.serving([wish("echo words > made; cat made; exit 3"), reply("Done.")]) as server:
+    async with machine.serving([wish("echo words > made; cat made; exit 3"), text_reply("Done.")]) as server:
         ran = await machine("run", "Make it", "--json")
         shown = await machine("runs", "show", ran.json["run_id"], "--json")
     assert (ran.code, ran.json["sandbox"], shown.json["sandbox"]) == (0, "strict", "strict")
@@ -34,7 +34,7 @@ async def test_a_command_runs_in_the_workspace_and_its_answer_says_how_it_was_he
 
 
 async def test_a_run_without_commands_names_no_level(machine: UserMachine):
-    async with machine.serving([calls(("ls", {})), reply("Nothing.")]):
+    async with machine.serving([tool_call_reply(("ls", {})), text_reply("Nothing.")]):
         ran = await machine("run", "Look", "--json")
     assert ran.json["sandbox"] is None
 
@@ -49,7 +49,7 @@ async def test_below_strict_every_command_asks_whatever_the_configuration_allows
     """
     machine.configured(approvals="auto")
     machine.agent("tester", "model: openai:x\nshell_commands: {allow: ['*']}\n")
-    async with machine.serving([wish("echo x > made; cat made"), reply("Done.")]) as server:
+    async with machine.serving([wish("echo x > made; cat made"), text_reply("Done.")]) as server:
         ran = await machine("run", "Make it", "--agent", "tester", "--json", RETINUE_SANDBOX=level)
         assert (ran.code, ran.json["waiting_for"], (machine.folder / "made").exists()) == (
             6,
@@ -72,7 +72,7 @@ async def test_below_strict_every_command_asks_whatever_the_configuration_allows
 async def test_a_level_below_the_configured_minimum_runs_nothing(machine: UserMachine):
     """Shows: S16, S17."""
     machine.configured(approvals="auto", sandbox={"minimum": "strict"})
-    async with machine.serving([wish("touch made"), reply("I cannot.")]) as server:
+    async with machine.serving([wish("touch made"), text_reply("I cannot.")]) as server:
         ran = await machine("run", "Make it", "--json", RETINUE_SANDBOX="none")
         doctor = await machine("doctor", "--json", RETINUE_SANDBOX="none")
     assert not (machine.folder / "made").exists()
@@ -105,7 +105,9 @@ async def test_a_level_that_does_not_exist_is_told_at_the_start(machine: UserMac
 async def test_a_command_that_takes_too_long_says_so_and_the_run_goes_on(machine: UserMachine):
     """Shows: K10."""
     machine.configured(approvals="auto")
-    async with machine.serving([wish("echo begun; sleep 1000", timeout=1), reply("Too long.")]) as server:
+    async with machine.serving(
+        [wish("echo begun; sleep 1000", timeout=1), text_reply("Too long.")]
+    ) as server:
         ran = await machine("run", "Wait", "--json")
     assert (ran.code, ran.json["text"]) == (0, "Too long.")
     told = machine.words(server.requests[1])[-1]
@@ -120,7 +122,7 @@ async def test_a_command_cannot_choose_its_folder_its_environment_or_to_run_for_
 ):
     """Shows: S15, S24."""
     machine.configured(approvals="auto")
-    async with machine.serving([wish("touch made", **bad), reply("Well.")]) as server:
+    async with machine.serving([wish("touch made", **bad), text_reply("Well.")]) as server:
         await machine("run", "Try", "--json")
     assert "The arguments of bash are wrong" in machine.words(server.requests[1])[-1]
     assert not (machine.folder / "made").exists()
@@ -130,7 +132,7 @@ async def test_granted_commands_need_nobody_and_others_wait_for_somebody(machine
     """Shows: A092, S20, S23."""
     machine.agent("tester", "model: openai:x\nshell_commands: {allow: [echo], deny: [sudo]}\n")
     forms = ["echo one", "echo sudo ls", "echo one; touch made"]
-    async with machine.serving([*map(wish, forms), reply("Done.")]) as server:
+    async with machine.serving([*map(wish, forms), text_reply("Done.")]) as server:
         ran = await machine("run", "Try", "--agent", "tester", "--json")
     assert (ran.code, ran.json["waiting_for"]) == (6, "approval")
     first, second = (machine.words(request)[-1] for request in server.requests[1:3])
@@ -143,7 +145,7 @@ async def test_the_key_of_the_model_is_nowhere_a_command_can_look(machine: UserM
     """Shows: X10."""
     machine.configured(approvals="auto")
     look = "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'; cat /proc/*/cmdline | tr '\\0' ' '"
-    async with machine.serving([wish(look), reply("Done.")]) as server:
+    async with machine.serving([wish(look), text_reply("Done.")]) as server:
         await machine("run", "Look", "--json")
     told = machine.words(server.requests[1])[-1]
     assert "exit 0, sandbox strict" in told
@@ -178,7 +180,7 @@ async def test_a_command_does_not_outlive_its_run(machine: UserMachine, end: str
     machine.configured(approvals="auto")
     mark = f"1000.{random.randrange(10**9)}"
     command = f"setsid nohup sleep {mark} >/dev/null 2>&1 & touch ready; sleep {mark}"
-    async with machine.serving([wish(command), reply("Done.")]):
+    async with machine.serving([wish(command), text_reply("Done.")]):
         process = await machine.started("run", "Wait", "--json")
         await until(lambda: (machine.folder / "ready").exists() and len(alive(mark)) > 1)
         if end == "killed":

@@ -14,26 +14,26 @@ import pytest
 from user_machine import UserMachine
 
 from retinue import daemon_client
-from retinue.testing.fake_model_server import Captured, Script
-from retinue.testing.replies import Answer, calls, reply
-from retinue.worker.process_lock import Owner
+from retinue.testing.fake_model_server import CapturedRequest, Script
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
+from retinue.worker.process_lock import ProcessLock
 
 TOP = "[!.]*/branches/main/session.md"
 """Conversations that are there; one that is still being made has a name with a dot."""
 SPAWN = ("sessions_spawn", {"task": "Find the year.", "label": "year"})
 
 
-def plays(main: list[Answer], worker: Answer) -> Script:
+def plays(main: list[FakeResponse], worker: FakeResponse) -> Script:
     """The worker is done when the main agent speaks again and not before: else that would hear of it a turn earlier."""
     spoken = asyncio.Event()
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if "You are a worker agent" in asked.body["messages"][0]["content"]:
             await spoken.wait()
             return worker
-        if asked.turns:
+        if asked.reply_count:
             spoken.set()
-        return main[min(asked.turns, len(main) - 1)]
+        return main[min(asked.reply_count, len(main) - 1)]
 
     return script
 
@@ -59,7 +59,9 @@ async def stopped(machine: UserMachine) -> None:
 async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for_it(machine: UserMachine):
     """Shows: A005, E006."""
     async with machine.serving(
-        plays([calls(SPAWN), reply("Sent."), reply("1993, it says.")], reply("1993."))
+        plays(
+            [tool_call_reply(SPAWN), text_reply("Sent."), text_reply("1993, it says.")], text_reply("1993.")
+        )
     ):
         left = (await machine("run", "--background", "--json", "When?")).json
         assert left["status"] == "queued"
@@ -68,29 +70,29 @@ async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for
         socket = machine.home / "daemon.sock"
         assert stat.S_IMODE(socket.stat().st_mode) == 0o600
         again = (await machine("serve", "--detach", "--json")).json
-        now = await daemon_client.hello(machine.home)
+        now = await daemon_client.ping_daemon(machine.home)
         assert now is not None
         assert (again["pid"], again["owner"]) == (now["pid"], now["owner"])
         await stopped(machine)
         assert not socket.exists()
-        assert await daemon_client.hello(machine.home) is None
+        assert await daemon_client.ping_daemon(machine.home) is None
 
 
 async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_again(machine: UserMachine):
     """Shows: P21, L015."""
     gate = asyncio.Event()
-    main: list[Any] = [calls(SPAWN), reply("Sent."), reply("1993, it says.")]
+    main: list[Any] = [tool_call_reply(SPAWN), text_reply("Sent."), text_reply("1993, it says.")]
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         if "You are a worker agent" in asked.body["messages"][0]["content"]:
-            return reply("1993.", delay=0 if gate.is_set() else 30)
-        return main[min(asked.turns, 2)]
+            return text_reply("1993.", delay=0 if gate.is_set() else 30)
+        return main[min(asked.reply_count, 2)]
 
     async with machine.serving(script) as server:
         left = (await machine("run", "--background", "--json", "When?")).json
         await until(lambda: any("worker agent" in json.dumps(each.body) for each in server.requests))
         await until(lambda: any("Sent." in path.read_text() for path in machine.sessions.glob(TOP)))
-        daemon = await daemon_client.hello(machine.home)
+        daemon = await daemon_client.ping_daemon(machine.home)
         assert daemon is not None
         os.kill(daemon["pid"], signal.SIGKILL)
         gate.set()
@@ -107,24 +109,24 @@ async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_anoth
     machine: UserMachine,
 ):
     """Shows: K11."""
-    async with machine.serving([reply("Done.", delay=2)]):
+    async with machine.serving([text_reply("Done.", delay=2)]):
         left = (await machine("run", "--background", "--json", "Go.")).json
-        first = await daemon_client.hello(machine.home)
+        first = await daemon_client.ping_daemon(machine.home)
         assert first is not None
         stopping = await machine.started("serve", "--stop", "--json")
-        while (now := await daemon_client.hello(machine.home)) and now["looking"]:  # noqa: ASYNC110  (another process)
+        while (now := await daemon_client.ping_daemon(machine.home)) and now["looking"]:  # noqa: ASYNC110  (another process)
             await asyncio.sleep(0.02)
         second = (await machine("serve", "--detach", "--json")).json
         await stopping.communicate()
         assert (stopping.returncode, second["pid"] == first["pid"]) == (0, False)
-        assert not Owner.alive(machine.home, first["owner"])
+        assert not ProcessLock.is_alive(machine.home, first["owner"])
         shown = await ended(machine, left["run_id"])
         await stopped(machine)
     assert (shown["status"], shown["text"], shown["attempts"]) == ("done", "Done.", 1)
 
 
 async def test_a_home_has_one_daemon(machine: UserMachine):
-    async with machine.serving([reply("x")]):
+    async with machine.serving([text_reply("x")]):
         await machine("serve", "--detach", "--json")
         second = await machine("serve")
         assert (second.code, "already" in second.err) == (3, True)
@@ -136,7 +138,7 @@ async def test_a_home_has_one_daemon(machine: UserMachine):
 
 
 async def test_a_daemon_on_another_port_than_was_asked_for_is_told_of(machine: UserMachine):
-    async with machine.serving([reply("x")]):
+    async with machine.serving([text_reply("x")]):
         there = (await machine("serve", "--detach", "--port", "0", "--json")).json
         second = await machine("serve", "--detach", "--link", "--port", "1", "--json")
         assert (second.code, second.json["pid"], second.json["url"] != there["url"]) == (
@@ -155,7 +157,7 @@ async def test_stopping_a_daemon_goes_with_no_other_wish(machine: UserMachine, o
 
 
 async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machine: UserMachine):
-    async with machine.serving([reply("x")]):
+    async with machine.serving([text_reply("x")]):
         there = (await machine("serve", "--detach", "--host", "127.0.0.2", "--port", "0", "--json")).json
         assert urlsplit(str(there["url"])).hostname == "127.0.0.2"
         await stopped(machine)
@@ -166,10 +168,10 @@ async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machi
 
 async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start(machine: UserMachine):
     """Shows: K11."""
-    async with machine.serving([reply("Done.", delay=1)]) as server:
+    async with machine.serving([text_reply("Done.", delay=1)]) as server:
         left = (await machine("run", "--background", "--json", "Go.")).json
         await until(lambda: bool(server.requests))
-        daemon = await daemon_client.hello(machine.home)
+        daemon = await daemon_client.ping_daemon(machine.home)
         assert daemon is not None
         os.kill(daemon["pid"], signal.SIGTERM)
         await until(lambda: not Path(f"/proc/{daemon['pid']}").exists())
@@ -181,12 +183,15 @@ async def test_an_answer_to_a_daemons_agent_is_followed_until_the_next_question(
     """Its tree waits for a second answer at once: whoever gave the first is told so, and not kept waiting for it."""
     machine.agent("asker", body="You ask.")
     machine.agent("boss", body="You hand on.")
-    asker: list[Any] = [calls(("write", {"path": f"{name}.txt", "content": "x"})) for name in "ab"]
-    asker.append(reply("Both are written, as I was told."))
-    boss: list[Any] = [calls(("agent", {"agent_name": "asker", "task_prompt": "Write."})), reply("Done.")]
+    asker: list[Any] = [tool_call_reply(("write", {"path": f"{name}.txt", "content": "x"})) for name in "ab"]
+    asker.append(text_reply("Both are written, as I was told."))
+    boss: list[Any] = [
+        tool_call_reply(("agent", {"agent_name": "asker", "task_prompt": "Write."})),
+        text_reply("Done."),
+    ]
 
-    def script(asked: Captured) -> Answer:
-        return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.turns]
+    def script(asked: CapturedRequest) -> FakeResponse:
+        return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.reply_count]
 
     async with machine.serving(script):
         left = (await machine("run", "--background", "--agent", "boss", "--json", "Go.")).json

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from user_machine import UserMachine
 
-from retinue.testing.replies import calls, reply
+from retinue.testing.replies import text_reply, tool_call_reply
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -27,7 +27,7 @@ async def test_a_deed_that_a_kill_cut_off_is_shown_as_unknown_and_not_repeated(m
         "    return 'done'\n"
         f"def seen(): return open({str(seen)!r}).read().count('once')\n"
     )
-    async with machine.serving([calls(("act", {})), reply("I looked: it was done.")]):
+    async with machine.serving([tool_call_reply(("act", {})), text_reply("I looked: it was done.")]):
         process = await machine.started("run", "--json", "Act.", PYTHONPATH=str(machine.folder))
         await until(lambda: seen.exists() and bool(seen.read_text()))
         await machine.killed(process)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.domain.exit_tools import EXITS
-from retinue.domain.system_prompt import PREAMBLE
-from retinue.domain.transcript import Returned
-from retinue.domain.watch import INTERJECT
+from retinue.domain.exit_tools import EXIT_TOOLS
+from retinue.domain.system_prompt import SUBAGENT_PREAMBLE
+from retinue.domain.transcript import ToolResult
+from retinue.domain.watch import INTERJECT_TOOL
 from retinue.errors import BadConfig, NotFound
-from retinue.testing.replies import calls, reply
+from retinue.testing.replies import text_reply, tool_call_reply
 from retinue.tools.define import tool
-from retinue.tools.registry import built_in
+from retinue.tools.registry import built_in_tools
 
 MANAGERS: dict[str, Any] = {
     "agents": [
@@ -70,8 +70,8 @@ async def test_the_configurations_agents_are_asked_for_as_they_are_written(machi
         named("reading_list_move", "lists.read", "lists.write"),
         named("todo_add"),
     ]
-    async with machine.serving([reply("a")] * 4) as server, machine.open(tools=tools) as app:
-        assert {"reading-list", "todo", "journal", "general"} <= set(app.agents.names())
+    async with machine.serving([text_reply("a")] * 4) as server, machine.open(tools=tools) as app:
+        assert {"reading-list", "todo", "journal", "general"} <= set(app.agents.agent_names())
         for name in ("reading-list", "todo", "journal", "general"):
             await app.run("Hi", agent=name, workspace=machine.folder)
     offered = [machine.tools(request) for request in server.requests]
@@ -116,7 +116,10 @@ async def test_a_definitions_model_and_temperature_are_what_is_asked_for(machine
     """Shows: B005, B016, C099, A032."""
     machine.agent("cool", "model: anthropic:claude-cool\ntemperature: 0.1\nmax_tokens: 321\n", "Stay cool.")
     machine.agent("warm", "model: openai:gpt-warm\ntemperature: 0.8\nmax_tokens: 123\n", "Stay warm.")
-    async with machine.serving([reply("a"), reply("b"), reply("c")]) as server, machine.open() as app:
+    async with (
+        machine.serving([text_reply("a"), text_reply("b"), text_reply("c")]) as server,
+        machine.open() as app,
+    ):
         await app.run("Hi", agent="cool", workspace=machine.folder)
         await app.run("Hi", agent="warm", workspace=machine.folder)
         await app.run("Hi", workspace=machine.folder)
@@ -132,20 +135,24 @@ async def test_tools_that_are_named_are_all_an_agent_gets(machine: UserMachine):
     machine.agent("narrow", "model: openai:x\ntools: [read]\n")
     machine.agent("wide", "model: openai:x\n")
     (machine.folder / "a.txt").write_text("needle")
-    script = [calls(("grep", {"pattern": "needle"}), ("read", {"path": "a.txt"})), reply("a"), reply("b")]
+    script = [
+        tool_call_reply(("grep", {"pattern": "needle"}), ("read", {"path": "a.txt"})),
+        text_reply("a"),
+        text_reply("b"),
+    ]
     async with machine.serving(script) as server, machine.open() as app:
         run = await app.run("Go", agent="narrow", workspace=machine.folder)
         await app.run("Go", agent="wide", workspace=machine.folder)
-        results = [entry for entry in await app.entries(run.slug) if isinstance(entry, Returned)]
+        results = [entry for entry in await app.entries(run.slug) if isinstance(entry, ToolResult)]
         every = sorted(
             each.spec.name
-            for each, _ in await app.tools(agent="wide")
-            if each.spec.name not in (*EXITS, INTERJECT)
+            for each, _ in await app.tool_verdicts(agent="wide")
+            if each.spec.name not in (*EXIT_TOOLS, INTERJECT_TOOL)
         )
     assert machine.tools(server.requests[0]) == ["read"]
     assert machine.tools(server.requests[2]) == every
     assert sorted(result.ok for result in results) == [False, True]
-    assert server.requests[1].raw.count(b"needle") == 2
+    assert server.requests[1].raw_body.count(b"needle") == 2
 
 
 async def test_a_broken_definition_is_not_listed_and_cannot_be_started(machine: UserMachine):
@@ -166,7 +173,7 @@ async def test_a_broken_definition_is_not_listed_and_cannot_be_started(machine: 
 
 async def test_the_general_agent_is_written_down_for_a_person_to_change(machine: UserMachine):
     """Shows: B009, B010, B011."""
-    async with machine.serving([reply("a"), reply("b")]) as server, machine.open() as app:
+    async with machine.serving([text_reply("a"), text_reply("b")]) as server, machine.open() as app:
         assert not machine.agents.exists()
         await app.run("Hi", workspace=machine.folder)
         own = machine.agents / "general.md"
@@ -184,13 +191,13 @@ async def test_a_definition_is_read_again_only_when_it_changed(machine: UserMach
     os.utime(file, (1e9, 1e9))
     async with machine.open() as app:
         assert app.agents.get("brief").agent.prompt.strip() == "One."
-        reads = app.agents.reads
+        reads = app.agents.files_read
         for _ in range(5):
             app.agents.get("brief")
-        assert app.agents.reads == reads
+        assert app.agents.files_read == reads
         app.agents.save("brief", file.read_text().replace("One.", "Two."))
         assert app.agents.get("brief").agent.prompt.strip() == "Two."
-        assert app.agents.reads > reads
+        assert app.agents.files_read > reads
 
 
 async def test_agents_are_made_by_files_and_not_by_a_command(machine: UserMachine):
@@ -226,7 +233,7 @@ async def test_definitions_are_merged_field_by_field_and_inherit_where_they_say_
             }
         ]
     )
-    async with machine.serving([reply("a"), reply("b")]) as server, machine.open() as app:
+    async with machine.serving([text_reply("a"), text_reply("b")]) as server, machine.open() as app:
         defined = app.agents.get("oracle")
         await app.run("Hi", agent="oracle", workspace=machine.folder)
         await app.run("Hi", agent="sibyl", workspace=machine.folder)
@@ -241,14 +248,14 @@ async def test_definitions_are_merged_field_by_field_and_inherit_where_they_say_
 
 async def test_a_childs_prompt_begins_with_what_every_child_is_told(machine: UserMachine):
     """Shows: C067, C071."""
-    async with machine.serving([reply("a"), reply("b")]) as server, machine.open() as app:
+    async with machine.serving([text_reply("a"), text_reply("b")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         await app.wait((await app.spawn("Go", parent=parent.slug, agent="general")).id)
     top, child = (machine.system(request) for request in server.requests)
-    doors = tuple(f"- {name}:" for name, tool in built_in().items() if tool.door)
+    doors = tuple(f"- {name}:" for name, tool in built_in_tools().items() if tool.is_delegation)
     others = top.index("\n\nAvailable agents")
     own = "\n".join(line for line in top[:others].splitlines() if not line.startswith(doors))
-    assert child == f"{PREAMBLE}\n\n{own}"
+    assert child == f"{SUBAGENT_PREAMBLE}\n\n{own}"
 
 
 async def test_what_the_operator_wrote_is_never_rewritten(machine: UserMachine):
@@ -261,8 +268,8 @@ async def test_what_the_operator_wrote_is_never_rewritten(machine: UserMachine):
     agent = machine.agent("mine")
     agent.write_text("---\n# who it is\ndescription:   Mine.\n---\nBe brief.\n\n\n")
     before = (config.read_bytes(), agent.read_bytes())
-    async with machine.serving([reply("Done.")]), machine.open() as app:
+    async with machine.serving([text_reply("Done.")]), machine.open() as app:
         await app.run("Go.", agent="mine", workspace=machine.folder)
-        await app.doctor()
-        app.agents.all()
+        await app.diagnose()
+        app.agents.list_definitions()
     assert (config.read_bytes(), agent.read_bytes()) == before

@@ -10,8 +10,8 @@ from typing import Any
 from user_machine import UserMachine
 
 from retinue import daemon_client
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 TRIES = r"""
 import glob, hashlib, os, socket, sys
@@ -77,8 +77,8 @@ async def test_no_key_and_no_way_in_is_within_an_agents_reach(machine: UserMachi
     home = str(machine.home)
     wishes: list[Any] = []
 
-    def script(asked: Captured) -> Answer:
-        return wishes[asked.turns]
+    def script(asked: CapturedRequest) -> FakeResponse:
+        return wishes[asked.reply_count]
 
     async with machine.serving(script) as server:
         started = (await machine("serve", "--detach", "--port", "0", "--json")).json
@@ -88,11 +88,11 @@ async def test_no_key_and_no_way_in_is_within_an_agents_reach(machine: UserMachi
         port = re.findall(r":(\d+)/", started["url"])[0]
         command = f"python3 tries.py {home} {port} {mark}; cat {home}/token; ls -la {home}; exec 3<>/dev/tcp/127.0.0.1/{port} && echo REACHED"
         wishes += [
-            calls(("read", {"path": f"{home}/token"}), ("read", {"path": f"{home}/tokens.json"})),
-            calls(("ls", {"path": home}), ("grep", {"pattern": ".", "path": home})),
-            calls(("bash", {"command": command})),
-            calls(("write", {"path": f"{home}/token", "content": "x" * 43})),
-            reply("Nothing."),
+            tool_call_reply(("read", {"path": f"{home}/token"}), ("read", {"path": f"{home}/tokens.json"})),
+            tool_call_reply(("ls", {"path": home}), ("grep", {"pattern": ".", "path": home})),
+            tool_call_reply(("bash", {"command": command})),
+            tool_call_reply(("write", {"path": f"{home}/token", "content": "x" * 43})),
+            text_reply("Nothing."),
         ]
         ran = (await machine("run", "--background", "--agent", "thief", "--json", "Get the keys.")).json
         while (shown := (await machine("runs", "show", ran["run_id"], "--json")).json)["status"] in (  # noqa: ASYNC110  (another process does it)
@@ -101,7 +101,7 @@ async def test_no_key_and_no_way_in_is_within_an_agents_reach(machine: UserMachi
         ):
             await asyncio.sleep(0.1)
         control = await outside(machine.folder, home, port, mark)
-        there = await daemon_client.hello(machine.home)
+        there = await daemon_client.ping_daemon(machine.home)
         await machine("serve", "--stop")
     assert (shown["status"], shown["sandbox"]) == ("done", "strict")
     assert reached(control) == ALL

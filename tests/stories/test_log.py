@@ -9,28 +9,28 @@ from typing import Any
 from user_machine import UserMachine
 
 import retinue
-from retinue.app.event_log import Log
-from retinue.app.log_file import LOG, MOST_BYTES, OLDER, log_line
+from retinue.app.event_log import EventLog
+from retinue.app.log_file import LOG_NAME, MAX_LOG_BYTES, ROTATED_LOG_NAME, append_log_line
 from retinue.domain.redaction import Redactor
 from retinue.errors import Failed
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
-from retinue.worker.clock import system_chance
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
+from retinue.worker.clock import system_clock
 
 HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
 LATER = ("spawn_subagent", {"agentId": "helper", "prompt": "Find x.", "returnMode": "background"})
 
 
 def lines(home: Path, level: str) -> list[dict[str, Any]]:
-    read = [json.loads(line) for line in (home / "logs" / LOG).read_text().splitlines()]
+    read = [json.loads(line) for line in (home / "logs" / LOG_NAME).read_text().splitlines()]
     return [line for line in read if line["level"] == level]
 
 
-def handing_on(wish: tuple[str, dict[str, Any]]) -> Callable[[Captured], Answer]:
-    def answer(asked: Captured) -> Answer:
+def handing_on(wish: tuple[str, dict[str, Any]]) -> Callable[[CapturedRequest], FakeResponse]:
+    def answer(asked: CapturedRequest) -> FakeResponse:
         if "You help." in asked.messages[0]["content"]:
-            return reply("Here: x.")
-        return reply("It is here.") if asked.turns else calls(wish)
+            return text_reply("Here: x.")
+        return text_reply("It is here.") if asked.reply_count else tool_call_reply(wish)
 
     return answer
 
@@ -56,8 +56,8 @@ async def test_what_succeeded_leaves_lines_at_level_info_and_none_at_level_error
 async def test_a_run_that_failed_leaves_a_line_at_level_error(machine: UserMachine):
     """Shows: A071."""
 
-    def script(_: Captured) -> Answer:
-        return reply(status=401)
+    def script(_: CapturedRequest) -> FakeResponse:
+        return text_reply(status=401)
 
     async with machine.serving(script):
         ran = await machine("run", "--json", "Go.")
@@ -73,8 +73,8 @@ async def test_a_folder_that_cannot_be_made_is_told_to_the_caller_and_to_the_log
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     blocked: list[Path] = []
 
-    def script(asked: Captured) -> Answer:
-        if not asked.turns:
+    def script(asked: CapturedRequest) -> FakeResponse:
+        if not asked.reply_count:
             (session,) = machine.sessions.glob("*/branches/main")
             blocked.append(session / "agents")
             blocked[0].write_text("A file stands where the children's folders go.")
@@ -94,43 +94,43 @@ async def test_a_folder_that_cannot_be_made_is_told_to_the_caller_and_to_the_log
 def test_keys_do_not_stand_in_the_log(tmp_path: Path):
     """Shows: A071."""
     key = "a-key-of-somebody-0123456789"
-    log = Log(tmp_path, Redactor([key]), system_chance())
-    log.failed("session.created", Failed(f"{key}/agents: Not a directory"), path=f"{key}/agents")
+    log = EventLog(tmp_path, Redactor([key]), system_clock())
+    log.log_failure("session.created", Failed(f"{key}/agents: Not a directory"), path=f"{key}/agents")
     (line,) = lines(tmp_path, "error")
     assert "/agents: Not a directory" in line["error"]
-    assert key not in (tmp_path / "logs" / LOG).read_text()
+    assert key not in (tmp_path / "logs" / LOG_NAME).read_text()
 
 
 def test_a_log_that_was_moved_away_is_begun_anew(tmp_path: Path):
     """It is held open, and what is said goes to the file that has the name."""
-    log = Log(tmp_path, Redactor([]), system_chance())
-    log.done("first")
-    (tmp_path / "logs" / LOG).rename(tmp_path / "logs" / "elsewhere")
-    log.done("second")
-    (tmp_path / "logs" / LOG).unlink()
-    log.done("third")
+    log = EventLog(tmp_path, Redactor([]), system_clock())
+    log.log_success("first")
+    (tmp_path / "logs" / LOG_NAME).rename(tmp_path / "logs" / "elsewhere")
+    log.log_success("second")
+    (tmp_path / "logs" / LOG_NAME).unlink()
+    log.log_success("third")
     log.close()
     assert [line["what"] for line in lines(tmp_path, "info")] == ["third"]
     assert json.loads((tmp_path / "logs" / "elsewhere").read_text())["what"] == "first"
 
 
 def test_two_who_write_one_log_both_go_on_when_it_is_full(tmp_path: Path):
-    logs = [Log(tmp_path, Redactor([]), system_chance()) for _ in range(2)]
+    logs = [EventLog(tmp_path, Redactor([]), system_clock()) for _ in range(2)]
     for n in range(5):
-        logs[n % 2].done("said", n=n, text="x" * (MOST_BYTES // 2))
+        logs[n % 2].log_success("said", n=n, text="x" * (MAX_LOG_BYTES // 2))
     for log in logs:
         log.close()
-    older = (tmp_path / "logs" / OLDER).read_text().splitlines()
+    older = (tmp_path / "logs" / ROTATED_LOG_NAME).read_text().splitlines()
     assert [json.loads(line)["n"] for line in older] == [2, 3]
     assert [line["n"] for line in lines(tmp_path, "info")] == [4]
 
 
 def test_a_log_that_is_full_becomes_the_older_one(tmp_path: Path):
     for n in range(5):
-        log_line(tmp_path, {"n": n, "text": "x" * (MOST_BYTES // 2)})
-    older = (tmp_path / "logs" / OLDER).read_text().splitlines()
+        append_log_line(tmp_path, {"n": n, "text": "x" * (MAX_LOG_BYTES // 2)})
+    older = (tmp_path / "logs" / ROTATED_LOG_NAME).read_text().splitlines()
     assert [json.loads(line)["n"] for line in older] == [2, 3]
-    (newest,) = (tmp_path / "logs" / LOG).read_text().splitlines()
+    (newest,) = (tmp_path / "logs" / LOG_NAME).read_text().splitlines()
     assert json.loads(newest)["n"] == 4
 
 
@@ -153,16 +153,16 @@ async def test_an_error_that_nobody_thought_of_ends_one_run_and_is_told_to_whoev
     """
     machine.agent("helper", "model: openai:x\n", "You help.\n")
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         if "You help." in asked.messages[0]["content"]:
-            return calls(("look", {"at": "x"}), text="Looking.")
-        return reply("It could not be found.") if asked.turns else calls(HAND_ON)
+            return tool_call_reply(("look", {"at": "x"}), text="Looking.")
+        return text_reply("It could not be found.") if asked.reply_count else tool_call_reply(HAND_ON)
 
-    broken = replace(look, parse=_explodes)
+    broken = replace(look, parse_arguments=_explodes)
     async with machine.serving(script) as server, machine.open(approvals="auto", tools=[broken]) as app:
         run = await app.run("Where is x?", workspace=machine.folder)
         assert (run.status, run.text) == ("done", "It could not be found.")
-        (child,) = [each for each in await app.runs(live=False) if each.id != run.id]
+        (child,) = [each for each in await app.list_runs(live=False) if each.id != run.id]
         assert (child.status, child.reason) == ("failed", "crashed")
         again = await app.run("And now?", session=run.slug)
         assert again.status == "done"

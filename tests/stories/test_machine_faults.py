@@ -12,8 +12,8 @@ from typing import Any
 from commands import kept
 from user_machine import UserMachine
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 
 def zeroed(path: Path) -> bytes:
@@ -25,7 +25,7 @@ def zeroed(path: Path) -> bytes:
 
 async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(machine: UserMachine):
     """Shows: P16."""
-    async with machine.serving([reply("One."), reply("Two.")]) as server:
+    async with machine.serving([text_reply("One."), text_reply("Two.")]) as server:
         first = (await machine("run", "--json", "Hello.")).json
         bad = zeroed(machine.home / "ledger.db")
         before = machine.files()
@@ -50,7 +50,7 @@ async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(m
 
 async def test_a_daemon_begins_anew_beside_a_damaged_ledger_and_says_so(machine: UserMachine):
     """Shows: P16."""
-    async with machine.serving([reply("One."), reply("Two.")]):
+    async with machine.serving([text_reply("One."), text_reply("Two.")]):
         first = (await machine("run", "--json", "Hello.")).json
         bad = zeroed(machine.home / "ledger.db")
         assert (await machine("serve", "--detach", "--json")).code == 0
@@ -84,10 +84,10 @@ async def test_a_run_that_takes_its_process_down_is_lost_after_three_tries_and_t
     machine.configured(tools=["poisoned:poison"])
     machine.env["PYTHONPATH"] = str(machine.folder)
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         if "Drink." in machine.words(asked):
-            return calls(("poison", {}))
-        return reply("Well.")
+            return tool_call_reply(("poison", {}))
+        return text_reply("Well.")
 
     async with machine.serving(script) as server:
         died = await machine("run", "Drink.")
@@ -118,12 +118,12 @@ async def test_those_that_are_interrupted_beside_the_poison_are_not_lost_with_it
 
     given, lost = asyncio.Event(), asyncio.Event()
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if "Drink." in machine.words(asked):
             await given.wait()
-            return calls(("poison", {}))
+            return tool_call_reply(("poison", {}))
         await lost.wait()
-        return reply("Well.")
+        return text_reply("Well.")
 
     async def there() -> dict[str, Any]:
         return {row["run_id"]: row for row in (await machine("runs", "history", "--json")).json}
@@ -157,7 +157,7 @@ async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(m
     """
     words = "All work and no play. " * 20_000
 
-    async with machine.serving([reply(words), reply("Never.")]) as server:
+    async with machine.serving([text_reply(words), text_reply("Never.")]) as server:
         prepared = ["import os, resource, sys", f"resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, -1))"]
         code = "; ".join(
             [*prepared, "os.execv(sys.executable, [sys.executable, '-m', 'retinue', *sys.argv[1:]])"]
@@ -193,11 +193,11 @@ async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(m
 
 
 async def test_a_run_whose_folder_was_taken_away_is_shown_as_the_ledger_has_it(machine: UserMachine):
-    def script(asked: Captured) -> Answer:
-        if asked.turns:
+    def script(asked: CapturedRequest) -> FakeResponse:
+        if asked.reply_count:
             for folder in machine.sessions.iterdir():
                 shutil.rmtree(folder)
-        return reply("Done.") if asked.turns else calls(("ls", {}))
+        return text_reply("Done.") if asked.reply_count else tool_call_reply(("ls", {}))
 
     async with machine.serving(script):
         ran = await machine("run", "--json", "Look around.")

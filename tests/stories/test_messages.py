@@ -7,8 +7,8 @@ from typing import Any
 
 from user_machine import UserMachine
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 LISTS = "You keep lists."
 TODO = 'display_name: Todo List Manager\ndescription: "manages tasks and reminders"\ntools: [todo]\n'
@@ -16,11 +16,11 @@ SECTION = "- todo: Todo List Manager - manages tasks and reminders"
 HOW = "Use agents_message to ask another agent to perform a task."
 
 
-def spoken(request: Captured) -> str:
+def spoken(request: CapturedRequest) -> str:
     return request.messages[-1]["content"]
 
 
-def answered(request: Captured) -> list[Any]:
+def answered(request: CapturedRequest) -> list[Any]:
     """What came back from the calls of this conversation."""
     return [json.loads(each["content"]) for each in request.messages if each["role"] == "tool"]
 
@@ -28,13 +28,15 @@ def answered(request: Captured) -> list[Any]:
 async def test_a_person_asks_one_agent_and_it_asks_another(machine: UserMachine):
     """Shows: C025, C026, C027, C028, C037, C038, C039, C081, C082."""
     machine.agent("todo", TODO, LISTS)
-    asks = calls(("agents_message", {"agentId": "todo", "content": "Add buy milk."}))
+    asks = tool_call_reply(("agents_message", {"agentId": "todo", "content": "Add buy milk."}))
 
-    def script(request: Captured) -> Answer:
+    def script(request: CapturedRequest) -> FakeResponse:
         if machine.system(request).startswith(LISTS):
             said = spoken(request) == "Add buy milk."
-            return calls(("todo", {"items": ["buy milk"]})) if said else reply("Added: buy milk.")
-        return reply("It is on the list.") if answered(request) else asks
+            return (
+                tool_call_reply(("todo", {"items": ["buy milk"]})) if said else text_reply("Added: buy milk.")
+            )
+        return text_reply("It is on the list.") if answered(request) else asks
 
     async with machine.serving(script) as server:
         ran = await machine("run", "Ask todo to add buy milk")
@@ -60,16 +62,18 @@ async def test_the_time_is_up_and_the_answer_comes_after_all(machine: UserMachin
     machine.agent("todo", TODO, LISTS)
     gate = asyncio.Event()
 
-    async def script(request: Captured) -> Answer:
+    async def script(request: CapturedRequest) -> FakeResponse:
         if machine.system(request).startswith(LISTS):
             await gate.wait()
-            return reply("Added: buy milk.")
+            return text_reply("Added: buy milk.")
         if "]: Added: buy milk." in spoken(request):
-            return reply("It is on the list after all.")
+            return text_reply("It is on the list after all.")
         if answered(request):
             gate.set()
-            return reply("No answer yet.")
-        return calls(("agents_message", {"agentId": "todo", "content": "Add buy milk.", "timeout": 1}))
+            return text_reply("No answer yet.")
+        return tool_call_reply(
+            ("agents_message", {"agentId": "todo", "content": "Add buy milk.", "timeout": 1})
+        )
 
     async with machine.serving(script) as server:
         ran = await machine("run", "--json", "Ask todo to add buy milk")
@@ -92,7 +96,7 @@ async def test_a_message_to_one_who_is_hidden_or_denied_writes_nothing(machine: 
     wishes = [
         ("agents_message", {"agentId": each, "content": "Hi."}) for each in ("hidden", "secret", "nobody")
     ]
-    script = [calls(*wishes, ("agents_list", {})), reply("None of them.")]
+    script = [tool_call_reply(*wishes, ("agents_list", {})), text_reply("None of them.")]
     async with machine.serving(script) as server:
         ran = await machine("run", "--json", "Ask them")
     assert (ran.code, ran.json["children"]) == (0, [])
@@ -110,7 +114,7 @@ async def test_what_the_configuration_denies_is_there_for_nobody(machine: UserMa
     """Shows: C065."""
     machine.agent("asks", "tools: [agents_message, agents_list, read]\n")
     machine.configured(deny={"tools": ["agents_*"]})
-    async with machine.serving([reply("Hi."), reply("Hi.")]) as server:
+    async with machine.serving([text_reply("Hi."), text_reply("Hi.")]) as server:
         await machine("run", "Hi")
         await machine("run", "--agent", "asks", "Hi")
     general, asks = server.requests
@@ -142,8 +146,8 @@ async def test_a_person_goes_to_another_agent_with_words_and_back_with_what_was_
     machine.agent("a", "model: openai:x\n", "You are A.\n")
     machine.agent("b", "model: openai:x\n", "You are B.\n")
 
-    def echo(asked: Captured) -> Answer:
-        return reply(f"I hear: {asked.messages[-1]['content']}")
+    def echo(asked: CapturedRequest) -> FakeResponse:
+        return text_reply(f"I hear: {asked.messages[-1]['content']}")
 
     lines = "Hello.\n/agent b What do you think?\n/agent a B thinks so too.\n/quit\n"
     async with machine.serving(echo):

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 SPAWNS = ("sessions_spawn", {"task": "Find the year.", "label": "xfs"})
 HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
 
 
-def of_worker(asked: Captured) -> bool:
+def of_worker(asked: CapturedRequest) -> bool:
     return "You are a worker agent" in asked.body["messages"][0]["content"]
 
 
@@ -28,7 +28,7 @@ async def at_work(machine: UserMachine, *statuses: str) -> list[dict[str, Any]]:
 
 async def test_a_run_is_meant_by_any_name_of_its_session(machine: UserMachine):
     """Of several the newest, where none is live."""
-    async with machine.serving([reply("One."), reply("Two.")]):
+    async with machine.serving([text_reply("One."), text_reply("Two.")]):
         first = (await machine("run", "--json", "Hi")).json
         second = (await machine("run", "--json", "--session", first["slug"], "More")).json
         assert first["run_id"] != second["run_id"]
@@ -45,10 +45,10 @@ async def test_a_run_is_meant_by_any_name_of_its_session(machine: UserMachine):
 
 
 async def test_a_worker_is_meant_by_the_key_of_its_session(machine: UserMachine):
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if of_worker(asked):
-            return reply("1993.")
-        return reply("Heard.") if asked.turns else calls(SPAWNS)
+            return text_reply("1993.")
+        return text_reply("Heard.") if asked.reply_count else tool_call_reply(SPAWNS)
 
     async with machine.serving(script):
         ran = (await machine("run", "--json", "Go.")).json
@@ -63,10 +63,10 @@ async def test_a_session_means_the_run_that_it_is_at(machine: UserMachine, verb:
     """And neither the newer ones that wait their turn behind it nor the older ones that have ended."""
     never = asyncio.Event()
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if asked.messages[-1]["content"] == "More":
             await never.wait()
-        return reply("Said.")
+        return text_reply("Said.")
 
     async with machine.serving(script), machine.daemon():
         first = (await machine("run", "--json", "Hi")).json
@@ -87,11 +87,11 @@ async def test_a_session_means_the_run_that_is_sent_away_or_gone_on_with(machine
     machine.configured(approvals="auto")
     on = asyncio.Event()
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if "You help." in asked.body["messages"][0]["content"]:
             await on.wait()
-            return reply("Here: x.")
-        return reply("It goes on.") if asked.turns else calls(HAND_ON)
+            return text_reply("Here: x.")
+        return text_reply("It goes on.") if asked.reply_count else tool_call_reply(HAND_ON)
 
     async with machine.serving(script):
         async with machine.daemon() as daemon:
@@ -109,7 +109,7 @@ async def test_a_session_means_the_run_that_is_sent_away_or_gone_on_with(machine
 
 async def test_a_session_that_has_had_no_run_says_so(machine: UserMachine):
     async with machine.serving([]), machine.open() as app:
-        session = await app.create("general", workspace=str(machine.folder))
+        session = await app.create_session("general", workspace=str(machine.folder))
         shown = await machine("runs", "show", session.slug)
     assert (shown.code, shown.out) == (7, "")
     assert f"{session.slug} has had no run yet: `retinue send {session.slug} TEXT`" in shown.err
@@ -117,7 +117,7 @@ async def test_a_session_that_has_had_no_run_says_so(machine: UserMachine):
 
 async def test_a_session_is_meant_by_any_run_of_it(machine: UserMachine):
     """By its id, or a beginning that is of no other's."""
-    async with machine.serving([reply("One."), reply("Two."), reply("Three.")]):
+    async with machine.serving([text_reply("One."), text_reply("Two."), text_reply("Three.")]):
         ran = (await machine("run", "--json", "Hi")).json
         for name in (ran["run_id"], ran["run_id"][:2]):
             shown = await machine("sessions", "show", "--json", name)
@@ -145,7 +145,7 @@ async def test_a_session_is_meant_by_any_run_of_it(machine: UserMachine):
 
 async def test_what_could_be_several_is_refused_with_their_names(machine: UserMachine):
     """A run's whole id is never one of several, though a session's name begins with it."""
-    async with machine.serving([reply("One."), reply("Two.")]), machine.open() as app:
+    async with machine.serving([text_reply("One."), text_reply("Two.")]), machine.open() as app:
         first = await app.run("Hi", workspace=machine.folder)
         second = await app.run("Hi", workspace=machine.folder)
         common = next(n for n in range(26) if first.id[n] != second.id[n])
@@ -154,8 +154,8 @@ async def test_what_could_be_several_is_refused_with_their_names(machine: UserMa
             assert (told.code, told.out) == (2, "")
             assert first.id in told.err
             assert second.id in told.err
-        other = await app.session(second.session_id)
-        await app.store.change(other, aliases=(f"{first.id}-x",))
+        other = await app.find_session(second.session_id)
+        await app.store.update(other, aliases=(f"{first.id}-x",))
         assert (await machine("sessions", "show", "--json", first.id)).json["session_id"] == first.session_id
         assert (await machine("runs", "show", "--json", first.id)).json["run_id"] == first.id
         for words in (("sessions", "show"), ("runs", "show")):
@@ -166,7 +166,7 @@ async def test_what_could_be_several_is_refused_with_their_names(machine: UserMa
 
 
 async def test_a_session_that_is_gone_is_brought_back_by_its_run(machine: UserMachine):
-    async with machine.serving([reply("One.")]):
+    async with machine.serving([text_reply("One.")]):
         ran = (await machine("run", "--json", "Hi")).json
         await machine("sessions", "delete", ran["run_id"])
         gone = await machine("sessions", "show", ran["run_id"])

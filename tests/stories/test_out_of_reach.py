@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.sandbox.landlock import abi
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import calls, reply
+from retinue.sandbox.landlock import abi_version
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import text_reply, tool_call_reply
 
 
 @asynccontextmanager
@@ -40,7 +40,7 @@ async def listening() -> AsyncGenerator[tuple[int, list[bytes]]]:
         await server.wait_closed()
 
 
-def results(request: Captured) -> list[str]:
+def results(request: CapturedRequest) -> list[str]:
     return [message["content"] for message in request.messages if message["role"] == "tool"]
 
 
@@ -52,7 +52,9 @@ async def test_there_is_no_way_to_the_web_unless_the_operator_opens_one(machine:
     machine.configured(approvals="auto")
     async with (
         listening() as (port, heard),
-        machine.serving([calls(("web_fetch", {"url": f"http://localhost:{port}/"})), reply("No.")]) as server,
+        machine.serving(
+            [tool_call_reply(("web_fetch", {"url": f"http://localhost:{port}/"})), text_reply("No.")]
+        ) as server,
     ):
         await machine("run", "Fetch")
         listed = (await machine("tools", "list", "--json")).json
@@ -77,7 +79,7 @@ async def test_the_persons_own_machines_are_not_the_web_even_where_the_operator_
             f"http://example.org@localhost:{port}/", f"http://localhost:{port}\r\nHost: example.org/", f"http://other.invalid:{port}/",
             f"http://localhost:{port}/ ",
         ]  # fmt: skip
-        script = [calls(*[("web_fetch", {"url": url}) for url in wishes]), reply("No.")]
+        script = [tool_call_reply(*[("web_fetch", {"url": url}) for url in wishes]), text_reply("No.")]
         async with machine.serving(script) as server:
             await machine("run", "Fetch")
     assert "web_fetch" in machine.tools(server.requests[0])
@@ -104,7 +106,7 @@ async def test_a_page_needs_a_yes_like_every_deed_and_a_ceiling_takes_the_web_aw
             web_fetch={"hosts": [f"http://localhost:{port}"]},
             **({"ceiling": ceiling} if ceiling else {}),
         )
-        script = [calls(("web_fetch", {"url": f"http://localhost:{port}/"})), reply("No.")]
+        script = [tool_call_reply(("web_fetch", {"url": f"http://localhost:{port}/"})), text_reply("No.")]
         async with machine.serving(script) as server:
             ran = await machine("run", "--json", "Fetch")
     assert ran.code == code
@@ -197,19 +199,21 @@ async def test_what_an_archive_holds_stays_in_the_workspace(machine: UserMachine
         path.name for path in (control / "outside").iterdir()
     }
     wishes = [
-        calls(
+        tool_call_reply(
             (
                 "bash",
                 {"command": "tar -xPf evil.tar --unlink-first; tar -xPf evil.tar; cat way/* target hard"},
             )
         ),
-        calls(("bash", {"command": f'/usr/bin/python3 -I -c "{UNPACK}"; cat way/* way2/* target hard'})),
-        calls(
+        tool_call_reply(
+            ("bash", {"command": f'/usr/bin/python3 -I -c "{UNPACK}"; cat way/* way2/* target hard'})
+        ),
+        tool_call_reply(
             *[("read", {"path": path}) for path in ("way/secret", "target", "way2/secret", "hard")],
             *[("write", {"path": path, "content": "evil"}) for path in ("way/new", "way2/new", "target")],
             ("read", {"path": "plain.txt"}),
         ),
-        reply("Unpacked."),
+        text_reply("Unpacked."),
     ]
     async with machine.serving(wishes) as server:
         ran = await machine("run", "--json", "Unpack")
@@ -271,7 +275,7 @@ async def test_an_agent_of_another_runtime_is_held_like_any_other_or_refused_who
             for other in others
             for door, args in DOORS.items()
         ]
-        async with machine.serving([calls(*wishes), reply("None of them.")]) as server:
+        async with machine.serving([tool_call_reply(*wishes), text_reply("None of them.")]) as server:
             ran = (await machine("run", "--json", "--agent", "main", "Hand it on", PATH=path)).json
             under = ["spawn", "--json", "--parent", ran["slug"], "--agent"]
             below = [await machine(*under, other, "Go", PATH=path) for other in others]
@@ -292,7 +296,7 @@ async def test_an_agent_of_another_runtime_is_held_like_any_other_or_refused_who
 # what Landlock leaves open
 
 
-LOWER = "landlock" if abi() else "none"
+LOWER = "landlock" if abi_version() else "none"
 CHANGES = "chmod 640 '{0}'; touch -d @86400 '{0}'; cat '{0}'; echo evil >>'{0}'"
 
 
@@ -308,8 +312,8 @@ async def test_below_strict_nothing_outside_changes_without_a_yes_to_just_that(m
     outside.write_text("canary-19ab\n")
     outside.chmod(0o600)
     before = outside.stat()
-    wish = calls(("bash", {"command": CHANGES.format(outside)}))
-    async with machine.serving([wish, reply("No."), wish, reply("Done.")]) as server:
+    wish = tool_call_reply(("bash", {"command": CHANGES.format(outside)}))
+    async with machine.serving([wish, text_reply("No."), wish, text_reply("Done.")]) as server:
         for answer in ("deny", "allow"):
             ran = await machine("run", "--json", "--agent", "tester", "Go", RETINUE_SANDBOX=LOWER)
             assert (ran.code, ran.json["waiting_for"]) == (6, "approval")

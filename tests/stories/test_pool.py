@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.app.agent_pool import cleared, pooled
-from retinue.app.log_file import LOG
+from retinue.app.agent_pool import list_pool_agents, retire_pool_agents
+from retinue.app.log_file import LOG_NAME
 from retinue.domain.event import Event
-from retinue.domain.run import Status, Waiting
+from retinue.domain.run import Status, WaitReason
 from retinue.errors import Refused
-from retinue.testing.fake_model_server import Captured, Script
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest, Script
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 LONG = "It is in src/cron.py, line 12, and nothing else uses it."
@@ -33,17 +33,17 @@ def gives(task: str, **more: Any) -> tuple[str, Any]:
     return "agent", {"task_prompt": task} | more
 
 
-Turn = Answer | Callable[[list[dict[str, Any]]], Answer]
+Turn = FakeResponse | Callable[[list[dict[str, Any]]], FakeResponse]
 
 
 def playing(*turns: Turn) -> Script:
     """The main agent plays these turns, one after the other over all its runs; whoever was given a task answers it."""
     left = list(turns)
 
-    def answer(asked: Captured) -> Answer:
+    def answer(asked: CapturedRequest) -> FakeResponse:
         messages = asked.body["messages"]
         if "Your task:" in messages[0]["content"]:
-            return reply(f"{LONG} {sum(each['role'] == 'user' for each in messages)}")
+            return text_reply(f"{LONG} {sum(each['role'] == 'user' for each in messages)}")
         turn = left.pop(0)
         return turn(messages) if callable(turn) else turn
 
@@ -54,8 +54,8 @@ def results(messages: list[dict[str, Any]]) -> list[Any]:
     return [json.loads(each["content"]) for each in messages if each["role"] == "tool"]
 
 
-def asks(messages: list[dict[str, Any]]) -> Answer:
-    return calls(("agent_ask", {"agent_id": results(messages)[0]["agent_id"], "message": "Sure?"}))
+def asks(messages: list[dict[str, Any]]) -> FakeResponse:
+    return tool_call_reply(("agent_ask", {"agent_id": results(messages)[0]["agent_id"], "message": "Sure?"}))
 
 
 async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_from_then_on(
@@ -63,7 +63,7 @@ async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_fr
 ):
     """Shows: B001, B009, B014, B015, B019, B020."""
     assert not (machine.agents / "general.md").exists()
-    async with machine.serving(playing(calls(gives("Find cron.")), reply("Found."))) as server:
+    async with machine.serving(playing(tool_call_reply(gives("Find cron.")), text_reply("Found."))) as server:
         run = await machine("run", "--json", "Where is cron?")
     assert (run.code, run.json["text"]) == (0, "Found.")
     assert (machine.agents / "general.md").exists()
@@ -83,19 +83,22 @@ async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(mac
     """Shows: B042."""
     machine.configured(subagents={"pool": False})
     turns = [
-        calls(gives("Find cron.")),
-        calls(("agent_ask", {"agent_id": "x", "message": "Sure?"})),
-        reply("Found."),
+        tool_call_reply(gives("Find cron.")),
+        tool_call_reply(("agent_ask", {"agent_id": "x", "message": "Sure?"})),
+        text_reply("Found."),
     ]
     async with machine.serving(playing(*turns)) as server, machine.open() as app:
         run = await app.run("Where is cron?", workspace=machine.folder)
         assert (run.status, run.text) == (Status.DONE, "Found.")
-        assert (await pooled(app), [each.slug for each in await app.sessions()]) == ([], [run.slug])
+        assert (await list_pool_agents(app), [each.slug for each in await app.list_sessions()]) == (
+            [],
+            [run.slug],
+        )
     answer, more = results(server.requests[-1].messages)
     assert (answer["success"], "agent_id" in answer) == (True, False)
     assert answer["result"].startswith(LONG)
     assert more["error"].startswith("Agent not found: x")
-    logged = [json.loads(line) for line in (machine.home / "logs" / LOG).read_text().splitlines()]
+    logged = [json.loads(line) for line in (machine.home / "logs" / LOG_NAME).read_text().splitlines()]
     (warned,) = [line for line in logged if line["level"] == "warn"]
     assert "there is no pool (subagents.pool): general is not kept" in warned["what"]
     assert warned["run"] == run.id
@@ -106,12 +109,12 @@ async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(m
     machine.agent("scout", "tools: [read, grep]\n", "You look.")
     machine.agent("coder", "", "You write.")
     turns = [
-        calls(gives("One.", agent_name="scout"), gives("Two.", agent_name="scout")),
-        calls(gives("Three.", agent_name="coder")),
-        reply("Done."),
+        tool_call_reply(gives("One.", agent_name="scout"), gives("Two.", agent_name="scout")),
+        tool_call_reply(gives("Three.", agent_name="coder")),
+        text_reply("Done."),
     ]
-    more = [calls(gives("Four.", agent_name="scout")), reply("Done.")]
-    again = [calls(gives("Five.", agent_name="scout")), reply("Done.")]
+    more = [tool_call_reply(gives("Four.", agent_name="scout")), text_reply("Done.")]
+    again = [tool_call_reply(gives("Five.", agent_name="scout")), text_reply("Done.")]
     async with machine.serving(playing(*turns, *more, *again)) as server:
         await machine("run", "Go.")
         before = (await machine("pool", "list", "--json")).json
@@ -142,7 +145,7 @@ async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(m
 
 async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(machine: UserMachine):
     """Shows: B046, B048."""
-    turns = [calls(gives("One.")), asks, reply("Sure."), asks, reply("Gone.")]
+    turns = [tool_call_reply(gives("One.")), asks, text_reply("Sure."), asks, text_reply("Gone.")]
     async with machine.serving(playing(*turns)) as server:
         run = (await machine("run", "--json", "Go.")).json
         _, answer = results(server.requests[-1].messages)
@@ -166,7 +169,7 @@ async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(ma
 
 async def test_clearing_the_pool_takes_out_every_idle_agent(machine: UserMachine):
     """Shows: B047."""
-    turns = [calls(gives("One."), gives("Two.", persist=False)), reply("Done.")]
+    turns = [tool_call_reply(gives("One."), gives("Two.", persist=False)), text_reply("Done.")]
     async with machine.serving(playing(*turns)):
         await machine("run", "Go.")
         cleared = (await machine("pool", "clear", "--json")).json
@@ -179,7 +182,7 @@ async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: Use
     """Shows: B047."""
     written = machine.folder / "scout.md"
     written.write_text("---\nname: scout\ndescription: Looks.\n---\n\nYou look.\n")
-    async with machine.serving([reply("I have looked.")]):
+    async with machine.serving([text_reply("I have looked.")]):
         assert (await machine("agents", "import", str(written))).code == 0
         assert "scout" in [row["name"] for row in (await machine("agents", "list", "--json")).json]
         assert "You look." in (await machine("agents", "show", "scout")).out
@@ -192,7 +195,7 @@ async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: Use
 async def test_events_tell_which_call_began_an_agent_and_how_it_ended(machine: UserMachine):
     """Shows: B017, B018, B021, B051."""
     heard: list[Event] = []
-    turns = [calls(gives("One."), gives("Two.")), reply("Done.")]
+    turns = [tool_call_reply(gives("One."), gives("Two.")), text_reply("Done.")]
     async with machine.serving(playing(*turns)), machine.open() as app:
         with app.listen(heard.append):
             run = await app.run("Go.", workspace=machine.folder)
@@ -225,33 +228,35 @@ async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(mach
         await go.wait()
         return "so"
 
-    def answer(asked: Captured) -> Answer:
+    def answer(asked: CapturedRequest) -> FakeResponse:
         messages = asked.body["messages"]
         if messages[-1]["role"] == "tool":
-            return reply(LONG)
+            return text_reply(LONG)
         at_work = "Your task:" in messages[0]["content"]
         return (
-            calls(("ponder", {})) if at_work else calls(gives("Find cron."), gives("Find x.", persist=False))
+            tool_call_reply(("ponder", {}))
+            if at_work
+            else tool_call_reply(gives("Find cron."), gives("Find x.", persist=False))
         )
 
     async with machine.serving(answer), machine.open(tools=[ponder]) as app:
         with app.listen(heard):
             run = await app.start("Go.", workspace=machine.folder)
             await waits.wait()
-        *children, parent = sorted(await app.runs(live=True), key=lambda each: each.id, reverse=True)
-        assert {(each.agent, each.ask.task, each.ask.parent_run) for each in children} == {
+        *children, parent = sorted(await app.list_runs(live=True), key=lambda each: each.id, reverse=True)
+        assert {(each.agent, each.request.task, each.request.parent_run) for each in children} == {
             ("general", "Execute this task: Find cron.", run.id),
             ("general", "Execute this task: Find x.", run.id),
         }
-        assert (parent.id, parent.waiting_for) == (run.id, Waiting.CHILD)
-        (kept,) = await pooled(app)
-        assert kept.use.in_use
+        assert (parent.id, parent.waiting_for) == (run.id, WaitReason.CHILD)
+        (kept,) = await list_pool_agents(app)
+        assert kept.pooled_session.is_in_use
         with pytest.raises(Refused, match="is at work"):
-            await cleared(app, kept.use.agent_id)
-        assert await cleared(app) == []
+            await retire_pool_agents(app, kept.pooled_session.slug)
+        assert await retire_pool_agents(app) == []
         go.set()
         assert (await app.wait(run.id)).status is Status.DONE
-        assert await app.runs(live=True) == []
-        (free,) = await pooled(app)
-        assert (free.use.agent_id, free.use.in_use) == (kept.use.agent_id, False)
-        assert {each.slug for each in await app.sessions()} == {run.slug, kept.use.agent_id}
+        assert await app.list_runs(live=True) == []
+        (free,) = await list_pool_agents(app)
+        assert (free.pooled_session.slug, free.pooled_session.is_in_use) == (kept.pooled_session.slug, False)
+        assert {each.slug for each in await app.list_sessions()} == {run.slug, kept.pooled_session.slug}

@@ -10,17 +10,23 @@ from user_machine import UserMachine
 import retinue
 from retinue.domain.event import Event
 from retinue.domain.run import Run
-from retinue.domain.transcript import Called, Said
+from retinue.domain.transcript import Message, ToolCall
 from retinue.errors import BadConfig
-from retinue.testing.cli_agents import claude_says, codex_says, pi_says, script, words
-from retinue.testing.fake_model_server import Captured, ModelServer
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.cli_agents import (
+    claude_output,
+    codex_output,
+    pi_output,
+    recorded_arguments,
+    write_script,
+)
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 CLAUDE = ["-p", "--verbose", "--output-format", "stream-json", "--include-partial-messages"]
 LINES = {
-    "claude": claude_says("claude answers", session="c-1", acts=5),
-    "codex": codex_says("codex answers", session="x-1"),
-    "pi": pi_says("pi answers"),
+    "claude": claude_output("claude answers", session="c-1", tool_calls=5),
+    "codex": codex_output("codex answers", session="x-1"),
+    "pi": pi_output("pi answers"),
 }
 
 
@@ -29,11 +35,11 @@ def installed(machine: UserMachine, **how: Any) -> None:
     keys = "env | grep -E '_(KEY|TOKEN)=' | sort >\"$HOME/keys\""
     place = machine.folder.parent / "bin"
     for name, lines in LINES.items():
-        script(place / name, lines, **{"before": keys, **how})
+        write_script(place / name, lines, **{"before": keys, **how})
     machine.env["PATH"] = f"{place}:{machine.env['PATH']}"
 
 
-def kinds(server: ModelServer) -> list[dict[str, Any]]:
+def kinds(server: FakeModelServer) -> list[dict[str, Any]]:
     own = {"provider": "openai-compatible", "model": "own-model", "config": {"base_url": server.url}}
     return [
         {"agentId": "model", "chat": {"provider": "openai"}},
@@ -44,8 +50,8 @@ def kinds(server: ModelServer) -> list[dict[str, Any]]:
     ]
 
 
-def named(request: Captured) -> Answer:
-    return reply(f"{request.body['model']} answers")
+def named(request: CapturedRequest) -> FakeResponse:
+    return text_reply(f"{request.body['model']} answers")
 
 
 def home(machine: UserMachine, run: Run) -> Path:
@@ -73,7 +79,9 @@ async def test_one_agent_of_each_kind_answers_a_message(machine: UserMachine):
         "codex": "codex answers",
         "pi": "pi answers",
     }
-    claude, codex, pi = (words(home(machine, runs[agent])) for agent in ("claude", "codex", "pi"))
+    claude, codex, pi = (
+        recorded_arguments(home(machine, runs[agent])) for agent in ("claude", "codex", "pi")
+    )
     assert claude == [
         [*CLAUDE, "--session-id", claude[0][6], "hello"],
         [*CLAUDE, "--resume", "c-1", "and again"],
@@ -103,7 +111,7 @@ async def test_keys_reach_only_the_program_that_they_are_for(machine: UserMachin
     assert claude == [f"ANTHROPIC_API_KEY={machine.env['ANTHROPIC_API_KEY']}"]
     assert codex == [f"CODEX_API_KEY={machine.env['OPENAI_API_KEY']}"]
     for run in runs:
-        assert "sk-test" not in Path(run.path).read_text()
+        assert "sk-test" not in Path(run.transcript_path).read_text()
 
 
 async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(machine: UserMachine):
@@ -111,13 +119,13 @@ async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(
 
     Shows: C048."""
     installed(machine)
-    asks = calls(("agents_message", {"agentId": "claude", "content": "Tidy up."}))
+    asks = tool_call_reply(("agents_message", {"agentId": "claude", "content": "Tidy up."}))
     heard: list[dict[str, Any]] = []
 
-    def played(request: Captured) -> Answer:
+    def played(request: CapturedRequest) -> FakeResponse:
         results = [each["content"] for each in request.messages if each["role"] == "tool"]
         heard.extend(map(json.loads, results))
-        return reply("Claude has tidied up.") if results else asks
+        return text_reply("Claude has tidied up.") if results else asks
 
     events: list[Event] = []
     async with machine.serving(played) as server:
@@ -131,9 +139,9 @@ async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(
     assert (run.status, run.text) == (retinue.Status.DONE, "Claude has tidied up.")
     assert (answer["status"], answer["response"]) == ("complete", "claude answers")
     assert (answer["toolCallCount"], [each["name"] for each in answer["toolCalls"]]) == (5, ["Bash"] * 5)
-    assert [each.tool for each in entries if isinstance(each, Called)] == ["Bash"] * 5
-    said = [each for each in entries if isinstance(each, Said)]
-    assert (said[0].text, said[0].origin, said[-1].text) == ("Tidy up.", run.key, "claude answers")
+    assert [each.tool for each in entries if isinstance(each, ToolCall)] == ["Bash"] * 5
+    said = [each for each in entries if isinstance(each, Message)]
+    assert (said[0].text, said[0].origin, said[-1].text) == ("Tidy up.", run.session_key, "claude answers")
     told = [each.kind for each in events if each.agent == "claude" and each.kind.startswith("tool.")]
     assert told == ["tool.started", "tool.ended"] * 5
 
@@ -150,7 +158,7 @@ async def test_a_second_message_while_a_program_works_starts_no_second_process(m
             assert [(await app.wait(each.id)).text for each in (first, second)] == ["claude answers"] * 2
     place = home(machine, first)
     assert len((place / "seen").read_text().splitlines()) == 1
-    assert [each[-1] for each in words(place)] == ["one", "two"]
+    assert [each[-1] for each in recorded_arguments(place)] == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +190,9 @@ async def test_settings_of_a_program_decide_where_and_how_it_is_started(machine:
     installed(machine)
     (machine.folder / "sub").mkdir()
     place = machine.folder.parent / "bin"
-    wrapper = script(place / "wrap", [], after='pwd >"$HOME/where"; echo "$A" >>"$HOME/where"; exec "$@"')
+    wrapper = write_script(
+        place / "wrap", [], after='pwd >"$HOME/where"; echo "$A" >>"$HOME/where"; exec "$@"'
+    )
     config = {
         "workdir": "sub", "extraArgs": ["--model", "m"], "wrapper": {"path": str(wrapper), "env": {"A": "from the wrapper"}},
     }  # fmt: skip
@@ -199,7 +209,7 @@ async def test_settings_of_a_program_decide_where_and_how_it_is_started(machine:
             async with machine.open():
                 pass
     assert run.text == "claude answers"
-    own, inner = words(home(machine, run))
+    own, inner = recorded_arguments(home(machine, run))
     assert own == ["claude", *inner]
     assert inner == [*CLAUDE, "--model", "m", "--session-id", inner[8], "hello"]
     told = (home(machine, run) / "where").read_text().splitlines()
@@ -214,4 +224,4 @@ async def test_a_program_that_is_not_installed_is_told_before_a_session_is_made(
             BadConfig, match="claude is not installed here, or not on the PATH: install it with `npm"
         ):
             await app.run("hello", agent="coder", workspace=machine.folder)
-        assert await app.sessions() == []
+        assert await app.list_sessions() == []

@@ -12,9 +12,15 @@ from transcript_entries import entry_texts
 from user_machine import UserMachine
 
 import retinue
-from retinue.errors import BadConfig, NotFound, Refused, Usage
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply, silence, unfinished
+from retinue.errors import BadConfig, NotFound, Refused, UsageError
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import (
+    FakeResponse,
+    stalled_stream,
+    text_reply,
+    tool_call_reply,
+    unfinished_stream,
+)
 
 SENT: list[tuple[str, str, str]] = []
 
@@ -29,8 +35,8 @@ async def send_mail(call: retinue.Call, to: str, body: str) -> str:
 async def test_a_program_gives_its_own_tools(machine: UserMachine):
     SENT.clear()
     machine.agent("quiet", "model: openai:x\ncapability_deny: ['mail.*']\n")
-    wish = calls(("send_mail", {"to": "ada", "body": "hello"}))
-    script = [wish, reply("Sent."), wish, reply("I may not.")]
+    wish = tool_call_reply(("send_mail", {"to": "ada", "body": "hello"}))
+    script = [wish, text_reply("Sent."), wish, text_reply("I may not.")]
     async with machine.serving(script) as server, machine.open(tools=[send_mail], approvals="auto") as app:
         run = await app.run("Greet Ada", workspace=machine.folder)
         await app.run("Greet Ada", agent="quiet", workspace=machine.folder)
@@ -44,10 +50,10 @@ async def test_a_program_gives_its_own_tools(machine: UserMachine):
 
 async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_opening(machine: UserMachine):
     """Shows: T02."""
-    with pytest.raises(Usage, match="there is a tool 'send_mail' already"):
+    with pytest.raises(UsageError, match="there is a tool 'send_mail' already"):
         async with machine.open(tools=[send_mail, send_mail]):
             pass
-    with pytest.raises(Usage, match="system_"):
+    with pytest.raises(UsageError, match="system_"):
         retinue.tool(name="system_x")(lambda: "x")
     for where, words in (
         ("json:dumps", "is no tool"),
@@ -67,7 +73,10 @@ async def test_tools_named_in_the_configuration_are_there(machine: UserMachine, 
     sys.path.insert(0, str(tmp_path))
     try:
         machine.configured(tools=["my_tools_of_this_test:dice"])
-        async with machine.serving([calls(("dice", {})), reply("Four.")]) as server, machine.open() as app:
+        async with (
+            machine.serving([tool_call_reply(("dice", {})), text_reply("Four.")]) as server,
+            machine.open() as app,
+        ):
             await app.run("Roll", workspace=machine.folder)
     finally:
         sys.path.remove(str(tmp_path))
@@ -76,7 +85,10 @@ async def test_tools_named_in_the_configuration_are_there(machine: UserMachine, 
 
 async def test_a_listener_hears_a_run_from_its_birth_to_its_end(machine: UserMachine):
     heard: list[retinue.Event] = []
-    async with machine.serving([calls(("ls", {}), text="Look."), reply("Done.")]), machine.open() as app:
+    async with (
+        machine.serving([tool_call_reply(("ls", {}), text="Look."), text_reply("Done.")]),
+        machine.open() as app,
+    ):
         with app.listen(heard.append):
             run = await app.run("Go", workspace=machine.folder)
         await app.run("Unheard", session=run.slug)
@@ -100,16 +112,20 @@ async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(
         if event.kind == "text.delta":
             heard.set()
 
-    script = [silence(after=600, answer=reply("These words are heard, and then no more of them. " * 20))]
+    script = [
+        stalled_stream(
+            after_bytes=600, response=text_reply("These words are heard, and then no more of them. " * 20)
+        )
+    ]
     async with machine.serving(script) as server, machine.open() as app:
         with app.listen(listen):
             run = await app.start("Talk", workspace=machine.folder)
             await heard.wait()
             stopped = await app.cancel(run.id)
         assert (stopped.status, stopped.reason) == ("cancelled", "user_cancel")
-        await asyncio.wait_for(server.hung_up.wait(), 10)
+        await asyncio.wait_for(server.client_disconnected.wait(), 10)
         last = (await app.entries(run.slug))[-1]
-        assert isinstance(last, retinue.Said)
+        assert isinstance(last, retinue.Message)
         assert last.text.startswith("These wo")
         assert last.stop == "cancelled"
         assert (await app.cancel(run.id)).status == "cancelled"
@@ -117,28 +133,33 @@ async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(
 
 async def test_a_half_answer_is_never_taken_for_an_answer(machine: UserMachine):
     """Shows: M07."""
-    async with machine.serving([unfinished("par"), reply("whole")]) as server, machine.open() as app:
+    async with (
+        machine.serving([unfinished_stream("par"), text_reply("whole")]) as server,
+        machine.open() as app,
+    ):
         run = await app.run("Answer", workspace=machine.folder)
         assert (run.text, len(server.requests)) == ("whole", 2)
         assert entry_texts(await app.entries(run.slug)) == ["Answer", "whole"]
 
 
 async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machine: UserMachine):
-    async with machine.serving([reply("late", delay=60), reply("other", delay=60), reply("In time.")]):
+    async with machine.serving(
+        [text_reply("late", delay=60), text_reply("other", delay=60), text_reply("In time.")]
+    ):
         async with machine.open() as app:
             run = await app.start("Wait for me", workspace=machine.folder)
             await machine.asked(1)
             with pytest.raises(Refused, match="is being worked by another process"):
                 await app.resume(run.id)
         async with machine.open() as app:
-            assert [one.id for one in await app.interrupted()] == [run.id]
-            findings = await app.doctor()
-            assert [(each.what, each.do) for each in findings if each.level == "warn"] == [
+            assert [one.id for one in await app.interrupted_runs()] == [run.id]
+            findings = await app.diagnose()
+            assert [(each.message, each.advice) for each in findings if each.status == "warn"] == [
                 ("1 runs interrupted", "retinue runs resume")
             ]
             await app.resume()
             await machine.asked(2)
-            assert await app.interrupted() == []
+            assert await app.interrupted_runs() == []
         async with machine.open() as app:
             taken = await app.resume(run.id[:20])
             done = await app.wait(taken[0].id)
@@ -148,24 +169,24 @@ async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machi
 
 
 async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: UserMachine):
-    async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
+    async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
         first = await app.run("One", workspace=machine.folder)
         await app.run("Two", workspace=machine.folder)
         assert (await app.find_run(first.id)).id == first.id
-        with pytest.raises(Usage, match="could be several runs"):
+        with pytest.raises(UsageError, match="could be several runs"):
             await app.find_run(first.id[:4])
         with pytest.raises(NotFound, match="retinue runs history"):
             await app.find_run("zzz")
-        assert [run.ask.task for run in await app.runs(live=False, limit=1)] == ["Two"]
+        assert [run.request.task for run in await app.list_runs(live=False, limit=1)] == ["Two"]
 
 
 async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machine: UserMachine):
     """Shows: C044."""
     asked_more = asyncio.Event()
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         await asked_more.wait()
-        return reply("Two." if asked.turns else "One.")
+        return text_reply("Two." if asked.reply_count else "One.")
 
     async with machine.serving(script) as server, machine.open() as app:
         first = await app.start("First", workspace=machine.folder)
@@ -173,7 +194,7 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
         for forbidden in (app.clear, app.delete):
             with pytest.raises(Refused, match="is at work: `retinue runs cancel"):
                 await forbidden(first.slug)
-        with pytest.raises(Usage, match="give the text to queue behind it"):
+        with pytest.raises(UsageError, match="give the text to queue behind it"):
             await app.start(None, session=first.slug)
         second = await app.start("Second", session=first.slug)
         asked_more.set()
@@ -187,8 +208,8 @@ async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machi
     def defect(_arguments: bytes) -> dict[str, Any]:
         raise ZeroDivisionError(f"a defect beside {key}")
 
-    tools = [replace(send_mail, parse=defect)]
-    async with machine.serving([calls(("send_mail", {}))]), machine.open(tools=tools) as app:
+    tools = [replace(send_mail, parse_arguments=defect)]
+    async with machine.serving([tool_call_reply(("send_mail", {}))]), machine.open(tools=tools) as app:
         run = await app.run("Go", workspace=machine.folder)
         assert (run.status, run.reason) == ("failed", "crashed")
         assert run.error == "ZeroDivisionError: a defect beside [secret of 25 characters]"

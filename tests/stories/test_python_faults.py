@@ -7,10 +7,10 @@ import pytest
 from user_machine import UserMachine
 
 import retinue
-from retinue.app.log_file import log_line
+from retinue.app.log_file import append_log_line
 from retinue.domain.event import Event
-from retinue.errors import Usage
-from retinue.testing.replies import calls, reply, silence
+from retinue.errors import UsageError
+from retinue.testing.replies import stalled_stream, text_reply, tool_call_reply
 
 
 @retinue.tool
@@ -23,7 +23,7 @@ async def test_a_listener_that_fails_does_not_end_the_run(machine: UserMachine):
     def fails(event: Event) -> None:
         raise KeyError(event.kind)
 
-    async with machine.serving([reply("Done.")]), machine.open() as app:
+    async with machine.serving([text_reply("Done.")]), machine.open() as app:
         with app.listen(fails):
             run = await app.run("Go", workspace=machine.folder)
         assert (run.status, run.text) == (retinue.Status.DONE, "Done.")
@@ -32,12 +32,12 @@ async def test_a_listener_that_fails_does_not_end_the_run(machine: UserMachine):
 
 def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path):
     (tmp_path / "logs").write_text("a file where the folder should be")
-    log_line(tmp_path, {"error": "something"})
+    append_log_line(tmp_path, {"error": "something"})
     assert (tmp_path / "logs").read_text() == "a file where the folder should be"
 
 
 async def test_an_opening_that_is_refused_leaves_no_owner_behind(machine: UserMachine):
-    with pytest.raises(Usage, match="there is a tool 'ls' already"):
+    with pytest.raises(UsageError, match="there is a tool 'ls' already"):
         async with machine.open(tools=[ls]):
             pass
     assert not list((machine.home / "owners").glob("*"))
@@ -48,7 +48,7 @@ async def taken_up(app: retinue.App) -> list[str]:
 
 
 async def test_two_processes_share_the_interrupted_runs_between_them(machine: UserMachine):
-    async with machine.serving([silence()] * 3 + [reply("Done.")] * 3):
+    async with machine.serving([stalled_stream()] * 3 + [text_reply("Done.")] * 3):
         async with machine.open() as app:
             for task in ("One", "Two", "Three"):
                 await app.start(task, workspace=machine.folder)
@@ -65,7 +65,7 @@ async def test_the_key_of_a_definitions_own_server_is_kept_nowhere(machine: User
     key = "my-own-key-0123456789"
     machine.env["MY_OWN_KEY"] = key
     (machine.folder / "notes.txt").write_text(f"the key is {key}")
-    script = [calls(("read", {"path": "notes.txt"})), reply(f"It is {key}.")]
+    script = [tool_call_reply(("read", {"path": "notes.txt"})), text_reply(f"It is {key}.")]
     async with machine.serving(script) as server, machine.open() as app:
         own = f"{{base_url: {server.url}, api_key_env: MY_OWN_KEY}}"
         machine.agent("own", f"model: openai:m\ndriver: openai-compatible\ndriver_settings: {own}\n")

@@ -7,8 +7,8 @@ from typing import Any
 from user_machine import UserMachine
 
 from retinue import daemon_client
-from retinue.testing.fake_model_server import Captured, ModelServer, Script
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer, Script
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 COLOUR = ("ask_user", {"question": "Which colour?", "options": ["red", "blue"]})
 SIZE = ("ask_user", {"question": "How large?"})
@@ -23,20 +23,23 @@ async def careless(call: Call) -> str:
 '''
 
 
-def by_turn(*replies: Answer) -> Script:
-    def script(asked: Captured) -> Answer:
-        return replies[min(asked.turns, len(replies) - 1)]
+def by_turn(*replies: FakeResponse) -> Script:
+    def script(asked: CapturedRequest) -> FakeResponse:
+        return replies[min(asked.reply_count, len(replies) - 1)]
 
     return script
 
 
-def results(server: ModelServer) -> list[str]:
+def results(server: FakeModelServer) -> list[str]:
     """What the model was told of its calls, in the last request."""
     return [each["content"] for each in server.requests[-1].messages if each["role"] == "tool"]
 
 
 async def test_a_question_waits_for_a_person_and_the_next_message_answers_it(machine: UserMachine):
-    async with machine.serving(by_turn(calls(COLOUR), reply("So be it."))) as server, machine.daemon():
+    async with (
+        machine.serving(by_turn(tool_call_reply(COLOUR), text_reply("So be it."))) as server,
+        machine.daemon(),
+    ):
         asked = await machine("run", "--json", "Paint.")
         assert (asked.code, asked.json["status"], asked.json["waiting_for"]) == (6, "waiting", "person")
         assert "general asks: Which colour? (red / blue)" in asked.err
@@ -54,20 +57,25 @@ async def test_a_question_waits_for_a_person_and_the_next_message_answers_it(mac
 
 
 async def test_the_question_is_told_as_an_event_and_answered_over_http_by_number(machine: UserMachine):
-    async with machine.serving(by_turn(calls(COLOUR), reply("So be it."))) as server, machine.daemon():
+    async with (
+        machine.serving(by_turn(tool_call_reply(COLOUR), text_reply("So be it."))) as server,
+        machine.daemon(),
+    ):
         asked = (await machine("run", "--json", "Paint.")).json
-        stream = daemon_client.events(machine.home, after=0, deltas="none")
+        stream = daemon_client.stream_events(machine.home, after=0, deltas="none")
         told = await anext(each async for each in stream if each.get("question"))
         assert (told["kind"], told["phase"], told["question"]) == ("run.state", "person", "Which colour?")
         place = f"/api/sessions/{asked['session_id']}/messages"
-        answer = await daemon_client.told(machine.home, "POST", place, {"content": "2", "mode": "sync"})
+        answer = await daemon_client.request_json(
+            machine.home, "POST", place, {"content": "2", "mode": "sync"}
+        )
         assert answer is not None
         assert (answer["status"], answer["response"]) == ("complete", "So be it.")
         assert results(server) == ["blue"]
 
 
 async def test_a_question_outlives_the_daemon_and_every_process(machine: UserMachine):
-    async with machine.serving(by_turn(calls(COLOUR), reply("So be it."))) as server:
+    async with machine.serving(by_turn(tool_call_reply(COLOUR), text_reply("So be it."))) as server:
         async with machine.daemon():
             asked = (await machine("run", "--json", "Paint.")).json
         async with machine.daemon():
@@ -81,7 +89,10 @@ async def test_a_question_outlives_the_daemon_and_every_process(machine: UserMac
 
 
 async def test_several_questions_of_one_reply_are_answered_one_after_the_other(machine: UserMachine):
-    async with machine.serving(by_turn(calls(COLOUR, SIZE), reply("So be it."))) as server, machine.daemon():
+    async with (
+        machine.serving(by_turn(tool_call_reply(COLOUR, SIZE), text_reply("So be it."))) as server,
+        machine.daemon(),
+    ):
         asked = await machine("run", "--json", "Paint.")
         again = await machine("send", asked.json["slug"], "1")
         assert (again.code, "general asks: How large?" in again.err) == (6, True)
@@ -93,11 +104,14 @@ async def test_several_questions_of_one_reply_are_answered_one_after_the_other(m
 async def test_a_childs_question_holds_up_its_parent_until_it_is_answered(machine: UserMachine):
     machine.configured(approvals="auto")
     machine.agent("asker", body="You ask.")
-    boss: list[Any] = [calls(("agent", {"agent_name": "asker", "task_prompt": "Ask."})), reply("It knows.")]
-    asker: list[Any] = [calls(SIZE), reply("Now I know.")]
+    boss: list[Any] = [
+        tool_call_reply(("agent", {"agent_name": "asker", "task_prompt": "Ask."})),
+        text_reply("It knows."),
+    ]
+    asker: list[Any] = [tool_call_reply(SIZE), text_reply("Now I know.")]
 
-    def script(asked: Captured) -> Answer:
-        return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.turns]
+    def script(asked: CapturedRequest) -> FakeResponse:
+        return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.reply_count]
 
     async with machine.serving(script), machine.daemon():
         asked = await machine("run", "--json", "Go.")
@@ -110,9 +124,9 @@ async def test_a_childs_question_holds_up_its_parent_until_it_is_answered(machin
 
 
 async def test_a_run_that_asks_can_be_cancelled_and_interrupted(machine: UserMachine):
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         summed = any("interrupts you" in str(each["content"]) for each in asked.messages)
-        return reply("Nothing yet.") if summed else calls(COLOUR)
+        return text_reply("Nothing yet.") if summed else tool_call_reply(COLOUR)
 
     async with machine.serving(script), machine.daemon():
         asked = [(await machine("run", "--json", "Paint.")).json for _ in range(2)]
@@ -125,7 +139,7 @@ async def test_a_run_that_asks_can_be_cancelled_and_interrupted(machine: UserMac
 
 
 async def test_where_nobody_can_ever_answer_the_agent_is_told_so(machine: UserMachine):
-    async with machine.serving(by_turn(calls(COLOUR), reply("Red, then."))) as server:
+    async with machine.serving(by_turn(tool_call_reply(COLOUR), text_reply("Red, then."))) as server:
         ran = await machine("run", "Paint.")
         assert (ran.code, ran.out) == (0, "Red, then.\n")
         assert results(server) == [
@@ -139,7 +153,7 @@ async def test_a_tool_that_asks_in_the_midst_of_what_it_does_does_not_wait(machi
     machine.env["PYTHONPATH"] = str(machine.folder)
     machine.configured(tools=["ours:careless"], approvals="auto")
     async with (
-        machine.serving(by_turn(calls(("careless", {})), reply("Not, then."))) as server,
+        machine.serving(by_turn(tool_call_reply(("careless", {})), text_reply("Not, then."))) as server,
         machine.daemon(),
     ):
         ran = await machine("run", "--json", "Go.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from commands import require_pipe
 from user_machine import UserMachine
 
-from retinue.testing.replies import reply, silence
+from retinue.testing.replies import stalled_stream, text_reply
 
 IN_OPEN = 0x20
 
@@ -57,7 +57,7 @@ async def test_a_running_chat_reads_a_definition_again_only_when_it_changed(mach
     """Shows: B043, B044."""
     file = machine.agent("brief", "model: openai:x\n", "Speak of ONE.")
     os.utime(file, (1e9, 1e9))
-    async with machine.serving([reply("first."), reply("second."), reply("third.")]) as server:
+    async with machine.serving([text_reply("first."), text_reply("second."), text_reply("third.")]) as server:
         with watched(file) as openings:
             chat = await machine.started("chat", "--agent", "brief")
             for said, answer in ((b"a\n", "first."), (b"b\n", "second.")):
@@ -78,7 +78,7 @@ async def test_another_model_for_one_message_is_not_handed_to_a_child(machine: U
     """Shows: A036."""
     machine.agent("main", "model: openai:gpt-parent\n", "You lead.")
     machine.agent("scout", "model: openai:gpt-scout\n", "You look.")
-    async with machine.serving([reply("Hi."), reply("Now other."), reply("Seen.")]) as server:
+    async with machine.serving([text_reply("Hi."), text_reply("Now other."), text_reply("Seen.")]) as server:
         session = (await machine("run", "--agent", "main", "Begin", "--json")).json["slug"]
         assert (await machine("send", session, "Go on", "--model", "openai:gpt-override")).code == 0
         spawned = await machine("spawn", "--parent", session, "--agent", "scout", "Look around")
@@ -92,7 +92,7 @@ async def test_another_model_for_one_message_is_not_handed_to_a_child(machine: U
 
 async def test_a_session_pinned_in_older_days_is_listed_as_pinned(machine: UserMachine):
     """Shows: C020."""
-    async with machine.serving([reply("One."), reply("Two.")]):
+    async with machine.serving([text_reply("One."), text_reply("Two.")]):
         older = (await machine("run", "Hi", "--json")).json["slug"]
         newer = (await machine("run", "Hi", "--json", "--session", "create")).json["slug"]
     (facts,) = machine.sessions.glob(f"{older}/branches/main/session.json")
@@ -114,7 +114,7 @@ async def test_a_session_is_born_with_an_empty_file(machine: UserMachine):
     Shows: A030.
     """
     machine.configured(limits={"max_live": 1})
-    async with machine.serving([silence(), reply("Late.")]):
+    async with machine.serving([stalled_stream(), text_reply("Late.")]):
         first = await machine.started("run", "Take the only place")
         await machine.asked(1)
         second = await machine.started("run", "Wait for a place", "--session", "create")

@@ -6,7 +6,7 @@ from pathlib import Path
 from user_machine import UserMachine
 
 import retinue
-from retinue.testing.replies import calls, reply
+from retinue.testing.replies import text_reply, tool_call_reply
 
 COMMAND = '#!/bin/sh\ncase "$1" in add) shift; echo "$*" >> notes.txt;; esac\ncat notes.txt\n'
 
@@ -62,7 +62,10 @@ async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_ca
     machine.agent("keeper", "toolExposure: skills\nskillAllowlist: ['*']\nskillDenylist: [mess]\n")
     use = f"{notes}/notes add buy milk"
     looks = [("read", {"path": f"{notes}/SKILL.md"}), ("bash", {"command": f"cat {mail}/SKILL.md"})]
-    script = [calls(*looks, ("bash", {"command": use}), ("notes_list", {})), reply("Done.")] * 3
+    script = [
+        tool_call_reply(*looks, ("bash", {"command": use}), ("notes_list", {})),
+        text_reply("Done."),
+    ] * 3
     async with machine.serving(script) as server, machine.open(tools=TOOLS) as app:
         for agent in ("plain", "mixed", "keeper"):
             run = await app.run("Note it", agent=agent, workspace=machine.folder)
@@ -102,7 +105,7 @@ async def test_the_prompt_of_a_conversation_stays_the_same_until_a_skill_changes
     notes = skill(folder, "notes")
     machine.agent("keeper", "tool_exposure: mixed\n")
     async with (
-        machine.serving([reply("One."), reply("Two."), reply("Three.")]) as server,
+        machine.serving([text_reply("One."), text_reply("Two."), text_reply("Three.")]) as server,
         machine.open() as app,
     ):
         first = await app.run("One", agent="keeper", workspace=machine.folder)
@@ -157,8 +160,12 @@ async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(
     machine.agent("boss", "tools: [PersistentAgent]\n")
     machine.agent("clerk", "tool_exposure: mixed\nskill_allow: [notes]\n")
     machine.configured(approvals="auto", ceiling={"skills": ["notes", "deploy"]})
-    use = calls(("bash", {"command": f"cd /tmp; {folder}/notes/notes add milk; cat {deploy}/SKILL.md"}))
-    async with machine.serving([reply("Hi."), use, reply("Done."), use, reply("Done.")]) as server:
+    use = tool_call_reply(
+        ("bash", {"command": f"cd /tmp; {folder}/notes/notes add milk; cat {deploy}/SKILL.md"})
+    )
+    async with machine.serving(
+        [text_reply("Hi."), use, text_reply("Done."), use, text_reply("Done.")]
+    ) as server:
         assert (await machine("trust", "--yes", ".")).code == 0
         async with machine.open() as app:
             boss = await app.run("Hi", agent="boss", workspace=machine.folder)

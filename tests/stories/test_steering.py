@@ -6,21 +6,21 @@ from pathlib import Path
 
 from user_machine import UserMachine
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply, silence
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, stalled_stream, text_reply, tool_call_reply
 
 HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
 SAYS = "These words are heard, and then no more of them. " * 20
 
 
-def of_helper(asked: Captured) -> bool:
+def of_helper(asked: CapturedRequest) -> bool:
     return "You help." in asked.body["messages"][0]["content"]
 
 
 async def live(machine: UserMachine, count: int) -> list[str]:
     """The ids of the live runs, the oldest first, once there are so many."""
     async with machine.open() as app:
-        while len(found := await app.runs(live=True)) != count:  # noqa: ASYNC110  (other processes make them)
+        while len(found := await app.list_runs(live=True)) != count:  # noqa: ASYNC110  (other processes make them)
             await asyncio.sleep(0.01)
     return sorted(run.id for run in found)
 
@@ -28,8 +28,8 @@ async def live(machine: UserMachine, count: int) -> list[str]:
 async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_run(machine: UserMachine):
     """Shows: D050, D052, T16, M20."""
     machine.agent("coder", "exits: [submit_for_review, ask_for_help]\n", "You code.\n")
-    leaves = calls(("submit_for_review", {"summary": "Built and tested."}))
-    async with machine.serving([*[reply("All done.")] * 4, leaves]) as server:
+    leaves = tool_call_reply(("submit_for_review", {"summary": "Built and tested."}))
+    async with machine.serving([*[text_reply("All done.")] * 4, leaves]) as server:
         ran = await machine("run", "--json", "--agent", "coder", "Build it.")
         assert (ran.code, ran.json["status"], ran.json["waiting_for"]) == (6, "waiting", "person")
         assert ran.json["reason"] is None
@@ -58,8 +58,8 @@ async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_
 async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits(machine: UserMachine):
     """Shows: D052."""
     machine.agent("coder", "exits: [ask_for_help]\nmax_turns: 1\n", "You code.\n")
-    asks = calls(("ask_for_help", {"message": "Which port?"}))
-    async with machine.serving([reply("Done."), asks]) as server:
+    asks = tool_call_reply(("ask_for_help", {"message": "Which port?"}))
+    async with machine.serving([text_reply("Done."), asks]) as server:
         ran = await machine("run", "--json", "--agent", "coder", "Build it.")
         assert (ran.code, ran.json["waiting_for"], ran.json["turns"]) == (6, "person", 1)
         empty = await machine("run", "--session", ran.json["slug"])
@@ -81,11 +81,11 @@ async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_par
     """Shows: D050."""
     machine.configured(approvals="auto")
     machine.agent("helper", "exits: [submit_for_review]\n", "You help.\n")
-    leaves = calls(("submit_for_review", {"summary": "x is in a."}))
-    helper = [*[reply("All done.")] * 4, leaves]
-    main = [calls(HAND_ON), reply("It is here.")]
+    leaves = tool_call_reply(("submit_for_review", {"summary": "x is in a."}))
+    helper = [*[text_reply("All done.")] * 4, leaves]
+    main = [tool_call_reply(HAND_ON), text_reply("It is here.")]
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         return (helper if of_helper(asked) else main).pop(0)
 
     async with machine.serving(script):
@@ -109,7 +109,10 @@ async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: User
 
 async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summary(machine: UserMachine):
     """Shows: L009."""
-    script = [silence(after=600, answer=reply(SAYS)), reply("In short: nothing yet.")]
+    script = [
+        stalled_stream(after_bytes=600, response=text_reply(SAYS)),
+        text_reply("In short: nothing yet."),
+    ]
     async with machine.serving(script) as server:
         begun = await machine.started("run", "--json", "Talk.")
         await machine.asked(1)
@@ -119,7 +122,7 @@ async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summar
         assert ended.json["text"] == "In short: nothing yet."
         out, _ = await begun.communicate()
         assert (begun.returncode, b"In short: nothing yet." in out) == (5, True)
-        await asyncio.wait_for(server.hung_up.wait(), 10)
+        await asyncio.wait_for(server.client_disconnected.wait(), 10)
     told = Path(ended.json["path"]).read_text()
     assert "These wo" in told
     assert "A person interrupts you" in told
@@ -130,11 +133,15 @@ async def test_those_a_run_waits_for_are_interrupted_with_it(machine: UserMachin
     machine.configured(approvals="auto")
     machine.agent("helper", "", "You help.\n")
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         interrupted = "A person interrupts you" in str(asked.body["messages"][-1]["content"])
         if of_helper(asked):
-            return reply("I had looked at a.") if interrupted else silence(after=600, answer=reply(SAYS))
-        return reply("The helper had looked at a.") if interrupted else calls(HAND_ON)
+            return (
+                text_reply("I had looked at a.")
+                if interrupted
+                else stalled_stream(after_bytes=600, response=text_reply(SAYS))
+            )
+        return text_reply("The helper had looked at a.") if interrupted else tool_call_reply(HAND_ON)
 
     async with machine.serving(script):
         begun = await machine.started("run", "Where is x?")
@@ -156,13 +163,13 @@ async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine:
     machine.configured(approvals="auto")
     machine.agent("helper", "", "You help.\n")
     gate = asyncio.Event()
-    main = [calls(HAND_ON), reply("It goes on without me."), reply("It is here.")]
+    main = [tool_call_reply(HAND_ON), text_reply("It goes on without me."), text_reply("It is here.")]
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if not of_helper(asked):
             return main.pop(0)
         await gate.wait()
-        return reply("x is in a.")
+        return text_reply("x is in a.")
 
     async with machine.serving(script):
         begun = await machine.started("run", "--json", "Where is x?")
@@ -185,8 +192,12 @@ async def test_ctrl_c_stops_a_run_and_both_its_children_and_hangs_up_on_their_mo
     machine.configured(approvals="auto")
     machine.agent("helper", "", "You help.\n")
 
-    def script(asked: Captured) -> Answer:
-        return silence(after=600, answer=reply(SAYS)) if of_helper(asked) else calls(HAND_ON, HAND_ON)
+    def script(asked: CapturedRequest) -> FakeResponse:
+        return (
+            stalled_stream(after_bytes=600, response=text_reply(SAYS))
+            if of_helper(asked)
+            else tool_call_reply(HAND_ON, HAND_ON)
+        )
 
     async with machine.serving(script) as server:
         begun = await machine.started("run", "Where is x?")
@@ -196,4 +207,4 @@ async def test_ctrl_c_stops_a_run_and_both_its_children_and_hangs_up_on_their_mo
         assert begun.returncode == 5
         ended = (await machine("runs", "history", "--json")).json
         assert [(run["status"], run["reason"]) for run in ended] == [("cancelled", "user_cancel")] * 3
-        await asyncio.wait_for(server.hung_up.wait(), 10)
+        await asyncio.wait_for(server.client_disconnected.wait(), 10)

@@ -11,20 +11,22 @@ from user_machine import UserMachine
 from retinue import App
 from retinue.domain.event import Event
 from retinue.domain.run import Status
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 SUBTASK = {"agentId": "helper", "prompt": "Find x.", "label": "find"}
 LATER = ("spawn_subagent", SUBTASK | {"returnMode": "background"})
 NOW = ("spawn_subagent", SUBTASK)
 
 
-def by_prompt(*main: Answer, helper: tuple[Answer, ...]) -> Callable[[Captured], Answer]:
+def by_prompt(
+    *main: FakeResponse, helper: tuple[FakeResponse, ...]
+) -> Callable[[CapturedRequest], FakeResponse]:
     """Two agents on one server, told apart by what their definitions say; the last reply is said again."""
 
-    def answer(asked: Captured) -> Answer:
+    def answer(asked: CapturedRequest) -> FakeResponse:
         said = helper if "You help." in asked.messages[0]["content"] else main
-        return said[min(asked.turns, len(said) - 1)]
+        return said[min(asked.reply_count, len(said) - 1)]
 
     return answer
 
@@ -32,18 +34,18 @@ def by_prompt(*main: Answer, helper: tuple[Answer, ...]) -> Callable[[Captured],
 class Gate:
     """Holds the parent's second reply back, so that others see it in the middle of a turn, and the helper's until then."""
 
-    def __init__(self, script: Callable[[Captured], Answer]) -> None:
+    def __init__(self, script: Callable[[CapturedRequest], FakeResponse]) -> None:
         self.open = asyncio.Event()
         self.reached = asyncio.Event()
         self._script = script
 
-    def __call__(self, asked: Captured) -> Awaitable[Answer]:
+    def __call__(self, asked: CapturedRequest) -> Awaitable[FakeResponse]:
         return self._answer(asked)
 
-    async def _answer(self, asked: Captured) -> Answer:
+    async def _answer(self, asked: CapturedRequest) -> FakeResponse:
         if "You help." in asked.messages[0]["content"]:
             await self.reached.wait()
-        elif asked.turns == 1:
+        elif asked.reply_count == 1:
             self.reached.set()
             await self.open.wait()
         return self._script(asked)
@@ -59,15 +61,17 @@ def committed(folder: Path) -> None:
 
 async def posted(app: App) -> None:
     """Until a result waits for its requester."""
-    while not any(row["delivery"] == "pending" for row in await app.inbox()):  # noqa: ASYNC110  (a row does not call)
+    while not any(row["delivery"] == "pending" for row in await app.list_inbox()):  # noqa: ASYNC110  (a row does not call)
         await asyncio.sleep(0.01)
 
 
 async def test_the_parents_own_requests_hold_the_summary_and_nothing_else_of_the_childs(machine: UserMachine):
     """Shows: D001, D004, D016, D017, D018, D019, D025."""
     machine.agent("helper", "model: openai:x\ntools: [ls]\n", "You help.\n")
-    working = calls(("ls", {}), text="Inner thoughts.")
-    script = by_prompt(calls(NOW), reply("It is here."), helper=(working, reply("Here: x.")))
+    working = tool_call_reply(("ls", {}), text="Inner thoughts.")
+    script = by_prompt(
+        tool_call_reply(NOW), text_reply("It is here."), helper=(working, text_reply("Here: x."))
+    )
     async with machine.serving(script) as server:
         ran = await machine("run", "--json", "Where is x?")
     assert (ran.code, ran.json["text"]) == (0, "It is here.")
@@ -91,7 +95,7 @@ async def test_the_parents_own_requests_hold_the_summary_and_nothing_else_of_the
 async def test_what_tracks_a_child_is_kept_with_it(machine: UserMachine):
     """Shows: D015, D019."""
     machine.agent("helper", "model: openai:x\nworkspace: {writable: false}\ntools: [read]\n", "You help.\n")
-    script = by_prompt(calls(NOW), reply("Done."), helper=(reply("Here."),))
+    script = by_prompt(tool_call_reply(NOW), text_reply("Done."), helper=(text_reply("Here."),))
     async with machine.serving(script):
         parent = (await machine("run", "--json", "Go.")).json
         await machine("spawn", "--parent", parent["slug"], "--agent", "helper", "Look again.")
@@ -111,7 +115,14 @@ async def test_what_tracks_a_child_is_kept_with_it(machine: UserMachine):
 async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(machine: UserMachine):
     """Shows: D020, D023, D024, L013, L023."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
-    script = Gate(by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Here: x."),)))
+    script = Gate(
+        by_prompt(
+            tool_call_reply(LATER),
+            text_reply("Sent."),
+            text_reply("Heard."),
+            helper=(text_reply("Here: x."),),
+        )
+    )
     async with machine.serving(script), machine.open() as app:
         run = await app.start("Where is x?", workspace=machine.folder)
         await asyncio.wait_for(posted(app), 30)
@@ -136,7 +147,7 @@ async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(m
 async def test_what_a_person_drained_no_model_is_told(machine: UserMachine):
     """Shows: D024."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
-    script = Gate(by_prompt(calls(LATER), reply("Sent."), helper=(reply("Here: x."),)))
+    script = Gate(by_prompt(tool_call_reply(LATER), text_reply("Sent."), helper=(text_reply("Here: x."),)))
     async with machine.serving(script) as server, machine.open() as app:
         run = await app.start("Where is x?", workspace=machine.folder)
         await asyncio.wait_for(posted(app), 30)
@@ -158,7 +169,9 @@ async def test_whoever_listens_hears_that_a_result_waits_and_that_it_arrived(mac
     def hear(event: Event) -> None:
         heard.append((event.kind, event.agent))
 
-    script = by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Here: x."),))
+    script = by_prompt(
+        tool_call_reply(LATER), text_reply("Sent."), text_reply("Heard."), helper=(text_reply("Here: x."),)
+    )
     async with machine.serving(script), machine.open() as app:
         with app.listen(hear):
             await app.run("Where is x?", workspace=machine.folder)
@@ -178,9 +191,11 @@ async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: 
     """Shows: D019, D022, L023."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     gate = asyncio.Event()
-    played = by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Here: x."),))
+    played = by_prompt(
+        tool_call_reply(LATER), text_reply("Sent."), text_reply("Heard."), helper=(text_reply("Here: x."),)
+    )
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if "You help." in asked.messages[0]["content"]:
             await gate.wait()
         return played(asked)
@@ -189,7 +204,7 @@ async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: 
         run = await app.start("Where is x?", workspace=machine.folder)
         while (await app.find_run(run.id)).status is not Status.WAITING:  # noqa: ASYNC110  (a row does not call)
             await asyncio.sleep(0.01)
-        (child,) = [each for each in await app.runs(live=True) if each.id != run.id]
+        (child,) = [each for each in await app.list_runs(live=True) if each.id != run.id]
         shown = (await machine("sessions", "show", "--json", run.slug)).json["announcements"]
         assert [each["summary"] for each in shown] == ["Started helper via tool"]
         assert (await machine("sessions", "delete", run.slug)).code == 3
@@ -204,7 +219,12 @@ async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: 
 async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_name(machine: UserMachine):
     """Shows: D038, D039."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
-    script = by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Blocking: x."),))
+    script = by_prompt(
+        tool_call_reply(LATER),
+        text_reply("Sent."),
+        text_reply("Heard."),
+        helper=(text_reply("Blocking: x."),),
+    )
     async with machine.serving(script) as server:
         ran = (await machine("run", "--json", "Go.")).json
         (row,) = (await machine("inbox", "--json")).json
@@ -226,7 +246,12 @@ async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_nam
 async def test_a_finding_that_was_passed_on_is_not_written_again(machine: UserMachine):
     """Shows: D039."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
-    script = by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Blocking: x."),))
+    script = by_prompt(
+        tool_call_reply(LATER),
+        text_reply("Sent."),
+        text_reply("Heard."),
+        helper=(text_reply("Blocking: x."),),
+    )
     async with machine.serving(script):
         ran = (await machine("run", "--json", "Go.")).json
         (row,) = (await machine("inbox", "--json")).json
@@ -246,13 +271,15 @@ async def test_a_reviewer_reads_the_diff_and_its_findings_lie_in_the_inbox(machi
 
     sent = asyncio.Event()
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if "You review changes." in asked.messages[0]["content"]:
             await sent.wait()
-            return reply("Blocking: a.py:1.")
-        if asked.turns:
+            return text_reply("Blocking: a.py:1.")
+        if asked.reply_count:
             sent.set()
-        return (calls(("request_review", {})), reply("Sent."), reply("Heard."))[min(asked.turns, 2)]
+        return (tool_call_reply(("request_review", {})), text_reply("Sent."), text_reply("Heard."))[
+            min(asked.reply_count, 2)
+        ]
 
     async with machine.serving(script) as server:
         ran = await machine("run", "--json", "Change the width.")
@@ -273,12 +300,14 @@ async def test_the_change_in_a_worktree_is_reviewed_though_its_agent_reaches_no_
     machine.agent("maker", "workspace: {isolation: sandbox, writable: true}\n", "You make.\n")
     write = ("write", {"path": "a.py", "content": "WIDTH = 42\n"})
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         if "You make." not in asked.messages[0]["content"]:
-            return reply("Ready.")
-        return (calls(write), calls(("request_review", {"returnMode": "blocking"})), reply("Done."))[
-            asked.turns
-        ]
+            return text_reply("Ready.")
+        return (
+            tool_call_reply(write),
+            tool_call_reply(("request_review", {"returnMode": "blocking"})),
+            text_reply("Done."),
+        )[asked.reply_count]
 
     async with machine.serving(script) as server:
         ran = await machine("run", "--json", "--agent", "maker", "Change the width.")
@@ -293,9 +322,11 @@ async def test_a_call_gives_a_subtask_a_worktree_of_its_own(machine: UserMachine
     committed(machine.folder)
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     place = {"workspace": {"mode": "sandbox", "allowWrites": True}}
-    write = calls(("write", {"path": "a.py", "content": "WIDTH = 43\n"}))
+    write = tool_call_reply(("write", {"path": "a.py", "content": "WIDTH = 43\n"}))
     script = by_prompt(
-        calls(("spawn_subagent", SUBTASK | place)), reply("Done."), helper=(write, reply("Written."))
+        tool_call_reply(("spawn_subagent", SUBTASK | place)),
+        text_reply("Done."),
+        helper=(write, text_reply("Written.")),
     )
     async with machine.serving(script):
         ran = (await machine("run", "--json", "Go.")).json

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from user_machine import UserMachine
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply, status
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_call_reply
 
 EXPLORE = ("explore", {"task_prompt": "Look around."})
 
@@ -21,11 +21,11 @@ class Below:
         self.gone = asyncio.Event()
         self.text = text
 
-    async def script(self, asked: Captured) -> Answer:
+    async def script(self, asked: CapturedRequest) -> FakeResponse:
         if "Execute this task" not in json.dumps(asked.messages[1:2]):
-            return reply("Root done.") if asked.turns else calls(EXPLORE)
+            return text_reply("Root done.") if asked.reply_count else tool_call_reply(EXPLORE)
         await self.gone.wait()
-        return reply(self.text)
+        return text_reply(self.text)
 
 
 async def killed_while_waiting(machine: UserMachine, *wishes: str) -> str:
@@ -110,10 +110,10 @@ async def test_resuming_what_nobody_waits_for_any_more_ends_with_its_own_code(ma
     leaves = ("submit_for_review", {"summary": "Sent."})
     resuming = asyncio.Event()
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         if "Look around." in json.dumps(asked.messages[1]):
-            return status(400, "no") if resuming.is_set() else reply("Never.", delay=600)
-        return calls(leaves) if asked.turns else calls(spawns, leaves)
+            return http_error(400, "no") if resuming.is_set() else text_reply("Never.", delay=600)
+        return tool_call_reply(leaves) if asked.reply_count else tool_call_reply(spawns, leaves)
 
     async with machine.serving(script):
         process = await machine.started("run", "--agent", "coder", "--json", "Go.")
@@ -141,15 +141,15 @@ async def test_whoever_reviews_a_change_can_change_nothing(machine: UserMachine)
     machine.configured(approvals="auto")
     machine.agent("beta", body="You would write.")
     changed(machine.folder)
-    review = calls(("request_review", {"agentId": "beta", "returnMode": "blocking"}))
-    writes = calls(
+    review = tool_call_reply(("request_review", {"agentId": "beta", "returnMode": "blocking"}))
+    writes = tool_call_reply(
         ("write", {"path": "w.txt", "content": "x"}), ("bash", {"command": "touch y.txt; echo z > a.txt"})
     )
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         if "You would write." in asked.messages[0]["content"]:
-            return reply("I could change nothing.") if asked.turns else writes
-        return reply("Reviewed.") if asked.turns else review
+            return text_reply("I could change nothing.") if asked.reply_count else writes
+        return text_reply("Reviewed.") if asked.reply_count else review
 
     async with machine.serving(script):
         ran = await machine("run", "--json", "Go.")

@@ -11,8 +11,8 @@ from commands import begun
 from user_machine import UserMachine
 
 from retinue.domain.run import Run, Status
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 RUNS = 20
 SLOTS = 8
@@ -50,11 +50,11 @@ async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: 
     machine.env["PYTHONPATH"] = str(machine.folder)
     dead = asyncio.Event()
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         task = machine.words(asked)[0]
         if not dead.is_set():
-            return reply("Never heard.", delay=60)
-        return reply("Done.") if asked.turns else calls(("mark", {"task": task}))
+            return text_reply("Never heard.", delay=60)
+        return text_reply("Done.") if asked.reply_count else tool_call_reply(("mark", {"task": task}))
 
     async with machine.serving(script) as server:
         first = await begun(
@@ -89,18 +89,18 @@ async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: Use
     machine.configured(limits={"max_live": 2})
     inside, turn, owners = 0, asyncio.Semaphore(0), set[str]()
 
-    async def answer(_asked: Captured) -> Answer:
+    async def answer(_asked: CapturedRequest) -> FakeResponse:
         nonlocal inside
         inside += 1
         await turn.acquire()
         inside -= 1
-        return reply("Done.")
+        return text_reply("Done.")
 
     async def until(true: Callable[[Sequence[Run]], bool]) -> None:
         while True:
-            live = await app.runs(live=True)
+            live = await app.list_runs(live=True)
             working = [run for run in live if run.status is Status.RUNNING]
-            owners.update(run.owner for run in working)
+            owners.update(run.owner_id for run in working)
             assert max(len(working), inside) <= 2, "never more than the limit"
             if true(live):
                 return
@@ -117,5 +117,5 @@ async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: Use
             turn.release()
         assert (await cron).code == 0
         assert {(await app.wait(each.id)).status for each in ours} == {Status.DONE}
-        assert {run.status for run in await app.runs(live=False)} == {Status.DONE}
+        assert {run.status for run in await app.list_runs(live=False)} == {Status.DONE}
     assert len(owners) == 3, "each process worked its own"

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from user_machine import UserMachine
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 QUICK = {"limits": {"watch_quiet_seconds": 0.01}}
 WARNS = ("interject", {"severity": "warning", "reason": "It drifts.", "suggestion": "Go back to line 12."})
 
 
-def of_pair(asked: Captured) -> bool:
+def of_pair(asked: CapturedRequest) -> bool:
     return "You sit beside somebody" in asked.messages[0]["content"]
 
 
-def latest(asked: Captured) -> str:
+def latest(asked: CapturedRequest) -> str:
     return str([each["content"] for each in asked.messages if each["role"] == "user"][-1])
 
 
@@ -27,10 +27,10 @@ async def test_a_command_sets_a_watcher_beside_a_session_and_what_it_says_is_sho
     """Shows: D031, D032."""
     machine.configured(**QUICK)
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         if not of_pair(asked):
-            return reply("I rewrite it.")
-        return calls(WARNS) if asked.messages[-1]["role"] == "user" else reply("ok")
+            return text_reply("I rewrite it.")
+        return tool_call_reply(WARNS) if asked.messages[-1]["role"] == "user" else text_reply("ok")
 
     async with machine.serving(script):
         first = (await machine("run", "--json", "Fix the typo.")).json
@@ -71,14 +71,14 @@ async def test_a_watcher_goes_on_after_a_kill_and_is_told_nothing_twice(machine:
     machine.configured(**QUICK)
     hold, asked_pair = asyncio.Event(), asyncio.Event()
 
-    async def script(asked: Captured) -> Answer:
+    async def script(asked: CapturedRequest) -> FakeResponse:
         if of_pair(asked):
             asked_pair.set()
             if "Say one." in latest(asked):
                 await hold.wait()
-            return reply("ok")
+            return text_reply("ok")
         words = latest(asked)
-        return reply({"Say one.": "One.", "Say two.": "Two.", "Say three.": "Three."}.get(words, "Hm."))
+        return text_reply({"Say one.": "One.", "Say two.": "Two.", "Say three.": "Three."}.get(words, "Hm."))
 
     async with machine.serving(script):
         first = (await machine("run", "--json", "Begin.")).json

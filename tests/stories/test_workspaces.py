@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.testing.replies import calls, reply
+from retinue.testing.replies import text_reply, tool_call_reply
 
 WRITE = ("write", {"path": "b.txt", "content": "two\n"})
 BASH = ("bash", {"command": "cat a.txt; echo three >c.txt || echo refused"})
@@ -49,7 +49,7 @@ async def test_where_a_run_works_is_its_definition_and_what_the_person_says(
     repository(machine.folder)
     machine.configured(approvals="auto")
     machine.agent("maker", own)
-    async with machine.serving([calls(WRITE, BASH), reply("Done.")]):
+    async with machine.serving([tool_call_reply(WRITE, BASH), text_reply("Done.")]):
         run = (await machine("run", "--json", "--agent", "maker", *said, "Make")).json
     where = await place_of(machine, run["slug"])
     assert (where["isolation"], where["writable"]) == recorded
@@ -66,7 +66,9 @@ async def test_a_folder_said_on_the_command_line_stands_instead_of_the_definitio
         (machine.folder / name).mkdir()
     machine.agent("maker", f"workspace: {{isolation: custom, path: {machine.folder}/own}}\n")
     other = ("--workspace", f"{machine.folder}/other", "--isolation", "custom")
-    async with machine.serving([calls(WRITE), reply("Done."), calls(WRITE), reply("Done.")]):
+    async with machine.serving(
+        [tool_call_reply(WRITE), text_reply("Done."), tool_call_reply(WRITE), text_reply("Done.")]
+    ):
         own = (await machine("run", "--json", "--agent", "maker", "Make")).json
         said = (await machine("run", "--json", "--agent", "maker", *other, "Make")).json
     places = [await place_of(machine, each["slug"]) for each in (own, said)]
@@ -90,7 +92,7 @@ async def test_a_child_that_a_person_starts_works_where_the_person_says(machine:
     machine.agent("maker")
     machine.agent("watcher", "workspace: {writable: false}\n")
     here = ["spawn", "--json", "--agent", "maker"]
-    script = [reply("Hi."), reply("Hi."), *[calls(WRITE, BASH), reply("Done.")] * 4]
+    script = [text_reply("Hi."), text_reply("Hi."), *[tool_call_reply(WRITE, BASH), text_reply("Done.")] * 4]
     async with machine.serving(script) as server:
         parent = (await machine("run", "--json", "--agent", "maker", "Hi")).json["slug"]
         reader = (await machine("run", "--json", "--agent", "watcher", "Hi")).json["slug"]
@@ -143,7 +145,7 @@ async def test_what_cannot_be_said_of_a_workspace_is_refused_and_leaves_nothing(
     repository(machine.folder)
     machine.agent("reader", "workspace: {writable: false}\n")
     machine.agent("apart", "workspace: {isolation: sandbox, writable: true}\n")
-    async with machine.serving([reply("Hi.")]) as server:
+    async with machine.serving([text_reply("Hi.")]) as server:
         await machine("run", "--agent", "reader", "Hi")
         before = machine.files()
         refused = await machine(*said)

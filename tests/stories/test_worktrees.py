@@ -11,10 +11,10 @@ import pytest
 from user_machine import UserMachine
 
 from retinue.sandbox.git.worktrees import Worktrees
-from retinue.sandbox.probe import Probe
-from retinue.sandbox.shell import bound
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.sandbox.probe import SandboxProbe
+from retinue.sandbox.shell import make_shell_factory
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 SANDBOX = "workspace: {isolation: sandbox, writable: true}\n"
 
@@ -47,16 +47,16 @@ async def place_of(machine: UserMachine, ref: str) -> Any:
 async def test_an_agent_builds_in_a_worktree_and_the_repository_stays_as_it_was(machine: UserMachine):
     """Shows: D011, L003, L026."""
     repo = repository(machine)
-    writes = calls(
+    writes = tool_call_reply(
         ("write", {"path": "b.txt", "content": "two\n"}),
         ("edit", {"path": "a.txt", "old": "one", "new": "uno"}),
     )
-    looks = calls(
+    looks = tool_call_reply(
         ("bash", {"command": "pwd; cat a.txt; echo three >c.txt; ls -a"}),
         ("write", {"path": f"{repo}/b.txt", "content": "no\n"}),
         ("read", {"path": f"{repo}/a.txt"}),
     )
-    async with machine.serving([writes, looks, reply("Built.")]) as server:
+    async with machine.serving([writes, looks, text_reply("Built.")]) as server:
         run = (await machine("run", "--json", "--agent", "builder", "Build")).json
     (place,) = worktrees(machine)
     where = await place_of(machine, run["slug"])
@@ -88,7 +88,7 @@ async def test_an_agent_builds_in_a_worktree_and_the_repository_stays_as_it_was(
 async def test_what_git_knows_of_a_worktree_is_closed_to_its_agent(machine: UserMachine):
     """Shows: F15."""
     repo = repository(machine)
-    wishes = calls(
+    wishes = tool_call_reply(
         ("read", {"path": ".git"}),
         ("write", {"path": ".git", "content": "gitdir: evil\n"}),
         ("edit", {"path": ".git", "old": "gitdir", "new": "x"}),
@@ -97,7 +97,7 @@ async def test_what_git_knows_of_a_worktree_is_closed_to_its_agent(machine: User
         ("bash", {"command": f"cat .git; cat {repo}/.git/HEAD; ls {repo}"}),
         ("bash", {"command": "echo evil >.git; rm -f .git; mv .git x; ln -sf x .git"}),
     )
-    async with machine.serving([wishes, reply("I may not.")]) as server:
+    async with machine.serving([wishes, text_reply("I may not.")]) as server:
         run = (await machine("run", "--json", "--agent", "builder", "Try")).json
     place = Path((await place_of(machine, run["slug"]))["root"])
     assert git(place, "rev-parse", "--git-dir") == f"{repo}/.git/worktrees/{place.name}"
@@ -139,21 +139,21 @@ async def test_children_that_start_together_each_have_their_own(machine: UserMac
     machine.agent("main", "tools: []\n")
     machine.agent("maker", f"{SANDBOX}tools: [write]\n")
 
-    def script(request: Captured) -> Answer:
+    def script(request: CapturedRequest) -> FakeResponse:
         said = [m["content"] for m in request.messages if m["role"] == "user"][-1]
         if request.messages[-1]["role"] == "tool" or "make" not in said:
-            return reply("Done.")
-        return calls(("write", {"path": "mine.txt", "content": said}))
+            return text_reply("Done.")
+        return tool_call_reply(("write", {"path": "mine.txt", "content": said}))
 
     async with machine.serving(script), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=repo)
         asked = [app.spawn(f"make {n}", parent=parent.slug, agent="maker") for n in range(5)]
         runs = [await app.wait(run.id) for run in await asyncio.gather(*asked)]
-        places = [(await app.session(run.slug)).workspace for run in runs]
-        assert (await app.session(parent.slug)).workspace.root == str(repo)
+        places = [(await app.find_session(run.slug)).workspace for run in runs]
+        assert (await app.find_session(parent.slug)).workspace.root == str(repo)
     assert [Path(place.root, "mine.txt").read_text() for place in places] == [f"make {n}" for n in range(5)]
     assert len({place.root for place in places}) == 5
-    assert {(place.source, str(place.isolation), place.writable) for place in places} == {
+    assert {(place.source_repository, str(place.isolation), place.writable) for place in places} == {
         (str(repo), "sandbox", True)
     }
     assert git(repo, "status", "--porcelain") == ""
@@ -162,8 +162,8 @@ async def test_children_that_start_together_each_have_their_own(machine: UserMac
 async def test_a_deleted_session_takes_a_clean_worktree_along_and_leaves_one_with_work(machine: UserMachine):
     """Shows: L026."""
     repo = repository(machine)
-    work = calls(("write", {"path": "b.txt", "content": "work\n"}))
-    async with machine.serving([reply("Nothing to do."), work, reply("Built.")]):
+    work = tool_call_reply(("write", {"path": "b.txt", "content": "work\n"}))
+    async with machine.serving([text_reply("Nothing to do."), work, text_reply("Built.")]):
         clean = (await machine("run", "--json", "--agent", "builder", "Look")).json
         dirty = (await machine("run", "--json", "--agent", "builder", "Build")).json
         first, second = [Path((await place_of(machine, each["slug"]))["root"]) for each in (clean, dirty)]
@@ -184,16 +184,16 @@ async def test_the_clean_worktrees_of_its_children_go_with_a_session_unless_some
     """Shows: L026."""
     repo = repository(machine)
     machine.agent("main", "tools: []\n")
-    async with machine.serving([reply(str(n)) for n in range(5)]), machine.open() as app:
+    async with machine.serving([text_reply(str(n)) for n in range(5)]), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=repo)
         child = await app.wait((await app.spawn("Look", parent=parent.slug, agent="builder")).id)
-        place = Path((await app.session(child.slug)).workspace.root)
+        place = Path((await app.find_session(child.slug)).workspace.root)
         visitor = await app.run("Look", agent="main", workspace=place)
         await app.delete(parent.slug)
         assert place.exists()
         again = await app.run("Hi", agent="main", workspace=repo)
         child = await app.wait((await app.spawn("Look", parent=again.slug, agent="builder")).id)
-        other = Path((await app.session(child.slug)).workspace.root)
+        other = Path((await app.find_session(child.slug)).workspace.root)
         assert other.exists()
         await app.delete(again.slug)
         assert not other.exists()
@@ -206,12 +206,12 @@ async def test_a_sandbox_outside_of_git_can_only_be_looked_at(machine: UserMachi
     (machine.folder / "a.txt").write_text("one\n")
     machine.configured(approvals="auto")
     machine.agent("looker", "workspace: {isolation: sandbox}\ntools: [read, write, bash]\n")
-    wishes = calls(
+    wishes = tool_call_reply(
         ("read", {"path": "a.txt"}),
         ("write", {"path": "b.txt", "content": "x"}),
         ("bash", {"command": "cat a.txt; echo x >b.txt || echo refused"}),
     )
-    async with machine.serving([wishes, reply("Seen.")]) as server:
+    async with machine.serving([wishes, text_reply("Seen.")]) as server:
         run = (await machine("run", "--json", "--agent", "looker", "Look")).json
     where = await place_of(machine, run["slug"])
     assert (where["root"], where["isolation"], where["writable"], where["source"]) == (
@@ -231,13 +231,16 @@ async def test_a_read_only_parent_has_no_child_that_writes(machine: UserMachine)
     """Shows: T06, D012."""
     repo = repository(machine)
     machine.agent("maker", f"{SANDBOX}tools: [write, bash]\n")
-    wishes = calls(
+    wishes = tool_call_reply(
         ("write", {"path": "b.txt", "content": "x"}), ("bash", {"command": "echo x >c.txt || echo refused"})
     )
-    async with machine.serving([reply("Hi."), wishes, reply("No.")]) as server, machine.open() as app:
+    async with (
+        machine.serving([text_reply("Hi."), wishes, text_reply("No.")]) as server,
+        machine.open() as app,
+    ):
         parent = await app.run("Hi", agent="explorer", workspace=repo)
         child = await app.wait((await app.spawn("Make", parent=parent.slug, agent="maker")).id)
-        place = (await app.session(child.slug)).workspace
+        place = (await app.find_session(child.slug)).workspace
     assert not place.writable
     results = [message["content"] for message in server.requests[2].messages if message["role"] == "tool"]
     assert ["read-only" in results[0], "refused" in results[1]] == [True, True]
@@ -258,7 +261,9 @@ async def test_a_custom_workspace_is_the_folder_that_its_definition_names(machin
         machine.agent(name, f"workspace: {{isolation: custom, path: {path}}}\ntools: [write]\n")
     (machine.folder / "a.txt").write_text("")
     machine.agent("flat", "workspace: {isolation: custom, path: a.txt}\n")
-    async with machine.serving([calls(("write", {"path": "b.txt", "content": "x"})), reply("Made.")]):
+    async with machine.serving(
+        [tool_call_reply(("write", {"path": "b.txt", "content": "x"})), text_reply("Made.")]
+    ):
         run = (await machine("run", "--json", "--agent", "maker", "Make")).json
         where = await place_of(machine, run["slug"])
         for name in ("lost", "thief", "far", "flat"):
@@ -284,7 +289,7 @@ async def test_a_projects_agent_stays_known_in_its_worktree(machine: UserMachine
     folder = repo / ".retinue" / "agents"
     folder.mkdir(parents=True)
     (folder / "scout.md").write_text(f"---\n{SANDBOX}tools: []\n---\nYou scout.\n")
-    async with machine.serving([reply("One."), reply("Two."), reply("Three.")]):
+    async with machine.serving([text_reply("One."), text_reply("Two."), text_reply("Three.")]):
         assert (await machine("trust", "--yes", ".")).code == 0
         run = (await machine("run", "--json", "--agent", agent, "Go")).json
         assert (await machine("send", "--json", run["slug"], "On")).json["text"] == "Two."
@@ -302,22 +307,28 @@ async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: 
     git(machine.folder, "commit", "-q", "-m", "y")
     machine.agent("main", f"{SANDBOX}tools: []\n")
     machine.agent("inner", "workspace: {isolation: custom, path: lib}\ntools: [read]\n")
-    wishes = calls(("read", {"path": "a.txt"}), ("ls", {}), ("read", {"path": ".git"}))
-    script = [reply("Hi."), wishes, reply("Seen."), calls(("read", {"path": "b.txt"})), reply("Read.")]
+    wishes = tool_call_reply(("read", {"path": "a.txt"}), ("ls", {}), ("read", {"path": ".git"}))
+    script = [
+        text_reply("Hi."),
+        wishes,
+        text_reply("Seen."),
+        tool_call_reply(("read", {"path": "b.txt"})),
+        text_reply("Read."),
+    ]
     async with machine.serving(script) as server, machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
         runs = [
             await app.wait((await app.spawn("Look", parent=parent.slug, agent=name)).id)
             for name in ("explorer", "inner")
         ]
-        above, *places = [(await app.session(run.slug)).workspace for run in (parent, *runs)]
+        above, *places = [(await app.find_session(run.slug)).workspace for run in (parent, *runs)]
     results = [m["content"] for at in (2, 4) for m in server.requests[at].messages if m["role"] == "tool"]
     assert "one" in results[0]
     assert "a.txt" in results[1]
     assert "gitdir" not in results[2]
     assert "lib" in results[3]
     assert [place.root for place in places] == [above.root, f"{above.root}/lib"]
-    assert {place.source for place in places} == {str(machine.folder)}
+    assert {place.source_repository for place in places} == {str(machine.folder)}
     assert len(worktrees(machine)) == 1
 
 
@@ -332,15 +343,18 @@ async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(mach
     machine.agent("main", "tools: []\npaths: {read: ['docs/**'], deny: ['docs/secret/**']}\n")
     machine.agent("maker", f"{SANDBOX}tools: [read, write, bash]\n")
     names = ("docs/a.md", "docs/secret/b.md", "src/c.md")
-    wishes = calls(
+    wishes = tool_call_reply(
         *(("read", {"path": name}) for name in names),
         ("write", {"path": "docs/new.md", "content": "new\n"}),
         ("bash", {"command": f"cat {' '.join(names)}"}),
     )
-    async with machine.serving([reply("Hi."), wishes, reply("Seen.")]) as server, machine.open() as app:
+    async with (
+        machine.serving([text_reply("Hi."), wishes, text_reply("Seen.")]) as server,
+        machine.open() as app,
+    ):
         parent = await app.run("Hi", agent="main", workspace=repo)
         child = await app.wait((await app.spawn("Make", parent=parent.slug, agent="maker")).id)
-        place = Path((await app.session(child.slug)).workspace.root)
+        place = Path((await app.find_session(child.slug)).workspace.root)
     results = [m["content"] for m in server.requests[2].messages if m["role"] == "tool"]
     assert [f"words of {name}" in said for name, said in zip(names, results, strict=False)] == [
         True,
@@ -357,14 +371,17 @@ async def test_a_worktree_whose_session_never_came_to_be_goes_with_the_next_star
     Shows: P32.
     """
     repo = repository(machine)
-    async with machine.serving([reply("Looked.")]):
+    async with machine.serving([text_reply("Looked.")]):
         run = (await machine("run", "--json", "--agent", "builder", "Look")).json
     kept = Path((await place_of(machine, run["slug"]))["root"])
-    probe = Probe()
+    probe = SandboxProbe()
     trees = Worktrees(
-        machine.home / "worktrees", held=bound(probe, os.environ), level=probe.level, trusted=lambda _: True
+        machine.home / "worktrees",
+        shell_for_scope=make_shell_factory(probe, os.environ),
+        find_sandbox_level=probe.level,
+        is_trusted=lambda _: True,
     )
-    assert await trees.make(str(repo), "orphan") is not None
+    assert await trees.create(str(repo), "orphan") is not None
     assert len(worktrees(machine)) == 2
     long_ago = time.time() - 3600
     for noted in (*(machine.home / "unclaimed").iterdir(), *(repo / ".git/worktrees").iterdir()):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from cli_fixture import CliFixture
 
-from retinue.cli.ui.approval_card import choices
-from retinue.cli.user_prompts import SHOW, answers
-from retinue.domain.approval import Approval, Touch
+from retinue.cli.ui.approval_card import answer_prompt
+from retinue.cli.user_prompts import SHOW_ANSWERS, accepted_answers
+from retinue.domain.approval import Approval, ToolAccess
 
 OUTSIDE = Path("/etc/passwd")
 
@@ -129,14 +129,14 @@ def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(retinue: C
 
 
 @pytest.mark.parametrize(("touch", "keys"), [("write", "yns"), ("more", "yans")])
-def test_the_keys_in_the_line_of_choices_are_those_that_work(touch: Touch, keys: str):
+def test_the_keys_in_the_line_of_choices_are_those_that_work(touch: ToolAccess, keys: str):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     asked = Approval(
         id="01A", run="01R", session="s", agent="general", call="01C", tool="read", touch=touch, resource="/a",
         args="{}", asked_at=now, expires_at=now,
     )  # fmt: skip
-    assert re.findall(r"\[(\w)\]", choices(asked)) == list(keys)
-    assert {word for word in (*answers(asked), *SHOW) if len(word) == 1} == set(keys)
+    assert re.findall(r"\[(\w)\]", answer_prompt(asked)) == list(keys)
+    assert {word for word in (*accepted_answers(asked), *SHOW_ANSWERS) if len(word) == 1} == set(keys)
 
 
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\x9b2J\u202etxt\u200b\U000e0041\r\x08 \u2028y"

@@ -29,7 +29,7 @@ PlayReplies = Callable[[CliFixture, list[Any] | dict[str, Any]], None]
 def daemon(eventually: WaitUntil) -> StartDaemon:
     def start(command: CliFixture) -> subprocess.Popen[bytes]:
         process = command.started("serve", "--port", "0")
-        eventually(lambda: asyncio.run(daemon_client.hello(Path(command.env["RETINUE_HOME"]))))
+        eventually(lambda: asyncio.run(daemon_client.ping_daemon(Path(command.env["RETINUE_HOME"]))))
         return process
 
     return start

@@ -2,8 +2,8 @@
 
 import pytest
 
-from retinue.cli.runs import costs
-from retinue.domain.pricing import Bill
+from retinue.cli.runs import cost_lines
+from retinue.domain.pricing import CostSummary
 from retinue.domain.run import Usage
 
 USAGE = Usage(input=1200, output=80)
@@ -28,5 +28,5 @@ USAGE = Usage(input=1200, output=80)
 def test_sums_are_told_only_where_there_are_prices(
     own: float | None, runs: int, total: float | None, unpriced: int, told: list[str]
 ):
-    bill = Bill(runs=runs, usage=USAGE, cost=total, unpriced=unpriced)
-    assert [line for line in costs(own, bill) if line] == told
+    bill = CostSummary(run_count=runs, usage=USAGE, cost=total, unpriced_run_count=unpriced)
+    assert [line for line in cost_lines(own, bill) if line] == told

@@ -7,42 +7,42 @@ from dataclasses import replace
 import pytest
 from cli_fixture import CliFixture
 
-from retinue.cli.demo import View, told
+from retinue.cli.demo import DemoView, print_demo_result
 from retinue.cli.ui.terminal import Terminal
-from retinue.demo.local_model import Count, Ending, Seen, counted
+from retinue.demo.local_model import DemoOutcome, KillReport, TreeSnapshot, measure_kill
 from retinue.domain.run import Run, Status
-from retinue.domain.transcript import Called, Entry, Said
-from retinue.testing.ledgers import a_run
+from retinue.domain.transcript import Entry, Message, ToolCall
+from retinue.testing.ledgers import make_run
 
 FIRST, SECOND = 100, 200
 
 
 def child(name: str, status: Status) -> Run:
-    run = a_run(name, status=status, root="parent", agent="explorer")
-    return replace(run, ask=replace(run.ask, parent_run="parent", task=f"read {name}.md"))
+    run = make_run(name, status=status, root_id="parent", agent="explorer")
+    return replace(run, request=replace(run.request, parent_run="parent", task=f"read {name}.md"))
 
 
-def asked(name: str) -> Said:
-    return Said(id=f"{name}-u", by="user", text=f"read {name}.md")
+def asked(name: str) -> Message:
+    return Message(id=f"{name}-u", by="user", text=f"read {name}.md")
 
 
 def read(name: str) -> list[Entry]:
     """A child that has called and not been answered yet."""
     return [
         asked(name),
-        Said(id=f"{name}-a", by="agent", text="", calls=1),
-        Called(id=f"{name}-c", tool="read", args=f'{{"path": "{name}.md"}}'),
+        Message(id=f"{name}-a", by="agent", text="", calls=1),
+        ToolCall(id=f"{name}-c", tool="read", args=f'{{"path": "{name}.md"}}'),
     ]
 
 
-def tree(status: Status, **entries: Sequence[Entry]) -> Seen:
-    runs = (a_run("parent", status=status, root="parent"), *(child(name, status) for name in entries))
+def tree(status: Status, **entries: Sequence[Entry]) -> TreeSnapshot:
+    runs = (make_run("parent", status=status, root_id="parent"), *(child(name, status) for name in entries))
     spawns: list[Entry] = [
-        Said(id="u", by="user", text="Ask them"),
-        Said(id="a", by="agent", text="", calls=len(entries)),
-        *(Called(id=f"s-{name}", tool="spawn_subagent", args='{"prompt": "read"}') for name in entries),
+        Message(id="u", by="user", text="Ask them"),
+        Message(id="a", by="agent", text="", calls=len(entries)),
+        *(ToolCall(id=f"s-{name}", tool="spawn_subagent", args='{"prompt": "read"}') for name in entries),
     ]
-    return Seen(runs=runs, entries={"parent": spawns, **entries})
+    return TreeSnapshot(runs=runs, entries={"parent": spawns, **entries})
 
 
 CUT = tree(Status.RUNNING, bees=read("bees"), tides=[asked("tides")])
@@ -52,34 +52,39 @@ END = tree(Status.DONE, bees=read("bees"), tides=read("tides"))
 def test_the_kill_is_judged_by_what_was_asked_of_the_model_before_and_after_it():
     """Replies on disk are asked for never again; what was under way is, and is counted apart."""
     before = [(FIRST, "u"), (FIRST, "bees-u"), (FIRST, "tides-u")]
-    found = counted(CUT, END, [*before, (SECOND, "tides-u"), (SECOND, "bees-c:result")], SECOND)
-    assert (found.resumed, found.cut_off, found.answered, found.in_flight) == (3, 3, 2, 1)
-    assert (found.asked_again, found.repeated, found.kept) == (0, 0, True)
-    twice = counted(CUT, END, [*before, (SECOND, "bees-u")], SECOND)
-    assert (twice.asked_again, twice.kept) == (1, False)
+    found = measure_kill(CUT, END, [*before, (SECOND, "tides-u"), (SECOND, "bees-c:result")], SECOND)
+    assert (found.resumed_runs, found.interrupted_runs, found.answered_turns, found.in_flight_turns) == (
+        3,
+        3,
+        2,
+        1,
+    )
+    assert (found.repeated_turns, found.duplicate_children, found.is_lossless) == (0, 0, True)
+    twice = measure_kill(CUT, END, [*before, (SECOND, "bees-u")], SECOND)
+    assert (twice.repeated_turns, twice.is_lossless) == (1, False)
     born_twice = replace(END, runs=(*END.runs, child("bees", Status.DONE)))
-    assert counted(CUT, born_twice, before, SECOND).repeated == 1
-    assert not counted(CUT, CUT, before, SECOND).kept
+    assert measure_kill(CUT, born_twice, before, SECOND).duplicate_children == 1
+    assert not measure_kill(CUT, CUT, before, SECOND).is_lossless
 
 
 def test_the_middle_is_when_some_have_spoken_and_not_all_are_done():
-    assert not CUT.midway()
-    assert tree(Status.RUNNING, bees=read("bees"), tides=read("tides")).midway()
-    assert not END.midway()
-    assert not Seen().midway()
+    assert not CUT.is_midway()
+    assert tree(Status.RUNNING, bees=read("bees"), tides=read("tides")).is_midway()
+    assert not END.is_midway()
+    assert not TreeSnapshot().is_midway()
 
 
-def view() -> tuple[View, Terminal, io.StringIO]:
+def view() -> tuple[DemoView, Terminal, io.StringIO]:
     out = io.StringIO()
     terminal = Terminal(json=False, out=out, err=io.StringIO())
-    return View(terminal, clock=iter(range(100)).__next__), terminal, out
+    return DemoView(terminal, clock=iter(range(100)).__next__), terminal, out
 
 
 def test_each_thing_is_told_once_in_lines_that_fit():
-    seen = tree(Status.RUNNING, bees=[*read("bees"), Said(id="end", by="agent", text="They dance. " * 20)])
+    seen = tree(Status.RUNNING, bees=[*read("bees"), Message(id="end", by="agent", text="They dance. " * 20)])
     shows, _, out = view()
     shows.show(seen)
-    shows.killed(4711, seen)
+    shows.on_worker_killed(4711, seen)
     shows.show(seen)
     lines = out.getvalue().splitlines()
     assert [line[9:46].rstrip() for line in lines] == [
@@ -94,18 +99,26 @@ def test_each_thing_is_told_once_in_lines_that_fit():
 @pytest.mark.parametrize(
     ("count", "seen", "words"),
     [
-        (None, Seen(runs=(a_run("parent"),), entries={}), "did not hand anything on"),
+        (None, TreeSnapshot(runs=(make_run("parent"),), entries={}), "did not hand anything on"),
         (None, END, "before there was a middle"),
         (
-            Count(cut_off=4, resumed=4, answered=3, asked_again=0, in_flight=3, handed_on=3, started=3),
+            KillReport(
+                interrupted_runs=4,
+                resumed_runs=4,
+                answered_turns=3,
+                repeated_turns=0,
+                in_flight_turns=3,
+                requested_children=3,
+                started_children=3,
+            ),
             END,
             "4 of 4 resumed, 0 answered calls asked again, 0 effects repeated",
         ),
     ],
 )
-def test_what_went_otherwise_is_said_too(count: Count | None, seen: Seen, words: str):
+def test_what_went_otherwise_is_said_too(count: KillReport | None, seen: TreeSnapshot, words: str):
     _, terminal, out = view()
-    told(terminal, Ending(seen=seen, count=count, said=""))
+    print_demo_result(terminal, DemoOutcome(snapshot=seen, kill_report=count, last_output=""))
     assert words in out.getvalue()
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from retinue.cli.command import exit_code
-from retinue.cli.follow import Follower, ending
+from retinue.cli.follow import RunEventPrinter, status_sentence
 from retinue.cli.ui.terminal import Terminal
-from retinue.domain.event import Event, Kind
-from retinue.domain.question import chosen
-from retinue.domain.run import Ask, Run, Status, Waiting
+from retinue.domain.event import Event, EventKind
+from retinue.domain.question import resolve_answer
+from retinue.domain.run import Run, RunRequest, Status, WaitReason
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -33,12 +33,12 @@ class Gone(io.StringIO):
 
 RUN = Run(
     id="R",
-    ask=Ask(key="k", agent="general", task="do it"),
+    request=RunRequest(key="k", agent="general", task="do it"),
     session_id="S",
     slug="s",
-    key="s/main",
+    session_key="s/main",
     agent="general",
-    path="/s/session.md",
+    transcript_path="/s/session.md",
     created_at=NOW,
 )
 
@@ -47,16 +47,16 @@ def a_run(**facts: Any) -> Run:
     return replace(RUN, **facts)
 
 
-def an_event(kind: Kind, run: str = "R", **data: Any) -> Event:
+def an_event(kind: EventKind, run: str = "R", **data: Any) -> Event:
     above = "" if run == "R" else "R"
     return Event(kind=kind, at=NOW, session="S", run=run, parent_run=above, agent="scout", data=data)
 
 
-def followed(out: io.StringIO, err: io.StringIO, *events: Event, run: Run | None = None) -> Follower:
-    follower = Follower(Terminal(json=False, out=out, err=err))
-    follower.follow([run or a_run()])
+def followed(out: io.StringIO, err: io.StringIO, *events: Event, run: Run | None = None) -> RunEventPrinter:
+    follower = RunEventPrinter(Terminal(json=False, out=out, err=err))
+    follower.add_runs([run or a_run()])
     for event in events:
-        follower.heard(event)
+        follower.on_event(event)
     return follower
 
 
@@ -112,9 +112,9 @@ def test_only_the_words_of_the_run_itself_are_its_answer(monkeypatch: pytest.Mon
 
 def test_what_was_heard_before_the_run_was_known_is_shown_too():
     out = io.StringIO()
-    follower = Follower(Terminal(json=False, out=out, err=io.StringIO()))
-    follower.heard(an_event("text.delta", text="early"))
-    follower.follow([a_run()])
+    follower = RunEventPrinter(Terminal(json=False, out=out, err=io.StringIO()))
+    follower.on_event(an_event("text.delta", text="early"))
+    follower.add_runs([a_run()])
     follower.finish([a_run(text="early")])
     assert out.getvalue() == "early\n"
 
@@ -128,7 +128,7 @@ def test_words_that_never_came_in_pieces_are_shown_whole():
 def test_a_reader_that_left_does_not_disturb_the_run():
     follower = followed(Gone(), io.StringIO(), *RETRIED)
     follower.finish([a_run(text="The capital is Paris.")])
-    assert follower.gone
+    assert follower.output_closed
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_a_reader_that_left_does_not_disturb_the_run():
         (a_run(status=Status.LOST), 1),
         (a_run(status=Status.TIMED_OUT), 4),
         (a_run(status=Status.CANCELLED), 5),
-        (a_run(status=Status.WAITING, waiting_for=Waiting.APPROVAL), 6),
-        (a_run(status=Status.WAITING, waiting_for=Waiting.PERSON), 6),
+        (a_run(status=Status.WAITING, waiting_for=WaitReason.APPROVAL), 6),
+        (a_run(status=Status.WAITING, waiting_for=WaitReason.PERSON), 6),
     ],
 )
 def test_every_end_has_its_exit_code(run: Run, code: int):
@@ -148,44 +148,44 @@ def test_every_end_has_its_exit_code(run: Run, code: int):
 
 
 def test_an_end_is_one_sentence():
-    assert ending(a_run(status=Status.TIMED_OUT, error="the deadline passed")) == (
+    assert status_sentence(a_run(status=Status.TIMED_OUT, error="the deadline passed")) == (
         "run R timed out: the deadline passed"
     )
 
 
-def waiting(waiting_for: Waiting, **facts: Any) -> Run:
+def waiting(waiting_for: WaitReason, **facts: Any) -> Run:
     return replace(a_run(status=Status.WAITING, waiting_for=waiting_for), **facts)
 
 
 def test_a_run_that_waits_says_for_what_and_what_to_do():
-    assert ending(waiting(Waiting.APPROVAL)) == (
+    assert status_sentence(waiting(WaitReason.APPROVAL)) == (
         "run R waits for a person's yes: retinue approvals list shows to what"
     )
-    assert ending(waiting(Waiting.PERSON, slug="s-1")) == (
+    assert status_sentence(waiting(WaitReason.PERSON, slug="s-1")) == (
         "run R waits for a person to say how to go on: retinue send s-1 TEXT"
     )
 
 
 def test_a_run_that_waits_for_others_says_what_each_of_them_waits_for():
-    top = waiting(Waiting.CHILD)
-    ask = replace(top.ask, parent_run=top.id)
-    yes = waiting(Waiting.APPROVAL, id="S", agent="helper", slug="s-2", ask=ask)
-    words = waiting(Waiting.PERSON, id="T", agent="writer", slug="s-3", ask=ask)
+    top = waiting(WaitReason.CHILD)
+    ask = replace(top.request, parent_run=top.id)
+    yes = waiting(WaitReason.APPROVAL, id="S", agent="helper", slug="s-2", request=ask)
+    words = waiting(WaitReason.PERSON, id="T", agent="writer", slug="s-3", request=ask)
     done = replace(yes, id="U", status=Status.DONE)
-    stranger = replace(yes, id="V", agent="stranger", ask=replace(ask, parent_run="elsewhere"))
-    assert ending(top, [done, words, yes, stranger, top]) == (
+    stranger = replace(yes, id="V", agent="stranger", request=replace(ask, parent_run="elsewhere"))
+    assert status_sentence(top, [done, words, yes, stranger, top]) == (
         "run R waits for helper (s-2), which waits for a person's yes: retinue approvals list shows to what; "
         "and for writer (s-3), which waits for a person to say how to go on: retinue send s-3 TEXT"
     )
-    between = replace(top, id="S", agent="helper", slug="s-2", ask=ask)
-    below = replace(words, ask=replace(ask, parent_run="S"))
-    assert ending(top, [top, between, below]) == (
+    between = replace(top, id="S", agent="helper", slug="s-2", request=ask)
+    below = replace(words, request=replace(ask, parent_run="S"))
+    assert status_sentence(top, [top, between, below]) == (
         "run R waits for helper (s-2), which waits for writer (s-3), which waits for a person to say how to go on: "
         "retinue send s-3 TEXT"
     )
 
 
 def test_a_number_picks_an_option_and_words_stand_for_themselves():
-    assert chosen("2", ["deny", "allow"]) == "allow"
-    assert chosen("3", ["deny", "allow"]) == "3"
-    assert chosen("maybe", ["deny", "allow"]) == "maybe"
+    assert resolve_answer("2", ["deny", "allow"]) == "allow"
+    assert resolve_answer("3", ["deny", "allow"]) == "3"
+    assert resolve_answer("maybe", ["deny", "allow"]) == "maybe"

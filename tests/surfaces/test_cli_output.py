@@ -13,7 +13,7 @@ import pytest
 from cli_fixture import CliFixture
 from planted_secret import PlantedSecret
 
-from retinue.app.log_file import log_line
+from retinue.app.log_file import append_log_line
 
 OBEYED = {*range(0x20)} - {0x09, 0x0A, 0x0D} | {0x7F}
 """Bytes that a terminal obeys, beyond lines and tabs; the terminal itself writes a return before each line feed."""
@@ -111,8 +111,8 @@ def test_the_command_leaves_no_core(retinue: CliFixture, tmp_path: Path):
 def test_no_text_forges_a_line_of_the_log(tmp_path: Path):
     """Shows: U11."""
     forged = '\n{"level": "info", "error": "all is well"}\r\n\u2028\x1b[2J\udc80'
-    log_line(tmp_path, {"at": datetime(2026, 1, 1, tzinfo=UTC), "error": forged})
-    log_line(tmp_path, {"error": "next"})
+    append_log_line(tmp_path, {"at": datetime(2026, 1, 1, tzinfo=UTC), "error": forged})
+    append_log_line(tmp_path, {"error": "next"})
     raw = (tmp_path / "logs" / "retinue.jsonl").read_bytes()
     lines = raw.split(b"\n")
     assert (len(lines), lines[2]) == (3, b"")

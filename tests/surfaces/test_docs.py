@@ -22,22 +22,22 @@ import pytest
 
 import retinue
 from retinue import errors
-from retinue.__main__ import TABLE
+from retinue.__main__ import COMMANDS
 from retinue.agents.definition_file import parse_preset
-from retinue.agents.fields import KNOWN
+from retinue.agents.fields import KNOWN_KEYS
 from retinue.agents.sources import built_in_texts
-from retinue.config.load import ANTHROPIC_DEFAULT, OPENAI_DEFAULT, Config, load
+from retinue.config.load import DEFAULT_ANTHROPIC_MODEL, DEFAULT_OPENAI_MODEL, Config, load_config
 from retinue.domain import event
 from retinue.domain.agent import Agent
 from retinue.domain.limits import Limits
-from retinue.domain.model_selection import DRIVERS
-from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED, GUARDED
-from retinue.domain.run import Reason, Status, Waiting
+from retinue.domain.model_selection import PROVIDER_ALIASES
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS, GUARDED_PATHS
+from retinue.domain.run import Reason, Status, WaitReason
 from retinue.sessions.markdown import parser
 from retinue.storage import strict_yaml
-from retinue.testing.fake_model_server import ModelServer
-from retinue.testing.replies import reply
-from retinue.tools.registry import built_in
+from retinue.testing.fake_model_server import FakeModelServer
+from retinue.testing.replies import text_reply
+from retinue.tools.registry import built_in_tools
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -89,7 +89,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def _definition_or_session(text: str, title: str) -> None:
     if title.endswith("session.md"):
-        assert parser.read(text.encode(), title).entries
+        assert parser.parse_transcript(text.encode(), title).entries
     elif "retinue/agents/" in title:
         assert isinstance(parse_preset(text, title, name=Path(title).stem), Agent)
 
@@ -99,7 +99,7 @@ def _settings(text: str, title: str) -> None:
     if Path(title).stem == "config":
         with TemporaryDirectory() as folder:
             (Path(folder) / Path(title).name).write_text(text, encoding="utf-8")
-            assert load({"RETINUE_CONFIG": folder, "RETINUE_HOME": folder}).file
+            assert load_config({"RETINUE_CONFIG": folder, "RETINUE_HOME": folder}).file
 
 
 def _nothing(_text: str, _title: str) -> None:
@@ -110,7 +110,7 @@ PARSERS: dict[str, Callable[[str, str], Any]] = {
     "markdown": _definition_or_session,
     "json": _settings,
     "toml": _settings,
-    "yaml": strict_yaml.load,
+    "yaml": strict_yaml.load_yaml,
     "python": ast.parse,
     "bash": _nothing,
     "text": _nothing,
@@ -157,7 +157,7 @@ async def test_every_command_and_program_runs_as_it_stands(
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text, encoding="utf-8")
     env = {name: value for name, value in isolated_env.items() if not name.startswith("RETINUE_")}
-    async with ModelServer(lambda _request: reply("It is `src/timetable.py`.")) as server:
+    async with FakeModelServer(lambda _request: text_reply("It is `src/timetable.py`.")) as server:
         env |= {
             "OPENAI_BASE_URL": f"{server.url}/v1",
             "ANTHROPIC_BASE_URL": server.url,
@@ -217,15 +217,17 @@ def test_the_list_of_errors_is_complete():
 
 def test_the_list_of_commands_is_complete():
     text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-    commands = [name for group in TABLE.values() for name in group]
+    commands = [name for group in COMMANDS.values() for name in group]
     assert [name for name in commands if f"`retinue {name}" not in text] == []
 
 
-@pytest.mark.parametrize("name", sorted({name for group in TABLE.values() for name in group} - {"subagent"}))
+@pytest.mark.parametrize(
+    "name", sorted({name for group in COMMANDS.values() for name in group} - {"subagent"})
+)
 def test_the_list_of_options_is_complete(name: str):
     """Each option stands in a row of its own command."""
     rows = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8").splitlines()
-    (place,) = {group[name][1] for group in TABLE.values() if name in group}
+    (place,) = {group[name][1] for group in COMMANDS.values() if name in group}
     module, _, command = place.partition(":")
     for words, options in _options(name, getattr(import_module(module), command)):
         told = "\n".join(row for row in rows if f"`retinue {words}" in row)
@@ -245,8 +247,10 @@ def _options(words: str, command: click.Command) -> Iterator[tuple[str, list[str
 def test_the_list_of_events_is_complete():
     text = (ROOT / "docs/reference/events.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z]+\.[a-z]+)` \|", text, re.MULTILINE)
-    assert sorted(rows) == sorted(get_args(event.Kind))
-    told = event.as_json(event.Event(kind="run.state", at=datetime.now(UTC), session="S", n=1))
+    assert sorted(rows) == sorted(get_args(event.EventKind))
+    told = event.event_as_json(
+        event.Event(kind="run.state", at=datetime.now(UTC), session="S", live_number=1)
+    )
     assert [name for name in told if f"`{name}`" not in text] == []
 
 
@@ -257,19 +261,19 @@ def test_the_list_of_fields_of_an_agent_is_complete():
 
 def test_the_list_of_other_spellings_is_complete():
     text = (ROOT / "docs/reference/agent-file.md").read_text(encoding="utf-8")
-    assert [key for key in sorted(KNOWN) if f"`{key}`" not in text] == []
+    assert [key for key in sorted(KNOWN_KEYS) if f"`{key}`" not in text] == []
 
 
 def test_the_list_of_drivers_is_complete():
     text = (ROOT / "docs/reference/agent-file.md").read_text(encoding="utf-8")
-    assert [name for name in DRIVERS if f"`{name}`" not in text] == []
+    assert [name for name in PROVIDER_ALIASES if f"`{name}`" not in text] == []
 
 
 def test_the_list_of_closed_places_is_complete():
     text = (ROOT / "docs/explanation/scope.md").read_text(encoding="utf-8")
     places = [
         pattern.removeprefix("**/").removesuffix("/**").replace(".git/modules/**/", ".git/")
-        for pattern in (*ALWAYS_CLOSED, *GUARDED)
+        for pattern in (*ALWAYS_CLOSED_PATHS, *GUARDED_PATHS)
     ]
     assert [place for place in places if f"`{place}`" not in text] == []
 
@@ -278,7 +282,7 @@ def test_the_list_of_tools_is_complete_with_their_arguments():
     text = (ROOT / "docs/reference/tools.md").read_text(encoding="utf-8")
     rows = [
         f"| `{name}` | {', '.join(f'`{each}`' for each in tool.spec.schema['properties'])} |"
-        for name, tool in built_in().items()
+        for name, tool in built_in_tools().items()
     ]
     assert [row for row in rows if row not in text] == []
 
@@ -295,8 +299,8 @@ def test_the_list_of_settings_is_complete():
     given = {"home", "folder", "file", "env", "keeps", "models_home", "sandbox_minimum", "web_hosts"}
     known = {field.name for field in fields(Config)} - given | {"sandbox", "web_fetch"}
     assert known - {name for names in said for name in re.findall("[a-z_]+", names)} == set()
-    assert f"`{OPENAI_DEFAULT}`" in text
-    assert f"`{ANTHROPIC_DEFAULT}`" in text
+    assert f"`{DEFAULT_OPENAI_MODEL}`" in text
+    assert f"`{DEFAULT_ANTHROPIC_MODEL}`" in text
 
 
 def test_the_list_of_limits_is_complete_with_their_defaults():
@@ -318,4 +322,4 @@ def test_the_special_terms_are_in_the_glossary_with_what_else_they_are_called():
 
 def test_the_list_of_reasons_is_complete():
     text = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
-    assert [each for each in (*Reason, *Waiting, *Status) if f"`{each}`" not in text] == []
+    assert [each for each in (*Reason, *WaitReason, *Status) if f"`{each}`" not in text] == []

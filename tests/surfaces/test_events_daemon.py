@@ -16,10 +16,10 @@ from cli_fixture import CliFixture
 
 from retinue import daemon_client
 from retinue.domain.event import Event
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 from retinue.ledger.ledger import SqliteLedger
-from retinue.testing.fake_model_server import Captured, ModelServer, Script
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer, Script
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 PATIENCE = 60.0
 TODO = "---\nname: todo\n---\nYou keep a list.\n"
@@ -97,7 +97,7 @@ class House:
         process: subprocess.Popen[bytes] = self.command.started("serve", "--port", "0")
         self.process = process
         async with asyncio.timeout(PATIENCE):
-            while await daemon_client.hello(self.home) is None:
+            while await daemon_client.ping_daemon(self.home) is None:
                 assert process.poll() is None
                 await asyncio.sleep(0.05)
 
@@ -108,7 +108,7 @@ class House:
 
     @asynccontextmanager
     async def listening(self, path: str = "/api/events", *, last: int | None = None) -> AsyncGenerator[Ear]:
-        with daemon_client.address(self.home) as place:
+        with daemon_client.socket_path(self.home) as place:
             reader, writer = await asyncio.open_unix_connection(place)
         try:
             more = [] if last is None else [f"Last-Event-ID: {last}"]
@@ -121,7 +121,7 @@ class House:
                 await writer.wait_closed()
 
     async def session(self, agent: str = "general") -> str:
-        made = await daemon_client.told(
+        made = await daemon_client.request_json(
             self.home, "POST", "/api/sessions", {"agent": agent, "workspace": str(self.home.parent)}
         )
         assert made is not None
@@ -129,7 +129,7 @@ class House:
 
     async def says(self, session: str, text: str) -> str:
         body = {"content": text, "mode": "async"}
-        told = await daemon_client.told(self.home, "POST", f"/api/sessions/{session}/messages", body)
+        told = await daemon_client.request_json(self.home, "POST", f"/api/sessions/{session}/messages", body)
         assert told is not None
         return told["responseId"]
 
@@ -137,32 +137,32 @@ class House:
         """Events by another process."""
         ledger = SqliteLedger(self.home / "ledger.db")
 
-        def step(tx: Tx) -> None:
+        def step(tx: Transaction) -> None:
             for _ in range(at_once):
                 tx.emit(Event(kind="session.changed", at=datetime.now(UTC), session="S"))
 
         for _ in range(count // at_once):
-            await ledger.do(step)
+            await ledger.write(step)
         await ledger.close()
 
     async def kept(self) -> list[tuple[int, str]]:
         """What stands in the ledger."""
         ledger = SqliteLedger(self.home / "ledger.db")
         try:
-            found = await ledger.look(lambda tx: tx.events(limit=100_000))
+            found = await ledger.read(lambda tx: tx.find_events(limit=100_000))
         finally:
             await ledger.close()
         return [(event.seq, event.kind) for event in found]
 
 
-def slowly(text: str, *, pace: float) -> Callable[[Captured], Answer]:
+def slowly(text: str, *, pace: float) -> Callable[[CapturedRequest], FakeResponse]:
     """The same answer for everybody."""
-    return lambda _asked: reply(text, pace=pace)
+    return lambda _asked: text_reply(text, pace=pace)
 
 
 @asynccontextmanager
 async def house(retinue: CliFixture, script: Script) -> AsyncGenerator[House]:
-    async with ModelServer(script) as server:
+    async with FakeModelServer(script) as server:
         made = House(retinue, server.url)
         await made.starts()
         yield made
@@ -217,7 +217,7 @@ async def test_who_never_reads_is_cut_off_and_comes_back_by_its_number(retinue: 
 
     Shows: C18."""
     async with house(retinue, []) as home:
-        with socket.socket(socket.AF_UNIX) as deaf, daemon_client.address(home.home) as place:
+        with socket.socket(socket.AF_UNIX) as deaf, daemon_client.socket_path(home.home) as place:
             deaf.connect(place)
             deaf.sendall(b"GET /api/events HTTP/1.1\r\nhost: daemon\r\n\r\n")
             async with asyncio.TaskGroup() as group:
@@ -276,14 +276,14 @@ async def test_what_a_command_works_beside_the_daemon_is_heard_in_order_and_once
 async def test_who_listens_to_a_session_hears_the_answer_to_another_agents_message(retinue: CliFixture):
     """Shows: C043."""
 
-    def script(asked: Captured) -> Answer:
+    def script(asked: CapturedRequest) -> FakeResponse:
         said = json.dumps(asked.messages)
         if "Add milk." in said and "Ask todo" not in said:
-            return reply("Added: milk.")
-        if asked.turns:
-            return reply("I asked.")
+            return text_reply("Added: milk.")
+        if asked.reply_count:
+            return text_reply("I asked.")
         message = {"agentId": "todo", "session": "latest", "content": "Add milk.", "mode": "async"}
-        return calls(("agents_message", message))
+        return tool_call_reply(("agents_message", message))
 
     async with house(retinue, script) as home:
         target = await home.session("todo")
@@ -295,12 +295,12 @@ async def test_who_listens_to_a_session_hears_the_answer_to_another_agents_messa
 
 
 async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(retinue: CliFixture):
-    async with house(retinue, [reply("Hello.")]) as home:
+    async with house(retinue, [text_reply("Hello.")]) as home:
         session = await home.session()
         async with home.listening(f"/api/events?deltas={session}") as ear:
             await home.says(session, "Hi.")
             await ear.hears("run.ended")
-            shown = await daemon_client.told(home.home, "GET", f"/api/sessions/{session}")
+            shown = await daemon_client.request_json(home.home, "GET", f"/api/sessions/{session}")
             assert shown is not None
             path = Path(shown["path"])
             path.write_text(path.read_text() + "Typed by hand.\n")
@@ -309,7 +309,7 @@ async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(retinue: CliFixtur
 
 
 async def test_a_daemon_that_stops_ends_its_streams_in_good_order(retinue: CliFixture):
-    async with house(retinue, [reply("Hello.")]) as home, home.listening() as ear:
+    async with house(retinue, [text_reply("Hello.")]) as home, home.listening() as ear:
         session = await home.session()
         await ear.hears("session.changed")
         await home.ends(signal.SIGTERM)
@@ -319,7 +319,7 @@ async def test_a_daemon_that_stops_ends_its_streams_in_good_order(retinue: CliFi
 
 
 async def test_a_stream_says_what_it_is_and_how_to_come_back(retinue: CliFixture):
-    async with house(retinue, [reply("Hello.")]) as home, home.listening() as ear:
+    async with house(retinue, [text_reply("Hello.")]) as home, home.listening() as ear:
         head = ear.head.decode().lower()
         assert head.startswith("http/1.1 200")
         assert "content-type: text/event-stream" in head

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.app import App
-from retinue.domain.event import Event, Kind
-from retinue.domain.transcript import name_of
-from retinue.interfaces import Ledger, Tx
+from retinue.domain.event import Event, EventKind
+from retinue.domain.transcript import public_entry_id
+from retinue.interfaces import Ledger, Transaction
 from retinue.ledger.ledger import SqliteLedger
-from retinue.server.event_broadcaster import Hub, encoded, joined
-from retinue.server.event_stream import MOST, NONE, Stream, Wanted
-from retinue.testing.fake_model_server import Captured, ModelServer
-from retinue.testing.replies import Answer, calls, drop_after, reply
+from retinue.server.event_broadcaster import EventBroadcaster, encode_sse_event, merge_deltas
+from retinue.server.event_stream import MAX_QUEUED_EVENTS, NO_DELTAS, EventFilter, EventStream
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
+from retinue.testing.replies import FakeResponse, dropped_connection, text_reply, tool_call_reply
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 PATIENCE = 30.0
@@ -42,14 +42,16 @@ def decoded(raw: bytes) -> list[dict[str, Any]]:
 class Ear:
     """Takes what a stream gives, as the line does for a client that reads."""
 
-    def __init__(self, hub: Hub, stream: Stream) -> None:
+    def __init__(self, hub: EventBroadcaster, stream: EventStream) -> None:
         self.hub, self.stream = hub, stream
         self.heard: list[dict[str, Any]] = []
         self.numbers: list[int] = []
 
     async def until(self, when: Callable[[], Any]) -> list[dict[str, Any]]:
         async with asyncio.timeout(PATIENCE):
-            while not when() and (raw := await self.hub.earlier(self.stream) or await self.stream.take()):
+            while not when() and (
+                raw := await self.hub.read_backlog(self.stream) or await self.stream.take()
+            ):
                 fresh = decoded(raw)
                 self.heard += fresh
                 self.numbers += [each["id"] for each in fresh if each["id"] is not None]
@@ -63,31 +65,31 @@ class Ear:
 class World:
     """An application with a hub, on a home of its own."""
 
-    def __init__(self, app: App, hub: Hub) -> None:
+    def __init__(self, app: App, hub: EventBroadcaster) -> None:
         self.app, self.hub = app, hub
 
     async def listens(self, after: int | None = None, **wanted: str) -> Ear:
         session = wanted.get("session") or wanted.get("deltas", "")
-        looked_at = await self.app.session(session) if len(session) > len(NONE) else None
-        return Ear(self.hub, await self.hub.join(Wanted(**wanted), after, looked_at))
+        looked_at = await self.app.find_session(session) if len(session) > len(NO_DELTAS) else None
+        return Ear(self.hub, await self.hub.subscribe(EventFilter(**wanted), after, looked_at))
 
     async def tells(self, count: int, ledger: Ledger | None = None, session: str = "S") -> None:
         """Writes durable events."""
 
-        def step(tx: Tx) -> None:
+        def step(tx: Transaction) -> None:
             for number in range(count):
                 tx.emit(Event(kind="session.changed", at=NOW, session=session, data={"number": number}))
 
-        await (ledger or self.app.ledger).do(step)
+        await (ledger or self.app.ledger).write(step)
 
 
 @asynccontextmanager
 async def opened(env: dict[str, str], url: str = "") -> AsyncGenerator[World]:
     keys = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "key"} if url else {}
     async with retinue.open(env=env | keys | {"RETINUE_MODEL": "openai:m"}, approvals="auto") as app:
-        hub = Hub(app)
+        hub = EventBroadcaster(app)
         async with asyncio.TaskGroup() as group:
-            group.create_task(hub.feed())
+            group.create_task(hub.run())
             yield World(app, hub)
             hub.close()
 
@@ -113,7 +115,7 @@ async def test_what_two_processes_write_at_once_is_heard_in_order_and_once(isola
         async with asyncio.TaskGroup() as group:
             for each in (None, other):
                 group.create_task(writes(each))
-        last = await world.app.last_seq()
+        last = await world.app.last_event_seq()
         await ear.until(lambda: last in ear.numbers)
         assert ear.numbers == list(range(1, last + 1))
 
@@ -139,14 +141,17 @@ class Slow:
         if not self.went_by:
             self.went_by = True
             await self.app.run("Say it.")
-        return await self.app.events(**how)
+        return await self.app.durable_events(**how)
 
 
 async def test_an_end_is_not_told_before_what_was_said_though_the_ledger_is_read_meanwhile(
     isolated_env: dict[str, str],
 ):
-    async with ModelServer([reply("Said at last.")]) as server, opened(isolated_env, server.url) as world:
-        hub: Any = Hub(cast("Any", Slow(world.app)))
+    async with (
+        FakeModelServer([text_reply("Said at last.")]) as server,
+        opened(isolated_env, server.url) as world,
+    ):
+        hub: Any = EventBroadcaster(cast("Any", Slow(world.app)))
         async with asyncio.TaskGroup() as group:
             ear = await World(world.app, hub).listens(deltas="all")
             group.create_task(hub.feed())
@@ -164,10 +169,10 @@ async def test_who_comes_back_hears_what_was_missed_and_nothing_twice(isolated_e
             ear = await world.listens(after)
             await world.tells(2)
             await world.tells(1, other)
-            last = await world.app.last_seq()
+            last = await world.app.last_event_seq()
             await ear.until(lambda ear=ear, last=last: last in ear.numbers)
             assert ear.numbers == list(range(after + 1, last + 1))
-            world.hub.leave(ear.stream)
+            world.hub.unsubscribe(ear.stream)
 
 
 async def test_who_names_no_number_hears_what_comes(isolated_env: dict[str, str]):
@@ -191,11 +196,11 @@ async def test_a_number_of_another_ledger_counts_for_nothing(isolated_env: dict[
 async def test_much_at_once_cuts_nobody_off_who_takes_it(isolated_env: dict[str, str]):
     async with opened(isolated_env) as world, beside(isolated_env) as other:
         ear = await world.listens()
-        hearing = asyncio.create_task(ear.until(lambda: len(ear.numbers) == 8 * MOST))
-        await world.tells(4 * MOST, other)
-        await world.tells(4 * MOST)
+        hearing = asyncio.create_task(ear.until(lambda: len(ear.numbers) == 8 * MAX_QUEUED_EVENTS))
+        await world.tells(4 * MAX_QUEUED_EVENTS, other)
+        await world.tells(4 * MAX_QUEUED_EVENTS)
         await hearing
-        assert ear.numbers == list(range(1, 8 * MOST + 1))
+        assert ear.numbers == list(range(1, 8 * MAX_QUEUED_EVENTS + 1))
 
 
 async def test_who_takes_nothing_is_cut_off_and_holds_nothing_while_others_hear_on(
@@ -207,14 +212,14 @@ async def test_who_takes_nothing_is_cut_off_and_holds_nothing_while_others_hear_
     aborted = asyncio.Event()
     async with opened(isolated_env) as world:
         deaf = (await world.listens()).stream
-        deaf.abort = aborted.set
+        deaf.abort_connection = aborted.set
         ear = await world.listens()
         for _ in range(100):
             before = len(ear.numbers)
             await world.tells(1000)
             await ear.until(lambda before=before: len(ear.numbers) == before + 1000)
-            assert deaf.waiting <= MOST
-        assert (deaf.cut, deaf.ended, deaf.waiting) == (True, True, 0)
+            assert deaf.queued_events <= MAX_QUEUED_EVENTS
+        assert (deaf.is_cut_off, deaf.is_ended, deaf.queued_events) == (True, True, 0)
         assert await deaf.take() == b""
         async with asyncio.timeout(PATIENCE):
             await aborted.wait()
@@ -225,11 +230,11 @@ async def test_who_takes_nothing_is_cut_off_and_holds_nothing_while_others_hear_
 
 async def test_nobody_is_asked_for_anything_while_nobody_listens(isolated_env: dict[str, str]):
     async with opened(isolated_env) as world:
-        assert not world.hub.listened
+        assert not world.hub.has_listeners
         ear = await world.listens()
-        assert world.hub.listened
-        world.hub.leave(ear.stream)
-        assert not world.hub.listened
+        assert world.hub.has_listeners
+        world.hub.unsubscribe(ear.stream)
+        assert not world.hub.has_listeners
         await world.tells(3)
         ear = await world.listens()
         await world.tells(1)
@@ -242,14 +247,17 @@ async def test_the_end_of_the_hub_is_told_after_everything_else(isolated_env: di
         ear = await world.listens()
         await world.tells(2, other)
         world.hub.close()
-        await ear.until(lambda: ear.stream.ended and not ear.stream.waiting)
+        await ear.until(lambda: ear.stream.is_ended and not ear.stream.queued_events)
         assert ear.numbers == [1, 2]
 
 
 async def test_words_are_counted_and_what_was_discarded_is_told(isolated_env: dict[str, str]):
     """The first answer breaks off in its middle, and the turn is asked again."""
-    script = [drop_after(1500, reply("A false beginning of an answer. " * 9)), reply("The answer.")]
-    async with ModelServer(script) as server, opened(isolated_env, server.url) as world:
+    script = [
+        dropped_connection(1500, text_reply("A false beginning of an answer. " * 9)),
+        text_reply("The answer."),
+    ]
+    async with FakeModelServer(script) as server, opened(isolated_env, server.url) as world:
         ear = await world.listens()
         run = await world.app.run("Answer.")
         heard = await ear.hears("run.ended")
@@ -265,7 +273,7 @@ async def test_words_are_counted_and_what_was_discarded_is_told(isolated_env: di
 
 async def test_words_come_of_all_of_none_or_of_one(isolated_env: dict[str, str]):
     async with (
-        ModelServer([reply("One."), reply("Two."), reply("Three.")]) as server,
+        FakeModelServer([text_reply("One."), text_reply("Two."), text_reply("Three.")]) as server,
         opened(isolated_env, server.url) as world,
     ):
         first = await world.app.run("One?")
@@ -287,16 +295,18 @@ async def test_a_session_is_heard_with_everything_below_it_and_nothing_else(isol
     """Main asks a helper. Who listens to main hears both, who listens to the helper hears only that, and who comes
     back later hears the same of what is kept."""
     child = {"preset": "general", "description": "look", "prompt": "Look."}
-    script = [calls(("PersistentAgent", child)), reply("Seen."), reply("Done.")]
-    async with ModelServer(_by_task(script)) as server, opened(isolated_env, server.url) as world:
+    script = [tool_call_reply(("PersistentAgent", child)), text_reply("Seen."), text_reply("Done.")]
+    async with FakeModelServer(_by_task(script)) as server, opened(isolated_env, server.url) as world:
         parent = await world.app.start("Hand it on.")
         above = await world.listens(0, session=parent.session_id)
         await world.app.wait(parent.id)
         other = await world.app.run("Hand nothing on.")
-        below = next(run for run in await world.app.runs(live=False) if run.ask.parent_run == parent.id)
+        below = next(
+            run for run in await world.app.list_runs(live=False) if run.request.parent_run == parent.id
+        )
         beneath = await world.listens(0, session=below.session_id)
         everything = await world.listens(0)
-        last = await world.app.last_seq()
+        last = await world.app.last_event_seq()
         await everything.until(lambda: last in everything.numbers)
         await above.until(lambda: _ended(above, parent.id))
         await beneath.until(lambda: _ended(beneath, below.id))
@@ -311,11 +321,11 @@ async def test_a_session_is_heard_with_everything_below_it_and_nothing_else(isol
 def _by_task(script: Sequence[Any]) -> Callable[[Any], Any]:
     """The first answer for whoever hands on, the second for whoever looks, the third after the result."""
 
-    def chosen(asked: Captured) -> Answer:
+    def chosen(asked: CapturedRequest) -> FakeResponse:
         said = json.dumps(asked.messages)
         if "Hand it on." not in said:
             return script[1]
-        return script[2] if asked.turns else script[0]
+        return script[2] if asked.reply_count else script[0]
 
     return chosen
 
@@ -327,21 +337,25 @@ def _ended(ear: Ear, run: str) -> bool:
 async def test_every_entry_that_is_saved_is_told_by_its_name(isolated_env: dict[str, str], tmp_path: Path):
     """What a person typed, what the agent said and called, and what came of it."""
     (tmp_path / "a.txt").write_text("Contents.")
-    script = [calls(("read", {"path": "a.txt"}), text="I look."), reply(""), reply("Contents, it says.")]
-    async with ModelServer(script) as server, opened(isolated_env, server.url) as world:
+    script = [
+        tool_call_reply(("read", {"path": "a.txt"}), text="I look."),
+        text_reply(""),
+        text_reply("Contents, it says."),
+    ]
+    async with FakeModelServer(script) as server, opened(isolated_env, server.url) as world:
         ear = await world.listens()
         run = await world.app.run("What does a.txt say?", workspace=tmp_path)
         heard = await ear.hears("run.ended")
         told = [(each["entry"], each["of"]) for each in heard if each["kind"] == "entry.saved"]
         entries = await world.app.entries(run.session_id)
-        assert [entry for entry, _ in told] == [name_of(entry) for entry in entries]
+        assert [entry for entry, _ in told] == [public_entry_id(entry) for entry in entries]
         assert {of for _, of in told} == {"user", "agent", "call", "result", "notice"}
 
 
 async def test_what_is_done_to_a_session_is_told_to_all_and_kept(isolated_env: dict[str, str]):
-    async with ModelServer([reply("Hello.")]) as server, opened(isolated_env, server.url) as world:
+    async with FakeModelServer([text_reply("Hello.")]) as server, opened(isolated_env, server.url) as world:
         run = await world.app.run("Hi.")
-        before = await world.app.last_seq()
+        before = await world.app.last_event_seq()
         ear = await world.listens()
         await world.app.rename(run.session_id, "A name")
         await world.app.pin(run.session_id)
@@ -359,11 +373,11 @@ async def test_what_is_done_to_a_session_is_told_to_all_and_kept(isolated_env: d
 
 async def test_an_edit_by_hand_is_told_while_somebody_looks(isolated_env: dict[str, str]):
     async with (
-        ModelServer([reply("Hello."), reply("Yes.")]) as server,
+        FakeModelServer([text_reply("Hello."), text_reply("Yes.")]) as server,
         opened(isolated_env, server.url) as world,
     ):
         run = await world.app.run("Hi.")
-        path = Path(run.path)
+        path = Path(run.transcript_path)
         for how in ("session", "deltas"):
             ear = await world.listens(None, **{how: run.session_id})
             path.write_text(path.read_text() + "Typed by hand.\n")
@@ -371,12 +385,12 @@ async def test_an_edit_by_hand_is_told_while_somebody_looks(isolated_env: dict[s
             assert [(each["session"], each["what"], each["id"]) for each in heard] == [
                 (run.session_id, "file", None)
             ]
-            world.hub.leave(ear.stream)
+            world.hub.unsubscribe(ear.stream)
 
 
 async def test_what_a_run_saves_itself_is_no_edit_by_hand(isolated_env: dict[str, str]):
     async with (
-        ModelServer([reply("Hello."), reply("Yes.")]) as server,
+        FakeModelServer([text_reply("Hello."), text_reply("Yes.")]) as server,
         opened(isolated_env, server.url) as world,
     ):
         run = await world.app.run("Hi.")
@@ -384,18 +398,18 @@ async def test_what_a_run_saves_itself_is_no_edit_by_hand(isolated_env: dict[str
         await world.app.run("Again.", session=run.session_id)
         await ear.hears("run.ended")
         await asyncio.sleep(0)
-        path = Path(run.path)
+        path = Path(run.transcript_path)
         path.write_text(path.read_text() + "Typed.\n")
         await ear.hears("session.changed")
         assert [each["kind"] for each in ear.heard].count("session.changed") == 1
 
 
 def test_words_of_one_run_that_come_together_are_told_in_one_piece_and_nothing_else_is():
-    def event(run: str, kind: Kind, text: str = "", seq: int = 0) -> Event:
+    def event(run: str, kind: EventKind, text: str = "", seq: int = 0) -> Event:
         data = {"text": text, "entry": f"reply of {run}"} if text else {}
-        return Event(kind=kind, at=NOW, session="S", run=run, seq=seq, n=0 if seq else 1, data=data)
+        return Event(kind=kind, at=NOW, session="S", run=run, seq=seq, live_number=0 if seq else 1, data=data)
 
-    told = joined(
+    told = merge_deltas(
         [
             event("A", "thinking.delta", "Hm"),
             event("A", "thinking.delta", "m."),
@@ -432,8 +446,10 @@ def test_words_of_one_run_that_come_together_are_told_in_one_piece_and_nothing_e
     n=st.integers(0, 3),
 )
 def test_an_event_is_one_block_whatever_it_holds(data: dict[str, Any], seq: int, n: int):
-    event = Event(kind="run.state", at=NOW, session="S", run="R", agent="a", seq=seq, n=n, data=data)
-    raw = encoded(event)
+    event = Event(
+        kind="run.state", at=NOW, session="S", run="R", agent="a", seq=seq, live_number=n, data=data
+    )
+    raw = encode_sse_event(event)
     assert raw.endswith(b"\n\n")
     assert raw.count(b"\n\n") == 1
     (told,) = decoded(raw)
@@ -444,4 +460,4 @@ def test_an_event_is_one_block_whatever_it_holds(data: dict[str, Any], seq: int,
 
 
 def test_a_client_may_be_this_far_behind():
-    assert MOST == 1024
+    assert MAX_QUEUED_EVENTS == 1024

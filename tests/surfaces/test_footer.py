@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminal import TerminalEmulator
 
-from retinue.cli.ui.live_footer import Footer, Line, Room
+from retinue.cli.ui.live_footer import FooterLine, LiveFooter, TerminalSize
 
 
 class Tty(io.StringIO):
@@ -23,7 +23,7 @@ class Tty(io.StringIO):
         return super().write(text)
 
 
-def lines_of(*texts: str) -> list[Line]:
+def lines_of(*texts: str) -> list[FooterLine]:
     return [((text, ""),) for text in texts]
 
 
@@ -33,7 +33,9 @@ class Stage:
     def __init__(self, glass: TerminalEmulator) -> None:
         self.glass = glass
         self.tty = Tty()
-        self.footer = Footer(self.tty, room=lambda: Room(width=glass.width, height=glass.height))
+        self.footer = LiveFooter(
+            self.tty, current_size=lambda: TerminalSize(width=glass.width, height=glass.height)
+        )
 
     def seen(self) -> list[str]:
         """The terminal itself begins a line where a line ends."""
@@ -49,36 +51,36 @@ def stage(glass: type[TerminalEmulator]) -> Stage:
 
 
 def test_words_go_on_above_the_footer_where_they_stopped(stage: Stage):
-    stage.footer.above("One, ")
-    stage.footer.show(lines_of("general#1"))
-    stage.footer.above("two")
-    stage.footer.above(".\nThree")
-    stage.footer.show(lines_of("general#1", "scout#2"))
+    stage.footer.write_above("One, ")
+    stage.footer.draw(lines_of("general#1"))
+    stage.footer.write_above("two")
+    stage.footer.write_above(".\nThree")
+    stage.footer.draw(lines_of("general#1", "scout#2"))
     assert stage.seen() == ["One, two.", "Three", "general#1", "scout#2"]
-    stage.footer.show(())
+    stage.footer.draw(())
     assert stage.seen() == ["One, two.", "Three"]
-    stage.footer.above(" more.")
+    stage.footer.write_above(" more.")
     assert stage.seen() == ["One, two.", "Three more."]
 
 
 def test_a_frame_is_one_write_and_nothing_is_written_when_nothing_changed(stage: Stage):
     for count in (1, 6, 2):
-        stage.footer.above("words ")
-        stage.footer.above("and words\n")
+        stage.footer.write_above("words ")
+        stage.footer.write_above("and words\n")
         stage.tty.writes.clear()
-        stage.footer.show(lines_of(*["x"] * count))
-        stage.footer.above("again\n")
-        stage.footer.show(lines_of(*["y"] * count))
+        stage.footer.draw(lines_of(*["x"] * count))
+        stage.footer.write_above("again\n")
+        stage.footer.draw(lines_of(*["y"] * count))
         assert len(stage.tty.writes) == 2
-        stage.footer.show(lines_of(*["y"] * count))
+        stage.footer.draw(lines_of(*["y"] * count))
         assert len(stage.tty.writes) == 2
 
 
 def test_a_footer_that_shrinks_leaves_nothing_behind(stage: Stage):
-    stage.footer.show(lines_of("a long line", "b", "c", "d"))
-    stage.footer.show(lines_of("short"))
+    stage.footer.draw(lines_of("a long line", "b", "c", "d"))
+    stage.footer.draw(lines_of("short"))
     assert stage.seen() == ["short"]
-    stage.footer.show(())
+    stage.footer.draw(())
     assert stage.seen() == []
 
 
@@ -87,12 +89,12 @@ def test_a_footer_that_shrinks_leaves_nothing_behind(stage: Stage):
 )
 def test_a_line_that_fills_the_row_goes_on_as_it_would_have(glass: type[TerminalEmulator], words: str):
     with_footer, without = Stage(glass(width=20, height=8)), Stage(glass(width=20, height=8))
-    with_footer.footer.above(words)
-    with_footer.footer.show(lines_of("below"))
-    with_footer.footer.above("and on")
-    with_footer.footer.show(lines_of("below", "again"))
-    with_footer.footer.show(())
-    without.footer.above(words + "and on")
+    with_footer.footer.write_above(words)
+    with_footer.footer.draw(lines_of("below"))
+    with_footer.footer.write_above("and on")
+    with_footer.footer.draw(lines_of("below", "again"))
+    with_footer.footer.draw(())
+    without.footer.write_above(words + "and on")
     assert with_footer.seen() == without.seen()
 
 
@@ -110,58 +112,58 @@ def test_whatever_was_drawn_meanwhile_the_words_are_all_that_is_left(
     with_footer, without = Stage(glass(width=20, height=400)), Stage(glass(width=20, height=400))
     for step in steps:
         if isinstance(step, str):
-            with_footer.footer.above(step)
-            without.footer.above(step)
+            with_footer.footer.write_above(step)
+            without.footer.write_above(step)
         else:
-            with_footer.footer.show(lines_of(*step))
-    with_footer.footer.show(())
+            with_footer.footer.draw(lines_of(*step))
+    with_footer.footer.draw(())
     assert with_footer.seen() == without.seen()
 
 
 def test_pictures_of_uncertain_width_hide_the_footer_until_their_line_ends(stage: Stage):
-    stage.footer.above("done 👩\u200d💻")
-    stage.footer.show(lines_of("general#1"))
+    stage.footer.write_above("done 👩\u200d💻")
+    stage.footer.draw(lines_of("general#1"))
     assert stage.tty.writes == ["done 👩\u200d💻"]
-    stage.footer.above("\n")
-    stage.footer.show(lines_of("general#1"))
+    stage.footer.write_above("\n")
+    stage.footer.draw(lines_of("general#1"))
     assert "general#1" in stage.tty.writes[-1]
 
 
 def test_a_terminal_that_became_narrower_loses_no_words(stage: Stage):
-    stage.footer.above("One two")
-    stage.footer.show(lines_of("a footer line here"))
+    stage.footer.write_above("One two")
+    stage.footer.draw(lines_of("a footer line here"))
     stage.glass.width = 10
-    stage.footer.above(" three")
-    stage.footer.show(())
+    stage.footer.write_above(" three")
+    stage.footer.draw(())
     assert "\x1b[1A\x1b[1G\x1b[J three" in stage.tty.writes[-1]
 
 
 def test_while_a_person_is_asked_nothing_is_drawn_where_they_type(stage: Stage):
     asking: list[bool] = []
-    stage.footer.paused = lambda: bool(asking)
-    stage.footer.show(lines_of("general#1"))
+    stage.footer.is_paused = lambda: bool(asking)
+    stage.footer.draw(lines_of("general#1"))
     asking.append(True)
-    stage.footer.above("? yes or no\n")
+    stage.footer.write_above("? yes or no\n")
     assert stage.seen() == ["? yes or no"]
-    stage.footer.show(lines_of("general#1"))
+    stage.footer.draw(lines_of("general#1"))
     assert stage.seen() == ["? yes or no"]
     asking.clear()
-    stage.footer.show(lines_of("general#1"))
+    stage.footer.draw(lines_of("general#1"))
     assert stage.seen() == ["? yes or no", "general#1"]
 
 
 def test_a_terminal_too_low_for_the_footer_has_none(glass: type[TerminalEmulator]):
     stage = Stage(glass(width=20, height=3))
-    stage.footer.show(lines_of("a", "b", "c"))
+    stage.footer.draw(lines_of("a", "b", "c"))
     assert stage.seen() == []
 
 
 def test_what_scrolled_away_stays_as_it_was(stage: Stage):
     def drawn(lines: Sequence[str]) -> None:
-        stage.footer.show(lines_of(*lines))
+        stage.footer.draw(lines_of(*lines))
 
     for number in range(30):
-        stage.footer.above(f"line {number}\n")
+        stage.footer.write_above(f"line {number}\n")
         drawn([f"at {number}", "below"])
     assert stage.seen() == [*(f"line {number}" for number in range(24, 30)), "at 29", "below"]
     assert ["".join(line) for line in stage.glass.lines[:24]] == [f"line {number}" for number in range(24)]

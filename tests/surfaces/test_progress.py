@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from retinue.cli.ui.live_footer import plain
-from retinue.cli.ui.run_progress import View
-from retinue.cli.ui.run_tree import Tree, in_order, names, span, spoken
-from retinue.domain.event import Event, Kind
-from retinue.domain.run import Ask, Run, Status, Waiting
+from retinue.cli.ui.live_footer import line_text
+from retinue.cli.ui.run_progress import TreeView
+from retinue.cli.ui.run_tree import RunTree, depth_first_order, format_duration, run_labels, tool_call_summary
+from retinue.domain.event import Event, EventKind
+from retinue.domain.run import Run, RunRequest, Status, WaitReason
 
 BEGUN = datetime(2026, 11, 15, tzinfo=UTC)
 RULE = "─" * 59
@@ -19,7 +19,7 @@ RULE = "─" * 59
 def a_run(number: int, parent: int = 0, **facts: Any) -> Run:
     agent = facts.pop("agent", "researcher" if parent else "general")
     label = facts.pop("label", "")
-    asked = Ask(
+    asked = RunRequest(
         key=f"k{number}",
         agent=agent,
         task=f"task {number}",
@@ -28,13 +28,13 @@ def a_run(number: int, parent: int = 0, **facts: Any) -> Run:
     )
     run = Run(
         id=an_id(number),
-        ask=asked,
+        request=asked,
         session_id=f"S{number}",
         slug=f"s{number}",
-        key="k",
+        session_key="k",
         agent=agent,
-        path="/s/session.md",
-        root=an_id(1),
+        transcript_path="/s/session.md",
+        root_id=an_id(1),
         status=Status.RUNNING,
         created_at=BEGUN,
         started_at=BEGUN,
@@ -46,8 +46,10 @@ def an_id(number: int) -> str:
     return f"R{number:05}"
 
 
-def told(tree: Tree, kind: Kind, number: int, parent: int = 1, *, after: float = 0, **data: Any) -> None:
-    tree.hear(
+def told(
+    tree: RunTree, kind: EventKind, number: int, parent: int = 1, *, after: float = 0, **data: Any
+) -> None:
+    tree.apply_event(
         Event(
             kind=kind,
             at=BEGUN + timedelta(seconds=after),
@@ -60,34 +62,34 @@ def told(tree: Tree, kind: Kind, number: int, parent: int = 1, *, after: float =
     )
 
 
-def a_family(*runs: Run) -> Tree:
-    tree = Tree()
-    tree.put(runs)
+def a_family(*runs: Run) -> RunTree:
+    tree = RunTree()
+    tree.update(runs)
     return tree
 
 
-def seen(tree: Tree, *, after: float = 0, watched: int = 1, most: int = 14) -> list[str]:
-    view = View(
+def seen(tree: RunTree, *, after: float = 0, watched: int = 1, most: int = 14) -> list[str]:
+    view = TreeView(
         tree=tree,
-        watched=an_id(watched) if watched else "",
+        watched_run=an_id(watched) if watched else "",
         now=BEGUN + timedelta(seconds=after),
         width=60,
-        most=most,
+        max_lines=most,
     )
     lines = view.lines()
-    assert all(len(plain(line)) < 60 for line in lines)
-    return [plain(line).rstrip() for line in lines]
+    assert all(len(line_text(line)) < 60 for line in lines)
+    return [line_text(line).rstrip() for line in lines]
 
 
 @pytest.fixture
-def pair() -> Tree:
+def pair() -> RunTree:
     """A parent that waits for a child, which has just been asked for."""
     return a_family(
-        a_run(1, status=Status.WAITING, waiting_for=Waiting.CHILD), a_run(2, 1, label="analyze patterns")
+        a_run(1, status=Status.WAITING, waiting_for=WaitReason.CHILD), a_run(2, 1, label="analyze patterns")
     )
 
 
-def test_a_child_is_a_card_between_rules_below_the_run_that_asked(pair: Tree):
+def test_a_child_is_a_card_between_rules_below_the_run_that_asked(pair: RunTree):
     """Shows: A051."""
     told(pair, "run.state", 2, phase="wait")
     assert seen(pair, after=2) == [
@@ -99,14 +101,14 @@ def test_a_child_is_a_card_between_rules_below_the_run_that_asked(pair: Tree):
     ]
 
 
-def test_a_silent_model_is_told_of_after_a_while_and_not_before(pair: Tree):
+def test_a_silent_model_is_told_of_after_a_while_and_not_before(pair: RunTree):
     """Shows: A042."""
     told(pair, "run.state", 2, phase="wait", after=10)
     assert "Waiting..." not in seen(pair, after=11.4)
     assert "Waiting..." in seen(pair, after=11.5)
 
 
-def test_a_model_that_calls_tools_in_time_is_not_said_to_be_silent(pair: Tree):
+def test_a_model_that_calls_tools_in_time_is_not_said_to_be_silent(pair: RunTree):
     """Shows: A042, A052."""
     told(pair, "run.state", 2, phase="wait")
     told(pair, "run.state", 2, phase="tool", calls=1, total=1, after=1)
@@ -118,7 +120,7 @@ def test_a_model_that_calls_tools_in_time_is_not_said_to_be_silent(pair: Tree):
     assert seen(pair, after=10.5)[2:4] == ["Waiting...", RULE]
 
 
-def test_a_card_counts_all_calls_and_shows_the_latest(pair: Tree):
+def test_a_card_counts_all_calls_and_shows_the_latest(pair: RunTree):
     """Shows: A043, A044."""
     told(pair, "run.state", 2, phase="tool", calls=2, total=2)
     for call in ("a", "b"):
@@ -130,28 +132,28 @@ def test_a_card_counts_all_calls_and_shows_the_latest(pair: Tree):
     assert seen(pair)[2:5] == ["Calling Tools... (+3)", "  grep cron path=src", RULE]
 
 
-def test_many_calls_are_counted_and_not_all_shown(pair: Tree):
+def test_many_calls_are_counted_and_not_all_shown(pair: RunTree):
     told(pair, "run.state", 2, phase="tool", calls=9, total=9)
     for call in "abcdefghi":
         told(pair, "tool.started", 2, tool="ls", call=call, args="{}")
     assert seen(pair)[2:7] == ["Calling Tools... (+9)", "  ls", "  ls", "  ls", "  … and 6 more"]
 
 
-def test_a_card_says_what_its_agent_waits_for_a_person_with(pair: Tree):
+def test_a_card_says_what_its_agent_waits_for_a_person_with(pair: RunTree):
     told(pair, "run.state", 2, phase="approval")
     assert seen(pair, after=3)[2] == "Waiting for an approval"
 
 
-def test_a_card_goes_with_its_run_however_that_ended(pair: Tree):
+def test_a_card_goes_with_its_run_however_that_ended(pair: RunTree):
     """Shows: A054, A072."""
     for status in ("done", "failed", "cancelled"):
-        pair.put([a_run(2, 1, label="analyze patterns")])
+        pair.update([a_run(2, 1, label="analyze patterns")])
         assert RULE in seen(pair)
         told(pair, "run.ended", 2, status=status)
         assert seen(pair, after=1) == ["general#1 waiting 1s"]
 
 
-def test_nothing_that_is_told_late_brings_a_card_back(pair: Tree):
+def test_nothing_that_is_told_late_brings_a_card_back(pair: RunTree):
     """Shows: A072."""
     told(pair, "run.ended", 2, status="done")
     told(pair, "tool.ended", 2, tool="read", call="C", ok=True)
@@ -159,13 +161,13 @@ def test_nothing_that_is_told_late_brings_a_card_back(pair: Tree):
     assert seen(pair, after=1) == ["general#1 waiting 1s"]
 
 
-def test_the_children_of_a_child_stand_in_its_card(pair: Tree):
-    pair.put([a_run(3, 2, agent="scout", status=Status.QUEUED)])
+def test_the_children_of_a_child_stand_in_its_card(pair: RunTree):
+    pair.update([a_run(3, 2, agent="scout", status=Status.QUEUED)])
     assert seen(pair, after=4)[3:5] == ["  scout#3 queued 4s", RULE]
 
 
-def test_two_cards_share_the_rule_between_them(pair: Tree):
-    pair.put([a_run(3, 1, agent="scout", label="look about")])
+def test_two_cards_share_the_rule_between_them(pair: RunTree):
+    pair.update([a_run(3, 1, agent="scout", label="look about")])
     assert [line.split("  ")[0] for line in seen(pair)] == [
         RULE,
         "Researcher Task: analyze patterns",
@@ -181,7 +183,7 @@ def test_two_cards_share_the_rule_between_them(pair: Tree):
 def test_a_hundred_runs_are_a_few_lines():
     """Shows: D033."""
     tree = a_family(a_run(1), *(a_run(number, 1, status=Status.QUEUED) for number in range(2, 60)))
-    tree.put([a_run(number, 1) for number in range(60, 102)])
+    tree.update([a_run(number, 1) for number in range(60, 102)])
     told(tree, "tool.started", 60, tool="read", call="C", args='{"path": "src/x.py"}')
     lines = seen(tree, after=75, most=6)
     assert lines == [
@@ -196,7 +198,7 @@ def test_a_hundred_runs_are_a_few_lines():
 
 def test_several_runs_beside_each_other_are_lines():
     other = a_run(9, agent="scout")
-    tree = a_family(a_run(1), replace(other, root=other.id))
+    tree = a_family(a_run(1), replace(other, root_id=other.id))
     assert seen(tree, watched=0, after=1) == ["general#1 running 1s", "scout#1 running 1s"]
 
 
@@ -205,22 +207,24 @@ def test_a_run_that_has_just_begun_gets_no_line():
     assert seen(a_family(a_run(1)), after=0.6) == ["general#1 running 0s"]
 
 
-def test_a_run_of_another_tree_is_not_shown(pair: Tree):
+def test_a_run_of_another_tree_is_not_shown(pair: RunTree):
     other = Event(kind="run.queued", at=BEGUN, session="S", run="other", parent_run="another", agent="spy")
-    assert not pair.hear(other)
+    assert not pair.apply_event(other)
     assert not any("spy" in line for line in seen(pair))
 
 
-def test_what_the_ledger_knows_of_other_processes_is_shown(pair: Tree):
-    pair.put([a_run(2, 1, label="analyze patterns", status=Status.WAITING, waiting_for=Waiting.APPROVAL)])
+def test_what_the_ledger_knows_of_other_processes_is_shown(pair: RunTree):
+    pair.update(
+        [a_run(2, 1, label="analyze patterns", status=Status.WAITING, waiting_for=WaitReason.APPROVAL)]
+    )
     assert "researcher#2 waiting" in seen(pair)[1]
-    pair.drop([an_id(2)])
+    pair.remove([an_id(2)])
     assert seen(pair, after=1) == ["general#1 waiting 1s"]
 
 
-def test_names_and_words_cannot_command_the_terminal(pair: Tree):
+def test_names_and_words_cannot_command_the_terminal(pair: RunTree):
     """Shows: U01."""
-    pair.put([a_run(3, 1, label="\x1b[2J\u202eevil\n\n" + "x" * 500)])
+    pair.update([a_run(3, 1, label="\x1b[2J\u202eevil\n\n" + "x" * 500)])
     told(pair, "tool.started", 3, tool="no\x1b[2J", call="C", args='{"path": "\\u001b]0;t\\u0007"}')
     told(pair, "run.state", 1, phase="model", note="again in \x1b[6n 3 s")
     lines = "".join(seen(pair, after=1))
@@ -241,14 +245,14 @@ def test_names_and_words_cannot_command_the_terminal(pair: Tree):
     ],
 )
 def test_a_call_is_told_in_words(tool: str, args: str, words: str):
-    assert spoken(tool, args) == words
+    assert tool_call_summary(tool, args) == words
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0, "0s"), (59.9, "59s"), (61, "1m 1s"), (7_322, "2h 2m"), (-3, "0s")]
 )
 def test_a_time_has_at_most_two_units(seconds: float, words: str):
-    assert span(timedelta(seconds=seconds)) == words
+    assert format_duration(timedelta(seconds=seconds)) == words
 
 
 def test_runs_are_listed_below_whoever_asked_and_count_those_that_have_ended():
@@ -260,11 +264,11 @@ def test_runs_are_listed_below_whoever_asked_and_count_those_that_have_ended():
         a_run(4, 1, agent="oracle"),
         a_run(5, 3),
     ]
-    live = [run for run in reversed(family) if run.status.live]
-    assert [(depth, run.id) for depth, run in in_order(live, family)] == [
+    live = [run for run in reversed(family) if run.status.is_live]
+    assert [(depth, run.id) for depth, run in depth_first_order(live, family)] == [
         (0, an_id(1)),
         (1, an_id(3)),
         (2, an_id(5)),
         (1, an_id(4)),
     ]
-    assert names(family)[an_id(4)] == "oracle#4"
+    assert run_labels(family)[an_id(4)] == "oracle#4"

@@ -1,4 +1,4 @@
-"""The operator's ceiling over definitions: what asks for more is clipped, and the clipping is told."""
+"""The operator's ceiling over definitions: excess permissions are removed and reported."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,55 +12,67 @@ Globs = tuple[str, ...]
 _LISTS = (("tools", "tool_allow"), ("capabilities", "capability_allow"), ("agents", "agent_allow"))
 
 
-def clip(agent: Agent, ceiling: Mapping[str, Any] | None) -> tuple[Agent, tuple[str, ...]]:
-    """The agent within the ceiling, and a sentence for each thing taken away. Paths are held to it where the workspace
-    is known; what will be taken away there is told here."""
+def clip_to_ceiling(agent: Agent, ceiling: Mapping[str, Any] | None) -> tuple[Agent, tuple[str, ...]]:
+    """Return the agent within the ceiling, and a note for each permission removed.
+
+    Paths are restricted later, where the workspace is known; what will be removed there is reported here.
+    """
     if not ceiling:
         return agent, ()
-    said: list[str] = []
+    notes: list[str] = []
     for key, name in _LISTS:
         limit: Globs | None = ceiling.get(key)
         if limit is None:
             continue
-        asked: Globs | None = getattr(agent, name)
-        within = limit if asked is None else common(asked, limit)
-        gone = ("everything else",) if asked is None else tuple(each for each in asked if each not in within)
-        if gone:
-            said.append(f"{name}: {', '.join(gone)} taken away by the operator's ceiling")
-        agent = replace(agent, **{name: within})
+        requested: Globs | None = getattr(agent, name)
+        allowed = limit if requested is None else common_patterns(requested, limit)
+        removed = (
+            ("everything else",)
+            if requested is None
+            else tuple(each for each in requested if each not in allowed)
+        )
+        if removed:
+            notes.append(f"{name}: {', '.join(removed)} taken away by the operator's ceiling")
+        agent = replace(agent, **{name: allowed})
     if ceiling.get("writable") is False and agent.workspace.writable is not False:
-        said.append("workspace.writable: taken away by the operator's ceiling")
+        notes.append("workspace.writable: taken away by the operator's ceiling")
         agent = replace(agent, workspace=replace(agent.workspace, writable=False))
     if ceiling.get("network") is False and first_match(agent.tool_allow or (), "web_fetch"):
-        said.append("tool_allow: web_fetch taken away by the operator's ceiling")
+        notes.append("tool_allow: web_fetch taken away by the operator's ceiling")
         agent = replace(agent, tool_deny=(*(agent.tool_deny or ()), "web_fetch"))
-    return agent, (*said, *_paths(agent, ceiling.get("paths") or {}))
+    return agent, (*notes, *_path_clip_notes(agent, ceiling.get("paths") or {}))
 
 
-def _paths(agent: Agent, most: Mapping[str, Globs | None]) -> list[str]:
-    said: list[str] = []
+def _path_clip_notes(agent: Agent, path_ceiling: Mapping[str, Globs | None]) -> list[str]:
+    notes: list[str] = []
     for key in ("read", "write"):
-        limit = most.get(key)
-        asked: Globs = (getattr(agent.paths, key) if agent.paths is not None else None) or ()
-        gone = (
-            [] if limit is None else [each for each in asked if not any(covers(wide, each) for wide in limit)]
+        limit = path_ceiling.get(key)
+        requested: Globs = (getattr(agent.paths, key) if agent.paths is not None else None) or ()
+        removed = (
+            []
+            if limit is None
+            else [
+                each
+                for each in requested
+                if not any(covers_pattern(limit_pattern, each) for limit_pattern in limit)
+            ]
         )
-        if limit is not None and gone:
-            said.append(
-                f"paths.{key}: {', '.join(gone)} held to {', '.join(limit) or 'nothing'} by the operator's ceiling"
+        if limit is not None and removed:
+            notes.append(
+                f"paths.{key}: {', '.join(removed)} held to {', '.join(limit) or 'nothing'} by the operator's ceiling"
             )
-    return said
+    return notes
 
 
-def common(asked: Globs, limit: Globs) -> Globs:
-    """Patterns that both allow: those of one list that some pattern of the other covers."""
-    kept = [each for each in asked if any(covers(other, each) for other in limit)]
-    kept += [each for each in limit if any(covers(other, each) for other in asked)]
-    return tuple(dict.fromkeys(kept))
+def common_patterns(requested: Globs, limit: Globs) -> Globs:
+    """Return the patterns allowed by both lists: those of one list that a pattern of the other covers."""
+    patterns = [each for each in requested if any(covers_pattern(other, each) for other in limit)]
+    patterns += [each for each in limit if any(covers_pattern(other, each) for other in requested)]
+    return tuple(dict.fromkeys(patterns))
 
 
-def covers(wide: str, narrow: str) -> bool:
-    """Whether every word that `narrow` matches is surely matched by `wide`; in doubt, no."""
+def covers_pattern(wide: str, narrow: str) -> bool:
+    """Return True only if every name matched by `narrow` is certainly matched by `wide`."""
     if wide == narrow:
         return True
     if not any(char in narrow for char in "*?[\\"):

@@ -1,4 +1,4 @@
-"""Definitions: agents as people write them, in Markdown with front matter or in JSON, and as we write them back."""
+"""Parse and render agent definitions: Markdown with front matter, or JSON."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
@@ -8,16 +8,16 @@ from typing import Any
 
 from retinue.agents import frontmatter, validators
 from retinue.agents.dialects import key_aliases, tool_names
-from retinue.agents.fields import Partial, Reading, interpret
-from retinue.agents.validators import Wrong
+from retinue.agents.fields import FieldResult, PartialDefinition, interpret_fields
+from retinue.agents.validators import InvalidValue
 from retinue.domain.agent import (
     Agent,
-    Exposure,
-    Kind,
-    Paths,
+    AgentType,
+    PathPatterns,
     Role,
     ShellCommands,
     Thinking,
+    ToolExposure,
     Triggers,
     WorkspacePolicy,
 )
@@ -27,183 +27,194 @@ from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition
 from retinue.storage import strict_json, strict_yaml, yaml_writer
-from retinue.storage.strict_yaml import Document, Mistake
-from retinue.storage.text_file import MAX_BYTES as MAX_FILE_BYTES
+from retinue.storage.strict_yaml import ParseError, YamlDocument
+from retinue.storage.text_file import MAX_TEXT_FILE_BYTES as MAX_FILE_BYTES
 
-_TWICE = "has a prompt both in a field and below the front matter; keep one of the two"
+_DUPLICATE_PROMPT = "has a prompt both in a field and below the front matter; keep one of the two"
 
 
 @value
-class Written:
-    """A source as it was read: its keys with their lines, and the text below the front matter."""
+class DefinitionSource:
+    """A definition source: its keys with their lines, and the text below the front matter."""
 
     keys: Mapping[str, Any]
     lines: Mapping[tuple[str | int, ...], int]
     body: str
 
 
-def parse_preset(text: str, where: str, *, name: str = "preset") -> Agent:
-    """The definition in a preset's text. `name` counts where the text has none of its own."""
+def parse_preset(text: str, location: str, *, name: str = "preset") -> Agent:
+    """Parse a preset's text; `name` is used if the text does not name the agent."""
     try:
-        return _preset(text, name)
-    except Wrong as wrong:
-        raise BadDefinition(where, str(wrong)) from wrong
-    except Mistake as mistake:
-        raise BadDefinition(f"{where}:{mistake.line}", mistake.problem) from mistake
+        return _parse_preset_cached(text, name)
+    except InvalidValue as error:
+        raise BadDefinition(location, str(error)) from error
+    except ParseError as parse_error:
+        raise BadDefinition(f"{location}:{parse_error.line}", parse_error.problem) from parse_error
 
 
 @lru_cache(maxsize=1024)
-def _preset(text: str, name: str) -> Agent:
-    front, body = halves(text)
-    (silent, elsewhere), prompt = _silent(front, name), prompt_of(body)
-    if prompt and (silent.prompt or elsewhere):
-        raise Mistake(1, _TWICE)
-    if elsewhere:
-        raise Wrong(("promptPath",), "a preset holds its prompt itself; put the text below the front matter")
-    return replace(silent, prompt=prompt) if prompt else silent
+def _parse_preset_cached(text: str, name: str) -> Agent:
+    front, body = split_definition(text)
+    (agent, has_prompt_file), prompt = _agent_without_prompt(front, name), strip_prompt(body)
+    if prompt and (agent.prompt or has_prompt_file):
+        raise ParseError(1, _DUPLICATE_PROMPT)
+    if has_prompt_file:
+        raise InvalidValue(
+            ("promptPath",), "a preset holds its prompt itself; put the text below the front matter"
+        )
+    return replace(agent, prompt=prompt) if prompt else agent
 
 
 @lru_cache(maxsize=256)
-def _silent(front: str, name: str) -> tuple[Agent, bool]:
-    """What the fields say, and whether one of them says that the prompt is in another file. Children of one agent differ
-    in their system message; their fields are read once."""
-    partial = partial_of(fielded(front, ""))
-    return build(partial, partial.get("name") or name), "prompt_path" in partial
+def _agent_without_prompt(front: str, name: str) -> tuple[Agent, bool]:
+    """Return the agent without its prompt, and whether a field names a prompt file.
+
+    Cached because children of one agent differ only in their system prompt, so their fields are parsed once.
+    """
+    partial = partial_definition(parse_front_matter(front, ""))
+    return build_agent(partial, partial.get("name") or name), "prompt_path" in partial
 
 
-def markdown(text: str) -> Written:
-    """Raises Mistake, with the line of the file."""
-    return fielded(*halves(text))
+def parse_markdown_definition(text: str) -> DefinitionSource:
+    """Parse a Markdown definition. Raises ParseError with the line in the file."""
+    return parse_front_matter(*split_definition(text))
 
 
-def halves(text: str) -> tuple[str, str]:
-    """The front matter and the body of a text that may be a definition."""
+def split_definition(text: str) -> tuple[str, str]:
+    """Split a definition into front matter and body."""
     check_text(text)
     try:
-        return frontmatter.split(text)
-    except BadDefinition as bad:
-        raise Mistake(1, bad.problem) from bad
+        return frontmatter.split_front_matter(text)
+    except BadDefinition as error:
+        raise ParseError(1, error.problem) from error
 
 
-def fielded(front: str, body: str) -> Written:
+def parse_front_matter(front: str, body: str) -> DefinitionSource:
     try:
-        document = strict_yaml.document(front.replace("\r\n", "\n"))
-    except Mistake as mistake:
-        raise Mistake(mistake.line + 1, mistake.problem) from mistake
-    return written(document, body, first=2)
+        document = strict_yaml.parse_yaml(front.replace("\r\n", "\n"))
+    except ParseError as error:
+        raise ParseError(error.line + 1, error.problem) from error
+    return source_from_yaml(document, body, first_line=2)
 
 
-def written(document: Document, body: str, *, first: int) -> Written:
-    """`first` is the line of the file on which the document starts."""
+def source_from_yaml(document: YamlDocument, body: str, *, first_line: int) -> DefinitionSource:
+    """Return the source for parsed YAML; `first_line` is the line of the file where the YAML starts."""
     keys: Any = {} if document.value is None else document.value
     if not isinstance(keys, dict):
-        raise Mistake(first, f"the front matter must be fields (name: value), and is {validators.kind(keys)}")
-    lines = {path: line + first - 1 for path, line in document.lines.items()}
-    return Written(keys=keys, lines=lines, body=prompt_of(body))  # pyright: ignore[reportUnknownArgumentType]  (strict YAML has text keys only)
+        raise ParseError(
+            first_line,
+            f"the front matter must be fields (name: value), and is {validators.describe_type(keys)}",
+        )
+    lines = {path: line + first_line - 1 for path, line in document.lines.items()}
+    return DefinitionSource(keys=keys, lines=lines, body=strip_prompt(body))  # pyright: ignore[reportUnknownArgumentType]  (strict YAML has text keys only)
 
 
-def json_text(text: str) -> Written:
-    """A definition in JSON, as strict as the other: one map, no key twice, not deep."""
+def parse_json_definition(text: str) -> DefinitionSource:
+    """Parse a JSON definition as strictly as YAML: one map, no duplicate keys, limited depth."""
     check_text(text)
-    keys = strict_json.read(text)
+    keys = strict_json.parse_json(text)
     if not isinstance(keys, dict):
-        raise Mistake(1, f"a definition must be one JSON object, and is {validators.kind(keys)}")
-    return Written(keys=keys, lines={}, body="")  # pyright: ignore[reportUnknownArgumentType]  (JSON has text keys only)
+        raise ParseError(1, f"a definition must be one JSON object, and is {validators.describe_type(keys)}")
+    return DefinitionSource(keys=keys, lines={}, body="")  # pyright: ignore[reportUnknownArgumentType]  (JSON has text keys only)
 
 
 def check_text(text: str) -> None:
     if len(text) > MAX_FILE_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_FILE_BYTES:
-        raise Mistake(1, f"is larger than {MAX_FILE_BYTES // 1024} KiB")
+        raise ParseError(1, f"is larger than {MAX_FILE_BYTES // 1024} KiB")
     if "\x00" in text:
-        raise Mistake(
+        raise ParseError(
             text.count("\n", 0, text.index("\x00")) + 1, "holds a NUL character: it is not a text file"
         )
 
 
-def prompt_of(body: str) -> str:
-    """The words of the body, without the blank lines around them."""
+def strip_prompt(body: str) -> str:
+    """Return the body without surrounding blank lines."""
     text = body.replace("\r\n", "\n").strip("\n")
     return text if text.strip() else ""
 
 
-def partial_of(source: Written) -> Partial:
-    """What a source says; the first key that is wrong, unknown or refused is a Mistake on its line."""
-    partial, readings = interpret(source.keys)
-    for reading in readings:
-        if reading.wrong is not None:
-            raise Mistake(line_of(source, reading), str(reading.wrong))
+def partial_definition(source: DefinitionSource) -> PartialDefinition:
+    """Return the fields of a source. Raises ParseError at the line of the first invalid or unknown key."""
+    partial, results = interpret_fields(source.keys)
+    for result in results:
+        if result.error is not None:
+            raise ParseError(error_line(source, result), str(result.error))
     if not source.body:
         return partial
     for key in ("prompt", "prompt_path"):
         if partial.get(key):
-            raise Mistake(1, _TWICE)
+            raise ParseError(1, _DUPLICATE_PROMPT)
     return partial | {"prompt": source.body}
 
 
-def line_of(source: Written, reading: Reading) -> int:
-    path = reading.wrong.path if reading.wrong is not None else (reading.key,)
+def error_line(source: DefinitionSource, result: FieldResult) -> int:
+    path = result.error.path if result.error is not None else (result.key,)
     while path and path not in source.lines:
         path = path[:-1]
     return source.lines.get(path, 1)
 
 
-_ENUMS = {"type": Kind, "thinking": Thinking, "tool_exposure": Exposure}
-_PARTS = {"paths": Paths, "shell_commands": ShellCommands, "triggers": Triggers}
+_ENUMS = {"type": AgentType, "thinking": Thinking, "tool_exposure": ToolExposure}
+_SECTIONS = {"paths": PathPatterns, "shell_commands": ShellCommands, "triggers": Triggers}
 
 
-def build(partial: Mapping[str, Any], name: str) -> Agent:
-    """The agent of merged fields; raises Wrong where the fields do not fit each other."""
-    facts: dict[str, Any] = {key: value for key, value in partial.items() if value is not None}
-    facts.pop("prompt_path", None)
-    facts["name"] = name
+def build_agent(partial: Mapping[str, Any], name: str) -> Agent:
+    """Build the agent from merged fields. Raises InvalidValue if fields contradict each other."""
+    agent_fields: dict[str, Any] = {key: value for key, value in partial.items() if value is not None}
+    agent_fields.pop("prompt_path", None)
+    agent_fields["name"] = name
     for key, enum in _ENUMS.items():
-        if key in facts:
-            facts[key] = enum(facts[key])
-    if "roles" in facts:
-        facts["roles"] = tuple(Role(each) for each in facts["roles"])
-    for key, part in _PARTS.items():
-        if key in facts:
-            facts[key] = part(**_present(facts[key]))
+        if key in agent_fields:
+            agent_fields[key] = enum(agent_fields[key])
+    if "roles" in agent_fields:
+        agent_fields["roles"] = tuple(Role(each) for each in agent_fields["roles"])
+    for key, section in _SECTIONS.items():
+        if key in agent_fields:
+            agent_fields[key] = section(**_without_nulls(agent_fields[key]))
     for key in ("driver_settings", "limits", "notes", "ceiling", "external"):
-        if key in facts:
-            facts[key] = _present(facts[key])
-    key_aliases.program_settings(facts.get("driver"), facts.get("driver_settings"), ("driver_settings",))
-    facts["workspace"] = _workspace(_present(facts.get("workspace", {})))
-    return _watchable(Agent(**facts))
+        if key in agent_fields:
+            agent_fields[key] = _without_nulls(agent_fields[key])
+    key_aliases.check_cli_agent_settings(
+        agent_fields.get("driver"), agent_fields.get("driver_settings"), ("driver_settings",)
+    )
+    agent_fields["workspace"] = _build_workspace_policy(_without_nulls(agent_fields.get("workspace", {})))
+    return _restrict_watcher(Agent(**agent_fields))
 
 
-def _present(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if value is not None}
+def _without_nulls(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if value is not None}
 
 
-def _workspace(found: dict[str, Any]) -> WorkspacePolicy:
+def _build_workspace_policy(found: dict[str, Any]) -> WorkspacePolicy:
     path = found.get("path")
     isolation = Isolation(found.get("isolation") or ("custom" if path else "shared"))
     if isolation is Isolation.CUSTOM and not path:
-        raise Wrong(("workspace", "path"), "is missing; a custom workspace must say where it is")
+        raise InvalidValue(("workspace", "path"), "is missing; a custom workspace must say where it is")
     if isolation is not Isolation.CUSTOM and path:
-        raise Wrong(("workspace", "path"), f"is only for a custom workspace, and this one is {isolation}")
+        raise InvalidValue(
+            ("workspace", "path"), f"is only for a custom workspace, and this one is {isolation}"
+        )
     return WorkspacePolicy(isolation=isolation, path=path, writable=found.get("writable"))
 
 
-def _watchable(agent: Agent) -> Agent:
-    """A watcher changes nothing: what it hears must not make it act."""
+def _restrict_watcher(agent: Agent) -> Agent:
+    """Make a watcher read-only: the messages it reads must not make it change anything."""
     if Role.WATCHER not in agent.roles:
         return agent
     if agent.workspace.writable:
-        raise Wrong(
+        raise InvalidValue(
             ("workspace", "writable"), f"the watcher '{agent.name}' must be read-only; set it to false"
         )
     tools = Rule(allow=agent.tool_allow, deny=agent.tool_deny or ())
-    details: Mapping[str, Any] = agent.notes.get("tools") or {}
-    for tool in tool_names.WRITING:
-        harmless = tool == "bash" and details.get("bash", {}).get("mode") == "read"
-        if tools.permits(tool) and not harmless:
-            raise Wrong(
+    tool_details: Mapping[str, Any] = agent.notes.get("tools") or {}
+    for tool in tool_names.WRITING_TOOLS:
+        is_read_only = tool == "bash" and tool_details.get("bash", {}).get("mode") == "read"
+        if tools.allows(tool) and not is_read_only:
+            raise InvalidValue(
                 ("tools",),
                 f"the watcher '{agent.name}' must be read-only, and may use {tool}; list only tools that read",
             )
-    return _with(
+    return _copy_agent(
         agent,
         workspace=WorkspacePolicy(
             isolation=agent.workspace.isolation, path=agent.workspace.path, writable=False
@@ -211,42 +222,44 @@ def _watchable(agent: Agent) -> Agent:
     )
 
 
-def _with(agent: Agent, **facts: Any) -> Agent:
-    return Agent(**{each.name: getattr(agent, each.name) for each in fields(Agent)} | facts)
+def _copy_agent(agent: Agent, **agent_fields: Any) -> Agent:
+    return Agent(**{each.name: getattr(agent, each.name) for each in fields(Agent)} | agent_fields)
 
 
-def render(agent: Agent) -> str:
-    """A preset that says all of it, in our own spelling."""
-    facts = native(agent)
-    prompt = facts.pop("prompt", "")
-    if prompt_of(f"{prompt}\n") != prompt:
-        return f"---\n{yaml_writer.dump(facts | {'prompt': prompt})}---\n"
-    return f"---\n{yaml_writer.dump(facts)}---\n" + (f"\n{prompt}\n" if prompt else "")
+def render_definition(agent: Agent) -> str:
+    """Render a complete preset in native spelling."""
+    agent_fields = definition_fields(agent)
+    prompt = agent_fields.pop("prompt", "")
+    if strip_prompt(f"{prompt}\n") != prompt:
+        return f"---\n{yaml_writer.dump_yaml(agent_fields | {'prompt': prompt})}---\n"
+    return f"---\n{yaml_writer.dump_yaml(agent_fields)}---\n" + (f"\n{prompt}\n" if prompt else "")
 
 
-def native(agent: Agent, *, whole: bool = False) -> dict[str, Any]:
-    """Fields by name, as they are written; `whole` includes those that nobody set."""
-    facts: dict[str, Any] = {}
+def definition_fields(agent: Agent, *, include_defaults: bool = False) -> dict[str, Any]:
+    """Return an agent's fields by name as written; `include_defaults` adds unset ones."""
+    agent_fields: dict[str, Any] = {}
     for each in fields(agent):
         value = getattr(agent, each.name)
-        if whole or each.name == "name" or value != _default(each):
-            facts[each.name] = _written_value(value, whole=whole)
-    return facts
+        if include_defaults or each.name == "name" or value != _field_default(each):
+            agent_fields[each.name] = _plain_value(value, include_defaults=include_defaults)
+    return agent_fields
 
 
-def _default(each: "Field[Any]") -> Any:
+def _field_default(each: "Field[Any]") -> Any:
     return each.default_factory() if each.default_factory is not MISSING else each.default
 
 
-def _written_value(value: Any, *, whole: bool) -> Any:
+def _plain_value(value: Any, *, include_defaults: bool) -> Any:
     if isinstance(value, StrEnum):
         return str(value)
-    if isinstance(value, Paths | ShellCommands | Triggers | WorkspacePolicy):
+    if isinstance(value, PathPatterns | ShellCommands | Triggers | WorkspacePolicy):
         parts = {each.name: getattr(value, each.name) for each in fields(value)}
-        kept = {key: part for key, part in parts.items() if whole or (part is not None and part != ())}
+        included = {
+            key: part for key, part in parts.items() if include_defaults or (part is not None and part != ())
+        }
         if not isinstance(value, Triggers):
-            kept = {key: part for key, part in parts.items() if whole or part is not None}
-        return {key: _written_value(part, whole=whole) for key, part in kept.items()}
+            included = {key: part for key, part in parts.items() if include_defaults or part is not None}
+        return {key: _plain_value(part, include_defaults=include_defaults) for key, part in included.items()}
     if isinstance(value, tuple):
-        return [_written_value(each, whole=whole) for each in value]  # pyright: ignore[reportUnknownVariableType]  (fields hold tuples of text)
+        return [_plain_value(each, include_defaults=include_defaults) for each in value]  # pyright: ignore[reportUnknownVariableType]  (fields hold tuples of text)
     return value

@@ -1,4 +1,4 @@
-"""The fields of a definition: every key that may stand in one, in our spelling and in others', and what it says."""
+"""The fields of an agent definition: every accepted key, its other spellings, and its validator."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -6,131 +6,133 @@ from typing import Any
 
 from retinue.agents import validators
 from retinue.agents.dialects import key_aliases, path_patterns, permissions
-from retinue.agents.dialects.key_aliases import Handler, Said, Verdict
-from retinue.agents.validators import Path, Reader, Wrong
-from retinue.domain.agent import NAME, Exposure, Kind, Role
+from retinue.agents.dialects.key_aliases import KeyTranslator, Translation, Verdict
+from retinue.agents.validators import InvalidValue, KeyPath, Validator
+from retinue.domain.agent import AGENT_NAME, AgentType, Role, ToolExposure
 from retinue.domain.limits import Limits
 from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 
-Partial = dict[str, Any]
-"""What one source says, by native field and nested as in a definition; None clears what was said before."""
+PartialDefinition = dict[str, Any]
+"""Fields that one source defines, nested as in a definition; None clears a value from a lower source."""
 
 
 @value
-class Reading:
-    """What became of one key of a source."""
+class FieldResult:
+    """The outcome of interpreting one key of a source."""
 
     key: str
     value: Any
     verdict: Verdict
     note: str = ""
-    wrong: Wrong | None = None
-    unknown: bool = False
+    error: InvalidValue | None = None
+    is_unknown: bool = False
 
 
-def name(given: Any, path: Path) -> str:
-    found = validators.text(given, path)
-    if NAME.fullmatch(found):
-        return found
-    slug = validators.slugged(found)
-    say = f"; '{slug}' would do" if slug else ""
-    raise Wrong(path, f"'{found[:80]}' is not a name: use a-z, 0-9 and hyphens, at most 64{say}")
+def agent_name(raw_value: Any, path: KeyPath) -> str:
+    text = validators.text_value(raw_value, path)
+    if AGENT_NAME.fullmatch(text):
+        return text
+    slug = validators.slugify(text)
+    suggestion = f"; '{slug}' would do" if slug else ""
+    raise InvalidValue(path, f"'{text[:80]}' is not a name: use a-z, 0-9 and hyphens, at most 64{suggestion}")
 
 
-_GLOBS = validators.globs
-_PATHS = validators.table({"read": _GLOBS, "write": _GLOBS, "deny": _GLOBS})
-_COMMANDS = validators.table({"allow": _GLOBS, "deny": _GLOBS})
-_WORKSPACE = validators.table(
+_PATH_GLOBS = validators.path_globs
+_PATHS = validators.map_with_keys({"read": _PATH_GLOBS, "write": _PATH_GLOBS, "deny": _PATH_GLOBS})
+_COMMANDS = validators.map_with_keys({"allow": _PATH_GLOBS, "deny": _PATH_GLOBS})
+_WORKSPACE = validators.map_with_keys(
     {
         "isolation": validators.one_of([str(each) for each in Isolation]),
-        "path": validators.word,
-        "writable": validators.flag,
+        "path": validators.line_value,
+        "writable": validators.bool_value,
     }
 )
-_CEILING = validators.table(
+_CEILING = validators.map_with_keys(
     {
-        "tools": validators.names,
-        "capabilities": validators.names,
-        "agents": validators.names,
-        "skills": validators.names,
+        "tools": validators.name_list,
+        "capabilities": validators.name_list,
+        "agents": validators.name_list,
+        "skills": validators.name_list,
         "paths": _PATHS,
-        "writable": validators.flag,
-        "network": validators.flag,
+        "writable": validators.bool_value,
+        "network": validators.bool_value,
     }
 )
-_LIMITS = validators.table({each.name: validators.number(0, 1e9) for each in fields(Limits)})
-_EXTERNAL = validators.table({"inputUrl": validators.word, "callbackBaseUrl": validators.word})
-_ROLES = validators.listed(validators.one_of([str(each) for each in Role]))
+_LIMITS = validators.map_with_keys({each.name: validators.number_between(0, 1e9) for each in fields(Limits)})
+_EXTERNAL = validators.map_with_keys(
+    {"inputUrl": validators.line_value, "callbackBaseUrl": validators.line_value}
+)
+_ROLES = validators.list_of(validators.one_of([str(each) for each in Role]))
 
 
-def ceiling(given: Any, path: Path) -> dict[str, Any]:
-    return _CEILING(given, path)
+def ceiling_value(raw_value: Any, path: KeyPath) -> dict[str, Any]:
+    return _CEILING(raw_value, path)
 
 
-def _roles(given: Any, path: Path) -> tuple[str, ...]:
-    found: tuple[str, ...] = _ROLES(
-        list(validators.names(given, path)) if isinstance(given, str) else given, path
+def _role_list(raw_value: Any, path: KeyPath) -> tuple[str, ...]:
+    roles: tuple[str, ...] = _ROLES(
+        list(validators.name_list(raw_value, path)) if isinstance(raw_value, str) else raw_value, path
     )
-    if not found:
-        raise Wrong(path, "must name at least one role, or be left out")
-    return tuple(dict.fromkeys(found))
+    if not roles:
+        raise InvalidValue(path, "must name at least one role, or be left out")
+    return tuple(dict.fromkeys(roles))
 
 
-_HUGE = 10_000_000
+_MAX_COUNT = 10_000_000
 
-_NATIVE: dict[str, Reader] = {
-    "name": name,
-    "display_name": validators.word,
-    "description": validators.text,
-    "prompt": validators.text,
-    "driver_settings": key_aliases.driver_settings,
-    "temperature": validators.number(0, 2),
-    "max_tokens": validators.whole(1, _HUGE),
-    "max_turns": validators.whole(1, _HUGE),
-    "type": validators.one_of([str(each) for each in Kind]),
-    "roles": _roles,
-    "tool_exposure": validators.one_of([str(each) for each in Exposure]),
-    "skill_allow": validators.names,
-    "skill_deny": validators.names,
-    "capability_allow": validators.names,
-    "capability_deny": validators.names,
-    "agent_allow": validators.names,
-    "agent_deny": validators.names,
-    "ui_visible": validators.flag,
-    "api_exposed": validators.flag,
+_FIELD_VALIDATORS: dict[str, Validator] = {
+    "name": agent_name,
+    "display_name": validators.line_value,
+    "description": validators.text_value,
+    "prompt": validators.text_value,
+    "driver_settings": key_aliases.validate_driver_settings,
+    "temperature": validators.number_between(0, 2),
+    "max_tokens": validators.integer_between(1, _MAX_COUNT),
+    "max_turns": validators.integer_between(1, _MAX_COUNT),
+    "type": validators.one_of([str(each) for each in AgentType]),
+    "roles": _role_list,
+    "tool_exposure": validators.one_of([str(each) for each in ToolExposure]),
+    "skill_allow": validators.name_list,
+    "skill_deny": validators.name_list,
+    "capability_allow": validators.name_list,
+    "capability_deny": validators.name_list,
+    "agent_allow": validators.name_list,
+    "agent_deny": validators.name_list,
+    "ui_visible": validators.bool_value,
+    "api_exposed": validators.bool_value,
     "paths": _PATHS,
     "shell_commands": _COMMANDS,
     "workspace": _WORKSPACE,
-    "exits": validators.names,
-    "interrupts": validators.flag,
+    "exits": validators.name_list,
+    "interrupts": validators.bool_value,
     "limits": _LIMITS,
-    "ceiling": ceiling,
-    "extends": name,
+    "ceiling": ceiling_value,
+    "extends": agent_name,
     "external": _EXTERNAL,
-    "notes": validators.open_map,
+    "notes": validators.json_map,
 }
-"""Fields whose value is taken as it stands."""
+"""Fields whose value is used as written."""
 
-_HANDLED: dict[str, Handler] = {
-    "model": key_aliases.model,
-    "driver": key_aliases.driver,
-    "thinking": key_aliases.thinking,
-    "triggers": key_aliases.triggers,
-    "tool_allow": key_aliases.tool_allow,
-    "tool_deny": key_aliases.tool_deny,
+_FIELD_TRANSLATORS: dict[str, KeyTranslator] = {
+    "model": key_aliases.translate_model,
+    "driver": key_aliases.translate_driver,
+    "thinking": key_aliases.translate_thinking,
+    "triggers": key_aliases.translate_triggers,
+    "tool_allow": key_aliases.translate_tool_allow,
+    "tool_deny": key_aliases.translate_tool_deny,
 }
-"""Native fields whose value may be said in several ways."""
+"""Native fields whose value has several notations."""
 
-_IDLE = {"api_exposed": "it changes nothing"}
-"""Fields that are kept for what may come: whoever wrote them is told that nothing obeys them."""
+_UNUSED_FIELDS = {"api_exposed": "it changes nothing"}
+"""Fields reserved for later use, with the note their author gets that nothing obeys them."""
 
-_NOTED: dict[str, str] = dict.fromkeys(
+_FIELD_NOTES: dict[str, str] = dict.fromkeys(
     ("skill_allow", "skill_deny"), "counts where tool_exposure is skills or mixed"
 )
-"""What must be known of a field beside what it says."""
+"""Notes about a field beyond its value."""
 
-NATIVE = (*_NATIVE, *_HANDLED)
+FIELD_NAMES = (*_FIELD_VALIDATORS, *_FIELD_TRANSLATORS)
 
 ALIASES: dict[str, str] = {
     "agentName": "name", "agent_name": "name",
@@ -163,129 +165,147 @@ ALIASES: dict[str, str] = {
     "uiVisible": "ui_visible", "apiExposed": "api_exposed",
     "shellCommands": "shell_commands",
 }  # fmt: skip
-"""Other spellings of our fields: in one definition a field is said once."""
+"""Other spellings of native fields; a definition may set each field only once."""
 
-KEPT = (
+DISPLAY_ONLY_KEYS = (
     "color", "colour", "icon", "emoji", "category", "tags", "author", "version", "license", "vibe",
     "memory", "background", "initialPrompt", "argument-hint", "metadata", "created", "updated",
 )  # fmt: skip
-"""Keys that are stored among the notes, for show."""
+"""Keys that are stored among the notes, for display only."""
 
-_OTHER: dict[str, Handler] = {
-    "chat": key_aliases.chat,
-    "defaultWorkspace": key_aliases.default_workspace,
-    "permissionOverrides": key_aliases.permission_overrides,
-    "subagents": key_aliases.subagents,
-    "isolation": key_aliases.isolation,
-    **dict.fromkeys(("permissionMode", "permission_mode", "permission-mode"), key_aliases.permission_mode),
-    **dict.fromkeys(("allowed_paths", "allowedPaths"), path_patterns.allowed_paths),
+_FOREIGN_KEYS: dict[str, KeyTranslator] = {
+    "chat": key_aliases.translate_chat,
+    "defaultWorkspace": key_aliases.translate_default_workspace,
+    "permissionOverrides": key_aliases.translate_permission_overrides,
+    "subagents": key_aliases.translate_subagents,
+    "isolation": key_aliases.translate_isolation,
+    **dict.fromkeys(("permissionMode", "permission_mode", "permission-mode"), key_aliases.translate_permission_mode),
+    **dict.fromkeys(("allowed_paths", "allowedPaths"), path_patterns.translate_allowed_paths),
     **dict.fromkeys(
-        ("denied_paths", "deniedPaths", "forbidden_paths", "blocked_paths", "disallowed_paths"), path_patterns.denied_paths
+        ("denied_paths", "deniedPaths", "forbidden_paths", "blocked_paths", "disallowed_paths"), path_patterns.translate_denied_paths
     ),
-    "file_access": path_patterns.file_access,
-    "network_access": path_patterns.network_access,
-    "mode": key_aliases.mode,
-    "permission": permissions.permission,
-    "permissions": permissions.permission,
-    **dict.fromkeys(("readonly", "readOnly", "read_only", "read-only"), key_aliases.read_only),
-    **dict.fromkeys(("canEdit", "can_edit", "enable_write_tools"), key_aliases.may_write),
-    "sandbox_mode": key_aliases.sandbox_mode,
-    "groups": key_aliases.groups,
-    "agents": key_aliases.agents,
-    "spawns": key_aliases.agents,
-    "disable": key_aliases.disabled,
-    "disabled": key_aliases.disabled,
-    "hidden": key_aliases.hidden,
-    "promptPath": lambda given, path: Said(
-        sets={"prompt_path": validators.word(given, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"
+    "file_access": path_patterns.translate_file_access,
+    "network_access": path_patterns.translate_network_access,
+    "mode": key_aliases.translate_mode,
+    "permission": permissions.translate_permissions,
+    "permissions": permissions.translate_permissions,
+    **dict.fromkeys(("readonly", "readOnly", "read_only", "read-only"), key_aliases.translate_read_only),
+    **dict.fromkeys(("canEdit", "can_edit", "enable_write_tools"), key_aliases.translate_can_edit),
+    "sandbox_mode": key_aliases.translate_sandbox_mode,
+    "groups": key_aliases.translate_tool_groups,
+    "agents": key_aliases.translate_agent_list,
+    "spawns": key_aliases.translate_agent_list,
+    "disable": key_aliases.refuse_disabled_agent,
+    "disabled": key_aliases.refuse_disabled_agent,
+    "hidden": key_aliases.translate_hidden,
+    "promptPath": lambda raw_value, path: Translation(
+        fields={"prompt_path": validators.line_value(raw_value, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"
     ),
-    "hooks": key_aliases.refused("hooks are not run here, so what they stop is not stopped; remove them"),
+    "hooks": key_aliases.refuse_key("hooks are not run here, so what they stop is not stopped; remove them"),
     **dict.fromkeys(
         ("mcpServers", "mcp-servers", "mcp_servers"),
-        key_aliases.refused("servers are set up by the operator, not by a definition; remove it"),
+        key_aliases.refuse_key("servers are set up by the operator, not by a definition; remove it"),
     ),
-    **{key: key_aliases.kept(key) for key in KEPT},
+    **{key: key_aliases.keep_as_note(key) for key in DISPLAY_ONLY_KEYS},
 }  # fmt: skip
-"""Keys that say something about one or more of our fields in another way, or nothing here."""
+"""Keys that set native fields in another way, or that are refused or only stored."""
 
-KNOWN = frozenset((*NATIVE, *ALIASES, *_OTHER))
+KNOWN_KEYS = frozenset((*FIELD_NAMES, *ALIASES, *_FOREIGN_KEYS))
 
 
-def interpret(raw: Mapping[str, Any], path: Path = ()) -> tuple[Partial, list[Reading]]:
-    """What a source says, and for each of its keys what became of it. Never raises: a wrong key is in its reading."""
-    partial: Partial = {}
-    owners: dict[Path, str] = {}
-    denied: tuple[str, ...] = ()
+def interpret_fields(
+    raw: Mapping[str, Any], path: KeyPath = ()
+) -> tuple[PartialDefinition, list[FieldResult]]:
+    """Interpret a source: its fields, and the result of each key. Never raises; errors are in the results."""
+    partial: PartialDefinition = {}
+    owners: dict[KeyPath, str] = {}
+    denied_tools: tuple[str, ...] = ()
     read_only = False
-    readings: list[Reading] = []
-    for key, given in raw.items():
+    results: list[FieldResult] = []
+    for key, raw_value in raw.items():
         try:
-            said = _said(key, given, (*path, key))
-            _claim(said.sets, key, owners, path)
-        except Wrong as wrong:
-            readings.append(
-                Reading(
+            translation = _translate_key(key, raw_value, (*path, key))
+            _check_no_duplicates(translation.fields, key, owners, path)
+        except InvalidValue as error:
+            results.append(
+                FieldResult(
                     key=key,
-                    value=given,
+                    value=raw_value,
                     verdict=Verdict.REFUSED,
-                    note=wrong.problem,
-                    wrong=wrong,
-                    unknown=key not in KNOWN,
+                    note=error.problem,
+                    error=error,
+                    is_unknown=key not in KNOWN_KEYS,
                 )
             )
             continue
-        partial = merged(partial, said.sets)
-        denied += said.denies
-        read_only = read_only or said.read_only
-        readings.append(Reading(key=key, value=given, verdict=said.verdict, note=said.note))
-    if denied:
-        partial["tool_deny"] = tuple(dict.fromkeys((*(partial.get("tool_deny") or ()), *denied)))
+        partial = merge_definitions(partial, translation.fields)
+        denied_tools += translation.denied_tools
+        read_only = read_only or translation.is_read_only
+        results.append(
+            FieldResult(key=key, value=raw_value, verdict=translation.verdict, note=translation.note)
+        )
+    if denied_tools:
+        partial["tool_deny"] = tuple(dict.fromkeys((*(partial.get("tool_deny") or ()), *denied_tools)))
     if read_only:
-        partial["workspace"] = merged(partial.get("workspace") or {}, {"writable": False})
-    return partial, readings
+        partial["workspace"] = merge_definitions(partial.get("workspace") or {}, {"writable": False})
+    return partial, results
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Partial:
-    """Field by field, later wins, maps within fields too; None stays, so that it clears what lies further below."""
-    result: Partial = dict(below)
-    for key, given in above.items():
-        under = result.get(key)
-        result[key] = merged(under, given) if isinstance(under, dict) and isinstance(given, dict) else given  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
+def merge_definitions(base: Mapping[str, Any], override: Mapping[str, Any]) -> PartialDefinition:
+    """Merge definitions field by field, nested maps included; the override wins.
+
+    None is kept, so that it clears values of lower sources too.
+    """
+    result: PartialDefinition = dict(base)
+    for key, raw_value in override.items():
+        base_value = result.get(key)
+        result[key] = (
+            merge_definitions(base_value, raw_value)  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
+            if isinstance(base_value, dict) and isinstance(raw_value, dict)
+            else raw_value
+        )
     return result
 
 
-def _said(key: str, given: Any, path: Path) -> Said:
+def _translate_key(key: str, raw_value: Any, path: KeyPath) -> Translation:
     native = ALIASES.get(key, key)
-    if key not in KNOWN:
-        raise Wrong(
-            path, f"is not a known field{validators.hint(key, KNOWN) or validators.hint(key, NATIVE)}"
+    if key not in KNOWN_KEYS:
+        raise InvalidValue(
+            path,
+            f"is not a known field{validators.known_names_hint(key, KNOWN_KEYS) or validators.known_names_hint(key, FIELD_NAMES)}",
         )
-    if given is None:
-        return Said(sets={native: None} if native in NATIVE else {})
-    if native in _NATIVE:
+    if raw_value is None:
+        return Translation(fields={native: None} if native in FIELD_NAMES else {})
+    if native in _FIELD_VALIDATORS:
         note = f"as {native}" if native != key else ""
-        idle = _IDLE.get(native)
-        return Said(
-            sets={native: _NATIVE[native](given, path)},
-            verdict=Verdict.KEPT if idle else Verdict.HONOURED,
-            note="; ".join(filter(None, (note, idle, _NOTED.get(native)))),
+        unused_note = _UNUSED_FIELDS.get(native)
+        return Translation(
+            fields={native: _FIELD_VALIDATORS[native](raw_value, path)},
+            verdict=Verdict.KEPT if unused_note else Verdict.HONOURED,
+            note="; ".join(filter(None, (note, unused_note, _FIELD_NOTES.get(native)))),
         )
-    return (_HANDLED.get(native) or _OTHER[native])(given, path)
+    return (_FIELD_TRANSLATORS.get(native) or _FOREIGN_KEYS[native])(raw_value, path)
 
 
-def _claim(sets: Mapping[str, Any], key: str, owners: dict[Path, str], path: Path) -> None:
-    """Two keys of one definition never say the same thing: which one holds would be a guess."""
-    for leaf in _leaves(sets, ()):
-        for at in range(1, len(leaf) + 1):
-            other = owners.get(leaf[:at])
-            if other is not None and leaf[0] != "notes":
-                raise Wrong((*path, key), f"says the same as '{other}'; keep one of the two")
-    owners.update(dict.fromkeys(_leaves(sets, ()), key))
+def _check_no_duplicates(
+    translated: Mapping[str, Any], key: str, owners: dict[KeyPath, str], path: KeyPath
+) -> None:
+    """Raise InvalidValue if two keys of one definition set the same field: choosing one would be a guess."""
+    for leaf in _leaf_paths(translated, ()):
+        for length in range(1, len(leaf) + 1):
+            other_key = owners.get(leaf[:length])
+            if other_key is not None and leaf[0] != "notes":
+                raise InvalidValue((*path, key), f"says the same as '{other_key}'; keep one of the two")
+    owners.update(dict.fromkeys(_leaf_paths(translated, ()), key))
 
 
-def _leaves(sets: Mapping[str, Any], path: Path) -> list[Path]:
-    found: list[Path] = []
-    for key, given in sets.items():
-        here = (*path, key)
-        found += _leaves(given, here) if isinstance(given, dict) and given and not path else [here]  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
+def _leaf_paths(translated: Mapping[str, Any], path: KeyPath) -> list[KeyPath]:
+    found: list[KeyPath] = []
+    for key, raw_value in translated.items():
+        leaf_path = (*path, key)
+        found += (
+            _leaf_paths(raw_value, leaf_path)  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
+            if isinstance(raw_value, dict) and raw_value and not path
+            else [leaf_path]
+        )
     return found

@@ -1,4 +1,4 @@
-"""One more item in a list of front matter, put in as text: every byte that was there stays."""
+"""Add items to a list in front matter by inserting text; every existing byte stays."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,148 +8,160 @@ from retinue.agents import frontmatter
 from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.storage import strict_yaml, yaml_writer
-from retinue.storage.strict_yaml import Document, Mistake
+from retinue.storage.strict_yaml import ParseError, YamlDocument
 
-_NOTHING = re.compile(r"(?<=:)([ ]+)(?:null|Null|NULL|~)(?=[ ]*(?:#.*)?\r?$)")
+_NULL_VALUE = re.compile(r"(?<=:)([ ]+)(?:null|Null|NULL|~)(?=[ ]*(?:#.*)?\r?$)")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_FURTHEST = 200
-"""Lines or brackets that are tried: a list of people's patterns is short."""
+_MAX_TRIES = 200
+"""Maximum lines or brackets to try; lists of patterns written by people are short."""
 
 
-def with_items(text: str, section: str, name: str, items: Sequence[str], where: str) -> str:
-    """The same text with these items at the end of a list of its front matter, such as `paths` `read`. A list or a
-    section that is not there is added. BadDefinition where that cannot be done by adding text alone."""
-    front, _ = frontmatter.split(text, where)
+def with_list_items(text: str, section: str, name: str, items: Sequence[str], location: str) -> str:
+    """Return the text with items appended to a list of its front matter, such as `paths` `read`.
+
+    A missing list or section is added. Raises BadDefinition if that is impossible by inserting text alone.
+    """
+    front, _ = frontmatter.split_front_matter(text, location)
     start = text.index("\n") + 1
-    before = _read(front)
-    wanted = _grown(before.value, section, name, items)
-    if wanted is not None:
-        place = _Place(front=front, section=section, name=name, items=items, found=before)
-        for changed in place.tries():
-            if _says(changed, wanted):
-                return text[:start] + changed + text[start + len(front) :]
+    document = _parse_front_matter(front)
+    expected = _expected_content(document.value, section, name, items)
+    if expected is not None:
+        points = _InsertionPoints(front=front, section=section, name=name, items=items, document=document)
+        for new_front in points.candidates():
+            if _has_content(new_front, expected):
+                return text[:start] + new_front + text[start + len(front) :]
     raise BadDefinition(
-        where, f"has no place where {section}.{name} can be added to; write one field to a line"
+        location, f"has no place where {section}.{name} can be added to; write one field to a line"
     )
 
 
-def _read(front: str) -> Document:
+def _parse_front_matter(front: str) -> YamlDocument:
     try:
-        return strict_yaml.document(front.replace("\r\n", "\n"))
-    except Mistake as mistake:
-        raise BadDefinition("the front matter", mistake.problem) from mistake
+        return strict_yaml.parse_yaml(front.replace("\r\n", "\n"))
+    except ParseError as error:
+        raise BadDefinition("the front matter", error.problem) from error
 
 
-def _says(front: str, wanted: Mapping[str, Any]) -> bool:
+def _has_content(front: str, expected: Mapping[str, Any]) -> bool:
     try:
-        return _read(front).value == wanted
+        return _parse_front_matter(front).value == expected
     except BadDefinition:
         return False
 
 
-def _grown(found: Any, section: str, name: str, items: Sequence[str]) -> dict[str, Any] | None:
-    """What the front matter must say afterwards; None where something else than a list is in the way."""
-    whole: Any = {} if found is None else found
-    inner: Any = (whole.get(section) or {}) if isinstance(whole, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  (strict YAML has text keys only)
-    if not isinstance(inner, dict):
+def _expected_content(content: Any, section: str, name: str, items: Sequence[str]) -> dict[str, Any] | None:
+    """Return the expected front matter, or None if something other than a list is in the way."""
+    fields: Any = {} if content is None else content
+    section_fields: Any = (fields.get(section) or {}) if isinstance(fields, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  (strict YAML has text keys only)
+    if not isinstance(section_fields, dict):
         return None
-    old: Any = cast("dict[str, Any]", inner).get(name) or []
-    if not isinstance(old, list):
+    old_items: Any = cast("dict[str, Any]", section_fields).get(name) or []
+    if not isinstance(old_items, list):
         return None
-    return {**whole, section: {**inner, name: [*old, *items]}}
+    return {**fields, section: {**section_fields, name: [*old_items, *items]}}
 
 
 @value
-class _Place:
-    """Where an item may go. Which of the tries is right, reading the result tells."""
+class _InsertionPoints:
+    """Candidate texts with the items inserted; parsing each result shows which one is right."""
 
     front: str
     section: str
     name: str
     items: Sequence[str]
-    found: Document
+    document: YamlDocument
 
-    def tries(self) -> Iterator[str]:
+    def candidates(self) -> Iterator[str]:
         lines = _LINE.findall(self.front)
-        yield from self._items(lines)
-        yield from self._brackets(lines)
-        yield from self._lists(lines)
-        yield from self._nothings(lines)
-        if (self.section,) not in self.found.lines:
-            yield self._put(lines, len(lines), [f"{self.section}:", *self._list("  ")])
+        yield from self._block_list_candidates(lines)
+        yield from self._flow_candidates(lines)
+        yield from self._new_list_candidates(lines)
+        yield from self._null_candidates(lines)
+        if (self.section,) not in self.document.lines:
+            yield self._insert_lines(lines, len(lines), [f"{self.section}:", *self._render_list("  ")])
 
-    def _items(self, lines: list[str]) -> Iterator[str]:
-        """Below the last item of a block list, or below the bare name of one."""
+    def _block_list_candidates(self, lines: list[str]) -> Iterator[str]:
+        """Insert below the last item of a block list, or below the list's bare key."""
         key = (self.section, self.name)
-        if key not in self.found.lines:
+        if key not in self.document.lines:
             return
-        own = lines[self.found.lines[key] - 1]
-        last = lines[self._last(key) - 1]
-        deeper = (f"{_indent(own)}  ", _indent(own))
-        indents = deeper if last is own else (_indent(last), *deeper)
-        for at in self._below(self._last(key), lines):
+        key_line = lines[self.document.lines[key] - 1]
+        last_line = lines[self._last_line(key) - 1]
+        key_indents = (f"{_indentation(key_line)}  ", _indentation(key_line))
+        indents = key_indents if last_line is key_line else (_indentation(last_line), *key_indents)
+        for position in self._positions_below(self._last_line(key), lines):
             for indent in dict.fromkeys(indents):
-                yield self._put(lines, at, [f"{indent}- {item}" for item in self._quoted()])
+                yield self._insert_lines(
+                    lines, position, [f"{indent}- {item}" for item in self._quoted_items()]
+                )
 
-    def _lists(self, lines: list[str]) -> Iterator[str]:
-        """A new list, below what stands in the section already."""
-        if (self.section,) not in self.found.lines:
+    def _new_list_candidates(self, lines: list[str]) -> Iterator[str]:
+        """Insert a new list below the section's other keys."""
+        if (self.section,) not in self.document.lines:
             return
         children = [
-            line for path, line in self.found.lines.items() if path[:1] == (self.section,) and len(path) > 1
+            line
+            for path, line in self.document.lines.items()
+            if path[:1] == (self.section,) and len(path) > 1
         ]
-        indent = _indent(lines[min(children) - 1]) if children else "  "
-        for at in self._below(self._last((self.section,)), lines):
-            yield self._put(lines, at, self._list(indent))
+        indent = _indentation(lines[min(children) - 1]) if children else "  "
+        for position in self._positions_below(self._last_line((self.section,)), lines):
+            yield self._insert_lines(lines, position, self._render_list(indent))
 
-    def _brackets(self, lines: list[str]) -> Iterator[str]:
-        """Before the end of a list or map in brackets."""
+    def _flow_candidates(self, lines: list[str]) -> Iterator[str]:
+        """Insert before the closing bracket of a list or map in flow style."""
         key = (self.section, self.name)
-        whole = key if key in self.found.lines else (self.section,)
-        if whole not in self.found.lines:
+        target_key = key if key in self.document.lines else (self.section,)
+        if target_key not in self.document.lines:
             return
-        inside = ", ".join(self._quoted())
-        end, said = ("]", inside) if whole == key else ("}", f"{self.name}: [{inside}]")
-        at = sum(len(line) for line in lines[: self.found.lines[whole] - 1])
-        for _ in range(_FURTHEST):
-            at = self.front.find(end, at)
-            if at < 0:
+        quoted_items = ", ".join(self._quoted_items())
+        bracket, new_text = (
+            ("]", quoted_items) if target_key == key else ("}", f"{self.name}: [{quoted_items}]")
+        )
+        position = sum(len(line) for line in lines[: self.document.lines[target_key] - 1])
+        for _ in range(_MAX_TRIES):
+            position = self.front.find(bracket, position)
+            if position < 0:
                 return
-            for piece in (said, f", {said}", f" {said}"):
-                yield self.front[:at] + piece + self.front[at:]
-            at += 1
+            for inserted in (new_text, f", {new_text}", f" {new_text}"):
+                yield self.front[:position] + inserted + self.front[position:]
+            position += 1
 
-    def _nothings(self, lines: list[str]) -> Iterator[str]:
-        """In place of a null, which says nothing."""
-        inside = f"[{', '.join(self._quoted())}]"
-        for key, said in (
-            ((self.section, self.name), inside),
-            ((self.section,), f"{{{self.name}: {inside}}}"),
+    def _null_candidates(self, lines: list[str]) -> Iterator[str]:
+        """Replace a null value."""
+        quoted_items = f"[{', '.join(self._quoted_items())}]"
+        for key, new_text in (
+            ((self.section, self.name), quoted_items),
+            ((self.section,), f"{{{self.name}: {quoted_items}}}"),
         ):
-            if key in self.found.lines:
-                at = self.found.lines[key] - 1
-                line = _NOTHING.sub(lambda match, said=said: f"{match[1]}{said}", lines[at])
-                yield "".join((*lines[:at], line, *lines[at + 1 :]))
+            if key in self.document.lines:
+                position = self.document.lines[key] - 1
+                line = _NULL_VALUE.sub(
+                    lambda match, new_text=new_text: f"{match[1]}{new_text}", lines[position]
+                )
+                yield "".join((*lines[:position], line, *lines[position + 1 :]))
 
-    def _last(self, key: tuple[str | int, ...]) -> int:
-        """The last line on which something of it begins."""
-        return max(line for path, line in self.found.lines.items() if path[: len(key)] == key)
+    def _last_line(self, key: tuple[str | int, ...]) -> int:
+        """Return the last line on which a part of the value starts."""
+        return max(line for path, line in self.document.lines.items() if path[: len(key)] == key)
 
-    def _below(self, line: int, lines: list[str]) -> range:
-        """The places below a line at which a further one may stand: what begins there may go on for several."""
-        return range(line, min(len(lines), line + _FURTHEST) + 1)
+    def _positions_below(self, line: int, lines: list[str]) -> range:
+        """Return the positions below a line to try, because its content may continue over several lines."""
+        return range(line, min(len(lines), line + _MAX_TRIES) + 1)
 
-    def _list(self, indent: str) -> list[str]:
-        return [f"{indent}{self.name}:", *(f"{indent}  - {item}" for item in self._quoted())]
+    def _render_list(self, indent: str) -> list[str]:
+        return [f"{indent}{self.name}:", *(f"{indent}  - {item}" for item in self._quoted_items())]
 
-    def _quoted(self) -> list[str]:
-        return [yaml_writer.quoted(item) for item in self.items]
+    def _quoted_items(self) -> list[str]:
+        return [yaml_writer.quote_string(item) for item in self.items]
 
-    def _put(self, lines: list[str], at: int, new: Sequence[str]) -> str:
+    def _insert_lines(self, lines: list[str], position: int, new_lines: Sequence[str]) -> str:
         ending = "\r\n" if any(line.endswith("\r\n") for line in lines) else "\n"
-        gap = ending if at and at == len(lines) and not lines[-1].endswith("\n") else ""
-        return "".join((*lines[:at], gap, *(f"{line}{ending}" for line in new), *lines[at:]))
+        separator = ending if position and position == len(lines) and not lines[-1].endswith("\n") else ""
+        return "".join(
+            (*lines[:position], separator, *(f"{line}{ending}" for line in new_lines), *lines[position:])
+        )
 
 
-def _indent(line: str) -> str:
+def _indentation(line: str) -> str:
     return line[: len(line) - len(line.lstrip(" "))]

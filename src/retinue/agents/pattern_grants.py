@@ -1,55 +1,68 @@
-"""A session's preset.md with one right more, as a person granted it, and nothing else changed."""
+"""Add one permission that a person granted to a session's preset.md; change nothing else."""
 
 from dataclasses import replace
 
 from retinue.agents.definition_file import parse_preset
-from retinue.agents.frontmatter import split, with_paths
-from retinue.agents.frontmatter_edit import with_items
-from retinue.domain.agent import Agent, Paths, ShellCommands
-from retinue.domain.approval import Touch
-from retinue.domain.permissions.scope import DEFAULT_WRITE
+from retinue.agents.frontmatter import split_front_matter, with_paths
+from retinue.agents.frontmatter_edit import with_list_items
+from retinue.domain.agent import Agent, PathPatterns, ShellCommands
+from retinue.domain.approval import ToolAccess
+from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS
 from retinue.errors import BadDefinition
 
-WORKSPACE = "./**"
-"""What a definition without a list of reads may read: written out when it gets such a list."""
+WORKSPACE_GLOB = "./**"
+"""Paths readable without an explicit list; written out when such a list is added."""
 
 
-def widened(text: str, touch: Touch, pattern: str, *, top: bool, where: str, name: str) -> str:
-    """The same text when it says so already. BadDefinition when it cannot be said by this file."""
-    agent = parse_preset(text, where, name=name)
-    if touch == "run":
-        return _with_command(text, agent, pattern, where, name)
-    if touch not in ("read", "write"):
+def with_granted_pattern(
+    text: str, access: ToolAccess, pattern: str, *, is_top_level: bool, location: str, name: str
+) -> str:
+    """Return the preset with the pattern added, or the same text if it is already allowed.
+
+    Raises BadDefinition if the file cannot express the permission.
+    """
+    agent = parse_preset(text, location, name=name)
+    if access == "run":
+        return _with_allowed_command(text, agent, pattern, location, name)
+    if access not in ("read", "write"):
         return text
-    if agent.paths is None and not top:
-        # A child that lost its paths has none: with one list it must not gain what the others mean when they are absent.
-        one = {"read": (), "write": (), touch: (pattern,)}
-        return with_paths(text, Paths(**one), where)
-    before: tuple[str, ...] | None = getattr(agent.paths or Paths(), touch)
-    if pattern in (before or ()):
+    if agent.paths is None and not is_top_level:
+        # A child without paths has no path permissions: one new list must not bring the others' defaults.
+        lists = {"read": (), "write": (), access: (pattern,)}
+        return with_paths(text, PathPatterns(**lists), location)
+    current: tuple[str, ...] | None = getattr(agent.paths or PathPatterns(), access)
+    if pattern in (current or ()):
         return text
-    implied = () if before is not None else ((WORKSPACE,) if touch == "read" else DEFAULT_WRITE)
-    paths = replace(agent.paths or Paths(), **{touch: (*(before or ()), *implied, pattern)})
-    wanted = replace(agent, paths=paths)
+    defaults = (
+        () if current is not None else ((WORKSPACE_GLOB,) if access == "read" else DEFAULT_WRITABLE_PATHS)
+    )
+    paths = replace(agent.paths or PathPatterns(), **{access: (*(current or ()), *defaults, pattern)})
+    expected = replace(agent, paths=paths)
     try:
-        return _checked(with_items(text, "paths", touch, [*implied, pattern], where), wanted, where, name)
+        return _verify_preset(
+            with_list_items(text, "paths", access, [*defaults, pattern], location), expected, location, name
+        )
     except BadDefinition:
-        return _checked(with_paths(text, paths, where), wanted, where, name)
+        return _verify_preset(with_paths(text, paths, location), expected, location, name)
 
 
-def _with_command(text: str, agent: Agent, pattern: str, where: str, name: str) -> str:
+def _with_allowed_command(text: str, agent: Agent, pattern: str, location: str, name: str) -> str:
     commands = agent.shell_commands or ShellCommands()
     if pattern in (commands.allow or ()):
         return text
-    wanted = replace(agent, shell_commands=replace(commands, allow=(*(commands.allow or ()), pattern)))
-    section = "shellCommands" if "shellCommands" in split(text, where)[0] else "shell_commands"
-    return _checked(with_items(text, section, "allow", [pattern], where), wanted, where, name)
+    expected = replace(agent, shell_commands=replace(commands, allow=(*(commands.allow or ()), pattern)))
+    section = (
+        "shellCommands" if "shellCommands" in split_front_matter(text, location)[0] else "shell_commands"
+    )
+    return _verify_preset(
+        with_list_items(text, section, "allow", [pattern], location), expected, location, name
+    )
 
 
-def _checked(text: str, wanted: Agent, where: str, name: str) -> str:
-    if parse_preset(text, where, name=name) != wanted:
+def _verify_preset(text: str, expected: Agent, location: str, name: str) -> str:
+    if parse_preset(text, location, name=name) != expected:
         raise BadDefinition(
-            where,
+            location,
             "is written so that nothing can be added to its rights; add it by hand, one field to a line",
         )
     return text

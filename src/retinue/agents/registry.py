@@ -1,4 +1,4 @@
-"""The catalogue: which agents there are, merged from all places that define them, and live when a file changes."""
+"""The agent registry: definitions merged from all sources, reloaded when a file changes."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from retinue.agents import ceilings, definition_file
-from retinue.agents.fields import Partial, merged
-from retinue.agents.project import Project, defined_in, harmless, layer_in
+from retinue.agents.fields import PartialDefinition, merge_definitions
+from retinue.agents.project import Project, agent_names_in, check_harmless, layer_from_snapshot
 from retinue.agents.sources import (
-    DefinitionFiles,
-    Layer,
-    Watched,
+    DefinitionFileCache,
+    DefinitionLayer,
+    WatchedStamps,
+    agent_files,
     built_in_texts,
-    files_in,
-    markdown_layer,
-    misnamed,
-    prompted,
-    settled,
-    unchanged,
-    watch_folder,
-    write,
+    invalid_name_error,
+    is_settled,
+    is_unchanged,
+    parse_markdown_layer,
+    record_folder_stamp,
+    with_prompt_from_file,
+    write_definition,
 )
-from retinue.agents.trust import Seen, Standing, Trust
-from retinue.agents.validators import Wrong, nearest
-from retinue.domain.agent import NAME, Defined, preset_hash
+from retinue.agents.trust import ProjectSnapshot, TrustState, TrustStore
+from retinue.agents.validators import InvalidValue, nearest_name
+from retinue.domain.agent import AGENT_NAME, AgentDefinition, preset_hash
 from retinue.domain.value import value
 from retinue.errors import BadDefinition, Failed, NotFound, Refused
-from retinue.storage.text_file import Stamp, stamp_of
+from retinue.storage.text_file import LstatStamp, lstat_stamp
 
 BUILT_IN = "built in"
 INLINE = "inline"
@@ -37,188 +37,203 @@ GENERAL = "general"
 
 
 @value
-class Inline:
-    """A definition that stands in the configuration file."""
+class InlineDefinition:
+    """A definition in the configuration file."""
 
     name: str
     partial: Mapping[str, Any]
 
 
-class Settings(Protocol):
-    """What of the configuration concerns definitions."""
+class DefinitionSettings(Protocol):
+    """The part of the configuration about definitions."""
 
     @property
     def agents_dir(self) -> Path: ...
     @property
-    def agents(self) -> Sequence[Inline]: ...
+    def agents(self) -> Sequence[InlineDefinition]: ...
     @property
     def ceiling(self) -> Mapping[str, Any] | None: ...
 
 
 @value
-class _Known:
-    """A merged definition, and the files whose change makes it old."""
+class _CachedDefinition:
+    """A merged definition, and the stamps of the files it depends on."""
 
-    defined: Defined
-    watched: Mapping[str, Stamp]
+    definition: AgentDefinition
+    watched: Mapping[str, LstatStamp]
 
 
-class DefinitionCatalogue:
-    """Implements ports.Agents. A file is read again only when its inode, time or size changed."""
+class FileAgentRegistry:
+    """Implements `interfaces.AgentRegistry` on definition files.
+
+    A file is read again only when its inode, time or size changed.
+    """
 
     def __init__(
         self,
         *,
         user_dir: Path,
-        inline: Sequence[Inline] = (),
-        trust: Trust | None = None,
+        inline: Sequence[InlineDefinition] = (),
+        trust: TrustStore | None = None,
         ceiling: Mapping[str, Any] | None = None,
-        builtin: Mapping[str, str] | None = None,
+        built_in: Mapping[str, str] | None = None,
     ) -> None:
-        """`trust` says which projects may add names of their own; without it none does."""
+        """Args:
+        trust: Decides which projects may add agents; without it none may.
+        """
         self.user_dir = user_dir
-        self._general = [os.fspath(user_dir / f"{GENERAL}{end}") for end in (".md", ".json")]
+        self._general_agent_paths = [os.fspath(user_dir / f"{GENERAL}{end}") for end in (".md", ".json")]
         self.trust = trust
         self.ceiling = ceiling
         self._inline = {each.name: each for each in inline}
-        self._builtin = builtin
-        self._files = DefinitionFiles()
-        self._known: dict[str, _Known] = {}
-        self._listed: tuple[Watched, list[Defined]] | None = None
+        self._built_in = built_in
+        self._files = DefinitionFileCache()
+        self._cached: dict[str, _CachedDefinition] = {}
+        self._cached_list: tuple[WatchedStamps, list[AgentDefinition]] | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """The catalogue that the configuration asks for."""
+    def from_settings(cls, settings: DefinitionSettings) -> Self:
+        """Create the registry that the configuration describes."""
         return cls(user_dir=settings.agents_dir, inline=settings.agents, ceiling=settings.ceiling)
 
-    def get(self, name: str, at: str | None = None) -> Defined:
-        """`at` is the folder somebody works in: a trusted project there is asked for names that nobody else has."""
-        known = self._known.get(name)
-        if known is not None and unchanged(known.watched):
-            return known.defined
-        self._known.pop(name, None)
+    def get(self, name: str, folder: str | None = None) -> AgentDefinition:
+        """Return an agent's definition.
+
+        Args:
+            folder: The working folder; a trusted project there may define names that nobody else has.
+        """
+        cached = self._cached.get(name)
+        if cached is not None and is_unchanged(cached.watched):
+            return cached.definition
+        self._cached.pop(name, None)
         try:
-            merging = _Merging(catalogue=self, project=self.project(at))
-            defined = merging.defined(name)
-        except BadDefinition as bad:
-            raise NotFound(f"Agent '{name}' not found: {bad}") from bad
-        if settled(merging.watched) and not merging.foreign:
-            self._known[name] = _Known(defined=defined, watched=merging.watched)
+            merging = _DefinitionMerge(registry=self, project=self.project_at(folder))
+            defined = merging.merge(name)
+        except BadDefinition as error:
+            raise NotFound(f"Agent '{name}' not found: {error}") from error
+        if is_settled(merging.watched) and not merging.is_from_project:
+            self._cached[name] = _CachedDefinition(definition=defined, watched=merging.watched)
         return defined
 
     @property
-    def reads(self) -> int:
-        """How many files were read so far."""
-        return self._files.reads
+    def files_read(self) -> int:
+        """Number of files read so far."""
+        return self._files.files_read
 
-    def project(self, at: str | None) -> Project | None:
-        return None if at is None or self.trust is None else Project(place=at, trust=self.trust)
+    def project_at(self, folder: str | None) -> Project | None:
+        return None if folder is None or self.trust is None else Project(path=folder, trust=self.trust)
 
-    def names(self, at: str | None = None) -> list[str]:
-        """Agents that can be started, by name."""
-        return [each.agent.name for each in self.all(at)]
+    def agent_names(self, folder: str | None = None) -> list[str]:
+        """Return the names of agents that can be started."""
+        return [each.agent.name for each in self.list_definitions(folder)]
 
-    def all(self, at: str | None = None) -> list[Defined]:
-        found = self._own()
-        project = self.project(at)
-        if not (added := self._added(project)):
-            return found
-        for name in added:
+    def list_definitions(self, folder: str | None = None) -> list[AgentDefinition]:
+        listed = self._list_own()
+        project = self.project_at(folder)
+        if not (project_names := self._project_names(project)):
+            return listed
+        for name in project_names:
             with suppress(BadDefinition, NotFound):
-                found.append(_Merging(catalogue=self, project=project).defined(name))
-        return sorted(found, key=lambda each: each.agent.name)
+                listed.append(_DefinitionMerge(registry=self, project=project).merge(name))
+        return sorted(listed, key=lambda each: each.agent.name)
 
-    def _own(self) -> list[Defined]:
-        """The user's and those built in, by name: as they were listed, where nothing that this rests on has changed."""
-        if self._listed is not None and unchanged(self._listed[0]):
-            return self._listed[1].copy()
-        found: list[Defined] = []
-        watched: Watched = {}
-        watch_folder(self.user_dir, watched)
-        names = self._candidates()
-        for name in names:
+    def _list_own(self) -> list[AgentDefinition]:
+        """List the user's and built-in agents, from the cache while nothing they depend on has changed."""
+        if self._cached_list is not None and is_unchanged(self._cached_list[0]):
+            return self._cached_list[1].copy()
+        result: list[AgentDefinition] = []
+        watched: WatchedStamps = {}
+        record_folder_stamp(self.user_dir, watched)
+        agent_names = self._own_names()
+        for name in agent_names:
             with suppress(NotFound):
-                found.append(self.get(name))
-                if (known := self._known.get(name)) is not None:
-                    watched |= known.watched
-        whole = len(found) == len(names) and all(name in self._known for name in names)
-        self._listed = (watched, found) if whole and settled(watched) else None
-        return found.copy()
+                result.append(self.get(name))
+                if (cached := self._cached.get(name)) is not None:
+                    watched |= cached.watched
+        is_complete = len(result) == len(agent_names) and all(name in self._cached for name in agent_names)
+        self._cached_list = (watched, result) if is_complete and is_settled(watched) else None
+        return result.copy()
 
-    def broken(self, at: str | None = None) -> list[BadDefinition]:
-        """What is wrong with the definitions that are not listed."""
-        found = [misnamed(path) for path in files_in(self.user_dir) if not NAME.fullmatch(path.stem)]
-        project = self.project(at)
-        for name in (*self._candidates(), *self._added(project)):
+    def find_broken(self, folder: str | None = None) -> list[BadDefinition]:
+        """Return the errors of definitions that cannot be listed."""
+        result = [
+            invalid_name_error(path)
+            for path in agent_files(self.user_dir)
+            if not AGENT_NAME.fullmatch(path.stem)
+        ]
+        project = self.project_at(folder)
+        for name in (*self._own_names(), *self._project_names(project)):
             try:
-                _Merging(catalogue=self, project=project).defined(name)
-            except BadDefinition as bad:
-                found.append(bad)
+                _DefinitionMerge(registry=self, project=project).merge(name)
+            except BadDefinition as error:
+                result.append(error)
             except NotFound:
                 continue
-        return found
+        return result
 
-    def offers(self, seen: Seen) -> list[tuple[str, Defined | str]]:
-        """What a project would add if it were trusted: each name with its agent, or with why it is not added."""
-        own = set(self._candidates())
-        found: list[tuple[str, Defined | str]] = []
-        for name in defined_in(seen):
-            if name in own:
-                found.append((name, "there is an agent of this name already, and a project changes none"))
+    def preview_project(self, snapshot: ProjectSnapshot) -> list[tuple[str, AgentDefinition | str]]:
+        """Return what a project would add if trusted: agents, or reasons against them, by name."""
+        own_names = set(self._own_names())
+        result: list[tuple[str, AgentDefinition | str]] = []
+        for name in agent_names_in(snapshot):
+            if name in own_names:
+                result.append((name, "there is an agent of this name already, and a project changes none"))
                 continue
             try:
-                found.append((name, _Merging(catalogue=self, seen=seen).defined(name)))
+                result.append((name, _DefinitionMerge(registry=self, snapshot=snapshot).merge(name)))
             except (BadDefinition, NotFound) as error:
-                found.append((name, str(error)))
-        return found
+                result.append((name, str(error)))
+        return result
 
-    def untrusted(self, at: str) -> str | None:
-        """A sentence about the project somebody works in, when it defines agents and may not."""
-        project = self.project(at)
-        if project is None or not (names := defined_in(project.seen)):
+    def untrusted_project_notice(self, folder: str) -> str | None:
+        """Return a message if the project in this folder defines agents but is not trusted."""
+        project = self.project_at(folder)
+        if project is None or not (names := agent_names_in(project.snapshot)):
             return None
-        if project.standing is Standing.TRUSTED:
+        if project.trust_state is TrustState.TRUSTED:
             return None
-        return project.untrusted(f"defines {', '.join(names[:8])}{' …' if len(names) > 8 else ''}")  # noqa: PLR2004
+        return project.untrusted_message(f"defines {', '.join(names[:8])}{' …' if len(names) > 8 else ''}")  # noqa: PLR2004
 
-    def ensure_general(self) -> None:
-        """Writes the general agent to the user's folder if there is none, so that a person can change it."""
-        if all(stamp_of(path) is None for path in self._general):
-            # Where the folder cannot be written, the built-in text serves as well.
+    def ensure_general_agent(self) -> None:
+        """Write the general agent to the user's folder if it is missing, so that a person can edit it."""
+        if all(lstat_stamp(path) is None for path in self._general_agent_paths):
+            # If the folder is not writable, the built-in definition still works.
             with suppress(OSError):
-                write(self.user_dir / f"{GENERAL}.md", self.builtin()[GENERAL], replace=False)
+                write_definition(
+                    self.user_dir / f"{GENERAL}.md", self.built_in_definitions()[GENERAL], replace=False
+                )
 
-    def save(self, name: str, text: str) -> Defined:
-        """Writes a user's definition after trying it; the next `get` sees it."""
-        if not NAME.fullmatch(name):
+    def save(self, name: str, text: str) -> AgentDefinition:
+        """Validate and write a user's definition; the next `get` returns it."""
+        if not AGENT_NAME.fullmatch(name):
             raise BadDefinition(name, "is not a name: use a-z, 0-9 and hyphens, at most 64")
         path = self.user_dir / f"{name}.md"
         agent = definition_file.parse_preset(text, str(path), name=name)
         if agent.name != name:
             raise BadDefinition(str(path), f"names itself '{agent.name}'; a file is called like its agent")
         try:
-            write(path, text, replace=True)
+            write_definition(path, text, replace=True)
         except OSError as error:
             raise Failed(f"{path} cannot be written: {error.strerror}") from error
         self.invalidate(name)
         return self.get(name)
 
     def invalidate(self, name: str) -> None:
-        """Forgets what was read, for a change that a stamp cannot show."""
-        self._known.pop(name, None)
-        self._listed = None
+        """Drop cached data after a change that file stamps cannot show."""
+        self._cached.pop(name, None)
+        self._cached_list = None
         self._files.forget(name)
 
     def delete(self, name: str) -> None:
         if name == GENERAL:
             raise Refused("The agent 'general' cannot be deleted; edit its file instead")
-        files = [path for path in files_in(self.user_dir) if path.stem == name]
+        files = [path for path in agent_files(self.user_dir) if path.stem == name]
         if not files and name in self._inline:
             raise Refused(f"The agent '{name}' is defined in the configuration file; remove it there")
-        if not files and name in self.builtin():
+        if not files and name in self.built_in_definitions():
             raise Refused(f"The agent '{name}' is built in and cannot be deleted")
         if not files:
-            raise NotFound(self._missing(name))
+            raise NotFound(self._not_found_message(name))
         for path in files:
             try:
                 path.unlink()
@@ -226,129 +241,140 @@ class DefinitionCatalogue:
                 raise Failed(f"{path} cannot be removed: {error.strerror}") from error
         self.invalidate(name)
 
-    def builtin(self) -> Mapping[str, str]:
-        """The texts of the built-in agents, by name."""
-        if self._builtin is None:
-            self._builtin = built_in_texts()
-        return self._builtin
+    def built_in_definitions(self) -> Mapping[str, str]:
+        """Return the texts of the built-in agents by name."""
+        if self._built_in is None:
+            self._built_in = built_in_texts()
+        return self._built_in
 
-    def layers(self, name: str, watched: Watched) -> list[Layer]:
-        """What each place says, lowest first. Markdown with a body is a definition in itself and starts anew;
-        JSON, and Markdown that is only front matter, changes fields of what lies below."""
-        found: list[Layer] = []
-        if name in self.builtin():
-            found.append(markdown_layer(self.builtin()[name], BUILT_IN, name))
+    def definition_layers(self, name: str, watched: WatchedStamps) -> list[DefinitionLayer]:
+        """Return each source's layer, lowest first.
+
+        Markdown with a body is a complete definition and replaces lower layers. JSON, and Markdown with only
+        front matter, changes fields of the lower layers.
+        """
+        result: list[DefinitionLayer] = []
+        if name in self.built_in_definitions():
+            result.append(parse_markdown_layer(self.built_in_definitions()[name], BUILT_IN, name))
         user = self._files.layer(self.user_dir, name, watched)
         if user is not None:
-            found = [user] if user.text is not None and user.partial.get("prompt") else [*found, user]
+            result = [user] if user.text is not None and user.partial.get("prompt") else [*result, user]
         if name in self._inline:
-            partial = prompted(self._inline[name].partial, self.user_dir.parent, watched)
-            found.append(Layer(source=INLINE, partial=partial))
-        return found
+            partial = with_prompt_from_file(self._inline[name].partial, self.user_dir.parent, watched)
+            result.append(DefinitionLayer(source=INLINE, partial=partial))
+        return result
 
-    def knows(self, name: str) -> bool:
-        """Whether a name is the user's or built in, and so no project's."""
-        return name in self._candidates()
+    def has_own(self, name: str) -> bool:
+        """Return True if the name is the user's or built in, and so never a project's."""
+        return name in self._own_names()
 
-    def missing(self, name: str) -> NotFound:
-        return NotFound(self._missing(name))
+    def not_found_error(self, name: str) -> NotFound:
+        return NotFound(self._not_found_message(name))
 
-    def _missing(self, name: str) -> str:
-        close = nearest(name, self.names())
-        return f"Agent '{name}' not found" + (f"; did you mean '{close}'?" if close else "")
+    def _not_found_message(self, name: str) -> str:
+        nearest_match = nearest_name(name, self.agent_names())
+        return f"Agent '{name}' not found" + (f"; did you mean '{nearest_match}'?" if nearest_match else "")
 
-    def _candidates(self) -> list[str]:
-        files = (path.stem for path in files_in(self.user_dir))
-        return sorted({*self.builtin(), *self._inline, *(stem for stem in files if NAME.fullmatch(stem))})
+    def _own_names(self) -> list[str]:
+        files = (path.stem for path in agent_files(self.user_dir))
+        return sorted(
+            {
+                *self.built_in_definitions(),
+                *self._inline,
+                *(stem for stem in files if AGENT_NAME.fullmatch(stem)),
+            }
+        )
 
-    def _added(self, project: Project | None) -> list[str]:
-        if project is None or not (names := project.names()):
+    def _project_names(self, project: Project | None) -> list[str]:
+        if project is None or not (names := project.agent_names()):
             return []
-        own = set(self._candidates())
-        return [name for name in names if name not in own]
+        own_names = set(self._own_names())
+        return [name for name in names if name not in own_names]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Merging:
-    """One definition in the making: its layers, and those of what it extends."""
+class _DefinitionMerge:
+    """The merge of one definition: its layers, and those of the agents it extends."""
 
-    catalogue: DefinitionCatalogue
+    registry: FileAgentRegistry
     project: Project | None = None
-    """Asked last, and only for a name that nobody else has."""
-    seen: Seen | None = None
-    """The same for one that is only looked at."""
-    foreign: bool = False
-    """The agent is the project's: it may extend others, and others may not extend the project's."""
-    watched: Watched = field(default_factory=dict[str, Stamp])
+    """Consulted last, and only for a name that nobody else has."""
+    snapshot: ProjectSnapshot | None = None
+    """A project snapshot to preview instead of `project`."""
+    is_from_project: bool = False
+    """True if the agent is the project's. It may extend others, but others may not extend it."""
+    watched: WatchedStamps = field(default_factory=dict[str, LstatStamp])
 
-    def defined(self, name: str) -> Defined:
-        if not NAME.fullmatch(name):
-            raise self.catalogue.missing(name)
-        layers = self._chain(name, ())
-        partial: Partial = {}
+    def merge(self, name: str) -> AgentDefinition:
+        if not AGENT_NAME.fullmatch(name):
+            raise self.registry.not_found_error(name)
+        layers = self._layer_chain(name, ())
+        partial: PartialDefinition = {}
         sources: dict[str, str] = {}
         for layer in layers:
-            partial = merged(partial, layer.partial)
+            partial = merge_definitions(partial, layer.partial)
             sources |= dict.fromkeys(layer.partial, layer.source)
         sources["name"] = layers[-1].source
         try:
-            if self.foreign:
-                harmless(partial)
-            agent = definition_file.build(partial, name)
-        except Wrong as wrong:
-            raise BadDefinition(_file_of(layers), str(wrong)) from wrong
-        clipped_agent, clipped = ceilings.clip(agent, self.catalogue.ceiling)
-        alone = len(layers) == 1 and not clipped
-        verbatim = layers[0].text if alone else None
-        preset = verbatim if verbatim is not None else definition_file.render(clipped_agent)
-        return Defined(
+            if self.is_from_project:
+                check_harmless(partial)
+            agent = definition_file.build_agent(partial, name)
+        except InvalidValue as error:
+            raise BadDefinition(_topmost_file(layers), str(error)) from error
+        clipped_agent, clip_notes = ceilings.clip_to_ceiling(agent, self.registry.ceiling)
+        is_single_source = len(layers) == 1 and not clip_notes
+        verbatim = layers[0].text if is_single_source else None
+        preset = verbatim if verbatim is not None else definition_file.render_definition(clipped_agent)
+        return AgentDefinition(
             agent=clipped_agent,
             sources={key: source for key, source in sources.items() if key != "prompt_path"},
             preset=preset,
             hash=preset_hash(preset),
-            clipped=clipped,
+            removed_by_ceiling=clip_notes,
         )
 
-    def _chain(self, name: str, above: tuple[str, ...]) -> list[Layer]:
-        """All layers of an agent, with those of what it extends below them."""
-        layers = self.catalogue.layers(name, self.watched)
-        if not layers and (self.foreign or not above):
-            layers = self._projects(name)
+    def _layer_chain(self, name: str, descendants: tuple[str, ...]) -> list[DefinitionLayer]:
+        """Return an agent's layers on top of the layers of what it extends."""
+        layers = self.registry.definition_layers(name, self.watched)
+        if not layers and (self.is_from_project or not descendants):
+            layers = self._project_layer(name)
         if not layers:
-            if above:
-                raise BadDefinition(above[-1], f"extends '{name}', and there is no such agent")
-            raise self.catalogue.missing(name)
+            if descendants:
+                raise BadDefinition(descendants[-1], f"extends '{name}', and there is no such agent")
+            raise self.registry.not_found_error(name)
         extends = next(
             (each.partial["extends"] for each in reversed(layers) if "extends" in each.partial), None
         )
         if extends is None:
             return layers
-        chain = (*above, name)
+        chain = (*descendants, name)
         if extends in chain:
-            raise BadDefinition(_file_of(layers), f"extends itself: {' → '.join((*chain, extends))}")
-        below = self._chain(extends, chain)
+            raise BadDefinition(_topmost_file(layers), f"extends itself: {' → '.join((*chain, extends))}")
+        base_layers = self._layer_chain(extends, chain)
         inherited = [
-            Layer(
+            DefinitionLayer(
                 source=each.source,
-                partial={key: said for key, said in each.partial.items() if key not in _OWN},
-                where=each.where,
+                partial={
+                    key: field_value for key, field_value in each.partial.items() if key not in _NOT_INHERITED
+                },
+                file_to_fix=each.file_to_fix,
             )
-            for each in below
+            for each in base_layers
         ]
         return inherited + layers
 
-    def _projects(self, name: str) -> list[Layer]:
-        found = None if self.project is None else self.project.layer(name)
-        if self.seen is not None:
-            found = layer_in(self.seen, name)
-        self.foreign = self.foreign or found is not None
-        return [] if found is None else [found]
+    def _project_layer(self, name: str) -> list[DefinitionLayer]:
+        result = None if self.project is None else self.project.layer(name)
+        if self.snapshot is not None:
+            result = layer_from_snapshot(self.snapshot, name)
+        self.is_from_project = self.is_from_project or result is not None
+        return [] if result is None else [result]
 
 
-_OWN = ("name", "extends")
-"""What an agent never takes from the one it extends."""
+_NOT_INHERITED = ("name", "extends")
+"""Fields that an agent never inherits."""
 
 
-def _file_of(layers: Sequence[Layer]) -> str:
-    """The place to mend: the topmost."""
-    return layers[-1].where or layers[-1].source
+def _topmost_file(layers: Sequence[DefinitionLayer]) -> str:
+    """Return the file to fix: that of the topmost layer."""
+    return layers[-1].file_to_fix or layers[-1].source

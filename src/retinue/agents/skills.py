@@ -1,6 +1,6 @@
-"""Skills: folders with a text that says how and a command that does it, the user's own and those of a trusted project."""
+"""Skills: folders with a SKILL.md and a command, from the user and from trusted projects."""
 
-# Names are joined and compared as text here: a scope knows a folder by its real path.
+# Paths are compared as plain strings: a scope knows a folder by its real path.
 # ruff: noqa: PTH112, PTH113, PTH118, PTH208
 
 import os
@@ -11,91 +11,108 @@ from typing import Any
 
 from retinue.agents import definition_file, validators
 from retinue.agents.project import Project
-from retinue.agents.trust import FOLDER, SKILLS, Seen, Standing, Trust
-from retinue.agents.validators import Wrong, nearest
-from retinue.domain.agent import NAME
-from retinue.domain.skill import FILE, From, Skill
+from retinue.agents.trust import PROJECT_FOLDER, SKILLS_PREFIX, ProjectSnapshot, TrustState, TrustStore
+from retinue.agents.validators import InvalidValue, nearest_name
+from retinue.domain.agent import AGENT_NAME
+from retinue.domain.skill import SKILL_FILE, Skill, SkillSource
 from retinue.errors import BadDefinition, NotFound
-from retinue.storage.strict_yaml import Mistake
-from retinue.storage.text_file import checked, read_text
+from retinue.storage.strict_yaml import ParseError
+from retinue.storage.text_file import check_regular_file, read_text_file
 
-Found = dict[str, Skill | BadDefinition]
-"""By the names of their folders: each a skill, or why it is none."""
+SkillsByFolder = dict[str, Skill | BadDefinition]
+"""Skill or error by folder name."""
 
-_READ = validators.table(
-    {"name": validators.word, "description": validators.text, "cli": validators.word}
+_SKILL_VALIDATOR = validators.map_with_keys(
+    {"name": validators.line_value, "description": validators.text_value, "cli": validators.line_value}
     | dict.fromkeys(
-        ("license", "compatibility", "metadata", "version", "author", "allowed-tools"), validators.anything
+        ("license", "compatibility", "metadata", "version", "author", "allowed-tools"), validators.json_value
     )
 )
-"""The keys of a SKILL.md. Those that only others obey are accepted and give nothing."""
+"""The keys of a SKILL.md. Keys of other programs are accepted and ignored."""
 
 
-class SkillFolders:
-    """Read anew whenever they are asked for: an edit counts with the next run."""
+class SkillRegistry:
+    """Skill registry that reads the folders on every request, so that an edit counts for the next run."""
 
-    def __init__(self, *, user_dir: Path, trust: Trust | None = None) -> None:
-        """`trust` says which projects may add skills of their own; without it none does."""
+    def __init__(self, *, user_dir: Path, trust: TrustStore | None = None) -> None:
+        """Args:
+        trust: Decides which projects may add skills; without it none may.
+        """
         self.user_dir = user_dir
         self.trust = trust
 
-    def all(self, at: str | None = None, *, foreign: bool = False) -> tuple[Skill, ...]:
-        """Those that there are where somebody works, by name. A `foreign` agent, which a project brought, gets only
-        what that project brought too."""
-        found = self._found(at)
+    def all(self, folder: str | None = None, *, from_project_only: bool = False) -> tuple[Skill, ...]:
+        """Return the skills available in a folder, by name.
+
+        Args:
+            from_project_only: Return only the project's own skills; for an agent that the project defines.
+        """
+        found = self._find_all(folder)
         skills = (found[name] for name in sorted(found))
         return tuple(
-            each for each in skills if isinstance(each, Skill) and (each.source == "project" or not foreign)
+            each
+            for each in skills
+            if isinstance(each, Skill) and (each.source == "project" or not from_project_only)
         )
 
-    def broken(self, at: str | None = None) -> list[BadDefinition]:
-        """What is wrong with the folders that are no skills."""
-        found = self._found(at)
+    def find_broken(self, folder: str | None = None) -> list[BadDefinition]:
+        """Return the errors of folders that are no valid skills."""
+        found = self._find_all(folder)
         return [each for _, each in sorted(found.items()) if isinstance(each, BadDefinition)]
 
-    def get(self, name: str, at: str | None = None) -> Skill:
-        found = self._found(at).get(name)
+    def get(self, name: str, folder: str | None = None) -> Skill:
+        found = self._find_all(folder).get(name)
         if isinstance(found, Skill):
             return found
         if found is not None:
             raise NotFound(f"Skill '{name}' not found: {found}") from found
-        close = nearest(name, [each.plugin for each in self.all(at)])
-        raise NotFound(f"Skill '{name}' not found" + (f"; did you mean '{close}'?" if close else ""))
+        nearest_match = nearest_name(name, [each.name for each in self.all(folder)])
+        raise NotFound(
+            f"Skill '{name}' not found" + (f"; did you mean '{nearest_match}'?" if nearest_match else "")
+        )
 
-    def offers(self, seen: Seen) -> list[tuple[str, Skill | str]]:
-        """What a project would add if it were trusted: each name with its skill, or with why it is not added."""
-        own = self._own()
-        taken = "there is a skill of this name already, and a project changes none"
+    def preview_project(self, snapshot: ProjectSnapshot) -> list[tuple[str, Skill | str]]:
+        """Return what a project would add if trusted: skills, or reasons against them, by name."""
+        own_skills = self._user_skills()
+        conflict = "there is a skill of this name already, and a project changes none"
         return [
-            (name, taken if name in own else str(each) if isinstance(each, BadDefinition) else each)
-            for name, each in sorted(_projects(seen).items())
+            (name, conflict if name in own_skills else str(each) if isinstance(each, BadDefinition) else each)
+            for name, each in sorted(_project_skills(snapshot).items())
         ]
 
-    def untrusted(self, at: str) -> str | None:
-        """A sentence about the project somebody works in, when it has skills and may not."""
-        project = self._project(at)
+    def untrusted_project_notice(self, folder: str) -> str | None:
+        """Return a message if the project in this folder has skills but is not trusted."""
+        project = self._project_with_skills(folder)
         if (
             project is None
-            or project.standing is Standing.TRUSTED
-            or not (names := sorted(project.seen.skills))
+            or project.trust_state is TrustState.TRUSTED
+            or not (names := sorted(project.snapshot.skill_texts))
         ):
             return None
-        return project.untrusted(f"brings the skills {', '.join(names[:8])}{' …' if len(names) > 8 else ''}")  # noqa: PLR2004
-
-    def _found(self, at: str | None) -> Found:
-        project = self._project(at)
-        theirs = (
-            {} if project is None or project.standing is not Standing.TRUSTED else _projects(project.seen)
+        return project.untrusted_message(
+            f"brings the skills {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"  # noqa: PLR2004
         )
-        return theirs | self._own()
 
-    def _project(self, at: str | None) -> Project | None:
-        """None where a folder has no skills: then nothing of it is looked at."""
-        if at is None or self.trust is None or not os.path.lexists(os.path.join(at, FOLDER, SKILLS)):
+    def _find_all(self, folder: str | None) -> SkillsByFolder:
+        project = self._project_with_skills(folder)
+        project_skills = (
+            {}
+            if project is None or project.trust_state is not TrustState.TRUSTED
+            else _project_skills(project.snapshot)
+        )
+        return project_skills | self._user_skills()
+
+    def _project_with_skills(self, folder: str | None) -> Project | None:
+        """Return the folder's project, or None if it has no skills; then nothing of it is read."""
+        if (
+            folder is None
+            or self.trust is None
+            or not os.path.lexists(os.path.join(folder, PROJECT_FOLDER, SKILLS_PREFIX))
+        ):
             return None
-        return Project(place=at, trust=self.trust)
+        return Project(path=folder, trust=self.trust)
 
-    def _own(self) -> Found:
+    def _user_skills(self) -> SkillsByFolder:
         base = os.path.realpath(self.user_dir)
         try:
             names = [each for each in sorted(os.listdir(base)) if not each.startswith(".")]
@@ -104,72 +121,77 @@ class SkillFolders:
         except OSError as error:
             return {"": BadDefinition(base, f"cannot be read: {error.strerror}")}
         folders = {name: os.path.join(base, name) for name in names}
-        return {name: _looked(folder, name) for name, folder in folders.items() if os.path.isdir(folder)}
+        return {name: _load_skill(folder, name) for name, folder in folders.items() if os.path.isdir(folder)}
 
 
-def _projects(seen: Seen) -> Found:
-    found: Found = {}
-    for name, text in seen.skills.items():
-        folder = os.path.join(seen.place, FOLDER, SKILLS + name)
-        found[name] = text if isinstance(text, BadDefinition) else _judged(text, folder, name, "project")
+def _project_skills(snapshot: ProjectSnapshot) -> SkillsByFolder:
+    found: SkillsByFolder = {}
+    for name, text in snapshot.skill_texts.items():
+        folder = os.path.join(snapshot.path, PROJECT_FOLDER, SKILLS_PREFIX + name)
+        found[name] = text if isinstance(text, BadDefinition) else _parse_skill(text, folder, name, "project")
     return found
 
 
-def _looked(folder: str, name: str) -> Skill | BadDefinition:
+def _load_skill(folder: str, name: str) -> Skill | BadDefinition:
     if os.path.islink(folder):  # noqa: PTH114
         return BadDefinition(folder, "is a symbolic link, which is not followed; put the folder itself there")
     try:
-        return _judged(read_text(Path(folder, FILE)), folder, name, "user")
+        return _parse_skill(read_text_file(Path(folder, SKILL_FILE)), folder, name, "user")
     except FileNotFoundError:
         return BadDefinition(
-            folder, f"has no {FILE}; write one that says what the skill is for and how it is used"
+            folder, f"has no {SKILL_FILE}; write one that says what the skill is for and how it is used"
         )
-    except BadDefinition as bad:
-        return bad
+    except BadDefinition as error:
+        return error
 
 
-def _judged(text: str, folder: str, name: str, source: From) -> Skill | BadDefinition:
-    file = os.path.join(folder, FILE)
+def _parse_skill(text: str, folder: str, name: str, source: SkillSource) -> Skill | BadDefinition:
+    file = os.path.join(folder, SKILL_FILE)
     try:
-        said = _said(text)
-        if not NAME.fullmatch(name):
+        fields = _parse_front_matter(text)
+        if not AGENT_NAME.fullmatch(name):
             return BadDefinition(folder, "is not called like a plugin: use a-z, 0-9 and hyphens, at most 64")
-        if (named := said.get("name") or name) != name:
-            return BadDefinition(file, f"names itself '{named}'; a skill is called like its folder, '{name}'")
-        if not (description := (said.get("description") or "").strip()):
+        if (declared_name := fields.get("name") or name) != name:
+            return BadDefinition(
+                file, f"names itself '{declared_name}'; a skill is called like its folder, '{name}'"
+            )
+        if not (description := (fields.get("description") or "").strip()):
             return BadDefinition(file, "has no description; say in one what the skill is for")
         return Skill(
-            plugin=name,
+            name=name,
             description=description,
             folder=folder,
-            cli=_command(folder, said.get("cli") or name, file),
+            cli=_resolve_command(folder, fields.get("cli") or name, file),
             source=source,
         )
-    except Mistake as mistake:
-        return BadDefinition(f"{file}:{mistake.line}", mistake.problem)
-    except BadDefinition as bad:
-        return bad
+    except ParseError as parse_error:
+        return BadDefinition(f"{file}:{parse_error.line}", parse_error.problem)
+    except BadDefinition as error:
+        return error
 
 
 @lru_cache(maxsize=256)
-def _said(text: str) -> Mapping[str, Any]:
-    source = definition_file.markdown(text)
+def _parse_front_matter(text: str) -> Mapping[str, Any]:
+    source = definition_file.parse_markdown_definition(text)
     try:
-        return _READ(dict(source.keys), ())
-    except Wrong as wrong:
-        raise Mistake(source.lines.get(wrong.path[:1], 1), str(wrong)) from wrong
+        return _SKILL_VALIDATOR(dict(source.keys), ())
+    except InvalidValue as error:
+        raise ParseError(source.lines.get(error.path[:1], 1), str(error)) from error
 
 
-def _command(folder: str, named: str, file: str) -> str:
-    """The command's real path; it stands in the folder itself, so that whoever has the folder has it."""
-    path = os.path.join(folder, named)
+def _resolve_command(folder: str, file_name: str, file: str) -> str:
+    """Return the command's real path.
+
+    The command must be in the skill's folder itself, so that access to the folder includes it.
+    """
+    path = os.path.join(folder, file_name)
     if os.path.normpath(path) != path or not path.startswith(f"{folder}/"):
-        raise BadDefinition(file, f"cli: '{named}' must be a file in the skill's folder")
+        raise BadDefinition(file, f"cli: '{file_name}' must be a file in the skill's folder")
     if os.path.realpath(path) != path:
         raise BadDefinition(path, "is a symbolic link, which is not followed; put the command itself there")
     if not os.path.isfile(path):
         raise BadDefinition(file, f"has no command: put it at {path}, or name another file with cli")
-    checked(Path(path), os.lstat(path))
+    check_regular_file(Path(path), os.lstat(path))
     if not os.access(path, os.X_OK):
         raise BadDefinition(path, "cannot be run: make it executable (chmod +x)")
     return path

@@ -1,4 +1,4 @@
-"""What one place says about an agent: a built-in text or a user's file, read once until it changes."""
+"""Sources of agent definitions: what a built-in text or a user's file defines, cached until it changes."""
 
 import os
 import time
@@ -7,94 +7,100 @@ from pathlib import Path
 from typing import Any
 
 from retinue.agents import definition_file
-from retinue.agents.fields import Partial
-from retinue.agents.validators import slugged
+from retinue.agents.fields import PartialDefinition
+from retinue.agents.validators import slugify
 from retinue.domain.value import value
 from retinue.errors import BadDefinition
-from retinue.storage.strict_yaml import Mistake
-from retinue.storage.text_file import Stamp, read_text, stamp_of
+from retinue.storage.strict_yaml import ParseError
+from retinue.storage.text_file import LstatStamp, lstat_stamp, read_text_file
 
-SETTLED_NS = 50_000_000
-"""A file changed more recently than this may change again within one tick of its clock, unseen by any stamp."""
+STAMP_SETTLE_NS = 50_000_000
+"""Stamps this young are not trusted: a second change within one clock tick would not show."""
 
-Watched = dict[str, Stamp]
-"""By name: they are looked at before every run, and a Path costs more than the look."""
+WatchedStamps = dict[str, LstatStamp]
+"""Stamps by path. Keys are strings because they are compared before every run and Path is slower."""
 
 
 @value
-class Layer:
-    """What one place says about an agent."""
+class DefinitionLayer:
+    """The fields one source defines for an agent."""
 
     source: str
     partial: Mapping[str, Any]
     text: str | None = None
-    """The file itself, when it is Markdown and needs nothing beside it."""
-    where: str = ""
-    """The file to mend, when the source is not its name."""
+    """The whole file, if it is Markdown and needs no other file."""
+    file_to_fix: str = ""
+    """The file to fix, if `source` is not a file name."""
 
 
-class DefinitionFiles:
+class DefinitionFileCache:
     """Definition files, each read again only when its stamp changed."""
 
     def __init__(self) -> None:
-        self._read_before: dict[Path, tuple[Stamp, Layer | BadDefinition]] = {}
-        self.reads = 0
-        """How many files were read so far."""
+        self._cached: dict[Path, tuple[LstatStamp, DefinitionLayer | BadDefinition]] = {}
+        self.files_read = 0
+        """Number of files read so far."""
 
-    def layer(self, folder: Path, name: str, watched: Watched) -> Layer | None:
-        """What a folder's file says about an agent, if there is one; `watched` gets what its answer rests on."""
+    def layer(self, folder: Path, name: str, watched: WatchedStamps) -> DefinitionLayer | None:
+        """Return what a folder's file defines for an agent, or None; record its stamps in `watched`."""
         paths = [folder / f"{name}{end}" for end in (".md", ".json")]
-        stamps = {path: stamp_of(path) for path in paths}
-        there = [path for path, stamp in stamps.items() if stamp is not None]
-        watched.update({str(path): stamps[path] for path in there})
-        if len(there) < len(paths):
-            watch_folder(folder, watched)
-        if len(there) > 1:
+        stamps = {path: lstat_stamp(path) for path in paths}
+        existing = [path for path, stamp in stamps.items() if stamp is not None]
+        watched.update({str(path): stamps[path] for path in existing})
+        if len(existing) < len(paths):
+            record_folder_stamp(folder, watched)
+        if len(existing) > 1:
             raise BadDefinition(
-                str(there[0]), f"{there[1].name} beside it defines the same agent; keep one of the two"
+                str(existing[0]), f"{existing[1].name} beside it defines the same agent; keep one of the two"
             )
-        if not there:
+        if not existing:
             return None
-        layer = self._read(there[0], stamps[there[0]])
+        layer = self._load_layer(existing[0], stamps[existing[0]])
         if "prompt_path" not in layer.partial:
             return layer
-        return Layer(source=layer.source, partial=prompted(layer.partial, folder, watched, str(there[0])))
+        return DefinitionLayer(
+            source=layer.source,
+            partial=with_prompt_from_file(layer.partial, folder, watched, str(existing[0])),
+        )
 
     def forget(self, name: str) -> None:
-        for path in [each for each in self._read_before if each.stem == name]:
-            del self._read_before[path]
+        for path in [each for each in self._cached if each.stem == name]:
+            del self._cached[path]
 
-    def _read(self, path: Path, stamp: Stamp) -> Layer:
-        before = self._read_before.get(path)
-        if before is None or before[0] != stamp or not settled({str(path): stamp}):
-            self.reads += 1
-            before = (stamp, _layer_or_bad(path))
-            self._read_before[path] = before
-        if isinstance(before[1], BadDefinition):
-            raise before[1]
-        return before[1]
+    def _load_layer(self, path: Path, stamp: LstatStamp) -> DefinitionLayer:
+        cached = self._cached.get(path)
+        if cached is None or cached[0] != stamp or not is_settled({str(path): stamp}):
+            self.files_read += 1
+            cached = (stamp, _load_or_error(path))
+            self._cached[path] = cached
+        if isinstance(cached[1], BadDefinition):
+            raise cached[1]
+        return cached[1]
 
 
-def watch_folder(folder: Path, watched: Watched) -> None:
-    """A file that is not there appears only with a change of its folder, wherever that is."""
-    watched[str(folder)] = stamp_of(folder)
+def record_folder_stamp(folder: Path, watched: WatchedStamps) -> None:
+    """Record the stamp of a folder and of its link target.
+
+    A missing file can only appear together with a change of its folder.
+    """
+    watched[str(folder)] = lstat_stamp(folder)
     if folder.is_symlink():
         real = os.path.realpath(folder)
-        watched[real] = stamp_of(real)
+        watched[real] = lstat_stamp(real)
 
 
-def unchanged(watched: Mapping[str, Stamp]) -> bool:
-    return all(stamp_of(path) == stamp for path, stamp in watched.items())
+def is_unchanged(watched: Mapping[str, LstatStamp]) -> bool:
+    return all(lstat_stamp(path) == stamp for path, stamp in watched.items())
 
 
-def settled(watched: Mapping[str, Stamp]) -> bool:
-    """Whether all stamps are old enough to be trusted."""
+def is_settled(watched: Mapping[str, LstatStamp]) -> bool:
+    """Return True if all stamps are old enough to be trusted."""
     newest = max((stamp[1] for stamp in watched.values() if stamp is not None), default=0)
-    return not 0 <= time.time_ns() - newest < SETTLED_NS
+    return not 0 <= time.time_ns() - newest < STAMP_SETTLE_NS
 
 
-def files_in(folder: Path) -> list[Path]:
-    """Files that define agents, or try to."""
+def agent_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that define agents, or try to."""
     if not folder.is_dir():
         return []
     try:
@@ -104,26 +110,26 @@ def files_in(folder: Path) -> list[Path]:
     return [path for path in found if not path.name.startswith(".")]
 
 
-def prompted(
-    said: Mapping[str, Any], folder: Path, watched: Watched, where: str = "the configuration"
-) -> Partial:
-    """The same with the prompt of a definition that keeps it in a file beside it."""
-    partial = dict(said)
-    relative = partial.pop("prompt_path", None)
-    if relative is None:
+def with_prompt_from_file(
+    definition: Mapping[str, Any], folder: Path, watched: WatchedStamps, location: str = "the configuration"
+) -> PartialDefinition:
+    """Return the definition with its prompt read from the file beside it, if it names one."""
+    partial = dict(definition)
+    relative_path = partial.pop("prompt_path", None)
+    if relative_path is None:
         return partial
-    path = folder / relative
+    path = folder / relative_path
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise BadDefinition(where, f"promptPath: '{relative}' must be a file below {folder}")
-    watched[str(path)] = stamp_of(path)
+        raise BadDefinition(location, f"promptPath: '{relative_path}' must be a file below {folder}")
+    watched[str(path)] = lstat_stamp(path)
     try:
-        return partial | {"prompt": definition_file.prompt_of(read_text(path))}
+        return partial | {"prompt": definition_file.strip_prompt(read_text_file(path))}
     except FileNotFoundError as error:
-        raise BadDefinition(where, f"promptPath: there is no file {path}") from error
+        raise BadDefinition(location, f"promptPath: there is no file {path}") from error
 
 
-def write(path: Path, text: str, *, replace: bool) -> None:
-    """The whole text or nothing. Without `replace`, whoever was first keeps the file."""
+def write_definition(path: Path, text: str, *, replace: bool) -> None:
+    """Write a definition atomically. Without `replace`, an existing file is kept."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.new")
     with temporary.open("w", encoding="utf-8", newline="") as file:
@@ -134,7 +140,7 @@ def write(path: Path, text: str, *, replace: bool) -> None:
         if replace:
             temporary.replace(path)
         else:
-            # Linking never replaces a file.
+            # A hard link never replaces an existing file.
             os.link(temporary, path)
     except FileExistsError:
         return
@@ -142,57 +148,65 @@ def write(path: Path, text: str, *, replace: bool) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def as_it_stands(path: Path) -> BadDefinition | None:
-    """Why a file in the agents folder would not load; None when it would."""
-    found = _layer_or_bad(path)
-    return found if isinstance(found, BadDefinition) else None
+def load_problem(path: Path) -> BadDefinition | None:
+    """Return the error with which a file in the agents folder would not load, or None."""
+    result = _load_or_error(path)
+    return result if isinstance(result, BadDefinition) else None
 
 
-def _layer_or_bad(path: Path) -> Layer | BadDefinition:
-    """What a file says, or why it says nothing; either is kept until the file changes."""
+def _load_or_error(path: Path) -> DefinitionLayer | BadDefinition:
+    """Load a layer or return its error; either is cached until the file changes."""
     try:
-        return layer_of(read_text(path), str(path))
+        return parse_layer(read_text_file(path), str(path))
     except FileNotFoundError:
         return BadDefinition(str(path), "was removed while it was read")
-    except BadDefinition as bad:
-        return bad
+    except BadDefinition as error:
+        return error
 
 
-def layer_of(text: str, where: str) -> Layer | BadDefinition:
-    """What the text of a file of this name says."""
-    path = Path(where)
+def parse_layer(text: str, location: str) -> DefinitionLayer | BadDefinition:
+    """Parse a layer from the text of a file with this name."""
+    path = Path(location)
     try:
         if path.suffix == ".md":
-            return markdown_layer(text, where, path.stem)
-        return _layer(definition_file.json_text(text), where, path.stem, None)
-    except Mistake as mistake:
-        return BadDefinition(f"{where}:{mistake.line}", mistake.problem)
+            return parse_markdown_layer(text, location, path.stem)
+        return _build_layer(definition_file.parse_json_definition(text), location, path.stem, None)
+    except ParseError as error:
+        return BadDefinition(f"{location}:{error.line}", error.problem)
 
 
-def markdown_layer(text: str, source: str, name: str) -> Layer:
-    return _layer(definition_file.markdown(text), source, name, text)
+def parse_markdown_layer(text: str, source: str, name: str) -> DefinitionLayer:
+    return _build_layer(definition_file.parse_markdown_definition(text), source, name, text)
 
 
-def _layer(written: definition_file.Written, source: str, name: str, text: str | None) -> Layer:
-    partial = definition_file.partial_of(written)
-    named = partial.get("name") or name
-    if named != name:
-        raise Mistake(
-            written.lines.get(("name",), 1),
-            f"the file is called '{name}' and the agent in it '{named}'; they must agree",
+def _build_layer(
+    parsed_source: definition_file.DefinitionSource, source: str, name: str, text: str | None
+) -> DefinitionLayer:
+    partial = definition_file.partial_definition(parsed_source)
+    declared_name = partial.get("name") or name
+    if declared_name != name:
+        raise ParseError(
+            parsed_source.lines.get(("name",), 1),
+            f"the file is called '{name}' and the agent in it '{declared_name}'; they must agree",
         )
-    return Layer(source=source, partial=partial, text=text)
+    return DefinitionLayer(source=source, partial=partial, text=text)
 
 
-def misnamed(path: Path) -> BadDefinition:
-    slug = slugged(path.stem)
-    say = f"; '{slug}{path.suffix}' would do" if slug else ""
-    return BadDefinition(str(path), f"is not called like an agent: use a-z, 0-9 and hyphens, at most 64{say}")
+def invalid_name_error(path: Path) -> BadDefinition:
+    slug = slugify(path.stem)
+    suggestion = f"; '{slug}{path.suffix}' would do" if slug else ""
+    return BadDefinition(
+        str(path), f"is not called like an agent: use a-z, 0-9 and hyphens, at most 64{suggestion}"
+    )
 
 
 def built_in_texts() -> dict[str, str]:
-    """Read beside this module: the general way to package data takes longer to import than all of them to read."""
-    return {path.stem: path.read_text("utf-8") for path in sorted(_AGENTS.glob("*.md"))}
+    """Return the built-in definitions by name.
+
+    They are read beside this module, because importing importlib.resources takes longer than reading all of
+    them.
+    """
+    return {path.stem: path.read_text("utf-8") for path in sorted(_BUILT_IN_FOLDER.glob("*.md"))}
 
 
-_AGENTS = Path(__file__).with_name("builtin")
+_BUILT_IN_FOLDER = Path(__file__).with_name("builtin")

@@ -1,6 +1,6 @@
-"""Trust: which projects a person lets speak, each by its real path and by what its `.retinue` folder held then."""
+"""Trusted projects, each recorded by its real path and a hash of its `.retinue` folder."""
 
-# Names are joined and compared as text here: a real path is the key, and what is below it is opened from descriptors.
+# Paths are compared as strings: a real path is the key; files below are opened by descriptor.
 # ruff: noqa: PTH118, PTH119, PTH208
 
 import hashlib
@@ -14,222 +14,234 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
-from retinue.domain.skill import FILE
+from retinue.domain.skill import SKILL_FILE
 from retinue.domain.value import value
-from retinue.errors import BadDefinition, Failed, NotFound, Usage
-from retinue.storage.file_io import no_room, read_file, replace_file
-from retinue.storage.file_lock import alone
-from retinue.storage.text_file import checked, decoded
+from retinue.errors import BadDefinition, Failed, NotFound, UsageError
+from retinue.storage.file_io import read_file, replace_file, write_error
+from retinue.storage.file_lock import file_lock
+from retinue.storage.text_file import check_regular_file, decode_text
 
-FOLDER = ".retinue"
-AGENTS = "agents/"
-SKILLS = "skills/"
-_MOST_FILES = 10_000
-_MOST_BYTES = 64_000_000
-_DEEPEST = 32
-_SAFE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+PROJECT_FOLDER = ".retinue"
+AGENTS_PREFIX = "agents/"
+SKILLS_PREFIX = "skills/"
+_MAX_FILES = 10_000
+_MAX_BYTES = 64_000_000
+_MAX_DEPTH = 32
+_SAFE_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class Standing(StrEnum):
-    """What a person said about a project, and whether it still holds."""
+class TrustState(StrEnum):
+    """The trust state of a project: trusted, changed since then, or unknown."""
 
     TRUSTED = "trusted"
     CHANGED = "changed"
-    """It was trusted, and its `.retinue` folder is not what it was then."""
+    """Trusted earlier, but its `.retinue` folder has changed since."""
     UNKNOWN = "not trusted"
 
 
 @value
-class Seen:
-    """A project's `.retinue` folder at one moment: what is used of it is what was hashed, byte for byte."""
+class ProjectSnapshot:
+    """A project's `.retinue` folder at one moment; exactly the hashed bytes are used."""
 
-    place: str
+    path: str
     """The project's real path."""
     hash: str
-    """Empty when there was too much to look at, or something that could not be: that is never trusted."""
-    texts: Mapping[str, str | BadDefinition]
-    """The files that define agents, by name, each with its text or with why it is not read."""
-    skills: Mapping[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
-    """The texts of its skills, by the names of their folders."""
+    """Empty if the folder is too large or not fully readable; such a project is never trusted."""
+    agent_texts: Mapping[str, str | BadDefinition]
+    """The agent files by name, each with its text or with its error."""
+    skill_texts: Mapping[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
+    """The skill texts by folder name."""
 
 
-class Trust:
-    """`<home>/trust.json`: real path → hash. What changed since a person looked at it is trusted no more."""
+class TrustStore:
+    """Stores real path → hash in `<home>/trust.json`. A project that changed is no longer trusted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def listed(self) -> dict[str, Standing]:
-        """Every project that was trusted, and whether it still is as it was."""
-        return {place: self.standing(look(place)) for place in sorted(self._read())}
+    def list_states(self) -> dict[str, TrustState]:
+        """Return every project that was trusted, with its current state."""
+        return {path: self.state(scan_project(path)) for path in sorted(self._load())}
 
-    def trusts(self, place: str) -> bool:
-        return os.path.realpath(place) in self._read() and self.standing(look(place)) is Standing.TRUSTED
+    def is_trusted(self, path: str) -> bool:
+        return os.path.realpath(path) in self._load() and self.state(scan_project(path)) is TrustState.TRUSTED
 
-    def standing(self, seen: Seen) -> Standing:
-        before = self._read().get(seen.place)
-        if before is None:
-            return Standing.UNKNOWN
-        return Standing.TRUSTED if seen.hash and seen.hash == before else Standing.CHANGED
+    def state(self, snapshot: ProjectSnapshot) -> TrustState:
+        trusted_hash = self._load().get(snapshot.path)
+        if trusted_hash is None:
+            return TrustState.UNKNOWN
+        return TrustState.TRUSTED if snapshot.hash and snapshot.hash == trusted_hash else TrustState.CHANGED
 
-    def add(self, seen: Seen, *, token: str) -> None:
-        """Exactly what was seen is trusted from now on: what changed since then is not."""
-        if not seen.hash:
-            raise Usage(
-                f"{seen.place}/{FOLDER} holds more than can be looked at, or what cannot be read: "
+    def add(self, snapshot: ProjectSnapshot, *, unique_suffix: str) -> None:
+        """Trust exactly this snapshot; later changes are not trusted."""
+        if not snapshot.hash:
+            raise UsageError(
+                f"{snapshot.path}/{PROJECT_FOLDER} holds more than can be looked at, or what cannot be read: "
                 "keep only agents and skills there"
             )
-        with self._alone():
-            self._write({**self._read(), seen.place: seen.hash}, token)
+        with self._exclusive():
+            self._save({**self._load(), snapshot.path: snapshot.hash}, unique_suffix)
 
-    def remove(self, place: str, *, token: str) -> str:
-        real = os.path.realpath(place)
-        if not {real, place} & set(self._read()):
-            raise NotFound(f"{place} is not trusted: `retinue trust list` shows what is")
-        with self._alone():
-            known = self._read()
-            gone = real if real in known else place
-            self._write({key: value for key, value in known.items() if key != gone}, token)
-        return gone
+    def remove(self, path: str, *, unique_suffix: str) -> str:
+        real_path = os.path.realpath(path)
+        if not {real_path, path} & set(self._load()):
+            raise NotFound(f"{path} is not trusted: `retinue trust list` shows what is")
+        with self._exclusive():
+            trusted = self._load()
+            removed = real_path if real_path in trusted else path
+            self._save({key: value for key, value in trusted.items() if key != removed}, unique_suffix)
+        return removed
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
-        """Between reading and writing nobody else writes: what another person took back stays taken back."""
+    def _exclusive(self) -> Generator[None]:
+        """Hold the write lock, so that a removal by another process is never overwritten."""
         lock = f"{self.path}.lock"
         with ExitStack() as stack:
             try:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                stack.enter_context(alone(lock))
+                stack.enter_context(file_lock(lock))
             except OSError as error:
-                raise no_room(lock, error) from error
+                raise write_error(lock, error) from error
             yield
 
-    def _read(self) -> dict[str, str]:
+    def _load(self) -> dict[str, str]:
         try:
-            found: Any = json.loads(read_file(os.fspath(self.path)))
+            document: Any = json.loads(read_file(os.fspath(self.path)))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise Failed(f"{self.path} cannot be read ({error}): mend or remove it") from error
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             raise Failed(f"{self.path} is not what Retinue wrote: mend or remove it")
-        pairs = cast("dict[Any, Any]", found).items()
-        return {str(place): seen for place, seen in pairs if isinstance(seen, str) and seen}
+        pairs = cast("dict[Any, Any]", document).items()
+        return {str(path): digest for path, digest in pairs if isinstance(digest, str) and digest}
 
-    def _write(self, known: Mapping[str, str], token: str) -> None:
-        text = json.dumps(dict(sorted(known.items())), indent=2) + "\n"
-        replace_file(os.fspath(self.path), text.encode("utf-8", "surrogatepass"), token=token)
+    def _save(self, trusted: Mapping[str, str], unique_suffix: str) -> None:
+        text = json.dumps(dict(sorted(trusted.items())), indent=2) + "\n"
+        replace_file(os.fspath(self.path), text.encode("utf-8", "surrogatepass"), token=unique_suffix)
 
 
-def look(place: str) -> Seen:
-    """A project as it is now. Links are not followed, not even `.retinue` itself: only what they say counts."""
-    real = os.path.realpath(place)
-    looking = _Looking(place=real)
+def scan_project(path: str) -> ProjectSnapshot:
+    """Take a snapshot of a project.
+
+    Links are not followed, not even `.retinue` itself; only their target names are hashed.
+    """
+    real_path = os.path.realpath(path)
+    scanner = _ProjectScanner(path=real_path)
     try:
-        looking.entry(os.path.join(real, FOLDER), None, "")
-    except (_TooMuch, OSError):
-        return Seen(place=real, hash="", texts={})
-    return Seen(place=real, hash=looking.digest.hexdigest(), texts=looking.texts, skills=looking.skills)
+        scanner.add_entry(os.path.join(real_path, PROJECT_FOLDER), None, "")
+    except (_ProjectTooLarge, OSError):
+        return ProjectSnapshot(path=real_path, hash="", agent_texts={})
+    return ProjectSnapshot(
+        path=real_path,
+        hash=scanner.digest.hexdigest(),
+        agent_texts=scanner.agent_texts,
+        skill_texts=scanner.skill_texts,
+    )
 
 
-class _TooMuch(Exception):
-    """There is more than a person could have looked at."""
+class _ProjectTooLarge(Exception):
+    """The folder holds more than a person could have reviewed."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Looking:
-    """One walk through the folder, from descriptor to descriptor."""
+class _ProjectScanner:
+    """Scanner that walks the folder from descriptor to descriptor."""
 
-    place: str
+    path: str
     digest: Any = field(default_factory=hashlib.sha256)
     files: int = 0
     size: int = 0
-    texts: dict[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
-    skills: dict[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
+    agent_texts: dict[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
+    skill_texts: dict[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
 
-    def entry(self, name: str, above: int | None, inner: str) -> None:
-        """One name below an open folder; `inner` is what it is called in the project, empty for `.retinue`."""
+    def add_entry(self, name: str, parent_fd: int | None, project_path: str) -> None:
+        """Add one name below an open folder; `project_path` is relative to `.retinue`."""
         try:
-            mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+            mode = os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_mode
         except FileNotFoundError:
             return
         if stat.S_ISDIR(mode):
-            self._folder(name, above, f"{inner}/" if inner else "")
+            self._add_folder(name, parent_fd, f"{project_path}/" if project_path else "")
         elif stat.S_ISLNK(mode):
-            self._add(inner, b"link:" + os.fsencode(os.readlink(name, dir_fd=above)))
-            self._no_text(inner, "is a symbolic link, which is not followed; put the file itself there")
+            self._hash_entry(project_path, b"link:" + os.fsencode(os.readlink(name, dir_fd=parent_fd)))
+            self._keep_problem(
+                project_path, "is a symbolic link, which is not followed; put the file itself there"
+            )
         elif stat.S_ISREG(mode):
-            self._file(name, above, inner)
+            self._add_file(name, parent_fd, project_path)
         else:
-            self._add(inner, b"other")
-            self._no_text(inner, "is not a file")
+            self._hash_entry(project_path, b"other")
+            self._keep_problem(project_path, "is not a file")
 
-    def _folder(self, name: str, above: int | None, inner: str) -> None:
-        if inner.count("/") > _DEEPEST:
-            raise _TooMuch
-        handle = os.open(name, _SAFE | os.O_DIRECTORY, dir_fd=above)
+    def _add_folder(self, name: str, parent_fd: int | None, project_path: str) -> None:
+        if project_path.count("/") > _MAX_DEPTH:
+            raise _ProjectTooLarge
+        handle = os.open(name, _SAFE_OPEN_FLAGS | os.O_DIRECTORY, dir_fd=parent_fd)
         try:
             for each in sorted(os.listdir(handle)):
-                self.entry(each, handle, inner + each)
+                self.add_entry(each, handle, project_path + each)
         finally:
             os.close(handle)
 
-    def _file(self, name: str, above: int | None, inner: str) -> None:
-        handle = os.open(name, _SAFE, dir_fd=above)
+    def _add_file(self, name: str, parent_fd: int | None, project_path: str) -> None:
+        handle = os.open(name, _SAFE_OPEN_FLAGS, dir_fd=parent_fd)
         try:
-            found = os.fstat(handle)
-            data = b"" if not stat.S_ISREG(found.st_mode) else _bytes(handle, _MOST_BYTES - self.size)
+            status = os.fstat(handle)
+            data = b"" if not stat.S_ISREG(status.st_mode) else _read_limited(handle, _MAX_BYTES - self.size)
         finally:
             os.close(handle)
-        self._add(inner, b"file:" + data)
-        if _defines(inner) or _plugin(inner):
-            where = Path(self.place, FOLDER, inner)
+        self._hash_entry(project_path, b"file:" + data)
+        if _is_agent_file(project_path) or _skill_folder(project_path):
+            file_path = Path(self.path, PROJECT_FOLDER, project_path)
             try:
-                checked(where, found)
-                self._keep(inner, decoded(where, data))
-            except BadDefinition as bad:
-                self._keep(inner, bad)
+                check_regular_file(file_path, status)
+                self._keep_text(project_path, decode_text(file_path, data))
+            except BadDefinition as error:
+                self._keep_text(project_path, error)
 
-    def _no_text(self, inner: str, problem: str) -> None:
-        self._keep(inner, BadDefinition(f"{self.place}/{FOLDER}/{inner}", problem))
+    def _keep_problem(self, project_path: str, problem: str) -> None:
+        self._keep_text(project_path, BadDefinition(f"{self.path}/{PROJECT_FOLDER}/{project_path}", problem))
 
-    def _keep(self, inner: str, text: str | BadDefinition) -> None:
-        """Of all that is looked at, only the words of definitions are kept."""
-        if _defines(inner):
-            self.texts[os.path.basename(inner)] = text
-        elif plugin := _plugin(inner):
-            self.skills[plugin] = text
+    def _keep_text(self, project_path: str, text: str | BadDefinition) -> None:
+        """Keep the text of definitions only; other files are just hashed."""
+        if _is_agent_file(project_path):
+            self.agent_texts[os.path.basename(project_path)] = text
+        elif folder := _skill_folder(project_path):
+            self.skill_texts[folder] = text
 
-    def _add(self, inner: str, data: bytes) -> None:
+    def _hash_entry(self, project_path: str, data: bytes) -> None:
         self.files += 1
         self.size += len(data)
-        if self.files > _MOST_FILES or self.size > _MOST_BYTES:
-            raise _TooMuch
-        self.digest.update(f"{len(inner)}:{inner}:{len(data)}:".encode("utf-8", "surrogatepass") + data)
+        if self.files > _MAX_FILES or self.size > _MAX_BYTES:
+            raise _ProjectTooLarge
+        self.digest.update(
+            f"{len(project_path)}:{project_path}:{len(data)}:".encode("utf-8", "surrogatepass") + data
+        )
 
 
-def _defines(inner: str) -> bool:
-    name = inner.removeprefix(AGENTS)
+def _is_agent_file(project_path: str) -> bool:
+    name = project_path.removeprefix(AGENTS_PREFIX)
     return (
-        inner.startswith(AGENTS)
+        project_path.startswith(AGENTS_PREFIX)
         and "/" not in name
         and not name.startswith(".")
         and name.endswith((".md", ".json"))
     )
 
 
-def _plugin(inner: str) -> str:
-    """The folder whose skill a file describes, or nothing."""
-    plugin, slash, file = inner.removeprefix(SKILLS).partition("/")
-    return plugin if inner.startswith(SKILLS) and slash and file == FILE else ""
+def _skill_folder(project_path: str) -> str:
+    """Return the skill folder that a file describes, or an empty string."""
+    folder, slash, file = project_path.removeprefix(SKILLS_PREFIX).partition("/")
+    return folder if project_path.startswith(SKILLS_PREFIX) and slash and file == SKILL_FILE else ""
 
 
-def _bytes(handle: int, most: int) -> bytes:
-    pieces: list[bytes] = []
+def _read_limited(handle: int, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
     size = 0
-    while piece := os.read(handle, 1 << 20):
-        pieces.append(piece)
-        size += len(piece)
-        if size > most:
-            raise _TooMuch
-    return b"".join(pieces)
+    while chunk := os.read(handle, 1 << 20):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > max_bytes:
+            raise _ProjectTooLarge
+    return b"".join(chunks)

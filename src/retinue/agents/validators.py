@@ -1,215 +1,228 @@
-"""Raw values become typed ones here, and a wrong one is named by the path of its key."""
+"""Validators that turn raw values into typed ones and name a wrong value by its key path."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-Path = tuple[str | int, ...]
-Reader = Callable[[Any, Path], Any]
+KeyPath = tuple[str | int, ...]
+Validator = Callable[[Any, KeyPath], Any]
 
 MAX_ITEMS = 1000
-MAX_PATTERN = 1024
-MAX_TOLD = 40
-"""How many known words a sentence lists."""
+MAX_PATTERN_CHARS = 1024
+MAX_NAMES_LISTED = 40
+"""Maximum number of known names listed in an error message."""
 _NUMBER = re.compile(r"[-+]?[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][-+]?[0-9]{1,3})?\Z")
 
 
-class Wrong(Exception):
-    """A value that cannot be used, and where it stands."""
+class InvalidValue(Exception):
+    """An invalid value and its key path."""
 
-    def __init__(self, path: Path, problem: str, *, of: str = ": ") -> None:
-        """`of` stands between the two: a problem that begins with a verb is one sentence with the path."""
-        super().__init__(f"{shown(path)}{of}{problem}" if path else problem)
+    def __init__(self, path: KeyPath, problem: str, *, separator: str = ": ") -> None:
+        """Args:
+        separator: Text between path and problem; a space if the problem continues the sentence.
+        """
+        super().__init__(f"{format_key_path(path)}{separator}{problem}" if path else problem)
         self.path = path
         self.problem = problem
 
 
-def shown(path: Path) -> str:
-    """`agents[2].chat.provider`."""
+def format_key_path(path: KeyPath) -> str:
+    """Format a key path, such as `agents[2].chat.provider`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
     return text
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A known word that may have been meant, or nothing."""
+def nearest_name(word: str, known: Iterable[str]) -> str:
+    """Return the known name most likely meant, or an empty string."""
     import difflib  # noqa: PLC0415  (only a mistake needs it, and start-up is a promise)
 
     choices = {choice.lower(): choice for choice in known}
-    close = difflib.get_close_matches(word.lower(), choices, n=1, cutoff=0.6)
-    return choices[close[0]] if close else ""
+    matches = difflib.get_close_matches(word.lower(), choices, n=1, cutoff=0.6)
+    return choices[matches[0]] if matches else ""
 
 
-_A_PAIR = 2
+_SWAPPED_PAIR = 2
 
 
-def misspells(word: str, known: str) -> bool:
-    """Whether a word is surely meant as the known one: other capitals, one letter wrong, missing or too many, or two
-    letters swapped. One `s` more or less at the end makes another word too often."""
-    ours, theirs = word.lower(), known.lower()
-    if len(ours) != len(theirs):
-        longer, shorter = sorted((ours, theirs), key=len, reverse=True)
-        one_off = any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer)))
+def is_misspelling(word: str, known: str) -> bool:
+    """Return True if a word is surely a misspelling of the known one.
+
+    That is: different capitals, one letter wrong, missing or added, or two letters swapped. A final `s` more
+    or less does not count, because it too often makes another word.
+    """
+    word_lower, known_lower = word.lower(), known.lower()
+    if len(word_lower) != len(known_lower):
+        longer, shorter = sorted((word_lower, known_lower), key=len, reverse=True)
+        one_off = any(longer[:index] + longer[index + 1 :] == shorter for index in range(len(longer)))
         return one_off and longer != f"{shorter}s"
-    wrong = [(mine, meant) for mine, meant in zip(ours, theirs, strict=True) if mine != meant]
-    swapped = sorted(mine for mine, _ in wrong) == sorted(meant for _, meant in wrong)
-    return len(wrong) <= 1 or (len(wrong) == _A_PAIR and swapped)
+    wrong = [
+        (actual, expected)
+        for actual, expected in zip(word_lower, known_lower, strict=True)
+        if actual != expected
+    ]
+    swapped = sorted(actual for actual, _ in wrong) == sorted(expected for _, expected in wrong)
+    return len(wrong) <= 1 or (len(wrong) == _SWAPPED_PAIR and swapped)
 
 
-def hint(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word."""
+def known_names_hint(word: str, known: Iterable[str]) -> str:
+    """Return the end of an error message about an unknown name: a suggestion, or the known names."""
     known = list(known)
-    close = nearest(word, known)
-    if close:
-        return f"; did you mean '{close}'?"
-    return f"; known are {', '.join(sorted(known))}" if len(known) <= MAX_TOLD else ""
+    nearest = nearest_name(word, known)
+    if nearest:
+        return f"; did you mean '{nearest}'?"
+    return f"; known are {', '.join(sorted(known))}" if len(known) <= MAX_NAMES_LISTED else ""
 
 
-def slugged(words: str) -> str:
-    """The nearest name to some words, empty when nothing of them can stand in one."""
-    plain = "".join(char if char.isascii() and char.isalnum() else "-" for char in words.lower())
+def slugify(text: str) -> str:
+    """Convert text to the nearest valid agent name; empty if nothing of it is allowed."""
+    plain = "".join(char if char.isascii() and char.isalnum() else "-" for char in text.lower())
     return "-".join(part for part in plain.split("-") if part)[:64].strip("-")
 
 
-def text(value: Any, path: Path) -> str:
+def text_value(value: Any, path: KeyPath) -> str:
     if isinstance(value, str):
         if "\x00" in value:
-            raise Wrong(path, "holds a NUL character")
+            raise InvalidValue(path, "holds a NUL character")
         return value
-    raise Wrong(path, f"must be text, and is {kind(value)}; put it in quotes if it is meant as text")
+    raise InvalidValue(
+        path, f"must be text, and is {describe_type(value)}; put it in quotes if it is meant as text"
+    )
 
 
-def word(value: Any, path: Path) -> str:
-    """Text with something in it, on one line."""
-    found = text(value, path).strip()
+def line_value(value: Any, path: KeyPath) -> str:
+    """Validate non-empty text on one line."""
+    found = text_value(value, path).strip()
     if not found or "\n" in found:
-        raise Wrong(path, "must be a word, and is empty" if not found else "must be on one line")
+        raise InvalidValue(path, "must be a word, and is empty" if not found else "must be on one line")
     return found
 
 
-def flag(value: Any, path: Path) -> bool:
+def bool_value(value: Any, path: KeyPath) -> bool:
     if isinstance(value, bool):
         return value
-    raise Wrong(path, f"must be true or false, and is {kind(value)}")
+    raise InvalidValue(path, f"must be true or false, and is {describe_type(value)}")
 
 
-def number(low: float, high: float) -> Reader:
-    """A number in a range. Digits that strict YAML left as text (0.70) count where a number is asked for."""
+def number_between(low: float, high: float) -> Validator:
+    """Validate a number in a range; digits that strict YAML kept as text (0.70) count as a number."""
 
-    def read(value: Any, path: Path) -> float:
+    def validate(value: Any, path: KeyPath) -> float:
         found = float(value) if isinstance(value, str) and _NUMBER.match(value) else value
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise Wrong(path, f"must be a number, and is {kind(value)}")
+            raise InvalidValue(path, f"must be a number, and is {describe_type(value)}")
         if not low <= found <= high:
-            raise Wrong(path, f"must be between {low:g} and {high:g}, and is {found:g}")
+            raise InvalidValue(path, f"must be between {low:g} and {high:g}, and is {found:g}")
         return found
 
-    return read
+    return validate
 
 
-def whole(low: int, high: int) -> Reader:
-    def read(value: Any, path: Path) -> int:
+def integer_between(low: int, high: int) -> Validator:
+    def validate(value: Any, path: KeyPath) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise Wrong(path, f"must be a whole number, and is {kind(value)}")
+            raise InvalidValue(path, f"must be a whole number, and is {describe_type(value)}")
         if not low <= value <= high:
-            raise Wrong(path, f"must be between {low} and {high}, and is {value}")
+            raise InvalidValue(path, f"must be between {low} and {high}, and is {value}")
         return value
 
-    return read
+    return validate
 
 
-def one_of(choices: Sequence[str]) -> Reader:
-    def read(value: Any, path: Path) -> str:
-        found = text(value, path)
+def one_of(choices: Sequence[str]) -> Validator:
+    def validate(value: Any, path: KeyPath) -> str:
+        found = text_value(value, path)
         if found not in choices:
-            raise Wrong(path, f"must be one of {', '.join(choices)}, and is '{found[:60]}'")
+            raise InvalidValue(path, f"must be one of {', '.join(choices)}, and is '{found[:60]}'")
         return found
 
-    return read
+    return validate
 
 
-def listed(item: Reader) -> Reader:
-    """A list whose items are all read alike."""
+def list_of(validate_item: Validator) -> Validator:
+    """Validate a list whose items share a validator."""
 
-    def read(value: Any, path: Path) -> tuple[Any, ...]:
+    def validate(value: Any, path: KeyPath) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise Wrong(path, f"must be a list, and is {kind(value)}")
+            raise InvalidValue(path, f"must be a list, and is {describe_type(value)}")
         items = cast("list[Any]", value)
         if len(items) > MAX_ITEMS:
-            raise Wrong(path, f"has {len(items)} items; {MAX_ITEMS} are the most")
-        return tuple(item(each, (*path, at)) for at, each in enumerate(items))
+            raise InvalidValue(path, f"has {len(items)} items; {MAX_ITEMS} are the most")
+        return tuple(validate_item(each, (*path, index)) for index, each in enumerate(items))
 
-    return read
+    return validate
 
 
-def pattern(value: Any, path: Path) -> str:
-    """A name or glob."""
-    found = word(value, path)
-    if len(found) > MAX_PATTERN:
-        raise Wrong(path, f"is longer than {MAX_PATTERN} characters")
+def name_pattern(value: Any, path: KeyPath) -> str:
+    """Validate a name or a name pattern."""
+    found = line_value(value, path)
+    if len(found) > MAX_PATTERN_CHARS:
+        raise InvalidValue(path, f"is longer than {MAX_PATTERN_CHARS} characters")
     return found
 
 
-def glob(value: Any, path: Path) -> str:
-    """A pattern of paths: file names may hold anything but NUL, blanks at their ends included."""
-    found = text(value, path)
+def path_glob(value: Any, path: KeyPath) -> str:
+    """Validate a path pattern; file names may contain anything but NUL, including surrounding blanks."""
+    found = text_value(value, path)
     if not found:
-        raise Wrong(path, "is empty; a pattern of nothing matches nothing")
+        raise InvalidValue(path, "is empty; a pattern of nothing matches nothing")
     return found
 
 
-patterns = listed(pattern)
-globs = listed(glob)
+name_patterns = list_of(name_pattern)
+path_globs = list_of(path_glob)
 
 
-def names(value: Any, path: Path) -> tuple[str, ...]:
-    """A list of names or globs, or one text that separates them by commas or spaces."""
+def name_list(value: Any, path: KeyPath) -> tuple[str, ...]:
+    """Validate a list of names or patterns, or one text that separates them by commas or spaces."""
     if isinstance(value, str):
-        return tuple(pattern(each, path) for each in re.split(r"[,\s]+", value.strip(", \n\t")) if each)
-    return patterns(value, path)
+        return tuple(name_pattern(each, path) for each in re.split(r"[,\s]+", value.strip(", \n\t")) if each)
+    return name_patterns(value, path)
 
 
-def table(readers: Mapping[str, Reader]) -> Reader:
-    """A map with these keys and no others; null is kept, because it clears."""
+def map_with_keys(validators: Mapping[str, Validator]) -> Validator:
+    """Validate a map with only these keys; null is kept, because it clears a field."""
 
-    def read(value: Any, path: Path) -> dict[str, Any]:
-        found = mapping(value, path)
+    def validate(value: Any, path: KeyPath) -> dict[str, Any]:
+        found = string_map(value, path)
         for key in found:
-            if key not in readers:
-                raise Wrong((*path, key), f"is not a known key{hint(key, readers)}")
+            if key not in validators:
+                raise InvalidValue((*path, key), f"is not a known key{known_names_hint(key, validators)}")
         return {
-            key: None if each is None else readers[key](each, (*path, key)) for key, each in found.items()
+            key: None if each is None else validators[key](each, (*path, key)) for key, each in found.items()
         }
 
-    return read
+    return validate
 
 
-def mapping(value: Any, path: Path) -> dict[str, Any]:
+def string_map(value: Any, path: KeyPath) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Wrong(path, f"must be a map, and is {kind(value)}")
+        raise InvalidValue(path, f"must be a map, and is {describe_type(value)}")
     found = cast("dict[Any, Any]", value)
     for key in found:
         if not isinstance(key, str):
-            raise Wrong(path, f"has the key {key!r}; keys must be text")
+            raise InvalidValue(path, f"has the key {key!r}; keys must be text")
     return cast("dict[str, Any]", found)
 
 
-def anything(value: Any, path: Path) -> Any:
-    """Whatever JSON can say; kept as it is."""
+def json_value(value: Any, path: KeyPath) -> Any:
+    """Validate any JSON value and return it unchanged."""
     if isinstance(value, dict):
-        return {key: anything(each, (*path, key)) for key, each in mapping(cast("Any", value), path).items()}
+        return {
+            key: json_value(each, (*path, key)) for key, each in string_map(cast("Any", value), path).items()
+        }
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        return [anything(each, (*path, at)) for at, each in enumerate(items)]
+        return [json_value(each, (*path, index)) for index, each in enumerate(items)]
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    # TOML has dates and times of its own; they are kept as the words they are.
+    # TOML has dates and times; they are kept as their text.
     return str(value)
 
 
-def open_map(value: Any, path: Path) -> dict[str, Any]:
-    return {key: anything(each, (*path, key)) for key, each in mapping(value, path).items()}
+def json_map(value: Any, path: KeyPath) -> dict[str, Any]:
+    return {key: json_value(each, (*path, key)) for key, each in string_map(value, path).items()}
 
 
 _KINDS: tuple[tuple[type, str], ...] = (
@@ -222,8 +235,8 @@ _KINDS: tuple[tuple[type, str], ...] = (
 )
 
 
-def kind(value: Any) -> str:
-    """What a value is, in words."""
+def describe_type(value: Any) -> str:
+    """Describe a value's type for an error message."""
     if value is None:
         return "empty"
     return next((words for each, words in _KINDS if isinstance(value, each)), type(value).__name__)

@@ -1,22 +1,22 @@
-"""The one place that chooses: configuration becomes ports, and ports become an application."""
+"""Composition layer: build adapters from the configuration and expose them as an application."""
 
 # pyright: reportUnsupportedDunderAll=false
-# The names come by __getattr__ below, and __init__.pyi gives them their types.
+# __getattr__ below resolves the names; __init__.pyi declares their types.
 
 from importlib import import_module
 
-_PLACES = {
+_MODULE_BY_NAME = {
     "App": "retinue.app.application",
     "Finding": "retinue.app.doctor",
-    "look": "retinue.app.open_app",
+    "open_read_only": "retinue.app.open_app",
     "open": "retinue.app.open_app",
 }
 
-__all__ = ["App", "Finding", "look", "open"]
+__all__ = ["App", "Finding", "open", "open_read_only"]
 
 
 def __getattr__(name: str) -> object:
-    """Each name is loaded on use: whoever only lists conversations needs no models, tools or drivers."""
-    if name not in _PLACES:
+    """Import a public name on first use, so that listing sessions loads no models, tools or providers."""
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'retinue.app' has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_MODULE_BY_NAME[name]), name)

@@ -1,43 +1,53 @@
-"""The pool as a person sees it: which agents can still be asked more, and taking them out."""
+"""The agent pool: list agents that can take more work, and retire them."""
 
 from contextlib import suppress
 from datetime import datetime
 
-from retinue.app.sessions import Sessions
+from retinue.app.sessions import SessionService
 from retinue.domain import agent_pool
-from retinue.domain.agent_pool import Entry, Use
+from retinue.domain.agent_pool import PooledSession, PoolEntry
 from retinue.domain.session import Session
 from retinue.errors import NotFound, Refused, RetinueError
 
 
-async def pooled(app: Sessions) -> list[Entry]:
-    """The latest used first. One whose session was deleted, or whose preset cannot be read, cannot be asked."""
-    runs = await app.ledger.look(lambda tx: tx.runs())
-    found: dict[str, tuple[Use, str, datetime]] = {}
-    for use in agent_pool.standing(agent_pool.uses(runs), app.chance.now()):
+async def list_pool_agents(app: SessionService) -> list[PoolEntry]:
+    """Return the pool's agents, most recently used first.
+
+    Agents whose session is deleted or whose preset is unreadable are left out.
+    """
+    runs = await app.ledger.read(lambda tx: tx.find_runs())
+    use_by_session: dict[str, tuple[PooledSession, str, datetime]] = {}
+    for use in agent_pool.available_sessions(agent_pool.pooled_sessions(runs), app.clock.now()):
         with suppress(RetinueError):
             session = await app.store.find(use.path)
-            if not session.attributes.get(agent_pool.RETIRED):
-                found[use.session] = (use, await _key(app, session, use), session.created_at)
-    return agent_pool.entries(found)
+            if not session.attributes.get(agent_pool.RETIRED_ATTRIBUTE):
+                use_by_session[use.session_id] = (use, await _pool_key(app, session, use), session.created_at)
+    return agent_pool.pool_entries(use_by_session)
 
 
-async def _key(app: Sessions, session: Session, use: Use) -> str:
-    agent, _ = await app.store.preset(session)
-    return agent_pool.key(agent, agent_pool.unspecialised(agent.prompt, use.task))
+async def _pool_key(app: SessionService, session: Session, use: PooledSession) -> str:
+    agent, _ = await app.store.read_preset(session)
+    return agent_pool.pool_key(agent, agent_pool.prompt_without_task(agent.prompt, use.task))
 
 
-async def cleared(app: Sessions, ref: str | None = None) -> list[Entry]:
-    """Takes one agent out of the pool, or all that are idle: their ids name nobody any more, their conversations stay."""
-    entries = await pooled(app)
+async def retire_pool_agents(app: SessionService, ref: str | None = None) -> list[PoolEntry]:
+    """Retire one agent, or all idle ones: their ids stop working, their sessions stay.
+
+    Raises:
+        NotFound: The pool has no such agent.
+        Refused: The agent is at work.
+    """
+    entries = await list_pool_agents(app)
     if ref is not None:
-        entries = [entry for entry in entries if ref in (entry.use.agent_id, entry.use.session)]
+        entries = [
+            entry for entry in entries if ref in (entry.pooled_session.slug, entry.pooled_session.session_id)
+        ]
         if not entries:
             raise NotFound(f"there is no agent {ref} in the pool: `retinue pool list` shows who is")
-        if entries[0].use.in_use:
+        if entries[0].pooled_session.is_in_use:
             raise Refused(f"{ref} is at work: wait for it, or stop its run with `retinue runs cancel`")
-    idle = [entry for entry in entries if not entry.use.in_use]
+    idle = [entry for entry in entries if not entry.pooled_session.is_in_use]
     for entry in idle:
-        session = await app.store.find(entry.use.path)
-        await app.store.change(session, attributes={**session.attributes, agent_pool.RETIRED: True})
+        session = await app.store.find(entry.pooled_session.path)
+        await app.store.update(session, attributes={**session.attributes, agent_pool.RETIRED_ATTRIBUTE: True})
     return idle

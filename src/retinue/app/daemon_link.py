@@ -1,4 +1,4 @@
-"""Beside a daemon: a command hands its runs over, hears what becomes of them, and goes on by itself if the daemon dies."""
+"""A client process's link to the daemon of its home."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -8,148 +8,173 @@ from enum import StrEnum
 from typing import Any
 
 from retinue import daemon_client
-from retinue.app.event_replay import Ear
+from retinue.app.event_replay import EventReplay
 from retinue.config.load import Config
 from retinue.domain.event import Event
 
-MOVES = frozenset(
+STATE_CHANGE_KINDS = frozenset(
     {"run.queued", "run.started", "run.state", "run.ended", "approval.asked", "approval.answered"}
 )
-"""What may change whether somebody who waits for a run still has to."""
-FACTS = ("kind", "seq", "n", "at", "session", "run", "parent_run", "agent", "live")
-PATIENCE_SECONDS = 2.0
-"""How long what the ledger knows already may be on its way."""
-AGAIN_SECONDS = 0.05
+"""Events after which a process that waits for a run must check again."""
+EVENT_FIELDS = ("kind", "seq", "n", "at", "session", "run", "parent_run", "agent", "live")
+DAEMON_TIMEOUT_SECONDS = 2.0
+"""Time limit for events that the ledger already has."""
+RECONNECT_DELAY_SECONDS = 0.05
 
 
-class Terms(StrEnum):
-    """How a process stands to the daemon of its home."""
+class DaemonLinkState(StrEnum):
+    """Relation of this process to the daemon of its home."""
 
-    ALONE = "alone"
-    """There is none, or it is about to leave."""
-    BESIDE = "beside"
-    STRANGERS = "strangers"
-    """There is one, with other settings: what is begun here is worked here."""
+    NO_DAEMON = "alone"
+    """There is no daemon, or it is shutting down."""
+    LINKED = "beside"
+    SETTINGS_DIFFER = "strangers"
+    """There is a daemon, but with other settings, so runs started here are worked on here."""
 
 
-class Beside:
-    """One process's link to a daemon."""
+class DaemonLink:
+    """The link from one process to a daemon."""
 
-    def __init__(self, config: Config, owner: str, ear: Ear) -> None:
+    def __init__(self, config: Config, owner: str, replay: EventReplay) -> None:
         self.owner = owner
-        self.ear = ear
+        self.replay = replay
         self._config = config
-        self._own: set[int] = set()
-        self._poke = asyncio.Event()
-        self._after = 0
-        self._progress = asyncio.Event()
+        self._own_seqs: set[int] = set()
+        self._notification_due = asyncio.Event()
+        self._last_seq = 0
+        self._received = asyncio.Event()
         self.linked = asyncio.Event()
-        self.gone = asyncio.Event()
-        """Set when the daemon is, and all it said was heard."""
+        self.disconnected = asyncio.Event()
+        """Set once the daemon is gone and all its events have been received."""
 
-    def done(self, event: Event) -> bool:
-        """This process has written an event: the daemon is told. False: it was heard from there already."""
+    def accept_own_event(self, event: Event) -> bool:
+        """Record a durable event written by this process and notify the daemon.
+
+        Returns:
+            False if the daemon already sent this event, so that it must not be emitted twice.
+        """
         if event.kind == "run.queued":
-            self.ear.born(event.run)
+            self.replay.track_new_run(event.run)
         elif event.kind == "run.started":
-            self.ear.leave(event.run)  # this process has taken it up
-        if event.seq <= self._after:
+            self.replay.unfollow(event.run)  # this process claimed it
+        if event.seq <= self._last_seq:
             return False
-        self._own.add(event.seq)
-        self.poke()
+        self._own_seqs.add(event.seq)
+        self.request_notification()
         return True
 
-    def poke(self) -> None:
-        """Something was left for the daemon."""
-        self._poke.set()
+    def request_notification(self) -> None:
+        """Ask the notifier task to tell the daemon that there is work for it."""
+        self._notification_due.set()
 
-    async def poking(self) -> None:
+    async def run_notifier(self) -> None:
         while True:
-            await self._poke.wait()
-            await self.poked()
+            await self._notification_due.wait()
+            await self.notify_daemon()
 
-    async def poked(self) -> None:
-        if self._poke.is_set():
-            self._poke.clear()
-            await daemon_client.hello(self._config.home)
+    async def notify_daemon(self) -> None:
+        if self._notification_due.is_set():
+            self._notification_due.clear()
+            await daemon_client.ping_daemon(self._config.home)
 
-    async def listening(self, after: int) -> None:
-        """Until the daemon is gone for good: one that was only too busy to keep us is asked again."""
-        self._after = after
-        while not self.gone.is_set():
-            async for told in daemon_client.events(self._config.home, after=self._after, deltas="all"):
+    async def receive_events(self, after: int) -> None:
+        """Receive events until the daemon is gone for good.
+
+        A daemon that dropped the connection only because it was busy is connected to again.
+        """
+        self._last_seq = after
+        while not self.disconnected.is_set():
+            async for payload in daemon_client.stream_events(
+                self._config.home, after=self._last_seq, deltas="all"
+            ):
                 self.linked.set()
-                if told:
-                    await self._take(_event(told))
-            await self.ear.cut_off()
-            await asyncio.sleep(AGAIN_SECONDS)
-            if await daemon_client.hello(self._config.home) is None:
-                self.gone.set()
+                if payload:
+                    await self._receive(_decode_event(payload))
+            await self.replay.on_disconnect()
+            await asyncio.sleep(RECONNECT_DELAY_SECONDS)
+            if await daemon_client.ping_daemon(self._config.home) is None:
+                self.disconnected.set()
         self.linked.set()
-        self._progress.set()
+        self._received.set()
 
-    async def _take(self, event: Event) -> None:
-        if event.n or event.seq not in self._own:
-            await self.ear.hear(event)
-        if not event.n:
-            self._own.discard(event.seq)
-            self._after = event.seq
-            self._progress.set()
+    async def _receive(self, event: Event) -> None:
+        if event.live_number or event.seq not in self._own_seqs:
+            await self.replay.receive(event)
+        if not event.live_number:
+            self._own_seqs.discard(event.seq)
+            self._last_seq = event.seq
+            self._received.set()
 
-    async def outlived(self, alive: Callable[[str], bool]) -> None:
-        """Where the daemon is dead, until all it said was heard: then others may speak."""
-        if not alive(self.owner):
+    async def wait_for_final_events(self, is_alive: Callable[[str], bool]) -> None:
+        """If the daemon is dead, wait until all its events were received.
+
+        Only then may other processes continue its runs.
+        """
+        if not is_alive(self.owner):
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    await self.gone.wait()
+                async with asyncio.timeout(DAEMON_TIMEOUT_SECONDS):
+                    await self.disconnected.wait()
 
-    async def heard_up_to(self, seq: int) -> None:
-        """Until all that was told up to a durable event has been heard here, or it is plain that it will not be."""
+    async def wait_until_received(self, seq: int) -> None:
+        """Wait until every event up to this durable number was received, or the daemon is gone or too slow."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while self._after < seq and not self.gone.is_set():
-                    self._progress.clear()
-                    await self._progress.wait()
-        await self.ear.settle()
+            async with asyncio.timeout(DAEMON_TIMEOUT_SECONDS):
+                while self._last_seq < seq and not self.disconnected.is_set():
+                    self._received.clear()
+                    await self._received.wait()
+        await self.replay.emit_missed()
 
 
 @asynccontextmanager
-async def beside(config: Config, ear: Ear) -> AsyncGenerator[tuple[Terms, Beside | None]]:
-    """The link to the daemon of this home, while this lasts; None where there is none to be had. One that cannot be
-    heard in time counts as none."""
-    facts = (
-        await daemon_client.hello(config.home)
-        if config.keeps and (config.home / daemon_client.SOCKET).exists()
+async def open_daemon_link(
+    config: Config, replay: EventReplay
+) -> AsyncGenerator[tuple[DaemonLinkState, DaemonLink | None]]:
+    """Link to the daemon of this home while the context is open.
+
+    Yields:
+        The state of the link, and the link itself, or None if there is no usable daemon. A daemon that does
+            not
+        respond in time counts as none.
+    """
+    hello = (
+        await daemon_client.ping_daemon(config.home)
+        if config.is_persistent and (config.home / daemon_client.SOCKET_NAME).exists()
         else None
     )
-    if facts is None or not facts["looking"] or facts.get("settings") != config.fingerprint():
-        yield (Terms.STRANGERS if facts and facts["looking"] else Terms.ALONE), None
+    if hello is None or not hello["looking"] or hello.get("settings") != config.fingerprint():
+        yield (
+            (DaemonLinkState.SETTINGS_DIFFER if hello and hello["looking"] else DaemonLinkState.NO_DAEMON),
+            None,
+        )
         return
-    link = Beside(config, facts["owner"], ear)
-    tasks = [asyncio.ensure_future(link.listening(facts["seq"])), asyncio.ensure_future(link.poking())]
+    link = DaemonLink(config, hello["owner"], replay)
+    tasks = [
+        asyncio.ensure_future(link.receive_events(hello["seq"])),
+        asyncio.ensure_future(link.run_notifier()),
+    ]
     try:
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(DAEMON_TIMEOUT_SECONDS):
                 await link.linked.wait()
-        near = link.linked.is_set() and not link.gone.is_set()
-        yield (Terms.BESIDE, link) if near else (Terms.ALONE, None)
-        await link.poked()
+        is_linked = link.linked.is_set() and not link.disconnected.is_set()
+        yield (DaemonLinkState.LINKED, link) if is_linked else (DaemonLinkState.NO_DAEMON, None)
+        await link.notify_daemon()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _event(told: dict[str, Any]) -> Event:
-    data = {name: value for name, value in told.items() if name not in FACTS}
+def _decode_event(payload: dict[str, Any]) -> Event:
+    data = {name: value for name, value in payload.items() if name not in EVENT_FIELDS}
     return Event(
-        kind=told["kind"],
-        at=datetime.fromisoformat(told["at"]),
-        session=told["session"],
-        run=told["run"],
-        parent_run=told["parent_run"],
-        agent=told["agent"],
-        seq=told["seq"],
-        n=told.get("n", 0),
+        kind=payload["kind"],
+        at=datetime.fromisoformat(payload["at"]),
+        session=payload["session"],
+        run=payload["run"],
+        parent_run=payload["parent_run"],
+        agent=payload["agent"],
+        seq=payload["seq"],
+        live_number=payload.get("n", 0),
         data=data,
     )

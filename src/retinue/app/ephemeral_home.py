@@ -1,4 +1,4 @@
-"""A home that is forgotten when its process ends: at once if that can, else at the next start."""
+"""A temporary home that is removed when its process ends, or else at the next start."""
 
 import fcntl
 import os
@@ -9,95 +9,111 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PREFIX = "retinue-forget-"
-LOCK = "forget.lock"
-"""Held by the process whose home it is: the kernel lets go of it however that process ends."""
-MEMORY = "/dev/shm"  # noqa: S108  (a folder of our own is made there, for this user alone)
-"""Where files are kept in memory: what is to be forgotten need not reach a disk."""
-ROOM = 1 << 30
-"""Bytes that must be free there: a small one, as containers have, would soon be full."""
+HOME_PREFIX = "retinue-forget-"
+LOCK_NAME = "forget.lock"
+"""Locked by the process that uses the home; the kernel releases it however the process ends."""
+MEMORY_DIR = "/dev/shm"  # noqa: S108  (a private folder for this user is created there)
+"""Folder whose files are kept in memory and need not reach a disk."""
+MIN_FREE_BYTES = 1 << 30
+"""Free space required in MEMORY_DIR: a small one, as in containers, would soon be full."""
 
 
 @contextmanager
-def forgotten() -> Generator[Path]:
-    """A home of its own, for as long as this lasts. It is locked until nothing of it is left."""
-    place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_places()[0]))
+def ephemeral_home() -> Generator[Path]:
+    """Create a temporary home, locked while it exists, and remove it when the context closes."""
+    home = Path(tempfile.mkdtemp(prefix=HOME_PREFIX, dir=_candidate_dirs()[0]))
     descriptor = -1
     try:
-        descriptor = _locked(place)
-        yield place
+        descriptor = _create_lock(home)
+        yield home
     finally:
         with suppress(OSError):
-            _emptied(place)
+            _remove_home(home)
         if descriptor >= 0:
             os.close(descriptor)
 
 
-def sweep() -> list[str]:
-    """Removes what killed processes of this user could not, and names it. A name alone says nothing: it must be this
-    user's folder, with the lock that such a home has, and nobody may hold that."""
-    gone: list[str] = []
-    for place in _places():
-        with suppress(OSError), os.scandir(place) as found:
-            gone += [each.path for each in found if each.name.startswith(PREFIX) and _left(each.path)]
-    return gone
+def remove_stale_homes() -> list[str]:
+    """Remove temporary homes that killed processes of this user left behind, and return their paths.
+
+    A matching name is not enough: the folder must belong to this user and contain an unlocked lock file.
+    """
+    removed: list[str] = []
+    for home in _candidate_dirs():
+        with suppress(OSError), os.scandir(home) as found:
+            removed += [
+                each.path
+                for each in found
+                if each.name.startswith(HOME_PREFIX) and _remove_if_stale(each.path)
+            ]
+    return removed
 
 
-def _places() -> list[str]:
-    """Where such homes may be, the best first; whoever says where temporary things belong is heeded."""
-    usual = tempfile.gettempdir()
+def _candidate_dirs() -> list[str]:
+    """Return the directories for temporary homes, best first; TMPDIR takes precedence if set."""
+    default_dir = tempfile.gettempdir()
     if os.environ.get("TMPDIR"):
-        return [usual]
+        return [default_dir]
     with suppress(OSError):
-        free = os.statvfs(MEMORY)
-        if os.access(MEMORY, os.W_OK | os.X_OK):
-            return [MEMORY, usual] if free.f_bavail * free.f_frsize >= ROOM else [usual, MEMORY]
-    return [usual]
+        stats = os.statvfs(MEMORY_DIR)
+        if os.access(MEMORY_DIR, os.W_OK | os.X_OK):
+            return (
+                [MEMORY_DIR, default_dir]
+                if stats.f_bavail * stats.f_frsize >= MIN_FREE_BYTES
+                else [default_dir, MEMORY_DIR]
+            )
+    return [default_dir]
 
 
-def _locked(place: Path) -> int:
-    """The lock gets its name when it is held: nobody ever finds it free while its process lives."""
-    descriptor = os.open(place / f".{LOCK}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def _create_lock(home: Path) -> int:
+    """Create the lock file and return its descriptor.
+
+    It gets its name only after it is locked, so no other process can find it unlocked while this one lives.
+    """
+    descriptor = os.open(home / f".{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    (place / f".{LOCK}").rename(place / LOCK)
+    (home / f".{LOCK_NAME}").rename(home / LOCK_NAME)
     return descriptor
 
 
-def _left(path: str) -> bool:
-    """Whether it was a dead process's, and is gone now."""
+def _remove_if_stale(path: str) -> bool:
+    """Remove a dead process's home and return whether it was removed."""
     with suppress(OSError):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            return _ours(folder) and _removed(path, folder)
+            return _is_own_file(folder) and _remove_unlocked(path, folder)
         finally:
             os.close(folder)
     return False
 
 
-def _removed(path: str, folder: int) -> bool:
-    lock = os.open(LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+def _remove_unlocked(path: str, folder: int) -> bool:
+    lock = os.open(LOCK_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
-        if not _ours(lock) or not stat.S_ISREG(os.fstat(lock).st_mode):
+        if not _is_own_file(lock) or not stat.S_ISREG(os.fstat(lock).st_mode):
             return False
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(folder), os.lstat(path)):
             return False
-        _emptied(Path(path))
+        _remove_home(Path(path))
         return True
     finally:
         os.close(lock)
 
 
-def _emptied(place: Path) -> None:
-    """The lock goes last, so that whatever stops this leaves a folder that the next start knows."""
-    for each in place.iterdir():
+def _remove_home(home: Path) -> None:
+    """Delete the home, the lock file last.
+
+    An interrupted removal is then still recognised at the next start.
+    """
+    for each in home.iterdir():
         if each.is_dir() and not each.is_symlink():
             shutil.rmtree(each)
-        elif each.name != LOCK:
+        elif each.name != LOCK_NAME:
             each.unlink()
-    (place / LOCK).unlink(missing_ok=True)
-    place.rmdir()
+    (home / LOCK_NAME).unlink(missing_ok=True)
+    home.rmdir()
 
 
-def _ours(descriptor: int) -> bool:
+def _is_own_file(descriptor: int) -> bool:
     return os.fstat(descriptor).st_uid == os.geteuid()

@@ -1,4 +1,4 @@
-"""What the log tells: what succeeded and what failed, so that a person can see afterwards what went on."""
+"""The event log: one line for each operation that succeeded or failed."""
 
 import asyncio
 import re
@@ -7,94 +7,96 @@ from pathlib import Path
 from typing import Any
 
 from retinue.app.log_file import LogFile
-from retinue.domain.clock import Chance
+from retinue.domain.clock import Clock
 from retinue.domain.event import Event
-from retinue.domain.run import Status, iso
+from retinue.domain.run import Status, iso_timestamp
 from retinue.domain.session import NewSession, Session
 from retinue.errors import RetinueError
 from retinue.sessions.store import FileStore
 
-TOLD = frozenset({"run.queued", "run.started", "run.ended", "announcement.delivered"})
-"""Events that get a line. All of them are kept by the ledger: nothing that a turn tells on its way is here."""
-FACTS = ("status", "reason", "duration_ms", "attempt", "door", "delivery", "to")
-"""What a line takes over of an event's data: no words of anybody."""
-IDS = frozenset({"run", "session", "delivery"})
-"""What holds an id. One that looks as ours do is no secret: nobody looks further into it."""
-_OUR_ID = re.compile(
+LOGGED_KINDS = frozenset({"run.queued", "run.started", "run.ended", "announcement.delivered"})
+"""Events that are logged. All of them are durable; live events of a turn are not logged."""
+LOGGED_FIELDS = ("status", "reason", "duration_ms", "attempt", "door", "delivery", "to")
+"""Fields of an event's data that are logged: none that holds anybody's text."""
+ID_FIELDS = frozenset({"run", "session", "delivery"})
+"""Fields that hold an id. A value in our own id format cannot be a secret and is not searched for one."""
+_ID_PATTERN = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|01[0-9A-HJKMNP-TV-Z]{24}"
 )
-FAILURES = frozenset({Status.FAILED, Status.LOST, Status.TIMED_OUT})
+FAILED_STATUSES = frozenset({Status.FAILED, Status.LOST, Status.TIMED_OUT})
 
-Line = tuple[dict[str, Any], dict[str, Any]]
-"""What every line has, and the facts of this one."""
+LogRecord = tuple[dict[str, Any], dict[str, Any]]
+"""The header that every line has, and the fields of this line."""
 
 
-class Log:
-    """Lines at three levels: `info` for what succeeded, `error` for what did not, `warn` for what went otherwise."""
+class EventLog:
+    """Log lines at three levels: `info` for success, `error` for failure, `warn` for everything unusual."""
 
-    def __init__(self, home: Path, redact: Callable[[str], str], chance: Chance) -> None:
+    def __init__(self, home: Path, redact: Callable[[str], str], clock: Clock) -> None:
         self._file = LogFile(home)
         self._redact = redact
-        self._chance = chance
-        self._lines: list[Line] = []
-        self._soon = False
+        self._chance = clock
+        self._pending: list[LogRecord] = []
+        self._flush_scheduled = False
 
-    def heard(self, event: Event) -> None:
-        """One line for an event that matters afterwards."""
+    def log_event(self, event: Event) -> None:
+        """Log an event if it is of a logged kind or carries a warning."""
         warning = event.data.get("warning")
-        if event.kind not in TOLD and warning is None:
+        if event.kind not in LOGGED_KINDS and warning is None:
             return
-        who = {"run": event.run, "session": event.session, "agent": event.agent}
+        subject = {"run": event.run, "session": event.session, "agent": event.agent}
         if warning is not None:
-            self._line("warn", warning, at=iso(event.at), **who)
+            self._append("warn", warning, at=iso_timestamp(event.at), **subject)
             return
-        facts = {name: event.data[name] for name in FACTS if event.data.get(name) not in (None, "")}
-        level = "error" if event.data.get("status") in FAILURES else "info"
-        self._line(level, event.kind, at=iso(event.at), **who, **facts)
+        fields = {name: event.data[name] for name in LOGGED_FIELDS if event.data.get(name) not in (None, "")}
+        level = "error" if event.data.get("status") in FAILED_STATUSES else "info"
+        self._append(level, event.kind, at=iso_timestamp(event.at), **subject, **fields)
 
-    def done(self, what: str, **facts: Any) -> None:
-        self._line("info", what, at=iso(self._chance.now()), **facts)
+    def log_success(self, message: str, **fields: Any) -> None:
+        self._append("info", message, at=iso_timestamp(self._chance.now()), **fields)
 
-    def failed(self, what: str, error: Exception, **facts: Any) -> None:
-        self._line("error", what, at=iso(self._chance.now()), **facts, error=str(error))
+    def log_failure(self, message: str, error: Exception, **fields: Any) -> None:
+        self._append("error", message, at=iso_timestamp(self._chance.now()), **fields, error=str(error))
 
-    def _line(self, level: str, what: str, *, at: str | None, **facts: Any) -> None:
-        self._lines.append(({"at": at, "level": level, "what": what}, facts))
-        if level != "info" or (loop := _loop()) is None:
+    def _append(self, level: str, message: str, *, at: str | None, **fields: Any) -> None:
+        self._pending.append(({"at": at, "level": level, "what": message}, fields))
+        if level != "info" or (loop := _running_loop()) is None:
             self.flush()
-        elif not self._soon:
-            self._soon = True
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
             loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """What happens in one moment is written at once: a thousand runs that begin together are one write."""
-        lines, self._lines, self._soon = self._lines, [], False
+        """Write all pending lines at once, so that a thousand runs started together cost one write."""
+        lines, self._pending, self._flush_scheduled = self._pending, [], False
         if lines:
-            if not self._harmless(lines):
-                lines = [(head, self._safe(facts)) for head, facts in lines]
-            self._file.add([head | facts for head, facts in lines])
+            if not self._has_no_secrets(lines):
+                lines = [(header, self._redact_fields(fields)) for header, fields in lines]
+            self._file.append([header | fields for header, fields in lines])
 
     def close(self) -> None:
         self.flush()
         self._file.close()
 
-    def _harmless(self, lines: Sequence[Line]) -> bool:
-        """Facts hold secrets as good as never: one look at all of them together says so."""
-        together = "\n".join(
+    def _has_no_secrets(self, lines: Sequence[LogRecord]) -> bool:
+        """Check all fields for secrets with a single redaction, because hardly any line holds one."""
+        joined = "\n".join(
             [
-                fact
-                for _, facts in lines
-                for name, fact in facts.items()
-                if isinstance(fact, str) and not (name in IDS and _OUR_ID.fullmatch(fact))
+                value
+                for _, fields in lines
+                for name, value in fields.items()
+                if isinstance(value, str) and not (name in ID_FIELDS and _ID_PATTERN.fullmatch(value))
             ]
         )
-        return self._redact(together) == together
+        return self._redact(joined) == joined
 
-    def _safe(self, facts: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._redact(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+    def _redact_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: self._redact(value) if isinstance(value, str) else value for name, value in fields.items()
+        }
 
 
-def _loop() -> asyncio.AbstractEventLoop | None:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -102,25 +104,25 @@ def _loop() -> asyncio.AbstractEventLoop | None:
 
 
 class LoggedStore(FileStore):
-    """The store, with a line for each folder that was made, and for each folder or fact that could not be written."""
+    """A session store that logs each session created and each write that failed."""
 
-    def __init__(self, root: Path, chance: Chance, log: Log) -> None:
-        super().__init__(root, chance)
+    def __init__(self, root: Path, clock: Clock, log: EventLog) -> None:
+        super().__init__(root, clock)
         self._log = log
 
     async def create(self, new: NewSession) -> Session:
         try:
             session = await super().create(new)
         except (OSError, RetinueError) as error:
-            above = {} if new.parent is None else {"parent": new.parent.id}
-            self._log.failed("session.created", error, agent=new.agent, **above)
+            parent = {} if new.parent is None else {"parent": new.parent.id}
+            self._log.log_failure("session.created", error, agent=new.agent, **parent)
             raise
-        self._log.done("session.created", session=session.id, agent=session.agent, path=session.path)
+        self._log.log_success("session.created", session=session.id, agent=session.agent, path=session.path)
         return session
 
-    async def change(self, session: Session, **facts: Any) -> Session:
+    async def update(self, session: Session, **fields: Any) -> Session:
         try:
-            return await super().change(session, **facts)
+            return await super().update(session, **fields)
         except (OSError, RetinueError) as error:
-            self._log.failed("session.changed", error, session=session.id, path=session.path)
+            self._log.log_failure("session.changed", error, session=session.id, path=session.path)
             raise

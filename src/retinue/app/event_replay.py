@@ -1,7 +1,7 @@
-"""The ear: what a daemon tells, passed on so that no word of the runs one follows is lost, and none is heard twice.
+"""Replay of a daemon's run events without gaps or duplicates.
 
-Words are told once, as they are said. Whoever joins in the middle of a reply, or is cut off in it, hears the whole of it
-from the file as soon as it stands there.
+Text deltas are sent only once, when they are produced. A client that joins in the middle of a reply, or loses
+the connection during one, gets the complete reply from the file as soon as it is saved.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -9,129 +9,137 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from retinue.domain.event import Event, Kind
+from retinue.domain.event import Event, EventKind
 from retinue.domain.run import Run
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 
 
-class Ear:
-    """One process's hearing of the runs that another works."""
+class EventReplay:
+    """Event stream of runs that another process works on, completed from their files."""
 
-    def __init__(self, heard: Callable[[Event], None], said: Callable[[Run], Awaitable[list[Said]]]) -> None:
-        self._heard = heard
-        self._said = said
-        """What the agent has said in a run so far, as it stands in the file."""
+    def __init__(
+        self, emit: Callable[[Event], None], load_replies: Callable[[Run], Awaitable[list[Message]]]
+    ) -> None:
+        self._emit = emit
+        self._load_replies = load_replies
+        """Returns the agent's replies of a run that are in the file so far."""
         self._followed: dict[str, Run] = {}
-        self._at: dict[str, int] = {}
-        """Of runs whose present reply was heard from its beginning: the count of the last event."""
-        self._before: dict[str, set[str]] = {}
-        """Replies that stood in the file when a run was first followed: only what is told of them is new."""
-        self._passed: dict[str, set[str]] = {}
-        self._speaking: dict[str, Event] = {}
-        self._gaps: set[str] = set()
-        """Runs of which whole replies may have been missed."""
+        self._last_counts: dict[str, int] = {}
+        """Count of the last event, for runs whose current reply was received from its start."""
+        self._known_replies: dict[str, set[str]] = {}
+        """Replies that were already in the file when a run was first followed; only their events are new."""
+        self._emitted_replies: dict[str, set[str]] = {}
+        self._partial_replies: dict[str, Event] = {}
+        self._runs_with_gaps: set[str] = set()
+        """Runs for which whole replies may have been missed."""
 
-    def born(self, run: str) -> None:
-        """Nothing was said in it yet."""
-        self._before.setdefault(run, set())
-        self._at.setdefault(run, 0)
+    def track_new_run(self, run: str) -> None:
+        """Register a run that has no replies yet."""
+        self._known_replies.setdefault(run, set())
+        self._last_counts.setdefault(run, 0)
 
     async def follow(self, runs: Iterable[Run]) -> None:
-        """Of these no word is to be missed from now on."""
+        """Follow these runs: from now on none of their text is lost."""
         for run in runs:
-            if run.id not in self._before:
-                self._before[run.id] = {said.id for said in await self._said(run)}
+            if run.id not in self._known_replies:
+                self._known_replies[run.id] = {reply.id for reply in await self._load_replies(run)}
             self._followed[run.id] = run
 
-    def leave(self, run: str) -> None:
-        """It has ended, or is heard otherwise from now on."""
+    def unfollow(self, run: str) -> None:
+        """Stop following a run that has ended, or whose events arrive another way from now on."""
         self._followed.pop(run, None)
 
-    async def hear(self, event: Event) -> None:
-        if event.n and event.run:
-            await self._count(event)
-        whole = event.run in self._at
-        if event.kind == "text.delta" and not whole:
+    async def receive(self, event: Event) -> None:
+        """Receive one event from the daemon, and forward it unless it is incomplete or a duplicate."""
+        if event.live_number and event.run:
+            await self._check_count(event)
+        is_complete = event.run in self._last_counts
+        if event.kind == "text.delta" and not is_complete:
             return
         if event.kind == "entry.saved" and event.data.get("of") == "agent":
-            name = event.data["entry"]
-            if not whole and event.run in self._followed:
-                await self._caught_up(event.run, name)
-            passed = self._passed.setdefault(event.run, set())
-            if name in passed:
-                self._take_back(event.run)
+            entry_id = event.data["entry"]
+            if not is_complete and event.run in self._followed:
+                await self._emit_missed_replies(event.run, entry_id)
+            emitted = self._emitted_replies.setdefault(event.run, set())
+            if entry_id in emitted:
+                self._discard_partial(event.run)
                 return
-            passed.add(name)
+            emitted.add(entry_id)
         if event.kind == "run.ended":
-            await self._over(event.run)
-        self._pass(event)
+            await self._finish_run(event.run)
+        self._forward(event)
 
-    async def cut_off(self) -> None:
-        """The line is gone. What was being said is said again, by whoever goes on; what stands in the file was said."""
-        for run in [*self._speaking]:
-            self._take_back(run)
-        self._at.clear()
-        self._gaps.update(self._followed)
-        await self.settle()
+    async def on_disconnect(self) -> None:
+        """Discard partial replies after a lost connection, and emit the replies that are saved already.
 
-    async def settle(self) -> None:
-        """Nothing more is on its way: what was missed is heard now."""
-        for run in [each for each in self._followed if each not in self._at]:
-            await self._caught_up(run)
+        Whoever continues the run sends the discarded text again.
+        """
+        for run in [*self._partial_replies]:
+            self._discard_partial(run)
+        self._last_counts.clear()
+        self._runs_with_gaps.update(self._followed)
+        await self.emit_missed()
 
-    async def _count(self, event: Event) -> None:
-        """A reply was heard from its beginning when that was heard, and nothing is missing since."""
-        turn = event.kind == "run.state" and event.data.get("phase") == "wait" and "note" not in event.data
-        begins = turn or event.kind == "text.discarded"
-        before = self._at.pop(event.run, None)
-        if missed := before != event.n - 1:
-            self._take_back(event.run)
-            if before is not None:
-                self._gaps.add(event.run)
-            if begins and event.run in self._gaps and event.run in self._followed:
-                self._gaps.discard(event.run)
-                await self._caught_up(event.run)
-        if begins or not missed:
-            self._at[event.run] = event.n
+    async def emit_missed(self) -> None:
+        """Emit the replies that were missed, once no more events are on their way."""
+        for run in [each for each in self._followed if each not in self._last_counts]:
+            await self._emit_missed_replies(run)
 
-    def _take_back(self, run: str) -> None:
-        """Of what is being said something is missing, or it was heard already: none of it counts."""
-        if (event := self._speaking.pop(run, None)) is not None:
-            self._heard(replace(event, kind="text.discarded", data={}))
+    async def _check_count(self, event: Event) -> None:
+        """Track whether the current reply is complete: received from its start, with no event missing since."""
+        is_turn_start = (
+            event.kind == "run.state" and event.data.get("phase") == "wait" and "note" not in event.data
+        )
+        starts_reply = is_turn_start or event.kind == "text.discarded"
+        last_count = self._last_counts.pop(event.run, None)
+        if has_gap := last_count != event.live_number - 1:
+            self._discard_partial(event.run)
+            if last_count is not None:
+                self._runs_with_gaps.add(event.run)
+            if starts_reply and event.run in self._runs_with_gaps and event.run in self._followed:
+                self._runs_with_gaps.discard(event.run)
+                await self._emit_missed_replies(event.run)
+        if starts_reply or not has_gap:
+            self._last_counts[event.run] = event.live_number
 
-    async def _over(self, run: str) -> None:
-        if run in self._followed and run not in self._at:
-            await self._caught_up(run)
-        self.leave(run)
-        for each in (self._at, self._before, self._passed):
-            each.pop(run, None)
+    def _discard_partial(self, run: str) -> None:
+        """Emit `text.discarded` for a partial reply that is incomplete or was emitted before."""
+        if (event := self._partial_replies.pop(run, None)) is not None:
+            self._emit(replace(event, kind="text.discarded", data={}))
 
-    async def _caught_up(self, run: str, told: str = "") -> None:
-        if (about := self._followed.get(run)) is None:
-            return  # it ended while another was read
-        before, passed = self._before[run], self._passed.setdefault(run, set())
-        for said in await self._said(about):
-            if said.id not in passed and (said.id == told or said.id not in before):
-                passed.add(said.id)
-                if said.text:
-                    self._heard(_event("text.delta", about, text=said.text, entry=said.id))
-                self._heard(_event("entry.saved", about, entry=said.id, of="agent"))
+    async def _finish_run(self, run: str) -> None:
+        if run in self._followed and run not in self._last_counts:
+            await self._emit_missed_replies(run)
+        self.unfollow(run)
+        for by_run in (self._last_counts, self._known_replies, self._emitted_replies):
+            by_run.pop(run, None)
 
-    def _pass(self, event: Event) -> None:
+    async def _emit_missed_replies(self, run: str, entry_id: str = "") -> None:
+        if (followed_run := self._followed.get(run)) is None:
+            return  # the run ended while another run's file was read
+        known, emitted = self._known_replies[run], self._emitted_replies.setdefault(run, set())
+        for reply in await self._load_replies(followed_run):
+            if reply.id not in emitted and (reply.id == entry_id or reply.id not in known):
+                emitted.add(reply.id)
+                if reply.text:
+                    self._emit(_make_event("text.delta", followed_run, text=reply.text, entry=reply.id))
+                self._emit(_make_event("entry.saved", followed_run, entry=reply.id, of="agent"))
+
+    def _forward(self, event: Event) -> None:
         if event.kind == "text.delta":
-            self._speaking[event.run] = event
+            self._partial_replies[event.run] = event
         elif event.kind in ("entry.saved", "text.discarded", "run.ended"):
-            self._speaking.pop(event.run, None)
-        self._heard(event)
+            self._partial_replies.pop(event.run, None)
+        self._emit(event)
 
 
-def _event(kind: Kind, run: Run, **data: Any) -> Event:
+def _make_event(kind: EventKind, run: Run, **data: Any) -> Event:
     return Event(
         kind=kind,
         at=datetime.now(UTC),
         session=run.session_id,
         run=run.id,
-        parent_run=run.ask.parent_run or "",
+        parent_run=run.request.parent_run or "",
         agent=run.agent,
         data=data,
     )

@@ -1,192 +1,244 @@
-"""What a person sees of the results that agents leave each other, and does with them."""
+"""The inbox: status and results of delegated tasks, and what a person can do with them."""
 
 from operator import itemgetter
 from typing import Any
 
-from retinue.app.references import Naming
-from retinue.domain.delivery import Delivery, as_json, block, error, harmless, report
-from retinue.domain.delivery import State as Delivered
+from retinue.app.references import ReferenceResolver
+from retinue.domain.delivery import (
+    Delivery,
+    delimited_block,
+    escape_role_markers,
+    failure_summary,
+    report_text,
+    run_inbox_row,
+)
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.event import Event
-from retinue.domain.run import Run, Status, iso_seconds
+from retinue.domain.run import Run, Status, iso_timestamp_seconds
 from retinue.domain.session import Session
-from retinue.domain.transcript import Said
-from retinue.domain.watch import Interjection, inbox_row, words_of
-from retinue.errors import Conflict, NotFound, Usage
-from retinue.interfaces import Ports, Tx
-from retinue.runtime.inbox import Row, rows, waiting
-from retinue.runtime.interjections import dismiss, named
-from retinue.runtime.run_creation import LIVE
-from retinue.runtime.run_end import heard, nonce
+from retinue.domain.transcript import Message
+from retinue.domain.watch import Interjection, interjection_inbox_row, interjection_text
+from retinue.errors import Conflict, NotFound, UsageError
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.inbox import RunDelivery, pair_with_runs, pending_inbox_rows
+from retinue.runtime.interjections import dismiss_interjection, find_interjection
+from retinue.runtime.run_creation import LIVE_STATUSES
+from retinue.runtime.run_end import make_nonce, mark_delivered
 
 PERSON = "person"
-RECENT = 50
-"""Results that were taken already and are shown beside those that were not."""
-PASSED = "-passed"
-"""What the id of a result that was announced before gets when a person passes it on as well."""
-PASSED_ON = "A person passes on to you what {agent} found:"
-SAID_OF_YOU = "A person passes on to you what {agent}, who watches, says about your work:"
-RESULT = {"kind": "result", "severity": None, "reason": None, "suggestion": None, "interrupts": None}
-"""What only interjections say."""
+RECENT_LIMIT = 50
+"""Number of delivered results listed besides the new ones."""
+PROMOTED_SUFFIX = "-passed"
+"""Suffix of the entry id when a person promotes a result that was announced before."""
+RESULT_INTRO = "A person passes on to you what {agent} found:"
+INTERJECTION_INTRO = "A person passes on to you what {agent}, who watches, says about your work:"
+RESULT_FIELDS = {"kind": "result", "severity": None, "reason": None, "suggestion": None, "interrupts": None}
+"""Fields that only interjections fill."""
 
-Shown = dict[str, Any]
+InboxRow = dict[str, Any]
 
 
-class Inbox(Naming):
-    """The part of the application that tells what came of work that was handed on."""
+class InboxService(ReferenceResolver):
+    """Results of delegated runs, as a person sees them."""
 
-    _ports: Ports
+    _context: RuntimeContext
 
-    async def inbox(self, session: str | None = None, *, recent: int = RECENT) -> list[Shown]:
-        """Who is at work for another agent, results that nobody has taken, and some that were taken: the newest first.
-        Of one session, or of all."""
-        of = await self._of(session)
+    async def list_inbox(self, session: str | None = None, *, recent: int = RECENT_LIMIT) -> list[InboxRow]:
+        """Return live delegated runs, undelivered results and some delivered ones, newest first.
 
-        def step(tx: Tx) -> list[Shown]:
-            told = [each for each in tx.deliveries(session=of) if each.state is not Delivered.PENDING]
-            found = [*_waiting(of, tx), *rows(told[max(0, len(told) - recent) :], tx)]
-            shown = [(row[0].id, _shown(row, tx)) for row in found]
-            words = {each.id: each for each in tx.interjections(session=of, limit=recent)}
-            words |= {each.id: each for each in tx.interjections(session=of, open_=True)}
-            shown += [(name, inbox_row(each, tx.run(each.run))) for name, each in words.items()]
-            return [row for _, row in sorted(shown, key=itemgetter(0), reverse=True)]
+        Args:
+            session: Only rows for this session; None for all.
+            recent: How many delivered results to include.
+        """
+        session_id = await self._session_id(session)
 
-        return await self._ports.ledger.look(step)
+        def step(tx: Transaction) -> list[InboxRow]:
+            delivered = [
+                each for each in tx.find_deliveries(session=session_id) if each.state is not Delivered.PENDING
+            ]
+            run_rows = [
+                *_open_rows(session_id, tx),
+                *pair_with_runs(delivered[max(0, len(delivered) - recent) :], tx),
+            ]
+            keyed_rows = [(row[0].id, _result_row(row, tx)) for row in run_rows]
+            interjections = {
+                each.id: each for each in tx.find_interjections(session=session_id, limit=recent)
+            }
+            interjections |= {each.id: each for each in tx.find_interjections(session=session_id, open_=True)}
+            keyed_rows += [
+                (interjection_id, interjection_inbox_row(each, tx.get_run(each.run)))
+                for interjection_id, each in interjections.items()
+            ]
+            return [row for _, row in sorted(keyed_rows, key=itemgetter(0), reverse=True)]
 
-    async def unheard(self) -> int:
-        """How many results wait to be heard of, and words of watchers to be read."""
+        return await self._context.ledger.read(step)
 
-        def step(tx: Tx) -> int:
-            results = tx.deliveries(state=[Delivered.PENDING], answers=False)
-            return len(results) + len(tx.interjections(open_=True))
+    async def unread_count(self) -> int:
+        """Return the number of undelivered results and open interjections."""
 
-        return await self._ports.ledger.look(step)
+        def step(tx: Transaction) -> int:
+            results = tx.find_deliveries(state=[Delivered.PENDING], answers=False)
+            return len(results) + len(tx.find_interjections(open_=True))
 
-    async def dismiss(self, ref: str, *, by: str = PERSON) -> Shown:
-        """What a watcher said is set aside."""
-        said = await dismiss(ref, self._ports, by=by)
-        return await self._ports.ledger.look(lambda tx: inbox_row(said, tx.run(said.run)))
+        return await self._context.ledger.read(step)
 
-    async def drain_inbox(self, session: str | None = None) -> list[Shown]:
-        """A person has read them: they are not announced to a model any more. What an open call waits for stays."""
-        of = await self._of(session)
-        pending = await self._ports.ledger.look(
-            lambda tx: tx.deliveries(session=of, state=[Delivered.PENDING], answers=False)
+    async def dismiss(self, ref: str, *, by: str = PERSON) -> InboxRow:
+        """Dismiss a watcher's interjection and return its row."""
+        interjection = await dismiss_interjection(ref, self._context, by=by)
+        return await self._context.ledger.read(
+            lambda tx: interjection_inbox_row(interjection, tx.get_run(interjection.run))
         )
-        await heard(pending, self._ports, by=PERSON)
 
-        def step(tx: Tx) -> list[Shown]:
-            now = [tx.delivery(each.id) or each for each in pending]
-            return [_shown(row, tx) for row in rows([each for each in now if each.taken_by == PERSON], tx)]
+    async def drain_inbox(self, session: str | None = None) -> list[InboxRow]:
+        """Mark results as read by a person, so that they are no longer announced to a model, and return them.
 
-        words = await self._ports.ledger.look(lambda tx: tx.interjections(session=of, open_=True))
-        return [*await self._ports.ledger.look(step), *[await self.dismiss(each.id) for each in words]]
+        Results that an open tool call waits for are left alone.
+        """
+        session_id = await self._session_id(session)
+        pending = await self._context.ledger.read(
+            lambda tx: tx.find_deliveries(session=session_id, state=[Delivered.PENDING], answers=False)
+        )
+        await mark_delivered(pending, self._context, by=PERSON)
 
-    async def promote(self, ref: str) -> Shown:
-        """Puts a result into the conversation that asked for it, as words that a person passes on and that say whose
-        they are; what stands there already is not written again. `ref` is the id of a row, of its run, or an unambiguous
-        beginning of that. What a watcher said is passed on in the same way."""
-        ports = self._ports
-        if word := await ports.ledger.look(lambda tx: named(ref, tx)):
-            return await self._passed_on(word)
-        delivery, run = await ports.ledger.look(lambda tx: _named(ref, tx))
-        session = await ports.store.find(delivery.session)
-        pending = delivery.state is Delivered.PENDING and not delivery.answers
-        said = Said(
-            id=delivery.id if pending else f"{delivery.id}{PASSED}",
+        def step(tx: Transaction) -> list[InboxRow]:
+            current = [tx.get_delivery(each.id) or each for each in pending]
+            return [
+                _result_row(row, tx)
+                for row in pair_with_runs([each for each in current if each.taken_by == PERSON], tx)
+            ]
+
+        interjections = await self._context.ledger.read(
+            lambda tx: tx.find_interjections(session=session_id, open_=True)
+        )
+        return [
+            *await self._context.ledger.read(step),
+            *[await self.dismiss(each.id) for each in interjections],
+        ]
+
+    async def promote(self, ref: str) -> InboxRow:
+        """Add a result or an interjection to its conversation as a message from a person.
+
+        The message names its author. Nothing is written if it is there already.
+
+        Args:
+            ref: The id of a row or its run, or an unambiguous prefix of that.
+
+        Returns:
+            The row, with the entry's id and whether it already existed.
+
+        Raises:
+            NotFound: There is no such result.
+            Conflict: The run has no result, the session is at work, or it has unsent typed text.
+        """
+        context = self._context
+        if interjection := await context.ledger.read(lambda tx: find_interjection(ref, tx)):
+            return await self._promote_interjection(interjection)
+        delivery, run = await context.ledger.read(lambda tx: _find_promotable(ref, tx))
+        session = await context.store.find(delivery.session)
+        is_pending = delivery.state is Delivered.PENDING and not delivery.answers
+        message = Message(
+            id=delivery.id if is_pending else f"{delivery.id}{PROMOTED_SUFFIX}",
             by="user",
-            text=f"{PASSED_ON.format(agent=run.agent)}\n{report(run, run.text, nonce(ports))}",
-            at=iso_seconds(ports.chance.now()),
+            text=f"{RESULT_INTRO.format(agent=run.agent)}\n{report_text(run, run.text, make_nonce(context))}",
+            at=iso_timestamp_seconds(context.clock.now()),
             origin=f"agent:{run.agent}",
         )
-        before = await self._put(said, session, of=delivery.id)
-        if pending:
-            await heard([delivery], ports, by=said.id)
-        self._changed_on_disk(session)
-        entry = {"entry": before or said.id, "already": before is not None}
-        return await ports.ledger.look(lambda tx: _shown((run, tx.delivery(delivery.id)), tx) | entry)
+        existing_entry = await self._append_once(message, session, source_id=delivery.id)
+        if is_pending:
+            await mark_delivered([delivery], context, by=message.id)
+        self._emit_file_changed(session)
+        outcome = {"entry": existing_entry or message.id, "already": existing_entry is not None}
+        return await context.ledger.read(
+            lambda tx: _result_row((run, tx.get_delivery(delivery.id)), tx) | outcome
+        )
 
-    async def _put(self, said: Said, session: Session, *, of: str) -> str | None:
-        """Words at the end of a conversation, once; says under which id they stood there before."""
-        async with self._ports.store.open(session) as talk:
-            if talk.typed().strip():
+    async def _append_once(self, message: Message, session: Session, *, source_id: str) -> str | None:
+        """Append a message unless it is already there; return the id of the existing entry, if any."""
+        async with self._context.store.open(session) as conversation:
+            if conversation.typed_text().strip():
                 raise Conflict(f"something is typed at the end of {session.path}/session.md: send that first")
-            before = await self._passed(of, session)
-            if before is None:
-                await talk.append(said)
-                await talk.rest()
-        return before
+            existing_entry = await self._find_promoted_entry(source_id, session)
+            if existing_entry is None:
+                await conversation.append(message)
+                await conversation.write_idle_prompt()
+        return existing_entry
 
-    async def _passed_on(self, word: Interjection) -> Shown:
-        ports = self._ports
-        session = await ports.store.find(word.session)
-        said = Said(
-            id=word.id,
+    async def _promote_interjection(self, interjection: Interjection) -> InboxRow:
+        context = self._context
+        session = await context.store.find(interjection.session)
+        message = Message(
+            id=interjection.id,
             by="user",
-            text=f"{SAID_OF_YOU.format(agent=word.agent)}\n{block(harmless(words_of(word)), nonce(ports))}",
-            at=iso_seconds(ports.chance.now()),
-            origin=f"agent:{word.agent}",
+            text=f"{INTERJECTION_INTRO.format(agent=interjection.agent)}\n{delimited_block(escape_role_markers(interjection_text(interjection)), make_nonce(context))}",
+            at=iso_timestamp_seconds(context.clock.now()),
+            origin=f"agent:{interjection.agent}",
         )
-        before = await self._put(said, session, of=word.id)
-        shown = await self.dismiss(word.id)
-        self._changed_on_disk(session)
-        return shown | {"entry": said.id, "already": before is not None}
+        existing_entry = await self._append_once(message, session, source_id=interjection.id)
+        dismissed = await self.dismiss(interjection.id)
+        self._emit_file_changed(session)
+        return dismissed | {"entry": message.id, "already": existing_entry is not None}
 
-    def _changed_on_disk(self, session: Session) -> None:
-        """Whoever looks at a conversation sees what was passed on into it."""
-        at, what = self._ports.chance.now(), {"what": "file"}
-        self._ports.emit(
-            Event(kind="session.changed", at=at, session=session.id, agent=session.agent, data=what)
+    def _emit_file_changed(self, session: Session) -> None:
+        """Emit a live event, so that open views reload the conversation."""
+        at, data = self._context.clock.now(), {"what": "file"}
+        self._context.emit(
+            Event(kind="session.changed", at=at, session=session.id, agent=session.agent, data=data)
         )
 
-    async def _passed(self, name: str, session: Session) -> str | None:
-        """The entry in which a person passed this on before. The file says so, of any length: what was taken out of it
-        may be passed on again."""
-        ids = (name, f"{name}{PASSED}")
-        async for portion in self.store.portions(session):
-            for entry in portion:
-                if isinstance(entry, Said) and entry.id in ids:
+    async def _find_promoted_entry(self, source_id: str, session: Session) -> str | None:
+        """Return the id of the entry with which a person promoted this before.
+
+        The file decides, however long it is: an entry that was removed from it may be promoted again.
+        """
+        ids = (source_id, f"{source_id}{PROMOTED_SUFFIX}")
+        async for chunk in self.store.iter_entries(session):
+            for entry in chunk:
+                if isinstance(entry, Message) and entry.id in ids:
                     return entry.id
         return None
 
-    async def _of(self, session: str | None) -> str | None:
-        return None if session is None else (await self.session(session)).id
+    async def _session_id(self, session: str | None) -> str | None:
+        return None if session is None else (await self.find_session(session)).id
 
 
-def _waiting(session: str | None, tx: Tx) -> list[Row]:
+def _open_rows(session: str | None, tx: Transaction) -> list[RunDelivery]:
     if session is not None:
-        return waiting(session, tx)
-    live = [run for run in tx.runs(status=LIVE) if run.ask.parent_run is not None]
-    return [*((run, None) for run in live), *rows(tx.deliveries(state=[Delivered.PENDING]), tx)]
+        return pending_inbox_rows(session, tx)
+    live = [run for run in tx.find_runs(status=LIVE_STATUSES) if run.request.parent_run is not None]
+    return [
+        *((run, None) for run in live),
+        *pair_with_runs(tx.find_deliveries(state=[Delivered.PENDING]), tx),
+    ]
 
 
-def _shown(row: Row, tx: Tx) -> Shown:
-    """With the conversation that hears of it."""
-    asker = tx.run(row[0].ask.parent_run or "")
-    slug = asker.slug if asker is not None else _hears(row[1], tx)
-    return as_json(*row) | {"for": slug} | RESULT
+def _result_row(row: RunDelivery, tx: Transaction) -> InboxRow:
+    """Return the JSON row, including which conversation receives the result."""
+    requester = tx.get_run(row[0].request.parent_run or "")
+    slug = requester.slug if requester is not None else _receiving_slug(row[1], tx)
+    return run_inbox_row(*row) | {"for": slug} | RESULT_FIELDS
 
 
-def _hears(delivery: Delivery | None, tx: Tx) -> str | None:
-    """Who hears of what a person asked for, beside a conversation."""
-    runs = tx.runs(session=delivery.session, limit=1) if delivery is not None else []
+def _receiving_slug(delivery: Delivery | None, tx: Transaction) -> str | None:
+    """Return the slug of the session that receives a result a person requested there."""
+    runs = tx.find_runs(session=delivery.session, limit=1) if delivery is not None else []
     return runs[0].slug if runs else None
 
 
-def _named(ref: str, tx: Tx) -> tuple[Delivery, Run]:
-    """A result that can be passed on now."""
+def _find_promotable(ref: str, tx: Transaction) -> tuple[Delivery, Run]:
+    """Return the delivery and run to promote; fails while its session is at work."""
     if not ref:
-        raise Usage("say which result: `retinue inbox` lists them")
-    named = tx.delivery(ref)
-    found = tx.runs(prefix=named.run if named else ref, limit=2)
+        raise UsageError("say which result: `retinue inbox` lists them")
+    delivery_by_id = tx.get_delivery(ref)
+    found = tx.find_runs(prefix=delivery_by_id.run if delivery_by_id else ref, limit=2)
     if len(found) > 1:
-        raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
-    ends = tx.deliveries(run=found[0].id) if found else []
-    if not ends:
+        raise UsageError(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
+    run_deliveries = tx.find_deliveries(run=found[0].id) if found else []
+    if not run_deliveries:
         raise NotFound(f"there is no result {ref}: `retinue inbox` lists them")
-    run, delivery = found[0], ends[0]
+    run, delivery = found[0], run_deliveries[0]
     if run.status is not Status.DONE:
-        raise Conflict(f"{run.slug} has no result to pass on: {error(run)}")
-    if any(not each.aside for each in tx.runs(session=delivery.session, status=LIVE)):
+        raise Conflict(f"{run.slug} has no result to pass on: {failure_summary(run)}")
+    if any(not each.is_suspended for each in tx.find_runs(session=delivery.session, status=LIVE_STATUSES)):
         raise Conflict(
             f"the conversation that asked for {run.slug} is at work: `retinue runs list`, and try again"
         )

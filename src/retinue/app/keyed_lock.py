@@ -1,4 +1,4 @@
-"""Turns: of two things that are done to one session at the same time, one comes first and the other sees it."""
+"""An asyncio lock per key."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,17 +6,20 @@ from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 
-class Turns:
-    """For this process. Between processes the session's lock and the ledger's steps decide."""
+class KeyedLock:
+    """Serialise work on one key within this process, first come first served.
+
+    Keys are session ids, or `agent NAME` for new sessions. Between processes, the session's file lock and the
+    ledger's transactions decide.
+    """
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def of(self, session_id: str) -> AsyncGenerator[None]:
-        """Alone with this session, in the order of asking."""
-        lock = self._locks.get(session_id)
+    async def hold(self, key: str) -> AsyncGenerator[None]:
+        lock = self._locks.get(key)
         if lock is None:
-            lock = self._locks[session_id] = asyncio.Lock()
+            lock = self._locks[key] = asyncio.Lock()
         async with lock:
             yield

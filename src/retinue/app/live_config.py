@@ -1,4 +1,4 @@
-"""The operator's word, live: what the configuration denies is looked up at each call, not remembered from the start."""
+"""The operator's limits and prices, reread when the configuration file changes."""
 
 import os
 import time
@@ -8,118 +8,145 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from retinue.app.log_file import log_line
-from retinue.config.load import Config, load
-from retinue.domain.ceiling import OPERATOR, Bounds, ceiling_of
+from retinue.app.log_file import append_log_line
+from retinue.config.load import Config, load_config
+from retinue.domain.ceiling import OPERATOR, OperatorPolicy, parse_ceiling
 from retinue.domain.pricing import Prices
-from retinue.domain.rules import below
-from retinue.domain.run import iso
+from retinue.domain.rules import subtree_pattern
+from retinue.domain.run import iso_timestamp
 from retinue.errors import RetinueError
 
-Stamp = tuple[int, int, int] | None
+FileStamp = tuple[int, int, int] | None
 
-UNSEEN: Stamp = (-1, -1, -1)
-SETTLED_NS = 2_000_000_000
-"""A folder changed more recently than this may change again within one tick of its clock, unseen by its stamp."""
-UNREAD = "the configuration cannot be read any more, and what it denied before is all that is denied: {why}"
-READ_AGAIN = "the configuration is read again, and what it denies counts from now on"
+UNREADABLE_STAMP: FileStamp = (-1, -1, -1)
+STAMP_SETTLE_NS = 2_000_000_000
+"""Minimum age of a folder's last change.
+
+A more recent change could be followed by another within one clock tick, with the same stamp.
+"""
+CONFIG_UNREADABLE = (
+    "the configuration cannot be read any more, and what it denied before is all that is denied: {why}"
+)
+CONFIG_READABLE_AGAIN = "the configuration is read again, and what it denies counts from now on"
 
 
-class Operator:
-    """A deny counts from the moment it stands in the file. A file that cannot be read lifts nothing and adds nothing:
-    what it said last still counts, and whoever listens is told, once for each state of the file."""
+class LiveConfig:
+    """The operator's bounds and prices, always as they are in the configuration file now.
+
+    A new deny rule takes effect as soon as it is in the file. A file that cannot be read changes nothing: the
+    last readable version stays in effect, and one warning is issued for each state of the file.
+    """
 
     def __init__(self, config: Config, *, now: Callable[[], datetime]) -> None:
-        self.tell: Callable[[str], None] = _nobody
-        """Hears what the operator should know; the log has it in any case."""
+        self.on_warning: Callable[[str], None] = _ignore_warning
+        """Receives warnings for the operator; they are logged in any case."""
         self._config = config
         self._now = now
-        self._broken = False
-        self._folder = os.fspath(config.folder)
-        self._places = [os.fspath(config.folder / name) for name in ("config.toml", "config.json")]
-        self._stamps: list[Stamp] = []
-        self._there: list[tuple[str, Stamp]] = []
-        """Those that are there. One that is not appears only with a change of the folder: links are not followed."""
-        self._folder_stamp: Stamp = None
-        self._look_at_all()
-        self._bounds = bounds_of(config)
+        self._unreadable = False
+        self._folder = os.fspath(config.config_dir)
+        self._files = [os.fspath(config.config_dir / name) for name in ("config.toml", "config.json")]
+        self._stamps: list[FileStamp] = []
+        self._existing_files: list[tuple[str, FileStamp]] = []
+        """The existing files.
+
+        Another one can only appear with a change of the folder, because links are not followed.
+        """
+        self._folder_stamp: FileStamp = None
+        self._read_stamps()
+        self._bounds = operator_bounds(config)
         self._prices = config.prices
 
     def prices(self) -> Prices:
-        """What tokens cost, as it stands in the file now."""
+        """Return token prices as in the file now."""
         self()
         return self._prices
 
-    def __call__(self) -> Bounds:
-        if not self._as_it_was():
-            self._look()
+    def __call__(self) -> OperatorPolicy:
+        if not self._is_unchanged():
+            self._reload_if_changed()
         return self._bounds
 
-    def _as_it_was(self) -> bool:
-        """Whether nothing can have changed: a look at what is there, and none at what is not."""
-        if self._folder_stamp is None or _stamp(self._folder) != self._folder_stamp:
+    def _is_unchanged(self) -> bool:
+        """Return True if nothing can have changed, by checking existing files and the folder only."""
+        if self._folder_stamp is None or _file_stamp(self._folder) != self._folder_stamp:
             return False
-        return all(_stamp(place) == stamp for place, stamp in self._there)
+        return all(_file_stamp(path) == stamp for path, stamp in self._existing_files)
 
-    def _look(self) -> None:
-        before = self._stamps
-        self._look_at_all()
-        if before != self._stamps:
+    def _reload_if_changed(self) -> None:
+        old_stamps = self._stamps
+        self._read_stamps()
+        if old_stamps != self._stamps:
             try:
-                now = load({**self._config.env, "RETINUE_CONFIG": os.fspath(self._config.folder)})
+                reloaded = load_config(
+                    {**self._config.env, "RETINUE_CONFIG": os.fspath(self._config.config_dir)}
+                )
             except (RetinueError, OSError) as error:
-                self._broken = True
-                self._say(UNREAD.format(why=str(error).rstrip(".")))
+                self._unreadable = True
+                self._warn(CONFIG_UNREADABLE.format(why=str(error).rstrip(".")))
                 return
-            if self._broken:
-                self._broken = False
-                self._say(READ_AGAIN)
-            self._prices = now.prices
-            self._bounds = bounds_of(replace(self._config, deny=now.deny, ceiling=now.ceiling))
+            if self._unreadable:
+                self._unreadable = False
+                self._warn(CONFIG_READABLE_AGAIN)
+            self._prices = reloaded.prices
+            self._bounds = operator_bounds(
+                replace(self._config, deny=reloaded.deny, ceiling=reloaded.ceiling)
+            )
 
-    def _say(self, sentence: str) -> None:
-        log_line(self._config.home, {"at": iso(self._now()), "level": "warn", "what": sentence})
-        with suppress(
-            OSError
-        ):  # whoever listened may be gone, and that is no affair of the call that is judged
-            self.tell(sentence)
+    def _warn(self, message: str) -> None:
+        append_log_line(
+            self._config.home, {"at": iso_timestamp(self._now()), "level": "warn", "what": message}
+        )
+        with suppress(OSError):  # the receiver may be gone, which must not fail the permission check
+            self.on_warning(message)
 
-    def _look_at_all(self) -> None:
-        """A folder that changed a moment ago may change again within one tick of its clock: its stamp counts later."""
-        folder = _stamp(self._folder)
-        self._stamps = [_stamp(place) for place in self._places]
-        self._there = [each for each in zip(self._places, self._stamps, strict=True) if each[1] is not None]
-        settled = folder is not None and not 0 <= time.time_ns() - folder[1] < SETTLED_NS
-        self._folder_stamp = folder if settled and UNSEEN not in (folder, *self._stamps) else None
+    def _read_stamps(self) -> None:
+        """Read the stamps of the files and the folder.
+
+        The stamp of a folder that changed a moment ago is not used yet: another change could leave it the
+        same.
+        """
+        stamp = _file_stamp(self._folder)
+        self._stamps = [_file_stamp(path) for path in self._files]
+        self._existing_files = [
+            each for each in zip(self._files, self._stamps, strict=True) if each[1] is not None
+        ]
+        is_settled = stamp is not None and not 0 <= time.time_ns() - stamp[1] < STAMP_SETTLE_NS
+        self._folder_stamp = stamp if is_settled and UNREADABLE_STAMP not in (stamp, *self._stamps) else None
 
 
-def _nobody(_sentence: str) -> None:
-    """Listens to nothing: the log has it."""
+def _ignore_warning(_message: str) -> None: ...
 
 
-def bounds_of(config: Config) -> Bounds:
-    """The operator's denies and ceiling, with Retinue's own folders closed to every agent."""
-    return Bounds(
+def operator_bounds(config: Config) -> OperatorPolicy:
+    """Return the operator's denies and ceiling, with Retinue's own folders closed to every agent."""
+    return OperatorPolicy(
         deny_tools=config.deny.get("tools", ()),
         deny_paths=config.deny.get("paths", ()),
         deny_agents=config.deny.get("agents", ()),
-        closed=tuple(below(os.path.realpath(folder)) for folder in (config.home, config.folder)),
-        ceiling=replace(ceiling_of(config.ceiling, by=OPERATOR, root="/"), **_relative(config)),
+        closed_paths=tuple(
+            subtree_pattern(os.path.realpath(folder)) for folder in (config.home, config.config_dir)
+        ),
+        ceiling=replace(
+            parse_ceiling(config.ceiling, set_by=OPERATOR, root="/"), **_relative_ceiling_paths(config)
+        ),
     )
 
 
-def _relative(config: Config) -> dict[str, Any]:
-    """The ceiling's paths as they are written: each session's workspace is where they start."""
+def _relative_ceiling_paths(config: Config) -> dict[str, Any]:
+    """Return the ceiling's paths as written; they are relative to each session's workspace."""
     paths: Mapping[str, tuple[str, ...] | None] = (config.ceiling or {}).get("paths") or {}
     return {"read": paths.get("read"), "write": paths.get("write"), "deny": paths.get("deny") or ()}
 
 
-def _stamp(place: str) -> Stamp:
-    """None where there is nothing. What cannot be looked at may be there all the same, and deny something."""
+def _file_stamp(path: str) -> FileStamp:
+    """Return a file's stamp, or None if there is no such file.
+
+    A file that cannot be examined may exist and deny something: it gets UNREADABLE_STAMP.
+    """
     try:
-        found = os.stat(place)  # noqa: PTH116  (at every call: a Path costs more than the look)
+        stats = os.stat(path)  # noqa: PTH116  (runs at every call: creating a Path costs more than the stat)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
-        return UNSEEN
-    return found.st_ino, found.st_mtime_ns, found.st_size
+        return UNREADABLE_STAMP
+    return stats.st_ino, stats.st_mtime_ns, stats.st_size

@@ -1,4 +1,4 @@
-"""The log: one JSON line per record, and a file for each defect, in <home>/logs."""
+"""The log files in <home>/logs: one JSON line per record, and one file per internal error."""
 
 import fcntl
 import json
@@ -10,31 +10,34 @@ from typing import Any
 
 import msgspec
 
-LOG = "retinue.jsonl"
-OLDER = "retinue.1.jsonl"
-MOST_BYTES = 4_000_000
-"""A log that has grown to this becomes the older one, and the older one before it goes."""
+LOG_NAME = "retinue.jsonl"
+ROTATED_LOG_NAME = "retinue.1.jsonl"
+MAX_LOG_BYTES = 4_000_000
+"""Size at which the log is rotated; only one rotated log is kept."""
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
 class LogFile:
-    """The log of a home for whoever writes to it often. It is held open, and opened anew when it has lost its name."""
+    """The log of a home, held open for frequent writes and reopened after it was rotated or renamed."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "logs"
-        self._path = os.fspath(self._folder / LOG)
+        self._path = os.fspath(self._folder / LOG_NAME)
         self._fd = -1
         self._inode = (-1, -1)
 
-    def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """One JSON line each; newlines in it are escaped, so no text can forge another. What goes wrong here must not
-        change what is logged, so a full disk costs the lines and nothing else."""
-        raw = b"".join(map(_encoded, lines))
+    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Append one JSON line per record.
+
+        Newlines are escaped, so no text can forge a record. Write errors are ignored: a full disk loses log
+        lines, and must not affect the operation that is logged.
+        """
+        raw = b"".join(map(_encode_line, lines))
         with suppress(OSError):
-            size = self._ready() + len(raw)
+            size = self._open_current() + len(raw)
             os.write(self._fd, raw)
-            if size >= MOST_BYTES:
-                _put_aside(self._fd, self._folder)
+            if size >= MAX_LOG_BYTES:
+                _rotate_log(self._fd, self._folder)
                 self.close()
 
     def close(self) -> None:
@@ -42,39 +45,39 @@ class LogFile:
         if fd >= 0:
             os.close(fd)
 
-    def _ready(self) -> int:
-        """How long the file is that has the name now."""
+    def _open_current(self) -> int:
+        """Open the file that has the log's name now, if it is another one, and return its size."""
         found = None
         with suppress(FileNotFoundError):
             found = os.lstat(self._path)
         if found is None or (found.st_dev, found.st_ino) != self._inode:
             self.close()
-            self._fd = _opened(self._folder, LOG)
+            self._fd = _open_log_file(self._folder, LOG_NAME)
             found = os.fstat(self._fd)
             self._inode = (found.st_dev, found.st_ino)
         return found.st_size
 
 
-def _encoded(line: Mapping[str, Any]) -> bytes:
+def _encode_line(line: Mapping[str, Any]) -> bytes:
     try:
         return _ENCODER.encode(line) + b"\n"
-    except UnicodeEncodeError:  # half a character, which no UTF-8 can hold
+    except UnicodeEncodeError:  # a lone surrogate, which UTF-8 cannot encode
         text = json.dumps(line, ensure_ascii=False, default=str)
         return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
-def log_line(home: Path, line: Mapping[str, Any]) -> None:
-    """One line, by whoever has seldom something to say."""
+def append_log_line(home: Path, line: Mapping[str, Any]) -> None:
+    """Append one line and close the log again, for callers that log rarely."""
     file = LogFile(home)
     try:
-        file.add([line])
+        file.append([line])
     finally:
         file.close()
 
 
-def keep_details(home: Path, name: str, details: str) -> Path:
-    """A text of its own in <home>/logs, for its owner only."""
-    fd = _opened(home / "logs", name)
+def save_details(home: Path, name: str, details: str) -> Path:
+    """Write a text to a file of its own in <home>/logs, readable only by its owner."""
+    fd = _open_log_file(home / "logs", name)
     try:
         os.write(fd, details.encode("utf-8", "backslashreplace"))
     finally:
@@ -82,20 +85,25 @@ def keep_details(home: Path, name: str, details: str) -> Path:
     return home / "logs" / name
 
 
-def _opened(folder: Path, name: str) -> int:
+def _open_log_file(folder: Path, name: str) -> int:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with suppress(FileNotFoundError):
         return os.open(folder / name, flags, 0o600)
-    # One by one: whoever makes a whole path at once lets the umask decide about its upper part.
-    for missing in reversed([place for place in (folder, *folder.parents) if not place.exists()]):
+    # One by one: creating the whole path at once would leave the mode of its upper folders to the umask.
+    for missing in reversed(
+        [missing_folder for missing_folder in (folder, *folder.parents) if not missing_folder.exists()]
+    ):
         missing.mkdir(mode=0o700, exist_ok=True)
     return os.open(folder / name, flags, 0o600)
 
 
-def _put_aside(fd: int, folder: Path) -> None:
-    """Several processes may find the log full. Whoever holds its lock while it still has the name renames it, so that
-    no fresh log takes the older one's place."""
+def _rotate_log(fd: int, folder: Path) -> None:
+    """Rename the full log.
+
+    Several processes may find it full at once. Only the one that holds its lock while it still has the log's
+    name renames it, so that a fresh log never replaces the rotated one.
+    """
     with suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(fd), (folder / LOG).lstat()):
-            (folder / LOG).replace(folder / OLDER)
+        if os.path.samestat(os.fstat(fd), (folder / LOG_NAME).lstat()):
+            (folder / LOG_NAME).replace(folder / ROTATED_LOG_NAME)

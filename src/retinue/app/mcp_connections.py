@@ -1,69 +1,87 @@
-"""Servers at work: each started, or reached, by the first who asks something of it, and ended with the application."""
+"""Connections to MCP servers: opened on first use, closed with the application."""
 
 from collections.abc import Callable, Mapping
 
 from retinue import __version__
 from retinue.config.load import Config
-from retinue.domain.mcp_tool import Compared, Server
+from retinue.domain.mcp_tool import McpServer, ToolComparison
 from retinue.errors import Failed
-from retinue.mcp.client import Client
-from retinue.mcp.connection import Running
-from retinue.mcp.http_transport import Posted
-from retinue.mcp.stdio_transport import Piped
-from retinue.sandbox.line_process import environment, found, start
+from retinue.mcp.client import McpClient
+from retinue.mcp.connection import McpConnection
+from retinue.mcp.http_transport import HttpMcpClient
+from retinue.mcp.stdio_transport import StdioMcpClient
+from retinue.sandbox.line_process import build_environment, find_executable, start_line_process
 
-Marked = Callable[[str, Compared], None]
+ToolChangeCallback = Callable[[str, ToolComparison], None]
 
 
-class Serving:
-    """One of each server, whoever calls it."""
+class McpConnectionPool:
+    """A pool with a single connection per server, shared by all callers."""
 
-    def __init__(self, config: Config, marked: Marked) -> None:
+    def __init__(self, config: Config, on_tool_changed: ToolChangeCallback) -> None:
         self._config = config
-        self._marked = marked
-        self._running: dict[str, Running] = {}
+        self._on_tool_changed = on_tool_changed
+        self._connections: dict[str, McpConnection] = {}
 
-    def server(self, how: Server) -> Running:
-        if how.name not in self._running:
-            self._running[how.name] = Running(
-                how, self._opened, version=__version__, changed=lambda found: self._marked(how.name, found)
+    def connection(self, config: McpServer) -> McpConnection:
+        if config.name not in self._connections:
+            self._connections[config.name] = McpConnection(
+                config,
+                self._open_client,
+                version=__version__,
+                on_tool_changed=lambda found: self._on_tool_changed(config.name, found),
             )
-        return self._running[how.name]
+        return self._connections[config.name]
 
-    def program(self, how: Server) -> str | None:
-        """Where it is: its program or its address; None: nowhere."""
-        return how.url or found(how.command, self._environment(how))
+    def location(self, config: McpServer) -> str | None:
+        """Return the server's URL or the path of its program, or None if the program is not installed."""
+        return config.url or find_executable(config.command, self._server_environment(config))
 
     async def close(self) -> None:
-        for each in self._running.values():
+        for each in self._connections.values():
             await each.close()
 
-    async def _opened(self, how: Server) -> Client:
-        return self._posted(how) if how.url else await self._piped(how)
+    async def _open_client(self, config: McpServer) -> McpClient:
+        return self._http_client(config) if config.url else await self._start_stdio_client(config)
 
-    def _posted(self, how: Server) -> Client:
-        """A server elsewhere. HTTP is loaded when the first is asked."""
-        from retinue.providers.http.message_exchange import Mailbox
+    def _http_client(self, config: McpServer) -> McpClient:
+        """Create a client for an HTTP server; the HTTP code is imported on first use."""
+        from retinue.providers.http.message_exchange import StreamableHttpTransport
 
-        headers = dict(how.headers)
-        if how.bearer_env:
-            if not (key := self._config.env.get(how.bearer_env, "").strip()):
-                raise Failed(f"the MCP server {how.name} needs a key: set {how.bearer_env}")
+        headers = dict(config.headers)
+        if config.bearer_env:
+            if not (key := self._config.env.get(config.bearer_env, "").strip()):
+                raise Failed(f"the MCP server {config.name} needs a key: set {config.bearer_env}")
             headers["Authorization"] = f"Bearer {key}"
-        return Posted(how.name, Mailbox(how.url, headers))
+        return HttpMcpClient(config.name, StreamableHttpTransport(config.url, headers))
 
-    async def _piped(self, how: Server) -> Client:
-        """In a folder of its own where nothing else is said: never in a workspace, whose files could steer it."""
-        where = self.program(how)
-        if where is None:
-            raise Failed(f"the MCP server {how.name} cannot be started: there is no program {how.command}")
-        place = self._config.home / "mcp" / how.name
-        if how.cwd is None:
-            for folder in (place.parent.parent, place.parent, place):
+    async def _start_stdio_client(self, config: McpServer) -> McpClient:
+        """Start a server program.
+
+        Its default folder is one of its own, never a workspace, whose files could affect it.
+        """
+        executable = self.location(config)
+        if executable is None:
+            raise Failed(
+                f"the MCP server {config.name} cannot be started: there is no program {config.command}"
+            )
+        server_folder = self._config.home / "mcp" / config.name
+        if config.cwd is None:
+            for folder in (server_folder.parent.parent, server_folder.parent, server_folder):
                 folder.mkdir(mode=0o700, exist_ok=True)
-        client, env, cwd = Piped(how.name), self._environment(how), how.cwd or str(place)
-        client.line = await start((where, *how.args), env=env, cwd=cwd, heard=client.heard, lost=client.lost)
+        client, env, cwd = (
+            StdioMcpClient(config.name),
+            self._server_environment(config),
+            config.cwd or str(server_folder),
+        )
+        client.process = await start_line_process(
+            (executable, *config.args),
+            env=env,
+            cwd=cwd,
+            on_line=client.receive_line,
+            on_exit=client.mark_lost,
+        )
         return client
 
-    def _environment(self, how: Server) -> Mapping[str, str]:
-        return environment(self._config.env, how.inherit, how.env)
+    def _server_environment(self, config: McpServer) -> Mapping[str, str]:
+        return build_environment(self._config.env, config.inherit, config.env)

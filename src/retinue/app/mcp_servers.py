@@ -1,151 +1,179 @@
-"""Servers as the application has them: their tools beside the others, and what a person decided about them. None is
-started before something is asked of it."""
+"""Configured MCP servers: their tools, and which of them a person trusts.
+
+No server is started before it is needed.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from retinue.agents.validators import hint
+from retinue.agents.validators import known_names_hint
 from retinue.config.load import Config
-from retinue.domain.clock import Chance
-from retinue.domain.mcp_tool import Compared, Offer, Pin, Server, Stand, compared
-from retinue.domain.tool import spelled
-from retinue.errors import NotFound, Usage
+from retinue.domain.clock import Clock
+from retinue.domain.mcp_tool import (
+    McpServer,
+    McpTool,
+    PinnedTool,
+    ToolComparison,
+    TrustState,
+    compare_with_pins,
+)
+from retinue.domain.tool import api_tool_name
+from retinue.errors import NotFound, UsageError
 from retinue.interfaces import Tool
-from retinue.mcp.pins import Pins
-from retinue.storage.file_io import Stamp
-from retinue.tools.mcp_tool import Ask, served
+from retinue.mcp.pins import McpPinStore
+from retinue.storage.file_io import FileStamp
+from retinue.tools.mcp_tool import CallMcpTool, make_mcp_tool
 
 
-class Servers:
-    """The MCP servers of the configuration. Lists and runs go by what was trusted, which is on disk."""
+class McpServerService:
+    """MCP servers of the configuration; lists and runs use the trusted tools recorded on disk."""
 
-    def __init__(self, config: Config, own: Mapping[str, Tool], chance: Chance) -> None:
+    def __init__(self, config: Config, local_tools: Mapping[str, Tool], clock: Clock) -> None:
         self._config = config
-        self._own = own
-        # As with models: what was trusted counts in a home that is forgotten too.
-        self._pins = Pins(config.models / "mcp.json", token=chance.uuid)
-        self._how = {each.name: each for each in config.mcp}
-        self._stamp: Stamp | None = None
-        self._table: dict[str, Tool] | None = None
+        self._local_tools = local_tools
+        # As with models, trust also applies in a temporary home.
+        self._pins = McpPinStore(config.models_dir / "mcp.json", unique_suffix=clock.new_uuid)
+        self._servers = {each.name: each for each in config.mcp}
+        self._stamp: FileStamp | None = None
+        self._tool_table: dict[str, Tool] | None = None
 
     def tools(self) -> Mapping[str, Tool]:
-        """All tools, those of servers included; live, so that what a person trusts counts at once."""
-        return _Live(self._now) if self._how else self._own
+        """Return all tools, including those of MCP servers; a live view, so that trust takes effect at once."""
+        return _LiveToolTable(self._current_tools) if self._servers else self._local_tools
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Each server of the configuration, without starting it."""
+    def server_rows(self) -> list[dict[str, Any]]:
+        """Return a JSON row for each configured server, without starting any."""
         return [
             {
-                "name": how.name,
-                "command": [how.command, *how.args] if how.command else None,
-                "url": how.url or None,
-                "found": self._serving.program(how) is not None,
-                "trusted": sorted(name for name, pin in pins.items() if not pin.changed),
-                "changed": sorted(name for name, pin in pins.items() if pin.changed),
+                "name": config.name,
+                "command": [config.command, *config.args] if config.command else None,
+                "url": config.url or None,
+                "found": self._connections.location(config) is not None,
+                "trusted": sorted(name for name, pin in pins.items() if not pin.changed_hash),
+                "changed": sorted(name for name, pin in pins.items() if pin.changed_hash),
                 "left_out": sorted(
-                    f"{how.name}.{name}" for name in pins if f"{how.name}.{name}" not in table
+                    f"{config.name}.{name}" for name in pins if f"{config.name}.{name}" not in table
                 ),
-                "believe_hints": how.believe_hints,
+                "believe_hints": config.believe_hints,
             }
-            for table in (self._now(),)
-            for how in self._how.values()
-            for pins in (self._pins.of(how.name),)
+            for table in (self._current_tools(),)
+            for config in self._servers.values()
+            for pins in (self._pins.for_server(config.name),)
         ]
 
-    async def look(self, server: str) -> list[Compared]:
-        """What it offers now, beside what was trusted. Starts it."""
-        how = self._known(server)
-        return compared(await self._serving.server(how).offers(), self._pins.of(server))
+    async def compare_tools(self, server: str) -> list[ToolComparison]:
+        """Start the server and compare the tools it offers now with the trusted ones.
 
-    def trust(self, server: str, seen: Sequence[Compared]) -> list[str]:
-        """Exactly what was seen is trusted from now on, and nothing else of this server. Says what that is."""
-        chosen = [each.now for each in seen if each.now is not None and not each.problem]
+        Raises:
+            NotFound: There is no such server.
+        """
+        config = self._server_config(server)
+        return compare_with_pins(
+            await self._connections.connection(config).list_tools(), self._pins.for_server(server)
+        )
+
+    def trust(self, server: str, compared_tools: Sequence[ToolComparison]) -> list[str]:
+        """Trust exactly these tools of a server, and no others; return their names.
+
+        Raises:
+            Usage: None of them can be trusted.
+        """
+        chosen = [each.current for each in compared_tools if each.current is not None and not each.problem]
         if not chosen:
-            raise Usage(f"there is nothing here of {server} that could be trusted")
+            raise UsageError(f"there is nothing here of {server} that could be trusted")
         self._pins.trust(server, chosen)
         return [each.name for each in chosen]
 
     def distrust(self, server: str) -> None:
-        """Also of one that is not in the configuration any more."""
+        """Stop trusting a server's tools, even if it is no longer configured."""
         self._pins.distrust(server)
 
     async def close(self) -> None:
-        if "_serving" in self.__dict__:
-            await self._serving.close()
+        if "_connections" in self.__dict__:
+            await self._connections.close()
 
-    def _now(self) -> dict[str, Tool]:
+    def _current_tools(self) -> dict[str, Tool]:
         stamp = self._pins.stamp()
-        if self._table is None or stamp != self._stamp:
-            self._stamp, self._table = stamp, self._made()
-        return self._table
+        if self._tool_table is None or stamp != self._stamp:
+            self._stamp, self._tool_table = stamp, self._build_tool_table()
+        return self._tool_table
 
-    def _made(self) -> dict[str, Tool]:
-        """No tool of a server takes a name that another has, nor one that a model could not tell from it."""
-        table = dict(self._own)
-        taken = {spelled(name) for name in table}
-        for how in self._how.values():
-            for pin in self._pins.of(how.name).values():
-                tool = served(how.name, pin, self._asking(how), believe_hints=how.believe_hints)
+    def _build_tool_table(self) -> dict[str, Tool]:
+        """Build the tool table.
+
+        A server's tool never takes an existing name, nor one that a model could confuse with it.
+        """
+        table = dict(self._local_tools)
+        taken_names = {api_tool_name(name) for name in table}
+        for config in self._servers.values():
+            for pin in self._pins.for_server(config.name).values():
+                tool = make_mcp_tool(
+                    config.name, pin, self._tool_caller(config), believe_hints=config.believe_hints
+                )
                 name = tool.spec.name
-                if spelled(name) not in taken and not pin.offer.problem():
+                if api_tool_name(name) not in taken_names and not pin.tool.problem():
                     table[name] = tool
-                    taken.add(spelled(name))
+                    taken_names.add(api_tool_name(name))
         return table
 
-    def _asking(self, how: Server) -> Ask:
-        async def ask(pin: Pin, arguments: Mapping[str, Any]) -> str:
-            return await self._serving.server(how).call(pin, arguments)
+    def _tool_caller(self, config: McpServer) -> CallMcpTool:
+        async def call_tool(pin: PinnedTool, arguments: Mapping[str, Any]) -> str:
+            return await self._connections.connection(config).call_tool(pin, arguments)
 
-        return ask
+        return call_tool
 
-    def _marked(self, server: str, found: Compared) -> None:
-        """What is only gone may come back as it was."""
-        if found.pinned is not None and found.stand is not Stand.GONE:
-            now = "unfit" if found.now is None or found.problem else found.now.hash
-            self._pins.changed(server, Pin(offer=found.pinned), now)
+    def _mark_changed(self, server: str, found: ToolComparison) -> None:
+        """Record that a trusted tool changed; one that is merely gone may come back unchanged."""
+        if found.pinned is not None and found.trust_state is not TrustState.GONE:
+            new_hash = "unfit" if found.current is None or found.problem else found.current.hash
+            self._pins.mark_changed(server, PinnedTool(tool=found.pinned), new_hash)
 
     @cached_property
-    def _serving(self):
-        from retinue.app.mcp_connections import Serving
+    def _connections(self):
+        from retinue.app.mcp_connections import McpConnectionPool
 
-        return Serving(self._config, self._marked)
+        return McpConnectionPool(self._config, self._mark_changed)
 
-    def _known(self, server: str) -> Server:
-        if server not in self._how:
-            known = hint(server, self._how) if self._how else "; the configuration names none under mcp"
-            raise NotFound(f"there is no MCP server {server!r}{known}")
-        return self._how[server]
+    def _server_config(self, server: str) -> McpServer:
+        if server not in self._servers:
+            suggestion = (
+                known_names_hint(server, self._servers)
+                if self._servers
+                else "; the configuration names none under mcp"
+            )
+            raise NotFound(f"there is no MCP server {server!r}{suggestion}")
+        return self._servers[server]
 
 
-class _Live(Mapping[str, Tool]):
-    """A table that is looked up anew each time."""
+class _LiveToolTable(Mapping[str, Tool]):
+    """A mapping that reads the current tool table at every access."""
 
-    def __init__(self, now: Callable[[], Mapping[str, Tool]]) -> None:
-        self._now = now
+    def __init__(self, current_tools: Callable[[], Mapping[str, Tool]]) -> None:
+        self._current_tools = current_tools
 
     def __getitem__(self, name: str) -> Tool:
-        return self._now()[name]
+        return self._current_tools()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._now())
+        return iter(self._current_tools())
 
     def __len__(self) -> int:
-        return len(self._now())
+        return len(self._current_tools())
 
 
-def as_json(found: Compared) -> dict[str, Any]:
-    """One tool for programs: as it is, and as it was trusted."""
+def tool_comparison_json(found: ToolComparison) -> dict[str, Any]:
+    """Return one tool as JSON: as it is now, and as it was trusted."""
     return {
         "name": found.name,
-        "stand": str(found.stand),
+        "stand": str(found.trust_state),
         "problem": found.problem or None,
-        "now": _facts(found.now),
-        "trusted": _facts(found.pinned),
+        "now": _tool_json(found.current),
+        "trusted": _tool_json(found.pinned),
     }
 
 
-def _facts(offer: Offer | None) -> dict[str, Any] | None:
+def _tool_json(offer: McpTool | None) -> dict[str, Any] | None:
     if offer is None:
         return None
     return {"description": offer.description, "schema": offer.schema, "hints": dict(offer.hints)}

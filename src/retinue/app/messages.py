@@ -1,4 +1,4 @@
-"""Talking: a program begins a conversation, says something in it, and gets one answer in one shape."""
+"""Send a message to a session or agent on behalf of a program, and return the reply as JSON."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -7,71 +7,77 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from retinue.agents.registry import DefinitionCatalogue
-from retinue.app.keyed_lock import Turns
-from retinue.app.references import Naming
-from retinue.app.run_control import entry_for
-from retinue.app.session_events import told
-from retinue.app.sessions import LIVE
-from retinue.app.tree_activity import ahead, moving_in
-from retinue.domain.agent import NAME
+from retinue.agents.registry import FileAgentRegistry
+from retinue.app.keyed_lock import KeyedLock
+from retinue.app.references import ReferenceResolver
+from retinue.app.run_control import keyed_entry_id
+from retinue.app.session_events import emit_session_changed
+from retinue.app.sessions import LIVE_STATUSES
+from retinue.app.tree_activity import is_tree_active, runs_ahead_of
+from retinue.domain.agent import AGENT_NAME
 from retinue.domain.approval import Approval
 from retinue.domain.question import Question
 from retinue.domain.redaction import Redactor
-from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.session import Session
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 from retinue.domain.value import value
-from retinue.errors import Conflict, NotFound, Refused, Usage
-from retinue.interfaces import Ports, Tx
-from retinue.runtime.spawn import begin
-from retinue.sessions.pagination import Span
-from retinue.sessions.window import WINDOW
-from retinue.tools.delegation.agents_message import CREATE, LATEST, LATEST_OR_CREATE, behind, reported
-from retinue.worker.worker import LocalEngine
+from retinue.errors import Conflict, NotFound, Refused, UsageError
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.spawn import create_session
+from retinue.sessions.pagination import PageRequest
+from retinue.sessions.window import WINDOW_BYTES
+from retinue.tools.delegation.agents_message import (
+    CREATE_SESSION,
+    LATEST_OR_CREATE_SESSION,
+    LATEST_SESSION,
+    is_queued_behind,
+    message_result,
+)
+from retinue.worker.worker import LocalWorker
 
-HTTP = "http"
-"""The door of what programs say."""
-KEYED = f"{HTTP}:"
-"""What the key of a wish begins with that a program gave a key of its own."""
-MOST_KEY = 200
-MOST_ANSWERS = 10_000
-APPROVAL = (
+HTTP_DOOR = "http"
+"""The `door` of messages from programs."""
+HTTP_KEY_PREFIX = f"{HTTP_DOOR}:"
+"""Prefix of a request key derived from a program's idempotency key."""
+MAX_KEY_CHARS = 200
+MAX_CACHED_KEYS = 10_000
+APPROVAL_HINT = (
     "{agent} waits for a person's yes to {tool}: GET /api/approvals/{id} shows to what, and POST /api/approvals/{id} with "
     '{{"answer": "allow"}} or {{"answer": "deny"}} lets it go on.'
 )
-WORDS = "{agent} waits for words of a person: POST /api/sessions/{session}/messages says them, and it goes on. {words}"
-LATER = "GET /api/runs/{run} tells what becomes of it, and GET /api/events when."
+REPLY_HINT = "{agent} waits for words of a person: POST /api/sessions/{session}/messages says them, and it goes on. {words}"
+STATUS_HINT = "GET /api/runs/{run} tells what becomes of it, and GET /api/events when."
 
 
 @value
-class Message:
-    """What is said to a session, and how its answer is waited for."""
+class MessageRequest:
+    """A message to a session, and how to wait for the reply."""
 
     content: str
     wait: bool = True
-    timeout: float = 300
-    """Seconds; 0 is the longest there is."""
-    key: str = ""
-    """Whoever says the same with the same key says it once."""
+    timeout_s: float = 300
+    """Seconds to wait; 0 means the maximum."""
+    idempotency_key: str = ""
+    """Idempotency key: repeating the message with the same key sends it once."""
 
 
-class Talking(Naming, ABC):
-    """The part of the application that programs converse with."""
+class MessageService(ReferenceResolver, ABC):
+    """Messages from programs."""
 
-    agents: DefinitionCatalogue
+    agents: FileAgentRegistry
     redact: Redactor
-    turns: Turns
-    _answers: dict[str, tuple[str, str]]
-    """Key → run and words, of messages that went on with a run that waited for them."""
-    _ports: Ports
-    _engine: LocalEngine
+    session_locks: KeyedLock
+    _message_key_cache: dict[str, tuple[str, str]]
+    """Run id and text by key, for messages that resumed a waiting run."""
+    _context: RuntimeContext
+    _local_worker: LocalWorker
 
     @abstractmethod
-    async def questions(self, run: Run) -> list[Question]: ...
+    async def open_questions(self, run: Run) -> list[Question]: ...
 
     @abstractmethod
-    async def asked_in(self, run: Run) -> list[Approval]: ...
+    async def pending_approvals(self, run: Run) -> list[Approval]: ...
 
     @abstractmethod
     async def find_run(self, ref: str) -> Run: ...
@@ -89,200 +95,268 @@ class Talking(Naming, ABC):
     ) -> Run: ...
 
     @abstractmethod
-    async def _ledger_opens(self) -> None: ...
+    async def _check_ledger_usable(self) -> None: ...
 
     @abstractmethod
-    def _not_denied(self, name: str) -> None: ...
+    def _check_agent_allowed(self, name: str) -> None: ...
 
-    async def create(self, agent: str, *, name: str | None = None, workspace: str | None = None) -> Session:
-        """A new session, idle until something is said in it. Without a workspace it works where this process is, or in
-        the person's home when that is nowhere."""
-        self.agents.ensure_general()
-        if not NAME.fullmatch(agent):
-            raise self.agents.missing(agent)
-        self._not_denied(agent)
-        root = _folder(workspace)
+    async def create_session(
+        self, agent: str, *, name: str | None = None, workspace: str | None = None
+    ) -> Session:
+        """Create a session that is idle until a message is sent to it.
+
+        Args:
+            agent: The session's agent.
+            name: Its name.
+            workspace: Its folder; default is the current one, or the user's home if that is `/`.
+
+        Raises:
+            NotFound: There is no such agent.
+            Refused: The configuration denies the agent.
+        """
+        self.agents.ensure_general_agent()
+        if not AGENT_NAME.fullmatch(agent):
+            raise self.agents.not_found_error(agent)
+        self._check_agent_allowed(agent)
+        root = _resolve_workspace(workspace)
         self.agents.get(agent, root)
-        await self._ledger_opens()
-        made = await begin(agent, root, self._ports, name=None if name is None else self.redact(name))
-        return await told(made, "created", self._ports.ledger, self._ports.chance)
+        await self._check_ledger_usable()
+        session = await create_session(
+            agent, root, self._context, name=None if name is None else self.redact(name)
+        )
+        return await emit_session_changed(session, "created", self._context.ledger, self._context.clock)
 
-    async def message(self, ref: str, message: Message) -> tuple[Run, dict[str, Any]]:
-        """The run that answers it, and what became of that so far. Whoever stops waiting stops nothing else."""
-        _sayable(message)
-        return await self._told(await self._said(await self.named(ref), message), message)
+    async def send_message(self, ref: str, request: MessageRequest) -> tuple[Run, dict[str, Any]]:
+        """Send a message to a session.
 
-    async def address(
-        self, agent: str, message: Message, *, session: str, workspace: str | None = None
+        Returns:
+            The run that replies, and its report so far. A client that stops waiting does not stop the run.
+        """
+        _check_message(request)
+        return await self._wait_and_report(
+            await self._submit_message(await self.find_session_for_api(ref), request), request
+        )
+
+    async def send_to_agent(
+        self, agent: str, request: MessageRequest, *, session: str, workspace: str | None = None
     ) -> tuple[Run, dict[str, Any]]:
-        """The same to an agent: in its latest conversation, in a new one, or in one that is named and is its own. The
-        workspace is that of a new one."""
-        _sayable(message)
-        self.reachable(agent, workspace)
-        async with self.turns.of(f"agent {agent}"):
-            chosen = await self._conversation(agent, session, message)
-            if chosen is not None:
-                run = await self._said(chosen, message)
-            else:
-                key = f"{KEYED}{message.key}" if message.key else ""
-                place = _folder(workspace)
-                run = await self.start(message.content, agent=agent, workspace=place, key=key, door=HTTP)
-        return await self._told(run, message)
+        """Send a message to an agent.
 
-    def reachable(self, agent: str, workspace: str | None = None) -> None:
-        """NotFound where there is no such agent; Refused where the configuration denies it, or no list shows it."""
-        self.agents.ensure_general()
-        if not NAME.fullmatch(agent):
-            raise self.agents.missing(agent)
-        self._not_denied(agent)
-        if not self.agents.get(agent, _folder(workspace)).agent.ui_visible:
+        Args:
+            agent: The agent.
+            request: The message.
+            session: `latest`, `latest-or-create`, `create`, or one of the agent's own sessions.
+            workspace: Folder for a new session.
+
+        Returns:
+            The run that replies, and its report so far.
+        """
+        _check_message(request)
+        self.check_agent_accessible(agent, workspace)
+        async with self.session_locks.hold(f"agent {agent}"):
+            target = await self._select_conversation(agent, session, request)
+            if target is not None:
+                run = await self._submit_message(target, request)
+            else:
+                key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
+                folder = _resolve_workspace(workspace)
+                run = await self.start(
+                    request.content, agent=agent, workspace=folder, key=key, door=HTTP_DOOR
+                )
+        return await self._wait_and_report(run, request)
+
+    def check_agent_accessible(self, agent: str, workspace: str | None = None) -> None:
+        """Check that clients may use an agent.
+
+        Raises:
+            NotFound: There is no such agent.
+            Refused: The configuration denies it, or its definition hides it.
+        """
+        self.agents.ensure_general_agent()
+        if not AGENT_NAME.fullmatch(agent):
+            raise self.agents.not_found_error(agent)
+        self._check_agent_allowed(agent)
+        if not self.agents.get(agent, _resolve_workspace(workspace)).agent.ui_visible:
             raise Refused(f"Agent not accessible: {agent}: its definition says ui_visible: false")
 
-    async def _conversation(self, agent: str, wanted: str, message: Message) -> Session | None:
-        """Which one is meant; None: a new one. A key means the one that the first message with it went to."""
-        key = f"{KEYED}{message.key}"
-        if message.key and (first := await self._ports.ledger.look(lambda tx: tx.run_by_key(key))):
-            if first.agent != agent:
-                raise _taken(message.key, first)
-            return await self.store.find(first.session_id)
-        if wanted == CREATE:
-            return None
-        if wanted in (LATEST, LATEST_OR_CREATE):
-            found = await self.store.sessions(agent=agent, children=False)
-            if not found and wanted == LATEST:
-                raise NotFound(f"No existing session for agent {agent}: {LATEST_OR_CREATE} begins one")
-            return await self.store.find(found[0].path) if found else None
-        try:
-            chosen = await self.named(wanted)
-        except NotFound as missing:
-            raise NotFound(f"Session not found: {missing}") from missing
-        if chosen.agent != agent:
-            raise Conflict(f"Session does not belong to this agent: {chosen.slug} is {chosen.agent}'s")
-        return chosen
+    async def _select_conversation(
+        self, agent: str, selector: str, request: MessageRequest
+    ) -> Session | None:
+        """Return the session that is meant, or None for a new one.
 
-    async def _told(self, run: Run, message: Message) -> tuple[Run, dict[str, Any]]:
-        seconds = float(self._ports.limits.deadline(message.timeout))
-        if message.wait and not await self._ports.ledger.look(lambda tx: behind(run, tx)):
+        A repeated key means the session that the first message with it went to.
+        """
+        key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}"
+        if request.idempotency_key and (
+            earlier_run := await self._context.ledger.read(lambda tx: tx.get_run_by_key(key))
+        ):
+            if earlier_run.agent != agent:
+                raise _key_conflict(request.idempotency_key, earlier_run)
+            return await self.store.find(earlier_run.session_id)
+        if selector == CREATE_SESSION:
+            return None
+        if selector in (LATEST_SESSION, LATEST_OR_CREATE_SESSION):
+            sessions = await self.store.sessions(agent=agent, children=False)
+            if not sessions and selector == LATEST_SESSION:
+                raise NotFound(
+                    f"No existing session for agent {agent}: {LATEST_OR_CREATE_SESSION} begins one"
+                )
+            return await self.store.find(sessions[0].path) if sessions else None
+        try:
+            session = await self.find_session_for_api(selector)
+        except NotFound as error:
+            raise NotFound(f"Session not found: {error}") from error
+        if session.agent != agent:
+            raise Conflict(f"Session does not belong to this agent: {session.slug} is {session.agent}'s")
+        return session
+
+    async def _wait_and_report(self, run: Run, request: MessageRequest) -> tuple[Run, dict[str, Any]]:
+        seconds = float(self._context.limits.run_timeout_s(request.timeout_s))
+        if request.wait and not await self._context.ledger.read(lambda tx: is_queued_behind(run, tx)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._at_rest(run)
-        now = await self.find_run(run.id)
-        facts = await reported(now, self._ports, wait=message.wait, seconds=seconds, later=LATER)
-        asks = message.wait or now.status is Status.QUEUED
-        return now, facts | (await self._asking(now) if asks else {})
+                    await self._wait_until_blocked(run)
+        current = await self.find_run(run.id)
+        report = await message_result(
+            current, self._context, wait=request.wait, timeout_s=seconds, later_note=STATUS_HINT
+        )
+        reports_blockers = request.wait or current.status is Status.QUEUED
+        return current, report | (await self._waiting_report(current) if reports_blockers else {})
 
-    async def _said(self, session: Session, message: Message) -> Run:
-        async with self.turns.of(session.id):
-            key = f"{KEYED}{message.key}" if message.key else ""
-            if key and (first := await self._before(session, key)):
-                return self._same(*first, session, message)
-            await self._undraft(session, message.content)
-            run = await self.start(message.content, session=session.id, key=key, door=HTTP)
-            if not key or run.ask.key == key:
-                return self._same(run, run.ask.task or "", session, message) if key else run
-            if len(self._answers) >= MOST_ANSWERS:
-                self._answers.pop(next(iter(self._answers)))
-            self._answers[key] = (run.id, self.redact(message.content))
+    async def _submit_message(self, session: Session, request: MessageRequest) -> Run:
+        async with self.session_locks.hold(session.id):
+            key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
+            if key and (earlier := await self._find_earlier_message(session, key)):
+                return self._check_same_message(*earlier, session, request)
+            await self._discard_sent_draft(session, request.content)
+            run = await self.start(request.content, session=session.id, key=key, door=HTTP_DOOR)
+            if not key or run.request.key == key:
+                return self._check_same_message(run, run.request.task or "", session, request) if key else run
+            if len(self._message_key_cache) >= MAX_CACHED_KEYS:
+                self._message_key_cache.pop(next(iter(self._message_key_cache)))
+            self._message_key_cache[key] = (run.id, self.redact(request.content))
             return run
 
-    async def _before(self, session: Session, key: str) -> tuple[Run, str] | None:
-        """What came of this key before: a run, and the words. Words to a run that waited for them stand in the file;
-        what answered a question of it stands there without a key, and this process remembers it."""
-        if first := await self._ports.ledger.look(lambda tx: tx.run_by_key(key)):
-            return first, first.ask.task or ""
-        if key in self._answers:
-            run, words = self._answers[key]
-            return await self.find_run(run), words
-        span = Span(limit=1, around=entry_for(key), within=WINDOW)
+    async def _find_earlier_message(self, session: Session, key: str) -> tuple[Run, str] | None:
+        """Return the run and text of an earlier message with this key.
+
+        A message that resumed a waiting run is found in the file by its entry id. An answer to a question is
+        stored there without its key, so only this process remembers it.
+        """
+        if earlier_run := await self._context.ledger.read(lambda tx: tx.get_run_by_key(key)):
+            return earlier_run, earlier_run.request.task or ""
+        if key in self._message_key_cache:
+            run, text = self._message_key_cache[key]
+            return await self.find_run(run), text
+        span = PageRequest(limit=1, around=keyed_entry_id(key), within_bytes=WINDOW_BYTES)
         with suppress(NotFound):
-            for entry in await self.store.page(session, span):
-                if isinstance(entry, Said):
+            for entry in await self.store.read_page(session, span):
+                if isinstance(entry, Message):
                     return await self.find_run(entry.run), entry.text
         return None
 
-    def _same(self, run: Run, words: str, session: Session, message: Message) -> Run:
-        """A key that stands for something else is a mistake of whoever gives it."""
-        if run.session_id == session.id and words == self.redact(message.content):
+    def _check_same_message(self, run: Run, text: str, session: Session, request: MessageRequest) -> Run:
+        """Return the run if the key was used for this very message; otherwise raise Conflict."""
+        if run.session_id == session.id and text == self.redact(request.content):
             return run
-        raise _taken(message.key, run)
+        raise _key_conflict(request.idempotency_key, run)
 
-    async def _undraft(self, session: Session, content: str) -> None:
-        """What was kept while a person typed the beginning of this is part of it: it is not said twice."""
-        live = await self._ports.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
-        typed = "" if any(not run.aside for run in live) else await self.store.typed(session)
-        if typed and content.strip().startswith(typed.strip()):
-            await self.store.draft(session, "")
+    async def _discard_sent_draft(self, session: Session, content: str) -> None:
+        """Clear a saved draft that is the beginning of this message, so that the text is not there twice."""
+        live = await self._context.ledger.read(
+            lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
+        )
+        draft = "" if any(not run.is_suspended for run in live) else await self.store.read_draft(session)
+        if draft and content.strip().startswith(draft.strip()):
+            await self.store.save_draft(session, "")
 
-    async def _asking(self, run: Run) -> dict[str, Any]:
-        """What a run that waits for a person says meanwhile: for words, or for what only a person can decide. So does
-        one that waits its turn behind such a run."""
-        if not run.status.live:
+    async def _waiting_report(self, run: Run) -> dict[str, Any]:
+        """Describe what a person must do for a waiting run, or for one that is queued behind a waiting run."""
+        if not run.status.is_live:
             return {}
-        questions = await self.questions(run)
-        if run.waiting_for is Waiting.PERSON:
-            asked = [each.told() for each in questions]
-            says = " ".join([*asked, "It waits for a person: say how to go on, and the same run does."])
-            return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": says}
-        says = [
-            APPROVAL.format(id=each.id, agent=each.agent, tool=each.tool) for each in await self.asked_in(run)
-        ]
-        for above in await self._ports.ledger.look(partial(ahead, run)):
-            questions += await self.questions(above)
-        for below in await self._ports.ledger.look(partial(_spoken_to, run)):
-            words = [each.told() for each in questions if each.run == below.id]
-            says.append(
-                WORDS.format(agent=below.agent, session=below.session_id, words=" ".join(words)).strip()
+        questions = await self.open_questions(run)
+        if run.waiting_for is WaitReason.PERSON:
+            question_texts = [each.text_with_options() for each in questions]
+            sentences = " ".join(
+                [*question_texts, "It waits for a person: say how to go on, and the same run does."]
             )
-        return {"message": " ".join([*says, LATER.format(run=run.id)])} if says else {}
+            return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": sentences}
+        sentences = [
+            APPROVAL_HINT.format(id=each.id, agent=each.agent, tool=each.tool)
+            for each in await self.pending_approvals(run)
+        ]
+        for run_ahead in await self._context.ledger.read(partial(runs_ahead_of, run)):
+            questions += await self.open_questions(run_ahead)
+        for waiting_run in await self._context.ledger.read(partial(_runs_awaiting_reply, run)):
+            texts = [each.text_with_options() for each in questions if each.run_id == waiting_run.id]
+            sentences.append(
+                REPLY_HINT.format(
+                    agent=waiting_run.agent, session=waiting_run.session_id, words=" ".join(texts)
+                ).strip()
+            )
+        return {"message": " ".join([*sentences, STATUS_HINT.format(run=run.id)])} if sentences else {}
 
-    async def _at_rest(self, run: Run) -> None:
-        """Until it has ended, or nothing of it goes on before a person has said something. Others may work it, or answer
-        what it asks."""
+    async def _wait_until_blocked(self, run: Run) -> None:
+        """Wait until the run has ended, or cannot continue without a person.
+
+        Another process may work on it or answer its questions meanwhile.
+        """
         while True:
-            await self._engine.wait(run.id)
-            now = await self.find_run(run.id)
-            if now.status.final or (now.status is Status.WAITING and now.waiting_for is Waiting.PERSON):
+            await self._local_worker.wait(run.id)
+            current = await self.find_run(run.id)
+            if current.status.is_final or (
+                current.status is Status.WAITING and current.waiting_for is WaitReason.PERSON
+            ):
                 return
-            if now.status is Status.WAITING and await self._stands(now):
+            if current.status is Status.WAITING and await self._waits_for_person(current):
                 return
-            await self._engine.change()
+            await self._local_worker.wait_for_change()
 
-    async def _stands(self, run: Run) -> bool:
-        """Whether all of its tree waits, and a person can do something about it."""
-        if await self._ports.ledger.look(partial(moving_in, run.root)):
+    async def _waits_for_person(self, run: Run) -> bool:
+        """Return whether nothing in its tree is active and a person can unblock it."""
+        if await self._context.ledger.read(partial(is_tree_active, run.root_id)):
             return False
-        return bool(await self.asked_in(run) or await self._ports.ledger.look(partial(_spoken_to, run)))
+        return bool(
+            await self.pending_approvals(run)
+            or await self._context.ledger.read(partial(_runs_awaiting_reply, run))
+        )
 
 
-def _sayable(message: Message) -> None:
-    if not message.content.strip():
-        raise Usage("the content is empty: say something")
-    if len(message.key) > MOST_KEY or not message.key.isprintable():
-        raise Usage(f"a key is at most {MOST_KEY} characters that can be seen")
+def _check_message(request: MessageRequest) -> None:
+    if not request.content.strip():
+        raise UsageError("the content is empty: say something")
+    if len(request.idempotency_key) > MAX_KEY_CHARS or not request.idempotency_key.isprintable():
+        raise UsageError(f"a key is at most {MAX_KEY_CHARS} characters that can be seen")
 
 
-def _taken(key: str, run: Run) -> Conflict:
+def _key_conflict(key: str, run: Run) -> Conflict:
     return Conflict(f"the key {key!r} was given for another message: run {run.id} in {run.slug}")
 
 
-def _spoken_to(run: Run, tx: Tx) -> list[Run]:
-    """Those that wait for words of a person, of the ones that a run asked for, or that one before it in its
-    conversation did; the oldest first."""
-    roots = [each.root for each in (run, *ahead(run, tx)) if each.root == each.id]
-    waiting = [each for root in roots for each in reversed(tx.runs(status=[Status.WAITING], root=root))]
-    return [each for each in waiting if each.waiting_for is Waiting.PERSON and each.id != run.id]
+def _runs_awaiting_reply(run: Run, tx: Transaction) -> list[Run]:
+    """Return runs that wait for a person's reply, oldest first.
+
+    These are in the run's tree, or in the tree of a run ahead of it.
+    """
+    roots = [each.root_id for each in (run, *runs_ahead_of(run, tx)) if each.root_id == each.id]
+    waiting = [each for root in roots for each in reversed(tx.find_runs(status=[Status.WAITING], root=root))]
+    return [each for each in waiting if each.waiting_for is WaitReason.PERSON and each.id != run.id]
 
 
-def _folder(workspace: str | None) -> str:
-    here = Path.cwd()
-    chosen = (Path.home() if here == Path("/") else here) if workspace is None else Path(workspace)
-    if not chosen.is_absolute():
-        raise Usage(f"the workspace {workspace} is no absolute path: say where it is from / on")
+def _resolve_workspace(workspace: str | None) -> str:
+    current_folder = Path.cwd()
+    path = (
+        (Path.home() if current_folder == Path("/") else current_folder)
+        if workspace is None
+        else Path(workspace)
+    )
+    if not path.is_absolute():
+        raise UsageError(f"the workspace {workspace} is no absolute path: say where it is from / on")
     try:
-        root = chosen.resolve()
-        there = root.is_dir()
+        resolved = path.resolve()
+        is_folder = resolved.is_dir()
     except (OSError, ValueError, RuntimeError) as error:
-        raise Usage(f"the workspace {workspace} cannot be looked at: {error}") from error
-    if not there:
-        raise Usage(f"the workspace {workspace} is not a folder")
-    return str(root)
+        raise UsageError(f"the workspace {workspace} cannot be looked at: {error}") from error
+    if not is_folder:
+        raise UsageError(f"the workspace {workspace} is not a folder")
+    return str(resolved)

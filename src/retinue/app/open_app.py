@@ -1,4 +1,4 @@
-"""The application opened around a program's work, and closed after it."""
+"""Open the application for a program, and close it afterwards."""
 
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -6,57 +6,75 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 
 from retinue.app.application import App
-from retinue.app.composition import Question, nobody
-from retinue.app.ephemeral_home import forgotten, sweep
-from retinue.config.load import Config, load
-from retinue.config.schema import APPROVALS
-from retinue.errors import Usage
+from retinue.app.composition import QuestionCallback, reject_question
+from retinue.app.ephemeral_home import ephemeral_home, remove_stale_homes
+from retinue.config.load import Config, load_config
+from retinue.config.schema import APPROVAL_POLICIES
+from retinue.errors import UsageError
 from retinue.interfaces import Tool
 
 
 @asynccontextmanager
-async def open(  # noqa: A001  (`retinue.open` is the promise)
+async def open(  # noqa: A001  (`retinue.open` is public API)
     *,
     home: str | os.PathLike[str] | None = None,
     tools: Sequence[Tool] = (),
     env: Mapping[str, str] | None = None,
     config: Config | None = None,
-    ask: Question | None = None,
+    ask: QuestionCallback | None = None,
     approvals: str | None = None,
     keeps: bool = True,
 ) -> AsyncGenerator[App]:
-    """An application on this machine's files. `ask` puts a tool's question to a person; `approvals` (ask, auto, deny)
-    says for this program what happens to a call that needs a person's yes. Without `keeps` nothing of what is said
-    outlives it."""
-    settings = config or load(
+    """Open the application on this machine's files, and close it when the context ends.
+
+    Args:
+        home: The home folder; takes precedence over `RETINUE_HOME`.
+        tools: Tools of the calling program.
+        env: Used instead of the process environment.
+        config: Used instead of the configuration files.
+        ask: Asks a person a tool's question, with its options.
+        approvals: `ask`, `auto` or `deny`: what happens to calls that require approval; overrides the
+            configuration.
+        keeps: If false, everything is written to a temporary home that is removed at the end.
+
+    Yields:
+        The application.
+
+    Raises:
+        BadConfig: The configuration is invalid.
+        Usage: An argument is invalid.
+    """
+    config_in_use = config or load_config(
         os.environ if env is None else env, home=None if home is None else os.fspath(home)
     )
     if approvals is not None:
-        if approvals not in APPROVALS:
-            raise Usage(f"approvals is {approvals!r}; it can be {', '.join(APPROVALS)}")
-        settings = replace(settings, approvals=approvals)
-    sweep()
-    with nullcontext() if keeps else forgotten() as place:
-        if place is not None:
-            settings = replace(settings, home=place, keeps=False, models_home=settings.models)
-        async with _closing(App(settings, tools, ask or nobody)) as app:
+        if approvals not in APPROVAL_POLICIES:
+            raise UsageError(f"approvals is {approvals!r}; it can be {', '.join(APPROVAL_POLICIES)}")
+        config_in_use = replace(config_in_use, approvals=approvals)
+    remove_stale_homes()
+    with nullcontext() if keeps else ephemeral_home() as temporary_home:
+        if temporary_home is not None:
+            config_in_use = replace(
+                config_in_use, home=temporary_home, is_persistent=False, models_home=config_in_use.models_dir
+            )
+        async with _close_after(App(config_in_use, tools, ask or reject_question)) as app:
             yield app
 
 
 @asynccontextmanager
-async def look(
-    *, home: str | None = None, env: Mapping[str, str] | None = None, ask: Question | None = None
+async def open_read_only(
+    *, home: str | None = None, env: Mapping[str, str] | None = None, ask: QuestionCallback | None = None
 ) -> AsyncGenerator[App]:
-    """The same for a program that works no run: it can look where nothing can be written."""
-    settings = load(os.environ if env is None else env, home=home)
-    async with _closing(App(settings, (), ask or nobody, only_looks=True)) as app:
+    """Open the application without working on runs; works on a read-only disk."""
+    config_in_use = load_config(os.environ if env is None else env, home=home)
+    async with _close_after(App(config_in_use, (), ask or reject_question, read_only=True)) as app:
         yield app
 
 
 @asynccontextmanager
-async def _closing(app: App) -> AsyncGenerator[App]:
+async def _close_after(app: App) -> AsyncGenerator[App]:
     try:
-        await app.sweep()
+        await app.remove_orphaned_worktrees()
         yield app
     finally:
         await app.close()

@@ -1,228 +1,294 @@
-"""What a surface asks about rights, and what a person answers."""
+"""Permissions of agents and sessions, and approvals by a person."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from retinue.app.references import Naming
-from retinue.app.tree_activity import ahead
-from retinue.domain.approval import Answer, Approval, Policy, State
-from retinue.domain.approval import as_json as approval_as_json
+from retinue.app.references import ReferenceResolver
+from retinue.app.tree_activity import runs_ahead_of
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState, approval_as_json
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.permissions.scope_builder import Ground, compile_scope
+from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope
 from retinue.domain.rules import Globs, Verdict
 from retinue.domain.run import Run
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.skill import Skill
-from retinue.errors import Failed, NotFound, OutOfScope, Refused, Usage
-from retinue.interfaces import Ports, Tool, Tx
+from retinue.errors import Failed, NotFound, OutOfScope, Refused, UsageError
+from retinue.interfaces import RuntimeContext, Tool, Transaction
 from retinue.runtime import run_control, tool_executor
-from retinue.runtime.run_plan import definition, held, level_of, scope_of, skilled
-from retinue.runtime.startable_agents import nameable, naming
+from retinue.runtime.run_plan import (
+    compute_scope,
+    find_sandbox_level,
+    load_definition,
+    restrict_to_sandbox_level,
+    with_skills,
+)
+from retinue.runtime.startable_agents import startable_agents, with_agent_names
 
 DEFAULT_AGENT = "general"
 
-Kind = Literal["read", "write", "run", "tool", "agent"]
+AccessKind = Literal["read", "write", "run", "tool", "agent"]
 
 
-class Rights(Naming):
-    """The half of the application that a person decides with."""
+class PermissionService(ReferenceResolver):
+    """Permissions and approvals, as a person sees and decides them."""
 
-    def __init__(self, ports: Ports, owner_lives: Callable[[str], bool]) -> None:
-        self._ports = ports
-        self._owner_lives = owner_lives
+    def __init__(self, context: RuntimeContext, is_owner_alive: Callable[[str], bool]) -> None:
+        self._context = context
+        self._is_owner_alive = is_owner_alive
 
-    async def tools(
-        self, *, agent: str | None = None, session: str | None = None, at: str | None = None
+    async def tool_verdicts(
+        self, *, agent: str | None = None, session: str | None = None, folder: str | None = None
     ) -> list[tuple[Tool, Verdict]]:
-        """Every known tool as a model would be shown it, with the verdict of the one gate."""
-        scope, place = await self._scoped(agent=agent, session=session, at=at)
-        named = nameable(scope, self._ports.agents.all(place), self._ports)
+        """Return every known tool as a model would see it, with its permission verdict.
+
+        Args:
+            agent: For this agent; default `general`.
+            session: For this session instead.
+            folder: The folder the agent would work in; default is the current one.
+        """
+        scope, working_folder = await self._scope_and_folder(agent=agent, session=session, folder=folder)
+        nameable_agents = startable_agents(
+            scope, self._context.agents.list_definitions(working_folder), self._context
+        )
         return [
-            (replace(tool, spec=naming(tool, named)), tool_executor.verdict(tool, scope))
-            for _, tool in sorted(self._ports.tools.items())
+            (
+                replace(tool, spec=with_agent_names(tool, nameable_agents)),
+                tool_executor.check_tool_allowed(tool, scope),
+            )
+            for _, tool in sorted(self._context.tools.items())
         ]
 
     async def scope(
-        self, *, agent: str | None = None, session: str | None = None, at: str | None = None
+        self, *, agent: str | None = None, session: str | None = None, folder: str | None = None
     ) -> Scope:
-        """Of a session, or of an agent that would work in the folder `at`; without it, where this process is."""
-        return (await self._scoped(agent=agent, session=session, at=at))[0]
+        """Return the scope of a session, or of an agent that would work in `folder`.
 
-    async def _scoped(self, *, agent: str | None, session: str | None, at: str | None) -> tuple[Scope, str]:
-        """With the folder that is meant, whose project may add agents."""
+        The default folder is the current one.
+        """
+        return (await self._scope_and_folder(agent=agent, session=session, folder=folder))[0]
+
+    async def _scope_and_folder(
+        self, *, agent: str | None, session: str | None, folder: str | None
+    ) -> tuple[Scope, str]:
+        """Return the scope and its folder, whose project may add agents."""
         if session is not None:
-            chosen = await self.session(session)
-            own = scope_of(await definition(chosen, self._ports), chosen, self._ports)
-            place = chosen.workspace.meant
+            chosen = await self.find_session(session)
+            scope = compute_scope(await load_definition(chosen, self._context), chosen, self._context)
+            working_folder = chosen.workspace.intended_folder
         else:
-            place = at or str(Path.cwd())
-            about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent, place).agent
-            own = compile_scope(about, Ground(root=place), self._ports.bounds())
-            own = skilled(own, about.name, place, self._ports)
-        return held(own, await level_of(self._ports), self._ports), place
+            working_folder = folder or str(Path.cwd())
+            agent_definition = self._context.agents.get(
+                DEFAULT_AGENT if agent is None else agent, working_folder
+            ).agent
+            scope = build_scope(
+                agent_definition, ScopeInputs(root=working_folder), self._context.operator_policy()
+            )
+            scope = with_skills(scope, agent_definition.name, working_folder, self._context)
+        return restrict_to_sandbox_level(
+            scope, await find_sandbox_level(self._context), self._context
+        ), working_folder
 
-    async def skills_of(
-        self, *, agent: str | None = None, session: str | None = None, at: str | None = None
+    async def skill_verdicts(
+        self, *, agent: str | None = None, session: str | None = None, folder: str | None = None
     ) -> list[tuple[Skill, Verdict]]:
-        """Every skill there is for an agent or a session where it works, with the word of its scope."""
-        scope = await self.scope(agent=agent, session=session, at=at)
-        name, place = agent or DEFAULT_AGENT, at or str(Path.cwd())
+        """Return every skill available to an agent or session in its folder, with its permission verdict."""
+        scope = await self.scope(agent=agent, session=session, folder=folder)
+        name, working_folder = agent or DEFAULT_AGENT, folder or str(Path.cwd())
         if session is not None:
-            chosen = await self.session(session)
-            name, place = chosen.agent, chosen.workspace.meant
-        return [(each, scope.skill(each)) for each in self._ports.skills(name, place)]
+            chosen = await self.find_session(session)
+            name, working_folder = chosen.agent, chosen.workspace.intended_folder
+        return [(each, scope.check_skill(each)) for each in self._context.find_skills(name, working_folder)]
 
     async def scope_json(self, session: str) -> dict[str, Any]:
-        """What `scope show` prints: everything that applies to a session, and whose word it is."""
+        """Return what `scope show` prints: every rule that applies to a session, and who set it."""
         scope = await self.scope(session=session)
-        level = await self._ports.level()
-        shell = scope.commands
+        level = await self._context.detect_sandbox_level()
+        shell = scope.shell_commands
         return {
             "hash": scope.hash,
             "workspace": scope.root,
             "writable": scope.writable,
-            "configured": scope.configured,
+            "configured": scope.has_paths,
             "paths": {"read": scope.read, "write": scope.write, "deny": scope.deny},
-            "needs_no_yes": {"write": scope.granted, "run": (shell and shell.allow) or ()},
+            "needs_no_yes": {"write": scope.preapproved_writes, "run": (shell and shell.allow) or ()},
             "commands_denied": (shell and shell.deny) or (),
-            "tmp": scope.tmp or None,
+            "tmp": scope.tmp_folder or None,
             "tools": {"allow": scope.tools.allow, "deny": scope.tools.deny},
             "capabilities": {"allow": scope.capabilities.allow, "deny": scope.capabilities.deny},
             "agents": {"allow": scope.agents.allow, "deny": scope.agents.deny},
             "skills": {
-                "exposure": str(scope.exposure),
+                "exposure": str(scope.tool_exposure),
                 "allow": scope.skills.allow,
                 "deny": scope.skills.deny,
-                "has": [each.plugin for each in scope.shelf],
+                "has": [each.name for each in scope.available_skills],
             },
-            "operator_denies": {"tools": scope.operator.deny},
-            "ceilings": [each.facts() for each in scope.ceilings if _says_something(each)],
-            "lifted": {"read": scope.lifted.read, "write": scope.lifted.write},
-            "always_closed": [*scope.closed, *scope.house],
-            "guarded": list(scope.guarded),
-            "approvals": str(self._ports.policy),
+            "operator_denies": {"tools": scope.operator_tools.deny},
+            "ceilings": [each.as_json() for each in scope.ceilings if _restricts_anything(each)],
+            "lifted": {"read": scope.user_grants.read, "write": scope.user_grants.write},
+            "always_closed": [*scope.closed_paths, *scope.retinue_paths],
+            "guarded": list(scope.guarded_paths),
+            "approvals": str(self._context.approval_policy),
             "sandbox": {
                 "level": str(level),
-                "minimum": str(self._ports.minimum),
-                "runs_nothing": scope.unheld or None,
+                "minimum": str(self._context.minimum_sandbox_level),
+                "runs_nothing": scope.shell_blocked_reason or None,
             },
         }
 
-    async def scope_test(self, session: str, kind: Kind, value: str) -> dict[str, Any]:
-        """The verdict on one thing, the rule that gave it, and whether a person would be asked first."""
+    async def check_permission(self, session: str, kind: AccessKind, value: str) -> dict[str, Any]:
+        """Return the verdict on one access, the rule behind it, and whether it would require approval.
+
+        Args:
+            session: The session.
+            kind: `read`, `write`, `run`, `tool` or `agent`.
+            value: A path, command or name.
+        """
         scope = await self.scope(session=session)
-        verdict, real = self._verdict(scope, kind, value)
-        asks = verdict.ok and await self._asks(scope, kind, real)
-        if asks and self._ports.policy is Policy.DENY:
-            verdict, asks = Verdict(ok=False, rule="approvals = deny"), False
+        verdict, real_path = self._evaluate_access(scope, kind, value)
+        needs_approval = verdict.ok and await self._requires_approval(scope, kind, real_path)
+        if needs_approval and self._context.approval_policy is ApprovalPolicy.DENY:
+            verdict, needs_approval = Verdict(ok=False, rule="approvals = deny"), False
         return {
             "kind": kind,
             "value": value,
-            "real": real,
+            "real": real_path,
             "ok": verdict.ok,
             "rule": verdict.rule,
-            "asks": asks,
+            "asks": needs_approval,
         }
 
-    def _verdict(self, scope: Scope, kind: Kind, value: str) -> tuple[Verdict, str]:
+    def _evaluate_access(self, scope: Scope, kind: AccessKind, value: str) -> tuple[Verdict, str]:
         if kind == "tool":
-            tool = self._ports.tools.get(value)
+            tool = self._context.tools.get(value)
             if tool is None:
                 return Verdict(ok=False, rule=f"there is no tool {value!r}"), value
-            return tool_executor.verdict(tool, scope), value
+            return tool_executor.check_tool_allowed(tool, scope), value
         if kind == "agent":
-            return scope.agent(value), value
+            return scope.check_agent(value), value
         if kind == "run":
-            bash = self._ports.tools.get("bash")
-            judged = scope.command(value) if bash is None else tool_executor.verdict(bash, scope)
-            return (scope.command(value) if judged.ok else judged), value
-        files = self._ports.files(scope)
-        real = files.name(value)
+            bash = self._context.tools.get("bash")
+            result = (
+                scope.check_command(value) if bash is None else tool_executor.check_tool_allowed(bash, scope)
+            )
+            return (scope.check_command(value) if result.ok else result), value
+        files = self._context.files_for(scope)
+        real_path = files.real_path(value)
         try:
-            judged = files.judge(value, kind)
+            result = files.check_access(value, kind)
         except OutOfScope as error:
-            rule = scope.path(real, kind)
-            return (rule if not rule.ok else Verdict(ok=False, rule=str(error))), real
-        except Failed:  # it is not there, or cannot be opened now: the rules on its name still say something
-            return scope.path(real, kind), real
-        return scope.path(judged, kind), judged
+            verdict = scope.check_path(real_path, kind)
+            return (verdict if not verdict.ok else Verdict(ok=False, rule=str(error))), real_path
+        except Failed:  # missing or cannot be opened now: the rules for its name still apply
+            return scope.check_path(real_path, kind), real_path
+        return scope.check_path(result, kind), result
 
-    async def _asks(self, scope: Scope, kind: Kind, real: str) -> bool:
-        """By the same rules as the gate, for the tools that come with Retinue."""
-        policy = str(self._ports.policy)
+    async def _requires_approval(self, scope: Scope, kind: AccessKind, real_path: str) -> bool:
+        """Return whether an allowed access requires approval, by the same rules as for the built-in tools."""
+        policy = str(self._context.approval_policy)
         if kind == "write":
-            return not (scope.grants_write(real) or (policy == "auto" and not scope.guards(real)))
+            return not (
+                scope.is_write_preapproved(real_path)
+                or (policy == "auto" and not scope.is_guarded(real_path))
+            )
         if kind == "run":
-            strict = await self._ports.level() is Level.STRICT
-            return not (strict and (policy == "auto" or scope.grants_command(real).ok))
+            is_strict = await self._context.detect_sandbox_level() is SandboxLevel.STRICT
+            return not (is_strict and (policy == "auto" or scope.check_command_preapproved(real_path).ok))
         return False
 
     # approvals
 
-    async def approvals(self, *, run: str | None = None, all_states: bool = False) -> list[Approval]:
-        """What waits for a person, oldest first; what waited too long is closed first, and nobody's run stays so."""
-        await run_control.expire(self._ports, alive=self._owner_lives, adopt=False)
-        states: Sequence[State] | None = None if all_states else [State.PENDING]
-        return await self._ports.ledger.look(lambda tx: tx.approvals(run=run, state=states))
+    async def list_approvals(self, *, run: str | None = None, all_states: bool = False) -> list[Approval]:
+        """Return approvals, oldest first: the pending ones, or with `all_states` all.
 
-    async def approval(self, ref: str) -> Approval:
-        """By id or unambiguous prefix."""
+        Expired approvals are closed first, so that no run waits for one of them.
+        """
+        await run_control.expire_approvals(self._context, is_alive=self._is_owner_alive, adopt=False)
+        states: Sequence[ApprovalState] | None = None if all_states else [ApprovalState.PENDING]
+        return await self._context.ledger.read(lambda tx: tx.find_approvals(run=run, state=states))
+
+    async def find_approval(self, ref: str) -> Approval:
+        """Find an approval by id or unambiguous prefix.
+
+        Raises:
+            NotFound: There is no such approval.
+            Usage: The prefix is ambiguous or empty.
+        """
         if not ref:
-            raise Usage("say which approval: `retinue approvals list` shows those that wait")
+            raise UsageError("say which approval: `retinue approvals list` shows those that wait")
 
-        def step(tx: Tx) -> list[Approval]:
-            exact = tx.approval(ref)
-            return [exact] if exact else tx.approvals(prefix=ref)
+        def step(tx: Transaction) -> list[Approval]:
+            exact = tx.get_approval(ref)
+            return [exact] if exact else tx.find_approvals(prefix=ref)
 
-        found = await self._ports.ledger.look(step)
+        found = await self._context.ledger.read(step)
         if not found:
             raise NotFound(f"there is no approval {ref}: `retinue approvals list` shows those that wait")
         if len(found) > 1:
-            raise Usage(f"{ref} could be several approvals: {', '.join(each.id for each in found[:8])} …")
+            raise UsageError(
+                f"{ref} could be several approvals: {', '.join(each.id for each in found[:8])} …"
+            )
         return found[0]
 
-    async def answer(self, ref: str, said: Answer | str, *, by: str = "person") -> Approval:
-        """A person's word on one question. Whoever works the run goes on with it; if nobody does, this process."""
-        asked = await self.approval(ref)
-        await run_control.expire(self._ports, alive=self._owner_lives, adopt=False)
-        return await run_control.answer(asked.id, Answer(said), self._ports, by=by, alive=self._owner_lives)
+    async def answer_approval(self, ref: str, answer: Answer | str, *, by: str = "person") -> Approval:
+        """Answer an approval; the run continues in the process that works on it, else in this one.
 
-    async def works(self, run: Run) -> bool:
-        """Whether this process goes on with a run, or the daemon beside it does."""
-        now = await self._ports.ledger.look(lambda tx: tx.run(run.id))
-        return now is not None and now.owner in (self._ports.owner, self._ports.worker())
+        Args:
+            ref: The approval's id or prefix.
+            answer: `allow`, `deny` or `add`.
+            by: Who answers.
 
-    async def awaited(self, run: Run) -> list[str]:
-        """The ids of what a run, one it asked for, or one that it stands behind waits for a person with."""
-        return [each.id for each in await self._ports.ledger.look(lambda tx: _pending(run, tx))]
+        Returns:
+            The approval with its answer.
+        """
+        approval = await self.find_approval(ref)
+        await run_control.expire_approvals(self._context, is_alive=self._is_owner_alive, adopt=False)
+        return await run_control.answer_approval(
+            approval.id, Answer(answer), self._context, by=by, is_alive=self._is_owner_alive
+        )
 
-    async def asked_in(self, run: Run) -> list[Approval]:
-        """What a run, those it asked for and those it stands behind wait for a person with, the oldest first."""
-        await run_control.expire(self._ports, alive=self._owner_lives, adopt=False)
-        return await self._ports.ledger.look(lambda tx: _pending(run, tx))
+    async def is_owned_here(self, run: Run) -> bool:
+        """Return whether this process or the connected daemon works on the run."""
+        current = await self._context.ledger.read(lambda tx: tx.get_run(run.id))
+        return current is not None and current.owner_id in (
+            self._context.owner_id,
+            self._context.new_run_owner_id(),
+        )
 
-    def _not_denied(self, name: str) -> None:
-        if hit := first_match(self._ports.bounds().deny_agents, name):
+    async def pending_approval_ids(self, run: Run) -> list[str]:
+        """Return the ids of pending approvals in this run's tree and in runs ahead of it."""
+        return [each.id for each in await self._context.ledger.read(lambda tx: _pending_approvals(run, tx))]
+
+    async def pending_approvals(self, run: Run) -> list[Approval]:
+        """Return pending approvals in this run's tree and in runs ahead of it, oldest first."""
+        await run_control.expire_approvals(self._context, is_alive=self._is_owner_alive, adopt=False)
+        return await self._context.ledger.read(lambda tx: _pending_approvals(run, tx))
+
+    def _check_agent_allowed(self, name: str) -> None:
+        if hit := first_match(self._context.operator_policy().deny_agents, name):
             raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
 
 
-def _pending(run: Run, tx: Tx) -> list[Approval]:
-    """Of its own tree; of a run that waits its turn also what those before it wait with."""
-    runs: set[str] = set()
-    for each in (run, *ahead(run, tx)):
-        runs |= {below.id for below in tx.runs(root=each.root)} if each.root == each.id else {each.id}
-    return [each for each in tx.approvals(state=[State.PENDING]) if each.run in runs]
+def _pending_approvals(run: Run, tx: Transaction) -> list[Approval]:
+    """Return pending approvals of the run's tree; for a queued run also those of the runs ahead of it."""
+    run_ids: set[str] = set()
+    for each in (run, *runs_ahead_of(run, tx)):
+        run_ids |= (
+            {tree_run.id for tree_run in tx.find_runs(root=each.root_id)}
+            if each.root_id == each.id
+            else {each.id}
+        )
+    return [each for each in tx.find_approvals(state=[ApprovalState.PENDING]) if each.run in run_ids]
 
 
 def approvals_json(approvals: Sequence[Approval]) -> list[dict[str, Any]]:
     return [approval_as_json(each) for each in approvals]
 
 
-def _says_something(ceiling: Ceiling) -> bool:
+def _restricts_anything(ceiling: Ceiling) -> bool:
     lists: tuple[Globs | None, ...] = (
         ceiling.tools,
         ceiling.capabilities,

@@ -1,4 +1,4 @@
-"""What a person means by a name: a session by any of its own or by a run of it, a run by its id or by its session."""
+"""Resolve what a person names: a session by its names or runs, a run by its id or session."""
 
 import re
 from collections.abc import Sequence
@@ -7,77 +7,93 @@ from functools import partial
 
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
-from retinue.errors import NotFound, Usage
-from retinue.interfaces import Ledger, Tx
+from retinue.errors import NotFound, UsageError
+from retinue.interfaces import Ledger, Transaction
 from retinue.sessions.store import FileStore
 
-_AT_WORK = (Status.RUNNING, Status.WAITING, Status.QUEUED)
-"""Live runs: which of several is the one that its session is at."""
-_LIKE_A_RUN = re.compile(r"[0-9A-HJKMNP-TV-Z]{1,26}")
-"""A run's id, or the beginning of one. What does not look so, no run is called."""
-_FEW = 8
+_STATUS_PRIORITY = (Status.RUNNING, Status.WAITING, Status.QUEUED)
+"""Live statuses, in the order in which a run counts as its session's current one."""
+_RUN_ID_PREFIX = re.compile(r"[0-9A-HJKMNP-TV-Z]{1,26}")
+"""Matches a run id or the beginning of one; anything else is not looked up in the ledger."""
+_SAMPLE_SIZE = 8
 
 
-class Naming:
-    """The part of the application that finds what is meant."""
+class ReferenceResolver:
+    """Find sessions and runs by what a person types."""
 
     store: FileStore
     ledger: Ledger
 
-    async def session(self, ref: str) -> Session:
-        """By any name of its own, or by a run of it. A run's whole id comes before the beginning of anything else; the
-        ledger is not asked about what no run could be called."""
-        runs = await self._runs_like(ref)
+    async def find_session(self, ref: str) -> Session:
+        """Find a session by any of its names, or by one of its runs.
+
+        A complete run id takes precedence over any prefix.
+
+        Raises:
+            NotFound: Nothing has this name.
+            Usage: The reference is ambiguous.
+        """
+        runs = await self._runs_matching(ref)
         if not runs:
             return await self.store.find(ref)
-        own = None if runs[0].id == ref else await self._begins(ref)
-        if own is not None and ref in (own.id, own.slug, *own.aliases):
-            return own
-        if len(runs) > 1 or (own is not None and own.id != runs[0].session_id):
-            raise _several(ref, own, runs)
-        return own or await self._session_of(runs[0])
+        named_session = None if runs[0].id == ref else await self._session_matching(ref)
+        if named_session is not None and ref in (
+            named_session.id,
+            named_session.slug,
+            *named_session.aliases,
+        ):
+            return named_session
+        if len(runs) > 1 or (named_session is not None and named_session.id != runs[0].session_id):
+            raise _ambiguous_reference(ref, named_session, runs)
+        return named_session or await self._session_of_run(runs[0])
 
-    async def named(self, ref: str) -> Session:
-        """For those who are far away: never by a path, nor by a name, which another may have tomorrow, nor by a run."""
-        return await self.store.named(ref)
+    async def find_session_for_api(self, ref: str) -> Session:
+        """Find a session for a remote client.
 
-    async def deleted(self, ref: str) -> str:
-        """What a deleted session is found by where a run of it is named; any other name stays what it is."""
-        runs = await self._runs_like(ref)
+        Not by path, nor by display name (another session may have it tomorrow), nor by run.
+        """
+        return await self.store.find_by_key(ref)
+
+    async def deleted_session_ref(self, ref: str) -> str:
+        """Return the session id if `ref` names a run, also of a deleted session; else return `ref` unchanged."""
+        runs = await self._runs_matching(ref)
         if len(runs) > 1:
-            raise _several(ref, None, runs)
+            raise _ambiguous_reference(ref, None, runs)
         return runs[0].session_id if runs else ref
 
-    async def meant_run(self, ref: str) -> Run:
-        """By id or unambiguous prefix, or by any name of its session: then the run that it is at, else its newest."""
-        found = await self.ledger.look(partial(_known, ref))
-        if not found:
-            return await self._run_in(ref)
-        run = one(ref, found)
-        if ref in (run.id, run.session_id) or (session := await self._begins(ref)) is None:
+    async def resolve_run(self, ref: str) -> Run:
+        """Find a run by id or unambiguous prefix, or by any name of its session.
+
+        A session stands for its current run, or its newest if none is live.
+        """
+        candidates = await self.ledger.read(partial(_candidate_runs, ref))
+        if not candidates:
+            return await self._run_of_session(ref)
+        run = require_single_run(ref, candidates)
+        if ref in (run.id, run.session_id) or (session := await self._session_matching(ref)) is None:
             return run
-        other = await self.ledger.look(partial(_latest, session.id))
-        if other is not None and other.id != run.id:
-            raise _several(ref, session, [run])
+        session_run = await self.ledger.read(partial(_current_run, session.id))
+        if session_run is not None and session_run.id != run.id:
+            raise _ambiguous_reference(ref, session, [run])
         return run
 
-    async def _run_in(self, ref: str) -> Run:
+    async def _run_of_session(self, ref: str) -> Run:
         try:
-            session = await self.session(ref)
+            session = await self.find_session(ref)
         except NotFound as error:
             raise NotFound(
                 f"there is no run {ref}, and no session: `retinue runs history` lists runs"
             ) from error
-        run = await self.ledger.look(partial(_latest, session.id))
+        run = await self.ledger.read(partial(_current_run, session.id))
         if run is None:
             raise NotFound(
                 f"{session.slug} has had no run yet: `retinue send {session.slug} TEXT` begins one"
             )
         return run
 
-    async def _session_of(self, run: Run) -> Session:
-        """Where a run was asked for; a folder that was moved since is found by its id."""
-        for ref in (run.path, run.session_id):
+    async def _session_of_run(self, run: Run) -> Session:
+        """Return the session of a run; one whose folder was moved is found by its id."""
+        for ref in (run.transcript_path, run.session_id):
             with suppress(NotFound):
                 return await self.store.find(ref)
         raise NotFound(
@@ -85,61 +101,65 @@ class Naming:
             "what was deleted in the last 30 days"
         )
 
-    async def _runs_like(self, ref: str) -> list[Run]:
-        return await self.ledger.look(partial(_like, ref)) if _LIKE_A_RUN.fullmatch(ref) else []
+    async def _runs_matching(self, ref: str) -> list[Run]:
+        return (
+            await self.ledger.read(partial(_newest_run_per_session, ref))
+            if _RUN_ID_PREFIX.fullmatch(ref)
+            else []
+        )
 
-    async def _begins(self, ref: str) -> Session | None:
-        """The one session that is called so, or whose id, slug or alias begins so."""
+    async def _session_matching(self, ref: str) -> Session | None:
+        """Return the one session with this id, slug or alias, or with a unique prefix of one."""
         with suppress(NotFound):
-            return await self.store.named(ref)
+            return await self.store.find_by_key(ref)
         return None
 
 
-def called(ref: str, tx: Tx) -> list[Run]:
-    """The run of this id, else two of those whose ids begin so."""
+def runs_with_id_prefix(ref: str, tx: Transaction) -> list[Run]:
+    """Return the run with this id, else up to two runs whose ids start with it."""
     if not ref:
-        raise Usage("say which run: `retinue runs history` lists them")
-    exact = tx.run(ref, family=True)
-    return [exact] if exact else tx.runs(prefix=ref, limit=2, family=True)
+        raise UsageError("say which run: `retinue runs history` lists them")
+    exact = tx.get_run(ref, with_children=True)
+    return [exact] if exact else tx.find_runs(prefix=ref, limit=2, with_children=True)
 
 
-def one(ref: str, found: Sequence[Run]) -> Run:
+def require_single_run(ref: str, found: Sequence[Run]) -> Run:
     if not found:
         raise NotFound(f"there is no run {ref}: `retinue runs history` lists them")
     if len(found) > 1:
-        raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
+        raise UsageError(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
     return found[0]
 
 
-def _known(ref: str, tx: Tx) -> list[Run]:
-    """As above; and by the id of its session, also of one that was deleted."""
-    known = tx.run(ref, family=True) or _latest(ref, tx)
-    return [known] if known else called(ref, tx)
+def _candidate_runs(ref: str, tx: Transaction) -> list[Run]:
+    """Return the runs that a reference may mean; it may also be a session id, even of a deleted session."""
+    exact = tx.get_run(ref, with_children=True) or _current_run(ref, tx)
+    return [exact] if exact else runs_with_id_prefix(ref, tx)
 
 
-def _latest(session: str, tx: Tx) -> Run | None:
-    """The run that a session is at: of several the one that others wait behind; where none is live, its newest."""
-    live = tx.runs(status=_AT_WORK, session=session, family=True)
+def _current_run(session_id: str, tx: Transaction) -> Run | None:
+    """Return the session's current run: the live one that others wait behind, else the newest."""
+    live = tx.find_runs(status=_STATUS_PRIORITY, session=session_id, with_children=True)
     if live:
-        return min(reversed(live), key=lambda run: _AT_WORK.index(run.status))
-    return next(iter(tx.runs(session=session, limit=1, family=True)), None)
+        return min(reversed(live), key=lambda run: _STATUS_PRIORITY.index(run.status))
+    return next(iter(tx.find_runs(session=session_id, limit=1, with_children=True)), None)
 
 
-def _like(ref: str, tx: Tx) -> list[Run]:
-    """The run of this id, else the newest of each session that has some whose ids begin so."""
-    if exact := tx.run(ref):
+def _newest_run_per_session(ref: str, tx: Transaction) -> list[Run]:
+    """Return the run with this id, else the newest matching run of each session that has any."""
+    if exact := tx.get_run(ref):
         return [exact]
-    found: dict[str, Run] = {}
-    for limit in (_FEW, None):  # where a few are of several sessions, the rest is not read
-        for run in tx.runs(prefix=ref, limit=limit):
-            found.setdefault(run.session_id, run)
-        if len(found) != 1:
+    run_by_session: dict[str, Run] = {}
+    for limit in (_SAMPLE_SIZE, None):  # stop early if a few runs already belong to several sessions
+        for run in tx.find_runs(prefix=ref, limit=limit):
+            run_by_session.setdefault(run.session_id, run)
+        if len(run_by_session) != 1:
             break
-    return list(found.values())
+    return list(run_by_session.values())
 
 
-def _several(ref: str, session: Session | None, runs: Sequence[Run]) -> Usage:
+def _ambiguous_reference(ref: str, session: Session | None, runs: Sequence[Run]) -> UsageError:
     names = [f"session {session.slug} ({session.id})"] if session else []
-    names += [f"run {run.id} of {run.slug}" for run in runs[:_FEW]]
-    more = " …" if len(runs) > _FEW else ""
-    return Usage(f"{ref} could be {', '.join(names)}{more}: say more of it")
+    names += [f"run {run.id} of {run.slug}" for run in runs[:_SAMPLE_SIZE]]
+    more = " …" if len(runs) > _SAMPLE_SIZE else ""
+    return UsageError(f"{ref} could be {', '.join(names)}{more}: say more of it")

@@ -1,4 +1,4 @@
-"""Mending: where folders and ledger disagree, a person is told, or both are made to agree. Nothing is ever dropped."""
+"""Find disagreements between session files and the ledger, and repair them without dropping anything."""
 
 import asyncio
 import os
@@ -9,255 +9,280 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from retinue.agents.registry import DefinitionCatalogue
-from retinue.agents.skills import SkillFolders
+from retinue.agents.registry import FileAgentRegistry
+from retinue.agents.skills import SkillRegistry
 from retinue.app.doctor import (
     Finding,
-    the_conversations,
-    the_definitions,
-    the_ledger,
-    the_machine,
-    the_sandbox,
-    the_servers,
-    the_skills,
+    definition_findings,
+    ledger_findings,
+    machine_findings,
+    mcp_server_findings,
+    sandbox_findings,
+    session_findings,
+    skill_findings,
 )
-from retinue.app.log_file import log_line
-from retinue.app.mcp_servers import Servers
-from retinue.app.sandbox_loader import Commands
+from retinue.app.log_file import append_log_line
+from retinue.app.mcp_servers import McpServerService
+from retinue.app.sandbox_loader import SandboxLoader
 from retinue.config.load import Config
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Reason, Run, Status
-from retinue.domain.session import Born, Session
+from retinue.domain.session import CreatedRun, Session
 from retinue.domain.value import value
-from retinue.errors import Held, NotFound, RetinueError, Unreadable
-from retinue.interfaces import Ports, Tx
+from retinue.errors import NotFound, RetinueError, SessionLocked, Unreadable
+from retinue.interfaces import RuntimeContext, Transaction
 from retinue.ledger.ledger import SqliteLedger
-from retinue.ledger.repair import kept_aside, quick_damage, set_aside
-from retinue.runtime.run_end import clear_all, end
+from retinue.ledger.repair import damaged_copies, find_page_damage, move_damaged_aside
+from retinue.runtime.run_end import delete_temporary_sessions, finish_run
 from retinue.sessions.store import FileStore
-from retinue.sessions.trash import leftovers, remove
-from retinue.worker.process_lock import Onlooker, Owner
+from retinue.sessions.trash import find_leftovers, remove_path
+from retinue.worker.process_lock import NoProcessLock, ProcessLock
 
-REPAIR = "retinue doctor --repair"
-GONE = "its session is gone: {path}"
-ANEW = "all sessions are there; of runs that were going on nothing is known any more: send their sessions a message"
-_TMP_KEPT_SECONDS = 30 * 24 * 3600
+REPAIR_COMMAND = "retinue doctor --repair"
+SESSION_GONE = "its session is gone: {path}"
+NEW_LEDGER_ADVICE = "all sessions are there; of runs that were going on nothing is known any more: send their sessions a message"
+_TMP_RETENTION_SECONDS = 30 * 24 * 3600
 
-Mend = Callable[[], Awaitable[str]]
+RepairAction = Callable[[], Awaitable[str]]
 
 
 @value
-class Trouble:
-    """Something that is not as it should be, and what to do about it on request; `mend` says what it did."""
+class Problem:
+    """A disagreement; `repair`, if there is one, fixes it and returns what it did."""
 
-    what: str
-    do: str = REPAIR
-    mend: Mend | None = None
+    message: str
+    advice: str = REPAIR_COMMAND
+    repair: RepairAction | None = None
 
 
-class Resting:
-    """An engine that begins nothing: what a repair sets going is worked by whoever works runs here next."""
+class IdleWorker:
+    """A worker that starts nothing.
+
+    Runs woken by a repair are left to the process that normally works on runs.
+    """
 
     def submit(
-        self, run_id: str, *, taken: Born | bool = False, ahead: bool = False, lane: str = ""
+        self, run_id: str, *, claimed: CreatedRun | bool = False, at_front: bool = False, lane: str = ""
     ) -> None: ...
     async def wait(self, run_id: str) -> None: ...
-    def cancel(self, run_id: str) -> bool:  # noqa: ARG002  (it works nothing)
+    def cancel(self, run_id: str) -> bool:  # noqa: ARG002  (this worker has no runs)
         return False
 
-    def cancelled(self, run_id: str) -> bool:  # noqa: ARG002  (the same)
+    def is_cancelled(self, run_id: str) -> bool:  # noqa: ARG002  (as above)
         return False
 
 
-class Mending(ABC):
-    """The part of the application that looks after its own house."""
+class RepairService(ABC):
+    """Diagnosis and repair of a home."""
 
     config: Config
     store: FileStore
-    agents: DefinitionCatalogue
-    skills: SkillFolders
-    mcp: Servers
-    _ports: Ports
+    agents: FileAgentRegistry
+    skills: SkillRegistry
+    mcp: McpServerService
+    _context: RuntimeContext
     _ledger: SqliteLedger
-    _commands: Commands
-    _owner: Owner | Onlooker
+    _sandbox_loader: SandboxLoader
+    _owner: ProcessLock | NoProcessLock
 
-    async def doctor(self, *, repair: bool = False) -> list[Finding]:
-        """What is well, what is not, and what to do about it; with `repair`, what can be done safely is done."""
-        findings = the_machine(self.config)
-        findings += the_sandbox(
-            await self._commands.level(), await self._commands.lacks(), self._ports.minimum
+    async def diagnose(self, *, repair: bool = False) -> list[Finding]:
+        """Return findings about this machine, the configuration and the data.
+
+        Args:
+            repair: Also repair whatever can be repaired without losing anything.
+        """
+        findings = machine_findings(self.config)
+        findings += sandbox_findings(
+            await self._sandbox_loader.level(),
+            await self._sandbox_loader.missing_levels(),
+            self._context.minimum_sandbox_level,
         )
-        findings += the_definitions(self.agents.broken(), [each.agent for each in self.agents.all()])
-        findings += the_skills(self.skills.broken(), self.skills.all())
-        findings += the_servers(self.mcp.rows())
-        state = the_ledger(self._ledger.path)
-        if repair and any(one.level == "bad" for one in state):
-            state = await self._ledger_mended(state)
-        findings += state
-        if all(one.level != "bad" for one in state):
-            findings += await self._agreement(repair=repair)
+        findings += definition_findings(
+            self.agents.find_broken(), [each.agent for each in self.agents.list_definitions()]
+        )
+        findings += skill_findings(self.skills.find_broken(), self.skills.all())
+        findings += mcp_server_findings(self.mcp.server_rows())
+        ledger_report = ledger_findings(self._ledger.path)
+        if repair and any(finding.status == "bad" for finding in ledger_report):
+            ledger_report = await self._repair_ledger(ledger_report)
+        findings += ledger_report
+        if all(finding.status != "bad" for finding in ledger_report):
+            findings += await self._check_consistency(repair=repair)
         return findings
 
-    async def sound(self) -> str | None:
-        """For a start that nobody watches: a damaged ledger is set aside at once if nobody else has it open, and a new
-        one begun. Says so; Unreadable where that cannot be."""
-        found = await asyncio.to_thread(quick_damage, self._ledger.path)
+    async def replace_damaged_ledger(self) -> str | None:
+        """Replace a damaged ledger at an unattended start, unless another process has it open.
+
+        Returns:
+            A message about what was done, or None if the ledger is intact.
+
+        Raises:
+            Unreadable: The ledger is damaged and cannot be set aside.
+        """
+        found = await asyncio.to_thread(find_page_damage, self._ledger.path)
         if found is None:
             return None
-        where = str(self._ledger.path)
+        path = str(self._ledger.path)
         try:
-            place = await self._set_aside()
+            kept_path = await self._set_ledger_aside()
         except RetinueError as error:
-            raise Unreadable(where, f"the ledger is damaged ({found}): {error}") from error
-        told = f"the ledger was damaged ({found}) and is kept as {place}; {ANEW}"
-        log_line(self.config.home, {"at": "start", "level": "error", "ledger": told})
-        return told
+            raise Unreadable(path, f"the ledger is damaged ({found}): {error}") from error
+        message = f"the ledger was damaged ({found}) and is kept as {kept_path}; {NEW_LEDGER_ADVICE}"
+        append_log_line(self.config.home, {"at": "start", "level": "error", "ledger": message})
+        return message
 
-    async def _ledger_mended(self, state: list[Finding]) -> list[Finding]:
+    async def _repair_ledger(self, ledger_report: list[Finding]) -> list[Finding]:
         try:
-            place = await self._set_aside()
+            kept_path = await self._set_ledger_aside()
         except RetinueError as error:
-            return [*state, Finding(level="bad", what=str(error), do=f"then: {REPAIR}")]
+            return [
+                *ledger_report,
+                Finding(status="bad", message=str(error), advice=f"then: {REPAIR_COMMAND}"),
+            ]
         return [
             Finding(
-                level="mended", what=f"the damaged ledger is kept as {place}, a new one is begun", do=ANEW
+                status="mended",
+                message=f"the damaged ledger is kept as {kept_path}, a new one is begun",
+                advice=NEW_LEDGER_ADVICE,
             )
         ]
 
-    async def _set_aside(self) -> Path:
-        if others := self._others():
-            raise Held(f"{self._ledger.path}: others are at work with it: end {', '.join(others)}")
-        await self._ledger.let_go()
-        return set_aside(self._ledger.path, at=self._ports.chance.now())
+    async def _set_ledger_aside(self) -> Path:
+        if others := self._other_owners():
+            raise SessionLocked(f"{self._ledger.path}: others are at work with it: end {', '.join(others)}")
+        await self._ledger.release_file()
+        return move_damaged_aside(self._ledger.path, now=self._context.clock.now())
 
-    def _others(self) -> list[str]:
-        """Who else works runs in this home, by the locks that the kernel holds for them."""
+    def _other_owners(self) -> list[str]:
+        """Return the other processes that work on runs in this home, according to their file locks."""
         home = self.config.home
         names = sorted(path.name for path in (home / "owners").iterdir())
-        alive = (name for name in names if name != self._owner.id and Owner.alive(home, name))
-        return [Owner.described(home, name) or name for name in alive]
+        alive = (name for name in names if name != self._owner.id and ProcessLock.is_alive(home, name))
+        return [ProcessLock.describe_owner(home, name) or name for name in alive]
 
-    async def _agreement(self, *, repair: bool) -> list[Finding]:
+    async def _check_consistency(self, *, repair: bool) -> list[Finding]:
         sessions = await self.store.sessions()
-        runs = await self._ledger.look(lambda tx: tx.runs())
-        findings = await the_conversations(self.store, sessions, runs)
-        for trouble in await self._troubles(sessions, runs):
-            if repair and trouble.mend is not None:
-                findings.append(Finding(level="mended", what=await trouble.mend()))
+        runs = await self._ledger.read(lambda tx: tx.find_runs())
+        findings = await session_findings(self.store, sessions, runs)
+        for problem in await self._find_problems(sessions, runs):
+            if repair and problem.repair is not None:
+                findings.append(Finding(status="mended", message=await problem.repair()))
             else:
-                findings.append(Finding(level="warn", what=trouble.what, do=trouble.do))
-        if lost := await self.interrupted():
+                findings.append(Finding(status="warn", message=problem.message, advice=problem.advice))
+        if abandoned := await self.interrupted_runs():
             findings.append(
-                Finding(level="warn", what=f"{len(lost)} runs interrupted", do="retinue runs resume")
+                Finding(
+                    status="warn", message=f"{len(abandoned)} runs interrupted", advice="retinue runs resume"
+                )
             )
         return findings
 
-    async def _troubles(self, sessions: Sequence[Session], runs: Sequence[Run]) -> list[Trouble]:
+    async def _find_problems(self, sessions: Sequence[Session], runs: Sequence[Run]) -> list[Problem]:
         return [
-            *await self._homeless(runs),
-            *await self._unheard(sessions, runs),
-            *await self._uncleared(),
-            *self._left_behind({each.id for each in sessions}),
-            *self._kept(),
+            *await self._runs_without_session(runs),
+            *await self._undeliverable_results(sessions, runs),
+            *await self._uncleared_sessions(),
+            *self._leftover_folders({each.id for each in sessions}),
+            *self._kept_ledgers(),
         ]
 
-    async def _homeless(self, runs: Sequence[Run]) -> list[Trouble]:
-        """Runs that have not ended, that nobody works, and whose conversation is not there any more."""
-        found: list[Trouble] = []
+    async def _runs_without_session(self, runs: Sequence[Run]) -> list[Problem]:
+        """Find unfinished runs that no process works on and whose session is gone."""
+        found: list[Problem] = []
         for run in runs:
-            if run.status.live and not self._lives(run) and await self._gone(run):
-                what = f"run {run.id} is {run.status}, and {GONE.format(path=run.path)}"
-                found.append(Trouble(what=what, mend=lambda run=run: self._given_up(run)))
+            if run.status.is_live and not self._has_live_owner(run) and await self._is_session_gone(run):
+                message = f"run {run.id} is {run.status}, and {SESSION_GONE.format(path=run.transcript_path)}"
+                found.append(Problem(message=message, repair=lambda run=run: self._mark_run_lost(run)))
         return found
 
-    async def _given_up(self, run: Run) -> str:
-        error = GONE.format(path=run.path)
-        ports = replace(self._ports, engine=Resting())
-        ended = await end(run, Status.LOST, ports, reason=Reason.STALE, error=error)
+    async def _mark_run_lost(self, run: Run) -> str:
+        error = SESSION_GONE.format(path=run.transcript_path)
+        ports = replace(self._context, worker=IdleWorker())
+        ended = await finish_run(run, Status.LOST, ports, reason=Reason.STALE, error=error)
         return f"run {run.id} is {ended.status} now, and whoever asked for it is told: {error}"
 
-    async def _unheard(self, sessions: Sequence[Session], runs: Sequence[Run]) -> list[Trouble]:
-        """Results that are still to be told, and nobody will hear."""
-        there, known = {each.id for each in sessions}, {run.id: run for run in runs}
-        busy = {run.session_id for run in runs if run.status.live}
-        found: list[Trouble] = []
-        for each in await self._ledger.look(lambda tx: tx.deliveries(state=[Delivered.PENDING])):
-            asker = known.get(each.by)
-            over = asker is None or asker.status.final
-            if each.session not in there or (each.answers and over):
-                what = f"what run {each.run} came to waits for run {each.by}, which cannot hear it any more"
-                found.append(Trouble(what=what, mend=lambda each=each: self._told_a_person(each)))
-            elif over and each.session not in busy:
-                what = (
+    async def _undeliverable_results(self, sessions: Sequence[Session], runs: Sequence[Run]) -> list[Problem]:
+        """Find undelivered results that nobody is going to receive."""
+        session_ids, run_by_id = {each.id for each in sessions}, {run.id: run for run in runs}
+        busy_sessions = {run.session_id for run in runs if run.status.is_live}
+        found: list[Problem] = []
+        for each in await self._ledger.read(lambda tx: tx.find_deliveries(state=[Delivered.PENDING])):
+            requester = run_by_id.get(each.by)
+            has_ended = requester is None or requester.status.is_final
+            if each.session not in session_ids or (each.answers and has_ended):
+                message = (
+                    f"what run {each.run} came to waits for run {each.by}, which cannot hear it any more"
+                )
+                found.append(Problem(message=message, repair=lambda each=each: self._fail_delivery(each)))
+            elif has_ended and each.session not in busy_sessions:
+                message = (
                     f"what run {each.run} came to waits for session {each.session}, where nobody is at work"
                 )
-                do = "it is told with the next message to that session: retinue inbox list shows it"
-                found.append(Trouble(what=what, do=do))
+                advice = "it is told with the next message to that session: retinue inbox list shows it"
+                found.append(Problem(message=message, advice=advice))
         return found
 
-    async def _told_a_person(self, delivery: Delivery) -> str:
-        def step(tx: Tx) -> None:
-            now = tx.delivery(delivery.id) or delivery
-            if now.state is Delivered.PENDING:
-                tx.set_delivery(replace(now, state=Delivered.FAILED, attempts=now.attempts + 1))
+    async def _fail_delivery(self, delivery: Delivery) -> str:
+        def step(tx: Transaction) -> None:
+            current = tx.get_delivery(delivery.id) or delivery
+            if current.state is Delivered.PENDING:
+                tx.update_delivery(replace(current, state=Delivered.FAILED, attempts=current.attempts + 1))
 
-        await self._ledger.do(step)
+        await self._ledger.write(step)
         return f"what run {delivery.run} came to waits for nobody any more: retinue runs show {delivery.run} has it"
 
-    async def _uncleared(self) -> list[Trouble]:
-        """Sessions that were not to be kept, whose results are delivered, and that a crash left standing."""
+    async def _uncleared_sessions(self) -> list[Problem]:
+        """Find temporary sessions that a crash left behind after their results were delivered."""
 
-        async def cleared() -> str:
-            await clear_all(replace(self._ports, engine=Resting()))
-            left = len(await self._ledger.look(lambda tx: tx.deliveries(uncleared=True)))
-            rest = f"; {left} cannot be yet" if left else ""
-            return f"{count - left} sessions that were not to be kept are put aside{rest}"
+        async def clear_sessions() -> str:
+            await delete_temporary_sessions(replace(self._context, worker=IdleWorker()))
+            remaining = len(await self._ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
+            suffix = f"; {remaining} cannot be yet" if remaining else ""
+            return f"{count - remaining} sessions that were not to be kept are put aside{suffix}"
 
-        count = len(await self._ledger.look(lambda tx: tx.deliveries(uncleared=True)))
-        what = f"{count} sessions were not to be kept and are still there"
-        return [Trouble(what=what, mend=cleared)] if count else []
+        count = len(await self._ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
+        message = f"{count} sessions were not to be kept and are still there"
+        return [Problem(message=message, repair=clear_sessions)] if count else []
 
-    def _left_behind(self, sessions: set[str]) -> list[Trouble]:
-        """Folders that somebody began and never finished, and what was a session's own that went long ago: its /tmp, and
-        its program's home."""
+    def _leftover_folders(self, session_ids: set[str]) -> list[Problem]:
+        """Find unfinished session folders, and the /tmp and program homes of sessions deleted long ago."""
 
-        async def removed() -> str:
-            gone = [path for path in (*unfinished, *tmps) if remove(path)]
-            return f"{len(gone)} folders that crashes or deleted sessions left behind are removed"
+        async def remove_leftovers() -> str:
+            removed = [path for path in (*unfinished, *expired) if remove_path(path)]
+            return f"{len(removed)} folders that crashes or deleted sessions left behind are removed"
 
-        unfinished = leftovers(str(self.config.home / "sessions"), self._ports.chance.now())
+        unfinished = find_leftovers(str(self.config.home / "sessions"), self._context.clock.now())
         places = (self.config.home / "tmp", self.config.home / "programs")
-        tmps = [str(path) for place in places for path in _old_tmps(place, sessions)]
-        what = f"{len(unfinished) + len(tmps)} folders were left behind by crashes or deleted sessions"
-        return [Trouble(what=what, mend=removed)] if unfinished or tmps else []
+        expired = [str(path) for folder in places for path in _expired_session_folders(folder, session_ids)]
+        message = f"{len(unfinished) + len(expired)} folders were left behind by crashes or deleted sessions"
+        return [Problem(message=message, repair=remove_leftovers)] if unfinished or expired else []
 
-    def _kept(self) -> list[Trouble]:
-        kept = kept_aside(self._ledger.path)
-        do = "it is yours to keep or remove: Retinue does not look into it"
-        return [Trouble(what=f"a damaged ledger is kept as {path}", do=do) for path in kept]
+    def _kept_ledgers(self) -> list[Problem]:
+        paths = damaged_copies(self._ledger.path)
+        advice = "it is yours to keep or remove: Retinue does not look into it"
+        return [Problem(message=f"a damaged ledger is kept as {path}", advice=advice) for path in paths]
 
-    async def _gone(self, run: Run) -> bool:
-        for ref in (run.path, run.session_id):
+    async def _is_session_gone(self, run: Run) -> bool:
+        for ref in (run.transcript_path, run.session_id):
             with suppress(NotFound):
                 await self.store.find(ref)
                 return False
         return True
 
     @abstractmethod
-    async def interrupted(self) -> list[Run]:
-        """Runs that nobody works any more and that have not ended."""
+    async def interrupted_runs(self) -> list[Run]:
+        """Return unfinished runs that no process works on."""
 
     @abstractmethod
-    def _lives(self, run: Run) -> bool:
-        """Whether the process that works it does."""
+    def _has_live_owner(self, run: Run) -> bool:
+        """Return whether the process that works on the run is alive."""
 
 
-def _old_tmps(folder: Path, sessions: set[str]) -> list[Path]:
+def _expired_session_folders(folder: Path, session_ids: set[str]) -> list[Path]:
     try:
-        found = [path for path in folder.iterdir() if path.name not in sessions]
+        found = [path for path in folder.iterdir() if path.name not in session_ids]
     except OSError:
         return []
     now = time.time()
-    return [path for path in found if now - os.lstat(path).st_mtime > _TMP_KEPT_SECONDS]
+    return [path for path in found if now - os.lstat(path).st_mtime > _TMP_RETENTION_SECONDS]

@@ -1,82 +1,93 @@
-"""Commands as the application has them: the sandbox is loaded, and its level found out, when the first is asked for."""
+"""Load the sandbox, and probe its level, when the first command needs it."""
 
 from collections.abc import AsyncIterable, Callable
 from functools import cached_property
 
 from retinue.config.load import Config
-from retinue.domain.io_results import Ran
+from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.sandbox_level import Lack, Level
-from retinue.domain.transcript import Called, Entry, Returned
+from retinue.domain.sandbox_level import MissingLevel, SandboxLevel
+from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.errors import BadConfig
 from retinue.interfaces import Shell
-from retinue.tools.bash import bash, level_in
+from retinue.tools.bash import bash, parse_sandbox_level
 
-LOWERED = "RETINUE_SANDBOX"
-"""Asks for less than the machine could hold; nothing asks for more."""
+SANDBOX_LEVEL_VARIABLE = "RETINUE_SANDBOX"
+"""Environment variable that lowers the sandbox level; it cannot raise it."""
 
 
-class Commands:
-    """A run without commands pays nothing for them."""
+class SandboxLoader:
+    """Access to the sandbox that costs nothing for runs without commands."""
 
     def __init__(self, config: Config) -> None:
-        said = config.env.get(LOWERED) or Level.STRICT
-        if said not in list(Level):
-            raise BadConfig(f"{LOWERED} is {said!r}; it can be {', '.join(Level)}")
-        self._most = Level(said)
+        level_name = config.env.get(SANDBOX_LEVEL_VARIABLE) or SandboxLevel.STRICT
+        if level_name not in list(SandboxLevel):
+            raise BadConfig(
+                f"{SANDBOX_LEVEL_VARIABLE} is {level_name!r}; it can be {', '.join(SandboxLevel)}"
+            )
+        self._max_level = SandboxLevel(level_name)
         self._env = config.env
-        self._records = config.home / "cells"
-        self._homes = config.home / "programs"
+        self._records_dir = config.home / "cells"
+        self._program_homes_dir = config.home / "programs"
 
-    async def level(self) -> Level:
+    async def level(self) -> SandboxLevel:
         return await self._probe.level()
 
-    async def lacks(self) -> tuple[Lack, ...]:
-        """Why it is not a tighter level."""
-        return (await self._probe.found()).lacks
+    async def missing_levels(self) -> tuple[MissingLevel, ...]:
+        """Return why the sandbox does not reach a higher level on this machine."""
+        return (await self._probe.result()).missing_levels
 
     def shell(self, scope: Scope) -> Shell:
-        async def run(command: str, seconds: float) -> Ran:
-            return await self._bound(scope)(command, seconds)
+        async def run_command(command: str, timeout_s: float) -> CommandResult:
+            return await self._shell_factory(scope)(command, timeout_s)
 
-        return run
+        return run_command
 
-    def sweep(self) -> list[str]:
-        """Puts right what commands left whose process was killed, and says what that was."""
-        if not self._records.is_dir() or not any(self._records.iterdir()):
+    def clean_up_killed_commands(self) -> list[str]:
+        """Undo what commands of killed processes left behind, and return a note for each repair."""
+        if not self._records_dir.is_dir() or not any(self._records_dir.iterdir()):
             return []
-        from retinue.sandbox.file_snapshot import swept
+        from retinue.sandbox.file_snapshot import clean_up_killed_commands
 
-        return [note for _, notes in swept(str(self._records)) for note in notes]
+        return [note for _, notes in clean_up_killed_commands(str(self._records_dir)) for note in notes]
 
     @cached_property
-    def hosting(self):
-        """For agents that are programs themselves."""
-        from retinue.sandbox.cli_agents.runner import Hosting
+    def cli_agent_runner(self):
+        """The runner for agents that are CLI programs."""
+        from retinue.sandbox.cli_agents.runner import CliAgentRunner
 
-        return Hosting(self._probe, self._env, homes=str(self._homes), records=str(self._records))
+        return CliAgentRunner(
+            self._probe,
+            self._env,
+            homes_folder=str(self._program_homes_dir),
+            records_folder=str(self._records_dir),
+        )
 
     @cached_property
     def _probe(self):
-        from retinue.sandbox.probe import Probe
+        from retinue.sandbox.probe import SandboxProbe
 
-        return Probe(most=self._most)
+        return SandboxProbe(max_level=self._max_level)
 
     @cached_property
-    def _bound(self) -> Callable[[Scope], Shell]:
-        from retinue.sandbox.shell import bound
+    def _shell_factory(self) -> Callable[[Scope], Shell]:
+        from retinue.sandbox.shell import make_shell_factory
 
-        return bound(self._probe, self._env, str(self._records))
+        return make_shell_factory(self._probe, self._env, str(self._records_dir))
 
 
-async def loosest(run: str, portions: AsyncIterable[list[Entry]]) -> Level | None:
-    """The loosest level at which a command of this run was held, as its results say; None: it ran none."""
-    calls: set[str] = set()
-    loosest: Level | None = None
-    async for portion in portions:
-        for entry in portion:
-            if isinstance(entry, Called) and entry.run == run and entry.tool == bash.spec.name:
-                calls.add(entry.id)
-            elif isinstance(entry, Returned) and entry.of in calls and (level := level_in(entry.text)):
-                loosest = level if loosest is None or loosest.reaches(level) else loosest
-    return loosest
+async def loosest_sandbox_level(run_id: str, chunks: AsyncIterable[list[Entry]]) -> SandboxLevel | None:
+    """Return the lowest sandbox level in this run's command results, or None if it ran no command."""
+    command_call_ids: set[str] = set()
+    lowest: SandboxLevel | None = None
+    async for chunk in chunks:
+        for entry in chunk:
+            if isinstance(entry, ToolCall) and entry.run == run_id and entry.tool == bash.spec.name:
+                command_call_ids.add(entry.id)
+            elif (
+                isinstance(entry, ToolResult)
+                and entry.of in command_call_ids
+                and (level := parse_sandbox_level(entry.text))
+            ):
+                lowest = level if lowest is None or lowest.is_at_least(level) else lowest
+    return lowest

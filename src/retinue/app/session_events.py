@@ -1,23 +1,26 @@
-"""A change to a session, told: every process hears of it, and so does whoever comes later."""
+"""Emit the durable event for a changed session."""
 
 from contextlib import suppress
 
-from retinue.domain.clock import Chance
+from retinue.domain.clock import Clock
 from retinue.domain.event import Event
 from retinue.domain.session import Session
 from retinue.errors import RetinueError
 from retinue.interfaces import Ledger
 
 
-async def told(session: Session, what: str, ledger: Ledger, chance: Chance) -> Session:
-    """It is so on disk by now: a ledger that cannot be written costs the telling, and nothing else."""
+async def emit_session_changed(session: Session, changes: str, ledger: Ledger, clock: Clock) -> Session:
+    """Emit `session.changed` for a session whose change is already on disk, and return the session.
+
+    If the ledger cannot be written, only the event is lost.
+    """
     event = Event(
         kind="session.changed",
-        at=chance.now(),
+        at=clock.now(),
         session=session.id,
         agent=session.agent,
-        data={"what": what},
+        data={"what": changes},
     )
     with suppress(RetinueError):
-        await ledger.do(lambda tx: tx.emit(event))
+        await ledger.write(lambda tx: tx.emit(event))
     return session

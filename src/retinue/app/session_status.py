@@ -1,4 +1,4 @@
-"""How a session stands: what is going on in it, in the words of lists."""
+"""The status of a session, as shown in lists."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from retinue.domain.run import Run, Status
 from retinue.domain.value import value
 
-RANKS = {Status.RUNNING: 0, Status.WAITING: 1, Status.QUEUED: 2}
+STATUS_PRIORITY = {Status.RUNNING: 0, Status.WAITING: 1, Status.QUEUED: 2}
 
 
 @value
-class Standing:
-    """Idle unless a run says otherwise."""
+class SessionStatus:
+    """The current run of a session; idle if there is none."""
 
     run: Run | None = None
 
@@ -24,11 +24,15 @@ class Standing:
         }
 
 
-IDLE = Standing()
+IDLE = SessionStatus()
 
 
-def standing(live: Iterable[Run]) -> Standing:
-    """Of several that live the one that holds the conversation: it runs, or waits inside a call; then whoever is next in
-    the queue, and last who stands aside."""
-    ranked = sorted(live, key=lambda run: (run.aside, RANKS.get(run.status, 3), run.created_at))
-    return Standing(run=ranked[0] if ranked else None)
+def session_status(live_runs: Iterable[Run]) -> SessionStatus:
+    """Return the status given by the run that occupies the conversation.
+
+    That is the one running or waiting inside a call, else the next in the queue, else a suspended one.
+    """
+    ranked = sorted(
+        live_runs, key=lambda run: (run.is_suspended, STATUS_PRIORITY.get(run.status, 3), run.created_at)
+    )
+    return SessionStatus(run=ranked[0] if ranked else None)

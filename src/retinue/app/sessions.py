@@ -1,4 +1,4 @@
-"""What a surface asks about conversations, and does to them without a run."""
+"""List, read and change sessions; needs no model."""
 
 import json
 import os
@@ -8,205 +8,229 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from retinue.app.announcement_views import announced
-from retinue.app.keyed_lock import Turns
-from retinue.app.references import Naming
-from retinue.app.session_events import told
-from retinue.app.session_status import IDLE, Standing, standing
-from retinue.config.load import load
-from retinue.domain.agent import Paths
-from retinue.domain.approval import Approval, State
-from retinue.domain.approval import as_json as approval_as_json
-from retinue.domain.clock import Chance
+from retinue.app.announcement_views import announcement_rows
+from retinue.app.keyed_lock import KeyedLock
+from retinue.app.references import ReferenceResolver
+from retinue.app.session_events import emit_session_changed
+from retinue.app.session_status import IDLE, SessionStatus, session_status
+from retinue.config.load import load_config
+from retinue.domain.agent import PathPatterns
+from retinue.domain.approval import Approval, ApprovalState, approval_as_json
+from retinue.domain.clock import Clock
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
-from retinue.domain.question import Question, asked
-from retinue.domain.redaction import Redactor, Veil
-from retinue.domain.run import Run, Status, Waiting
-from retinue.domain.session import RESERVED, Session, found_by, in_order
-from retinue.domain.session import as_json as session_as_json
-from retinue.domain.transcript import Called, Entry
-from retinue.errors import Conflict, NotFound, Refused, RetinueError, Usage
-from retinue.interfaces import Ledger, Tx
+from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.question import Question, open_question
+from retinue.domain.redaction import Redactor, StreamRedactor
+from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.session import RESERVED_ATTRIBUTES, Session, matches_search, pinned_first, session_as_json
+from retinue.domain.transcript import Entry, ToolCall
+from retinue.errors import Conflict, NotFound, Refused, RetinueError, UsageError
+from retinue.interfaces import Ledger, Transaction
 from retinue.ledger.ledger import SqliteLedger
-from retinue.sessions.lookup import LATELY, top_folder
-from retinue.sessions.pagination import Span
+from retinue.sessions.lookup import LIST_MAX_AGE_S, top_folder
+from retinue.sessions.pagination import PageRequest
 from retinue.sessions.store import FileStore
-from retinue.worker.clock import system_chance
-from retinue.worker.process_lock import Owner
+from retinue.worker.clock import system_clock
+from retinue.worker.process_lock import ProcessLock
 
-LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
-_SAID = {"name": "renamed", "pinned_at": "pinned"}
-MOST_ATTRIBUTES = 64 * 1024
-"""Characters of a session's attributes as JSON."""
+LIVE_STATUSES = (Status.QUEUED, Status.RUNNING, Status.WAITING)
+_CHANGE_NAMES = {"name": "renamed", "pinned_at": "pinned"}
+MAX_ATTRIBUTES_CHARS = 64 * 1024
+"""Maximum length of a session's attributes as JSON."""
 
 
-class Sessions(Naming):
-    """The half of the application that needs no model."""
+class SessionService(ReferenceResolver):
+    """Sessions and their transcripts."""
 
     def __init__(
         self,
         store: FileStore,
         ledger: Ledger,
-        chance: Chance,
-        lives: Callable[[Run], bool],
+        clock: Clock,
+        has_live_owner: Callable[[Run], bool],
         redact: Redactor,
     ) -> None:
         self.store = store
         self.ledger = ledger
-        self.chance = chance
-        self.lives = lives
+        self.clock = clock
+        self.has_live_owner = has_live_owner
         self.redact = redact
-        self.turns = Turns()
+        self.session_locks = KeyedLock()
 
-    async def sessions(
-        self, *, agent: str | None = None, children: bool = True, age: float = 0.0
+    async def list_sessions(
+        self, *, agent: str | None = None, children: bool = True, max_age_s: float = 0.0
     ) -> list[Session]:
-        """With an `age`, what other processes changed so lately need not show yet."""
-        return await self.store.sessions(agent=agent, children=children, age=age)
+        """Return sessions, newest first.
 
-    async def interrupted(self) -> list[Run]:
-        """Runs that nobody works any more and that have not ended, the oldest first; who waits for a yes is not one of
-        them, and who waited for room on the disk is: nobody waits for it any more."""
-        runs = await self.ledger.look(lambda tx: tx.runs(status=LIVE))
-        stands = (None, Waiting.DISK)
-        return [run for run in reversed(runs) if not self.lives(run) and run.waiting_for in stands]
+        Args:
+            agent: Only sessions of this agent.
+            children: Whether to include child sessions.
+            max_age_s: Seconds by which changes of other processes may be missing.
+        """
+        return await self.store.sessions(agent=agent, children=children, max_age_s=max_age_s)
+
+    async def interrupted_runs(self) -> list[Run]:
+        """Return unfinished runs that no process works on, oldest first.
+
+        Runs that wait for an approval are left out. Runs that waited for disk space are included, because the
+        process that watched for space is gone.
+        """
+        runs = await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES))
+        resumable_waits = (None, WaitReason.DISK)
+        return [
+            run
+            for run in reversed(runs)
+            if not self.has_live_owner(run) and run.waiting_for in resumable_waits
+        ]
 
     async def session_rows(
-        self, *, agent: str | None = None, children: bool = True, words: str = "", limit: int | None = None
+        self, *, agent: str | None = None, children: bool = True, search: str = "", limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """Rows for programs: a session, and what is going on in it."""
-        found = await self.session_list(agent=agent, children=children, words=words, limit=limit)
-        return [session_as_json(session) | stands.as_json() for session, stands in found]
+        """Return JSON rows of sessions with their status."""
+        found = await self.sessions_with_status(agent=agent, children=children, search=search, limit=limit)
+        return [session_as_json(session) | status.as_json() for session, status in found]
 
-    async def session_list(
-        self, *, agent: str | None = None, children: bool = True, words: str = "", limit: int | None = None
-    ) -> list[tuple[Session, Standing]]:
-        """Sessions with what is going on in each: pinned first, then the newest."""
-        found = await self.store.sessions(agent=agent, children=children, age=LATELY)
-        if words.strip():
-            found = [each for each in found if found_by(each, words)]
-        live = await self.standings()
-        return [(each, live.get(each.id, IDLE)) for each in in_order(found)[:limit]]
+    async def sessions_with_status(
+        self, *, agent: str | None = None, children: bool = True, search: str = "", limit: int | None = None
+    ) -> list[tuple[Session, SessionStatus]]:
+        """Return sessions with their status: pinned first, then newest."""
+        found = await self.store.sessions(agent=agent, children=children, max_age_s=LIST_MAX_AGE_S)
+        if search.strip():
+            found = [each for each in found if matches_search(each, search)]
+        status_by_session = await self.session_statuses()
+        return [(each, status_by_session.get(each.id, IDLE)) for each in pinned_first(found)[:limit]]
 
-    async def standings(self) -> dict[str, Standing]:
-        """What is going on, by session: one look at the ledger for all of them."""
-        runs = await self.ledger.look(lambda tx: tx.runs(status=LIVE))
-        return {session: standing(some) for session, some in _by_session(runs).items()}
+    async def session_statuses(self) -> dict[str, SessionStatus]:
+        """Return the status of each session that is not idle, with one ledger query for all."""
+        runs = await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES))
+        return {session: session_status(live_runs) for session, live_runs in _runs_by_session(runs).items()}
 
     async def session_json(self, ref: str) -> dict[str, Any]:
-        """The shape that `sessions show --json` prints."""
-        session = await self.session(ref)
-        survey = await self.store.survey(session)
-        live = await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
+        """Return the JSON object that `sessions show --json` prints."""
+        session = await self.find_session(ref)
+        survey = await self.store.scan(session)
+        live = await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
         return session_as_json(session) | {
-            **standing(live).as_json(),
+            **session_status(live).as_json(),
             "entries": survey.entries,
-            "draft": self.redact(await self.store.typed(session)),
-            "announcements": await announced(session, await self.store.sessions(age=LATELY), self.ledger),
-            "approvals": await self._asked_below(session),
-            "questions": [each.as_json() for run in live for each in await self.questions(run)],
-            "preset": await self._preset_rules(session),
-            "permissions": await self._permissions(session),
+            "draft": self.redact(await self.store.read_draft(session)),
+            "announcements": await announcement_rows(
+                session, await self.store.sessions(max_age_s=LIST_MAX_AGE_S), self.ledger
+            ),
+            "approvals": await self._pending_approvals_below(session),
+            "questions": [each.as_json() for run in live for each in await self.open_questions(run)],
+            "preset": await self._preset_origin(session),
+            "permissions": await self._preset_permissions(session),
             "problems": [*survey.problems, *await self.store.problems(session)],
         }
 
-    async def _asked_below(self, session: Session) -> list[dict[str, Any]]:
-        """What the session and those below it wait for a person with, the oldest first, and who of them asks."""
-        asked: list[dict[str, Any]] = []
-        for approval in await self.ledger.look(lambda tx: tx.approvals(state=[State.PENDING])):
-            if (asker := await self._asker(approval)) is None:
+    async def _pending_approvals_below(self, session: Session) -> list[dict[str, Any]]:
+        """Return pending approvals of a session and its descendants, oldest first, with the requester's slug."""
+        pending: list[dict[str, Any]] = []
+        for approval in await self.ledger.read(lambda tx: tx.find_approvals(state=[ApprovalState.PENDING])):
+            if (requester := await self._approval_session(approval)) is None:
                 continue
-            if session.id in (asker.id, asker.parent) or asker.path.startswith(f"{session.path}/"):
-                asked.append(approval_as_json(approval) | {"slug": asker.slug})
-        return asked
+            if session.id in (requester.id, requester.parent_id) or requester.path.startswith(
+                f"{session.path}/"
+            ):
+                pending.append(approval_as_json(approval) | {"slug": requester.slug})
+        return pending
 
-    async def _asker(self, approval: Approval) -> Session | None:
-        """None: it waited too long and counts as denied, or its session is gone."""
-        if self.chance.now() >= approval.expires_at:
+    async def _approval_session(self, approval: Approval) -> Session | None:
+        """Return the session that requested an approval, or None if that expired or the session is gone."""
+        if self.clock.now() >= approval.expires_at:
             return None
         with suppress(NotFound):
             return await self.store.find(approval.session)
         return None
 
-    async def _preset_rules(self, session: Session) -> str:
-        """Which definition a session obeys: `live`, its own since a person `edited` it, or its `own` as a child."""
-        if not session.top:
+    async def _preset_origin(self, session: Session) -> str:
+        """Return which definition a session uses.
+
+        `live` is the agent's current one, `edited` the session's copy after a person changed it, `own` a
+        child's copy.
+        """
+        if not session.is_top_level:
             return "own"
         try:
-            _, now = await self.store.preset(session)
+            _, current_hash = await self.store.read_preset(session)
         except RetinueError:
             return "unreadable"
-        return "live" if now == session.preset_hash else "edited"
+        return "live" if current_hash == session.preset_hash else "edited"
 
-    async def _permissions(self, session: Session) -> dict[str, Any] | None:
-        """What its own preset.md asks for; what applies is the scope's to say."""
+    async def _preset_permissions(self, session: Session) -> dict[str, Any] | None:
+        """Return what the session's preset.md requests; what applies is decided by its scope."""
         try:
-            own, _ = await self.store.preset(session)
+            preset, _ = await self.store.read_preset(session)
         except RetinueError:
             return None
-        paths = own.paths or Paths()
+        paths = preset.paths or PathPatterns()
         return {
-            "tools": {"allow": own.tool_allow, "deny": own.tool_deny},
+            "tools": {"allow": preset.tool_allow, "deny": preset.tool_deny},
             "paths": {"read": paths.read, "write": paths.write, "deny": paths.deny},
             "writable": session.workspace.writable,
         }
 
     async def entries(self, ref: str) -> list[Entry]:
-        entries, _ = await self.store.entries(await self.session(ref))
+        """Return all entries of a session."""
+        entries, _ = await self.store.read_entries(await self.find_session(ref))
         return entries
 
-    async def questions(self, run: Run) -> list[Question]:
-        """What a run and those it asked for want to know of a person, the oldest first."""
+    async def open_questions(self, run: Run) -> list[Question]:
+        """Return the open questions of a run and its descendants to a person, oldest first."""
 
-        def step(tx: Tx) -> list[Run]:
-            waiting = tx.runs(status=[Status.WAITING], root=run.root)
-            return [each for each in reversed(waiting) if each.waiting_for is Waiting.PERSON]
+        def step(tx: Transaction) -> list[Run]:
+            waiting = tx.find_runs(status=[Status.WAITING], root=run.root_id)
+            return [each for each in reversed(waiting) if each.waiting_for is WaitReason.PERSON]
 
         found: list[Question] = []
-        for each in await self.ledger.look(step):
-            if run.id in (each.id, each.root) and not each.aside:
-                question = asked(each, await self.entries(each.path))
+        for each in await self.ledger.read(step):
+            if run.id in (each.id, each.root_id) and not each.is_suspended:
+                question = open_question(each, await self.entries(each.transcript_path))
                 found += [question] if question else []
         return found
 
-    async def portions(self, ref: str) -> AsyncGenerator[list[Entry]]:
-        """The same, some entries at a time: for a conversation of any length."""
-        async for entries in self.store.portions(await self.session(ref)):
+    async def iter_entries(self, ref: str) -> AsyncGenerator[list[Entry]]:
+        """Yield the entries of a session in chunks, so that its length does not matter."""
+        async for entries in self.store.iter_entries(await self.find_session(ref)):
             yield entries
 
-    async def exported(self, ref: str) -> AsyncGenerator[list[Entry]]:
-        """The same for others to see: a person may have written a key into the file."""
-        async for entries in self.portions(ref):
-            yield [_redacted(entry, self.redact) for entry in entries]
+    async def iter_redacted_entries(self, ref: str) -> AsyncGenerator[list[Entry]]:
+        """Yield the entries in chunks with secrets redacted: a person may have typed a key into the file."""
+        async for entries in self.iter_entries(ref):
+            yield [_redact_entry(entry, self.redact) for entry in entries]
 
-    async def text(self, ref: str) -> AsyncGenerator[str]:
-        """A conversation as it stands in its file, piece by piece, without secrets."""
-        veil = Veil(self.redact)
-        async for piece in self.store.text(await self.session(ref)):
-            yield veil.shown(piece)
-        yield veil.rest()
+    async def iter_text(self, ref: str) -> AsyncGenerator[str]:
+        """Yield a session's file piece by piece with secrets redacted."""
+        redacting = StreamRedactor(self.redact)
+        async for piece in self.store.iter_text(await self.find_session(ref)):
+            yield redacting.feed(piece)
+        yield redacting.flush()
 
-    async def page(self, ref: str, span: Span) -> list[Entry]:
-        """Some entries of a conversation of any length, for others to see."""
-        found = await self.store.page(await self.session(ref), span)
-        return [_redacted(entry, self.redact) for entry in found]
+    async def entries_page(self, ref: str, span: PageRequest) -> list[Entry]:
+        """Return one page of a session's entries with secrets redacted."""
+        found = await self.store.read_page(await self.find_session(ref), span)
+        return [_redact_entry(entry, self.redact) for entry in found]
 
-    async def between(self, ref: str, *, after: str = "", before: str = "") -> AsyncGenerator[list[Entry]]:
-        """All entries after one and before another, some at a time, for others to see."""
-        async for entries in self.store.between(await self.session(ref), after=after, before=before):
-            yield [_redacted(entry, self.redact) for entry in entries]
+    async def iter_entries_between(
+        self, ref: str, *, after: str = "", before: str = ""
+    ) -> AsyncGenerator[list[Entry]]:
+        """Yield all entries after one entry and before another in chunks, with secrets redacted."""
+        async for entries in self.store.iter_entries_between(
+            await self.find_session(ref), after=after, before=before
+        ):
+            yield [_redact_entry(entry, self.redact) for entry in entries]
 
     async def rename(self, ref: str, name: str) -> Session:
-        return await self.change(ref, name=name)
+        return await self.update_session(ref, name=name)
 
     async def pin(self, ref: str) -> Session:
-        return await self.change(ref, pinned=True)
+        return await self.update_session(ref, pinned=True)
 
     async def unpin(self, ref: str) -> Session:
-        return await self.change(ref, pinned=False)
+        return await self.update_session(ref, pinned=False)
 
-    async def change(
+    async def update_session(
         self,
         ref: str,
         *,
@@ -214,137 +238,184 @@ class Sessions(Naming):
         pinned: bool | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> Session:
-        """What is not said stays. An empty name is none; attributes are added to those that are there, and one that is
-        None goes."""
-        session = await self.session(ref)
-        async with self.turns.of(session.id):
-            facts: dict[str, Any] = {}
-            if name is not None:
-                facts["name"] = self.redact(name) or None
-            if pinned is not None:
-                facts["pinned_at"] = self.chance.now() if pinned else None
-            if attributes is not None:
-                facts["attributes"] = _merged((await self.store.find(session.id)).attributes, attributes)
-            if not facts:
-                return session
-            return await self.changed(await self.store.change(session, **facts), *facts)
+        """Change the given properties of a session.
 
-    async def draft(self, ref: str, text: str) -> None:
-        """What a person is typing, kept below the open line of the file; nobody at work there is disturbed."""
-        session = await self.session(ref)
-        async with self.turns.of(session.id):
-            live = await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
-            if any(not run.aside for run in live):
+        Args:
+            ref: The session.
+            name: New name; empty removes it.
+            pinned: Pin or unpin.
+            attributes: Merged into the existing ones; a value of None removes the attribute.
+
+        Returns:
+            The changed session.
+
+        Raises:
+            Refused: An attribute is reserved.
+            Usage: The attributes are too large or not JSON.
+        """
+        session = await self.find_session(ref)
+        async with self.session_locks.hold(session.id):
+            changes: dict[str, Any] = {}
+            if name is not None:
+                changes["name"] = self.redact(name) or None
+            if pinned is not None:
+                changes["pinned_at"] = self.clock.now() if pinned else None
+            if attributes is not None:
+                changes["attributes"] = _merge_attributes(
+                    (await self.store.find(session.id)).attributes, attributes
+                )
+            if not changes:
+                return session
+            return await self.emit_change(await self.store.update(session, **changes), *changes)
+
+    async def save_draft(self, ref: str, text: str) -> None:
+        """Save what a person is typing below the open line of the file; refused while a run works there."""
+        session = await self.find_session(ref)
+        async with self.session_locks.hold(session.id):
+            live = await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
+            if any(not run.is_suspended for run in live):
                 raise Conflict(f"{session.slug} is at work: what is typed there is kept when it has ended")
-            await self.store.draft(session, self.redact(text))
+            await self.store.save_draft(session, self.redact(text))
 
     async def clear(self, ref: str) -> Session:
-        session = await self.session(ref)
-        async with self.turns.of(session.id):
-            await self._no_live_run(session)
-            return await self.changed(await self.store.clear(session), "cleared")
+        """Clear a session's transcript.
+
+        Raises:
+            Conflict: A run of the session has not ended.
+        """
+        session = await self.find_session(ref)
+        async with self.session_locks.hold(session.id):
+            await self._check_no_live_run(session)
+            return await self.emit_change(await self.store.clear(session), "cleared")
 
     async def delete(self, ref: str) -> Session:
-        """Put aside under another name, not destroyed; its path is where its folder is now."""
-        session = await self.session(ref)
-        async with self.turns.of(session.id):
-            await self._no_live_run(session)
-            await self._nothing_left_below(session)
-            gone = replace(session, path=await self.store.delete(session), deleted=True)
-            return await self.changed(gone, "deleted")
+        """Move a session to the trash.
+
+        Returns:
+            The session with its path in the trash.
+
+        Raises:
+            Conflict: A run of it or below it has not ended, or results were not delivered.
+        """
+        session = await self.find_session(ref)
+        async with self.session_locks.hold(session.id):
+            await self._check_no_live_run(session)
+            await self._check_nothing_pending_below(session)
+            deleted = replace(session, path=await self.store.delete(session), is_deleted=True)
+            return await self.emit_change(deleted, "deleted")
 
     async def restore(self, ref: str) -> Session:
-        """A deleted session is where it was again, as long as it was not swept away."""
-        return await self.changed(await self.store.restore(ref), "restored")
+        """Restore a deleted session that is still in the trash."""
+        return await self.emit_change(await self.store.restore(ref), "restored")
 
     async def branch(
         self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
     ) -> Session:
-        made = await self.store.branch(
-            await self.session(ref), at=at, include=include, name=self.redact(name)
-        )
-        return await self.changed(made, "branched")
+        """Create a branch of a session.
 
-    async def changed(self, session: Session, *what: str) -> Session:
-        """Tells whoever listens, in any process, what was done to a session."""
-        return await told(
-            session, ", ".join(_SAID.get(each, each) for each in what), self.ledger, self.chance
+        Args:
+            ref: The session.
+            at: The entry to branch at; None for the end.
+            include: Whether the branch contains that entry.
+            name: Name of the branch.
+        """
+        branch = await self.store.branch(
+            await self.find_session(ref), prompt_id=at, include=include, name=self.redact(name)
+        )
+        return await self.emit_change(branch, "branched")
+
+    async def emit_change(self, session: Session, *changes: str) -> Session:
+        """Emit `session.changed` for listeners in all processes."""
+        return await emit_session_changed(
+            session, ", ".join(_CHANGE_NAMES.get(each, each) for each in changes), self.ledger, self.clock
         )
 
-    async def _no_live_run(self, session: Session) -> None:
-        """Who was interrupted goes on from its file: without it, all that was done would be done again."""
-        for run in await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id)):
-            if self.lives(run):
+    async def _check_no_live_run(self, session: Session) -> None:
+        """Raise Conflict if the session has an unfinished run.
+
+        An interrupted run continues from the file; without it, all its work would be repeated.
+        """
+        for run in await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)):
+            if self.has_live_owner(run):
                 raise Conflict(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
             raise Conflict(
                 f"{session.slug} has a run that was interrupted: `retinue runs resume {run.id}` or "
                 f"`retinue runs cancel {run.id}` first"
             )
 
-    async def _nothing_left_below(self, session: Session) -> None:
-        """Nobody below it or in its other branches is at work, and no result of it or for it waits to be heard."""
+    async def _check_nothing_pending_below(self, session: Session) -> None:
+        """Raise Conflict if descendants or other branches are at work or results are undelivered.
+
+        That includes results for the session and results of it.
+        """
         folder = f"{top_folder(session)}/"
-        inner = [each for each in await self.store.sessions() if each.path.startswith(folder)]
-        ids = {session.id, *(each.id for each in inner)}
+        descendants = [each for each in await self.store.sessions() if each.path.startswith(folder)]
+        ids = {session.id, *(each.id for each in descendants)}
 
-        def step(tx: Tx) -> tuple[list[Run], list[Delivery]]:
-            live = [run for run in tx.runs(status=LIVE) if run.session_id in ids - {session.id}]
-            pending = tx.deliveries(state=[Delivered.PENDING], answers=False)
-            told = [each for each in pending if (run := tx.run(each.run)) and run.session_id in ids]
-            return live, [each for each in pending if each.session in ids or each in told]
+        def step(tx: Transaction) -> tuple[list[Run], list[Delivery]]:
+            live = [run for run in tx.find_runs(status=LIVE_STATUSES) if run.session_id in ids - {session.id}]
+            pending = tx.find_deliveries(state=[Delivered.PENDING], answers=False)
+            outgoing = [each for each in pending if (run := tx.get_run(each.run)) and run.session_id in ids]
+            return live, [each for each in pending if each.session in ids or each in outgoing]
 
-        live, left = await self.ledger.look(step)
+        live, undelivered = await self.ledger.read(step)
         if live:
             raise Conflict(
                 f"{live[0].slug} below {session.slug} is {live[0].status}: `retinue runs cancel {live[0].id}` first"
             )
-        if left:
+        if undelivered:
             raise Conflict(
-                f"{len(left)} results of or for {session.slug} were not heard: `retinue inbox` shows them, and with "
+                f"{len(undelivered)} results of or for {session.slug} were not heard: `retinue inbox` shows them, and with "
                 "--drain they count as read"
             )
 
 
-def _by_session(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
+def _runs_by_session(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    by_session: dict[str, list[Run]] = {}
     for run in runs:
-        found.setdefault(run.session_id, []).append(run)
-    return found
+        by_session.setdefault(run.session_id, []).append(run)
+    return by_session
 
 
-def _merged(before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    if ours := sorted(RESERVED & said.keys()):
-        raise Refused(f"the attribute {ours[0]!r} is the runtime's own: choose another name")
-    merged = {key: value for key, value in (dict(before) | dict(said)).items() if value is not None}
+def _merge_attributes(existing: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    if reserved := sorted(RESERVED_ATTRIBUTES & changes.keys()):
+        raise Refused(f"the attribute {reserved[0]!r} is the runtime's own: choose another name")
+    merged = {key: value for key, value in (dict(existing) | dict(changes)).items() if value is not None}
     try:
         size = len(json.dumps(merged))
     except (TypeError, ValueError, RecursionError) as error:
-        raise Usage(f"the attributes are no JSON: {error}") from error
-    if size > MOST_ATTRIBUTES:
-        raise Usage(f"the attributes would be over {MOST_ATTRIBUTES:,} characters long: keep less there")
+        raise UsageError(f"the attributes are no JSON: {error}") from error
+    if size > MAX_ATTRIBUTES_CHARS:
+        raise UsageError(
+            f"the attributes would be over {MAX_ATTRIBUTES_CHARS:,} characters long: keep less there"
+        )
     return merged
 
 
-def _redacted(entry: Entry, redact: Redactor) -> Entry:
-    if isinstance(entry, Called):
+def _redact_entry(entry: Entry, redact: Redactor) -> Entry:
+    if isinstance(entry, ToolCall):
         return replace(entry, tool=redact(entry.tool), args=redact(entry.args))
     return replace(entry, text=redact(entry.text))
 
 
 @asynccontextmanager
-async def open_sessions(*, home: str | None) -> AsyncGenerator[Sessions]:
-    """That half alone, on this machine's files. Nothing is written that is not asked for, so that conversations can
-    be listed and read where nothing can be written."""
-    config = load(os.environ, home=home)
+async def open_sessions(*, home: str | None) -> AsyncGenerator[SessionService]:
+    """Open only the sessions of a home.
+
+    Nothing is written unless requested, so sessions can be listed and read on a read-only disk.
+    """
+    config = load_config(os.environ, home=home)
     folder = config.home
-    chance = system_chance()
-    store = FileStore(folder / "sessions", chance)
+    clock = system_clock()
+    store = FileStore(folder / "sessions", clock)
     ledger = SqliteLedger(folder / "ledger.db")
     store.sweep()
     try:
-        alive = partial(Owner.alive, folder)
+        is_alive = partial(ProcessLock.is_alive, folder)
         redact = Redactor(config.secrets())
-        yield Sessions(store, ledger, chance, lambda run: bool(run.owner) and alive(run.owner), redact)
+        yield SessionService(
+            store, ledger, clock, lambda run: bool(run.owner_id) and is_alive(run.owner_id), redact
+        )
     finally:
         await ledger.close()
         store.close()

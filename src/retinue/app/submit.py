@@ -1,46 +1,46 @@
-"""Giving work: a text becomes a run of a session, a new one or one that is there."""
+"""Start runs: in a new session, in an existing one, or as a child of a session."""
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from retinue.agents.registry import DefinitionCatalogue
+from retinue.agents.registry import FileAgentRegistry
 from retinue.app.composition import check_model
 from retinue.app.permissions import DEFAULT_AGENT
-from retinue.app.references import Naming
-from retinue.app.run_control import said
-from retinue.app.sessions import LIVE
+from retinue.app.references import ReferenceResolver
+from retinue.app.run_control import check_not_blank
+from retinue.app.sessions import LIVE_STATUSES
 from retinue.config.load import Config
 from retinue.domain.agent import Agent, Role, WorkspacePolicy
-from retinue.domain.rules import below
-from retinue.domain.run import Ask, Run, Status
+from retinue.domain.rules import subtree_pattern
+from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.session import Session
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 from retinue.domain.workspace import Isolation
-from retinue.errors import BadDefinition, NotFound, Refused, Usage
-from retinue.interfaces import Ports
+from retinue.errors import BadDefinition, NotFound, Refused, UsageError
+from retinue.interfaces import RuntimeContext
 from retinue.ledger.ledger import SqliteLedger
-from retinue.runtime.child_workspace import Child, overridden
-from retinue.runtime.exit_tools import known
-from retinue.runtime.run_creation import send
-from retinue.runtime.run_plan import definition
-from retinue.runtime.spawn import begin, spawn
+from retinue.runtime.child_workspace import ChildSpec, apply_workspace_override
+from retinue.runtime.exit_tools import validate_exit_tools
+from retinue.runtime.run_creation import create_run
+from retinue.runtime.run_plan import load_definition
+from retinue.runtime.spawn import create_session, spawn_child
 
-COMMAND = "command"
+COMMAND_TRIGGER = "command"
 
 
-class Giving(Naming, ABC):
-    """The part of the application in which work is given."""
+class RunSubmissionService(ReferenceResolver, ABC):
+    """Start runs and child sessions."""
 
     config: Config
-    agents: DefinitionCatalogue
-    _ports: Ports
+    agents: FileAgentRegistry
+    _context: RuntimeContext
     _ledger: SqliteLedger
-    _ledger_seen: bool
+    _ledger_checked: bool
 
     @abstractmethod
-    async def answered(
+    async def resume_with_message(
         self,
         session: Session,
         text: str | None,
@@ -49,12 +49,12 @@ class Giving(Naming, ABC):
         owner: str | None = None,
         key: str = "",
     ) -> Run | None:
-        """The run of a conversation that waited for a person's words, with these; None: none does."""
+        """Resume the run of a session that waits for a person's reply; None if no run waits."""
 
     @abstractmethod
-    def _not_denied(self, name: str) -> None: ...
+    def _check_agent_allowed(self, name: str) -> None: ...
 
-    async def start(  # noqa: PLR0913  (the wishes of `retinue run`, one each)
+    async def start(  # noqa: PLR0913  (one parameter per option of `retinue run`)
         self,
         text: str | None,
         *,
@@ -70,42 +70,69 @@ class Giving(Naming, ABC):
         owner: str | None = None,
         key: str = "",
         door: str = "cli",
-        trigger: str = COMMAND,
+        trigger: str = COMMAND_TRIGGER,
     ) -> Run:
-        """Everything that can be wrong is found before anything is written. With `owner`, another process works it.
-        `isolation` and `writable` are said of a new session's workspace, instead of what the definition says. With a
-        `key`, the same wish given twice is one run."""
-        self.agents.ensure_general()
-        chosen = await self._chosen(session, agent)
-        if chosen is not None:
-            _unsaid(chosen, isolation, writable)
-        about = await self._about(chosen, agent, workspace)
-        check_model(self._ports.model(about, model), self.config)
-        known(about, self._ports)
-        at_work = [] if chosen is None else await self._at_work(chosen, text)
+        """Start a run and return it without waiting for its end.
+
+        Everything that can be wrong is checked before anything is written.
+
+        Args:
+            text: The task. None uses the text typed at the end of the session's file.
+            agent: The agent; default `general`, or the session's own.
+            session: An existing session, `latest`, `latest-or-create`, or None for a new one.
+            model: Overrides the agent's model.
+            workspace: Folder to work in; default is the current one.
+            isolation: Workspace isolation of a new session, instead of the definition's.
+            writable: Whether a new session may write to its workspace, instead of the definition's setting.
+            label: A name shown in lists.
+            timeout: Seconds until the run's deadline.
+            thinking: Thinking effort for the model.
+            owner: Let another process work on the run.
+            key: Idempotency key: the same request with the same key creates one run.
+            door: The interface the request came through.
+            trigger: What caused the request.
+
+        Returns:
+            The new run, or the waiting run of the session that continues with `text`.
+
+        Raises:
+            Usage: Options contradict each other or there is no task.
+            NotFound: There is no such session or agent.
+            Refused: The configuration or the definition forbids it.
+        """
+        self.agents.ensure_general_agent()
+        target = await self._select_session(session, agent)
+        if target is not None:
+            _check_no_workspace_options(target, isolation, writable)
+        agent_definition = await self._agent_definition(target, agent, workspace)
+        check_model(self._context.select_model(agent_definition, model), self.config)
+        validate_exit_tools(agent_definition, self._context)
+        live_runs = [] if target is None else await self._live_runs(target, text)
         if (
-            chosen is not None
-            and at_work
-            and (going_on := await self.answered(chosen, text, model=model, owner=owner, key=key))
+            target is not None
+            and live_runs
+            and (resumed := await self.resume_with_message(target, text, model=model, owner=owner, key=key))
         ):
-            return going_on
-        typed, known_before = text is None, chosen is not None
-        if chosen is None:
+            return resumed
+        is_typed, is_existing = text is None, target is not None
+        if target is None:
             if text is None or not text.strip():
-                raise Usage(
+                raise UsageError(
                     "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
                 )
-            policy = _placed(about, workspace, isolation, writable)
-            await self._ledger_opens()
-            chosen = await begin(about.name, _folder(workspace), self._ports, policy=policy)
+            policy = _workspace_policy(agent_definition, workspace, isolation, writable)
+            await self._check_ledger_usable()
+            target = await create_session(
+                agent_definition.name, _resolve_folder(workspace), self._context, policy=policy
+            )
         else:
-            text = await self._words(chosen, text, at_work)
-        ask = Ask(
-            key=key or f"once:{self._ports.chance.uuid()}",
-            agent=chosen.agent,
+            text = await self._task_text(target, text, live_runs)
+        run_request = RunRequest(
+            key=key or f"once:{self._context.clock.new_uuid()}",
+            agent=target.agent,
             task=text,
-            typed=typed,
-            session=chosen.id if known_before else None,
+            typed=is_typed,
+            session=target.id if is_existing else None,
             door=door,
             label=label,
             model=model,
@@ -114,9 +141,9 @@ class Giving(Naming, ABC):
             role=Role.PRIMARY,
             trigger=trigger,
         )
-        return await send(ask, chosen, self._ports, owner=owner)
+        return await create_run(run_request, target, self._context, owner=owner)
 
-    async def spawn(  # noqa: PLR0913  (the wishes of `retinue spawn`, one each)
+    async def spawn(  # noqa: PLR0913  (one parameter per option of `retinue spawn`)
         self,
         text: str,
         *,
@@ -131,52 +158,78 @@ class Giving(Naming, ABC):
         model: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
         label: str = "",
-        trigger: str = COMMAND,
+        trigger: str = COMMAND_TRIGGER,
         key: str = "",
     ) -> Run:
-        """A child of a session, with its own copy of the definition. A `workspace` that a person names is theirs to
-        give: the child reads it, whatever its parent could hand on. `trigger` says what set it off; what is set off from
-        within a conversation, by a slash command or a key, leaves its result in the inbox. With a `key`, the same wish
-        given twice is one run."""
+        """Create a child session of `parent`, with its own copy of the definition, and start its first run.
+
+        Args:
+            text: The child's task.
+            parent: The parent session.
+            agent: The agent to create the child from.
+            description: What the child is for.
+            allowed_paths: Paths the child may use.
+            denied_paths: Paths the child may not use.
+            workspace: A folder for the child. A person who names one grants read access to it, whatever the
+                parent could pass on.
+            isolation: Workspace isolation, instead of the definition's.
+            writable: Whether the child may write to its workspace.
+            model: Overrides the agent's model.
+            timeout: Seconds until the run's deadline.
+            label: A name shown in lists.
+            trigger: What caused the request. Anything but `command` (a slash command or key in a
+                conversation) delivers the result to the parent's inbox.
+            key: Idempotency key: the same request with the same key creates one run.
+
+        Returns:
+            The new run.
+
+        Raises:
+            Usage: Options contradict each other or there is no task.
+            NotFound: There is no such session or agent.
+            Refused: The configuration or the definition forbids it.
+        """
         if not text.strip():
-            raise Usage("there is nothing to do: give the child's task as TEXT")
-        above = await self.session(parent)
-        about = self._template(agent, above)
-        check_model(self._ports.model(about, model), self.config)
+            raise UsageError("there is nothing to do: give the child's task as TEXT")
+        parent_session = await self.find_session(parent)
+        agent_definition = self._child_definition(agent, parent_session)
+        check_model(self._context.select_model(agent_definition, model), self.config)
         if workspace is not None:
             isolation = isolation or Isolation.CUSTOM
             if isolation != Isolation.CUSTOM:
-                raise Usage(
+                raise UsageError(
                     f"--isolation {isolation} begins from the parent's own folder: leave --workspace out, or say custom"
                 )
-            allowed_paths = (below(_folder(workspace)),) if allowed_paths is None else allowed_paths
-        placed = _placed(about, workspace, isolation, writable)
-        await self._ledger_opens()
-        ask = Ask(
-            key=key or f"once:{self._ports.chance.uuid()}",
+            allowed_paths = (
+                (subtree_pattern(_resolve_folder(workspace)),) if allowed_paths is None else allowed_paths
+            )
+        policy = _workspace_policy(agent_definition, workspace, isolation, writable)
+        await self._check_ledger_usable()
+        run_request = RunRequest(
+            key=key or f"once:{self._context.clock.new_uuid()}",
             agent=agent,
             task=text,
-            requester=above.key,
+            requester=parent_session.key,
             door="PersistentAgent",
             source="subagent",
             trigger=trigger,
-            inbox="" if trigger == COMMAND else above.id,
+            inbox="" if trigger == COMMAND_TRIGGER else parent_session.id,
             label=label or description,
             model=model,
             deadline_seconds=timeout,
         )
-        child = Child(
-            parent=above,
+        child = ChildSpec(
+            parent=parent_session,
             description=description or label or " ".join(text.split()[:6]),
             allowed_paths=allowed_paths,
             denied_paths=denied_paths,
-            workspace=placed,
-            by_person=True,
+            workspace=policy,
+            requested_by_person=True,
         )
-        return await spawn(ask, child, self._ports)
+        return await spawn_child(run_request, child, self._context)
 
-    async def _chosen(self, session: str | None, agent: str | None) -> Session | None:
-        """The session a run goes into; None is a new one."""
+    async def _select_session(self, session: str | None, agent: str | None) -> Session | None:
+        """Return the session the run goes into, or None for a new one."""
         if session is None or session == "create":
             return None
         if session in ("latest", "latest-or-create"):
@@ -185,88 +238,107 @@ class Giving(Naming, ABC):
             if not found and session == "latest":
                 raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
             return await self.store.find(found[0].path) if found else None
-        chosen = await self.session(session)
-        if agent is not None and chosen.agent != agent:
+        target = await self.find_session(session)
+        if agent is not None and target.agent != agent:
             raise Refused(
-                f"Session does not belong to this agent: {chosen.slug} is {chosen.agent}'s, not {agent}'s"
+                f"Session does not belong to this agent: {target.slug} is {target.agent}'s, not {agent}'s"
             )
-        return chosen
+        return target
 
-    async def _about(
-        self, chosen: Session | None, agent: str | None, workspace: str | os.PathLike[str] | None
+    async def _agent_definition(
+        self, target: Session | None, agent: str | None, workspace: str | os.PathLike[str] | None
     ) -> Agent:
-        name = agent or DEFAULT_AGENT if chosen is None else chosen.agent
-        self._not_denied(name)
-        if chosen is not None:
-            return await definition(chosen, self._ports)
-        return self.agents.get(DEFAULT_AGENT if agent is None else agent, _folder(workspace)).agent
+        name = agent or DEFAULT_AGENT if target is None else target.agent
+        self._check_agent_allowed(name)
+        if target is not None:
+            return await load_definition(target, self._context)
+        return self.agents.get(DEFAULT_AGENT if agent is None else agent, _resolve_folder(workspace)).agent
 
-    async def _ledger_opens(self) -> None:
-        """Seen once, before the first folder is made: a ledger that cannot be used leaves no session behind."""
-        if not self._ledger_seen:
-            await self._ledger.look(lambda tx: tx.count(Status.RUNNING))
-            self._ledger_seen = True
+    async def _check_ledger_usable(self) -> None:
+        """Check once that the ledger works, before any folder is made.
 
-    def _template(self, name: str, above: Session) -> Agent:
-        """What a child is made from; a definition that is there and broken is told with its own words."""
-        self._not_denied(name)
+        A failure then leaves no session behind.
+        """
+        if not self._ledger_checked:
+            await self._ledger.read(lambda tx: tx.count_runs(Status.RUNNING))
+            self._ledger_checked = True
+
+    def _child_definition(self, name: str, parent_session: Session) -> Agent:
+        """Return the definition for a child; a broken definition raises its own error instead of NotFound."""
+        self._check_agent_allowed(name)
         try:
-            return self.agents.get(name, above.workspace.meant).agent
+            return self.agents.get(name, parent_session.workspace.intended_folder).agent
         except NotFound as error:
             if isinstance(error.__cause__, BadDefinition):
                 raise
             raise NotFound(f"Preset template not found: {name} (checked .md and .org)") from error
 
-    async def _at_work(self, session: Session, text: str | None) -> list[Run]:
-        """What lives of a session's runs: where nothing does, nobody waits for words either."""
-        said(text)
-        return await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
+    async def _live_runs(self, session: Session, text: str | None) -> list[Run]:
+        """Check the text and return the session's live runs.
 
-    async def _words(self, session: Session, text: str | None, at_work: Sequence[Run]) -> str:
-        """The task: what was given, else what a person typed at the end of the file. Held is found here."""
-        if any(run.owner in (self._ports.owner, self._ports.worker()) for run in at_work):
+        Only a session with live runs can wait for a reply.
+        """
+        check_not_blank(text)
+        return await self._ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
+
+    async def _task_text(self, session: Session, text: str | None, live_runs: Sequence[Run]) -> str:
+        """Return the task: the given text, else what a person typed at the end of the file.
+
+        Raises Held if another process has the session's lock.
+        """
+        if any(
+            run.owner_id in (self._context.owner_id, self._context.new_run_owner_id()) for run in live_runs
+        ):
             if text is None:
-                raise Usage(f"{session.slug} is at work: give the text to queue behind it")
+                raise UsageError(f"{session.slug} is at work: give the text to queue behind it")
             return text
         if text is not None:
-            await self.store.free(session)
+            await self.store.check_unlocked(session)
             return text
-        async with self.store.open(session) as talk:
-            if (words := talk.typed()).strip():
-                return words
-            if talk.entries and isinstance(last := talk.entries[-1], Said) and last.by == "user":
-                return last.text
-        where = f"{session.path}/session.md"
-        raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
+        async with self.store.open(session) as conversation:
+            if (typed_text := conversation.typed_text()).strip():
+                return typed_text
+            if (
+                conversation.entries
+                and isinstance(last_entry := conversation.entries[-1], Message)
+                and last_entry.by == "user"
+            ):
+                return last_entry.text
+        path = f"{session.path}/session.md"
+        raise UsageError(
+            f"nothing is typed at the end of {path}: write below its last line, or give the text"
+        )
 
 
-def _placed(
+def _workspace_policy(
     agent: Agent, workspace: str | os.PathLike[str] | None, isolation: str | None, writable: bool | None
 ) -> WorkspacePolicy:
-    """The definition's policy with what a person says of it for this one session."""
-    kind = None if isolation is None else Isolation(isolation)
-    if kind is Isolation.CUSTOM and workspace is None:
-        raise Usage("--isolation custom is for a folder that you name: add --workspace DIR")
-    folder = _folder(workspace) if kind is Isolation.CUSTOM else None
-    placed = overridden(agent.workspace, isolation=kind, folder=folder, writable=writable)
-    if writable and not placed.writable:
-        kept = "writable: false" if agent.workspace.writable is False else "isolation: sandbox"
+    """Return the definition's workspace policy with a person's overrides for this session."""
+    isolation_kind = None if isolation is None else Isolation(isolation)
+    if isolation_kind is Isolation.CUSTOM and workspace is None:
+        raise UsageError("--isolation custom is for a folder that you name: add --workspace DIR")
+    folder = _resolve_folder(workspace) if isolation_kind is Isolation.CUSTOM else None
+    policy = apply_workspace_override(
+        agent.workspace, isolation=isolation_kind, folder=folder, writable=writable
+    )
+    if writable and not policy.writable:
+        rule = "writable: false" if agent.workspace.writable is False else "isolation: sandbox"
         raise Refused(
-            f"{agent.name} may not write there: its definition says workspace {kept}, and no option lifts that; "
+            f"{agent.name} may not write there: its definition says workspace {rule}, and no option lifts that; "
             "leave --writable out, or change the definition"
         )
-    return placed
+    return policy
 
 
-def _unsaid(session: Session, isolation: str | None, writable: bool | None) -> None:
+def _check_no_workspace_options(session: Session, isolation: str | None, writable: bool | None) -> None:
     if isolation is not None or writable is not None:
-        raise Usage(
+        raise UsageError(
             f"{session.slug} has its workspace already: --isolation, --writable and --read-only are for a new session"
         )
 
 
-def _folder(workspace: str | os.PathLike[str] | None) -> str:
+def _resolve_folder(workspace: str | os.PathLike[str] | None) -> str:
     root = os.path.realpath(Path.cwd() if workspace is None else workspace)
     if not Path(root).is_dir():
-        raise Usage(f"the workspace {workspace} is not a folder")
+        raise UsageError(f"the workspace {workspace} is not a folder")
     return root

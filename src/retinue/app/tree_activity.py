@@ -1,48 +1,59 @@
-"""What goes on by itself, and what stands until a person has said something."""
+"""Decide which runs can continue by themselves, and which need a person first."""
 
 from collections.abc import Iterable
 
-from retinue.domain.run import Run, Status, Waiting
-from retinue.interfaces import Tx
+from retinue.domain.run import Run, Status, WaitReason
+from retinue.interfaces import Transaction
 
 
-def ahead(run: Run, tx: Tx) -> list[Run]:
-    """Those that wait inside a call in its conversation while it stands in the queue, the oldest first."""
+def runs_ahead_of(run: Run, tx: Transaction) -> list[Run]:
+    """Return the runs ahead of a queued run, oldest first.
+
+    They wait inside a tool call in the same conversation.
+    """
     if run.status is not Status.QUEUED:
         return []
-    waiting = tx.runs(status=[Status.WAITING], session=run.session_id)
-    return [each for each in reversed(waiting) if not each.aside and each.id != run.id]
+    waiting = tx.find_runs(status=[Status.WAITING], session=run.session_id)
+    return [each for each in reversed(waiting) if not each.is_suspended and each.id != run.id]
 
 
-def moving_in(root: str, tx: Tx) -> bool:
-    """Whether anything of a tree goes on by itself."""
-    return _moves(root, tx, frozenset())
+def is_tree_active(root_id: str, tx: Transaction) -> bool:
+    """Return whether any run of a tree can continue by itself."""
+    return _can_tree_proceed(root_id, tx, frozenset())
 
 
-def moving(tx: Tx) -> bool:
-    """Whether anything at all does, here or elsewhere."""
-    return bool(tx.count(Status.RUNNING)) or _any_moves(tx.runs(status=_STANDING), tx, frozenset())
+def is_any_run_active(tx: Transaction) -> bool:
+    """Return whether any run, in any process, can continue by itself."""
+    return bool(tx.count_runs(Status.RUNNING)) or _can_any_proceed(
+        tx.find_runs(status=_WAITING_STATUSES), tx, frozenset()
+    )
 
 
-_STANDING = (Status.QUEUED, Status.WAITING)
-_LIVE = (Status.RUNNING, *_STANDING)
+_WAITING_STATUSES = (Status.QUEUED, Status.WAITING)
+_LIVE_STATUSES = (Status.RUNNING, *_WAITING_STATUSES)
 
 
-def _moves(root: str, tx: Tx, seen: frozenset[str]) -> bool:
-    if not tx.runs(status=_LIVE, root=root, limit=1):
-        return False  # as of every tree that has ended
-    if tx.count(Status.RUNNING, root=root):
+def _can_tree_proceed(root_id: str, tx: Transaction, visited: frozenset[str]) -> bool:
+    if not tx.find_runs(status=_LIVE_STATUSES, root=root_id, limit=1):
+        return False  # every finished tree
+    if tx.count_runs(Status.RUNNING, root=root_id):
         return True
-    return _any_moves(tx.runs(status=_STANDING, root=root), tx, seen | {root})
+    return _can_any_proceed(tx.find_runs(status=_WAITING_STATUSES, root=root_id), tx, visited | {root_id})
 
 
-def _any_moves(runs: Iterable[Run], tx: Tx, seen: frozenset[str]) -> bool:
-    """What waits for room on the disk goes on once there is some. What waits its turn goes on when those before it do,
-    and of a tree that was looked at already nothing more is to be learned."""
+def _can_any_proceed(runs: Iterable[Run], tx: Transaction, visited: frozenset[str]) -> bool:
+    """Return whether any of these waiting or queued runs can continue by itself.
+
+    A run that waits for disk space continues once there is some. A queued run continues when those ahead of
+    it do; a tree that was visited already cannot change the answer.
+    """
     for run in runs:
         if run.status is Status.WAITING:
-            if run.waiting_for is Waiting.DISK:
+            if run.waiting_for is WaitReason.DISK:
                 return True
-        elif all(each.root not in seen and _moves(each.root, tx, seen) for each in ahead(run, tx)):
+        elif all(
+            each.root_id not in visited and _can_tree_proceed(each.root_id, tx, visited)
+            for each in runs_ahead_of(run, tx)
+        ):
             return True
     return False

@@ -1,76 +1,92 @@
-"""Watchers: a person sets an agent beside a conversation, and sends it away again."""
+"""Let an agent monitor a session and comment, and stop it again."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
-from retinue.agents.registry import DefinitionCatalogue
-from retinue.app.references import Naming
-from retinue.domain.agent import NAME, Role
+from retinue.agents.registry import FileAgentRegistry
+from retinue.app.references import ReferenceResolver
+from retinue.domain.agent import AGENT_NAME, Role
 from retinue.domain.run import Run
 from retinue.domain.session import Session
 from retinue.domain.watch import Watch
 from retinue.errors import NotFound
-from retinue.interfaces import Ports
+from retinue.interfaces import RuntimeContext
 from retinue.runtime import watchers
-from retinue.runtime.run_creation import LIVE
-from retinue.worker.worker import LocalEngine
+from retinue.runtime.run_creation import LIVE_STATUSES
+from retinue.worker.worker import LocalWorker
 
-PAIR = "pair"
-"""Who watches when nobody is named."""
+DEFAULT_WATCHER = "pair"
+"""The watcher if none is named."""
 
 
-class Watchers(Naming, ABC):
-    """The part of the application that knows who watches whom."""
+class WatcherService(ReferenceResolver, ABC):
+    """Agents that watch sessions."""
 
-    agents: DefinitionCatalogue
-    _ports: Ports
-    _engine: LocalEngine
+    agents: FileAgentRegistry
+    _context: RuntimeContext
+    _local_worker: LocalWorker
 
     @abstractmethod
-    async def _ledger_opens(self) -> None: ...
+    async def _check_ledger_usable(self) -> None: ...
 
-    async def watch(self, ref: str, *, agent: str = PAIR, trigger: str = "command") -> Watch:
-        """From now on, until `unwatch`, through every restart. Who watches already goes on."""
-        if not NAME.fullmatch(agent):
-            raise self.agents.missing(agent)
-        session = await self.session(ref)
-        await self._ledger_opens()
-        return await watchers.watch(session, agent, self._ports, trigger=trigger)
+    async def watch(self, ref: str, *, agent: str = DEFAULT_WATCHER, trigger: str = "command") -> Watch:
+        """Let an agent watch a session until `unwatch`, across restarts; a no-op if it watches already.
+
+        Raises:
+            NotFound: There is no such session or agent.
+        """
+        if not AGENT_NAME.fullmatch(agent):
+            raise self.agents.not_found_error(agent)
+        session = await self.find_session(ref)
+        await self._check_ledger_usable()
+        return await watchers.start_watch(session, agent, self._context, trigger=trigger)
 
     async def unwatch(self, ref: str, *, agent: str | None = None) -> list[Watch]:
-        """All who watch a session, or one; NotFound: nobody does."""
-        session = await self.session(ref)
-        found = [each for each in await self._on(session) if agent in (None, each.agent)]
+        """Stop one or all agents from watching a session.
+
+        Raises:
+            NotFound: No such agent watches it.
+        """
+        session = await self.find_session(ref)
+        found = [each for each in await self._active_watches(session) if agent in (None, each.agent)]
         if not found:
             raise NotFound(f"{agent or 'nobody'} {'does not watch' if agent else 'watches'} {session.slug}")
-        return [await watchers.unwatch(each, self._ports) for each in found]
+        return [await watchers.stop_watch(each, self._context) for each in found]
 
-    async def watchers(self, ref: str | None = None) -> list[Watch]:
-        """Who watches, everywhere or in one session: the oldest first."""
-        return await self._on(None if ref is None else await self.session(ref))
+    async def list_watchers(self, ref: str | None = None) -> list[Watch]:
+        """Return active watches of one session or of all, oldest first."""
+        return await self._active_watches(None if ref is None else await self.find_session(ref))
 
-    def can_watch(self, at: str | None = None) -> list[str]:
-        """The agents that may be set beside a conversation."""
-        return [each.agent.name for each in self.agents.all(at) if Role.WATCHER in each.agent.roles]
+    def watcher_agents(self, folder: str | None = None) -> list[str]:
+        """Return the names of agents with the watcher role."""
+        return [
+            each.agent.name
+            for each in self.agents.list_definitions(folder)
+            if Role.WATCHER in each.agent.roles
+        ]
 
-    async def heard_out(self, session: str) -> None:
-        """Until those who watch a session have heard how it stands and have said their word, where they are worked by this
-        process: who is about to leave leaves nothing half heard."""
-        for each in await self._ports.ledger.look(lambda tx: tx.watches(session=session, on=True)):
-            while (run := await self._hearing(each)) is not None:
-                await self._engine.wait(run.id)
+    async def wait_for_watchers(self, session_id: str) -> None:
+        """Wait until a session's watchers have seen its latest state and replied.
 
-    async def _hearing(self, each: Watch) -> Run | None:
-        told = await watchers.catch_up(self._ports, each.session)
-        live = await self._ports.ledger.look(lambda tx: tx.runs(session=each.watcher, status=LIVE))
-        return next((run for run in (*told, *live) if run.owner == self._ports.owner), None)
+        Only watchers that this process works on count. Called before exit, so that none is cut off.
+        """
+        for each in await self._context.ledger.read(lambda tx: tx.find_watches(session=session_id, on=True)):
+            while (run := await self._live_watcher_run(each)) is not None:
+                await self._local_worker.wait(run.id)
 
-    async def sent_away(self, gone: Collection[str]) -> None:
-        """Nobody watches sessions that are gone, or sits in one."""
-        for each in await self._on(None):
-            if each.session in gone or each.watcher in gone:
-                await watchers.unwatch(each, self._ports)
+    async def _live_watcher_run(self, watched: Watch) -> Run | None:
+        caught_up = await watchers.send_missed_updates(self._context, watched.session)
+        live = await self._context.ledger.read(
+            lambda tx: tx.find_runs(session=watched.watcher, status=LIVE_STATUSES)
+        )
+        return next((run for run in (*caught_up, *live) if run.owner_id == self._context.owner_id), None)
 
-    async def _on(self, session: Session | None) -> list[Watch]:
-        of = None if session is None else session.id
-        return await self._ports.ledger.look(lambda tx: tx.watches(session=of, on=True))
+    async def unwatch_deleted_sessions(self, deleted_ids: Collection[str]) -> None:
+        """Stop watches whose watched or watching session was deleted."""
+        for each in await self._active_watches(None):
+            if each.session in deleted_ids or each.watcher in deleted_ids:
+                await watchers.stop_watch(each, self._context)
+
+    async def _active_watches(self, session: Session | None) -> list[Watch]:
+        session_id = None if session is None else session.id
+        return await self._context.ledger.read(lambda tx: tx.find_watches(session=session_id, on=True))

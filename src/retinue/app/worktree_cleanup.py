@@ -1,4 +1,4 @@
-"""Worktrees whose sessions are gone: each goes too, if it is clean and nobody else is in it."""
+"""Remove worktrees of deleted sessions if they are clean and unused."""
 
 from collections.abc import Sequence
 
@@ -7,20 +7,26 @@ from retinue.domain.session import Session
 from retinue.sandbox.git.worktrees import Worktrees
 
 
-async def vacate(
+async def remove_abandoned_worktrees(
     worktrees: Worktrees, *, before: Sequence[Session], after: Sequence[Session], live: Sequence[Run]
 ) -> None:
-    """Of the sessions that are there no more. A worktree in which another session or an unfinished run works stays, and
-    so does one that holds work."""
-    left = {each.id for each in after}
-    inhabited = {worktrees.around(root) for root in workplaces(after, live)}
+    """Remove the worktrees of sessions that are in `before` but not in `after`.
+
+    A worktree stays if another session or an unfinished run works in it, or if it holds uncommitted work.
+    """
+    remaining_ids = {each.id for each in after}
+    occupied = {worktrees.containing_worktree(root) for root in occupied_folders(after, live)}
     for session in before:
-        place = session.workspace
-        if session.id not in left and place.source and worktrees.around(place.root) not in inhabited:
-            await worktrees.remove(place.root, place.source)
+        workspace = session.workspace
+        if (
+            session.id not in remaining_ids
+            and workspace.source_repository
+            and worktrees.containing_worktree(workspace.root) not in occupied
+        ):
+            await worktrees.remove(workspace.root, workspace.source_repository)
 
 
-def workplaces(sessions: Sequence[Session], live: Sequence[Run]) -> set[str]:
-    """Where somebody works or may go on working."""
+def occupied_folders(sessions: Sequence[Session], live: Sequence[Run]) -> set[str]:
+    """Return the workspace folders of all sessions and live runs."""
     roots = (*(each.workspace.root for each in sessions), *(run.workspace for run in live))
     return {root for root in roots if root}

@@ -1,4 +1,4 @@
-"""Agents: who there is, what each is made of, and bringing definitions from elsewhere."""
+"""Commands for agent definitions: list, show, check, import and delete."""
 
 import json
 import os
@@ -9,20 +9,20 @@ from typing import Any
 
 import click
 
-from retinue.agents.definition_file import native
+from retinue.agents.definition_file import definition_fields
 from retinue.agents.importing import importer
 from retinue.app import App
-from retinue.cli.command import on_app, plainly
+from retinue.cli.command import with_app, without_app
 from retinue.cli.options import Group
 from retinue.cli.ui.terminal import Column, Terminal, one_line
-from retinue.domain.agent import Agent, Defined
-from retinue.domain.sanitize import hidden
+from retinue.domain.agent import Agent, AgentDefinition
+from retinue.domain.sanitize import count_hidden
 from retinue.errors import NotFound
 
-LOOKED_AT = 1_000_000
-"""Bytes of a file that are searched for what hides in it."""
+MAX_SCANNED_BYTES = 1_000_000
+"""Number of leading bytes of a definition file that are searched for invisible characters."""
 
-COLUMNS: Sequence[Column] = (
+AGENT_COLUMNS: Sequence[Column] = (
     ("AGENT", lambda row: row["name"]),
     ("ROLES", lambda row: " ".join(row["roles"])),
     ("MODEL", lambda row: row["model"] or "-"),
@@ -46,167 +46,186 @@ CHECK_COLUMNS: Sequence[Column] = (
 
 @click.group(cls=Group)
 def agents() -> None:
-    """Agents: definitions of who does the work, with what tools, rights and model."""
+    """List, show, check, import and delete agent definitions.
+
+    A definition says which tools, permissions and model an agent has.
+    """
 
 
 @agents.command("list")
 @click.option("--all", "every", is_flag=True, help="Also those that are hidden from people.")
-@on_app()
+@with_app()
 async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
-    """Agents to choose from; definitions that are broken are named on standard error."""
-    here = str(Path.cwd())
-    terminal.rows(
-        app.agents_json(here, hidden=every),
-        COLUMNS,
-        empty="no agents: write one to the agents folder of the configuration",
+    """List the agents you can choose from.
+
+    Invalid definitions are named on standard error.
+    """
+    cwd = str(Path.cwd())
+    terminal.print_table(
+        app.agents_json(cwd, hidden=every),
+        AGENT_COLUMNS,
+        empty_note="no agents: write one to the agents folder of the configuration",
     )
-    for bad in app.agents.broken(here):
-        terminal.note(str(bad), colour="31")
-    if (sentence := app.agents.untrusted(here)) is not None:
-        terminal.note(sentence)
+    for error in app.agents.find_broken(cwd):
+        terminal.print_note(str(error), colour="31")
+    if (warning := app.agents.untrusted_project_notice(cwd)) is not None:
+        terminal.print_note(warning)
 
 
 @agents.command("show")
 @click.argument("name")
-@on_app()
+@with_app()
 async def show_agent(app: App, terminal: Terminal, name: str) -> None:
-    """Every field of an agent with where it came from, and the tools and skills it is offered."""
-    here = str(Path.cwd())
-    facts = await app.agent_json(name, here)
+    """Show every field of an agent with its source, and the tools and skills it is offered."""
+    cwd = str(Path.cwd())
+    facts = await app.agent_json(name, cwd)
     if terminal.json:
-        terminal.value(facts)
+        terminal.print_json(facts)
         return
-    defined = app.agents.get(name, here)
-    terminal.rows(_fields(defined), FIELD_COLUMNS, empty="")
-    terminal.line(f"\noffered: {', '.join(facts['offered']) or 'no tools'}")
+    defined = app.agents.get(name, cwd)
+    terminal.print_table(_field_rows(defined), FIELD_COLUMNS, empty_note="")
+    terminal.print_line(f"\noffered: {', '.join(facts['offered']) or 'no tools'}")
     for tool, rule in facts["withheld"].items():
-        terminal.line(f"withheld: {tool} ({rule})")
+        terminal.print_line(f"withheld: {tool} ({rule})")
     if facts["skills"]:
-        terminal.line(f"skills: {', '.join(facts['skills'])}")
+        terminal.print_line(f"skills: {', '.join(facts['skills'])}")
     for skill, rule in facts["skills_withheld"].items():
-        terminal.line(f"withheld: the skill {skill} ({rule})")
-    for sentence in defined.clipped:
-        terminal.line(f"clipped: {sentence}")
+        terminal.print_line(f"withheld: the skill {skill} ({rule})")
+    for reason in defined.removed_by_ceiling:
+        terminal.print_line(f"clipped: {reason}")
 
 
 @agents.command("delete")
 @click.argument("name")
-@on_app()
+@with_app()
 async def delete_agent(app: App, terminal: Terminal, name: str) -> None:
     """Delete an agent's definition file; its sessions stay."""
     app.agents.delete(name)
-    terminal.facts({"name": name, "deleted": True})
+    terminal.print_facts({"name": name, "deleted": True})
 
 
 @agents.command("check")
 @click.argument("path")
-@plainly
+@without_app
 async def check_agents(terminal: Terminal, _home: str | None, path: str) -> int:
-    """Say of each field of a definition, or of every one in a folder, what would become of it.
+    """Check a definition, or every definition in a folder, without writing anything.
 
-    Reads definitions of other programs too. Nothing is written; the exit code is 1 when one cannot be used, or none
-    is found. Files of other kinds in a folder are named and passed over.
+    For each field, says whether it is kept, changed or dropped. Also reads the definition formats of other
+    programs.
+
+    Exits with 1 if a definition cannot be used, or if none is found. Files of other kinds in a folder are
+    named and skipped.
     """
-    checked = importer.check(_there(path))
+    results = importer.check_definitions(_existing_path(path))
     if terminal.json:
-        terminal.value([_checked(one) for one in checked])
-    for one in checked:
-        _tell(terminal, one)
-    return _code(checked)
+        terminal.print_json([_check_as_json(result) for result in results])
+    for result in results:
+        _print_check(terminal, result)
+    return _check_exit_code(results)
 
 
 @agents.command("import")
 @click.argument("path")
-@on_app()
+@with_app()
 async def import_agents(app: App, terminal: Terminal, path: str) -> int:
-    """Write a definition of ours for each one in a file or folder; nothing is ever overwritten."""
-    imported = importer.import_(_there(path), app.config.agents_dir)
+    """Import the definitions in a file or folder as Retinue agents.
+
+    Existing files are never overwritten.
+    """
+    imported = importer.import_definitions(_existing_path(path), app.config.agents_dir)
     if terminal.json:
-        terminal.value(
+        terminal.print_json(
             [
-                _checked(one.checked)
-                | {"agent": one.name or None, "target": str(one.target) if one.target else None}
-                for one in imported
+                _check_as_json(result.check)
+                | {"agent": result.name or None, "target": str(result.target) if result.target else None}
+                for result in imported
             ]
         )
-    for one in imported:
-        _tell(terminal, one.checked)
-        terminal.line(f"→ {one.name}: {one.target}\n" if one.target else "→ not imported\n")
-    return _code([one.checked for one in imported])
+    for result in imported:
+        _print_check(terminal, result.check)
+        terminal.print_line(f"→ {result.name}: {result.target}\n" if result.target else "→ not imported\n")
+    return _check_exit_code([result.check for result in imported])
 
 
-def _code(checked: Sequence[importer.Checked]) -> int:
-    """A README among definitions is no failure; a folder with nothing but that is one."""
-    tried = [one for one in checked if not one.passed_over]
-    return 0 if tried and all(one.ok for one in tried) else 1
+def _check_exit_code(results: Sequence[importer.DefinitionCheck]) -> int:
+    """Return 0 if at least one definition was found and all of them are usable.
+
+    Files that are not definitions (a README) do not count as failures.
+    """
+    definitions = [result for result in results if not result.is_skipped]
+    return 0 if definitions and all(result.ok for result in definitions) else 1
 
 
-def _there(path: str) -> Path:
+def _existing_path(path: str) -> Path:
     if not os.path.lexists(path):
         raise NotFound(f"there is no file or folder {path}")
     return Path(path)
 
 
-def _checked(one: importer.Checked) -> dict[str, Any]:
+def _check_as_json(result: importer.DefinitionCheck) -> dict[str, Any]:
     return {
-        "path": str(one.path),
-        "ok": one.ok,
-        "name": one.name,
-        "dialect": one.dialect,
-        "fields": [_field(field) for field in one.fields],
-        "problems": list(one.problems),
-        "passed_over": one.passed_over,
-        "mended": list(one.mended),
-        "stands": one.stands or None,
-        "hidden": _hidden(one.path),
+        "path": str(result.path),
+        "ok": result.ok,
+        "name": result.name,
+        "dialect": result.dialect,
+        "fields": [_field_verdict_json(field) for field in result.fields],
+        "problems": list(result.problems),
+        "passed_over": result.is_skipped,
+        "mended": list(result.repaired_keys),
+        "stands": result.load_problem or None,
+        "hidden": _hidden_character_count(result.path),
     }
 
 
-def _hidden(path: Path) -> int:
-    """How many characters of a definition's file are not for a reader."""
+def _hidden_character_count(path: Path) -> int:
+    """Count the characters of a definition file that a reader cannot see."""
     try:
-        return hidden(path.read_bytes()[:LOOKED_AT].decode("utf-8", "replace"))
+        return count_hidden(path.read_bytes()[:MAX_SCANNED_BYTES].decode("utf-8", "replace"))
     except OSError:
         return 0
 
 
-def _field(field: importer.FieldVerdict) -> dict[str, str]:
+def _field_verdict_json(field: importer.FieldVerdict) -> dict[str, str]:
     return {
         "field": field.field,
-        "value": field.value_shown,
+        "value": field.shown_value,
         "verdict": str(field.verdict),
         "note": field.note,
     }
 
 
-def _tell(terminal: Terminal, one: importer.Checked) -> None:
-    """One definition for people: what it is, what becomes of each field, and what is in the way."""
+def _print_check(terminal: Terminal, result: importer.DefinitionCheck) -> None:
+    """Print a checked definition: name, dialect, verdict on each field, and problems."""
     if terminal.json:
         return
-    terminal.line(f"{one.path}: {one.name or 'no agent'} ({one.dialect})")
-    if one.fields:
-        terminal.rows([_field(field) for field in one.fields], CHECK_COLUMNS, empty="")
-    for problem in one.problems:
-        terminal.line(f"{'passed over' if one.passed_over else 'problem'}: {problem}")
-    if count := _hidden(one.path):
-        terminal.line(f"hidden: {count} invisible characters, which a model reads and a person does not see")
-    if one.stands and one.ok:
-        terminal.line(
-            f"does not load as it stands: {one.stands}; `retinue agents import` writes one that does"
+    terminal.print_line(f"{result.path}: {result.name or 'no agent'} ({result.dialect})")
+    if result.fields:
+        terminal.print_table(
+            [_field_verdict_json(field) for field in result.fields], CHECK_COLUMNS, empty_note=""
+        )
+    for problem in result.problems:
+        terminal.print_line(f"{'passed over' if result.is_skipped else 'problem'}: {problem}")
+    if count := _hidden_character_count(result.path):
+        terminal.print_line(
+            f"hidden: {count} invisible characters, which a model reads and a person does not see"
+        )
+    if result.load_problem and result.ok:
+        terminal.print_line(
+            f"does not load as it stands: {result.load_problem}; `retinue agents import` writes one that does"
         )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _fields(defined: Defined) -> list[dict[str, str]]:
-    facts = native(defined.agent, whole=True)
+def _field_rows(defined: AgentDefinition) -> list[dict[str, str]]:
+    facts = definition_fields(defined.agent, include_defaults=True)
     return [
         {
             "field": field.name,
             "source": defined.sources.get(field.name, "default"),
-            "value": "-" if facts[field.name] is None else one_line(_shown(facts[field.name]), 100),
+            "value": "-" if facts[field.name] is None else one_line(_format_value(facts[field.name]), 100),
         }
         for field in fields(Agent)
     ]

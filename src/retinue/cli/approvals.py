@@ -1,4 +1,4 @@
-"""Approvals: what waits for a person's yes, and the answer."""
+"""Commands for approvals: list, show and answer pending requests."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,16 +6,15 @@ from dataclasses import replace
 import click
 
 from retinue.app import App
-from retinue.cli.command import exit_code, on_app
-from retinue.cli.follow import followed, reported
+from retinue.cli.command import exit_code, with_app
+from retinue.cli.follow import follow_run, print_result
 from retinue.cli.options import Group
-from retinue.cli.ui.approval_card import card
+from retinue.cli.ui.approval_card import approval_card_lines
 from retinue.cli.ui.terminal import Column, Terminal, one_line
-from retinue.domain.approval import Approval, as_json
-from retinue.domain.run import Run, Status
-from retinue.domain.run import as_json as run_as_json
+from retinue.domain.approval import Approval, approval_as_json
+from retinue.domain.run import Run, Status, run_as_json
 
-COLUMNS: Sequence[Column] = (
+APPROVAL_COLUMNS: Sequence[Column] = (
     ("APPROVAL", lambda row: row["id"]),
     ("STATE", lambda row: row["state"]),
     ("WHO", lambda row: row["agent"]),
@@ -31,102 +30,124 @@ COLUMNS: Sequence[Column] = (
 
 @click.group(cls=Group)
 def approvals() -> None:
-    """What agents ask a person before they do it: to write a file, run a command, use a tool, or get more scope.
+    """List, show and answer what agents ask before they act.
 
-    At a terminal, `run` and `chat` ask by themselves. Elsewhere they leave with exit code 6, and the run waits here for
-    its answer, as long as `limits.approval_seconds` says; after that the answer is no.
+    Agents ask before they write a file, run a command, use a tool or get a wider scope. On a terminal, `run`
+    and `chat` ask you directly. Otherwise they exit with code 6 and the run waits here for an answer, for at
+    most `limits.approval_seconds`; after that the answer is deny.
 
-    ID is an approval's id or an unambiguous prefix of it. One answer speaks for one exact call, once.
+    ID is an approval's id or an unambiguous prefix of it. An answer applies to one exact call, once.
     """
 
 
 @approvals.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also those that were answered, used up or expired.")
-@on_app()
+@with_app()
 async def list_approvals(app: App, terminal: Terminal, everything: bool) -> None:
-    """What waits for an answer, the oldest first."""
-    found = await app.approvals(all_states=everything)
-    empty = "nothing waits for an answer"
-    terminal.rows([as_json(each) for each in found], COLUMNS, empty=empty)
+    """List the approvals that are waiting for an answer, oldest first."""
+    rows = await app.list_approvals(all_states=everything)
+    empty_note = "nothing waits for an answer"
+    terminal.print_table([approval_as_json(each) for each in rows], APPROVAL_COLUMNS, empty_note=empty_note)
 
 
 @approvals.command("show")
 @click.argument("approval", metavar="ID")
-@on_app()
+@with_app()
 async def show_approval(app: App, terminal: Terminal, approval: str) -> None:
-    """The exact call, who asked for it, and why it needs a yes."""
-    found = await app.approval(approval)
+    """Show the exact call, who asked for it, and why it requires approval."""
+    found = await app.find_approval(approval)
     if terminal.json:
-        terminal.value(as_json(found))
+        terminal.print_json(approval_as_json(found))
         return
-    for line in card(found, whole=True):
-        terminal.line(line)
-    terminal.line(_state(found))
+    for line in approval_card_lines(found, full=True):
+        terminal.print_line(line)
+    terminal.print_line(_state_text(found))
 
 
 @approvals.command("answer")
 @click.argument("approval", metavar="ID")
 @click.argument("answer", type=click.Choice(["allow", "deny", "add"]))
-@on_app(quiet=True)
+@with_app(executes_runs=True)
 async def answer_approval(app: App, terminal: Terminal, approval: str, answer: str) -> int:
-    """Say allow or deny to one exact call, once.
+    """Allow or deny one exact call, once.
 
-    When an agent asks for more scope, allow lets its next such call through, and add writes it into the session's
-    preset.md, from now on. The run goes on at once: in the process that works it, else here, until it ends or asks
-    again (exit code 6).
+    When an agent asks for a wider scope, allow permits its next such call, and add writes the permission into
+    the session's preset.md permanently. The run continues at once: in the process that runs it, or else here,
+    until it ends or asks again (exit code 6).
     """
-    asked = await app.approval(approval)
-    given = await app.answer(asked.id, answer)
-    what = "" if given.touch == "tool" else f" {one_line(given.resource, 120)}"
-    terminal.note(f"{given.tool}{what}: {answer}")
-    code = await _carried_on(app, terminal, await app.find_run(given.run))
+    pending = await app.find_approval(approval)
+    answered = await app.answer_approval(pending.id, answer)
+    resource = "" if answered.touch == "tool" else f" {one_line(answered.resource, 120)}"
+    terminal.print_note(f"{answered.tool}{resource}: {answer}")
+    code = await _follow_resumed_run(app, terminal, await app.find_run(answered.run))
     if terminal.json:
-        run = await app.find_run(given.run)
-        more = {"approvals": await app.awaited(run), "sandbox": await app.sandbox(run)}
-        terminal.value(as_json(await app.approval(given.id)) | {"run": run_as_json(run) | more})
+        run = await app.find_run(answered.run)
+        extra_fields = {
+            "approvals": await app.pending_approval_ids(run),
+            "sandbox": await app.lowest_sandbox_level(run),
+        }
+        terminal.print_json(
+            approval_as_json(await app.find_approval(answered.id)) | {"run": run_as_json(run) | extra_fields}
+        )
     return code
 
 
-async def _carried_on(app: App, terminal: Terminal, run: Run) -> int:
-    """The run goes on here unless another process works it; the answer is the exit code."""
-    if not run.status.live or not await app.works(run):
-        return await _those_above(app, terminal, run)
-    ended = await followed(app, terminal, lambda: app.find_run(run.id))
-    code = await reported(app, replace(terminal, json=False), ended)
-    return await _those_above(app, terminal, ended) or await _those_behind(app, terminal, ended) or code
+async def _follow_resumed_run(app: App, terminal: Terminal, run: Run) -> int:
+    """Run the answered run here, unless another process does, and return the exit code."""
+    if not run.status.is_live or not await app.is_owned_here(run):
+        return await _wait_for_root_run(app, terminal, run)
+    finished = await follow_run(app, terminal, lambda: app.find_run(run.id))
+    code = await print_result(app, replace(terminal, json=False), finished)
+    return (
+        await _wait_for_root_run(app, terminal, finished)
+        or await _follow_queued_runs(app, terminal, finished)
+        or code
+    )
 
 
-async def _those_behind(app: App, terminal: Terminal, run: Run) -> int:
-    """What was said to its conversation meanwhile, by a process that has left, is answered here too."""
-    if run.status.live:
+async def _follow_queued_runs(app: App, terminal: Terminal, run: Run) -> int:
+    """Run the queued runs of the same session too.
+
+    They are messages that other processes sent meanwhile; those processes have exited.
+    """
+    if run.status.is_live:
         return 0
     code = 0
-    for each in await app.interrupted():
-        if each.session_id == run.session_id and each.status is Status.QUEUED:
-            terminal.note(
-                f"{each.agent} goes on with what was said meanwhile: {one_line(each.ask.task or '', 120)}"
+    for queued in await app.interrupted_runs():
+        if queued.session_id == run.session_id and queued.status is Status.QUEUED:
+            terminal.print_note(
+                f"{queued.agent} goes on with what was said meanwhile: {one_line(queued.request.task or '', 120)}"
             )
-            behind = await followed(app, terminal, lambda each=each: _first(app, each))
-            code = max(code, await reported(app, replace(terminal, json=False), behind))
+            finished = await follow_run(app, terminal, lambda queued=queued: _resume_run(app, queued))
+            code = max(code, await print_result(app, replace(terminal, json=False), finished))
     return code
 
 
-async def _first(app: App, run: Run) -> Run:
+async def _resume_run(app: App, run: Run) -> Run:
     return (await app.resume(run.id))[0]
 
 
-async def _those_above(app: App, terminal: Terminal, run: Run) -> int:
-    """Whoever waited for the run that was answered goes on here too, if nobody else works it: a daemon's tree may wait
-    for the next answer, and nobody here would see it end."""
-    top = await app.find_run(run.root)
-    if run.root == run.id or not top.status.live or (app.lives(top) and not await app.works(top)):
+async def _wait_for_root_run(app: App, terminal: Terminal, run: Run) -> int:
+    """Wait for the root run, unless another process runs it, and return the exit code.
+
+    A daemon's tree may need the next answer; without this nobody here would see it end.
+    """
+    root_run = await app.find_run(run.root_id)
+    if (
+        run.root_id == run.id
+        or not root_run.status.is_live
+        or (app.has_live_owner(root_run) and not await app.is_owned_here(root_run))
+    ):
         return 0
-    top = await app.wait(top.id)
-    terminal.note(f"{top.agent}: {top.status}" + (f": {one_line(top.text, 120)}" if top.text else ""))
-    return exit_code(top)
+    root_run = await app.wait(root_run.id)
+    terminal.print_note(
+        f"{root_run.agent}: {root_run.status}"
+        + (f": {one_line(root_run.text, 120)}" if root_run.text else "")
+    )
+    return exit_code(root_run)
 
 
-def _state(approval: Approval) -> str:
+def _state_text(approval: Approval) -> str:
     if approval.answer is not None:
         return f"{approval.state}: {approval.answered_by} said {approval.answer}"
     return str(approval.state)

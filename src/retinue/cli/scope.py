@@ -1,4 +1,4 @@
-"""Scope: what a session may touch, whose word that is, and the verdict on one thing."""
+"""Commands for permissions: show a session's scope, or test one action against it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 import click
 
 from retinue.app import App
-from retinue.cli.command import on_app
+from retinue.cli.command import with_app
 from retinue.cli.options import Group
 from retinue.cli.ui.terminal import Terminal
 from retinue.errors import Refused
@@ -14,49 +14,54 @@ from retinue.errors import Refused
 
 @click.group(cls=Group)
 def scope() -> None:
-    """What a session may touch: its own rights, within the ceilings of those above it and of the configuration.
+    """Show and test what a session may access.
 
-    SESSION is an id, slug, name, path, a run of it or an unambiguous prefix. Looking changes nothing.
+    This is its own permissions, limited by the ceilings of the sessions above it and of the configuration.
+
+    SESSION is an id, slug, name, path, one of its runs, or an unambiguous prefix. Nothing is changed.
     """
 
 
 @scope.command("show")
 @click.argument("session")
-@on_app()
+@with_app()
 async def show_scope(app: App, terminal: Terminal, session: str) -> None:
-    """Everything that applies to SESSION, and whose word it is.
+    """Show all permissions of SESSION and where each comes from.
 
-    needs_no_yes is what its definition grants; what else it writes or runs asks a person first. A ceiling is the most
-    that someone above it leaves it; lifted is what a person gave it beyond the sessions above.
+    needs_no_yes is what its definition grants; any other write or command requires approval. A ceiling is the
+    most that a session above, or the configuration, leaves it; lifted is what you granted beyond the sessions
+    above.
     """
     facts = await app.scope_json(session)
     if terminal.json:
-        terminal.value(facts)
+        terminal.print_json(facts)
         return
-    closed, guarded = facts.pop("always_closed"), facts.pop("guarded")
+    protected, guarded = facts.pop("always_closed"), facts.pop("guarded")
     ceilings = facts.pop("ceilings")
-    terminal.facts(dict(_told(facts)))
+    terminal.print_facts(dict(_flatten(facts)))
     for each in ceilings:
-        terminal.line(f"\nat most, by {each.pop('by')}:")
-        terminal.facts({name: said for name, said in _told(each) if (name, said) != ("writable", True)})
-    closing = f"{len(closed)} patterns are closed to every agent, {len(guarded)} are changed only after a yes to just that"
-    terminal.line(f"\n{closing}: --json lists them")
+        terminal.print_line(f"\nat most, by {each.pop('by')}:")
+        terminal.print_facts(
+            {name: text for name, text in _flatten(each) if (name, text) != ("writable", True)}
+        )
+    protected_note = f"{len(protected)} patterns are closed to every agent, {len(guarded)} are changed only after a yes to just that"
+    terminal.print_line(f"\n{protected_note}: --json lists them")
 
 
-_ALLOWS = frozenset(
+_ALLOW_LISTS = frozenset(
     {"paths.read", "paths.write", "tools.allow", "capabilities.allow", "agents.allow"}
     | {"tools", "capabilities", "agents"}
 )
-"""Lists that allow nothing when they are empty; the others then have nothing to say."""
+"""Lists that allow nothing when they are empty; any other empty list has no effect."""
 
 
-def _told(facts: Mapping[str, Any], over: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in facts.items():
-        name = f"{over}{key}"
+        name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            yield from _told(cast("Mapping[str, Any]", value), f"{name}.")
+            yield from _flatten(cast("Mapping[str, Any]", value), f"{name}.")
         elif isinstance(value, list | tuple):
-            yield name, ", ".join(cast("Sequence[str]", value)) or ("nothing" if name in _ALLOWS else "")
+            yield name, ", ".join(cast("Sequence[str]", value)) or ("nothing" if name in _ALLOW_LISTS else "")
         else:
             yield name, value
 
@@ -65,19 +70,19 @@ def _told(facts: Mapping[str, Any], over: str = "") -> Iterator[tuple[str, Any]]
 @click.argument("session")
 @click.argument("kind", type=click.Choice(["read", "write", "run", "tool", "agent"]))
 @click.argument("value")
-@on_app()
+@with_app()
 async def test_scope(app: App, terminal: Terminal, session: str, kind: str, value: str) -> int:
-    """The verdict on one thing: would SESSION be let to read, write or run VALUE, or to use that tool or agent?
+    """Test whether SESSION may read, write or run VALUE, or use that tool or agent.
 
-    VALUE is a path, a command in one word (quote it), or a name. The rule that decides is named, and whether a person
-    would be asked first. The exit code is 0 for yes and 3 for no.
+    VALUE is a path, a command as one argument (quote it), or a name. Prints the rule that decides, and
+    whether approval is required. The exit code is 0 for yes and 3 for no.
     """
-    wanted = cast("Literal['read', 'write', 'run', 'tool', 'agent']", kind)
-    found = await app.scope_test(session, wanted, value)
+    action = cast("Literal['read', 'write', 'run', 'tool', 'agent']", kind)
+    verdict = await app.check_permission(session, action, value)
     if terminal.json:
-        terminal.value(found)
+        terminal.print_json(verdict)
     else:
-        word = "yes" if found["ok"] else "no"
-        asks = ", after a person's yes" if found["asks"] else ""
-        terminal.line(f"{word}{asks}: {found['rule']}")
-    return 0 if found["ok"] else Refused.exit_code
+        word = "yes" if verdict["ok"] else "no"
+        approval_note = ", after a person's yes" if verdict["asks"] else ""
+        terminal.print_line(f"{word}{approval_note}: {verdict['rule']}")
+    return 0 if verdict["ok"] else Refused.exit_code

@@ -1,4 +1,4 @@
-"""The daemon as a person has it: started, in the background or not, found, and stopped."""
+"""The serve command: run the daemon, start it in the background, find it, and stop it."""
 
 import asyncio
 import errno
@@ -16,20 +16,20 @@ import click
 
 from retinue import app as application
 from retinue import daemon_client
-from retinue.app.composition import later
-from retinue.cli.command import plainly
-from retinue.cli.main import DAEMON
+from retinue.app.composition import defer_question
+from retinue.cli.command import without_app
+from retinue.cli.main import DAEMON_META_KEY
 from retinue.cli.options import Command
 from retinue.cli.ui.terminal import Terminal
-from retinue.config.load import load
-from retinue.errors import Failed, NoRoom, RetinueError, Usage
-from retinue.worker.process_lock import Owner
+from retinue.config.load import load_config
+from retinue.errors import DiskError, Failed, RetinueError, UsageError
+from retinue.worker.process_lock import ProcessLock
 
-START_SECONDS = 15.0
-MOST_SAID = 4000
-"""Bytes of what a daemon that could not start leaves for whoever started it."""
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
-DO = "make room, or let the home be written to, or choose another with RETINUE_HOME"
+START_TIMEOUT_SECONDS = 15.0
+MAX_FAILURE_BYTES = 4000
+"""Maximum length of the failure message that a daemon passes to the process that started it."""
+STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
+STORAGE_FIX_HINT = "make room, or let the home be written to, or choose another with RETINUE_HOME"
 
 
 @click.command(cls=Command)
@@ -53,144 +53,165 @@ DO = "make room, or let the home be written to, or choose another with RETINUE_H
 @click.option("--until-idle", is_flag=True, hidden=True)
 @click.option("--logged", is_flag=True, hidden=True)
 @click.option("--why", type=int, hidden=True)
-@plainly
-async def serve(terminal: Terminal, home: str | None, **wishes: Any) -> int:
-    """Work the runs of this home in one process, and show them on a page.
+@without_app
+async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
+    """Run the daemon: it works on the runs of this home and serves the web page.
 
-    It takes up what was interrupted, and what commands hand to it. The link it prints opens the page once, and stays
-    valid for ten minutes; `retinue serve --link` prints another. Programs send the token in <home>/token.
+    It resumes interrupted runs and takes over those that commands submit. The link it prints opens the page
+    once and is valid for ten minutes; `retinue serve --link` prints another. Programs use the token in
+    <home>/token.
 
-    On SIGTERM it lets running work end for a moment and leaves the rest to the next start; a second signal ends it at
-    once. Nothing is lost either way.
+    On SIGTERM it gives running work a moment to end and leaves the rest to the next start; a second signal
+    stops it at once. Nothing is lost either way.
     """
-    place = load(os.environ, home=home).home
-    if wishes["stop"] and (wishes["detach"] or wishes["link"]):
-        raise Usage("--stop goes with neither --detach nor --link: stop the daemon first, then start another")
-    if wishes["stop"]:
-        return await _stopped(place, terminal)
-    if wishes["link"] and not wishes["detach"]:
-        return await _linked(place, terminal)
-    if not _here(wishes["host"]) and not wishes["allow_remote"]:
-        raise Usage(
-            f"--host {wishes['host']} lets other machines in: say --allow-remote too, or leave it at 127.0.0.1"
+    home_path = load_config(os.environ, home=home).home
+    if options["stop"] and (options["detach"] or options["link"]):
+        raise UsageError(
+            "--stop goes with neither --detach nor --link: stop the daemon first, then start another"
         )
-    if wishes["detach"]:
-        return await _detached(place, terminal, wishes)
-    daemon = click.get_current_context().meta[DAEMON]()
-    with _telling(place, wishes["why"]):
-        async with application.open(home=home, ask=later) as app:
-            await daemon(
+    if options["stop"]:
+        return await _stop_daemon(home_path, terminal)
+    if options["link"] and not options["detach"]:
+        return await _print_page_link(home_path, terminal)
+    if not _is_local_host(options["host"]) and not options["allow_remote"]:
+        raise UsageError(
+            f"--host {options['host']} lets other machines in: say --allow-remote too, or leave it at 127.0.0.1"
+        )
+    if options["detach"]:
+        return await _start_in_background(home_path, terminal, options)
+    run_daemon = click.get_current_context().meta[DAEMON_META_KEY]()
+    with _report_failure(home_path, options["why"]):
+        async with application.open(home=home, ask=defer_question) as app:
+            await run_daemon(
                 app,
-                tell=terminal.note,
-                host=wishes["host"],
-                port=wishes["port"],
-                until_idle=wishes["until_idle"],
-                link=not wishes["logged"],
+                tell=terminal.print_note,
+                host=options["host"],
+                port=options["port"],
+                until_idle=options["until_idle"],
+                link=not options["logged"],
             )
     return 0
 
 
-async def _detached(home: Path, terminal: Terminal, wishes: dict[str, Any]) -> int:
-    facts = await ready(home, until_idle=wishes["until_idle"], words=_again(wishes))
-    link = await daemon_client.told(home, "POST", "/api/links") or {}
-    terminal.facts({each: facts[each] for each in ("pid", "owner", "version")} | link)
+async def _start_in_background(home: Path, terminal: Terminal, options: dict[str, Any]) -> int:
+    facts = await ensure_daemon(
+        home, until_idle=options["until_idle"], arguments=_forwarded_arguments(options)
+    )
+    link = await daemon_client.request_json(home, "POST", "/api/links") or {}
+    terminal.print_facts({each: facts[each] for each in ("pid", "owner", "version")} | link)
     url: str = link.get("url", "")
-    there = urlsplit(url).port
-    if wishes["port"] and there not in (None, wishes["port"]):
-        terminal.note(
-            f"a daemon was at work already, on port {there} and not {wishes['port']}: `retinue serve --stop` first, "
+    actual_port = urlsplit(url).port
+    if options["port"] and actual_port not in (None, options["port"]):
+        terminal.print_note(
+            f"a daemon was at work already, on port {actual_port} and not {options['port']}: `retinue serve --stop` first, "
             "and the next one has it"
         )
     return 0
 
 
-def _here(host: str) -> bool:
-    """Whether only this machine reaches it."""
+def _is_local_host(host: str) -> bool:
+    """Return whether a host name or address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _again(wishes: dict[str, Any]) -> list[str]:
-    """The words that give the same wishes to the process in the background."""
-    words = ["--host", wishes["host"]]
-    if wishes["port"] is not None:
-        words += ["--port", str(wishes["port"])]
-    return [*words, *(["--allow-remote"] if wishes["allow_remote"] else [])]
+def _forwarded_arguments(options: dict[str, Any]) -> list[str]:
+    """Return the arguments that pass the same options to the process in the background."""
+    arguments = ["--host", options["host"]]
+    if options["port"] is not None:
+        arguments += ["--port", str(options["port"])]
+    return [*arguments, *(["--allow-remote"] if options["allow_remote"] else [])]
 
 
-async def ready(home: Path, *, until_idle: bool = False, words: list[str] | None = None) -> dict[str, Any]:
-    """The daemon of this home: the one that is there, or one that is started now."""
-    while facts := await daemon_client.hello(home):
+async def ensure_daemon(
+    home: Path, *, until_idle: bool = False, arguments: list[str] | None = None
+) -> dict[str, Any]:
+    """Return the facts of this home's daemon, starting one if none is running."""
+    while facts := await daemon_client.ping_daemon(home):
         if facts["looking"]:
             return facts
-        await asyncio.sleep(0.05)  # it is about to leave
+        await asyncio.sleep(0.05)  # it is shutting down
     log = home / "logs" / "daemon.log"
-    why = os.memfd_create("why")
+    failure_fd = os.memfd_create("why")
     try:
-        process = _begun(home, log, why, [*(words or []), *(["--until-idle"] if until_idle else [])])
-        async with asyncio.timeout(START_SECONDS):
+        process = _spawn_daemon(
+            home, log, failure_fd, [*(arguments or []), *(["--until-idle"] if until_idle else [])]
+        )
+        async with asyncio.timeout(START_TIMEOUT_SECONDS):
             while True:
-                if facts := await daemon_client.hello(home):
+                if facts := await daemon_client.ping_daemon(home):
                     return facts
                 if process.poll() is not None:
-                    said = os.pread(why, MOST_SAID, 0).decode("utf-8", "replace")
-                    raise Failed(f"the daemon ended at once: {said or f'{log} says why'}")
+                    message = os.pread(failure_fd, MAX_FAILURE_BYTES, 0).decode("utf-8", "replace")
+                    raise Failed(f"the daemon ended at once: {message or f'{log} says why'}")
                 await asyncio.sleep(0.02)
     finally:
-        os.close(why)
+        os.close(failure_fd)
 
 
-def _begun(home: Path, log: Path, why: int, words: list[str]) -> "subprocess.Popen[bytes]":
-    whole = [sys.executable, "-m", "retinue", "--home", str(home), "serve", "--logged", "--why", str(why)]
+def _spawn_daemon(home: Path, log: Path, failure_fd: int, arguments: list[str]) -> "subprocess.Popen[bytes]":
+    command = [
+        sys.executable,
+        "-m",
+        "retinue",
+        "--home",
+        str(home),
+        "serve",
+        "--logged",
+        "--why",
+        str(failure_fd),
+    ]
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         log.parent.mkdir(mode=0o700, exist_ok=True)
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log_descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
-        raise NoRoom(f"no daemon can be started: {log} cannot be written: {error.strerror}; {DO}") from error
+        raise DiskError(
+            f"no daemon can be started: {log} cannot be written: {error.strerror}; {STORAGE_FIX_HINT}"
+        ) from error
     try:
         return subprocess.Popen(  # noqa: S603  (our own command, and it outlives us)
-            [*whole, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-            cwd="/", pass_fds=[why],
+            [*command, *arguments], stdin=subprocess.DEVNULL, stdout=log_descriptor, stderr=log_descriptor, start_new_session=True,
+            cwd="/", pass_fds=[failure_fd],
         )  # fmt: skip
     finally:
-        os.close(out)
+        os.close(log_descriptor)
 
 
 @contextmanager
-def _telling(home: Path, why: int | None) -> Generator[None]:
-    """What ends the daemon is left for whoever started it, also where the log cannot be written."""
-    if why is not None:
-        os.set_inheritable(why, False)
+def _report_failure(home: Path, failure_fd: int | None) -> Generator[None]:
+    """Pass a failure to the process that started the daemon, even if the log is not writable."""
+    if failure_fd is not None:
+        os.set_inheritable(failure_fd, False)
     try:
         yield
     except (RetinueError, OSError) as error:
-        meant = error
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            meant = NoRoom(f"{error.filename or home}: {error.strerror}; {DO}")
-        if why is not None:
-            os.pwrite(why, str(meant).encode("utf-8", "replace")[:MOST_SAID], 0)
-        raise meant from error.__cause__ if meant is error else error
+        reported = error
+        if isinstance(error, OSError) and error.errno in STORAGE_ERRNOS:
+            reported = DiskError(f"{error.filename or home}: {error.strerror}; {STORAGE_FIX_HINT}")
+        if failure_fd is not None:
+            os.pwrite(failure_fd, str(reported).encode("utf-8", "replace")[:MAX_FAILURE_BYTES], 0)
+        raise reported from error.__cause__ if reported is error else error
 
 
-async def _linked(home: Path, terminal: Terminal) -> int:
-    link = await daemon_client.told(home, "POST", "/api/links")
+async def _print_page_link(home: Path, terminal: Terminal) -> int:
+    link = await daemon_client.request_json(home, "POST", "/api/links")
     if link is None:
         raise Failed("no daemon is running: `retinue serve --detach` starts one and prints the link")
-    terminal.facts(link)
+    terminal.print_facts(link)
     return 0
 
 
-async def _stopped(home: Path, terminal: Terminal) -> int:
-    facts = await daemon_client.stop(home)
+async def _stop_daemon(home: Path, terminal: Terminal) -> int:
+    facts = await daemon_client.stop_daemon(home)
     if facts is None:
-        terminal.note("no daemon is running")
+        terminal.print_note("no daemon is running")
         if terminal.json:
-            terminal.value({"stopped": False})
+            terminal.print_json({"stopped": False})
         return 0
-    while await daemon_client.hello(home) or Owner.alive(home, facts["owner"]):  # noqa: ASYNC110  (another process ends)
+    while await daemon_client.ping_daemon(home) or ProcessLock.is_alive(home, facts["owner"]):  # noqa: ASYNC110  (another process ends)
         await asyncio.sleep(0.05)
-    terminal.facts(facts | {"stopped": True})
+    terminal.print_facts(facts | {"stopped": True})
     return 0

@@ -1,4 +1,4 @@
-"""Conversations: finding them, reading them, and keeping them in order."""
+"""Commands for sessions: list, show, open, branch, clear, delete, restore, rename, pin and export."""
 
 import os
 import shlex
@@ -8,59 +8,65 @@ from pathlib import Path
 
 import click
 
-from retinue.app.sessions import Sessions
-from retinue.cli.offline_command import on_sessions
+from retinue.app.sessions import SessionService
+from retinue.cli.offline_command import with_sessions
 from retinue.cli.options import Group
 from retinue.cli.ui.tables import SESSION_COLUMNS
 from retinue.cli.ui.terminal import Terminal, one_line
-from retinue.domain.session import Session, as_json, in_order
-from retinue.domain.transcript import Said
-from retinue.domain.transcript import as_json as entry_as_json
-from retinue.errors import Failed, Usage
+from retinue.domain.session import Session, pinned_first, session_as_json
+from retinue.domain.transcript import Message, entry_as_json
+from retinue.errors import Failed, UsageError
 
-EMPTY = "no sessions yet: retinue run TEXT begins one"
+EMPTY_LIST_NOTE = "no sessions yet: retinue run TEXT begins one"
 
 
 @click.group(cls=Group)
 def sessions() -> None:
-    """Conversations: each is a folder with a session.md that a person can read, edit and resume.
+    """List, show and organise sessions.
 
-    SESSION is an id, slug, alias, path of the folder or its session.md, a run of it, or an unambiguous prefix.
+    A session is a folder with a session.md that you can read, edit and continue.
+
+    SESSION is an id, slug, alias, path of the folder or its session.md, one of its runs, or an unambiguous
+    prefix.
     """
 
 
 @sessions.command("list")
 @click.option("--agent", metavar="A", help="Only this agent's.")
 @click.option("--top", is_flag=True, help="Without the sessions of children.")
-@on_sessions()
-async def list_sessions(app: Sessions, terminal: Terminal, agent: str | None, top: bool) -> None:
-    """All sessions: pinned ones first, then the newest."""
-    found = await app.sessions(agent=agent, children=not top)
-    terminal.rows((as_json(session) for session in in_order(found)), SESSION_COLUMNS, empty=EMPTY)
+@with_sessions()
+async def list_sessions(app: SessionService, terminal: Terminal, agent: str | None, top: bool) -> None:
+    """List all sessions: pinned ones first, then the newest."""
+    rows = await app.list_sessions(agent=agent, children=not top)
+    terminal.print_table(
+        (session_as_json(session) for session in pinned_first(rows)),
+        SESSION_COLUMNS,
+        empty_note=EMPTY_LIST_NOTE,
+    )
 
 
 @sessions.command("show")
 @click.argument("session")
-@on_sessions()
-async def show_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """What is known of one session, and what it and its children wait for a person with."""
-    await _shown(app, terminal, session)
+@with_sessions()
+async def show_session(app: SessionService, terminal: Terminal, session: str) -> None:
+    """Show one session, and the approvals and questions that wait in it and its children."""
+    await _print_session(app, terminal, session)
 
 
 @sessions.command("open")
 @click.argument("session")
-@on_sessions()
-async def open_session(app: Sessions, terminal: Terminal, session: str) -> int:
+@with_sessions()
+async def open_session(app: SessionService, terminal: Terminal, session: str) -> int:
     """Open the session's file in $VISUAL or $EDITOR; without a terminal, print its path."""
-    path = str(_file(await app.session(session)))
+    path = str(_transcript_path(await app.find_session(session)))
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if terminal.json:
-        terminal.value({"path": path})
+        terminal.print_json({"path": path})
         return 0
     if editor is None or not (terminal.out.isatty() and sys.stdin.isatty()):
-        terminal.line(path)
+        terminal.print_line(path)
         return 0
-    return _edited(editor, path)
+    return _open_in_editor(editor, path)
 
 
 @sessions.command("branch")
@@ -68,133 +74,148 @@ async def open_session(app: Sessions, terminal: Terminal, session: str) -> int:
 @click.option("--at", metavar="ENTRY", help="The user entry to branch at; without it, all that was said.")
 @click.option("--exclude", is_flag=True, help="Leave that entry itself out; without --at, the last one.")
 @click.option("--name", default="", metavar="N", help="The branch's name.")
-@on_sessions()
+@with_sessions()
 async def branch_session(
-    app: Sessions, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
+    app: SessionService, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
 ) -> None:
-    """Go on from an earlier point in a copy, with all of the session's agents."""
-    point = await _last_words(app, session) if exclude and at is None else at
-    branched = await app.branch(session, at=point, include=not exclude, name=name)
-    await _shown(app, terminal, branched.path)
+    """Continue from an earlier point in a copy, with all of the session's agents."""
+    entry_id = await _last_user_entry(app, session) if exclude and at is None else at
+    branched = await app.branch(session, at=entry_id, include=not exclude, name=name)
+    await _print_session(app, terminal, branched.path)
 
 
 @sessions.command("clear")
 @click.argument("session")
-@on_sessions()
-async def clear_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """Forget what was said; the session keeps its identity."""
+@with_sessions()
+async def clear_session(app: SessionService, terminal: Terminal, session: str) -> None:
+    """Remove all messages of a session; its identity stays."""
     cleared = await app.clear(session)
-    await _shown(app, terminal, cleared.id)
+    await _print_session(app, terminal, cleared.id)
 
 
 @sessions.command("delete")
 @click.argument("session")
-@on_sessions(whole=True)
-async def delete_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """Delete a session: its folder is renamed to *.deleted.<time>, no command finds it, and after 30 days it is gone.
-    Until then `retinue sessions restore` brings it back: `undo` is the whole command.
+@with_sessions(full_app=True)
+async def delete_session(app: SessionService, terminal: Terminal, session: str) -> None:
+    """Delete a session. It can be restored for 30 days.
 
-    A worktree that was made for it is removed if it is clean and nobody else is in it; one that holds work stays.
+    Its folder is renamed to *.deleted.<time>, and no command finds it. `retinue sessions restore` brings it
+    back: `undo` is the whole command.
+
+    A worktree created for it is removed if it is clean and no other session uses it; otherwise it stays.
     """
-    gone = await app.delete(session)
-    place = gone.workspace
-    if place.source and Path(place.root).exists():
-        terminal.note(f"its worktree holds work and stays: {place.root} (of {place.source})")
-    undo = f"retinue sessions restore {gone.id}"
-    facts = {"session_id": gone.id, "slug": gone.slug, "deleted": True, "path": gone.path, "undo": undo}
-    terminal.facts(facts)
+    deleted = await app.delete(session)
+    workspace = deleted.workspace
+    if workspace.source_repository and Path(workspace.root).exists():
+        terminal.print_note(
+            f"its worktree holds work and stays: {workspace.root} (of {workspace.source_repository})"
+        )
+    restore_command = f"retinue sessions restore {deleted.id}"
+    facts = {
+        "session_id": deleted.id,
+        "slug": deleted.slug,
+        "deleted": True,
+        "path": deleted.path,
+        "undo": restore_command,
+    }
+    terminal.print_facts(facts)
 
 
 @sessions.command("restore")
 @click.argument("session")
-@on_sessions()
-async def restore_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """Bring a deleted session back: SESSION is its id, its slug, a run of it, or its folder's name since then."""
-    await _shown(app, terminal, (await app.restore(await app.deleted(session))).id)
+@with_sessions()
+async def restore_session(app: SessionService, terminal: Terminal, session: str) -> None:
+    """Restore a deleted session.
+
+    SESSION is its id, its slug, one of its runs, or the name its folder has now.
+    """
+    await _print_session(app, terminal, (await app.restore(await app.deleted_session_ref(session))).id)
 
 
 @sessions.command("rename")
 @click.argument("session")
 @click.argument("name")
-@on_sessions()
-async def rename_session(app: Sessions, terminal: Terminal, session: str, name: str) -> None:
-    """Give a session a name for people; its id and folder stay."""
+@with_sessions()
+async def rename_session(app: SessionService, terminal: Terminal, session: str, name: str) -> None:
+    """Rename a session; its id and folder stay."""
     if not name.strip():
-        raise Usage("the name is empty: give the session a name with something in it")
+        raise UsageError("the name is empty: give the session a name with something in it")
     renamed = await app.rename(session, name)
-    await _shown(app, terminal, renamed.id)
+    await _print_session(app, terminal, renamed.id)
 
 
 @sessions.command("pin")
 @click.argument("session")
-@on_sessions()
-async def pin_session(app: Sessions, terminal: Terminal, session: str) -> None:
+@with_sessions()
+async def pin_session(app: SessionService, terminal: Terminal, session: str) -> None:
     """Keep a session at the top of lists."""
-    await _shown(app, terminal, (await app.pin(session)).id)
+    await _print_session(app, terminal, (await app.pin(session)).id)
 
 
 @sessions.command("unpin")
 @click.argument("session")
-@on_sessions()
-async def unpin_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """No longer keep a session at the top of lists."""
-    await _shown(app, terminal, (await app.unpin(session)).id)
+@with_sessions()
+async def unpin_session(app: SessionService, terminal: Terminal, session: str) -> None:
+    """Unpin a session."""
+    await _print_session(app, terminal, (await app.unpin(session)).id)
 
 
 @sessions.command("export")
 @click.argument("session")
-@on_sessions()
-async def export_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """Print the conversation as Markdown, or its entries as JSON, without what looks like a key."""
+@with_sessions()
+async def export_session(app: SessionService, terminal: Terminal, session: str) -> None:
+    """Print the conversation as Markdown, or its entries as JSON, with secrets redacted."""
     if terminal.json:
-        with terminal.array() as add:
-            async for entries in app.exported(session):
+        with terminal.print_json_array() as add:
+            async for entries in app.iter_redacted_entries(session):
                 for entry in entries:
                     add(entry_as_json(entry))
         return
-    async for piece in app.text(session):
-        terminal.words(piece)
+    async for text in app.iter_text(session):
+        terminal.print_text(text)
 
 
-def _file(session: Session) -> Path:
+def _transcript_path(session: Session) -> Path:
     return Path(session.path) / "session.md"
 
 
-async def _last_words(app: Sessions, session: str) -> str:
-    """The last entry of a person."""
-    last = ""
-    async for entries in app.portions(session):
-        said = [entry.id for entry in entries if isinstance(entry, Said) and entry.by == "user"]
-        last = said[-1] if said else last
-    if not last:
-        raise Usage(f"{session} holds no words of a person: there is nothing to leave out")
-    return last
+async def _last_user_entry(app: SessionService, session: str) -> str:
+    """Return the id of the last user entry."""
+    entry_id = ""
+    async for entries in app.iter_entries(session):
+        user_entry_ids = [entry.id for entry in entries if isinstance(entry, Message) and entry.by == "user"]
+        entry_id = user_entry_ids[-1] if user_entry_ids else entry_id
+    if not entry_id:
+        raise UsageError(f"{session} holds no words of a person: there is nothing to leave out")
+    return entry_id
 
 
-async def _shown(app: Sessions, terminal: Terminal, ref: str) -> None:
+async def _print_session(app: SessionService, terminal: Terminal, ref: str) -> None:
     facts = await app.session_json(ref)
     if terminal.json:
-        terminal.value(facts)
+        terminal.print_json(facts)
         return
-    asked, announced, questions = (facts.pop(each) for each in ("approvals", "announcements", "questions"))
-    terminal.facts(facts)
-    for each in announced:
+    approvals, announcements, questions = (
+        facts.pop(each) for each in ("approvals", "announcements", "questions")
+    )
+    terminal.print_facts(facts)
+    for each in announcements:
         child = each["metadata"]
-        terminal.line(f"{child['slug']} {child['status']}: {one_line(each['summary'], 120)}")
-    for each in asked:
-        what = "" if each["touch"] == "tool" else f" {one_line(each['resource'], 120)}"
-        terminal.line(f"\n{each['slug']} waits for a person: {each['tool']}{what}")
+        terminal.print_line(f"{child['slug']} {child['status']}: {one_line(each['summary'], 120)}")
+    for each in approvals:
+        resource = "" if each["touch"] == "tool" else f" {one_line(each['resource'], 120)}"
+        terminal.print_line(f"\n{each['slug']} waits for a person: {each['tool']}{resource}")
         answer = f"retinue approvals answer {each['id']} allow"
-        terminal.line(f"  retinue approvals show {each['id']}, then {answer} (or deny)")
+        terminal.print_line(f"  retinue approvals show {each['id']}, then {answer} (or deny)")
     for each in questions:
-        terminal.line(f"\n{each['agent']} asks: {one_line(each['question'], 400)}")
+        terminal.print_line(f"\n{each['agent']} asks: {one_line(each['question'], 400)}")
 
 
-def _edited(editor: str, path: str) -> int:
+def _open_in_editor(editor: str, path: str) -> int:
     try:
-        done = subprocess.run([*shlex.split(editor), path], check=False)  # noqa: S603  (the person's own editor)
+        completed = subprocess.run([*shlex.split(editor), path], check=False)  # noqa: S603  (the person's own editor)
     except (OSError, ValueError) as error:
         raise Failed(
             f"{editor!r} could not be started: {error}; set VISUAL or EDITOR to an editor"
         ) from error
-    return 1 if done.returncode else 0
+    return 1 if completed.returncode else 0

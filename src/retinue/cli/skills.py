@@ -1,4 +1,4 @@
-"""Skills: which there are, what each is, and the rule by which an agent has it or not."""
+"""Commands for skills: list and show them, and which agents have them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,76 +6,86 @@ from pathlib import Path
 import click
 
 from retinue.app import App
-from retinue.cli.command import on_app
+from retinue.cli.command import with_app
 from retinue.cli.options import Group
 from retinue.cli.ui.terminal import Column, Terminal
-from retinue.domain.agent import Exposure
-from retinue.errors import Usage
+from retinue.domain.agent import ToolExposure
+from retinue.errors import UsageError
 
-COLUMNS: Sequence[Column] = (
+SKILL_COLUMNS: Sequence[Column] = (
     ("SKILL", lambda row: row["name"]),
     ("FROM", lambda row: row["source"]),
     ("CLI", lambda row: row["cli"]),
     ("WHAT", lambda row: " ".join(row["description"].split())),
 )
 
-JUDGED: Sequence[Column] = (
+SKILL_ACCESS_COLUMNS: Sequence[Column] = (
     ("SKILL", lambda row: row["name"]),
     ("HAS IT", lambda row: "yes" if row["has"] else "no"),
     ("RULE", lambda row: row["rule"]),
-    *COLUMNS[1:],
+    *SKILL_COLUMNS[1:],
 )
 
 
 @click.group(cls=Group)
 def skills() -> None:
-    """Commands with a text that says how to use them, for agents whose tool_exposure is skills or mixed.
+    """List and show skills: commands with instructions.
 
-    Yours are folders below skills/ of the configuration; a trusted project adds those of its .retinue/skills folder.
+    Agents whose tool_exposure is skills or mixed use them. Yours are folders in skills/ of the configuration;
+    a trusted project adds those of its .retinue/skills folder.
     """
 
 
 @skills.command("list")
 @click.option("--agent", metavar="A", help="As this agent has them.")
 @click.option("--session", metavar="S", help="As this session has them.")
-@on_app()
+@with_app()
 async def list_skills(app: App, terminal: Terminal, agent: str | None, session: str | None) -> None:
-    """Skills there are here; with an agent or a session, whether it has each, and the rule that decides.
+    """List the skills; for an agent or session, whether it has each, and the rule that decides.
 
-    Folders that are no skills are named on standard error, with what to do about it.
+    Folders that are not valid skills are named on standard error, with what to do about it.
     """
     if agent is not None and session is not None:
-        raise Usage("--agent and --session exclude each other: a session has its own agent")
-    here = str(Path.cwd())
-    where = f"no skills: make one in {app.config.skills_dir}"
+        raise UsageError("--agent and --session exclude each other: a session has its own agent")
+    cwd = str(Path.cwd())
+    empty_note = f"no skills: make one in {app.config.skills_dir}"
     if agent is None and session is None:
-        terminal.rows([each.as_json() for each in app.skills.all(here)], COLUMNS, empty=where)
+        terminal.print_table(
+            [each.as_json() for each in app.skills.all(cwd)], SKILL_COLUMNS, empty_note=empty_note
+        )
     else:
-        found = await app.skills_of(agent=agent, session=session)
-        rows = [{**each.as_json(), "has": judged.ok, "rule": judged.rule} for each, judged in found]
-        terminal.rows(rows, JUDGED, empty=where)
-    for bad in app.skills.broken(here):
-        terminal.note(str(bad), colour="31")
-    if (sentence := app.skills.untrusted(here)) is not None:
-        terminal.note(sentence)
+        skills_with_verdicts = await app.skill_verdicts(agent=agent, session=session)
+        rows = [
+            {**each.as_json(), "has": verdict.ok, "rule": verdict.rule}
+            for each, verdict in skills_with_verdicts
+        ]
+        terminal.print_table(rows, SKILL_ACCESS_COLUMNS, empty_note=empty_note)
+    for error in app.skills.find_broken(cwd):
+        terminal.print_note(str(error), colour="31")
+    if (warning := app.skills.untrusted_project_notice(cwd)) is not None:
+        terminal.print_note(warning)
 
 
 @skills.command("show")
 @click.argument("name")
-@on_app()
+@with_app()
 async def show_skill(app: App, terminal: Terminal, name: str) -> None:
-    """One skill: its files, the tools it stands for, and which agents have it here."""
-    here = str(Path.cwd())
-    skill = app.skills.get(name, here)
-    tools = [tool.spec.name for tool, _ in await app.tools() if tool.plugin == skill.plugin]
-    terminal.facts({**skill.as_json(), "tools": tools, "agents": await _having(app, name, here)})
+    """Show one skill: its files, the tools it replaces, and which agents have it here."""
+    cwd = str(Path.cwd())
+    skill = app.skills.get(name, cwd)
+    tools = [tool.spec.name for tool, _ in await app.tool_verdicts() if tool.plugin == skill.name]
+    terminal.print_facts(
+        {**skill.as_json(), "tools": tools, "agents": await _agents_with_skill(app, name, cwd)}
+    )
 
 
-async def _having(app: App, name: str, here: str) -> list[str]:
-    found: list[str] = []
-    for defined in app.agents.all(here):
+async def _agents_with_skill(app: App, name: str, cwd: str) -> list[str]:
+    agent_names: list[str] = []
+    for defined in app.agents.list_definitions(cwd):
         agent = defined.agent
-        if agent.tool_exposure is not Exposure.TOOLS:
-            judged = await app.skills_of(agent=agent.name)
-            found += [agent.name for each, verdict in judged if each.plugin == name and verdict.ok]
-    return found
+        if agent.tool_exposure is not ToolExposure.TOOLS:
+            skills_with_verdicts = await app.skill_verdicts(agent=agent.name)
+            agent_names += [
+                agent.name for each, verdict in skills_with_verdicts if each.name == name and verdict.ok
+            ]
+    return agent_names

@@ -1,4 +1,4 @@
-"""Tokens: what programs are given that may do less over HTTP than their owner."""
+"""Commands for API tokens with limited permissions: add, list and remove."""
 
 import os
 from collections.abc import Sequence
@@ -7,54 +7,54 @@ from typing import Any
 
 import click
 
-from retinue.cli.command import plainly
+from retinue.cli.command import without_app
 from retinue.cli.options import Group
-from retinue.cli.ui.tables import ago
+from retinue.cli.ui.tables import format_age
 from retinue.cli.ui.terminal import Column, Terminal, one_line
-from retinue.config.load import load
-from retinue.domain.api_permission import Right
-from retinue.domain.run import iso
-from retinue.errors import Usage
-from retinue.storage.token_store import Tokens
+from retinue.config.load import load_config
+from retinue.domain.api_permission import ApiPermission
+from retinue.domain.run import iso_timestamp
+from retinue.errors import UsageError
+from retinue.storage.token_store import TokenStore
 
-COLUMNS: Sequence[Column] = (
+TOKEN_COLUMNS: Sequence[Column] = (
     ("NAME", lambda row: row["name"]),
     ("RIGHTS", lambda row: " ".join(row["rights"])),
-    ("AGE", lambda row: ago(row["made_at"])),
+    ("AGE", lambda row: format_age(row["made_at"])),
     ("BROWSER", lambda row: one_line(row["browser"] or "", 60)),
 )
-EMPTY = "no token but the one in <home>/token: `retinue tokens add NAME --rights read` makes one that may only look"
+EMPTY_LIST_NOTE = "no token but the one in <home>/token: `retinue tokens add NAME --rights read` makes one that may only look"
 
 
 @click.group(cls=Group)
 def tokens() -> None:
-    """Tokens for programs that speak to the daemon over HTTP, each with some rights of its own.
+    """Manage tokens for programs that use the HTTP API, each with some rights of its own.
 
-    A browser that opened the page is listed too, as page-…: to remove it ends its visit, and no other.
+    A browser that opened the page is listed too, as page-…; removing it logs out that browser only.
 
-    read: look at everything. run: start, steer and end work. approve: answer what agents ask. admin: links to the page,
-    and the daemon's end. None includes another. The token in <home>/token has all of them.
+    read: read everything. run: start, control and stop runs. approve: answer approvals. admin: create page
+    links and stop the daemon. No right includes another. The token in <home>/token has all of them.
     """
 
 
 @tokens.command("add")
 @click.argument("name")
-@click.option("--rights", required=True, metavar="R[,R…]", help=f"Some of {', '.join(Right)}.")
-@plainly
+@click.option("--rights", required=True, metavar="R[,R…]", help=f"Some of {', '.join(ApiPermission)}.")
+@without_app
 async def add_token(terminal: Terminal, home: str | None, *, name: str, rights: str) -> None:
-    """Make a token, and print it: this once, because only its hash is kept.
+    """Create a token and print it, this once: only its hash is stored.
 
-    A daemon that is running takes it at once.
+    A running daemon accepts it at once.
     """
-    wanted = _rights(rights)
-    made = _tokens(home).add(name, wanted, at=str(iso(datetime.now(UTC))))
-    terminal.facts({"name": name, "rights": sorted(wanted), "token": made})
+    parsed_rights = _parse_rights(rights)
+    token = _token_store(home).add(name, parsed_rights, at=str(iso_timestamp(datetime.now(UTC))))
+    terminal.print_facts({"name": name, "rights": sorted(parsed_rights), "token": token})
 
 
 @tokens.command("list")
-@plainly
+@without_app
 async def list_tokens(terminal: Terminal, home: str | None) -> None:
-    """Which tokens there are, and what each may do; and which browsers have opened the page."""
+    """List the tokens with their rights, and the browsers that have opened the page."""
     rows: list[dict[str, Any]] = [
         {
             "name": each.name,
@@ -63,26 +63,26 @@ async def list_tokens(terminal: Terminal, home: str | None) -> None:
             "until": each.until,
             "browser": each.browser,
         }
-        for each in _tokens(home).all()
+        for each in _token_store(home).all()
     ]
-    terminal.rows(rows, COLUMNS, empty=EMPTY)
+    terminal.print_table(rows, TOKEN_COLUMNS, empty_note=EMPTY_LIST_NOTE)
 
 
 @tokens.command("remove")
 @click.argument("name")
-@plainly
+@without_app
 async def remove_token(terminal: Terminal, home: str | None, *, name: str) -> None:
-    """Take a token back, or end a browser's visit. A daemon that is running refuses it from then on."""
-    _tokens(home).remove(name)
-    terminal.facts({"name": name, "removed": True})
+    """Revoke a token, or log out a browser. A running daemon refuses it from then on."""
+    _token_store(home).remove(name)
+    terminal.print_facts({"name": name, "removed": True})
 
 
-def _tokens(home: str | None) -> Tokens:
-    return Tokens(load(os.environ, home=home).home)
+def _token_store(home: str | None) -> TokenStore:
+    return TokenStore(load_config(os.environ, home=home).home)
 
 
-def _rights(said: str) -> frozenset[Right]:
-    words = [word for each in said.split(",") if (word := each.strip())]
-    if strange := [word for word in words if word not in list(Right)]:
-        raise Usage(f"there is no right {strange[0][:40]!r}: rights are {', '.join(Right)}")
-    return frozenset(map(Right, words))
+def _parse_rights(text: str) -> frozenset[ApiPermission]:
+    names = [name for each in text.split(",") if (name := each.strip())]
+    if unknown := [name for name in names if name not in list(ApiPermission)]:
+        raise UsageError(f"there is no right {unknown[0][:40]!r}: rights are {', '.join(ApiPermission)}")
+    return frozenset(map(ApiPermission, names))

@@ -1,4 +1,4 @@
-"""Tools: every one that is known, and the rule by which an agent has it or not."""
+"""The tools command: list every tool, and which are available to an agent."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import click
 
 from retinue.app import App
-from retinue.cli.command import on_app
+from retinue.cli.command import with_app
 from retinue.cli.options import Group
 from retinue.cli.ui.terminal import Column, Terminal
 from retinue.domain.rules import Verdict
-from retinue.errors import Usage
+from retinue.errors import UsageError
 from retinue.interfaces import Tool
 
-COLUMNS: Sequence[Column] = (
+TOOL_COLUMNS: Sequence[Column] = (
     ("TOOL", lambda row: row["name"]),
     ("OFFERED", lambda row: "yes" if row["offered"] else "no"),
     ("RULE", lambda row: row["rule"]),
@@ -25,28 +25,28 @@ COLUMNS: Sequence[Column] = (
 
 @click.group(cls=Group)
 def tools() -> None:
-    """What agents can do."""
+    """List the tools that agents can use."""
 
 
 @tools.command("list")
 @click.option("--agent", metavar="A", help="As this agent has them; general when nobody is named.")
 @click.option("--session", metavar="S", help="As this session has them.")
-@on_app()
+@with_app()
 async def list_tools(app: App, terminal: Terminal, agent: str | None, session: str | None) -> None:
-    """Every known tool, whether it is offered, and the rule that decides.
+    """List every tool, whether it is offered, and the rule that decides.
 
-    ASKS says whether a person is asked before a call: never, always, or unless the definition's paths.write or
-    shell_commands grant it. EFFECT says what a second call would do; one that may happen only once is not repeated
-    after a crash.
+    ASKS says whether a call requires approval: never, always, or unless the definition's paths.write or
+    shell_commands grant it. EFFECT says what a second call would do; a tool that may run only once is not
+    repeated after a crash.
     """
     if agent is not None and session is not None:
-        raise Usage("--agent and --session exclude each other: a session has its own agent")
-    found = await app.tools(agent=agent, session=session)
-    rows = [tool_json(tool, verdict) for tool, verdict in found]
-    terminal.rows(rows, COLUMNS, empty="no tools are known: see tools in the configuration")
+        raise UsageError("--agent and --session exclude each other: a session has its own agent")
+    found = await app.tool_verdicts(agent=agent, session=session)
+    rows = [tool_as_json(tool, verdict) for tool, verdict in found]
+    terminal.print_table(rows, TOOL_COLUMNS, empty_note="no tools are known: see tools in the configuration")
 
 
-def tool_json(tool: Tool, verdict: Verdict) -> dict[str, Any]:
+def tool_as_json(tool: Tool, verdict: Verdict) -> dict[str, Any]:
     return {
         "name": tool.spec.name,
         "category": tool.category or None,
@@ -54,9 +54,9 @@ def tool_json(tool: Tool, verdict: Verdict) -> dict[str, Any]:
         "description": tool.spec.description,
         "offered": verdict.ok,
         "rule": verdict.rule,
-        "asks": str(tool.asks),
+        "asks": str(tool.ask_policy),
         "effect": str(tool.effect),
         "capabilities": list(tool.capabilities),
-        "door": tool.door,
+        "door": tool.is_delegation,
         "schema": dict(tool.spec.schema),
     }

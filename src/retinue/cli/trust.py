@@ -1,4 +1,4 @@
-"""Trust: which projects may add agents of their own, after a person has looked at them."""
+"""Commands for project trust: trust, list and remove projects that add agents and skills."""
 
 import os
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from retinue.agents.trust import FOLDER, Seen, look
+from retinue.agents.trust import PROJECT_FOLDER, ProjectSnapshot, scan_project
 from retinue.app import App
-from retinue.cli.command import on_app
-from retinue.cli.options import Command, Group, remember
+from retinue.cli.command import with_app
+from retinue.cli.options import Command, Group, store_option
 from retinue.cli.ui.terminal import Column, Terminal
-from retinue.cli.user_prompts import Person
-from retinue.domain.agent import Agent, Defined
+from retinue.cli.user_prompts import UserPrompter
+from retinue.domain.agent import Agent, AgentDefinition
 from retinue.domain.skill import Skill
-from retinue.errors import Cancelled, Usage
+from retinue.errors import Cancelled, UsageError
 
-COLUMNS: Sequence[Column] = (
+PROJECT_COLUMNS: Sequence[Column] = (
     ("PROJECT", lambda row: row["path"]),
     ("STANDING", lambda row: row["standing"]),
 )
@@ -37,129 +37,145 @@ SKILL_COLUMNS: Sequence[Column] = (
     ("WHAT", lambda row: row["problem"] or row["description"]),
 )
 
-YES = click.option(
+YES_OPTION = click.option(
     "--yes",
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=remember,
+    callback=store_option,
     help="Ask nobody: it was looked at already. Needed where nobody can be asked.",
 )
 
 
-class FolderOrWord(Group):
-    """`list` and `remove` are words; anything else is the folder to trust."""
+class PathOrSubcommandGroup(Group):
+    """A group whose first argument is a subcommand (`list`, `remove`) or else the folder to trust."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in self.commands or args[0].startswith("-"):
             return super().resolve_command(ctx, args)
-        return "PATH", add_trust, args
+        return "PATH", trust_project, args
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[--yes] PATH | list | remove PATH")
 
 
-@click.group(cls=FolderOrWord)
-@YES
+@click.group(cls=PathOrSubcommandGroup)
+@YES_OPTION
 def trust() -> None:
-    """Let the project in the folder PATH add the agents of its .retinue/agents folder, and the skills of .retinue/skills.
+    """Let the project in the folder PATH add agents and skills.
 
-    Before that nothing there counts as a definition, whoever asks for it. What the folder holds is shown first, and you
-    are asked; where nobody can be asked, --yes must be said. Its
-    agents get names that nobody has yet, the workspace, and a person's yes before they change anything; they change no
-    agent of yours and name no server. Once anything in .retinue changes, the project is trusted no more until somebody
-    has looked at it and trusts it again. Where commands are not held strictly, git is run only in trusted projects.
+    They are in its .retinue/agents and .retinue/skills. Until the project is trusted, definitions in that
+    folder are ignored, whoever asks for them. The contents are shown first and you are asked; without a
+    terminal, --yes is required. The project's agents get names that are not taken, access to the workspace,
+    and need approval for every change; they cannot replace your agents or define servers. When anything in
+    .retinue changes, the project is no longer trusted until you review and trust it again. Where the sandbox
+    level is not strict, git runs only in trusted projects.
 
-    A folder that is called list or remove is written ./list or ./remove.
+    Write a folder that is called list or remove as ./list or ./remove.
     """
 
 
 @click.command(cls=Command)
 @click.argument("path")
-@YES
-@on_app()
-async def add_trust(app: App, terminal: Terminal, path: str) -> None:
+@YES_OPTION
+@with_app()
+async def trust_project(app: App, terminal: Terminal, path: str) -> None:
     """Trust a project as it is now."""
     if not Path(path).is_dir():
-        raise Usage(f"{path} is not a folder: name the folder of the project")
-    seen = look(path)
-    rows, skills = _rows(app, seen), [_skill(name, found) for name, found in app.skills.offers(seen)]
+        raise UsageError(f"{path} is not a folder: name the folder of the project")
+    snapshot = scan_project(path)
+    agents, skills = (
+        _agent_rows(app, snapshot),
+        [_skill_row(name, skill) for name, skill in app.skills.preview_project(snapshot)],
+    )
     if not terminal.json:
-        _show(terminal, seen, rows, skills)
+        _print_contents(terminal, snapshot, agents, skills)
     if not click.get_current_context().meta.get("retinue.yes"):
-        await _agreed(terminal, seen.place)
-    app.trust.add(seen, token=app.chance.uuid())
+        await _confirm_trust(terminal, snapshot.path)
+    app.trust.add(snapshot, unique_suffix=app.clock.new_uuid())
     if terminal.json:
-        terminal.value({"path": seen.place, "standing": "trusted", "agents": rows, "skills": skills})
+        terminal.print_json(
+            {"path": snapshot.path, "standing": "trusted", "agents": agents, "skills": skills}
+        )
     else:
-        terminal.line(f"{seen.place} is trusted as it is now")
+        terminal.print_line(f"{snapshot.path} is trusted as it is now")
 
 
-async def _agreed(terminal: Terminal, place: str) -> None:
-    """Silence is no agreement, and neither is a standard input that nobody types at."""
-    ask = None if terminal.json else Person(terminal=terminal).answerer()
+async def _confirm_trust(terminal: Terminal, project_path: str) -> None:
+    """Ask the user to confirm.
+
+    No answer is not consent, and neither is a standard input that is not a terminal.
+    """
+    ask = None if terminal.json else UserPrompter(terminal=terminal).ask_function()
     if ask is None:
-        raise Usage(f"nobody is here to agree to {place}: look at it, then say --yes")
-    said = await ask(f"Trust {place} as it is now? (yes or no)", ())
-    if said.strip().lower() not in ("y", "yes"):
-        raise Cancelled(f"{place} was left as it was")
+        raise UsageError(f"nobody is here to agree to {project_path}: look at it, then say --yes")
+    answer = await ask(f"Trust {project_path} as it is now? (yes or no)", ())
+    if answer.strip().lower() not in ("y", "yes"):
+        raise Cancelled(f"{project_path} was left as it was")
 
 
 @trust.command("list")
-@on_app()
-async def list_trust(app: App, terminal: Terminal) -> None:
-    """Projects that were trusted, and whether each still is as it was then."""
-    rows = [{"path": place, "standing": str(standing)} for place, standing in app.trust.listed().items()]
-    terminal.rows(rows, COLUMNS, empty="no project is trusted: `retinue trust PATH` shows one and trusts it")
+@with_app()
+async def list_trusted_projects(app: App, terminal: Terminal) -> None:
+    """List the trusted projects, and whether each is unchanged since."""
+    rows = [{"path": path, "standing": str(standing)} for path, standing in app.trust.list_states().items()]
+    terminal.print_table(
+        rows,
+        PROJECT_COLUMNS,
+        empty_note="no project is trusted: `retinue trust PATH` shows one and trusts it",
+    )
 
 
 @trust.command("remove")
 @click.argument("path")
-@on_app()
-async def remove_trust(app: App, terminal: Terminal, path: str) -> None:
-    """Trust a project no more."""
-    gone = app.trust.remove(path, token=app.chance.uuid())
-    terminal.facts({"path": gone, "standing": "not trusted"})
+@with_app()
+async def untrust_project(app: App, terminal: Terminal, path: str) -> None:
+    """Stop trusting a project."""
+    removed_path = app.trust.remove(path, unique_suffix=app.clock.new_uuid())
+    terminal.print_facts({"path": removed_path, "standing": "not trusted"})
 
 
-def _rows(app: App, seen: Seen) -> list[dict[str, Any]]:
-    return [_row(name, found) for name, found in app.agents.offers(seen)]
+def _agent_rows(app: App, snapshot: ProjectSnapshot) -> list[dict[str, Any]]:
+    return [_agent_row(name, definition) for name, definition in app.agents.preview_project(snapshot)]
 
 
-def _row(name: str, found: Defined | str) -> dict[str, Any]:
-    agent = found.agent if isinstance(found, Defined) else Agent(name=name)
+def _agent_row(name: str, definition: AgentDefinition | str) -> dict[str, Any]:
+    agent = definition.agent if isinstance(definition, AgentDefinition) else Agent(name=name)
     return {
         "name": name,
-        "added": isinstance(found, Defined),
+        "added": isinstance(definition, AgentDefinition),
         "description": agent.description,
         "tools": None if agent.tool_allow is None else list(agent.tool_allow),
         "model": agent.model,
         "prompt": agent.prompt,
-        "problem": None if isinstance(found, Defined) else found,
+        "problem": None if isinstance(definition, AgentDefinition) else definition,
     }
 
 
-def _skill(name: str, found: Skill | str) -> dict[str, Any]:
-    added = isinstance(found, Skill)
+def _skill_row(name: str, skill: Skill | str) -> dict[str, Any]:
+    added = isinstance(skill, Skill)
     return {
         "name": name,
         "added": added,
-        "description": found.description if added else "",
-        "cli": found.cli if added else "",
-        "problem": None if added else found,
+        "description": skill.description if added else "",
+        "cli": skill.cli if added else "",
+        "problem": None if added else skill,
     }
 
 
-def _show(
-    terminal: Terminal, seen: Seen, rows: Sequence[dict[str, Any]], skills: Sequence[dict[str, Any]]
+def _print_contents(
+    terminal: Terminal,
+    snapshot: ProjectSnapshot,
+    agents: Sequence[dict[str, Any]],
+    skills: Sequence[dict[str, Any]],
 ) -> None:
-    where = os.path.join(seen.place, FOLDER)  # noqa: PTH118  (text is enough)
-    terminal.rows(rows, AGENT_COLUMNS, empty=f"{where} defines no agents")
+    folder = os.path.join(snapshot.path, PROJECT_FOLDER)  # noqa: PTH118  (text is enough)
+    terminal.print_table(agents, AGENT_COLUMNS, empty_note=f"{folder} defines no agents")
     if skills:
-        terminal.line("")
-        terminal.rows(skills, SKILL_COLUMNS, empty="")
-        terminal.line("\nA skill's command runs when an agent of yours runs it: read it before.")
-    if rows:
-        terminal.line(f"\nTheir words are in {where}: read them before an agent says them to a model.")
+        terminal.print_line("")
+        terminal.print_table(skills, SKILL_COLUMNS, empty_note="")
+        terminal.print_line("\nA skill's command runs when an agent of yours runs it: read it before.")
+    if agents:
+        terminal.print_line(f"\nTheir words are in {folder}: read them before an agent says them to a model.")

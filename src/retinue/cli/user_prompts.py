@@ -1,4 +1,4 @@
-"""The person at this terminal: questions put to them, and the keys with which they stop a run."""
+"""Ask the user at this terminal: questions, approvals, and Ctrl-C."""
 
 import asyncio
 import os
@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
-from retinue.cli.ui.approval_card import card, choices
+from retinue.cli.ui.approval_card import answer_prompt, approval_card_lines
 from retinue.cli.ui.terminal import Terminal
 from retinue.domain.approval import Answer, Approval
-from retinue.domain.question import Question, chosen
+from retinue.domain.question import Question, resolve_answer
 from retinue.domain.value import value
-from retinue.errors import Cancelled, NobodyHere
+from retinue.errors import Cancelled, UserUnavailable
 
-Asker = Callable[[str, Sequence[str]], Awaitable[str]]
+AskFunction = Callable[[str, Sequence[str]], Awaitable[str]]
 
 
-_TURN = asyncio.Lock()
-"""There is one person at one terminal, whoever asks."""
+_TERMINAL_LOCK = asyncio.Lock()
+"""Shared by all prompters: there is a single user at this terminal."""
 
 _ANSWERS = {
     "y": Answer.ALLOW,
@@ -31,121 +31,131 @@ _ANSWERS = {
     "no": Answer.DENY,
     "deny": Answer.DENY,
 }
-_MORE = {"a": Answer.ADD, "add": Answer.ADD}
-SHOW = frozenset({"s", "show"})
-"""No answer: everything is shown, and asked again."""
+_ADD_ANSWERS = {"a": Answer.ADD, "add": Answer.ADD}
+SHOW_ANSWERS = frozenset({"s", "show"})
+"""Inputs that are not an answer: show everything, then ask again."""
 
 
 @value
-class Person:
-    """Answers one question at a time, however many agents ask."""
+class UserPrompter:
+    """Ask the user one question at a time, however many agents ask."""
 
     terminal: Terminal
-    turn: asyncio.Lock = field(default_factory=lambda: _TURN)
+    lock: asyncio.Lock = field(default_factory=lambda: _TERMINAL_LOCK)
 
-    def answerer(self) -> Asker | None:
-        """None where nobody can be asked: standard input or standard error is no terminal."""
+    def ask_function(self) -> AskFunction | None:
+        """Return the ask method, or None if standard input or standard error is not a terminal."""
         return self.ask if sys.stdin.isatty() and self.terminal.err.isatty() else None
 
     async def ask(self, question: str, options: Sequence[str] = ()) -> str:
-        async with self.turn:
-            self._put(question, options)
-            return chosen(await _line(), options)
+        async with self.lock:
+            self._print_question(question, options)
+            return resolve_answer(await _read_line(), options)
 
-    async def reply(self, question: Question, elsewhere: asyncio.Event) -> str | None:
-        """The person's words to a question; None when it is settled elsewhere, nothing when they leave it open."""
-        async with self.turn:
-            self._put(f"{question.agent}: {question.text}", question.options)
-            while not elsewhere.is_set():
+    async def read_reply(self, question: Question, answered_elsewhere: asyncio.Event) -> str | None:
+        """Ask a question and return the answer.
+
+        Returns None if it was answered elsewhere, and an empty string if the user leaves it open.
+        """
+        async with self.lock:
+            self._print_question(f"{question.agent}: {question.text}", question.options)
+            while not answered_elsewhere.is_set():
                 try:
-                    line = await _first(_line(), elsewhere)
-                except NobodyHere:
+                    line = await _line_unless_set(_read_line(), answered_elsewhere)
+                except UserUnavailable:
                     return ""
                 if line is None or line:
                     return line
             return None
 
-    async def decide(self, approval: Approval, elsewhere: asyncio.Event) -> Answer | None:
-        """The person's word on an approval, typed after they could see it; None when it is settled elsewhere. Leaving
-        is a no."""
-        async with self.turn:
+    async def read_decision(self, approval: Approval, answered_elsewhere: asyncio.Event) -> Answer | None:
+        """Show an approval card and return the decision, typed after the card was visible.
+
+        Returns None if it was answered elsewhere. End of input means deny.
+        """
+        async with self.lock:
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-            self._show(card(approval))
-            self.terminal.note(f"? {choices(approval)}", colour="1")
-            while not elsewhere.is_set():
+            self._print_lines(approval_card_lines(approval))
+            self.terminal.print_note(f"? {answer_prompt(approval)}", colour="1")
+            while not answered_elsewhere.is_set():
                 try:
-                    line = await _first(_line(), elsewhere)
-                except NobodyHere:
+                    line = await _line_unless_set(_read_line(), answered_elsewhere)
+                except UserUnavailable:
                     return Answer.DENY
                 if line is None:
                     break
-                if (said := answers(approval).get(line.lower())) is not None:
-                    return said
-                self._show(card(approval, whole=True) if line.lower() in SHOW else [])
-                self.terminal.note(f"? {choices(approval)}", colour="1")
+                if (answer := accepted_answers(approval).get(line.lower())) is not None:
+                    return answer
+                self._print_lines(
+                    approval_card_lines(approval, full=True) if line.lower() in SHOW_ANSWERS else []
+                )
+                self.terminal.print_note(f"? {answer_prompt(approval)}", colour="1")
             return None
 
-    def _put(self, question: str, options: Sequence[str]) -> None:
-        self.terminal.note(f"? {question}", colour="1")
+    def _print_question(self, question: str, options: Sequence[str]) -> None:
+        self.terminal.print_note(f"? {question}", colour="1")
         for number, option in enumerate(options, 1):
-            self.terminal.note(f"  {number}. {option}", colour="0")
+            self.terminal.print_note(f"  {number}. {option}", colour="0")
 
-    def _show(self, lines: Sequence[str]) -> None:
+    def _print_lines(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self.terminal.note(line, colour="0")
+            self.terminal.print_note(line, colour="0")
 
 
-def answers(approval: Approval) -> dict[str, Answer]:
-    """What may be typed below a card, and what it says."""
-    return _ANSWERS | (_MORE if approval.touch == "more" else {})
+def accepted_answers(approval: Approval) -> dict[str, Answer]:
+    """Return the inputs accepted below a card, and the answer that each gives."""
+    return _ANSWERS | (_ADD_ANSWERS if approval.touch == "more" else {})
 
 
 @contextmanager
-def interrupts() -> Generator[asyncio.Event]:
-    """Ctrl-C sets the event once; a second one leaves at once: what was acknowledged is on disk already."""
-    pressed = asyncio.Event()
+def catch_interrupts() -> Generator[asyncio.Event]:
+    """Set the yielded event on the first Ctrl-C; exit at once on the second.
+
+    Exiting is safe: everything acknowledged is already on disk.
+    """
+    interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def press() -> None:
-        if pressed.is_set():
+    def on_sigint() -> None:
+        if interrupted.is_set():
             os._exit(Cancelled.exit_code)
-        pressed.set()
+        interrupted.set()
 
-    loop.add_signal_handler(signal.SIGINT, press)
+    loop.add_signal_handler(signal.SIGINT, on_sigint)
     try:
-        yield pressed
+        yield interrupted
     finally:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-async def _first(line: Coroutine[Any, Any, str], elsewhere: asyncio.Event) -> str | None:
-    """What is typed, unless something else comes first."""
-    typing = asyncio.ensure_future(line)
-    other = asyncio.ensure_future(elsewhere.wait())
+async def _line_unless_set(line: Coroutine[Any, Any, str], answered_elsewhere: asyncio.Event) -> str | None:
+    """Return the typed line, or None if the event is set first."""
+    line_task = asyncio.ensure_future(line)
+    other_task = asyncio.ensure_future(answered_elsewhere.wait())
     try:
-        await asyncio.wait((typing, other), return_when=asyncio.FIRST_COMPLETED)
-        if not typing.done():
+        await asyncio.wait((line_task, other_task), return_when=asyncio.FIRST_COMPLETED)
+        if not line_task.done():
             return None
-        return typing.result()
+        return line_task.result()
     finally:
-        typing.cancel()
-        other.cancel()
+        line_task.cancel()
+        other_task.cancel()
 
 
-async def _line() -> str:
-    """One line that the terminal itself edits; the loop goes on meanwhile."""
+async def _read_line() -> str:
+    """Read one line, edited by the terminal itself, without blocking the event loop."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
-    typed = b""
+    received = b""
     loop.add_reader(sys.stdin.fileno(), ready.set)
     try:
-        while not typed.endswith(b"\n"):
+        while not received.endswith(b"\n"):
             ready.clear()
             await ready.wait()
-            piece = os.read(sys.stdin.fileno(), 4096)
-            if not piece:
-                raise NobodyHere("the question was left without an answer")
-            typed += piece
+            chunk = os.read(sys.stdin.fileno(), 4096)
+            if not chunk:
+                raise UserUnavailable("the question was left without an answer")
+            received += chunk
     finally:
         loop.remove_reader(sys.stdin.fileno())
-    return typed.decode("utf-8", "replace").strip()
+    return received.decode("utf-8", "replace").strip()

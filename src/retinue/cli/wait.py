@@ -1,51 +1,51 @@
-"""Waiting: joins runs that are under way, whoever began them, until they and all they asked for have ended."""
+"""The wait command: wait for runs of any process until they and their descendants have ended."""
 
 from collections.abc import Sequence
 
 import click
 
 from retinue.app import App
-from retinue.cli.command import exit_code, on_app
-from retinue.cli.follow import all_followed, ending
+from retinue.cli.command import exit_code, with_app
+from retinue.cli.follow import follow_runs, status_sentence
 from retinue.cli.options import Command
-from retinue.cli.run_waiter import Left, family, taken_up
+from retinue.cli.run_waiter import UserLeft, load_run_trees, resume_orphaned_runs
 from retinue.cli.ui.terminal import Terminal
-from retinue.domain.run import Run, as_json
+from retinue.domain.run import Run, run_as_json
 from retinue.errors import Cancelled
 
 
 @click.command(cls=Command)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…")
-@on_app(quiet=True)
+@with_app(executes_runs=True)
 async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
-    """Wait until every RUN and all it asked for have ended, and go on with those whose process has died.
+    """Wait until every RUN and its descendants have ended; resume those whose process has died.
 
-    The exit code is that of the worst. Ctrl-C leaves, and stops nothing that another process works.
+    The exit code is the worst of them. Ctrl-C leaves and does not stop runs of other processes.
     """
-    named = {run.id: run for run in [await app.find_run(ref) for ref in runs]}
+    runs_by_id = {run.id: run for run in [await app.find_run(ref) for ref in runs]}
 
-    async def joined() -> Sequence[Run]:
-        await taken_up(app, list(named.values()))
-        return list(named.values())
+    async def resume_and_list() -> Sequence[Run]:
+        await resume_orphaned_runs(app, list(runs_by_id.values()))
+        return list(runs_by_id.values())
 
     try:
-        ended = await all_followed(app, terminal, joined, cancels=False)
-    except Left:
-        return await _left(app, terminal, list(named))
+        finished = await follow_runs(app, terminal, resume_and_list, cancel_on_interrupt=False)
+    except UserLeft:
+        return await _print_live_runs(app, terminal, list(runs_by_id))
     if terminal.json:
-        terminal.value([as_json(run) for run in ended])
-    for run in ended:
+        terminal.print_json([run_as_json(run) for run in finished])
+    for run in finished:
         if exit_code(run):
-            terminal.note(ending(run, await family(app, [run])), colour="31")
-    return max(exit_code(run) for run in ended)
+            terminal.print_note(status_sentence(run, await load_run_trees(app, [run])), colour="31")
+    return max(exit_code(run) for run in finished)
 
 
-async def _left(app: App, terminal: Terminal, ids: Sequence[str]) -> int:
-    """Somebody who leaves is told what goes on, and how to stop it."""
-    now = [await app.find_run(each) for each in ids]
+async def _print_live_runs(app: App, terminal: Terminal, ids: Sequence[str]) -> int:
+    """Tell a user who leaves which runs continue, and how to cancel them."""
+    runs = [await app.find_run(run_id) for run_id in ids]
     if terminal.json:
-        terminal.value([as_json(run) for run in now])
-    for run in now:
-        if run.status.live:
-            terminal.note(f"run {run.id} is {run.status}: retinue runs cancel {run.id} stops it")
+        terminal.print_json([run_as_json(run) for run in runs])
+    for run in runs:
+        if run.status.is_live:
+            terminal.print_note(f"run {run.id} is {run.status}: retinue runs cancel {run.id} stops it")
     return Cancelled.exit_code

@@ -1,4 +1,4 @@
-"""Settings: what the operator and the environment say, read once, typed, and with every mistake named by its key."""
+"""Load the configuration: files and environment, read once, typed, each mistake named by its key."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,30 +7,30 @@ from pathlib import Path
 from typing import Any, cast
 
 from retinue.agents import validators
-from retinue.agents.registry import DefinitionCatalogue, Inline
-from retinue.agents.validators import Wrong
-from retinue.config.schema import URL, settings
-from retinue.domain.limits import Limits, Subagents
-from retinue.domain.mcp_tool import Server
+from retinue.agents.registry import FileAgentRegistry, InlineDefinition
+from retinue.agents.validators import InvalidValue
+from retinue.config.schema import URL_PREFIX, parse_settings
+from retinue.domain.limits import Limits, SubagentSettings
+from retinue.domain.mcp_tool import McpServer
 from retinue.domain.pricing import Price, Prices
 from retinue.domain.value import value
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.storage import strict_json
-from retinue.storage.strict_yaml import MAX_DEPTH, Mistake
-from retinue.storage.text_file import read_text, stamp_of
+from retinue.storage.strict_yaml import MAX_DEPTH, ParseError
+from retinue.storage.text_file import lstat_stamp, read_text_file
 
-_NOT_TOLD = frozenset({"env", "keeps", "prices"})
-SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
-"""How a variable's name ends that holds one."""
-SHORTEST_SECRET = 16
-OPENAI_DEFAULT = "openai:gpt-5-mini"
-ANTHROPIC_DEFAULT = "anthropic:claude-sonnet-4-5"
-LOCAL_DEFAULT = "local:smollm2"
-"""Where there is no key: a demonstration, if its weights are there."""
+_NOT_IN_FINGERPRINT = frozenset({"env", "is_persistent", "prices"})
+SECRET_NAME_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
+"""Suffixes of environment variables that hold secrets."""
+MIN_SECRET_CHARS = 16
+DEFAULT_OPENAI_MODEL = "openai:gpt-5-mini"
+DEFAULT_ANTHROPIC_MODEL = "anthropic:claude-sonnet-4-5"
+DEFAULT_LOCAL_MODEL = "local:smollm2"
+"""Used without a key, as a demonstration, if its weights are installed."""
 
 
 class Secret(str):
-    """A text that is used and never shown: no representation of a configuration gives it away."""
+    """A text that is used but never shown: its repr does not reveal it."""
 
     __slots__ = ()
 
@@ -39,32 +39,34 @@ class Secret(str):
 
 
 @value
-class Provider:
-    """How a model's server is reached. Only the user's own environment and configuration say it, never a project."""
+class ProviderConfig:
+    """Address and key of a provider's API. Only the user's environment and configuration set it, never a
+    project.
+    """
 
     base_url: str
-    key: Secret = Secret()
+    api_key: Secret = Secret()
     is_default: bool = True
-    """Whether the address is the maker's own."""
+    """Whether the URL is the provider's own."""
 
 
 @value
-class Providers:
-    openai: Provider = Provider(base_url="https://api.openai.com/v1")
-    anthropic: Provider = Provider(base_url="https://api.anthropic.com")
+class ProvidersConfig:
+    openai: ProviderConfig = ProviderConfig(base_url="https://api.openai.com/v1")
+    anthropic: ProviderConfig = ProviderConfig(base_url="https://api.anthropic.com")
 
 
 @value
 class Config:
     home: Path
-    """Data: sessions, the ledger, logs."""
-    folder: Path
-    """The user's configuration: config.toml or config.json, and agents/."""
+    """Data folder: sessions, the ledger, logs."""
+    config_dir: Path
+    """The user's configuration folder: config.toml or config.json, and agents/."""
     file: Path | None = None
-    """The configuration file that was read, if there is one."""
+    """The configuration file that was read, if any."""
     model: str | None = None
-    """What RETINUE_MODEL or the file says; `default_model()` is what counts."""
-    agents: tuple[Inline, ...] = ()
+    """Set by RETINUE_MODEL or the file; `default_model()` decides."""
+    agents: tuple[InlineDefinition, ...] = ()
     limits: Limits = Limits()
     approvals: str = "ask"
     ceiling: Mapping[str, Any] | None = None
@@ -72,73 +74,83 @@ class Config:
     """`module:name` of the user's own tools."""
     sandbox_minimum: str = "none"
     deny: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """What no agent may have, by kind: tools, paths, agents."""
+    """Denied to every agent, by kind: tools, paths, agents."""
     web_hosts: tuple[str, ...] = ()
-    """The sites that web_fetch may reach. None: there is no such tool."""
-    mcp: tuple[Server, ...] = ()
-    """Programs that bring tools."""
+    """Sites that web_fetch may reach. If there are none, the tool does not exist."""
+    mcp: tuple[McpServer, ...] = ()
+    """MCP servers."""
     prices: Prices = field(default_factory=dict[str, Price])
-    """What tokens cost, for sums that are shown; it decides nothing."""
+    """Token prices, for displayed sums only."""
     database: str | None = None
-    subagents: Subagents = Subagents()
+    subagents: SubagentSettings = SubagentSettings()
     schedules: tuple[Any, ...] = ()
     channels: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    providers: Providers = Providers()
-    keeps: bool = True
-    """False: the home is one for this process alone, and goes with it. No file says this."""
+    providers: ProvidersConfig = ProvidersConfig()
+    is_persistent: bool = True
+    """False for a temporary home that is deleted with this process. Not a configuration key."""
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Where a definition's `api_key_env` is looked up."""
+    """Environment in which a definition's `api_key_env` is looked up."""
 
     models_home: Path | None = None
-    """The home whose local models are used, where that is another. No file says this."""
+    """Home whose local models are used, if not this one. Not a configuration key."""
 
     @property
-    def models(self) -> Path:
+    def models_dir(self) -> Path:
         return self.models_home or self.home
 
     @property
     def agents_dir(self) -> Path:
-        return self.folder / "agents"
+        return self.config_dir / "agents"
 
     @property
     def skills_dir(self) -> Path:
-        return self.folder / "skills"
+        return self.config_dir / "skills"
 
     def default_model(self) -> str | None:
-        """`driver:model`, or None: then domain.model.NO_MODEL says what to set."""
+        """Return `provider:model`, or None; NO_MODEL_MESSAGE then says what to set."""
         if self.model is not None:
             return self.model
-        if self.providers.openai.key:
-            return OPENAI_DEFAULT
-        if self.providers.anthropic.key:
-            return ANTHROPIC_DEFAULT
-        from retinue.providers.local.weights import usable  # noqa: PLC0415  (start-up is a promise)
+        if self.providers.openai.api_key:
+            return DEFAULT_OPENAI_MODEL
+        if self.providers.anthropic.api_key:
+            return DEFAULT_ANTHROPIC_MODEL
+        from retinue.providers.local.weights import is_usable  # noqa: PLC0415  (imported on use, for a fast start)
 
-        return LOCAL_DEFAULT if usable(self.models) else None
+        return DEFAULT_LOCAL_MODEL if is_usable(self.models_dir) else None
 
     def fingerprint(self) -> str:
-        """Of all that decides how a run goes: two processes with the same one would work it alike. Keys count, and
-        cannot be read from it."""
-        both = (self.providers.openai, self.providers.anthropic)
-        facts = [*(getattr(self, each.name) for each in fields(self) if each.name not in _NOT_TOLD)]
-        keys = [*(str(each.key) for each in both), *self._handed_on()]
-        return hashlib.sha256(f"{facts!r} {keys!r}".encode("utf-8", "replace")).hexdigest()[:32]
+        """Return a hash of everything that affects how a run is executed.
+
+        Two processes with the same fingerprint execute a run alike. Keys are included, but cannot be read
+        from it.
+        """
+        providers = (self.providers.openai, self.providers.anthropic)
+        settings = [
+            *(getattr(self, each.name) for each in fields(self) if each.name not in _NOT_IN_FINGERPRINT)
+        ]
+        secrets = [*(str(each.api_key) for each in providers), *self._mcp_credentials()]
+        return hashlib.sha256(f"{settings!r} {secrets!r}".encode("utf-8", "replace")).hexdigest()[:32]
 
     def secrets(self) -> tuple[str, ...]:
-        """Values that must never appear in a transcript, a log or an event: our keys, and whatever else the
-        environment calls one."""
-        both = (self.providers.openai, self.providers.anthropic)
-        ours = [str(each.key) for each in both if each.key]
-        others = [
+        """Return the values that must never appear in a transcript, log or event.
+
+        These are our API keys, and values that look like keys in the environment and in MCP servers'
+        settings.
+        """
+        providers = (self.providers.openai, self.providers.anthropic)
+        api_keys = [str(each.api_key) for each in providers if each.api_key]
+        from_environment = [
             value
             for name, value in self.env.items()
-            if name.upper().endswith(SECRET_NAMES) and _random(value)
+            if name.upper().endswith(SECRET_NAME_SUFFIXES) and _looks_random(value)
         ]
-        servers = [value for value in self._handed_on() if _random(value)]
-        return tuple(dict.fromkeys(ours + others + servers))
+        from_mcp_servers = [value for value in self._mcp_credentials() if _looks_random(value)]
+        return tuple(dict.fromkeys(api_keys + from_environment + from_mcp_servers))
 
-    def _handed_on(self) -> list[str]:
-        """What servers are told in their environment and their headers, which is where their keys are."""
+    def _mcp_credentials(self) -> list[str]:
+        """Return the values passed to MCP servers in their environment and headers, which is where their keys
+        are.
+        """
         return [
             value
             for each in self.mcp
@@ -150,131 +162,144 @@ class Config:
         ]
 
 
-def _random(value: str) -> bool:
-    """Long and mixed, as keys are: a word, a number or a path would be taken out of every text it stands in."""
-    mixed = any(char.isdigit() for char in value) and any(char.isalpha() for char in value)
+def _looks_random(value: str) -> bool:
+    """Return True for long mixed values, as keys are.
+
+    Redacting a word, a number or a path would damage every text that contains it.
+    """
+    is_mixed = any(char.isdigit() for char in value) and any(char.isalpha() for char in value)
     return (
-        mixed
-        and len(value) >= SHORTEST_SECRET
+        is_mixed
+        and len(value) >= MIN_SECRET_CHARS
         and " " not in value
         and not value.startswith(("/", ".", "~", "http"))
     )
 
 
-def load(env: Mapping[str, str], *, home: str | None = None) -> Config:
-    """The configuration of this user; BadConfig is one sentence with the file and the key."""
-    folder = _folder(env)
+def load_config(env: Mapping[str, str], *, home: str | None = None) -> Config:
+    """Load the user's configuration.
+
+    Raises:
+        BadConfig: One sentence with the file and the key.
+    """
+    folder = _config_dir(env)
     for each in (folder, folder / "agents"):
         if each.exists() and not each.is_dir():
             raise BadConfig(
                 f"{each}: must be a folder, and is a file; RETINUE_CONFIG names the folder of config.toml"
             )
-    file, said = _file(folder)
+    file, raw = _read_config_file(folder)
     try:
-        found = settings(said)
-    except Wrong as wrong:
+        parsed = parse_settings(raw)
+    except InvalidValue as wrong:
         raise BadConfig(f"{file}: {wrong}") from wrong
-    where = _home(env, home)
-    if where.exists() and not where.is_dir():
+    home_dir = _home_dir(env, home)
+    if home_dir.exists() and not home_dir.is_dir():
         raise BadConfig(
-            f"{where}: must be a folder, and is a file; RETINUE_HOME and --home name the folder of the data"
+            f"{home_dir}: must be a folder, and is a file; RETINUE_HOME and --home name the folder of the data"
         )
-    named = found.pop("model", None)
-    model = env.get("RETINUE_MODEL") or named or None
-    providers = _providers(env, found.pop("providers", None) or {})
-    config = Config(home=where, folder=folder, file=file, model=model, providers=providers, env=env, **found)
-    _check_watchers(config)
+    configured_model = parsed.pop("model", None)
+    model = env.get("RETINUE_MODEL") or configured_model or None
+    providers = _load_providers(env, parsed.pop("providers", None) or {})
+    config = Config(
+        home=home_dir, config_dir=folder, file=file, model=model, providers=providers, env=env, **parsed
+    )
+    _check_watchers_read_only(config)
     return config
 
 
-def _check_watchers(config: Config) -> None:
-    """A watcher that could change something stops the start, with its name: merged, because its tools may stand
-    in a file."""
+def _check_watchers_read_only(config: Config) -> None:
+    """Refuse to start if a configured watcher has tools that change something.
+
+    Definitions are merged first, because the tools may be set in a file.
+    """
     watchers = [each.name for each in config.agents if "watcher" in (each.partial.get("roles") or ())]
-    catalogue = DefinitionCatalogue.of(config)
+    catalogue = FileAgentRegistry.from_settings(config)
     for name in watchers:
         try:
             catalogue.get(name)
-        except NotFound as missing:
-            raise BadConfig(f"{config.file}: agents: {missing.__cause__ or missing}") from missing
+        except NotFound as error:
+            raise BadConfig(f"{config.file}: agents: {error.__cause__ or error}") from error
 
 
-def _home(env: Mapping[str, str], given: str | None) -> Path:
-    named = given or env.get("RETINUE_HOME")
-    if named:
-        return Path(named).absolute()
-    return _platform(env, "data")
+def _home_dir(env: Mapping[str, str], option: str | None) -> Path:
+    path = option or env.get("RETINUE_HOME")
+    if path:
+        return Path(path).absolute()
+    return _platform_dir(env, "data")
 
 
-def _folder(env: Mapping[str, str]) -> Path:
-    named = env.get("RETINUE_CONFIG")
-    if named:
-        return Path(named).absolute()
-    return _platform(env, "config")
+def _config_dir(env: Mapping[str, str]) -> Path:
+    path = env.get("RETINUE_CONFIG")
+    if path:
+        return Path(path).absolute()
+    return _platform_dir(env, "config")
 
 
-def _platform(env: Mapping[str, str], which: str) -> Path:
-    """The platform's own folder, imported only when nobody named one."""
-    import platformdirs  # noqa: PLC0415  (start-up is a promise)
+def _platform_dir(env: Mapping[str, str], kind: str) -> Path:
+    """Return the platform's own folder; platformdirs is imported only if no folder was named."""
+    import platformdirs  # noqa: PLC0415  (imported on use, for a fast start)
 
-    variable = {"data": "XDG_DATA_HOME", "config": "XDG_CONFIG_HOME"}[which]
+    variable = {"data": "XDG_DATA_HOME", "config": "XDG_CONFIG_HOME"}[kind]
     if Path(env.get(variable, "")).is_absolute():
         return Path(env[variable]) / "retinue"
-    find = platformdirs.user_data_path if which == "data" else platformdirs.user_config_path
-    return find("retinue", appauthor=False)
+    find_dir = platformdirs.user_data_path if kind == "data" else platformdirs.user_config_path
+    return find_dir("retinue", appauthor=False)
 
 
-def _file(folder: Path) -> tuple[Path | None, dict[str, Any]]:
-    """The configuration file and what it says, not yet judged."""
+def _read_config_file(folder: Path) -> tuple[Path | None, dict[str, Any]]:
+    """Return the configuration file and its content, not yet validated."""
     names = ("config.toml", "config.json")
     try:
-        there = [folder / name for name in names if stamp_of(folder / name) is not None]
+        existing = [folder / name for name in names if lstat_stamp(folder / name) is not None]
     except BadDefinition as bad:
         raise BadConfig(str(bad)) from bad
-    if len(there) > 1:
+    if len(existing) > 1:
         raise BadConfig(f"{folder}: holds both config.toml and config.json; keep one of the two")
-    if not there:
+    if not existing:
         return None, {}
-    path = there[0]
+    path = existing[0]
     try:
-        text = read_text(path)
-        said = strict_json.read(text) if path.suffix == ".json" else _toml(text)
+        text = read_text_file(path)
+        raw = strict_json.parse_json(text) if path.suffix == ".json" else _parse_toml(text)
     except BadDefinition as bad:
         raise BadConfig(str(bad)) from bad
-    except Mistake as mistake:
+    except ParseError as mistake:
         raise BadConfig(f"{path}:{mistake.line}: {mistake.problem}") from mistake
-    if not isinstance(said, dict):
-        raise BadConfig(f"{path}: must be a map of settings, and is {validators.kind(said)}")
-    return path, cast("dict[str, Any]", said)
+    if not isinstance(raw, dict):
+        raise BadConfig(f"{path}: must be a map of settings, and is {validators.describe_type(raw)}")
+    return path, cast("dict[str, Any]", raw)
 
 
-def _toml(text: str) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415  (start-up is a promise, and many have no such file)
+def _parse_toml(text: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415  (imported on use, for a fast start: often there is no such file)
 
-    if strict_json.depth(text) > MAX_DEPTH:
-        raise Mistake(1, f"is nested deeper than {MAX_DEPTH} levels")
+    if strict_json.nesting_depth(text) > MAX_DEPTH:
+        raise ParseError(1, f"is nested deeper than {MAX_DEPTH} levels")
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise Mistake(1, f"is not TOML: {error}") from error
+        raise ParseError(1, f"is not TOML: {error}") from error
 
 
-def _providers(env: Mapping[str, str], said: Mapping[str, Any]) -> Providers:
-    """The environment has the last word."""
-    known = Providers()
-    return Providers(
-        openai=_provider("openai", known.openai, env, said.get("openai") or {}),
-        anthropic=_provider("anthropic", known.anthropic, env, said.get("anthropic") or {}),
+def _load_providers(env: Mapping[str, str], configured: Mapping[str, Any]) -> ProvidersConfig:
+    """Combine configuration and environment; the environment takes precedence."""
+    defaults = ProvidersConfig()
+    return ProvidersConfig(
+        openai=_load_provider("openai", defaults.openai, env, configured.get("openai") or {}),
+        anthropic=_load_provider("anthropic", defaults.anthropic, env, configured.get("anthropic") or {}),
     )
 
 
-def _provider(name: str, known: Provider, env: Mapping[str, str], said: Mapping[str, Any]) -> Provider:
+def _load_provider(
+    name: str, default: ProviderConfig, env: Mapping[str, str], configured: Mapping[str, Any]
+) -> ProviderConfig:
     variable = f"{name.upper()}_BASE_URL"
     url = env.get(variable)
-    if url and not URL.match(url):
+    if url and not URL_PREFIX.match(url):
         raise BadConfig(
             f"{variable} is '{url[:200]}', which is not an address; write it as https://host/path"
         )
-    key = Secret((env.get(f"{name.upper()}_API_KEY") or said.get("api_key") or "").strip())
-    chosen = url or said.get("base_url")
-    return Provider(base_url=chosen or known.base_url, key=key, is_default=not chosen)
+    key = Secret((env.get(f"{name.upper()}_API_KEY") or configured.get("api_key") or "").strip())
+    base_url = url or configured.get("base_url")
+    return ProviderConfig(base_url=base_url or default.base_url, api_key=key, is_default=not base_url)

@@ -1,4 +1,4 @@
-"""Every setting of the configuration file: its key, and how what stands there is read."""
+"""Schema of the configuration file: every key, and how its value is parsed."""
 
 import re
 from collections.abc import Mapping
@@ -8,19 +8,18 @@ from typing import Any, cast
 from retinue.agents import fields as definition
 from retinue.agents import validators
 from retinue.agents.dialects import key_aliases
-from retinue.agents.registry import Inline
-from retinue.agents.validators import Path as KeyPath
-from retinue.agents.validators import Wrong
-from retinue.domain.limits import HARD_DEPTH, Limits, Subagents
-from retinue.domain.mcp_tool import Server, server_problem
-from retinue.domain.permissions.urls import Misread, site
+from retinue.agents.registry import InlineDefinition
+from retinue.agents.validators import InvalidValue, KeyPath
+from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH, Limits, SubagentSettings
+from retinue.domain.mcp_tool import McpServer, server_name_problem
+from retinue.domain.permissions.urls import InvalidUrl, parse_site
 from retinue.domain.pricing import Price
 
-APPROVALS = ("ask", "auto", "deny")
-SANDBOXES = ("none", "landlock", "strict")
-SAFE_URL = re.compile(r"https://|http://(?:localhost|127\.[0-9.]+|\[::1\])(?=[:/]|$)")
-HEADER = re.compile(r"[A-Za-z0-9-]+")
-OUR_HEADERS = frozenset(
+APPROVAL_POLICIES = ("ask", "auto", "deny")
+SANDBOX_LEVELS = ("none", "landlock", "strict")
+SECURE_URL = re.compile(r"https://|http://(?:localhost|127\.[0-9.]+|\[::1\])(?=[:/]|$)")
+HEADER_NAME = re.compile(r"[A-Za-z0-9-]+")
+RESERVED_HEADERS = frozenset(
     (
         "host",
         "accept",
@@ -31,271 +30,297 @@ OUR_HEADERS = frozenset(
         "mcp-protocol-version",
     )
 )
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-URL = re.compile(r"https?://[^\s/]")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+URL_PREFIX = re.compile(r"https?://[^\s/]")
 
 
-def settings(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Typed settings by the names of Config's fields; a key that is null counts as absent."""
-    found: dict[str, Any] = {}
-    for key, value in said.items():
-        if key not in KEYS:
-            raise Wrong((key,), f"is not a known setting{validators.hint(key, KEYS)}")
+def parse_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse the configuration into the fields of Config; a null key counts as absent."""
+    parsed: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in SETTING_READERS:
+            raise InvalidValue(
+                (key,), f"is not a known setting{validators.known_names_hint(key, SETTING_READERS)}"
+            )
         if value is not None:
-            for name, each in KEYS[key](value, (key,)).items():
-                if name in found:
-                    raise Wrong((key,), f"says '{name}' a second time; keep one of the two")
-                found[name] = each
-    return found
+            for name, each in SETTING_READERS[key](value, (key,)).items():
+                if name in parsed:
+                    raise InvalidValue((key,), f"says '{name}' a second time; keep one of the two")
+                parsed[name] = each
+    return parsed
 
 
-def _limits(value: Any, path: KeyPath) -> Limits:
-    found = _LIMITS(value, path)
-    return Limits(**{key: each for key, each in found.items() if each is not None})
+def _parse_limits(value: Any, path: KeyPath) -> Limits:
+    limits = _LIMITS(value, path)
+    return Limits(**{key: each for key, each in limits.items() if each is not None})
 
 
-def _limit(name: str) -> validators.Reader:
+def _limit_reader(name: str) -> validators.Validator:
     if name == "max_depth":
-        return validators.whole(0, HARD_DEPTH)
-    return validators.number(0.001, 1e9) if name.endswith("seconds") else validators.whole(1, 1_000_000)
+        return validators.integer_between(0, MAX_CONFIGURABLE_DEPTH)
+    return (
+        validators.number_between(0.001, 1e9)
+        if name.endswith("seconds")
+        else validators.integer_between(1, 1_000_000)
+    )
 
 
-def _address(value: Any, path: KeyPath) -> str:
-    found = validators.word(value, path)
-    if not URL.match(found):
-        raise Wrong(path, f"'{found[:200]}' is not an address; write it as https://host/path")
-    return found
+def _parse_url(value: Any, path: KeyPath) -> str:
+    url = validators.line_value(value, path)
+    if not URL_PREFIX.match(url):
+        raise InvalidValue(path, f"'{url[:200]}' is not an address; write it as https://host/path")
+    return url
 
 
-def _site(value: Any, path: KeyPath) -> str:
-    found = validators.word(value, path)
+def _parse_site(value: Any, path: KeyPath) -> str:
+    text = validators.line_value(value, path)
     try:
-        site(found)
-    except Misread as error:
-        raise Wrong(
+        parse_site(text)
+    except InvalidUrl as error:
+        raise InvalidValue(
             path,
-            f"'{found[:200]}' {error}; write docs.example.org, *.example.org, http://example.org:8080 or *",
+            f"'{text[:200]}' {error}; write docs.example.org, *.example.org, http://example.org:8080 or *",
         ) from error
-    return found
+    return text
 
 
-_LIMITS = validators.table({each.name: _limit(each.name) for each in fields(Limits)})
-_DENY = validators.table({"tools": validators.names, "paths": validators.globs, "agents": validators.names})
-_WEB_FETCH = validators.table({"hosts": validators.listed(_site)})
-_PRICE = validators.table(
-    {name: validators.number(0, 1e6) for name in ("input", "output", "cache_read")},
+_LIMITS = validators.map_with_keys({each.name: _limit_reader(each.name) for each in fields(Limits)})
+_DENY = validators.map_with_keys(
+    {"tools": validators.name_list, "paths": validators.path_globs, "agents": validators.name_list}
 )
-_SANDBOX = validators.table({"minimum": validators.one_of(SANDBOXES)})
-_PROVIDER = validators.table({"base_url": _address, "api_key": validators.word})
-_PROVIDERS = validators.table({"openai": _PROVIDER, "anthropic": _PROVIDER})
-_SUBAGENTS = validators.table(
+_WEB_FETCH = validators.map_with_keys({"hosts": validators.list_of(_parse_site)})
+_PRICE = validators.map_with_keys(
+    {name: validators.number_between(0, 1e6) for name in ("input", "output", "cache_read")},
+)
+_SANDBOX = validators.map_with_keys({"minimum": validators.one_of(SANDBOX_LEVELS)})
+_PROVIDER = validators.map_with_keys({"base_url": _parse_url, "api_key": validators.line_value})
+_PROVIDERS = validators.map_with_keys({"openai": _PROVIDER, "anthropic": _PROVIDER})
+_SUBAGENTS = validators.map_with_keys(
     {
-        "allow_agents": validators.names,
-        "allowAgents": validators.names,
-        "model": validators.word,
-        "pool": validators.flag,
+        "allow_agents": validators.name_list,
+        "allowAgents": validators.name_list,
+        "model": validators.line_value,
+        "pool": validators.bool_value,
     },
 )
 
 
-def _prices(value: Any, path: KeyPath) -> dict[str, Price]:
-    """Each by its model. Null is as good as not there."""
-    found: dict[str, Price] = {}
-    for name, said in validators.mapping(value, path).items():
-        here = (*path, name)
-        if said is None:
+def _parse_prices(value: Any, path: KeyPath) -> dict[str, Price]:
+    """Parse the prices by model; null counts as absent."""
+    prices: dict[str, Price] = {}
+    for name, raw in validators.string_map(value, path).items():
+        item_path = (*path, name)
+        if raw is None:
             continue
-        price = {key: each for key, each in _PRICE(said, here).items() if each is not None}
-        for needed in ("input", "output"):
-            if needed not in price:
-                raise Wrong(
-                    here,
-                    f"does not say what its {needed} costs: add {needed}, in dollars for a million tokens",
+        price = {key: each for key, each in _PRICE(raw, item_path).items() if each is not None}
+        for required in ("input", "output"):
+            if required not in price:
+                raise InvalidValue(
+                    item_path,
+                    f"does not say what its {required} costs: add {required}, in dollars for a million tokens",
                 )
-        found[name] = Price(**price)
-    return found
+        prices[name] = Price(**price)
+    return prices
 
 
-def _subagents(value: Any, path: KeyPath) -> Subagents:
-    found = _SUBAGENTS(value, path)
-    if "allow_agents" in found and "allowAgents" in found:
-        raise Wrong((*path, "allowAgents"), "says the same as 'allow_agents'; keep one of the two")
-    allowed = found.get("allow_agents", found.get("allowAgents"))
-    return Subagents(allow_agents=allowed, model=found.get("model"), pool=found.get("pool") is not False)
+def _parse_subagents(value: Any, path: KeyPath) -> SubagentSettings:
+    fields_given = _SUBAGENTS(value, path)
+    if "allow_agents" in fields_given and "allowAgents" in fields_given:
+        raise InvalidValue((*path, "allowAgents"), "says the same as 'allow_agents'; keep one of the two")
+    allowed = fields_given.get("allow_agents", fields_given.get("allowAgents"))
+    return SubagentSettings(
+        allow_agents=allowed,
+        model=fields_given.get("model"),
+        pool_enabled=fields_given.get("pool") is not False,
+    )
 
 
-def _agents(value: Any, path: KeyPath) -> dict[str, Any]:
-    """Either definitions in a list, or defaults for sub-agents and the definitions beside them."""
+def _parse_agents(value: Any, path: KeyPath) -> dict[str, Any]:
+    """Parse a list of definitions, or the defaults for sub-agents together with a list."""
     if isinstance(value, list):
-        return {"agents": _inline(cast("list[Any]", value), path)}
-    found = validators.mapping(value, path)
-    for key in found:
+        return {"agents": _parse_inline_agents(cast("list[Any]", value), path)}
+    section = validators.string_map(value, path)
+    for key in section:
         if key not in ("defaults", "list"):
-            raise Wrong((*path, key), f"is not a known key{validators.hint(key, ('defaults', 'list'))}")
-    settings: dict[str, Any] = {}
-    if found.get("list") is not None:
-        settings["agents"] = _inline(found["list"], (*path, "list"))
-    if found.get("defaults") is not None:
-        settings |= _defaults(found["defaults"], (*path, "defaults"))
-    return settings
+            raise InvalidValue(
+                (*path, key), f"is not a known key{validators.known_names_hint(key, ('defaults', 'list'))}"
+            )
+    parsed: dict[str, Any] = {}
+    if section.get("list") is not None:
+        parsed["agents"] = _parse_inline_agents(section["list"], (*path, "list"))
+    if section.get("defaults") is not None:
+        parsed |= _parse_agent_defaults(section["defaults"], (*path, "defaults"))
+    return parsed
 
 
-def _defaults(value: Any, path: KeyPath) -> dict[str, Any]:
-    found = validators.table({"subagents": _subagents, "model": key_aliases.model})(value, path)
-    settings: dict[str, Any] = {}
-    if found.get("subagents") is not None:
-        settings["subagents"] = found["subagents"]
-    if found.get("model") is not None:
-        settings["model"] = found["model"].sets["model"]
-    return settings
+def _parse_agent_defaults(value: Any, path: KeyPath) -> dict[str, Any]:
+    section = validators.map_with_keys({"subagents": _parse_subagents, "model": key_aliases.translate_model})(
+        value, path
+    )
+    parsed: dict[str, Any] = {}
+    if section.get("subagents") is not None:
+        parsed["subagents"] = section["subagents"]
+    if section.get("model") is not None:
+        parsed["model"] = section["model"].fields["model"]
+    return parsed
 
 
-def _inline(value: Any, path: KeyPath) -> tuple[Inline, ...]:
-    items = validators.listed(validators.mapping)(value, path)
-    found: dict[str, Inline] = {}
+def _parse_inline_agents(value: Any, path: KeyPath) -> tuple[InlineDefinition, ...]:
+    items = validators.list_of(validators.string_map)(value, path)
+    agents: dict[str, InlineDefinition] = {}
     for at, item in enumerate(items):
-        here = (*path, at)
-        partial, readings = definition.interpret(item, here)
+        item_path = (*path, at)
+        partial, readings = definition.interpret_fields(item, item_path)
         for reading in readings:
-            if reading.wrong is not None:
-                raise reading.wrong
+            if reading.error is not None:
+                raise reading.error
         name = partial.get("name")
         if not name:
-            raise Wrong(here, "has no name; give it one with name or agentId")
-        if name in found:
-            raise Wrong(here, f"defines '{name}' a second time; names are unique")
-        found[name] = Inline(name=name, partial=partial)
-    return tuple(found.values())
+            raise InvalidValue(item_path, "has no name; give it one with name or agentId")
+        if name in agents:
+            raise InvalidValue(item_path, f"defines '{name}' a second time; names are unique")
+        agents[name] = InlineDefinition(name=name, partial=partial)
+    return tuple(agents.values())
 
 
-def _servers(value: Any, path: KeyPath) -> tuple[Server, ...]:
-    """Each by its name. Null is as good as not there."""
-    found: list[Server] = []
-    for name, said in validators.mapping(value, path).items():
-        here = (*path, name)
-        if problem := server_problem(name):
-            raise Wrong(here, problem)
-        if said is None:
+def _parse_mcp_servers(value: Any, path: KeyPath) -> tuple[McpServer, ...]:
+    """Parse the MCP servers by name; null counts as absent."""
+    servers: list[McpServer] = []
+    for name, raw in validators.string_map(value, path).items():
+        item_path = (*path, name)
+        if problem := server_name_problem(name):
+            raise InvalidValue(item_path, problem)
+        if raw is None:
             continue
-        how = {key: each for key, each in _SERVER(said, here).items() if each is not None}
-        found.append(Server(name=name, **_one_way(how, here)))
-    return tuple(found)
+        fields_given = {key: each for key, each in _SERVER(raw, item_path).items() if each is not None}
+        servers.append(McpServer(name=name, **_check_one_transport(fields_given, item_path)))
+    return tuple(servers)
 
 
-def _one_way(how: dict[str, Any], path: KeyPath) -> dict[str, Any]:
-    """A program or an address, and only what goes with it."""
-    if ("command" in how) == ("url" in how):
-        raise Wrong(
+def _check_one_transport(fields_given: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    """Check that there is either a command or a URL, and only keys that go with it."""
+    if ("command" in fields_given) == ("url" in fields_given):
+        raise InvalidValue(
             path, "needs one of command, the program that is started, and url, the address that is asked"
         )
-    if (kind := how.pop("type", None)) is not None and (kind == "stdio") != ("command" in how):
-        raise Wrong((*path, "type"), f"says {kind}, which is not how this server is reached")
-    other = ("url", "headers", "bearer_env") if "command" in how else ("args", "env", "inherit", "cwd")
-    for key in other:
-        if key in how:
-            raise Wrong((*path, key), f"does not go with {'command' if 'command' in how else 'url'}")
-    return how
+    if (transport := fields_given.pop("type", None)) is not None and (transport == "stdio") != (
+        "command" in fields_given
+    ):
+        raise InvalidValue((*path, "type"), f"says {transport}, which is not how this server is reached")
+    excluded_keys = (
+        ("url", "headers", "bearer_env") if "command" in fields_given else ("args", "env", "inherit", "cwd")
+    )
+    for key in excluded_keys:
+        if key in fields_given:
+            raise InvalidValue(
+                (*path, key), f"does not go with {'command' if 'command' in fields_given else 'url'}"
+            )
+    return fields_given
 
 
-def _server_address(value: Any, path: KeyPath) -> str:
-    """A key goes along: nobody on the way may read it."""
-    found = _address(value, path)
-    if not SAFE_URL.match(found) or "@" in found.partition("//")[2].partition("/")[0]:
-        raise Wrong(path, "must begin with https://, or be of this machine, and hold no password")
-    return found
+def _parse_mcp_url(value: Any, path: KeyPath) -> str:
+    """Parse the URL of a server that gets a key: nobody on the way may read it."""
+    url = _parse_url(value, path)
+    if not SECURE_URL.match(url) or "@" in url.partition("//")[2].partition("/")[0]:
+        raise InvalidValue(path, "must begin with https://, or be of this machine, and hold no password")
+    return url
 
 
-def _headers(value: Any, path: KeyPath) -> dict[str, str]:
-    found = {
-        key: validators.word(each, (*path, key)) for key, each in validators.mapping(value, path).items()
+def _parse_headers(value: Any, path: KeyPath) -> dict[str, str]:
+    headers = {
+        key: validators.line_value(each, (*path, key))
+        for key, each in validators.string_map(value, path).items()
     }
-    for key, each in found.items():
+    for key, each in headers.items():
         if (
-            not HEADER.fullmatch(key)
-            or key.lower() in OUR_HEADERS
+            not HEADER_NAME.fullmatch(key)
+            or key.lower() in RESERVED_HEADERS
             or not (each.isascii() and each.isprintable())
         ):
-            raise Wrong(
+            raise InvalidValue(
                 (*path, key), "is no header that can be set: use plain letters, and leave out our own"
             )
-    return found
+    return headers
 
 
-def _command(value: Any, path: KeyPath) -> str:
-    found = validators.word(value, path)
-    if "/" in found and not found.startswith("/"):
-        raise Wrong(path, f"'{found[:200]}' is relative; write the whole path, or a name that PATH leads to")
-    return found
+def _parse_command(value: Any, path: KeyPath) -> str:
+    command = validators.line_value(value, path)
+    if "/" in command and not command.startswith("/"):
+        raise InvalidValue(
+            path, f"'{command[:200]}' is relative; write the whole path, or a name that PATH leads to"
+        )
+    return command
 
 
-def _folder(value: Any, path: KeyPath) -> str:
-    found = validators.glob(value, path)
-    if not found.startswith("/"):
-        raise Wrong(path, f"'{found[:200]}' is relative; write the whole path")
-    return found
+def _parse_folder(value: Any, path: KeyPath) -> str:
+    folder = validators.path_glob(value, path)
+    if not folder.startswith("/"):
+        raise InvalidValue(path, f"'{folder[:200]}' is relative; write the whole path")
+    return folder
 
 
-def _variables(value: Any, path: KeyPath) -> dict[str, str]:
-    found = {
-        key: validators.text(each, (*path, key)) for key, each in validators.mapping(value, path).items()
+def _parse_variables(value: Any, path: KeyPath) -> dict[str, str]:
+    variables = {
+        key: validators.text_value(each, (*path, key))
+        for key, each in validators.string_map(value, path).items()
     }
-    for key in found:
-        _variable(key, (*path, key))
-    return found
+    for key in variables:
+        _parse_variable_name(key, (*path, key))
+    return variables
 
 
-def _variable(value: Any, path: KeyPath) -> str:
-    found = validators.word(value, path)
-    if not VARIABLE.fullmatch(found):
-        raise Wrong(path, f"'{found[:60]}' is no name of a variable")
-    return found
+def _parse_variable_name(value: Any, path: KeyPath) -> str:
+    name = validators.line_value(value, path)
+    if not VARIABLE_NAME.fullmatch(name):
+        raise InvalidValue(path, f"'{name[:60]}' is no name of a variable")
+    return name
 
 
-_SERVER = validators.table(
+_SERVER = validators.map_with_keys(
     {
         "type": validators.one_of(("stdio", "http", "streamable-http")),
-        "command": _command,
-        "args": validators.listed(validators.text),
-        "env": _variables,
-        "inherit": validators.listed(_variable),
-        "cwd": _folder,
-        "url": _server_address,
-        "headers": _headers,
-        "bearer_env": _variable,
-        "timeout_seconds": validators.number(0.1, 86_400),
-        "believe_hints": validators.flag,
+        "command": _parse_command,
+        "args": validators.list_of(validators.text_value),
+        "env": _parse_variables,
+        "inherit": validators.list_of(_parse_variable_name),
+        "cwd": _parse_folder,
+        "url": _parse_mcp_url,
+        "headers": _parse_headers,
+        "bearer_env": _parse_variable_name,
+        "timeout_seconds": validators.number_between(0.1, 86_400),
+        "believe_hints": validators.bool_value,
     }
 )
 
 
-def _as(name: str, read: validators.Reader) -> validators.Reader:
-    return lambda value, path: {name: read(value, path)}
+def _as_field(name: str, reader: validators.Validator) -> validators.Validator:
+    return lambda value, path: {name: reader(value, path)}
 
 
-def _model(value: Any, path: KeyPath) -> str:
-    """Empty for `inherit`, which says nothing here."""
-    return key_aliases.model(value, path).sets["model"] or ""
+def _parse_model(value: Any, path: KeyPath) -> str:
+    """Return the model, or an empty string for `inherit`, which has no meaning here."""
+    return key_aliases.translate_model(value, path).fields["model"] or ""
 
 
-KEYS: dict[str, validators.Reader] = {
-    "model": _as("model", _model),
-    "agents": _agents,
-    "limits": _as("limits", _limits),
-    "approvals": _as("approvals", validators.one_of(APPROVALS)),
-    "ceiling": _as("ceiling", definition.ceiling),
-    "tools": _as("tools", validators.listed(validators.word)),
+SETTING_READERS: dict[str, validators.Validator] = {
+    "model": _as_field("model", _parse_model),
+    "agents": _parse_agents,
+    "limits": _as_field("limits", _parse_limits),
+    "approvals": _as_field("approvals", validators.one_of(APPROVAL_POLICIES)),
+    "ceiling": _as_field("ceiling", definition.ceiling_value),
+    "tools": _as_field("tools", validators.list_of(validators.line_value)),
     "sandbox": lambda value, path: {"sandbox_minimum": _SANDBOX(value, path).get("minimum") or "none"},
     "deny": lambda value, path: {
         "deny": {key: each for key, each in _DENY(value, path).items() if each is not None}
     },
     "web_fetch": lambda value, path: {"web_hosts": _WEB_FETCH(value, path).get("hosts") or ()},
-    "mcp": _as("mcp", _servers),
-    "mcpServers": _as("mcp", _servers),
-    "prices": _as("prices", _prices),
-    "database": _as("database", validators.word),
-    "subagents": _as("subagents", _subagents),
-    "schedules": _as("schedules", validators.listed(validators.open_map)),
-    "channels": _as("channels", validators.open_map),
-    "providers": _as("providers", _PROVIDERS),
+    "mcp": _as_field("mcp", _parse_mcp_servers),
+    "mcpServers": _as_field("mcp", _parse_mcp_servers),
+    "prices": _as_field("prices", _parse_prices),
+    "database": _as_field("database", validators.line_value),
+    "subagents": _as_field("subagents", _parse_subagents),
+    "schedules": _as_field("schedules", validators.list_of(validators.json_map)),
+    "channels": _as_field("channels", validators.json_map),
+    "providers": _as_field("providers", _PROVIDERS),
 }
-"""Every setting, and how it is read into Config's fields."""
+"""Reader of every setting, returning fields of Config."""

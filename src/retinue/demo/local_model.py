@@ -1,4 +1,7 @@
-"""The demonstration on a real model: a parent hands documents to children, their worker is killed, and they go on."""
+"""The demonstration with a real local model.
+
+The worker process is killed in the middle, and another one resumes its runs.
+"""
 
 import asyncio
 import json
@@ -13,29 +16,29 @@ from pathlib import Path
 from retinue import app as application
 from retinue.app import App
 from retinue.domain.run import Run, Status
-from retinue.domain.transcript import Called, Entry, Said, name_of
+from retinue.domain.transcript import Entry, Message, ToolCall, public_entry_id
 from retinue.domain.value import value
 
-PARENT = "orchestrator"
+PARENT_AGENT = "orchestrator"
 MODEL = "local:smollm2"
 DOCUMENTS = ("bees.md", "tides.md", "bread.md")
 TASK = "Ask an explorer to read bees.md, an explorer to read tides.md and an explorer to read bread.md."
-FOREIGN = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
-LOOK_SECONDS = 0.25
-PATIENCE = 170.0
-"""Seconds for all of it: whatever has not ended then is left to whoever resumes it."""
-MIDDLE = 2
-"""So many children have said something when the worker is killed."""
+REMOVED_ENV_PREFIXES = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
+POLL_SECONDS = 0.25
+TIMEOUT_S = 170.0
+"""Time limit for the whole demonstration; unfinished runs can be resumed later."""
+MIN_REPLIED_CHILDREN = 2
+"""Number of children that must have replied before the worker is killed."""
 
 
 @value
-class Seen:
-    """The tree as its files and its ledger have it at one moment."""
+class TreeSnapshot:
+    """The runs and transcripts of the tree at one moment."""
 
     runs: tuple[Run, ...] = ()
-    """The parent's first."""
+    """The parent comes first."""
     entries: Mapping[str, Sequence[Entry]] = field(default_factory=dict[str, Sequence[Entry]])
-    """Of each run."""
+    """Entries by run id."""
 
     @property
     def parent(self) -> Run | None:
@@ -46,68 +49,74 @@ class Seen:
         return self.runs[1:]
 
     @property
-    def over(self) -> bool:
-        return bool(self.runs) and all(run.status.final for run in self.runs)
+    def is_finished(self) -> bool:
+        return bool(self.runs) and all(run.status.is_final for run in self.runs)
 
-    def answered(self) -> set[str]:
-        """The turns whose replies are on disk, each by the entry it was asked after."""
+    def answered_turns(self) -> set[str]:
+        """Return the turns whose replies are on disk, each named by the entry before the reply."""
         return {
-            name_of(entries[at - 1])
+            public_entry_id(entries[at - 1])
             for entries in self.entries.values()
             for at, entry in enumerate(entries)
-            if at and isinstance(entry, Said) and entry.by == "agent"
+            if at and isinstance(entry, Message) and entry.by == "agent"
         }
 
-    def handed_on(self) -> int:
-        """How many children the parent's calls ask for."""
-        own = self.entries.get(self.runs[0].id, ()) if self.runs else ()
-        return sum(1 for entry in own if isinstance(entry, Called) and entry.tool == "spawn_subagent")
+    def requested_children(self) -> int:
+        """Return how many children the parent's tool calls request."""
+        parent_entries = self.entries.get(self.runs[0].id, ()) if self.runs else ()
+        return sum(
+            1 for entry in parent_entries if isinstance(entry, ToolCall) and entry.tool == "spawn_subagent"
+        )
 
-    def midway(self) -> bool:
-        """Some children have said something, and none is done."""
-        spoken = [run for run in self.children if _spoke(self.entries[run.id])]
-        return len(spoken) >= MIDDLE and not all(run.status.final for run in self.children)
+    def is_midway(self) -> bool:
+        """Return whether enough children have replied and not all are done."""
+        replied = [run for run in self.children if _has_reply(self.entries[run.id])]
+        return len(replied) >= MIN_REPLIED_CHILDREN and not all(run.status.is_final for run in self.children)
 
 
 @value
-class Count:
-    """What the kill cost, counted from the files, the ledger and the log of the turns that were asked."""
+class KillReport:
+    """The cost of the kill, measured from the files, the ledger and the log of model requests."""
 
-    cut_off: int
-    """Runs that had not ended when their worker died."""
-    resumed: int
-    """Of them, those that are done now."""
-    answered: int
+    interrupted_runs: int
+    """Runs that had not ended when the worker was killed."""
+    resumed_runs: int
+    """Interrupted runs that are done now."""
+    answered_turns: int
     """Turns whose replies were on disk."""
-    asked_again: int
-    """Of them, those that were asked a second time: the promise is none."""
-    in_flight: int
-    """Turns that were under way, and had to be asked again."""
-    handed_on: int
-    started: int
-    """Children: more than were asked for would be effects that happened twice."""
+    repeated_turns: int
+    """Answered turns that were requested again; must be 0."""
+    in_flight_turns: int
+    """Turns that were in progress and had to be requested again."""
+    requested_children: int
+    started_children: int
+    """Children that were started; more than requested would mean a repeated side effect."""
 
     @property
-    def repeated(self) -> int:
-        return max(0, self.started - self.handed_on)
+    def duplicate_children(self) -> int:
+        return max(0, self.started_children - self.requested_children)
 
     @property
-    def kept(self) -> bool:
-        return self.resumed == self.cut_off and not self.asked_again and not self.repeated
+    def is_lossless(self) -> bool:
+        return (
+            self.resumed_runs == self.interrupted_runs
+            and not self.repeated_turns
+            and not self.duplicate_children
+        )
 
 
 @value
-class Ending:
-    seen: Seen
-    count: Count | None
-    """None: the worker was not killed, because there was no middle to kill it in."""
-    said: str
-    """What the worker said last, where it failed."""
+class DemoOutcome:
+    snapshot: TreeSnapshot
+    kill_report: KillReport | None
+    """None if the worker was not killed, because there was no suitable moment."""
+    last_output: str
+    """The worker's last output, if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A home of its own, three documents beside it, and a log. No agent may look into a home."""
+class DemoEnvironment:
+    """A home, with three documents and a log beside it, because agents may not read a home."""
 
     home: Path
 
@@ -116,142 +125,186 @@ class Stage:
         return self.home.with_name(f"{self.home.name}-documents")
 
     @property
-    def log(self) -> Path:
+    def turn_log(self) -> Path:
         return self.home / "demo" / "turns.jsonl"
 
     @property
     def env(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        return kept | {
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(REMOVED_ENV_PREFIXES)
+        }
+        return inherited | {
             "RETINUE_HOME": str(self.home),
             "RETINUE_CONFIG": str(self.home / "demo" / "config"),
             "RETINUE_MODEL": MODEL,
-            "RETINUE_LOCAL_LOG": str(self.log),
+            "RETINUE_LOCAL_LOG": str(self.turn_log),
         }
 
-    def set(self) -> None:
-        for folder in (self.log.parent, self.documents):
+    def prepare(self) -> None:
+        for folder in (self.turn_log.parent, self.documents):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.log.unlink(missing_ok=True)
-        shipped = resources.files("retinue.demo").joinpath("documents")
+        self.turn_log.unlink(missing_ok=True)
+        documents = resources.files("retinue.demo").joinpath("documents")
         for name in DOCUMENTS:
-            text = shipped.joinpath(name).read_text(encoding="utf-8")
+            text = documents.joinpath(name).read_text(encoding="utf-8")
             (self.documents / name).write_text(text, encoding="utf-8")
 
-    async def worker(self, *words: str) -> asyncio.subprocess.Process:
-        """A command of ours, in a group of its own: killing it kills nobody else."""
-        with (self.home / "demo" / "worker.log").open("ab") as out:
+    async def start_worker(self, *arguments: str) -> asyncio.subprocess.Process:
+        """Start a command in a process group of its own, so that killing it affects nothing else."""
+        with (self.home / "demo" / "worker.log").open("ab") as log_file:
             return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "retinue", *words),
+                *(sys.executable, "-m", "retinue", *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
+                stdout=log_file,
+                stderr=log_file,
                 env=self.env,
                 start_new_session=True,
             )
 
-    def asked(self) -> list[tuple[int, str]]:
-        """Each turn that was asked: by which process, after which entry."""
-        lines = self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
+    def logged_turns(self) -> list[tuple[int, str]]:
+        """Return each requested turn as (process id, entry before it)."""
+        lines = self.turn_log.read_text(encoding="utf-8").splitlines() if self.turn_log.exists() else []
         return [(line["pid"], line["after"]) for line in map(json.loads, lines)]
 
 
-Show = Callable[[Seen], None]
+SnapshotCallback = Callable[[TreeSnapshot], None]
 
 
-async def play(stage: Stage, show: Show, killed: Callable[[int, Seen], None]) -> Ending:
-    """`show` sees the tree as it goes; `killed` hears whom the kill hit, and how things stood."""
-    stage.set()
-    before = await _newest(stage)
-    words = ("run", "--agent", PARENT, "--workspace", str(stage.documents), "--label", "demo", TASK)
-    worker = await stage.worker(*words)
+async def run_local_demo(
+    environment: DemoEnvironment, on_snapshot: SnapshotCallback, on_kill: Callable[[int, TreeSnapshot], None]
+) -> DemoOutcome:
+    """Run the demonstration.
+
+    Args:
+        environment: Where it runs.
+        on_snapshot: Called with each snapshot.
+        on_kill: Called with the killed process's id and the snapshot at that moment.
+    """
+    environment.prepare()
+    last_run_id = await _newest_run_id(environment)
+    arguments = (
+        "run",
+        "--agent",
+        PARENT_AGENT,
+        "--workspace",
+        str(environment.documents),
+        "--label",
+        "demo",
+        TASK,
+    )
+    worker = await environment.start_worker(*arguments)
     try:
-        async with asyncio.timeout(PATIENCE):
-            seen = await _watched(stage, worker, before, show, until=Seen.midway)
-            if worker.returncode is not None or not seen.midway():
-                return Ending(seen=seen, count=None, said=_last_words(stage))
-            _kill(worker)
+        async with asyncio.timeout(TIMEOUT_S):
+            snapshot = await _watch_until(
+                environment, worker, last_run_id, on_snapshot, until=TreeSnapshot.is_midway
+            )
+            if worker.returncode is not None or not snapshot.is_midway():
+                return DemoOutcome(
+                    snapshot=snapshot, kill_report=None, last_output=_last_log_line(environment)
+                )
+            _kill_worker(worker)
             await worker.wait()
-            cut = await _seen(stage, before)
-            killed(worker.pid, cut)
-            worker = await stage.worker("wait", seen.runs[0].id)
-            seen = await _watched(stage, worker, before, show, until=lambda _: False)
+            at_kill = await _take_snapshot(environment, last_run_id)
+            on_kill(worker.pid, at_kill)
+            worker = await environment.start_worker("wait", snapshot.runs[0].id)
+            snapshot = await _watch_until(
+                environment, worker, last_run_id, on_snapshot, until=lambda _: False
+            )
     except TimeoutError:
-        return Ending(seen=await _seen(stage, before), count=None, said="it took too long")
+        return DemoOutcome(
+            snapshot=await _take_snapshot(environment, last_run_id),
+            kill_report=None,
+            last_output="it took too long",
+        )
     finally:
-        _kill(worker)
+        _kill_worker(worker)
         await worker.wait()
-    return Ending(seen=seen, count=counted(cut, seen, stage.asked(), worker.pid), said=_last_words(stage))
-
-
-def counted(cut: Seen, end: Seen, asked: Sequence[tuple[int, str]], second: int) -> Count:
-    """`cut`: how things stood when the worker was dead; `second`: the process that went on."""
-    answered = cut.answered()
-    open_ = {run.id for run in cut.runs if not run.status.final}
-    first = [after for pid, after in asked if pid != second]
-    return Count(
-        cut_off=len(open_),
-        resumed=sum(1 for run in end.runs if run.id in open_ and run.status is Status.DONE),
-        answered=len(answered),
-        asked_again=sum(1 for pid, after in asked if pid == second and after in answered),
-        in_flight=sum(1 for after in first if after not in answered),
-        handed_on=end.handed_on(),
-        started=len(end.children),
+    return DemoOutcome(
+        snapshot=snapshot,
+        kill_report=measure_kill(at_kill, snapshot, environment.logged_turns(), worker.pid),
+        last_output=_last_log_line(environment),
     )
 
 
-async def _watched(
-    stage: Stage,
+def measure_kill(
+    at_kill: TreeSnapshot, at_end: TreeSnapshot, turns: Sequence[tuple[int, str]], second_pid: int
+) -> KillReport:
+    """Measure what the kill cost.
+
+    Args:
+        at_kill: The snapshot after the kill.
+        at_end: The snapshot at the end.
+        turns: The logged turns.
+        second_pid: The id of the process that resumed the runs.
+    """
+    answered = at_kill.answered_turns()
+    unfinished = {run.id for run in at_kill.runs if not run.status.is_final}
+    first_turns = [after for pid, after in turns if pid != second_pid]
+    return KillReport(
+        interrupted_runs=len(unfinished),
+        resumed_runs=sum(1 for run in at_end.runs if run.id in unfinished and run.status is Status.DONE),
+        answered_turns=len(answered),
+        repeated_turns=sum(1 for pid, after in turns if pid == second_pid and after in answered),
+        in_flight_turns=sum(1 for after in first_turns if after not in answered),
+        requested_children=at_end.requested_children(),
+        started_children=len(at_end.children),
+    )
+
+
+async def _watch_until(
+    environment: DemoEnvironment,
     worker: asyncio.subprocess.Process,
-    before: str,
-    show: Show,
+    last_run_id: str,
+    on_snapshot: SnapshotCallback,
     *,
-    until: Callable[[Seen], bool],
-) -> Seen:
-    """Looks until something is so, or the worker has ended."""
+    until: Callable[[TreeSnapshot], bool],
+) -> TreeSnapshot:
+    """Poll until the condition holds or the worker has exited."""
     while True:
-        ended = worker.returncode is not None
-        seen = await _seen(stage, before)
-        show(seen)
-        if ended or until(seen):
-            return seen
-        await asyncio.sleep(LOOK_SECONDS)
+        has_exited = worker.returncode is not None
+        snapshot = await _take_snapshot(environment, last_run_id)
+        on_snapshot(snapshot)
+        if has_exited or until(snapshot):
+            return snapshot
+        await asyncio.sleep(POLL_SECONDS)
 
 
-async def _seen(stage: Stage, before: str) -> Seen:
-    """All runs of the tree that began after this one."""
-    if not (stage.home / "ledger.db").exists():
-        return Seen()
-    async with application.look(env=stage.env) as app:
-        runs = sorted(await app.runs(live=False, limit=50), key=lambda run: run.id)
-        tops = [run for run in runs if run.id > before and not run.ask.parent_run]
-        if not tops:
-            return Seen()
-        tree = [run for run in runs if run.root == tops[0].id]
-        return Seen(runs=tuple(tree), entries={run.id: await _entries(app, run) for run in tree})
+async def _take_snapshot(environment: DemoEnvironment, last_run_id: str) -> TreeSnapshot:
+    """Return a snapshot of the first tree that began after the given run."""
+    if not (environment.home / "ledger.db").exists():
+        return TreeSnapshot()
+    async with application.open_read_only(env=environment.env) as app:
+        runs = sorted(await app.list_runs(live=False, limit=50), key=lambda run: run.id)
+        roots = [run for run in runs if run.id > last_run_id and not run.request.parent_run]
+        if not roots:
+            return TreeSnapshot()
+        tree = [run for run in runs if run.root_id == roots[0].id]
+        return TreeSnapshot(runs=tuple(tree), entries={run.id: await _run_entries(app, run) for run in tree})
 
 
-async def _entries(app: App, run: Run) -> Sequence[Entry]:
+async def _run_entries(app: App, run: Run) -> Sequence[Entry]:
     return await app.entries(run.session_id) if run.session_id else ()
 
 
-async def _newest(stage: Stage) -> str:
-    """The newest run there was before."""
-    if not (stage.home / "ledger.db").exists():
+async def _newest_run_id(environment: DemoEnvironment) -> str:
+    """Return the id of the newest existing run, or an empty string."""
+    if not (environment.home / "ledger.db").exists():
         return ""
-    async with application.look(env=stage.env) as app:
-        return max((run.id for run in await app.runs(live=False, limit=50)), default="")
+    async with application.open_read_only(env=environment.env) as app:
+        return max((run.id for run in await app.list_runs(live=False, limit=50)), default="")
 
 
-def _spoke(entries: Sequence[Entry]) -> bool:
-    return any(isinstance(entry, Said) and entry.by == "agent" for entry in entries)
+def _has_reply(entries: Sequence[Entry]) -> bool:
+    return any(isinstance(entry, Message) and entry.by == "agent" for entry in entries)
 
 
-def _kill(worker: asyncio.subprocess.Process) -> None:
+def _kill_worker(worker: asyncio.subprocess.Process) -> None:
     if worker.returncode is None:
         os.killpg(worker.pid, signal.SIGKILL)
 
 
-def _last_words(stage: Stage) -> str:
-    lines = (stage.home / "demo" / "worker.log").read_text(encoding="utf-8", errors="replace").splitlines()
+def _last_log_line(environment: DemoEnvironment) -> str:
+    lines = (
+        (environment.home / "demo" / "worker.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    )
     return lines[-1] if lines else ""

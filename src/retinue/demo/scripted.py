@@ -1,4 +1,4 @@
-"""A scripted demonstration: an agent looks at this project's own files, and only the model is not real."""
+"""A scripted demonstration: an agent explores this project's files; only the model is simulated."""
 
 import json
 import os
@@ -9,61 +9,66 @@ from typing import Any
 
 from retinue import app as application
 from retinue.domain.run import Run
-from retinue.domain.transcript import Called, Entry, Returned
+from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.domain.value import value
 
 AGENT = "explorer"
 TASK = "Where do this project's errors live, and how does a run end?"
-HERE = "@"
-"""Stands in the script for the package's folder, wherever it was installed."""
+PACKAGE_PLACEHOLDER = "@"
+"""Placeholder in the script for the folder where the package is installed."""
 
 
 @value
-class Step:
-    """One call of the demonstration, and what came of it."""
+class ToolCallStep:
+    """A tool call of the demonstration, with its outcome."""
 
     tool: str
-    about: str
+    summary: str
     outcome: str
-    ms: int
+    duration_ms: int
 
 
 @value
-class Shown:
+class DemoResult:
     run: Run
-    steps: tuple[Step, ...]
+    steps: tuple[ToolCallStep, ...]
 
 
-async def shown(home: str | None = None) -> Shown:
-    """Plays the script in a home of its own, and tells what happened there."""
-    at = Path(home or os.environ.get("RETINUE_HOME") or Path.cwd() / ".demo" / "home").absolute()
-    root, package = _project()
-    script = at / "demo" / "script.json"
+async def run_scripted_demo(home: str | None = None) -> DemoResult:
+    """Run the script in a home of its own and return the run and its tool calls."""
+    home_folder = Path(home or os.environ.get("RETINUE_HOME") or Path.cwd() / ".demo" / "home").absolute()
+    root, package = _project_location()
+    script = home_folder / "demo" / "script.json"
     script.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    script.write_text(_script(package), encoding="utf-8")
+    script.write_text(_render_script(package), encoding="utf-8")
     env = {
-        "RETINUE_HOME": str(at),
+        "RETINUE_HOME": str(home_folder),
         "RETINUE_CONFIG": str(script.parent / "config"),
         "RETINUE_MODEL": f"scripted:{script}",
     }
     async with application.open(env=env) as app:
         run = await app.run(TASK, agent=AGENT, workspace=root, label="demo")
-        return Shown(run=run, steps=tuple(steps(await app.entries(run.session_id))))
+        return DemoResult(run=run, steps=tuple(tool_call_steps(await app.entries(run.session_id))))
 
 
-def steps(entries: Iterable[Entry]) -> Iterable[Step]:
-    """Each call beside its result."""
-    called: dict[str, Called] = {}
+def tool_call_steps(entries: Iterable[Entry]) -> Iterable[ToolCallStep]:
+    """Yield each tool call with its result."""
+    call_by_id: dict[str, ToolCall] = {}
     for entry in entries:
-        if isinstance(entry, Called):
-            called[entry.id] = entry
-        elif isinstance(entry, Returned) and entry.of in called:
-            call = called[entry.of]
-            yield Step(tool=call.tool, about=_about(call.args), outcome=_outcome(entry), ms=entry.ms)
+        if isinstance(entry, ToolCall):
+            call_by_id[entry.id] = entry
+        elif isinstance(entry, ToolResult) and entry.of in call_by_id:
+            call = call_by_id[entry.of]
+            yield ToolCallStep(
+                tool=call.tool,
+                summary=_call_summary(call.args),
+                outcome=_call_outcome(entry),
+                duration_ms=entry.ms,
+            )
 
 
-def _project() -> tuple[Path, str]:
-    """The checkout and the package's place in it; without a checkout, the package itself."""
+def _project_location() -> tuple[Path, str]:
+    """Return the checkout and the package's path in it, or the package itself if there is no checkout."""
     package = Path(__file__).resolve().parent.parent
     checkout = package.parent.parent
     if (checkout / "pyproject.toml").is_file() and package.parent.name == "src":
@@ -71,17 +76,17 @@ def _project() -> tuple[Path, str]:
     return package, "."
 
 
-def _script(package: str) -> str:
+def _render_script(package: str) -> str:
     text = resources.files("retinue.demo").joinpath("demo.json").read_text(encoding="utf-8")
-    return text.replace(f'"{HERE}', f'"{package}')
+    return text.replace(f'"{PACKAGE_PLACEHOLDER}', f'"{package}')
 
 
-def _about(args: str) -> str:
-    facts: dict[str, Any] = json.loads(args)
-    return " ".join(str(facts[name]) for name in ("pattern", "path") if name in facts)
+def _call_summary(args: str) -> str:
+    arguments: dict[str, Any] = json.loads(args)
+    return " ".join(str(arguments[name]) for name in ("pattern", "path") if name in arguments)
 
 
-def _outcome(result: Returned) -> str:
+def _call_outcome(result: ToolResult) -> str:
     if result.ok:
         return "ok"
     return "refused" if '"success": false' in result.text else "failed"

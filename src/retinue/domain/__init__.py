@@ -1,1 +1,1 @@
-"""What things are: nouns and rules, without any input or output."""
+"""Values and pure rules, without input or output."""

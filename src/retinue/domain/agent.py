@@ -1,4 +1,4 @@
-"""An agent: a definition of who it is, what it may use, and how it is started."""
+"""Agent definitions: identity, rights and how an agent is started."""
 
 import hashlib
 import re
@@ -10,8 +10,8 @@ from typing import Any
 from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 
-NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-"""What an agent may be called: it becomes part of folder names and tool arguments."""
+AGENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+"""Pattern of an agent's name, which becomes part of folder names and tool arguments."""
 
 
 class Role(StrEnum):
@@ -23,7 +23,7 @@ class Role(StrEnum):
     ORCHESTRATOR = "orchestrator"
 
 
-class Kind(StrEnum):
+class AgentType(StrEnum):
     CHAT = "chat"
     EXTERNAL = "external"
 
@@ -35,15 +35,15 @@ class Thinking(StrEnum):
     HIGH = "high"
 
 
-class Exposure(StrEnum):
+class ToolExposure(StrEnum):
     TOOLS = "tools"
     SKILLS = "skills"
     MIXED = "mixed"
 
 
 @value
-class Paths:
-    """Path globs. None: this list says nothing. Empty: nothing matches it."""
+class PathPatterns:
+    """Path globs. None: nothing stated. Empty: nothing matches."""
 
     read: tuple[str, ...] | None = None
     write: tuple[str, ...] | None = None
@@ -52,7 +52,7 @@ class Paths:
 
 @value
 class ShellCommands:
-    """Which commands need not ask. The sandbox is the boundary, not these globs."""
+    """Commands that need no approval. The sandbox is the boundary, not these globs."""
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] | None = None
@@ -63,7 +63,7 @@ class WorkspacePolicy:
     isolation: Isolation = Isolation.SHARED
     path: str | None = None
     writable: bool | None = None
-    """None: shared and custom are writable, a sandbox is not."""
+    """None: shared and custom workspaces are writable, a sandbox is not."""
 
 
 @value
@@ -74,7 +74,7 @@ class Triggers:
 
 @value
 class Agent:
-    """One definition type for every format. None and absent mean the same: no word on this."""
+    """An agent definition, whatever its file format. None and absent both mean: not stated."""
 
     name: str
     display_name: str | None = None
@@ -88,12 +88,12 @@ class Agent:
     max_tokens: int | None = None
     thinking: Thinking | None = None
     max_turns: int | None = None
-    type: Kind = Kind.CHAT
+    type: AgentType = AgentType.CHAT
     roles: tuple[Role, ...] = (Role.PRIMARY, Role.SUBTASK)
     triggers: Triggers = Triggers()
     tool_allow: tuple[str, ...] | None = None
     tool_deny: tuple[str, ...] | None = None
-    tool_exposure: Exposure = Exposure.TOOLS
+    tool_exposure: ToolExposure = ToolExposure.TOOLS
     skill_allow: tuple[str, ...] | None = None
     skill_deny: tuple[str, ...] | None = None
     capability_allow: tuple[str, ...] | None = None
@@ -103,19 +103,19 @@ class Agent:
     ui_visible: bool = True
     api_exposed: bool | None = None
     """Accepted, without effect."""
-    paths: Paths | None = None
+    paths: PathPatterns | None = None
     shell_commands: ShellCommands | None = None
     workspace: WorkspacePolicy = WorkspacePolicy()
     exits: tuple[str, ...] | None = None
     interrupts: bool = False
-    """As a watcher it may end the turn that it watches."""
+    """Allow the agent, as a watcher, to end the turn that it watches."""
     limits: Mapping[str, float] = field(default_factory=dict[str, float])
     ceiling: Mapping[str, Any] | None = None
     extends: str | None = None
     external: Mapping[str, Any] | None = None
     """inputUrl and callbackBaseUrl of an external agent."""
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields that mean something elsewhere (colour, icon) and are kept for show."""
+    """Fields of other systems (colour, icon) that are kept for display."""
 
     @property
     def title(self) -> str:
@@ -123,23 +123,23 @@ class Agent:
 
 
 @value
-class Defined:
-    """A definition with where each of its fields came from, and the text a session's preset.md starts as."""
+class AgentDefinition:
+    """An agent, the origin of each of its fields, and the preset.md text of a new session."""
 
     agent: Agent
     sources: Mapping[str, str]
-    """field → `built in`, `inline`, or the path of the file that had the last word."""
+    """Maps each field to `built in`, `inline`, or the path of the file that set it last."""
     preset: str
-    """preset.md for a new session: the file itself when one Markdown file says it all, else rendered."""
+    """preset.md for a new session: the file itself if one Markdown file defines the agent, else rendered."""
     hash: str
-    """Of the preset text."""
-    clipped: tuple[str, ...] = ()
-    """What the definition asked for and the operator's ceiling took away."""
+    """Hash of the preset text."""
+    removed_by_ceiling: tuple[str, ...] = ()
+    """Rights that the definition asked for and the operator's ceiling removed."""
 
 
-def as_json(defined: Defined) -> dict[str, Any]:
-    """The shape of a row of `agents list`."""
-    agent = defined.agent
+def agent_as_json(definition: AgentDefinition) -> dict[str, Any]:
+    """Return a row of `agents list`."""
+    agent = definition.agent
     return {
         "name": agent.name,
         "display_name": agent.display_name,
@@ -150,10 +150,10 @@ def as_json(defined: Defined) -> dict[str, Any]:
         "triggers": {"slash": list(agent.triggers.slash), "hotkeys": list(agent.triggers.hotkeys)},
         "ui_visible": agent.ui_visible,
         "visible": agent.ui_visible,
-        "source": defined.sources.get("name", ""),
+        "source": definition.sources.get("name", ""),
     }
 
 
 def preset_hash(text: str) -> str:
-    """How a preset's text is recognised: whoever records it and whoever compares uses this."""
+    """Return the hash by which a preset's text is recognised."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

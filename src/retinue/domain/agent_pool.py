@@ -1,4 +1,4 @@
-"""The pool: agents that were handed a task and kept, and for a while can be asked more by whoever handed it to them."""
+"""The agent pool: finished agents that their requester can ask again for a while."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,172 +6,180 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from retinue.domain.agent import Agent
-from retinue.domain.run import Run, iso
-from retinue.domain.system_prompt import base, first_message, task_section
+from retinue.domain.run import Run, iso_timestamp
+from retinue.domain.system_prompt import base_prompt, first_message, task_section
 from retinue.domain.value import value
 
-STARTING = frozenset({"agent", "explore", "plan"})
-"""The doors whose agents are pooled."""
-ASKING = "agent_ask"
-"""The door that asks one of them more."""
-AGAIN = "~summary"
-"""Ends the key of a run that only asks what an agent did: part of the call before it, and no use of its own."""
-RETIRED = "retired"
-"""The attribute of a session that a person took out of the pool."""
-MOST = 10
-IDLE = timedelta(minutes=5)
+POOLED_TOOLS = frozenset({"agent", "explore", "plan"})
+"""The delegation tools whose agents are pooled."""
+ASK_TOOL = "agent_ask"
+"""The delegation tool that asks a pooled agent again."""
+SUMMARY_KEY_SUFFIX = "~summary"
+"""Key suffix of a run that only summarises; it belongs to the previous call and is not counted as a use."""
+RETIRED_ATTRIBUTE = "retired"
+"""Attribute of a session that a person removed from the pool."""
+MAX_POOLED = 10
+IDLE_TIMEOUT = timedelta(minutes=5)
 ALL_TOOLS = ""
 NO_TOOLS = "|"
-"""What is hashed for an empty list: no list of names reads so, and a missing list is another matter."""
+"""Hashed for an empty list, as no list of names reads like it; a missing list is ALL_TOOLS."""
 
 
 @value
-class Use:
-    """What the ledger knows of one pooled session."""
+class PooledSession:
+    """The ledger's knowledge of one pooled session."""
 
-    session: str
-    agent_id: str
-    """The session's slug."""
+    session_id: str
+    slug: str
     agent: str
     path: str
-    parent: str
-    """The key of the session that asked; nobody else can ask it more."""
+    parent_key: str
+    """Key of the requesting session, the only one that may ask again."""
     task: str
-    """As its first message has it."""
+    """The task in its first message."""
     last_used_at: datetime
-    working: bool
-    """What it was given is not done yet."""
-    in_use: bool
-    """It is working, or a person talks with it."""
-    count: int
-    """How often it was given something to do."""
+    is_working: bool
+    """Its task is not finished."""
+    is_in_use: bool
+    """True while it is working or a person is talking with it."""
+    use_count: int
+    """Number of tasks it was given."""
 
 
 @value
-class Entry:
-    """One agent that can be asked more."""
+class PoolEntry:
+    """An agent that can be asked again."""
 
-    use: Use
+    pooled_session: PooledSession
     key: str
     created_at: datetime
     use_count: int
-    """Of the key: how often this very definition was given something to do."""
+    """Number of tasks given to agents with this key."""
 
 
-def key(agent: Agent, prompt: str) -> str:
-    """`agent-{name}@{promptHash}@{toolsHash}`: two agents share it only when name, prompt and tools are the same."""
-    return f"agent-{agent.name}@{hashed(prompt)}@{hashed(tools_text(agent))}"
+def pool_key(agent: Agent, prompt: str) -> str:
+    """Return `agent-{name}@{promptHash}@{toolsHash}`, equal only for the same name, prompt and tools."""
+    return f"agent-{agent.name}@{short_hash(prompt)}@{short_hash(tools_fingerprint(agent))}"
 
 
-def tools_text(agent: Agent) -> str:
-    """In any order the same. Tools that are taken away change what an agent can do, so they count."""
-    denied = [f"!{name}" for name in agent.tool_deny or ()]
+def tools_fingerprint(agent: Agent) -> str:
+    """Return the agent's tools, sorted.
+
+    Denied tools change what an agent can do, so they are included.
+    """
+    denied_names = [f"!{name}" for name in agent.tool_deny or ()]
     if agent.tool_allow is None:
-        return "|".join(sorted(denied)) if denied else ALL_TOOLS
-    return "|".join(sorted({*agent.tool_allow, *denied})) or NO_TOOLS
+        return "|".join(sorted(denied_names)) if denied_names else ALL_TOOLS
+    return "|".join(sorted({*agent.tool_allow, *denied_names})) or NO_TOOLS
 
 
-def hashed(text: str) -> str:
+def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def specialised(agent: Agent, task: str) -> str:
-    """The system message of one call: what the definition says, and this call's task."""
-    return f"{base(agent)}\n\n{task_section(task)}"
+def prompt_with_task(agent: Agent, task: str) -> str:
+    """Return the definition's prompt followed by the task of this call."""
+    return f"{base_prompt(agent)}\n\n{task_section(task)}"
 
 
-def unspecialised(prompt: str, message: str) -> str:
-    """What the definition said, of a system message made for the task of this first message."""
+def prompt_without_task(prompt: str, message: str) -> str:
+    """Return the definition's part of a system prompt that was made for the task in this first message."""
     task = message.removeprefix(first_message("")).replace("\r\n", "\n")
     return prompt.removesuffix(task_section(task).rstrip("\n")).strip("\n")
 
 
-def uses(runs: Iterable[Run]) -> list[Use]:
-    """The pooled sessions among these runs, the latest used first. What a person says to one of them keeps it busy and
-    is no use of it: it neither stays for that nor comes back."""
+def pooled_sessions(runs: Iterable[Run]) -> list[PooledSession]:
+    """Return the pooled sessions among the runs, most recently used first.
+
+    A person's message keeps a session busy but is not a use: it neither keeps nor returns the session to the
+    pool.
+    """
     by_session: dict[str, list[Run]] = {}
     for run in {each.id: each for each in runs}.values():
         by_session.setdefault(run.session_id, []).append(run)
-    found = [use for each in by_session.values() if (use := _use(each)) is not None]
-    return sorted(found, key=lambda use: (use.last_used_at, use.session), reverse=True)
+    sessions = [session for each in by_session.values() if (session := _pooled_session(each)) is not None]
+    return sorted(sessions, key=lambda session: (session.last_used_at, session.session_id), reverse=True)
 
 
-def _use(runs: Sequence[Run]) -> Use | None:
-    ours = sorted((run for run in runs if _pooled(run)), key=lambda run: run.created_at)
-    if not ours:
+def _pooled_session(runs: Sequence[Run]) -> PooledSession | None:
+    pooled_runs = sorted((run for run in runs if _is_pooled_run(run)), key=lambda run: run.created_at)
+    if not pooled_runs:
         return None
-    first = ours[0]
-    return Use(
-        session=first.session_id,
-        agent_id=first.slug,
+    first = pooled_runs[0]
+    return PooledSession(
+        session_id=first.session_id,
+        slug=first.slug,
         agent=first.agent,
-        path=first.path,
-        parent=first.ask.requester,
-        task=first.ask.task or "",
-        last_used_at=max(run.ended_at or run.started_at or run.created_at for run in ours),
-        working=any(run.status.live for run in ours),
-        in_use=any(run.status.live for run in runs),
-        count=sum(not run.ask.key.endswith(AGAIN) for run in ours),
+        path=first.transcript_path,
+        parent_key=first.request.requester,
+        task=first.request.task or "",
+        last_used_at=max(run.ended_at or run.started_at or run.created_at for run in pooled_runs),
+        is_working=any(run.status.is_live for run in pooled_runs),
+        is_in_use=any(run.status.is_live for run in runs),
+        use_count=sum(not run.request.key.endswith(SUMMARY_KEY_SUFFIX) for run in pooled_runs),
     )
 
 
-def _pooled(run: Run) -> bool:
-    door = run.ask.door in STARTING or run.ask.door == ASKING
-    return door and run.ask.keep and run.ask.parent_run is not None
+def _is_pooled_run(run: Run) -> bool:
+    is_pooled_tool = run.request.door in POOLED_TOOLS or run.request.door == ASK_TOOL
+    return is_pooled_tool and run.request.keep and run.request.parent_run is not None
 
 
-def standing(found: Sequence[Use], now: datetime) -> list[Use]:
-    """Those that can still be asked: all that are at work, and of the idle ones the latest used, as long as there is
-    room and their time is not up. `found` is in the order of `uses`, so none that is out comes back in."""
-    room = MOST - sum(use.working for use in found)
-    kept: list[Use] = []
-    for use in found:
-        if not use.working:
-            room -= 1
-        if use.working or (room >= 0 and now - use.last_used_at < IDLE):
-            kept.append(use)
-    return kept
+def available_sessions(sessions: Sequence[PooledSession], now: datetime) -> list[PooledSession]:
+    """Return the sessions that can be asked again.
+
+    These are all that are working, and the most recently used idle ones while places and time last.
+    `sessions` is in the order of `pooled_sessions`, so none that was dropped returns.
+    """
+    free_places = MAX_POOLED - sum(session.is_working for session in sessions)
+    available: list[PooledSession] = []
+    for session in sessions:
+        if not session.is_working:
+            free_places -= 1
+        if session.is_working or (free_places >= 0 and now - session.last_used_at < IDLE_TIMEOUT):
+            available.append(session)
+    return available
 
 
-def entries(found: Mapping[str, tuple[Use, str, datetime]]) -> list[Entry]:
-    """By session: its use, its key and when it was made."""
+def pool_entries(by_session: Mapping[str, tuple[PooledSession, str, datetime]]) -> list[PoolEntry]:
+    """Build the pool's entries from session id → (session, key, created at)."""
     counts: dict[str, int] = {}
-    for use, each, _ in found.values():
-        counts[each] = counts.get(each, 0) + use.count
+    for session, key, _ in by_session.values():
+        counts[key] = counts.get(key, 0) + session.use_count
     return [
-        Entry(use=use, key=each, created_at=created, use_count=counts[each])
-        for use, each, created in found.values()
+        PoolEntry(pooled_session=session, key=key, created_at=created, use_count=counts[key])
+        for session, key, created in by_session.values()
     ]
 
 
-def as_json(entry: Entry) -> dict[str, Any]:
-    """A row of `pool list`."""
+def pool_entry_as_json(entry: PoolEntry) -> dict[str, Any]:
+    """Return a row of `pool list`."""
     name, prompt_hash, tools_hash = entry.key.removeprefix("agent-").split("@")
     return {
         "key": entry.key,
         "agent": name,
         "prompt_hash": prompt_hash,
         "tools_hash": tools_hash,
-        "agent_id": entry.use.agent_id,
-        "session_id": entry.use.session,
-        "parent": entry.use.parent,
-        "created_at": iso(entry.created_at),
-        "last_used_at": iso(entry.use.last_used_at),
+        "agent_id": entry.pooled_session.slug,
+        "session_id": entry.pooled_session.session_id,
+        "parent": entry.pooled_session.parent_key,
+        "created_at": iso_timestamp(entry.created_at),
+        "last_used_at": iso_timestamp(entry.pooled_session.last_used_at),
         "use_count": entry.use_count,
-        "in_use": entry.use.in_use,
+        "in_use": entry.pooled_session.is_in_use,
     }
 
 
-def stats(found: Sequence[Entry], now: datetime) -> dict[str, Any]:
-    """What `pool stats` prints. Ages are in seconds, since the agent was made."""
-    ages = [round((now - entry.created_at).total_seconds(), 1) for entry in found]
-    busy = sum(entry.use.in_use for entry in found)
+def pool_stats(entries: Sequence[PoolEntry], now: datetime) -> dict[str, Any]:
+    """Return what `pool stats` prints. Ages are in seconds since the agent was created."""
+    ages = [round((now - entry.created_at).total_seconds(), 1) for entry in entries]
+    in_use = sum(entry.pooled_session.is_in_use for entry in entries)
     return {
-        "total": len(found),
-        "in_use": busy,
-        "available": len(found) - busy,
-        "max": MOST,
-        "idle_seconds": IDLE.total_seconds(),
+        "total": len(entries),
+        "in_use": in_use,
+        "available": len(entries) - in_use,
+        "max": MAX_POOLED,
+        "idle_seconds": IDLE_TIMEOUT.total_seconds(),
         "oldest_age_seconds": max(ages, default=None),
         "newest_age_seconds": min(ages, default=None),
     }

@@ -1,10 +1,10 @@
-"""Rights over HTTP: what the bearer of a token may do. Who has which is the daemon's knowledge, never the request's."""
+"""API permissions of a token. The daemon stores who has which; requests never state them."""
 
 from enum import StrEnum
 
 
-class Right(StrEnum):
-    """What a token lets its bearer do. Each is its own: none includes another."""
+class ApiPermission(StrEnum):
+    """A permission of a token; none includes another."""
 
     READ = "read"
     RUN = "run"
@@ -12,6 +12,6 @@ class Right(StrEnum):
     ADMIN = "admin"
 
 
-EVERY = frozenset(Right)
-PERSON = frozenset({Right.READ, Right.RUN, Right.APPROVE})
-"""What somebody at the page may do: everything but what changes the daemon itself."""
+ALL_PERMISSIONS = frozenset(ApiPermission)
+WEB_USER_PERMISSIONS = frozenset({ApiPermission.READ, ApiPermission.RUN, ApiPermission.APPROVE})
+"""Permissions of a user of the page: everything except changing the daemon itself."""

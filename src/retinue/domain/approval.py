@@ -1,4 +1,4 @@
-"""An approval: a person says yes, once, to one exact call."""
+"""Approvals: a person allows one exact tool call, once."""
 
 import hashlib
 import json
@@ -10,20 +10,20 @@ from typing import Any, Literal, Self
 
 from retinue.domain.agent import ShellCommands
 from retinue.domain.change import replace
-from retinue.domain.permissions.shell_commands import need_not_ask
-from retinue.domain.rules import literal
-from retinue.domain.run import iso
-from retinue.domain.sandbox_level import Level
+from retinue.domain.permissions.shell_commands import check_preapproved
+from retinue.domain.rules import escape_glob
+from retinue.domain.run import iso_timestamp
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.value import value
 from retinue.errors import Conflict, Refused
 
 
-class Policy(StrEnum):
-    """What happens to a call that needs a yes and has none."""
+class ApprovalPolicy(StrEnum):
+    """Treatment of a call that needs an approval and has none."""
 
     ASK = "ask"
     AUTO = "auto"
-    """Yes inside the scope where the sandbox is strict; what is weaker, or asks for more, still asks."""
+    """Allow calls within the scope if the sandbox is strict; weaker sandboxes and wider scope still ask."""
     DENY = "deny"
 
 
@@ -31,132 +31,148 @@ class Answer(StrEnum):
     ALLOW = "allow"
     DENY = "deny"
     ADD = "add"
-    """Of a wish for more scope: from now on, written into the session's preset.md."""
+    """For a request for more scope: allow from now on, written into the session's preset.md."""
 
 
-class State(StrEnum):
+class ApprovalState(StrEnum):
     PENDING = "pending"
     ALLOWED = "allowed"
     DENIED = "denied"
     EXPIRED = "expired"
     VOID = "void"
-    """There is nothing to answer any more: the run that asked was stopped, or it asks something else by now."""
+    """Nothing is left to answer: the requesting run was stopped, or asks something else by now."""
     USED = "used"
-    """It allowed a call, and that call was begun: it allows nothing any more."""
+    """The allowed call has started; the approval allows nothing more."""
 
 
-Touch = Literal["read", "write", "run", "tool", "more"]
-"""What a call does with its resource: a file is read or written, a command is run, a tool is used; or a session asks
-for more scope."""
+ToolAccess = Literal["read", "write", "run", "tool", "more"]
+"""The kind of access a call makes to its resource.
+
+A call reads or writes a file, runs a command, uses a tool, or requests more scope for the session.
+"""
 
 
 @value
 class NamedFile:
-    """A file that a command names, as it was when a person was asked: a yes to its name is one to what it held."""
+    """A file named by a command, as it was when the approval was requested.
+
+    Approving the command also approves the current content of the file.
+    """
 
     path: str
-    """Its real name, made visible."""
+    """Its real path, with invisible characters shown."""
     sha256: str
-    """Of its beginning, up to MOST_COMPARED bytes."""
+    """Hash of its first MAX_COMPARED_BYTES bytes."""
     size: int
 
 
-MOST_NAMED = 8
+MAX_COMPARED_FILES = 8
 """Files of one command that are compared."""
-MOST_COMPARED = 1 << 20
-"""Bytes of each of them."""
+MAX_COMPARED_BYTES = 1 << 20
+"""Bytes of each file that are compared."""
 
 
 @value
 class Approval:
-    """A row of the ledger: what is asked, exactly, by whom, and what became of it."""
+    """A row of the ledger: the exact question, who asked it, and the answer."""
 
     id: str
     run: str
     session: str
     agent: str
     call: str
-    """The call's entry: one approval speaks for one call."""
+    """Id of the call's transcript entry; each approval is for one call."""
     tool: str
-    touch: Touch
+    touch: ToolAccess
     resource: str
-    """The file, command or tool it is about, as the guard knows it."""
+    """The file, command or tool in question, as the permission check sees it."""
     args: str
-    """The call's arguments as the model gave them, without secrets."""
+    """The call's arguments as the model gave them, with secrets redacted."""
     reason: str = ""
-    """Why it is asked: the rule, or the agent's own words when it asks for more scope."""
+    """Why it is asked: the rule, or the agent's own words when it requests more scope."""
     root: str = ""
-    level: Level | None = None
+    level: SandboxLevel | None = None
     files: tuple[NamedFile, ...] = ()
-    """Those that a command names and the agent may read."""
+    """The files that the command names and the agent may read."""
     chain: tuple[str, ...] = ()
-    """Who asked for whom, outermost first: a person, then the sessions down to this one."""
+    """The requesters, outermost first: a person, then the sessions down to this one."""
     digest: str = ""
-    """Of the exact call: another call, or the same under other rights, is not this one."""
-    state: State = State.PENDING
+    """Hash of the exact call and its rights; any other call needs its own approval."""
+    state: ApprovalState = ApprovalState.PENDING
     asked_at: datetime
     expires_at: datetime
     answered_at: datetime | None = None
     answered_by: str = ""
     answer: Answer | None = None
 
-    def answered(self, answer: Answer, *, by: str, at: datetime) -> Self:
-        """The first answer counts, and only in time."""
-        if self.state is not State.PENDING:
+    def record_answer(self, answer: Answer, *, by: str, at: datetime) -> Self:
+        """Record the answer; only the first one counts, and only before the approval expires."""
+        if self.state is not ApprovalState.PENDING:
             raise Conflict(f"approval {self.id} is {self.state} already")
         if at >= self.expires_at:
-            raise Conflict(f"approval {self.id} expired at {iso(self.expires_at)}: it counts as denied")
+            raise Conflict(
+                f"approval {self.id} expired at {iso_timestamp(self.expires_at)}: it counts as denied"
+            )
         if answer is Answer.ADD and self.touch != "more":
             raise Refused(f"approval {self.id} is for one call: answer allow or deny")
-        state = State.DENIED if answer is Answer.DENY else State.ALLOWED
+        state = ApprovalState.DENIED if answer is Answer.DENY else ApprovalState.ALLOWED
         return replace(self, state=state, answer=answer, answered_by=by, answered_at=at)
 
-    def expired(self) -> Self:
-        return replace(self, state=State.EXPIRED)
+    def expire(self) -> Self:
+        return replace(self, state=ApprovalState.EXPIRED)
 
     def void(self) -> Self:
-        return replace(self, state=State.VOID)
+        return replace(self, state=ApprovalState.VOID)
 
-    def used(self) -> Self:
-        if self.state is not State.ALLOWED:
+    def mark_used(self) -> Self:
+        if self.state is not ApprovalState.ALLOWED:
             raise Refused(f"approval {self.id} is {self.state} and allows nothing")
-        return replace(self, state=State.USED)
+        return replace(self, state=ApprovalState.USED)
 
 
-def digest_of(
+def approval_digest(
     tool: str,
-    args: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     *,
     resource: str,
     root: str,
-    scope: str,
+    scope_hash: str,
     files: Iterable[NamedFile] = (),
 ) -> str:
-    """What an approval is bound to."""
-    facts = [tool, args, resource, root, scope, [(each.path, each.sha256, each.size) for each in files]]
+    """Return the hash of everything an approval is bound to."""
+    facts = [
+        tool,
+        arguments,
+        resource,
+        root,
+        scope_hash,
+        [(each.path, each.sha256, each.size) for each in files],
+    ]
     return hashlib.sha256(
         json.dumps(facts, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
     ).hexdigest()
 
 
-def adding(approval: Approval) -> str | None:
-    """What the answer `add` would come to; None: nothing can be added. What a command becomes is not always what it looks
-    like."""
+def describe_add_answer(approval: Approval) -> str | None:
+    """Describe what the answer `add` would allow; None if nothing can be added.
+
+    The rule that a command turns into is not always what the command looks like.
+    """
     if approval.touch != "more":
         return None
     if approval.tool != "bash":
         return "add writes it into the session's preset.md, and it counts from now on"
-    spared = ShellCommands(allow=(literal(approval.resource),))
-    if not need_not_ask(approval.resource, spared).ok:
+    added_rule = ShellCommands(allow=(escape_glob(approval.resource),))
+    if not check_preapproved(approval.resource, added_rule).ok:
         return "add spares no question: it is more than one program and plain words"
-    plain = approval.resource.split()
-    if len(plain) == 1:
-        return f"add speaks for {plain[0]} with any arguments, from now on in this session"
+    words = approval.resource.split()
+    if len(words) == 1:
+        return f"add speaks for {words[0]} with any arguments, from now on in this session"
     return "add speaks for this very command, from now on in this session"
 
 
-def as_json(approval: Approval) -> dict[str, Any]:
-    """The shape that `approvals list` and `approvals show` print."""
+def approval_as_json(approval: Approval) -> dict[str, Any]:
+    """Return the JSON of `approvals list` and `approvals show`."""
     return {
         "id": approval.id,
         "run_id": approval.run,
@@ -172,12 +188,12 @@ def as_json(approval: Approval) -> dict[str, Any]:
         "sandbox": None if approval.level is None else str(approval.level),
         "files": [asdict(each) for each in approval.files],
         "chain": list(approval.chain),
-        "add": adding(approval),
+        "add": describe_add_answer(approval),
         "digest": approval.digest,
         "state": str(approval.state),
-        "asked_at": iso(approval.asked_at),
-        "expires_at": iso(approval.expires_at),
-        "answered_at": iso(approval.answered_at),
+        "asked_at": iso_timestamp(approval.asked_at),
+        "expires_at": iso_timestamp(approval.expires_at),
+        "answered_at": iso_timestamp(approval.answered_at),
         "answered_by": approval.answered_by or None,
         "answer": None if approval.answer is None else str(approval.answer),
     }

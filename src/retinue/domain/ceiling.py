@@ -1,90 +1,98 @@
-"""A ceiling: the most that a session may have because of someone above it, whatever its own definition says."""
+"""Ceilings: the maximum rights of a session because of the operator or its requesters."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from retinue.domain.glob import first_match
-from retinue.domain.rules import Globs, Rule, absolute
+from retinue.domain.rules import Globs, Rule, absolute_patterns
 from retinue.domain.skill import Skill
-from retinue.domain.tmp_paths import elsewhere, inside
+from retinue.domain.tmp_paths import is_under_tmp, without_private_tmp
 from retinue.domain.value import value
 
-Wish = Literal["read", "write"]
+FileAccess = Literal["read", "write"]
 OPERATOR = "the configuration"
-NETWORK = "network"
+NETWORK_CAPABILITY = "network"
 """The capability of a tool that reaches beyond this machine."""
 
 
 @value
 class Ceiling:
-    """One link of the chain from the configuration down to a session. None: this link says nothing of that kind."""
+    """A link of the chain from the configuration down to a session. None: no limit of that kind."""
 
-    by: str
-    """Whose it is: the configuration, or the slug of the session that handed the work on."""
+    set_by: str
+    """The configuration, or the slug of the session that delegated the work."""
     tools: Globs | None = None
     capabilities: Globs | None = None
     agents: Globs | None = None
     skills: Globs | None = None
     read: Globs | None = None
-    """Absolute patterns, as all of a ceiling's paths."""
+    """Absolute patterns, like all paths of a ceiling."""
     write: Globs | None = None
     deny: Globs = ()
     writable: bool = True
     network: bool | None = None
 
     @property
-    def firm(self) -> bool:
-        """The operator's holds whatever a person answers; another session's is widened by a person's word."""
-        return self.by == OPERATOR
+    def is_operator_ceiling(self) -> bool:
+        """Return True if it is the operator's, which no approval widens; other ceilings yield to a person's
+        approval.
+        """
+        return self.set_by == OPERATOR
 
-    def tool(self, name: str, capabilities: Iterable[str]) -> str | None:
-        """The objection to a tool, or None."""
-        tagged = tuple(capabilities)
-        if self.network is False and NETWORK in tagged:
+    def tool_objection(self, name: str, capabilities: Iterable[str]) -> str | None:
+        """Return the objection to a tool, or None."""
+        required = tuple(capabilities)
+        if self.network is False and NETWORK_CAPABILITY in required:
             return f"{self} lets nothing reach the network"
-        if not (verdict := Rule(allow=self.tools).verdict(name)).ok:
+        if not (verdict := Rule(allow=self.tools).check(name)).ok:
             return f"{self}'s tools: {verdict.rule}"
-        for capability in tagged:
-            if not (verdict := Rule(allow=self.capabilities).verdict(capability)).ok:
+        for capability in required:
+            if not (verdict := Rule(allow=self.capabilities).check(capability)).ok:
                 return f"{self}'s capability {capability}: {verdict.rule}"
         return None
 
-    def agent(self, name: str) -> str | None:
+    def agent_objection(self, name: str) -> str | None:
         if self.agents is None:
             return None
-        verdict = Rule(allow=self.agents).verdict(name)
+        verdict = Rule(allow=self.agents).check(name)
         return None if verdict.ok else f"{self}'s agents: {verdict.rule}"
 
-    def skill(self, skill: Skill) -> str | None:
-        verdict = Rule(allow=self.skills).verdict(skill.plugin)
+    def skill_objection(self, skill: Skill) -> str | None:
+        verdict = Rule(allow=self.skills).check(skill.name)
         objection = None if verdict.ok else f"{self}'s skills: {verdict.rule}"
-        return objection or self.denied(skill.file) or self.denied(skill.cli)
+        return objection or self.deny_objection(skill.file) or self.deny_objection(skill.cli)
 
-    def path(self, real: str, wish: Wish, *, own_tmp: bool = True) -> str | None:
-        """The objection to a file, or None. `own_tmp`: a pattern of /tmp means a folder of the agent's own, which
-        this file is not in."""
-        if denied := self.denied(real):
-            return denied
-        if wish == "write" and not self.writable:
+    def path_objection(self, real_path: str, access: FileAccess, *, own_tmp: bool = True) -> str | None:
+        """Return the objection to a file, or None.
+
+        `own_tmp` means that /tmp patterns refer to the agent's private folder, which this file is not in.
+        """
+        if objection := self.deny_objection(real_path):
+            return objection
+        if access == "write" and not self.writable:
             return f"{self} lets nothing be written"
-        most = self.read if wish == "read" else self.write
-        speak = elsewhere(most) if most is not None and own_tmp and inside(real) else most
-        if speak is not None and first_match(speak, real) is None:
-            return f"{self} allows {wish} only in {', '.join(speak) or 'nothing'}"
+        allowed = self.read if access == "read" else self.write
+        patterns = (
+            without_private_tmp(allowed)
+            if allowed is not None and own_tmp and is_under_tmp(real_path)
+            else allowed
+        )
+        if patterns is not None and first_match(patterns, real_path) is None:
+            return f"{self} allows {access} only in {', '.join(patterns) or 'nothing'}"
         return None
 
-    def denied(self, real: str) -> str | None:
-        """What nobody lifts for a session below: it can only be denied more."""
-        hit = first_match(self.deny, real, ignore_case=True)
+    def deny_objection(self, real_path: str) -> str | None:
+        """Return the deny rule that matches, which no approval lifts for a session below."""
+        hit = first_match(self.deny, real_path, ignore_case=True)
         return None if hit is None else f"{self} denies {hit}"
 
     def __str__(self) -> str:
-        return "the ceiling" if self.firm else f"the ceiling of {self.by}"
+        return "the ceiling" if self.is_operator_ceiling else f"the ceiling of {self.set_by}"
 
-    def facts(self) -> dict[str, Any]:
-        """How it is stored with the session it binds."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the form stored in session.json."""
         return {
-            "by": self.by,
+            "by": self.set_by,
             "tools": self.tools,
             "capabilities": self.capabilities,
             "agents": self.agents,
@@ -95,39 +103,42 @@ class Ceiling:
 
 
 @value
-class Bounds:
-    """What the operator says for every scope: what is denied live, what is closed, and the most anyone may have."""
+class OperatorPolicy:
+    """The operator's policy for every scope: what is denied now, closed paths, and the maximum rights."""
 
     deny_tools: Globs = ()
     deny_paths: Globs = ()
     deny_agents: Globs = ()
-    closed: Globs = ()
-    """Retinue's own home and configuration."""
-    ceiling: Ceiling = Ceiling(by=OPERATOR)
-    """Its paths may be relative: they start at each session's workspace."""
+    closed_paths: Globs = ()
+    """Retinue's own home and configuration folders."""
+    ceiling: Ceiling = Ceiling(set_by=OPERATOR)
+    """Its paths may be relative to each session's workspace."""
 
 
-def ceiling_of(said: Mapping[str, Any] | None, *, by: str, root: str) -> Ceiling:
-    """As a definition, the configuration or session.json says it; relative patterns start at the workspace."""
-    facts = said or {}
-    paths: Mapping[str, Any] = facts.get("paths") or {}
+def parse_ceiling(fields: Mapping[str, Any] | None, *, set_by: str, root: str) -> Ceiling:
+    """Parse a ceiling from a definition, the configuration or session.json.
+
+    Relative patterns start at the workspace.
+    """
+    given = fields or {}
+    paths: Mapping[str, Any] = given.get("paths") or {}
     return Ceiling(
-        by=by,
-        tools=_globs(facts.get("tools")),
-        capabilities=_globs(facts.get("capabilities")),
-        agents=_globs(facts.get("agents")),
-        skills=_globs(facts.get("skills")),
-        read=_paths(paths.get("read"), root),
-        write=_paths(paths.get("write"), root),
-        deny=_paths(paths.get("deny"), root) or (),
-        writable=facts.get("writable") is not False,
-        network=facts.get("network"),
+        set_by=set_by,
+        tools=_optional_globs(given.get("tools")),
+        capabilities=_optional_globs(given.get("capabilities")),
+        agents=_optional_globs(given.get("agents")),
+        skills=_optional_globs(given.get("skills")),
+        read=_absolute_globs(paths.get("read"), root),
+        write=_absolute_globs(paths.get("write"), root),
+        deny=_absolute_globs(paths.get("deny"), root) or (),
+        writable=given.get("writable") is not False,
+        network=given.get("network"),
     )
 
 
-def _globs(said: Iterable[str] | None) -> Globs | None:
-    return None if said is None else tuple(said)
+def _optional_globs(patterns: Iterable[str] | None) -> Globs | None:
+    return None if patterns is None else tuple(patterns)
 
 
-def _paths(said: Iterable[str] | None, root: str) -> Globs | None:
-    return None if said is None else absolute(tuple(said), root)
+def _absolute_globs(patterns: Iterable[str] | None, root: str) -> Globs | None:
+    return None if patterns is None else absolute_patterns(tuple(patterns), root)

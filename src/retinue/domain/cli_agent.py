@@ -1,33 +1,33 @@
-"""Programs that take turns by themselves: claude, codex and pi, what each is called, and what it is started with."""
+"""CLI agents (claude, codex, pi): their commands, settings and processes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, cast
 
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.value import value
 
 
 @value
-class Kind:
-    """One of the programs that can be an agent's driver."""
+class CliAgentKind:
+    """A program that can be an agent's provider."""
 
     binary: str
     install: str
-    reserved: frozenset[str]
-    """Words that Retinue says to it itself: nobody else may."""
+    reserved_flags: frozenset[str]
+    """Flags that Retinue passes itself; definitions must not."""
 
-    def spoken_for(self, words: Sequence[str]) -> list[str]:
-        """The reserved ones among these words, in order."""
-        heads = {word.partition("=")[0] if word.startswith("-") else word for word in words}
-        return sorted(self.reserved & heads)
+    def reserved_flags_in(self, args: Sequence[str]) -> list[str]:
+        """Return the reserved flags among the arguments, sorted."""
+        names = {arg.partition("=")[0] if arg.startswith("-") else arg for arg in args}
+        return sorted(self.reserved_flags & names)
 
 
-PROGRAMS: Mapping[str, Kind] = {
-    "claude-cli": Kind(
+CLI_AGENTS: Mapping[str, CliAgentKind] = {
+    "claude-cli": CliAgentKind(
         binary="claude",
         install="npm install -g @anthropic-ai/claude-code",
-        reserved=frozenset(
+        reserved_flags=frozenset(
             [
                 "-p",
                 "--print",
@@ -45,15 +45,15 @@ PROGRAMS: Mapping[str, Kind] = {
             ]
         ),
     ),
-    "codex-cli": Kind(
+    "codex-cli": CliAgentKind(
         binary="codex",
         install="npm install -g @openai/codex",
-        reserved=frozenset(["exec", "e", "resume", "--json", "--last", "--ephemeral", "-C", "--cd"]),
+        reserved_flags=frozenset(["exec", "e", "resume", "--json", "--last", "--ephemeral", "-C", "--cd"]),
     ),
-    "pi-cli": Kind(
+    "pi-cli": CliAgentKind(
         binary="pi",
         install="npm install -g @mariozechner/pi-coding-agent",
-        reserved=frozenset(
+        reserved_flags=frozenset(
             [
                 "--mode",
                 "--session",
@@ -70,14 +70,14 @@ PROGRAMS: Mapping[str, Kind] = {
         ),
     ),
 }
-"""By the driver's name."""
+"""CLI agents by the provider's name."""
 
-DEFAULT = "default"
-"""The model of a program that is left to choose one itself."""
+DEFAULT_MODEL = "default"
+"""Model name that lets the program choose."""
 
 
-class Misread(Exception):
-    """What a definition says about its program cannot be used; `key` is where it says so."""
+class InvalidSetting(Exception):
+    """A program setting in a definition is unusable; `key` names it."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -85,114 +85,128 @@ class Misread(Exception):
 
 
 @value
-class Told:
-    """A definition's own settings for its program."""
+class CliAgentSettings:
+    """A definition's settings for its program."""
 
-    extra: tuple[str, ...] = ()
+    extra_args: tuple[str, ...] = ()
     workdir: str = ""
     wrapper: str = ""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-"""How variables end that hold what no file may."""
-SETTINGS = ("workdir", "extraArgs", "wrapper", "hosts", "base_url", "baseUrl", "api_key_env", "apiKeyEnv")
+SECRET_NAME_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+"""Suffixes of variable names whose values must not be stored in a file."""
+SETTING_NAMES = (
+    "workdir",
+    "extraArgs",
+    "wrapper",
+    "hosts",
+    "base_url",
+    "baseUrl",
+    "api_key_env",
+    "apiKeyEnv",
+)
 
 
-def told(driver: str, said: Mapping[str, Any]) -> Told:
-    """Misread names the key. Of a driver that is no program nothing is known here."""
-    if driver not in PROGRAMS:
-        return Told()
-    for key in said:
-        if key not in SETTINGS:
-            raise Misread(key, f"is not a setting of {driver}; there are {', '.join(SETTINGS[:4])}")
-    extra = _words("extraArgs", said.get("extraArgs"))
-    if taken := PROGRAMS[driver].spoken_for(extra):
-        raise Misread("extraArgs", f"must not include reserved {driver} flags: {', '.join(taken)}")
-    _words("hosts", said.get("hosts"))
-    wrapper = _map("wrapper", said.get("wrapper"))
-    env = _map("wrapper.env", wrapper.get("env"))
+def parse_cli_settings(driver: str, settings: Mapping[str, Any]) -> CliAgentSettings:
+    """Parse a definition's program settings; empty for a provider that is not a program.
+
+    Raises InvalidSetting, which names the key.
+    """
+    if driver not in CLI_AGENTS:
+        return CliAgentSettings()
+    for key in settings:
+        if key not in SETTING_NAMES:
+            raise InvalidSetting(
+                key, f"is not a setting of {driver}; there are {', '.join(SETTING_NAMES[:4])}"
+            )
+    extra = _text_list_setting("extraArgs", settings.get("extraArgs"))
+    if reserved := CLI_AGENTS[driver].reserved_flags_in(extra):
+        raise InvalidSetting("extraArgs", f"must not include reserved {driver} flags: {', '.join(reserved)}")
+    _text_list_setting("hosts", settings.get("hosts"))
+    wrapper = _map_setting("wrapper", settings.get("wrapper"))
+    env = _map_setting("wrapper.env", wrapper.get("env"))
     for key in wrapper:
         if key not in ("path", "env"):
-            raise Misread(f"wrapper.{key}", "is not known; a wrapper has path and env")
+            raise InvalidSetting(f"wrapper.{key}", "is not known; a wrapper has path and env")
     for name in env:
-        if name.upper().endswith(SECRET):
-            raise Misread(
+        if name.upper().endswith(SECRET_NAME_SUFFIXES):
+            raise InvalidSetting(
                 f"wrapper.env.{name}", "holds a key, and a definition is copied: name it by api_key_env"
             )
     if wrapper and not wrapper.get("path"):
-        raise Misread("wrapper.path", "is missing: it names the program that starts the other")
-    return Told(
-        extra=extra,
-        workdir=_word("workdir", said.get("workdir")),
-        wrapper=_word("wrapper.path", wrapper.get("path")),
-        env={name: _word(f"wrapper.env.{name}", value) for name, value in env.items()},
+        raise InvalidSetting("wrapper.path", "is missing: it names the program that starts the other")
+    return CliAgentSettings(
+        extra_args=extra,
+        workdir=_text_setting("workdir", settings.get("workdir")),
+        wrapper=_text_setting("wrapper.path", wrapper.get("path")),
+        env={name: _text_setting(f"wrapper.env.{name}", value) for name, value in env.items()},
     )
 
 
-def _word(key: str, value: Any) -> str:
+def _text_setting(key: str, value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or "\0" in value:
-        raise Misread(key, "must be a text")
+        raise InvalidSetting(key, "must be a text")
     return value
 
 
-def _words(key: str, value: Any) -> tuple[str, ...]:
+def _text_list_setting(key: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
-        raise Misread(key, "must be a list of texts")
-    return tuple(_word(key, each) for each in cast("Sequence[Any]", value))
+        raise InvalidSetting(key, "must be a list of texts")
+    return tuple(_text_setting(key, each) for each in cast("Sequence[Any]", value))
 
 
-def _map(key: str, value: Any) -> Mapping[str, Any]:
+def _map_setting(key: str, value: Any) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Misread(key, "must be a map")
+        raise InvalidSetting(key, "must be a map")
     return cast("dict[str, Any]", value)
 
 
 @value
-class Seat:
-    """Where a session's program sits: how it is held, and the home that is its own."""
+class CliAgentSandbox:
+    """The sandbox of a session's program: its level and its home."""
 
-    level: Level
+    level: SandboxLevel
     home: str
     """The real folder."""
-    seen: str
-    """What the program knows it by."""
+    visible_home: str
+    """The home's path as the program sees it."""
 
 
 @value
-class Program:
-    """One process of a program: what is started, with what, and what it may reach."""
+class CliAgentCommand:
+    """A process to start: its arguments, and what it may access."""
 
     binary: str
-    argv: tuple[str, ...]
-    """The words behind its name."""
+    args: tuple[str, ...]
+    """Arguments after the program's name."""
     wrapper: str = ""
-    """Another program that starts it: gets its name and its words."""
+    """Another program that starts it; receives its name and arguments."""
     install: str = ""
-    """What a person without it types."""
+    """Command that installs it."""
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Of its home, written before it starts: names below it, and texts."""
+    """Files written into its home before it starts: relative paths and texts."""
     hosts: tuple[str, ...] = ()
-    """`host:port`: all of the network that it reaches where the sandbox holds it."""
+    """`host:port` entries; the only network access inside the sandbox."""
     forwards: tuple[int, ...] = ()
-    """Ports of this machine's own loopback that it finds on its own."""
+    """Ports of the machine's loopback that are forwarded into the sandbox."""
     workdir: str = ""
-    """Relative to the workspace; empty: the workspace."""
+    """Relative to the workspace; empty for the workspace itself."""
 
 
 @value
-class Gone:
-    """What came of a process."""
+class ProcessExit:
+    """The end of a process."""
 
-    exit: int | None
-    """None: it was ended from outside."""
-    complaint: str
-    """The end of what it wrote to its standard error."""
+    exit_code: int | None
+    """None if it was killed."""
+    stderr_tail: str
+    """The end of its standard error."""
     notes: tuple[str, ...] = ()

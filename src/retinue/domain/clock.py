@@ -1,4 +1,4 @@
-"""Time, ids and randomness as values: whoever needs them is given them."""
+"""Clock, id and random number sources, as values that are passed in."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -7,13 +7,13 @@ from retinue.domain.value import value
 
 
 @value
-class Chance:
-    """Time, ids and randomness, given and never asked for."""
+class Clock:
+    """Sources of time, ids and randomness, passed in so that tests can fix them."""
 
     now: Callable[[], datetime]
-    """UTC."""
-    entry_id: Callable[[], str]
-    """ULID: sorts by time, unique."""
-    uuid: Callable[[], str]
-    """UUIDv7."""
+    """Current time, UTC."""
+    new_entry_id: Callable[[], str]
+    """A new ULID: unique, sorts by time."""
+    new_uuid: Callable[[], str]
+    """A new UUIDv7."""
     uniform: Callable[[float, float], float]

@@ -1,13 +1,13 @@
-"""Events: one typed stream that the log, the terminal and the page listen to."""
+"""Events: the typed stream behind the log, the terminal, the page and server-sent events."""
 
 from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
-from retinue.domain.run import iso
+from retinue.domain.run import iso_timestamp
 from retinue.domain.value import value
 
-Kind = Literal[
+EventKind = Literal[
     "run.queued",
     "run.started",
     "run.state",
@@ -32,30 +32,30 @@ Kind = Literal[
 
 @value
 class Event:
-    kind: Kind
+    kind: EventKind
     at: datetime
     session: str
     run: str = ""
     parent_run: str = ""
     agent: str = ""
     seq: int = 0
-    """The ledger's number of a durable event; of a live one, the last durable number known."""
-    n: int = 0
-    """Which of its run's live events it is, as far as anybody has listened; 0: it is durable."""
+    """Ledger number of a durable event; for a live one, the last durable number known."""
+    live_number: int = 0
+    """Number of a live event within its run, counted while anyone listens; 0 for a durable event."""
     data: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def as_json(event: Event) -> dict[str, Any]:
-    """As streams tell it: the facts that every event has, and beside them its own."""
-    facts: dict[str, Any] = {
+def event_as_json(event: Event) -> dict[str, Any]:
+    """Return the JSON of an event stream: the common fields and the event's own data."""
+    common: dict[str, Any] = {
         "kind": event.kind,
         "seq": event.seq,
-        "at": iso(event.at),
+        "at": iso_timestamp(event.at),
         "session": event.session,
         "run": event.run,
         "parent_run": event.parent_run,
         "agent": event.agent,
     }
-    if event.n:
-        facts["n"] = event.n
-    return event.data | facts if event.data.keys() & facts.keys() else facts | event.data
+    if event.live_number:
+        common["n"] = event.live_number
+    return event.data | common if event.data.keys() & common.keys() else common | event.data

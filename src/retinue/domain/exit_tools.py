@@ -1,115 +1,119 @@
-"""Exits: the tools by which alone an agent ends its run, where its definition names some, as the transcript tells them."""
+"""Exit tools: the only way for some agents to end their run, evaluated from the transcript."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 
-CHANGES = "request_changes"
-EXITS = frozenset({"submit_for_review", "ask_for_help", "llm_unreachable", "approve", CHANGES})
-"""Tools that do nothing but end a run: only those have them whose definition names them."""
-QUESTION = "ask_user"
-"""As an exit it ends the run with its question, and nobody is waited for."""
+REQUEST_CHANGES = "request_changes"
+EXIT_TOOLS = frozenset({"submit_for_review", "ask_for_help", "llm_unreachable", "approve", REQUEST_CHANGES})
+"""Tools that only end a run; available to agents whose definition names them."""
+ASK_USER = "ask_user"
+"""Used as an exit tool, ask_user ends the run with its question instead of waiting for the answer."""
 
 MAX_NUDGES = 3
-"""So often in a row an agent is sent back to work; then a person must say how to go on."""
-MAX_CHANGES = 3
-"""So often changes are asked for in one conversation before a person must decide."""
+"""Reminders in a row before a person must decide how to continue."""
+MAX_CHANGE_REQUESTS = 3
+"""Change requests in one conversation before a person must decide."""
 
-NUDGE = "nudge"
-PARKED = "parked"
-"""The kinds of notice that count here."""
+NUDGE_NOTICE = "nudge"
+WAITING_NOTICE = "parked"
+"""Kinds of the notices that are counted here."""
 
-SENT_BACK = (
+NUDGE_TEXT = (
     "Your work does not end with words: it ends when you call one of these tools: {exits}. "
     "Go on with it, or call the one that fits."
 )
-STANDS = "Your run waits for a person now, because {why}. It goes on with what they say."
+WAITING_TEXT = "Your run waits for a person now, because {why}. It goes on with what they say."
 
 
-def section(exits: Sequence[str]) -> str:
-    """What the prompt says of it. The rule holds whether the model reads this or not."""
+def exit_tools_section(exits: Sequence[str]) -> str:
+    """Return the prompt section about exit tools; the rule is enforced in any case."""
     return (
         f"You end your work only by calling one of these tools: {', '.join(exits)}. "
         "A reply without a call does not end it. The first such call does, at once."
     )
 
 
-def nudges(run: str, entries: Sequence[Entry]) -> int:
-    """How often in a row it was sent back: a call, or a person's words, begin the count anew."""
+def count_nudges(run: str, entries: Sequence[Entry]) -> int:
+    """Count the reminders in a row; a tool call or a person's message restarts the count."""
     count = 0
-    for entry in _latest(run, entries):
-        if isinstance(entry, Called | Returned) or _by_person(entry):
+    for entry in _run_entries_newest_first(run, entries):
+        if isinstance(entry, ToolCall | ToolResult) or _is_from_person(entry):
             break
-        count += isinstance(entry, Notice) and entry.kind == NUDGE
+        count += isinstance(entry, Notice) and entry.kind == NUDGE_NOTICE
     return count
 
 
-def parked(run: str, entries: Sequence[Entry]) -> bool:
-    """Whether it waits for a person, and nothing has come since."""
-    last = next(_latest(run, entries), None)
-    return isinstance(last, Notice) and last.kind == PARKED
+def is_waiting_for_person(run: str, entries: Sequence[Entry]) -> bool:
+    """Return True if the run waits for a person and nothing has arrived since."""
+    last = next(_run_entries_newest_first(run, entries), None)
+    return isinstance(last, Notice) and last.kind == WAITING_NOTICE
 
 
-def turns(run: str, entries: Sequence[Entry]) -> int:
-    """The run's replies since a person last said how to go on."""
+def count_turns(run: str, entries: Sequence[Entry]) -> int:
+    """Count the run's replies since a person last decided how to continue."""
     count = 0
-    for entry in _latest(run, entries):
-        if _by_person(entry):
+    for entry in _run_entries_newest_first(run, entries):
+        if _is_from_person(entry):
             break
-        count += isinstance(entry, Said) and entry.by == "agent"
+        count += isinstance(entry, Message) and entry.by == "agent"
     return count
 
 
-def changes(entries: Iterable[Entry]) -> int:
-    """How often changes were asked for in a conversation since a person last decided."""
-    asked: set[str] = set()
+def count_change_requests(entries: Iterable[Entry]) -> int:
+    """Count the change requests in a conversation since a person last decided."""
+    request_ids: set[str] = set()
     count = 0
     for entry in entries:
-        if _by_person(entry):
+        if _is_from_person(entry):
             count = 0
-        elif isinstance(entry, Called) and entry.tool == CHANGES:
-            asked.add(entry.id)
-        elif isinstance(entry, Returned) and entry.ok:
-            count += entry.of in asked
+        elif isinstance(entry, ToolCall) and entry.tool == REQUEST_CHANGES:
+            request_ids.add(entry.id)
+        elif isinstance(entry, ToolResult) and entry.ok:
+            count += entry.of in request_ids
     return count
 
 
-def left_by(run: str, exits: Collection[str], entries: Sequence[Entry]) -> tuple[Called, Returned] | None:
-    """The call by which the run has ended: the first that was answered well."""
-    called = {each.id: each for each in entries if isinstance(each, Called) and each.run == run}
+def find_exit_call(
+    run: str, exits: Collection[str], entries: Sequence[Entry]
+) -> tuple[ToolCall, ToolResult] | None:
+    """Return the first successful exit tool call of the run and its result."""
+    calls = {each.id: each for each in entries if isinstance(each, ToolCall) and each.run == run}
     for entry in entries:
-        if isinstance(entry, Returned) and entry.ok and entry.of in called:
-            made = called[entry.of]
-            if made.tool in exits:
-                return made, entry
+        if isinstance(entry, ToolResult) and entry.ok and entry.of in calls:
+            tool_call = calls[entry.of]
+            if tool_call.tool in exits:
+                return tool_call, entry
     return None
 
 
-def words(called: Called, returned: Returned) -> str:
-    """What the run says by its exit: the words it was called with, or what a tool that does more brought back."""
-    if called.tool not in EXITS and called.tool != QUESTION:
-        return returned.text
-    given = _arguments(called.args).values()
-    said = [each for each in given if isinstance(each, str) and each.strip()]
-    options = [f"- {each}" for some in given if isinstance(some, list) for each in cast("list[Any]", some)]
-    return "\n".join((*said, *options))
+def exit_text(tool_call: ToolCall, tool_result: ToolResult) -> str:
+    """Return the run's final text: the arguments of an exit tool, or the result of a tool that does more."""
+    if tool_call.tool not in EXIT_TOOLS and tool_call.tool != ASK_USER:
+        return tool_result.text
+    values = _parse_arguments(tool_call.args).values()
+    texts = [each for each in values if isinstance(each, str) and each.strip()]
+    list_items = [
+        f"- {each}" for value in values if isinstance(value, list) for each in cast("list[Any]", value)
+    ]
+    return "\n".join((*texts, *list_items))
 
 
-def _latest(run: str, entries: Sequence[Entry]) -> Iterator[Entry]:
-    """The run's own entries, the newest first, and what a person typed into the file meanwhile: that names no run."""
+def _run_entries_newest_first(run: str, entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Yield the run's own entries, newest first, and what a person typed into the file, which names no run."""
     return (entry for entry in reversed(entries) if entry.run in (run, ""))
 
 
-def _by_person(entry: Entry) -> bool:
-    """Words that a person gave a run on its way: the task itself has the run's own id."""
-    return isinstance(entry, Said) and entry.by == "user" and entry.id != entry.run and not entry.origin
+def _is_from_person(entry: Entry) -> bool:
+    """Return True for a person's message during the run; the task itself has the run's id."""
+    return isinstance(entry, Message) and entry.by == "user" and entry.id != entry.run and not entry.origin
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _parse_arguments(text: str) -> dict[str, Any]:
     try:
-        found: Any = json.loads(text or "{}")
+        parsed: Any = json.loads(text or "{}")
     except ValueError:
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}

@@ -1,124 +1,143 @@
-"""Globs: one small language for paths, tools, capabilities and agents, compiled once per pattern.
+"""Globs for paths, tools, capabilities and agents, compiled once per pattern.
 
-`**` is anything, `/` included; `*` is anything within one component; `?` is one character of a
-component; `[ab]`, `[a-z]` and `[!ab]` are classes; a backslash takes the next character literally. A pattern is
-anchored at both ends, a leading dot is a character like any other, `**/` as a whole component is any number of
-folders or none, and `X/**` covers X itself.
+`**` matches anything, including `/`; `*` matches anything within one component; `?` matches one character of
+a component; `[ab]`, `[a-z]` and `[!ab]` are classes; a backslash escapes the next character. A pattern is
+anchored at both ends, a leading dot is not special, `**/` as a whole component matches any number of folders
+or none, and `X/**` matches X itself.
 """
 
 import re
 from functools import lru_cache
 
-MAX_PATTERN = 1024
-"""The longest pattern that a tool takes from a model."""
+MAX_PATTERN_CHARS = 1024
+"""The longest pattern that a tool accepts from a model."""
 
-LONGEST = 10_000
-"""Longer than any path with each of its characters escaped: a folder of ours is always a pattern."""
+MAX_COMPILED_CHARS = 10_000
+"""Longer than any path with every character escaped, so a folder of ours is always compiled as a pattern."""
 
 
 @lru_cache(maxsize=4096)
-def compiled(pattern: str, *, ignore_case: bool = False) -> re.Pattern[str]:
-    """Never fails: a pattern that is too long or damaged matches only itself, letter by letter."""
+def compile_glob(pattern: str, *, ignore_case: bool = False) -> re.Pattern[str]:
+    """Compile a pattern; never fails.
+
+    A pattern that is too long or malformed matches only its own text.
+    """
     flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
-    if len(pattern) > LONGEST:
+    if len(pattern) > MAX_COMPILED_CHARS:
         return re.compile(re.escape(pattern) + r"\Z", flags)
-    return re.compile(_translated(pattern) + r"\Z", flags)
+    return re.compile(_translate_glob(pattern) + r"\Z", flags)
 
 
 def matches(pattern: str, value: str, *, ignore_case: bool = False) -> bool:
-    return compiled(pattern, ignore_case=ignore_case).match(value) is not None
+    return compile_glob(pattern, ignore_case=ignore_case).match(value) is not None
 
 
 def first_match(patterns: tuple[str, ...], value: str, *, ignore_case: bool = False) -> str | None:
-    """The pattern that decides, so that a verdict can name it. Mostly none does, and that is found out in one go."""
-    if not patterns or not _together(patterns, ignore_case=ignore_case).match(value):
+    """Return the first pattern that matches, so that a verdict can name it.
+
+    Usually none does, which one combined expression finds out.
+    """
+    if not patterns or not _compile_union(patterns, ignore_case=ignore_case).match(value):
         return None
     for pattern in patterns:
-        if compiled(pattern, ignore_case=ignore_case).match(value):
+        if compile_glob(pattern, ignore_case=ignore_case).match(value):
             return pattern
     return None
 
 
 @lru_cache(maxsize=1024)
-def _together(patterns: tuple[str, ...], *, ignore_case: bool) -> re.Pattern[str]:
-    """Matches what any of them matches. Those that begin in any folder share that beginning: one pass for all."""
-    each = [compiled(pattern, ignore_case=ignore_case).pattern for pattern in patterns]
-    anywhere = [one.removeprefix(_FOLDERS) for one in each if one.startswith(_FOLDERS)]
-    ways = [one for one in each if not one.startswith(_FOLDERS)]
+def _compile_union(patterns: tuple[str, ...], *, ignore_case: bool) -> re.Pattern[str]:
+    """Compile one expression that matches what any of the patterns matches.
+
+    Patterns that start in any folder share that prefix, so they take one pass.
+    """
+    expressions = [compile_glob(pattern, ignore_case=ignore_case).pattern for pattern in patterns]
+    anywhere = [
+        expression.removeprefix(_ANY_FOLDERS)
+        for expression in expressions
+        if expression.startswith(_ANY_FOLDERS)
+    ]
+    alternatives = [expression for expression in expressions if not expression.startswith(_ANY_FOLDERS)]
     if anywhere:
-        ways.append(f"{_FOLDERS}(?:{'|'.join(anywhere)})")
-    return re.compile("|".join(ways) or r"(?!)", re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+        alternatives.append(f"{_ANY_FOLDERS}(?:{'|'.join(anywhere)})")
+    return re.compile("|".join(alternatives) or r"(?!)", re.DOTALL | (re.IGNORECASE if ignore_case else 0))
 
 
-_WITHIN = "[^/]*?"
-_ANY = ".*?"
-_FOLDERS = "(?:.*?/)??"
-_TAIL = "(?:/.*)?"
-_WILD = (_WITHIN, _FOLDERS, _ANY)
+_WITHIN_COMPONENT = "[^/]*?"
+_ANYTHING = ".*?"
+_ANY_FOLDERS = "(?:.*?/)??"
+_OPTIONAL_SUBTREE = "(?:/.*)?"
+_WILDCARDS = (_WITHIN_COMPONENT, _ANY_FOLDERS, _ANYTHING)
 
-_TAIL_TEXT = re.compile(r"(?:/\*\*+)+\Z")
-_MEMBER = re.compile(r"(.)-(.)|(.)", re.DOTALL)
+_SUBTREE_SUFFIX = re.compile(r"(?:/\*\*+)+\Z")
+_CLASS_MEMBER = re.compile(r"(.)-(.)|(.)", re.DOTALL)
 
 
-def _translated(pattern: str) -> str:
-    """No pattern can make the matcher crawl. A wild piece takes the earliest place where what follows it fits,
-    and is not reconsidered once a piece comes that is at least as wild: that one takes in any difference."""
+def _translate_glob(pattern: str) -> str:
+    """Translate a pattern into an expression without catastrophic backtracking.
+
+    A wildcard takes the earliest position where what follows it fits. It is not reconsidered once a wildcard
+    at least as wide follows, because that one absorbs any difference.
+    """
     done, group, chunk = "", "", ""
-    for piece in _folded(pattern):
-        if piece == _WITHIN:
-            group, chunk = group + _settled(chunk), piece
-        elif piece in _WILD:
-            done, group, chunk = done + _settled(group + _settled(chunk)), piece, ""
+    for piece in _parse_pieces(pattern):
+        if piece == _WITHIN_COMPONENT:
+            group, chunk = group + _make_atomic(chunk), piece
+        elif piece in _WILDCARDS:
+            done, group, chunk = done + _make_atomic(group + _make_atomic(chunk)), piece, ""
         else:
             chunk += piece
     return done + group + chunk
 
 
-def _settled(part: str) -> str:
-    return f"(?>{part})" if part.startswith(_WILD) else part
+def _make_atomic(part: str) -> str:
+    return f"(?>{part})" if part.startswith(_WILDCARDS) else part
 
 
-def _folded(pattern: str) -> list[str]:
-    """Two wild neighbours of one kind are one; of two kinds, they are anything."""
+def _parse_pieces(pattern: str) -> list[str]:
+    """Split a pattern into pieces, merging adjacent wildcards.
+
+    Two of one kind become one; two of different kinds match anything.
+    """
     pieces: list[str] = []
-    at = 0
-    while at < len(pattern):
-        piece, at = _piece(pattern, at)
-        if pieces and piece in _WILD and pieces[-1] in _WILD:
-            pieces[-1] = piece if piece == pieces[-1] else _ANY
+    position = 0
+    while position < len(pattern):
+        piece, position = _parse_piece(pattern, position)
+        if pieces and piece in _WILDCARDS and pieces[-1] in _WILDCARDS:
+            pieces[-1] = piece if piece == pieces[-1] else _ANYTHING
         else:
             pieces.append(piece)
     return pieces
 
 
-def _piece(pattern: str, at: int) -> tuple[str, int]:
-    """One piece of the regular expression, and where the next one starts."""
-    char = pattern[at]
-    if char == "/" and _TAIL_TEXT.match(pattern, at):
-        return _TAIL, len(pattern)
-    if pattern.startswith("**/", at) and (at == 0 or pattern[at - 1] == "/"):
-        return _FOLDERS, at + 3
-    if pattern.startswith("**", at):
-        return _ANY, at + 2
+def _parse_piece(pattern: str, position: int) -> tuple[str, int]:
+    """Return one piece of the regular expression and the position of the next one."""
+    char = pattern[position]
+    if char == "/" and _SUBTREE_SUFFIX.match(pattern, position):
+        return _OPTIONAL_SUBTREE, len(pattern)
+    if pattern.startswith("**/", position) and (position == 0 or pattern[position - 1] == "/"):
+        return _ANY_FOLDERS, position + 3
+    if pattern.startswith("**", position):
+        return _ANYTHING, position + 2
     if char == "*":
-        return _WITHIN, at + 1
+        return _WITHIN_COMPONENT, position + 1
     if char == "?":
-        return "[^/]", at + 1
-    if char == "\\" and at + 1 < len(pattern):
-        return re.escape(pattern[at + 1]), at + 2
+        return "[^/]", position + 1
+    if char == "\\" and position + 1 < len(pattern):
+        return re.escape(pattern[position + 1]), position + 2
     if char == "[":
-        return _class(pattern, at)
-    return re.escape(char), at + 1
+        return _parse_class(pattern, position)
+    return re.escape(char), position + 1
 
 
-def _class(pattern: str, at: int) -> tuple[str, int]:
-    """A bracket without its partner, or with a range that runs backwards, is a bracket."""
-    negated = pattern.startswith(("!", "^"), at + 1)
-    first = at + 2 if negated else at + 1
+def _parse_class(pattern: str, position: int) -> tuple[str, int]:
+    """Parse a character class; an unclosed bracket or a reversed range is a literal bracket."""
+    negated = pattern.startswith(("!", "^"), position + 1)
+    first = position + 2 if negated else position + 1
     end = pattern.find("]", first + 1)
-    members: list[tuple[str, str, str]] = _MEMBER.findall(pattern[first:end]) if end > 0 else []
+    members: list[tuple[str, str, str]] = _CLASS_MEMBER.findall(pattern[first:end]) if end > 0 else []
     if not members or any(low > high for low, high, _ in members):
-        return re.escape("["), at + 1
+        return re.escape("["), position + 1
     inside = "".join(
         re.escape(one) if one else f"{re.escape(low)}-{re.escape(high)}" for low, high, one in members
     )

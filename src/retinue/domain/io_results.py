@@ -1,62 +1,61 @@
-"""What comes of reaching into the world: files that were opened, found or written, commands that
-ran, pages that were fetched."""
+"""Results of file access, commands and web requests."""
 
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.value import value
 
 
 @value
-class Opened:
-    real: str
+class FileContent:
+    real_path: str
     data: bytes
     size: int
-    """Of the whole file; more than len(data) when it was cut at max_bytes."""
+    """Size of the whole file; more than len(data) if it was cut at max_bytes."""
 
 
 @value
-class Written:
-    real: str
-    made: bool
-    """Whether there was no such file before."""
+class WriteResult:
+    real_path: str
+    is_new: bool
+    """Whether the file did not exist before."""
     size: int
 
 
 @value
-class Found:
+class FileEntry:
     path: str
-    """Relative to the folder that was asked for."""
-    real: str
+    """Relative to the requested folder."""
+    real_path: str
     kind: str
-    """file, dir, link, other; cut: the last one found when there was more to look at than the limit"""
+    """file, dir, link or other; cut for the last entry if the limit was reached."""
     size: int = 0
 
 
 @value
-class Ran:
-    """What came of a command."""
+class CommandResult:
+    """The result of a command."""
 
-    exit: int | None
-    """None: it was ended, not by itself."""
-    text: str
-    """What it wrote, both streams as they came; the middle of a long text is left out and says so."""
-    level: Level
-    ms: int
+    exit_code: int | None
+    """None if it was killed."""
+    output: str
+    """Standard output and error, interleaved as written; the middle of a long text is replaced by a notice.
+    """
+    sandbox_level: SandboxLevel
+    duration_ms: int
     timed_out: bool = False
-    kept: str = ""
-    """Where the whole text is, by the name the agent knows, when the text here is cut."""
+    full_output_path: str = ""
+    """Path of the full output, as the agent sees it, if the output here is cut."""
     notes: tuple[str, ...] = ()
-    """What the agent must know besides: what was taken away, which limit was met."""
+    """Further facts for the agent: what was removed, which limit was reached."""
 
 
 @value
-class Fetched:
-    """A page of the web."""
+class FetchedPage:
+    """A fetched web page."""
 
     url: str
-    """Where it was found in the end."""
+    """The final URL after redirects."""
     status: int
-    kind: str
-    """Its media type."""
+    media_type: str
     text: str
-    whole: bool = True
-    """Whether that is all of it."""
+    is_complete: bool = True
+    """Whether the text is complete."""

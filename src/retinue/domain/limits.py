@@ -1,4 +1,4 @@
-"""Limits: the numbers that bound what agents may cost, with their defaults."""
+"""Limits on what agents may cost, with their defaults."""
 
 from retinue.domain.value import value
 
@@ -7,7 +7,7 @@ from retinue.domain.value import value
 class Limits:
     max_depth: int = 3
     max_live: int = 16
-    """Runs in state running; a waiting run holds no slot."""
+    """Runs in state running; a waiting run occupies no slot."""
     max_live_per_requester: int = 16
     max_runs_per_tree: int = 10_000
     max_calls_per_turn: int = 1024
@@ -18,36 +18,36 @@ class Limits:
     approval_seconds: float = 86_400
     resume_window_seconds: float = 86_400
     watch_quiet_seconds: float = 2
-    """How long a conversation at work must be quiet before those who watch it are told."""
+    """Quiet time of an active conversation before its watchers are notified."""
     watch_runs_per_hour: int = 60
-    """Of one watcher."""
+    """Per watcher."""
 
-    def deadline(self, asked: float | None) -> float:
-        """How long a run may take: nothing asked is the default, 0 is the maximum, never infinity."""
-        wanted = self.deadline_seconds if asked is None else asked
-        # Turned around, this would let NaN through: it is neither above nor below anything.
-        return min(wanted, self.deadline_max_seconds) if wanted > 0 else self.deadline_max_seconds
+    def run_timeout_s(self, requested_s: float | None) -> float:
+        """Return how long a run may take: the default if nothing is requested, the maximum for 0."""
+        timeout_s = self.deadline_seconds if requested_s is None else requested_s
+        # The comparison must be in this order: reversed, it would let NaN through.
+        return min(timeout_s, self.deadline_max_seconds) if timeout_s > 0 else self.deadline_max_seconds
 
 
 @value
-class Subagents:
-    """What holds for agents that other agents start."""
+class SubagentSettings:
+    """Settings for agents that other agents start."""
 
     allow_agents: tuple[str, ...] | None = None
     model: str | None = None
-    pool: bool = True
-    """Whether those that did a task can be asked more afterwards."""
+    pool_enabled: bool = True
+    """Whether agents that finished a task can be asked more afterwards."""
 
 
-HARD_DEPTH = 5
-"""No configuration goes deeper."""
+MAX_CONFIGURABLE_DEPTH = 5
+"""No configuration can allow more."""
 
 MAX_ARGUMENT_BYTES = 1_000_000
 MAX_ARGUMENT_DEPTH = 64
 MAX_REPLY_BYTES = 8_000_000
-"""A model's reply is cut here, and says so."""
+"""A longer reply of a model is cut here and marked as cut."""
 MAX_RESULT_BYTES = 400_000
-"""A tool's result is cut here, head and tail kept."""
+"""A longer tool result is cut here, keeping its beginning and end."""
 MAX_BAD_REPLIES = 16
-"""Replies with calls that could not run (unknown tool, wrong arguments) in one run before it is stuck."""
+"""Replies with invalid tool calls (unknown tool, wrong arguments) after which a run counts as stuck."""
 MAX_EMPTY_REPLIES = 3

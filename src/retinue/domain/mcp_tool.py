@@ -1,4 +1,4 @@
-"""Offers: what a server says of its tools, and what a person agreed to of it."""
+"""MCP tools: how servers describe them, and which descriptions a person has trusted."""
 
 import hashlib
 import json
@@ -8,50 +8,50 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Any, cast
 
-from retinue.domain.sanitize import for_model, shown
+from retinue.domain.sanitize import safe_name, text_for_model
 from retinue.domain.system_prompt import SYSTEM_PREFIX
 from retinue.domain.value import value
 
 SERVER_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 
-HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-"""What a server may claim of a tool. Claims: only the operator says whether they are believed."""
+HINT_NAMES = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+"""Hints a server may give about a tool; the operator decides whether to believe them."""
 
-MAX_DESCRIPTION = 16_000
-MAX_SCHEMA = 64_000
-"""Characters: more is no tool, it is a book for the model to read at every turn."""
-MAX_DEPTH = 32
+MAX_DESCRIPTION_CHARS = 16_000
+MAX_SCHEMA_CHARS = 64_000
+"""In characters; the model reads the schema on every turn."""
+MAX_SCHEMA_DEPTH = 32
 
-_CHOICES = ("anyOf", "oneOf", "allOf", "not", "enum")
-_ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_PROSE = ("description", "title", "$comment")
-"""Keys of a schema whose values are words for a reader."""
+_CHOICE_KEYS = ("anyOf", "oneOf", "allOf", "not", "enum")
+_ARGUMENT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PROSE_KEYS = ("description", "title", "$comment")
+"""Schema keys whose values are prose."""
 
 
 @value
-class Server:
-    """How a server that brings tools is started, or reached, as the operator says: it has a command or an address."""
+class McpServer:
+    """Configuration of an MCP server: started by a command or reached by a URL."""
 
     name: str
     command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Often holds keys: it is shown nowhere."""
+    """Often holds keys, so it is never shown."""
     inherit: tuple[str, ...] = ()
-    """Variables that are handed on as they are here."""
+    """Environment variables passed on unchanged."""
     cwd: str | None = None
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     bearer_env: str = ""
-    """The variable that holds the key for its address."""
+    """The variable that holds the bearer token for the URL."""
     timeout_seconds: float = 60.0
-    """For its start, and for each call."""
+    """For the start, and for each call."""
     believe_hints: bool = False
 
 
 @value
-class Offer:
+class McpTool:
     """A tool as its server describes it."""
 
     name: str
@@ -61,100 +61,110 @@ class Offer:
 
     @property
     def hash(self) -> str:
-        """Of all that the model reads and the gate goes by."""
-        facts = [self.name, self.description, self.schema, dict(self.hints)]
-        text = json.dumps(facts, sort_keys=True, ensure_ascii=True)
+        """Return the hash of everything the model reads and permission checks use."""
+        content = [self.name, self.description, self.schema, dict(self.hints)]
+        text = json.dumps(content, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def problem(self) -> str:
-        """Why it can be no tool here; empty when it can."""
+        """Return why the tool cannot be used here; empty if it can."""
         if not TOOL_NAME.fullmatch(self.name):
-            return f"the name {shown(self.name[:100])!r} is none: letters, digits, _ . and -, at most 96"
-        if len(self.description) > MAX_DESCRIPTION:
-            return f"its description has {len(self.description):,} characters, and {MAX_DESCRIPTION:,} is the most"
-        if self.schema.get("type") != "object" or any(key in self.schema for key in _CHOICES):
+            return f"the name {safe_name(self.name[:100])!r} is none: letters, digits, _ . and -, at most 96"
+        if len(self.description) > MAX_DESCRIPTION_CHARS:
+            return f"its description has {len(self.description):,} characters, and {MAX_DESCRIPTION_CHARS:,} is the most"
+        if self.schema.get("type") != "object" or any(key in self.schema for key in _CHOICE_KEYS):
             return "its schema does not describe one object, as model APIs want it"
-        if deep(self.schema) > MAX_DEPTH:
-            return f"its schema is nested deeper than {MAX_DEPTH} levels"
-        if len(json.dumps(self.schema)) > MAX_SCHEMA:
-            return f"its schema is longer than {MAX_SCHEMA:,} characters"
-        if odd := [key for key in _names(self.schema) if not _ARGUMENT.fullmatch(key)]:
-            return f"model APIs take no argument of the name {shown(odd[0][:100])!r}"
-        if any(not _is_plain(each) and for_model(each) != each for each in _words(self.schema)):
+        if nesting_depth(self.schema) > MAX_SCHEMA_DEPTH:
+            return f"its schema is nested deeper than {MAX_SCHEMA_DEPTH} levels"
+        if len(json.dumps(self.schema)) > MAX_SCHEMA_CHARS:
+            return f"its schema is longer than {MAX_SCHEMA_CHARS:,} characters"
+        if invalid_names := [
+            key for key in _argument_names(self.schema) if not _ARGUMENT_NAME.fullmatch(key)
+        ]:
+            return f"model APIs take no argument of the name {safe_name(invalid_names[0][:100])!r}"
+        if any(
+            not _is_printable_ascii(each) and text_for_model(each) != each
+            for each in _non_prose_texts(self.schema)
+        ):
             return "its schema hides characters where only names and values stand"
         return ""
 
-    def for_model(self) -> "Offer":
-        """The same, with hidden characters in the open wherever words stand."""
-        schema: dict[str, Any] = {"properties": {}, **_clear(self.schema)}
-        return Offer(name=self.name, description=for_model(self.description), schema=schema, hints=self.hints)
+    def with_visible_text(self) -> "McpTool":
+        """Return the tool with hidden characters made visible in all prose."""
+        schema: dict[str, Any] = {"properties": {}, **_reveal_hidden_text(self.schema)}
+        return McpTool(
+            name=self.name, description=text_for_model(self.description), schema=schema, hints=self.hints
+        )
 
 
 @value
-class Pin:
-    """An offer that a person agreed to."""
+class PinnedTool:
+    """A tool description that a person has trusted."""
 
-    offer: Offer
-    changed: str = ""
-    """The hash of what its server has said since instead; such a tool is refused. Empty: it is as it was."""
+    tool: McpTool
+    changed_hash: str = ""
+    """Hash of the server's current, different description, which makes the tool refused; empty if unchanged.
+    """
 
 
-class Stand(StrEnum):
-    """What a person said about a tool, and whether it still holds."""
+class TrustState(StrEnum):
+    """Whether a person trusted a tool, and whether that still holds."""
 
     TRUSTED = "trusted"
     CHANGED = "changed"
     NEW = "not trusted"
     GONE = "gone"
-    """It was trusted, and its server does not offer it any more."""
+    """Trusted, but the server no longer offers it."""
     UNFIT = "unfit"
-    """It can be no tool here, whoever trusts it."""
+    """Unusable here, trusted or not."""
 
 
 @value
-class Compared:
-    """One tool of a server, as it is and as it was agreed to."""
+class ToolComparison:
+    """A tool of a server: its current and its trusted description."""
 
     name: str
-    stand: Stand
-    now: Offer | None
-    pinned: Offer | None
+    trust_state: TrustState
+    current: McpTool | None
+    pinned: McpTool | None
     problem: str = ""
 
 
-def compared(now: Sequence[Offer], pins: Mapping[str, Pin]) -> list[Compared]:
-    """Every tool that is offered or was trusted, by name. Of two offers with one name neither counts."""
-    offers = {offer.name: offer for offer in now}
-    twice = {offer.name for offer in now if offers[offer.name] is not offer}
-    found: list[Compared] = []
-    for name in sorted({*offers, *pins}):
-        offer, pin = offers.get(name), pins.get(name)
-        problem = "" if offer is None else offer.problem()
-        if name in twice:
+def compare_with_pins(current: Sequence[McpTool], pins: Mapping[str, PinnedTool]) -> list[ToolComparison]:
+    """Compare every offered or trusted tool, by name; of two tools with one name, neither is usable."""
+    tools_by_name = {tool.name: tool for tool in current}
+    duplicates = {tool.name for tool in current if tools_by_name[tool.name] is not tool}
+    comparisons: list[ToolComparison] = []
+    for name in sorted({*tools_by_name, *pins}):
+        tool, pin = tools_by_name.get(name), pins.get(name)
+        problem = "" if tool is None else tool.problem()
+        if name in duplicates:
             problem = "its server offers two tools of this name"
-        stand = _stand(offer, pin, problem)
-        pinned = None if pin is None else pin.offer
-        found.append(Compared(name=name, stand=stand, now=offer, pinned=pinned, problem=problem))
-    return found
+        trust_state = _trust_state(tool, pin, problem)
+        pinned = None if pin is None else pin.tool
+        comparisons.append(
+            ToolComparison(name=name, trust_state=trust_state, current=tool, pinned=pinned, problem=problem)
+        )
+    return comparisons
 
 
-def _stand(offer: Offer | None, pin: Pin | None, problem: str) -> Stand:
-    if offer is None:
-        return Stand.GONE
+def _trust_state(tool: McpTool | None, pin: PinnedTool | None, problem: str) -> TrustState:
+    if tool is None:
+        return TrustState.GONE
     if problem:
-        return Stand.UNFIT
+        return TrustState.UNFIT
     if pin is None:
-        return Stand.NEW
-    return Stand.TRUSTED if not pin.changed and pin.offer.hash == offer.hash else Stand.CHANGED
+        return TrustState.NEW
+    return TrustState.TRUSTED if not pin.changed_hash and pin.tool.hash == tool.hash else TrustState.CHANGED
 
 
-def full_name(server: str, tool: str) -> str:
-    """The one name of a tool that a server brings."""
+def qualified_tool_name(server: str, tool: str) -> str:
+    """Return the full name of a tool of a server."""
     return f"{server}.{tool}"
 
 
-def server_problem(name: str) -> str:
-    """Why a server cannot be called so; empty when it can."""
+def server_name_problem(name: str) -> str:
+    """Return why a server cannot have this name; empty if it can."""
     if not SERVER_NAME.fullmatch(name):
         return (
             "is no name for a server: use small letters, digits, _ and -, at most 32, beginning with a letter"
@@ -164,55 +174,61 @@ def server_problem(name: str) -> str:
     return ""
 
 
-def deep(value: Any) -> int:
-    """How many levels something has, counted without climbing down them one by one."""
-    levels, here = 0, [value]
-    while here and levels <= MAX_DEPTH:
+def nesting_depth(value: Any) -> int:
+    """Return the number of nested levels, counted without recursion."""
+    levels, level = 0, [value]
+    while level and levels <= MAX_SCHEMA_DEPTH:
         levels += 1
-        here = [inner for each in here for inner in _inside(each)]
+        level = [inner for each in level for inner in _child_values(each)]
     return levels
 
 
-def _is_plain(text: str) -> bool:
-    """Most are, and that is seen quickly."""
+def _is_printable_ascii(text: str) -> bool:
+    """Return True for printable ASCII: a fast check that most texts pass."""
     return text.isascii() and text.isprintable()
 
 
-def _names(schema: Mapping[str, Any]) -> Sequence[str]:
+def _argument_names(schema: Mapping[str, Any]) -> Sequence[str]:
     properties: Any = schema.get("properties")
     return tuple(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else ()
 
 
-def _inside(value: Any) -> Sequence[Any]:
+def _child_values(value: Any) -> Sequence[Any]:
     if isinstance(value, Mapping):
         return tuple(cast("Mapping[str, Any]", value).values())
     return cast("list[Any]", value) if isinstance(value, list) else ()
 
 
-def _words(value: Any, *, named: bool = False) -> Iterator[str]:
-    """Every text of a schema that is no prose: names, choices, patterns. `named`: the keys are names of arguments,
-    whatever they are called."""
+def _non_prose_texts(value: Any, *, keys_are_names: bool = False) -> Iterator[str]:
+    """Yield every text of a schema that is not prose: names, choices, patterns.
+
+    `keys_are_names` means that the keys are argument names, whatever they are.
+    """
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for each in cast("list[Any]", value):
-            yield from _words(each)
+            yield from _non_prose_texts(each)
     elif isinstance(value, Mapping):
         for key, each in cast("Mapping[str, Any]", value).items():
             yield key
-            if named or key not in _PROSE or not isinstance(each, str):
-                yield from _words(each, named=not named and key in ("properties", "$defs"))
+            if keys_are_names or key not in _PROSE_KEYS or not isinstance(each, str):
+                yield from _non_prose_texts(
+                    each, keys_are_names=not keys_are_names and key in ("properties", "$defs")
+                )
 
 
-def _clear(value: Any, *, named: bool = False) -> Any:
+def _reveal_hidden_text(value: Any, *, keys_are_names: bool = False) -> Any:
     if isinstance(value, list):
-        return [_clear(each) for each in cast("list[Any]", value)]
+        return [_reveal_hidden_text(each) for each in cast("list[Any]", value)]
     if not isinstance(value, Mapping):
         return value
-    out: dict[str, Any] = {}
+    cleaned: dict[str, Any] = {}
     for key, each in cast("Mapping[str, Any]", value).items():
-        if not named and key in _PROSE and isinstance(each, str):
-            out[key] = each if _is_plain(each) else for_model(each)
+        if not keys_are_names and key in _PROSE_KEYS and isinstance(each, str):
+            cleaned[key] = each if _is_printable_ascii(each) else text_for_model(each)
         else:
-            out[key] = _clear(each, named=not named and key in ("properties", "$defs"))
-    return out
+            cleaned[key] = _reveal_hidden_text(
+                each, keys_are_names=not keys_are_names and key in ("properties", "$defs")
+            )
+    return cleaned

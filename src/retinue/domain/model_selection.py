@@ -1,53 +1,53 @@
-"""Which model an agent uses: the run's override, else its definition, else the default."""
+"""Model selection: the run's override, else the agent's definition, else the default."""
 
 import re
 
-from retinue.domain.agent import Agent, Kind
-from retinue.domain.cli_agent import DEFAULT, PROGRAMS
+from retinue.domain.agent import Agent, AgentType
+from retinue.domain.cli_agent import CLI_AGENTS, DEFAULT_MODEL
 from retinue.domain.model_turn import Model
 from retinue.errors import BadConfig
 
-DRIVERS: dict[str, str] = {
+PROVIDER_ALIASES: dict[str, str] = {
     "openai": "openai",
     "openai-compatible": "openai",
     "anthropic": "anthropic",
     "scripted": "scripted",
     "local": "local",
-    **{name: name for name in PROGRAMS},
+    **{name: name for name in CLI_AGENTS},
 }
-"""What people write before the colon, and the driver it means."""
+"""Maps the prefixes that people write before the colon to providers."""
 
-FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = (
+MODEL_FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"claude", re.IGNORECASE), "anthropic"),
     (re.compile(r"(gpt|chatgpt|o\d)", re.IGNORECASE), "openai"),
 )
-"""Names that tell their maker, for a model written without a driver."""
+"""Name patterns that reveal the provider of a model written without one."""
 
-PLAYED = ("local:", "scripted:")
-"""Models that show how things work, and do little else."""
-DEMONSTRATION = "a demonstration model"
-"""What people are told of the small one wherever it speaks."""
+DEMO_MODEL_PREFIXES = ("local:", "scripted:")
+"""Models that only demonstrate how things work."""
+DEMO_MODEL_LABEL = "a demonstration model"
+"""Label of the small local model wherever it is shown."""
 
-NO_MODEL = (
+NO_MODEL_MESSAGE = (
     "no model is configured: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or name one with --model, "
     "RETINUE_MODEL or `model` in the configuration (as openai:NAME, anthropic:NAME or scripted:FILE); without a key, "
     "`retinue models pull` brings a small demonstration model"
 )
 
 
-def model_for(agent: Agent, override: str | None, default: str | None) -> Model:
-    if agent.type is Kind.EXTERNAL:
+def select_model(agent: Agent, override: str | None, default: str | None) -> Model:
+    if agent.type is AgentType.EXTERNAL:
         raise BadConfig(
             f"agent {agent.name} is external: it is reached at its own address, which cannot be done yet"
         )
-    driver, name = _chosen(agent, override, default)
-    if driver in PROGRAMS and agent.exits:
+    provider, name = _provider_and_name(agent, override, default)
+    if provider in CLI_AGENTS and agent.exits:
         raise BadConfig(
-            f"agent {agent.name} ends its runs by exits ({', '.join(agent.exits)}), and {driver} cannot call them: "
+            f"agent {agent.name} ends its runs by exits ({', '.join(agent.exits)}), and {provider} cannot call them: "
             "take `exits` out of the definition, or use another driver"
         )
     return Model(
-        driver=driver,
+        provider=provider,
         name=name,
         temperature=agent.temperature,
         max_tokens=agent.max_tokens,
@@ -56,74 +56,77 @@ def model_for(agent: Agent, override: str | None, default: str | None) -> Model:
     )
 
 
-def shows_only(model: str | None) -> bool:
-    return (model or "").startswith(PLAYED)
+def is_demo_model(model: str | None) -> bool:
+    return (model or "").startswith(DEMO_MODEL_PREFIXES)
 
 
-def labelled(model: str) -> str:
-    """A model's name as people see it."""
-    return f"{model}, {DEMONSTRATION}" if model.startswith("local:") else model
+def model_label(model: str) -> str:
+    """Return a model's name for display."""
+    return f"{model}, {DEMO_MODEL_LABEL}" if model.startswith("local:") else model
 
 
-def split(model: str) -> tuple[str | None, str]:
-    """`driver:name`. A name that has a colon of its own is written behind its driver: `openai:llama3:8b`."""
+def split_model_name(model: str) -> tuple[str | None, str]:
+    """Split `provider:name`.
+
+    A name that contains a colon itself must be written with its provider: `openai:llama3:8b`.
+    """
     prefix, colon, name = model.partition(":")
     if not colon:
         return None, model
-    if prefix not in DRIVERS:
+    if prefix not in PROVIDER_ALIASES:
         raise BadConfig(
             f"the model {model!r} names no driver that is known: write it as DRIVER:NAME, with one of "
-            f"{', '.join(DRIVERS)} before the first colon"
+            f"{', '.join(PROVIDER_ALIASES)} before the first colon"
         )
     if not name.strip():
         raise BadConfig(f"the model {model!r} has no name behind its driver")
-    return DRIVERS[prefix], name
+    return PROVIDER_ALIASES[prefix], name
 
 
-def _chosen(agent: Agent, override: str | None, default: str | None) -> tuple[str, str]:
-    fallback = split(default)[0] if default else None
+def _provider_and_name(agent: Agent, override: str | None, default: str | None) -> tuple[str, str]:
+    fallback = split_model_name(default)[0] if default else None
     if override:
-        driver, name = split(override)
-        return driver or _guessed(name, fallback), name
-    own = _own(agent)
-    if own is not None and own in PROGRAMS:
-        return own, _plain(agent.model) or DEFAULT
+        provider, name = split_model_name(override)
+        return provider or _guess_provider(name, fallback), name
+    agent_provider = _agent_provider(agent)
+    if agent_provider is not None and agent_provider in CLI_AGENTS:
+        return agent_provider, _name_without_provider(agent.model) or DEFAULT_MODEL
     if agent.model:
-        if own is not None and agent.model.partition(":")[0] not in DRIVERS:
-            return own, agent.model
-        driver, name = split(agent.model)
-        return driver or _guessed(name, fallback), name
+        if agent_provider is not None and agent.model.partition(":")[0] not in PROVIDER_ALIASES:
+            return agent_provider, agent.model
+        provider, name = split_model_name(agent.model)
+        return provider or _guess_provider(name, fallback), name
     if default is None:
-        raise BadConfig(NO_MODEL)
-    if own is not None and own != fallback:
+        raise BadConfig(NO_MODEL_MESSAGE)
+    if agent_provider is not None and agent_provider != fallback:
         raise BadConfig(
             f"agent {agent.name} uses the driver {agent.driver} but names no model, and the default model is {default}: "
             f"add `model` to the definition"
         )
-    driver, name = split(default)
-    return driver or _guessed(name, None), name
+    provider, name = split_model_name(default)
+    return provider or _guess_provider(name, None), name
 
 
-def _plain(model: str | None) -> str:
-    """What a program calls a model: it knows no drivers."""
+def _name_without_provider(model: str | None) -> str:
+    """Return the model name without a provider prefix, as a CLI agent expects it."""
     head, _, name = (model or "").partition(":")
-    return name if head in DRIVERS else model or ""
+    return name if head in PROVIDER_ALIASES else model or ""
 
 
-def _own(agent: Agent) -> str | None:
+def _agent_provider(agent: Agent) -> str | None:
     if agent.driver is None:
         return None
-    if agent.driver not in DRIVERS:
+    if agent.driver not in PROVIDER_ALIASES:
         raise BadConfig(
-            f"agent {agent.name} uses the driver {agent.driver!r}; there are {', '.join(DRIVERS)}"
+            f"agent {agent.name} uses the driver {agent.driver!r}; there are {', '.join(PROVIDER_ALIASES)}"
         )
-    return DRIVERS[agent.driver]
+    return PROVIDER_ALIASES[agent.driver]
 
 
-def _guessed(name: str, fallback: str | None) -> str:
-    for pattern, driver in FAMILIES:
+def _guess_provider(name: str, fallback: str | None) -> str:
+    for pattern, provider in MODEL_FAMILIES:
         if pattern.match(name):
-            return driver
+            return provider
     if fallback is None:
         raise BadConfig(
             f"the model {name!r} does not say who serves it: write openai:{name} or anthropic:{name}"

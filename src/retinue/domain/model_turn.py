@@ -1,4 +1,4 @@
-"""A turn: what a driver is asked, and what it brings back."""
+"""Model turns: the request sent to a provider, and the reply."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -14,40 +14,47 @@ from retinue.domain.value import value
 
 @value
 class Model:
-    """Which model answers, and how it is set. `driver` picks the adapter."""
+    """The model to use and its settings; `provider` selects the adapter."""
 
-    driver: str
+    provider: str
     name: str
     temperature: float | None = None
     max_tokens: int | None = None
     thinking: str | None = None
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
-    """A definition's own driver settings (base URL of an openai-compatible server, extra arguments)."""
+    """Provider settings of the agent definition (base URL of an OpenAI-compatible server, extra arguments).
+    """
 
     @property
-    def full(self) -> str:
-        return f"{self.driver}:{self.name}"
+    def full_name(self) -> str:
+        return f"{self.provider}:{self.name}"
 
 
 @value
 class Request:
-    """One turn to take. Between turns of a run only `entries` grows, and only at its end."""
+    """A request for one model turn.
+
+    Between the turns of a run only `entries` changes, and only by growing at its end.
+    """
 
     model: Model
-    agent: str
+    agent_name: str
     system: str
     tools: tuple[ToolSpec, ...]
     entries: Sequence[Entry]
-    memo: dict[str, Any]
-    """The driver's own scratch, kept with the resident conversation: what it encoded once it finds here again.
-    A conversation that was read anew comes with an empty one."""
-    session: str = ""
-    """Whose turn it is: the session's id, for a driver that keeps something of its own for each."""
+    provider_cache: dict[str, Any]
+    """Scratch space of the provider, kept with the conversation in memory, for entries it has already
+    encoded.
+
+    A conversation that was read from disk again starts with an empty one.
+    """
+    session_id: str = ""
+    """Id of the session, for a provider that keeps state per session."""
     scope: Scope | None = None
-    """What a driver that acts by itself is held to."""
+    """Rights that bind a provider that executes tools itself."""
 
 
-class Stop(StrEnum):
+class StopReason(StrEnum):
     END = "end"
     TOOLS = "tools"
     LENGTH = "length"
@@ -55,65 +62,68 @@ class Stop(StrEnum):
 
 
 @value
-class Wish:
-    """A call the model wishes for. The provider's id is not kept: ours is minted when it is written down."""
+class UnsavedToolCall:
+    """A tool call in a reply that is not saved yet; it gets its id when it is written, not from the provider."""
 
     tool: str
-    args: str
-    broken: str = ""
-    """Why it must not run: arguments cut or no JSON object."""
+    arguments: str
+    invalid_reason: str = ""
+    """Why it must not run: its arguments were cut off or are not a JSON object."""
 
 
 @value
-class Act:
-    """A call that whoever answers made by itself. It has happened: nothing here makes it, or makes it again."""
+class ProviderToolCall:
+    """A tool call that the provider executed itself. It has happened, so it is never executed here."""
 
     id: str
     tool: str
-    args: str
+    arguments: str
     """A JSON object."""
-    text: str = ""
-    """What came of it."""
+    result: str = ""
+    """The result of the call."""
     ok: bool = False
-    ms: int = 0
-    over: bool = False
+    duration_ms: int = 0
+    is_finished: bool = False
 
 
 @value
-class Step:
-    """Words on the way to a reply, and the calls that followed them."""
+class ReplyStep:
+    """Text that preceded the final reply, and the tool calls that followed it."""
 
     text: str
-    acts: tuple[Act, ...]
+    tool_calls: tuple[ProviderToolCall, ...]
 
 
 @value
 class Reply:
-    """A finished reply. A stream that stopped without saying why never becomes one."""
+    """A finished reply. A stream that ends without a stop reason never becomes one."""
 
     text: str
-    wishes: tuple[Wish, ...] = ()
+    tool_calls: tuple[UnsavedToolCall, ...] = ()
     model: str = ""
-    """The model that really answered, as the provider named it."""
+    """The model that answered, as the provider named it."""
     usage: Usage = Usage()
-    stop: Stop = Stop.END
-    thoughts: tuple[str, ...] = ()
-    cut: str = ""
-    """Said when something was left out, such as an answer over the size cap."""
-    steps: tuple[Step, ...] = ()
-    """What a driver that acts by itself did before it came to these words."""
+    stop_reason: StopReason = StopReason.END
+    thinking_blocks: tuple[str, ...] = ()
+    truncation_notice: str = ""
+    """A notice to append when something was left out, such as text above the size limit."""
+    steps: tuple[ReplyStep, ...] = ()
+    """Steps of a provider that executes tools itself, before the final text."""
 
 
 @value
-class Delta:
-    """A piece of a reply as it is heard. `discarded`: forget what was heard, the turn is asked again."""
+class ReplyDelta:
+    """A piece of a streamed reply.
+
+    `is_discarded` means that the text so far is void because the turn is requested again.
+    """
 
     text: str = ""
     thinking: str = ""
-    calling: str = ""
-    """A piece of a call's arguments. It shows that the model works, and goes no further than the gateway."""
-    act: Act | None = None
-    """A call that whoever answers makes by itself has begun, or is over."""
-    discarded: bool = False
-    waiting: str = ""
-    """Why nothing comes: `rate limited, again in 3 s`, `model unreachable`."""
+    tool_arguments: str = ""
+    """A piece of a tool call's arguments. It only shows that the model is active, and is not passed on."""
+    provider_tool_call: ProviderToolCall | None = None
+    """A tool call executed by the provider itself has started or finished."""
+    is_discarded: bool = False
+    wait_reason: str = ""
+    """Why nothing arrives: `rate limited, again in 3 s`, `model unreachable`."""

@@ -1,62 +1,70 @@
-"""A question: what an agent wants to know of a person before it goes on, and what the words of an answer say."""
+"""Questions from an agent to a person, and how answers are read."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
 from retinue.domain.run import Run
-from retinue.domain.transcript import Called, Entry, Said, dangling
+from retinue.domain.transcript import Entry, Message, ToolCall, unanswered_calls
 from retinue.domain.value import value
 
-ASKING = "ask_user"
-"""The tool that asks: a call of it without a result, in a run that waits for a person, is a question."""
+ASK_USER_TOOL = "ask_user"
+"""The tool that asks a person.
+
+A call of it without a result, in a run that waits for a person, is a question.
+"""
 
 
 @value
 class Question:
-    run: str
-    session: str
+    run_id: str
+    session_path: str
     agent: str
-    call: Called
+    tool_call: ToolCall
     text: str
     options: tuple[str, ...] = ()
 
-    def told(self) -> str:
-        """In one breath, with what may be answered."""
+    def text_with_options(self) -> str:
+        """Return the question with its options on one line."""
         return f"{self.text} ({' / '.join(self.options)})" if self.options else self.text
 
     def as_json(self) -> dict[str, Any]:
         facts = {"question": self.text, "options": list(self.options)}
-        return facts | {"agent": self.agent, "run_id": self.run, "call": self.call.id}
+        return facts | {"agent": self.agent, "run_id": self.run_id, "call": self.tool_call.id}
 
 
-def asked(run: Run, entries: Sequence[Entry]) -> Question | None:
-    """What a run asks now: its first open question since the model spoke last."""
-    since = next((at for at in range(len(entries) - 1, -1, -1) if _reply(entries[at])), 0)
-    for called in dangling(entries[since:]):
-        if called.run == run.id and called.tool == ASKING:
-            text, options = _read(called.args)
+def open_question(run: Run, entries: Sequence[Entry]) -> Question | None:
+    """Return the run's first open question since the model's last reply, if any."""
+    start = next((at for at in range(len(entries) - 1, -1, -1) if _is_reply(entries[at])), 0)
+    for tool_call in unanswered_calls(entries[start:]):
+        if tool_call.run == run.id and tool_call.tool == ASK_USER_TOOL:
+            text, options = _parse_question(tool_call.args)
             return Question(
-                run=run.id, session=run.path, agent=run.agent, call=called, text=text, options=options
+                run_id=run.id,
+                session_path=run.transcript_path,
+                agent=run.agent,
+                tool_call=tool_call,
+                text=text,
+                options=options,
             )
     return None
 
 
-def chosen(answer: str, options: Sequence[str]) -> str:
-    """A number picks its option; any other words stand for themselves."""
+def resolve_answer(answer: str, options: Sequence[str]) -> str:
+    """Return the option with that number; any other answer stands for itself."""
     if answer.isdecimal() and 0 < int(answer) <= len(options):
         return options[int(answer) - 1]
     return answer
 
 
-def _reply(entry: Entry) -> bool:
-    return isinstance(entry, Said) and entry.by == "agent"
+def _is_reply(entry: Entry) -> bool:
+    return isinstance(entry, Message) and entry.by == "agent"
 
 
-def _read(args: str) -> tuple[str, tuple[str, ...]]:
-    """A person may have changed the file: what cannot be understood is shown as it stands."""
+def _parse_question(args: str) -> tuple[str, tuple[str, ...]]:
+    """Parse a question's arguments; a text that a person changed into something else is shown as it is."""
     try:
-        wish = json.loads(args)
-        return str(wish["question"]), tuple(str(each) for each in wish.get("options") or ())
+        given = json.loads(args)
+        return str(given["question"]), tuple(str(each) for each in given.get("options") or ())
     except (ValueError, TypeError, KeyError, AttributeError):
         return args, ()

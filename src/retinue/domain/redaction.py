@@ -1,4 +1,4 @@
-"""Redaction: secrets leave a text before it is stored, logged or told."""
+"""Redaction: remove secrets from text before it is stored, logged or sent."""
 
 import base64
 import json
@@ -7,130 +7,137 @@ from urllib.parse import quote, quote_plus
 
 from retinue.domain import secret_patterns
 
-SHORTEST = 8
-"""A shorter value would take ordinary words with it."""
-_MOST_KNOWN = 64
-_LONGEST_KNOWN = 32_768
-"""So many texts, none longer, are remembered to hold no secret: one text passes here several times on its way."""
-_AROUND = 16
-"""So many characters before a text can change what it is taken for."""
+MIN_SECRET_CHARS = 8
+"""Shorter values would also match ordinary words."""
+_MAX_CLEAN_TEXTS = 64
+_MAX_CLEAN_TEXT_CHARS = 32_768
+"""Number and size of texts remembered to be clean, because one text passes here several times."""
+_CONTEXT_CHARS = 16
+"""Characters before a text that can change how it is classified."""
 
 
 class Redactor:
-    """Replaces each secret it knows, also where it is written in base64 or for a URL, and whatever has the shape of a
-    key. Doing it twice changes nothing."""
+    """Replace each known secret, also in base64 or URL encoding, and everything that looks like a key.
 
-    __slots__ = ("_by_first", "_clean", "_forms")
+    Idempotent.
+    """
+
+    __slots__ = ("_clean_texts", "_encoded_secrets", "_forms_by_first_char")
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._forms: tuple[str, ...] = ()
-        self._by_first: dict[str, list[str]] = {}
-        self._clean: set[str] = set()
+        self._encoded_secrets: tuple[str, ...] = ()
+        self._forms_by_first_char: dict[str, list[str]] = {}
+        self._clean_texts: set[str] = set()
         for secret in secrets:
-            self.learn(secret)
+            self.add_secret(secret)
 
-    def learn(self, secret: str) -> None:
-        """One more secret, from now on: a definition may name a key of its own."""
-        if len(secret) >= SHORTEST and secret not in self._forms:
-            forms = {*self._forms, *_forms(secret)}
-            self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
-            # Another thread may be adding what it found clean by what was known until now: that goes into the old set.
-            self._clean = set()
-            self._by_first = {}
-            for form in self._forms:
-                self._by_first.setdefault(form[0], []).append(form)
+    def add_secret(self, secret: str) -> None:
+        """Redact one more secret from now on, such as a key named by an agent definition."""
+        if len(secret) >= MIN_SECRET_CHARS and secret not in self._encoded_secrets:
+            forms = {*self._encoded_secrets, *_encoded_forms(secret)}
+            self._encoded_secrets = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+            # Another thread may still add texts that were clean before this secret: they go into the old set.
+            self._clean_texts = set()
+            self._forms_by_first_char = {}
+            for form in self._encoded_secrets:
+                self._forms_by_first_char.setdefault(form[0], []).append(form)
 
     def __call__(self, text: str) -> str:
-        clean = self._clean
-        if text in clean:
+        clean_texts = self._clean_texts
+        if text in clean_texts:
             return text
-        found = _without(self.values(text))
-        if found is text and len(text) <= _LONGEST_KNOWN:
-            if len(clean) >= _MOST_KNOWN:
-                clean.clear()
-            clean.add(text)
-        return found
+        redacted = _redact_patterns_in(self.redact_known_values(text))
+        if redacted is text and len(text) <= _MAX_CLEAN_TEXT_CHARS:
+            if len(clean_texts) >= _MAX_CLEAN_TEXTS:
+                clean_texts.clear()
+            clean_texts.add(text)
+        return redacted
 
-    def values(self, text: str) -> str:
-        """The text without the values that are known."""
-        for form in self._forms:
+    def redact_known_values(self, text: str) -> str:
+        """Return the text without the known secret values."""
+        for form in self._encoded_secrets:
             if form in text:
-                text = text.replace(form, _mark(len(form)))
+                text = text.replace(form, _redaction_mark(len(form)))
         return text
 
-    def undecided(self, text: str) -> int:
-        """How many characters at the end may be the beginning of a known value that goes on."""
-        longest = len(self._forms[0]) - 1 if self._forms else 0
+    def undecided_suffix_length(self, text: str) -> int:
+        """Return how many characters at the end may be the beginning of a known secret."""
+        longest = len(self._encoded_secrets[0]) - 1 if self._encoded_secrets else 0
         for at in range(max(0, len(text) - longest), len(text)):
-            forms = self._by_first.get(text[at])
+            forms = self._forms_by_first_char.get(text[at])
             if forms and any(form.startswith(text[at:]) for form in forms):
                 return len(text) - at
         return 0
 
 
-class Veil:
-    """A redactor for words that come in pieces: what may be the beginning of a secret waits for what follows.
-    First the values, then the shapes in what that leaves: together they show what the whole text would."""
+class StreamRedactor:
+    """Redact text that arrives in pieces; a possible beginning of a secret is held back.
 
-    __slots__ = ("_before", "_held", "_redact", "_waiting")
+    First known values, then patterns in what remains, so the pieces together equal the redacted whole text.
+    """
+
+    __slots__ = ("_context", "_redact", "_undecided_patterns", "_undecided_values")
 
     def __init__(self, redact: Redactor) -> None:
         self._redact = redact
-        self._held = ""
-        self._waiting = ""
-        self._before = ""
+        self._undecided_values = ""
+        self._undecided_patterns = ""
+        self._context = ""
 
-    def shown(self, piece: str) -> str:
-        text = self._redact.values(self._held + piece)
-        kept = len(text) - self._redact.undecided(text)
-        self._held = text[kept:]
-        return self._shapeless(text[:kept])
+    def feed(self, piece: str) -> str:
+        text = self._redact.redact_known_values(self._undecided_values + piece)
+        decided = len(text) - self._redact.undecided_suffix_length(text)
+        self._undecided_values = text[decided:]
+        return self._redact_patterns(text[:decided])
 
-    def rest(self) -> str:
-        """Nothing follows: what waited is whole."""
-        held, self._held = self._held, ""
-        text, start = self._before + self._waiting + held, len(self._before)
-        self._waiting = self._before = ""
-        return _without(text, start)
+    def flush(self) -> str:
+        """Return the text still held back; nothing follows."""
+        held, self._undecided_values = self._undecided_values, ""
+        text, start = self._context + self._undecided_patterns + held, len(self._context)
+        self._undecided_patterns = self._context = ""
+        return _redact_patterns_in(text, start)
 
-    def _shapeless(self, piece: str) -> str:
-        text, start = self._before + self._waiting + piece, len(self._before)
-        found = secret_patterns.spans(text, start)
-        end = secret_patterns.undecided(text, found, start)
-        shown = _cut(text, [each for each in found if each.end <= end], start, end)
-        self._waiting = text[end:]
-        self._before = text[max(0, end - _AROUND) : end]
+    def _redact_patterns(self, piece: str) -> str:
+        text, start = self._context + self._undecided_patterns + piece, len(self._context)
+        found = secret_patterns.find_secrets(text, start)
+        end = secret_patterns.undecided_start(text, found, start)
+        shown = _replace_spans(text, [each for each in found if each.end <= end], start, end)
+        self._undecided_patterns = text[end:]
+        self._context = text[max(0, end - _CONTEXT_CHARS) : end]
         return shown
 
 
-def _without(text: str, start: int = 0) -> str:
-    found = secret_patterns.spans(text, start)
-    return _cut(text, found, start, len(text)) if found or start else text
+def _redact_patterns_in(text: str, start: int = 0) -> str:
+    found = secret_patterns.find_secrets(text, start)
+    return _replace_spans(text, found, start, len(text)) if found or start else text
 
 
-def _cut(text: str, found: list[secret_patterns.Span], start: int, end: int) -> str:
-    """The text from start to end, with a mark in the place of each secret."""
+def _replace_spans(text: str, found: list[secret_patterns.Span], start: int, end: int) -> str:
+    """Return the text from start to end with a mark in place of each secret."""
     if not found:
         return text[start:end]
     pieces: list[str] = []
     for _, begin, after in found:
-        pieces += (text[start:begin], _mark(after - begin))
+        pieces += (text[start:begin], _redaction_mark(after - begin))
         start = after
     return "".join([*pieces, text[start:end]])
 
 
-def _mark(length: int) -> str:
+def _redaction_mark(length: int) -> str:
     return f"[secret of {length} characters]"
 
 
-def _forms(secret: str) -> set[str]:
-    """A secret as texts hold it: itself, in JSON, in a URL, and in base64 wherever in a longer value it stands."""
+def _encoded_forms(secret: str) -> set[str]:
+    """Return every form in which texts hold a secret.
+
+    That is itself, in JSON, in a URL, and in base64 at any position of a longer value.
+    """
     raw = secret.encode("utf-8", "surrogatepass")
     url = quote(secret, safe="", errors="replace")
     forms = {secret, json.dumps(secret)[1:-1], url, url.lower(), quote_plus(secret, errors="replace")}
     for shift in range(3):
         encoded = base64.b64encode(b"\0" * shift + raw).decode()
-        # What its neighbours decide too is left out: 0, 2 or 3 characters before, and at most one after.
+        # Characters that also depend on neighbouring bytes are left out: 0, 2 or 3 before, at most one after.
         inner = encoded[(0, 2, 3)[shift] : (shift + len(raw)) * 8 // 6]
         forms |= {inner, inner.replace("+", "-").replace("/", "_")}
-    return {form for form in forms if len(form) >= SHORTEST}
+    return {form for form in forms if len(form) >= MIN_SECRET_CHARS}

@@ -1,4 +1,4 @@
-"""Rules: allow and deny globs of one kind, and the verdict that names the one that decided."""
+"""Allow and deny globs, and the verdict that names the deciding rule."""
 
 from functools import lru_cache
 
@@ -12,78 +12,81 @@ Globs = tuple[str, ...]
 class Verdict:
     ok: bool
     rule: str
-    """The rule that decided, in words."""
+    """The deciding rule, in words."""
 
 
-NO_LIST = Verdict(ok=True, rule="no list")
+NO_LIST_VERDICT = Verdict(ok=True, rule="no list")
 
 
 @value
 class Rule:
-    """Allow and deny globs of one kind. Absent allow: no restriction. Deny wins."""
+    """Allow and deny globs of one kind. No allow list: no restriction. Deny wins."""
 
     allow: Globs | None = None
     deny: Globs = ()
 
-    def verdict(self, value: str) -> Verdict:
-        hit = first_match(self.deny, value)
-        if hit is not None:
-            return Verdict(ok=False, rule=f"deny {hit}")
+    def check(self, value: str) -> Verdict:
+        match = first_match(self.deny, value)
+        if match is not None:
+            return Verdict(ok=False, rule=f"deny {match}")
         if self.allow is None:
-            return NO_LIST
-        hit = first_match(self.allow, value)
-        return Verdict(ok=hit is not None, rule=f"allow {hit}" if hit else "nothing allows it")
+            return NO_LIST_VERDICT
+        match = first_match(self.allow, value)
+        return Verdict(ok=match is not None, rule=f"allow {match}" if match else "nothing allows it")
 
-    def permits(self, value: str) -> bool:
-        return self.verdict(value).ok
+    def allows(self, value: str) -> bool:
+        return self.check(value).ok
 
-    def facts(self) -> list[list[str] | None]:
-        """What a hash is made of: the order of a list says nothing."""
+    def sorted_patterns(self) -> list[list[str] | None]:
+        """Return the patterns for hashing; their order does not matter."""
         return [None if self.allow is None else sorted(self.allow), sorted(self.deny)]
 
 
-def absolute(patterns: Globs, root: str) -> Globs:
-    """A pattern that starts neither with / nor with ** is relative to the workspace; one that ends in / is a
-    folder and all that is in it."""
-    return tuple(_absolute(pattern, root) for pattern in patterns)
+def absolute_patterns(patterns: Globs, root: str) -> Globs:
+    """Make patterns absolute.
+
+    A pattern that starts with neither / nor ** is relative to the workspace; one that ends in / covers a
+    folder and everything in it.
+    """
+    return tuple(_absolute_pattern(pattern, root) for pattern in patterns)
 
 
-def _absolute(pattern: str, root: str) -> str:
+def _absolute_pattern(pattern: str, root: str) -> str:
     if pattern == ".":
-        return literal(root)
+        return escape_glob(root)
     if not pattern.startswith(("/", "**")):
-        pattern = f"{literal(root).rstrip('/')}/{pattern.removeprefix('./')}"
+        pattern = f"{escape_glob(root).rstrip('/')}/{pattern.removeprefix('./')}"
     return f"{pattern}**" if pattern.endswith("/") else pattern
 
 
-def below(root: str) -> str:
-    """The pattern of a folder and all that is in it."""
-    return "/**" if root == "/" else f"{literal(root)}/**"
+def subtree_pattern(root: str) -> str:
+    """Return the pattern for a folder and everything in it."""
+    return "/**" if root == "/" else f"{escape_glob(root)}/**"
 
 
 @lru_cache(maxsize=4096)
-def literal(path: str) -> str:
-    """A real path as a pattern that means only itself: file names may hold `*` and `[`."""
+def escape_glob(path: str) -> str:
+    """Escape a real path as a pattern that matches only itself: file names may hold `*` and `[`."""
     return "".join(f"\\{char}" if char in "*?[\\" else char for char in path)
 
 
-def named(pattern: str) -> tuple[str, ...]:
-    """The components that a pattern names outright, up to the first that holds a glob."""
+def literal_components(pattern: str) -> tuple[str, ...]:
+    """Return the components of a pattern up to the first that contains a glob."""
     parts: list[str] = []
     for part in pattern.split("/"):
-        if (plain := unescaped(part)) is None:
+        if (plain := unescape_component(part)) is None:
             break
         if plain:
             parts.append(plain)
     return tuple(parts)
 
 
-def unescaped(part: str) -> str | None:
-    """One component without its backslashes, or None if it holds a glob."""
-    out: list[str] = []
+def unescape_component(part: str) -> str | None:
+    """Return one component without its backslashes, or None if it contains a glob."""
+    plain: list[str] = []
     chars = iter(part)
     for char in chars:
         if char in "*?[":
             return None
-        out.append(next(chars, "\\") if char == "\\" else char)
-    return "".join(out)
+        plain.append(next(chars, "\\") if char == "\\" else char)
+    return "".join(plain)

@@ -1,4 +1,4 @@
-"""A run: one task given to one session, from the asking to the end."""
+"""A run: one task given to one session, from the request to the end, with its state machine."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -22,33 +22,36 @@ class Status(StrEnum):
     LOST = "lost"
 
     @property
-    def final(self) -> bool:
-        return not NEXT[self]
+    def is_final(self) -> bool:
+        return not ALLOWED_TRANSITIONS[self]
 
     @property
-    def live(self) -> bool:
-        return bool(NEXT[self])
+    def is_live(self) -> bool:
+        return bool(ALLOWED_TRANSITIONS[self])
 
 
-ENDS = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST})
+FINAL_STATUSES = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST})
 
-NEXT: Mapping[Status, frozenset[Status]] = {
+ALLOWED_TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset(
         {Status.RUNNING, Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.LOST}
     ),
-    Status.RUNNING: frozenset({Status.WAITING, Status.QUEUED}) | ENDS,
-    Status.WAITING: frozenset({Status.QUEUED, Status.RUNNING}) | ENDS,
+    Status.RUNNING: frozenset({Status.WAITING, Status.QUEUED}) | FINAL_STATUSES,
+    Status.WAITING: frozenset({Status.QUEUED, Status.RUNNING}) | FINAL_STATUSES,
     Status.DONE: frozenset(),
     Status.FAILED: frozenset(),
     Status.CANCELLED: frozenset(),
     Status.TIMED_OUT: frozenset(),
     Status.LOST: frozenset(),
 }
-"""The whole life of a run. A status with nothing next is final; a dead owner's run goes back to queued."""
+"""The states a run can move to from each state.
+
+A status without successors is final; the run of a dead process goes back to queued.
+"""
 
 
-class Waiting(StrEnum):
-    """What nothing of the run can go on without."""
+class WaitReason(StrEnum):
+    """The thing a waiting run needs before it can continue."""
 
     APPROVAL = "approval"
     PERSON = "person"
@@ -72,7 +75,7 @@ class Reason(StrEnum):
     IDLE = "idle"
     USER_CANCEL = "user_cancel"
     DESERTED = "deserted"
-    """The run whose call waited for it ended without its answer."""
+    """The run whose call waited for this one ended without the answer."""
     INTERRUPTED = "interrupted"
     DISK = "disk"
     CONFIG = "config"
@@ -81,22 +84,22 @@ class Reason(StrEnum):
     RECOVERY_LIMIT = "recovery_limit"
 
 
-STOPPING = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
-"""On a run that lives: somebody wants it stopped."""
+CANCEL_REASONS = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
+"""Reasons that on a live run mean that it was asked to stop."""
 
 
-_STILL: dict[str, Any] = {"waiting_for": None, "aside": False, "wake_at": None}
-"""What is true of a run that waits for nothing."""
+_NOT_WAITING: dict[str, Any] = {"waiting_for": None, "is_suspended": False, "wake_at": None}
+"""The fields of a run that is not waiting."""
 
 
 @value
 class Usage:
-    """Tokens, as the provider counted them; our own estimate where it did not."""
+    """Token counts as reported by the provider, or our own estimate where it reports none."""
 
     input: int = 0
     output: int = 0
     cached: int = 0
-    """Of the input, what came from the provider's cache."""
+    """Part of the input that came from the provider's cache."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -106,146 +109,158 @@ class Usage:
         )
 
 
-CALL = "call:"
-"""What the key of a wish begins with that a call made."""
+CALL_KEY_PREFIX = "call:"
+"""Prefix of the key of a run that was requested by a tool call."""
 
 
 @value
-class Ask:
-    """A wish for a run, complete enough to be kept: the row in the ledger rebuilds everything from it."""
+class RunRequest:
+    """A request for a run; the ledger row stores all of it."""
 
     key: str
-    """Unique in the ledger: a second birth with the same key returns the first run."""
+    """Unique in the ledger: a second request with the same key returns the first run."""
     agent: str
     task: str | None
-    """None only while nobody knows yet; the row always holds the words."""
+    """None only until the task is known; the ledger row always has the text."""
     typed: bool = False
-    """The task stands in the session's file already: a person typed it there."""
+    """The task is already in the session's file, typed there by a person."""
     session: str | None = None
-    """The session's id when it exists already."""
+    """The id of the session, if it exists already."""
     requester: str = "person"
-    """Who hears of the end: a session's key, or `person`."""
+    """Receiver of the result: a session's key, or `person`."""
     parent_run: str | None = None
     door: str = "cli"
     source: str = "person"
     label: str = ""
     model: str | None = None
-    """As `driver:model`; overrides the definition for this run only."""
+    """Model for this run only, as `provider:model`; overrides the definition."""
     thinking: str | None = None
     deadline_seconds: float | None = None
     wait: bool = False
-    """A call of the asking run stands open until this one has ended, and answers with its result."""
+    """A tool call of the parent run stays open until this run has ended, and returns its result."""
     wait_until: datetime | None = None
-    """How long that call waits; then the result is announced."""
+    """Time limit of that call; afterwards the result is announced."""
     unless_busy: bool = False
-    """The call does not wait behind another run of the session: the result is announced then."""
+    """Do not let the call wait behind another run of the session; announce the result instead."""
     keep: bool = True
-    """Whether the session stays after the result was delivered."""
+    """Whether the session is kept after the result was delivered."""
     role: str = "subtask"
     trigger: str = "tool"
-    """What set it off: a tool, a command, a slash command, a key."""
+    """The cause: a tool, a command, a slash command or a key."""
     ceilings: tuple[Ceiling, ...] = ()
-    """What those above could hand on, for a run in a session that is not their child."""
+    """Ceilings inherited from requesters, for a run in a session that is not their child."""
     inbox: str = ""
-    """Where no run asked: the session beside which a person did. Its end is left in that session's inbox."""
+    """For a request that no run made: the session whose inbox receives the result."""
 
     @property
-    def call(self) -> str:
-        """The call that asked for it; empty when none did."""
-        return self.key.rpartition("/")[2] if self.key.startswith(CALL) else ""
+    def call_id(self) -> str:
+        """Return the id of the tool call that requested the run; empty if there is none."""
+        return self.key.rpartition("/")[2] if self.key.startswith(CALL_KEY_PREFIX) else ""
 
 
 @value
 class Run:
-    """One row of the ledger. Moves are made here and nowhere else."""
+    """A row of the ledger. All state changes are methods of this class."""
 
     id: str
-    ask: Ask
+    request: RunRequest
     session_id: str
     slug: str
-    key: str
-    """The session's key, as doors print it."""
+    session_key: str
+    """The session's key, as the delegation tools print it."""
     agent: str
-    path: str
-    """Of session.md."""
+    transcript_path: str
+    """Path of session.md."""
     status: Status = Status.QUEUED
-    waiting_for: Waiting | None = None
+    waiting_for: WaitReason | None = None
     reason: Reason | None = None
-    root: str = ""
+    root_id: str = ""
     depth: int = 0
     model: str = ""
     thinking: str = ""
     text: str = ""
-    """The last word: what the requester gets."""
+    """The final message, which the requester receives."""
     error: str = ""
     turns: int = 0
     tool_calls: int = 0
-    made: int = 0
-    """How many of those calls did something; what was refused, or only ended the run, did not."""
+    effective_calls: int = 0
+    """Number of tool calls that did something; refused calls and exit tools do not count."""
     usage: Usage = Usage()
     attempts: int = 0
-    """How often it was taken up, but for the times it had only waited."""
-    owner: str = ""
-    """The process that works it, or will; its flock says whether it lives."""
+    """Number of times the run was started, not counting resumptions after waiting."""
+    owner_id: str = ""
+    """The process that executes the run, or will; its file lock tells whether it is alive."""
     scope_hash: str = ""
     workspace: str = ""
     created_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deadline_at: datetime | None = None
-    awaited: bool = False
-    """A call of the asking run stands open for it: the result answers that call."""
-    aside: bool = False
-    """It waits with no call open: its conversation is free for others meanwhile."""
+    is_awaited: bool = False
+    """A tool call of the parent run is open for this run: the result answers that call."""
+    is_suspended: bool = False
+    """The run waits without an open tool call, so its conversation is free for other runs."""
     wake_at: datetime | None = None
-    """When it goes on although what it waits for has not come."""
-    exit: str = ""
-    """The tool by which the agent ended the run, where its definition asks for one."""
-    children: tuple[str, ...] = ()
+    """When the run continues even if what it waits for has not arrived."""
+    exit_tool: str = ""
+    """The exit tool that ended the run, if the agent's definition requires one."""
+    child_ids: tuple[str, ...] = ()
 
-    def started(self, *, owner: str, at: datetime, deadline_at: datetime | None) -> Self:
-        """The deadline counts from the first start and survives later ones."""
-        return self._moved(
+    def start(self, *, owner_id: str, at: datetime, deadline_at: datetime | None) -> Self:
+        """Return the run in state running.
+
+        The deadline counts from the first start and is kept by later ones.
+        """
+        return self._transition(
             Status.RUNNING,
-            owner=owner,
+            owner_id=owner_id,
             attempts=self.attempts + 1,
             started_at=self.started_at or at,
             deadline_at=self.deadline_at or deadline_at,
         )
 
-    def waits(self, what: Waiting, *, aside: bool = False, until: datetime | None = None) -> Self:
-        return self._moved(Status.WAITING, waiting_for=what, aside=aside, wake_at=until)
+    def suspend(
+        self, reason: WaitReason, *, is_suspended: bool = False, wake_at: datetime | None = None
+    ) -> Self:
+        return self._transition(
+            Status.WAITING, waiting_for=reason, is_suspended=is_suspended, wake_at=wake_at
+        )
 
-    def requeued(self) -> Self:
-        return self._moved(Status.QUEUED, owner="")
+    def requeue_attempt(self) -> Self:
+        return self._transition(Status.QUEUED, owner_id="")
 
-    def put_back(self) -> Self:
-        """Its process leaves in good order: whoever takes it up next goes on with this attempt."""
-        return self._moved(Status.QUEUED, owner="", attempts=self.attempts - 1)
+    def release(self) -> Self:
+        """Return the run to the queue at an orderly shutdown; the next start continues the same attempt."""
+        return self._transition(Status.QUEUED, owner_id="", attempts=self.attempts - 1)
 
-    def answered(self, *, waited: timedelta) -> Self:
-        """What it waited for has come. The time a person took is not the run's, and taking it up again is no attempt."""
+    def requeue(self, *, waited: timedelta) -> Self:
+        """Return the run to the queue because what it waited for has arrived.
+
+        The time waited extends the deadline, and the next start is not a new attempt.
+        """
         deadline = None if self.deadline_at is None else self.deadline_at + waited
-        return self._moved(Status.QUEUED, attempts=self.attempts - 1, deadline_at=deadline)
+        return self._transition(Status.QUEUED, attempts=self.attempts - 1, deadline_at=deadline)
 
-    def ended(self, status: Status, *, at: datetime, reason: Reason | None = None, error: str = "") -> Self:
-        return self._moved(status, ended_at=at, reason=reason, error=error, owner="", awaited=False)
+    def finish(self, status: Status, *, at: datetime, reason: Reason | None = None, error: str = "") -> Self:
+        return self._transition(
+            status, ended_at=at, reason=reason, error=error, owner_id="", is_awaited=False
+        )
 
-    def turned(self, usage: Usage, *, calls: int, text: str, model: str) -> Self:
-        """One reply of the model is on disk."""
+    def record_reply(self, usage: Usage, *, tool_calls: int, text: str, model: str) -> Self:
+        """Count one reply of the model, after it was saved."""
         return replace(
             self,
             turns=self.turns + 1,
-            tool_calls=self.tool_calls + calls,
+            tool_calls=self.tool_calls + tool_calls,
             usage=self.usage + usage,
             text=text or self.text,
             model=model or self.model,
         )
 
     @property
-    def no_work(self) -> bool:
-        """It is done, and no call of it did anything: its words are all there is."""
-        return self.status is Status.DONE and not self.made
+    def did_no_work(self) -> bool:
+        """Return True if the run is done and none of its tool calls did anything."""
+        return self.status is Status.DONE and not self.effective_calls
 
     @property
     def duration_ms(self) -> int | None:
@@ -253,19 +268,19 @@ class Run:
             return None
         return max(0, round((self.ended_at - self.started_at).total_seconds() * 1000))
 
-    def _moved(self, status: Status, **facts: Any) -> Self:
-        if status not in NEXT[self.status]:
+    def _transition(self, status: Status, **changes: Any) -> Self:
+        if status not in ALLOWED_TRANSITIONS[self.status]:
             raise Failed(f"run {self.id} is {self.status} and cannot become {status}")
-        return replace(self, **(_STILL | {"status": status} | facts))
+        return replace(self, **(_NOT_WAITING | {"status": status} | changes))
 
 
-def as_json(run: Run) -> dict[str, Any]:
-    """The shape that `run --json`, `runs list` and `runs history` print."""
+def run_as_json(run: Run) -> dict[str, Any]:
+    """Return the JSON of `run --json`, `runs list` and `runs history`."""
     return {
         "run_id": run.id,
         "session_id": run.session_id,
         "slug": run.slug,
-        "key": run.key,
+        "key": run.session_key,
         "agent": run.agent,
         "status": str(run.status),
         "waiting_for": None if run.waiting_for is None else str(run.waiting_for),
@@ -276,60 +291,66 @@ def as_json(run: Run) -> dict[str, Any]:
         "turns": run.turns,
         "tool_calls": run.tool_calls,
         "usage": {"input": run.usage.input, "output": run.usage.output},
-        "started_at": iso(run.started_at),
-        "ended_at": iso(run.ended_at),
+        "started_at": iso_timestamp(run.started_at),
+        "ended_at": iso_timestamp(run.ended_at),
         "duration_ms": run.duration_ms,
-        "path": run.path,
-        "children": list(run.children),
+        "path": run.transcript_path,
+        "children": list(run.child_ids),
     }
 
 
-def as_json_in_full(
+def run_details_as_json(
     run: Run, delivery: Mapping[str, Any] | None = None, effects: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """What `runs show --json` prints. `delivery`: what became of telling its end; `effects`: what it did that must not
-    happen twice."""
-    return as_json(run) | {
-        "requester": run.ask.requester,
-        "parent": run.ask.parent_run,
+    """Return the JSON of `runs show --json`.
+
+    `delivery` is the state of delivering the result; `effects` are the side effects that must not be
+    repeated.
+    """
+    return run_as_json(run) | {
+        "requester": run.request.requester,
+        "parent": run.request.parent_run,
         "depth": run.depth,
-        "label": run.ask.label or None,
-        "task": run.ask.task,
+        "label": run.request.label or None,
+        "task": run.request.task,
         "model": run.model or None,
         "thinking": run.thinking or None,
-        "source": run.ask.source,
-        "door": run.ask.door,
-        "role": run.ask.role,
-        "trigger": run.ask.trigger,
-        "keep": run.ask.keep,
-        "timeout_seconds": run.ask.deadline_seconds,
-        "deadline_at": iso(run.deadline_at),
+        "source": run.request.source,
+        "door": run.request.door,
+        "role": run.request.role,
+        "trigger": run.request.trigger,
+        "keep": run.request.keep,
+        "timeout_seconds": run.request.deadline_seconds,
+        "deadline_at": iso_timestamp(run.deadline_at),
         "delivery": delivery or {"state": None, "attempts": 0},
         "attempts": run.attempts,
         "workspace": run.workspace or None,
         "scope_hash": run.scope_hash or None,
-        "exit": run.exit or None,
-        "evidence": {"tool_calls": run.tool_calls, "no_work": run.no_work},
+        "exit": run.exit_tool or None,
+        "evidence": {"tool_calls": run.tool_calls, "no_work": run.did_no_work},
         "effects": list(effects),
     }
 
 
-def iso(at: datetime | None) -> str | None:
-    """ISO 8601 in UTC, to the millisecond, with a Z."""
+def iso_timestamp(at: datetime | None) -> str | None:
+    """Format a time as ISO 8601 in UTC, to the millisecond, ending in Z."""
     if at is None:
         return None
-    return f"{iso_seconds(at)[:19]}.{at.microsecond // 1000:03d}Z"
+    return f"{iso_timestamp_seconds(at)[:19]}.{at.microsecond // 1000:03d}Z"
 
 
-def iso_seconds(at: datetime) -> str:
-    """The same to the second, as entries and plans are stamped. Many are stamped in one second, and it is spelled once."""
+def iso_timestamp_seconds(at: datetime) -> str:
+    """Format a time to the second, as in transcript entries and plans.
+
+    The last result is cached, because many entries are stamped within one second.
+    """
     second = (at.year, at.month, at.day, at.hour, at.minute, at.second)
-    known, spelled = _spelled[0]
-    if known != second:
-        spelled = f"{at.isoformat(timespec='seconds')[:19]}Z"
-        _spelled[0] = (second, spelled)
-    return spelled
+    cached_second, text = _last_timestamp[0]
+    if cached_second != second:
+        text = f"{at.isoformat(timespec='seconds')[:19]}Z"
+        _last_timestamp[0] = (second, text)
+    return text
 
 
-_spelled: list[tuple[tuple[int, ...], str]] = [((), "")]
-"""The second that was spelled last."""
+_last_timestamp: list[tuple[tuple[int, ...], str]] = [((), "")]
+"""The most recently formatted second and its text."""

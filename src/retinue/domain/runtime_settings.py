@@ -1,28 +1,28 @@
-"""Settled: what was decided for a whole process before any run in it began."""
+"""Settings of the runtime that are fixed for the whole process."""
 
 from collections.abc import Callable
 
-from retinue.domain.approval import Policy
-from retinue.domain.limits import Limits, Subagents
+from retinue.domain.approval import ApprovalPolicy
+from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.redaction import Redactor
 from retinue.domain.run import Run
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.value import value
 
 
 @value
-class Settled:
-    """The same for every run."""
+class RuntimeSettings:
+    """Settings that are the same for every run."""
 
-    minimum: Level
-    """Below it no command is run, whoever allows it."""
-    policy: Policy
+    minimum_sandbox_level: SandboxLevel
+    """In a weaker sandbox no command runs, not even with approval."""
+    approval_policy: ApprovalPolicy
     limits: Limits
-    subagents: Subagents
-    """What holds for agents that other agents start."""
+    subagent_settings: SubagentSettings
+    """Settings for agents that other agents start."""
     redact: Redactor
-    """Takes secrets out of a text before it is stored, logged or told."""
-    keeps: bool = True
-    """Whether conversations outlive this process."""
-    cost: Callable[[Run], float | None] = lambda _: None
-    """What a run came to, in dollars; None: its model has no price."""
+    """Remove secrets from a text before it is stored, logged or sent."""
+    is_persistent: bool = True
+    """Whether sessions outlive this process."""
+    run_cost: Callable[[Run], float | None] = lambda _: None
+    """Return the cost of a run in dollars; None if its model has no price."""

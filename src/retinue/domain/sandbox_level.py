@@ -1,31 +1,31 @@
-"""How tightly commands are held on this machine: found out by trying, shown everywhere, never assumed."""
+"""Sandbox levels: how strongly commands are isolated on this machine, found by trying."""
 
 from enum import StrEnum
 
 from retinue.domain.value import value
 
 
-class Level(StrEnum):
-    """From the tightest down. Below strict a person is asked before every command."""
+class SandboxLevel(StrEnum):
+    """Sandbox levels, strictest first. Below strict, every command needs approval."""
 
     STRICT = "strict"
-    """A root of its own, no network, a filter on system calls, nothing inherited."""
+    """Own root file system, no network, a system call filter, nothing inherited."""
     LANDLOCK = "landlock"
-    """The machine's own root behind the kernel's file rules and the same filter."""
+    """The machine's root file system behind Landlock rules, and the same system call filter."""
     NONE = "none"
-    """Nothing holds a command but the person who allowed it."""
+    """No isolation: the person who approves a command is the only protection."""
 
-    def reaches(self, least: "Level") -> bool:
-        return _ORDER.index(self) <= _ORDER.index(least)
+    def is_at_least(self, minimum: "SandboxLevel") -> bool:
+        return _STRICTEST_FIRST.index(self) <= _STRICTEST_FIRST.index(minimum)
 
 
-_ORDER = (Level.STRICT, Level.LANDLOCK, Level.NONE)
+_STRICTEST_FIRST = (SandboxLevel.STRICT, SandboxLevel.LANDLOCK, SandboxLevel.NONE)
 
 
 @value
-class Lack:
-    """Why a level cannot be had on this machine, and what to do about it."""
+class MissingLevel:
+    """Why a sandbox level is unavailable on this machine, and what to do about it."""
 
-    level: Level
-    why: str
-    do: str
+    level: SandboxLevel
+    reason: str
+    remedy: str

@@ -1,4 +1,4 @@
-"""Shapes of secrets: what a key looks like when nobody told us its value, whole or still being spoken."""
+"""Patterns of secrets: recognise keys by their form, in whole text and in a stream."""
 
 import re
 from collections.abc import Iterator
@@ -6,360 +6,412 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-_RUN_OF = 20
-"""No shape but those of URLs and private keys is without so many characters in a row that a word could have."""
-SHORTEST = 8
-"""No shape is shorter: `://:abc@` is one."""
-LONGEST = 26_000
-"""No shape is longer. So much of a stream is held back at most."""
+_MIN_RUN_CHARS = 20
+"""Every pattern except URLs and private keys contains at least this many token characters in a row."""
+MIN_SECRET_CHARS = 8
+"""No pattern is shorter: `://:abc@` is one."""
+MAX_SECRET_CHARS = 26_000
+"""No pattern is longer, so at most this much of a stream is held back."""
 
-_LETTERS = "A-Za-z0-9"
-_WORD = _LETTERS + r"_\-"
-_BASE64 = _LETTERS + "+/="
-_VALUE = _LETTERS + r"_+/=.!@#%^&*~\-"
+_ALPHANUMERIC = "A-Za-z0-9"
+_WORD_CHARS = _ALPHANUMERIC + r"_\-"
+_BASE64_CHARS = _ALPHANUMERIC + "+/="
+_VALUE_CHARS = _ALPHANUMERIC + r"_+/=.!@#%^&*~\-"
 
-_EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2}))"
-"""Where a key may begin: not within a word. An escaped line end in JSON, or a byte of a URL, is no word."""
+_TOKEN_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2}))"  # noqa: S105  (a pattern)
+"""Where a key may begin: not within a word.
+
+An escaped line end in JSON, or a byte of a URL, does not count as part of a word.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """So many characters of a kind."""
+class CharRun:
+    """A number of characters of one kind."""
 
     chars: str
-    least: int
-    most: int
-    secret: bool = False
-    """Only this much of the shape is a secret; what names it stays."""
-    gives: bool = False
-    """It may give back what it took, for the part that follows."""
-    lazy: bool = False
+    min_chars: int
+    max_chars: int
+    is_secret: bool = False
+    """Only this part is the secret; the label around it stays."""
+    backtracks: bool = False
+    """May give back characters for the part that follows."""
+    is_lazy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A condition on what is around, as an expression. Words still being spoken need not meet one."""
+class Lookaround:
+    """A condition on the surrounding text, as an expression; unfinished text need not meet it."""
 
-    text: str
-
-
-Part = str | Run | Look
-Shape = tuple[Part, ...]
+    expression: str
 
 
-def _digit(chars: str) -> Look:
-    """Names in code begin like keys too, and have no digit."""
-    return Look(rf"(?=[{chars}]{{0,512}}\d)")
+PatternPart = str | CharRun | Lookaround
+SecretPattern = tuple[PatternPart, ...]
 
 
-def _mixed(chars: str) -> Look:
-    return Look(rf"(?=[{chars}]{{0,512}}\d)(?=[{chars}]{{0,512}}[A-Za-z])")
+def _has_digit(chars: str) -> Lookaround:
+    """Require a digit: names in code begin like keys too, but have none."""
+    return Lookaround(rf"(?=[{chars}]{{0,512}}\d)")
 
 
-def _ends(chars: str) -> Look:
-    return Look(f"(?![{chars}])")
+def _has_digit_and_letter(chars: str) -> Lookaround:
+    return Lookaround(rf"(?=[{chars}]{{0,512}}\d)(?=[{chars}]{{0,512}}[A-Za-z])")
 
 
-_TOKENS: tuple[Shape, ...] = (
-    ("sk-ant-", _digit(_WORD), Run(_WORD, 16, 512)),
-    ("sk-proj-", _digit(_WORD), Run(_WORD, 16, 512)),
-    ("sk-svcacct-", _digit(_WORD), Run(_WORD, 16, 512)),
-    ("sk-admin-", _digit(_WORD), Run(_WORD, 16, 512)),
-    ("sk-or-v1-", Run("a-f0-9", 32, 128)),
-    ("sk-", _digit(_LETTERS), Run(_LETTERS, 20, 256)),
-    ("gh", Run("pousr", 1, 1), "_", Run(_LETTERS, 30, 255)),
-    ("github_pat_", Run(_LETTERS + "_", 22, 255)),
-    ("glpat-", Run(_WORD, 20, 255)),
-    ("xox", Run("abeoprs", 1, 1), "-", _digit(_LETTERS + r"\-"), Run(_LETTERS + r"\-", 15, 255)),
-    ("xapp-", _digit(_LETTERS + r"\-"), Run(_LETTERS + r"\-", 20, 255)),
-    ("AKIA", Run("A-Z0-9", 16, 16), _ends(_LETTERS)),
-    ("ASIA", Run("A-Z0-9", 16, 16), _ends(_LETTERS)),
-    ("AIza", Run(_WORD, 30, 45), _ends(_WORD)),
-    ("ya29.", Run(_WORD, 20, 1024)),
-    ("GOCSPX-", Run(_WORD, 20, 64)),
-    (Run("rs", 1, 1), "k_live_", Run(_LETTERS, 16, 255)),
-    (Run("rs", 1, 1), "k_test_", Run(_LETTERS, 16, 255)),
-    ("whsec_", Run(_LETTERS, 24, 255)),
-    ("npm_", Run(_LETTERS, 30, 64), _ends(_LETTERS)),
-    ("pypi-AgE", Run(_WORD, 30, 1024)),
-    ("hf_", Run(_LETTERS, 30, 64), _ends(_LETTERS)),
-    ("eyJ", Run(_WORD, 10, 1024), ".eyJ", Run(_WORD, 8, 8192), ".", Run(_WORD, 10, 1024)),
-    ("do", Run("opr", 1, 1), "_v1_", Run("a-f0-9", 32, 128)),
-    ("SG.", Run(_WORD, 16, 64), ".", Run(_WORD, 16, 128)),
-    (Look(r"(?<=\d{8}:)"), "AA", Run(_WORD, 33, 33), _ends(_WORD)),
-    ("gsk_", Run(_LETTERS, 40, 128)),
-    ("xai-", Run(_LETTERS, 40, 128)),
-    ("hvs.", Run(_WORD, 24, 255)),
-    ("shpat_", Run("a-f0-9", 32, 64)),
-    ("AGE-SECRET-KEY-1", Run("A-Z0-9", 40, 80)),
+def _not_followed_by(chars: str) -> Lookaround:
+    return Lookaround(f"(?![{chars}])")
+
+
+_PREFIXED_TOKENS: tuple[SecretPattern, ...] = (
+    ("sk-ant-", _has_digit(_WORD_CHARS), CharRun(_WORD_CHARS, 16, 512)),
+    ("sk-proj-", _has_digit(_WORD_CHARS), CharRun(_WORD_CHARS, 16, 512)),
+    ("sk-svcacct-", _has_digit(_WORD_CHARS), CharRun(_WORD_CHARS, 16, 512)),
+    ("sk-admin-", _has_digit(_WORD_CHARS), CharRun(_WORD_CHARS, 16, 512)),
+    ("sk-or-v1-", CharRun("a-f0-9", 32, 128)),
+    ("sk-", _has_digit(_ALPHANUMERIC), CharRun(_ALPHANUMERIC, 20, 256)),
+    ("gh", CharRun("pousr", 1, 1), "_", CharRun(_ALPHANUMERIC, 30, 255)),
+    ("github_pat_", CharRun(_ALPHANUMERIC + "_", 22, 255)),
+    ("glpat-", CharRun(_WORD_CHARS, 20, 255)),
+    (
+        "xox",
+        CharRun("abeoprs", 1, 1),
+        "-",
+        _has_digit(_ALPHANUMERIC + r"\-"),
+        CharRun(_ALPHANUMERIC + r"\-", 15, 255),
+    ),
+    ("xapp-", _has_digit(_ALPHANUMERIC + r"\-"), CharRun(_ALPHANUMERIC + r"\-", 20, 255)),
+    ("AKIA", CharRun("A-Z0-9", 16, 16), _not_followed_by(_ALPHANUMERIC)),
+    ("ASIA", CharRun("A-Z0-9", 16, 16), _not_followed_by(_ALPHANUMERIC)),
+    ("AIza", CharRun(_WORD_CHARS, 30, 45), _not_followed_by(_WORD_CHARS)),
+    ("ya29.", CharRun(_WORD_CHARS, 20, 1024)),
+    ("GOCSPX-", CharRun(_WORD_CHARS, 20, 64)),
+    (CharRun("rs", 1, 1), "k_live_", CharRun(_ALPHANUMERIC, 16, 255)),
+    (CharRun("rs", 1, 1), "k_test_", CharRun(_ALPHANUMERIC, 16, 255)),
+    ("whsec_", CharRun(_ALPHANUMERIC, 24, 255)),
+    ("npm_", CharRun(_ALPHANUMERIC, 30, 64), _not_followed_by(_ALPHANUMERIC)),
+    ("pypi-AgE", CharRun(_WORD_CHARS, 30, 1024)),
+    ("hf_", CharRun(_ALPHANUMERIC, 30, 64), _not_followed_by(_ALPHANUMERIC)),
+    (
+        "eyJ",
+        CharRun(_WORD_CHARS, 10, 1024),
+        ".eyJ",
+        CharRun(_WORD_CHARS, 8, 8192),
+        ".",
+        CharRun(_WORD_CHARS, 10, 1024),
+    ),
+    ("do", CharRun("opr", 1, 1), "_v1_", CharRun("a-f0-9", 32, 128)),
+    ("SG.", CharRun(_WORD_CHARS, 16, 64), ".", CharRun(_WORD_CHARS, 16, 128)),
+    (Lookaround(r"(?<=\d{8}:)"), "AA", CharRun(_WORD_CHARS, 33, 33), _not_followed_by(_WORD_CHARS)),
+    ("gsk_", CharRun(_ALPHANUMERIC, 40, 128)),
+    ("xai-", CharRun(_ALPHANUMERIC, 40, 128)),
+    ("hvs.", CharRun(_WORD_CHARS, 24, 255)),
+    ("shpat_", CharRun("a-f0-9", 32, 64)),
+    ("AGE-SECRET-KEY-1", CharRun("A-Z0-9", 40, 80)),
 )
-"""Keys that their own beginning gives away: letters, digits, `_`, `-` and `.` only, at least 20 of them."""
+"""Keys recognised by their own prefix: letters, digits, `_`, `-` and `.` only, at least 20 characters."""
 
-_QUOTE = Run("\"' \\t:=\\\\", 1, 8)
-_AWS: Shape = (Run(_BASE64, 40, 40, secret=True), _ends(_BASE64))
-
-
-def _assigned(name: str) -> Shape:
-    """As a file of settings says it. A call or a reference to something else is no value."""
-    least = max(12, _RUN_OF - len(name))
-    value = Run(_VALUE, least, 512, secret=True)
-    return (name, Run("\\\\\"'", 0, 2), _mixed(_VALUE), value, Look(rf"(?![{_VALUE}(\[{{])"))
+_QUOTE = CharRun("\"' \\t:=\\\\", 1, 8)
+_AWS_SECRET: SecretPattern = (CharRun(_BASE64_CHARS, 40, 40, is_secret=True), _not_followed_by(_BASE64_CHARS))
 
 
-_BEARER: Shape = (_digit(_WORD + ".+/="), Run(_WORD + ".+/=", 20, 8192, secret=True))
-_ARMOUR = Run("A-Z0-9 ", 0, 32, gives=True)
+def _assignment_pattern(name: str) -> SecretPattern:
+    """Return the pattern of a value assigned in a settings file; a call or a reference is not a value."""
+    min_chars = max(12, _MIN_RUN_CHARS - len(name))
+    value = CharRun(_VALUE_CHARS, min_chars, 512, is_secret=True)
+    return (
+        name,
+        CharRun("\\\\\"'", 0, 2),
+        _has_digit_and_letter(_VALUE_CHARS),
+        value,
+        Lookaround(rf"(?![{_VALUE_CHARS}(\[{{])"),
+    )
 
-_NAMED: tuple[Shape, ...] = (
-    ("Bearer", Run(" ", 1, 4), *_BEARER),
-    ("bearer", Run(" ", 1, 4), *_BEARER),
-    ("Basic ", Look(rf"(?=[{_LETTERS}+/]{{0,512}}[\d=])"), Run(_BASE64, 20, 1024, secret=True)),
-    ("api-key: ", _mixed(_WORD + "."), Run(_WORD + ".", 20, 512, secret=True)),
-    ("secret_access_key", _QUOTE, *_AWS),
-    ("SECRET_ACCESS_KEY", _QUOTE, *_AWS),
-    ("SecretAccessKey", _QUOTE, *_AWS),
-    ("secretAccessKey", _QUOTE, *_AWS),
-    ("AccountKey=", Run(_BASE64, 40, 128, secret=True)),
-    ("SharedAccessKey=", Run(_BASE64, 40, 128, secret=True)),
-    _assigned("PASSWORD="),
-    _assigned("PGPASSWORD="),
-    _assigned("SECRET="),
-    _assigned("TOKEN="),
-    _assigned("KEY="),
+
+_BEARER_TOKEN: SecretPattern = (
+    _has_digit(_WORD_CHARS + ".+/="),
+    CharRun(_WORD_CHARS + ".+/=", 20, 8192, is_secret=True),
 )
-"""Values that the words before them give away."""
+_KEY_TYPE = CharRun("A-Z0-9 ", 0, 32, backtracks=True)
 
-_URL: Shape = (
+_LABELLED_SECRETS: tuple[SecretPattern, ...] = (
+    ("Bearer", CharRun(" ", 1, 4), *_BEARER_TOKEN),
+    ("bearer", CharRun(" ", 1, 4), *_BEARER_TOKEN),
+    (
+        "Basic ",
+        Lookaround(rf"(?=[{_ALPHANUMERIC}+/]{{0,512}}[\d=])"),
+        CharRun(_BASE64_CHARS, 20, 1024, is_secret=True),
+    ),
+    (
+        "api-key: ",
+        _has_digit_and_letter(_WORD_CHARS + "."),
+        CharRun(_WORD_CHARS + ".", 20, 512, is_secret=True),
+    ),
+    ("secret_access_key", _QUOTE, *_AWS_SECRET),
+    ("SECRET_ACCESS_KEY", _QUOTE, *_AWS_SECRET),
+    ("SecretAccessKey", _QUOTE, *_AWS_SECRET),
+    ("secretAccessKey", _QUOTE, *_AWS_SECRET),
+    ("AccountKey=", CharRun(_BASE64_CHARS, 40, 128, is_secret=True)),
+    ("SharedAccessKey=", CharRun(_BASE64_CHARS, 40, 128, is_secret=True)),
+    _assignment_pattern("PASSWORD="),
+    _assignment_pattern("PGPASSWORD="),
+    _assignment_pattern("SECRET="),
+    _assignment_pattern("TOKEN="),
+    _assignment_pattern("KEY="),
+)
+"""Values recognised by the label before them."""
+
+_URL_PASSWORD: SecretPattern = (
     "://",
-    Run(r"^\s/:@?#\"'<>\\", 0, 128),
+    CharRun(r"^\s/:@?#\"'<>\\", 0, 128),
     ":",
-    Look(r"(?![$<{*\[%])"),
-    Run(r"^\s/:@\"'<>\\\[", 3, 256, secret=True),
+    Lookaround(r"(?![$<{*\[%])"),
+    CharRun(r"^\s/:@\"'<>\\\[", 3, 256, is_secret=True),
     "@",
 )
-_URL_LONGEST = 3 + 128 + 1 + 256
+_MAX_URL_PASSWORD_CHARS = 3 + 128 + 1 + 256
 
-_KEY_LONGEST = 16_384
-_BEGIN: Shape = ("-----BEGIN ", _ARMOUR, "PRIVATE KEY", Run("A-Z ", 0, 8), "-----")
-_WHOLE: Shape = (
-    *_BEGIN,
-    Run(r"\s\S", 1, _KEY_LONGEST, lazy=True),
+_MAX_PRIVATE_KEY_CHARS = 16_384
+_PRIVATE_KEY_HEADER: SecretPattern = ("-----BEGIN ", _KEY_TYPE, "PRIVATE KEY", CharRun("A-Z ", 0, 8), "-----")
+_PRIVATE_KEY: SecretPattern = (
+    *_PRIVATE_KEY_HEADER,
+    CharRun(r"\s\S", 1, _MAX_PRIVATE_KEY_CHARS, is_lazy=True),
     "-----END ",
-    _ARMOUR,
+    _KEY_TYPE,
     "PRIVATE KEY",
-    Run("A-Z ", 0, 8),
+    CharRun("A-Z ", 0, 8),
     "-----",
 )
 
 
-def _expression(shape: Shape) -> str:
-    """The whole shape. A run that gives nothing back cannot make a long text slow."""
-    found = ""
-    for part in shape:
-        if isinstance(part, Run):
-            greed = "?" if part.lazy else "" if part.gives else "+"
-            many = f"[{part.chars}]{{{part.least},{part.most}}}{greed}"
-            found += f"({many})" if part.secret else many
+def _full_expression(pattern: SecretPattern) -> str:
+    """Return the expression of a whole secret, with possessive repetition so that long text stays fast."""
+    expression = ""
+    for part in pattern:
+        if isinstance(part, CharRun):
+            quantifier_suffix = "?" if part.is_lazy else "" if part.backtracks else "+"
+            repeated = f"[{part.chars}]{{{part.min_chars},{part.max_chars}}}{quantifier_suffix}"
+            expression += f"({repeated})" if part.is_secret else repeated
         else:
-            found += part.text if isinstance(part, Look) else re.escape(part)
-    return found
+            expression += part.expression if isinstance(part, Lookaround) else re.escape(part)
+    return expression
 
 
-def _beginning(shape: Shape) -> str:
-    """Every text that could become the shape by going on."""
-    steps: list[str] = []
-    for part in shape:
-        if isinstance(part, Run):
-            steps.append(f"[{part.chars}]{{{min(part.least, 1)},{part.most}}}")
-        elif isinstance(part, Look):
-            if part.text.startswith("(?<="):
-                steps.append(part.text)
+def _prefix_expression(pattern: SecretPattern) -> str:
+    """Return an expression for every text that could become the secret if continued."""
+    elements: list[str] = []
+    for part in pattern:
+        if isinstance(part, CharRun):
+            elements.append(f"[{part.chars}]{{{min(part.min_chars, 1)},{part.max_chars}}}")
+        elif isinstance(part, Lookaround):
+            if part.expression.startswith("(?<="):
+                elements.append(part.expression)
         else:
-            steps += [re.escape(char) for char in part]
+            elements += [re.escape(char) for char in part]
     nested = ""
-    for step in reversed(steps):
+    for step in reversed(elements):
         nested = step + (f"(?:{nested})?" if nested else "")
     return nested
 
 
-def _leads(shape: Shape) -> list[str]:
-    """The literals a shape begins with."""
+def _literal_prefixes(pattern: SecretPattern) -> list[str]:
+    """Return the literal prefixes of a pattern."""
     found = [""]
-    for part in shape:
+    for part in pattern:
         if isinstance(part, str):
-            found = [lead + part for lead in found]
-        elif isinstance(part, Run):
-            if (part.least, part.most) != (1, 1):
+            found = [prefix + part for prefix in found]
+        elif isinstance(part, CharRun):
+            if (part.min_chars, part.max_chars) != (1, 1):
                 break
-            found = [lead + char for lead in found for char in part.chars]
+            found = [prefix + char for prefix in found for char in part.chars]
     return found
 
 
-_WORDED = (*_TOKENS, *_NAMED)
-_KEY_BEGINS, _KEY_ENDS = "-----BEGIN ", "-----END "
-_LEADS = tuple(lead for shape in _WORDED for lead in _leads(shape))
-_ALL_LEADS = (*_LEADS, "://", _KEY_BEGINS)
-_STARTS = frozenset(lead[:size] for lead in _ALL_LEADS for size in range(1, len(lead)))
-_LONGEST_START = max(map(len, _STARTS))
+_WORD_BOUND_PATTERNS = (*_PREFIXED_TOKENS, *_LABELLED_SECRETS)
+_KEY_HEADER_START, _KEY_FOOTER_START = "-----BEGIN ", "-----END "
+_WORD_BOUND_PREFIXES = tuple(
+    prefix for pattern in _WORD_BOUND_PATTERNS for prefix in _literal_prefixes(pattern)
+)
+_ALL_PREFIXES = (*_WORD_BOUND_PREFIXES, "://", _KEY_HEADER_START)
+_PARTIAL_PREFIXES = frozenset(prefix[:size] for prefix in _ALL_PREFIXES for size in range(1, len(prefix)))
+_MAX_PARTIAL_PREFIX = max(map(len, _PARTIAL_PREFIXES))
 
-# Compiled on first use: most texts hold nothing that needs an expression, and start-up is a promise.
-
-
-@cache
-def _lead() -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, _ALL_LEADS)))
+# Compiled on first use: most texts need no expression, and start-up must be fast.
 
 
 @cache
-def _worded() -> re.Pattern[str]:
-    return re.compile(f"{_EDGE}(?:{'|'.join(map(_expression, _WORDED))})")
+def _prefix_regex() -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, _ALL_PREFIXES)))
 
 
 @cache
-def _url() -> re.Pattern[str]:
-    return re.compile(_expression(_URL))
+def _word_bound_regex() -> re.Pattern[str]:
+    return re.compile(f"{_TOKEN_START}(?:{'|'.join(map(_full_expression, _WORD_BOUND_PATTERNS))})")
 
 
 @cache
-def _whole_key() -> re.Pattern[str]:
-    return re.compile(_expression(_WHOLE))
+def _url_regex() -> re.Pattern[str]:
+    return re.compile(_full_expression(_URL_PASSWORD))
 
 
 @cache
-def _cut_key() -> re.Pattern[str]:
-    """A private key whose end is missing: its lines as far as they go."""
+def _private_key_regex() -> re.Pattern[str]:
+    return re.compile(_full_expression(_PRIVATE_KEY))
+
+
+@cache
+def _unfinished_key_regex() -> re.Pattern[str]:
+    """A private key without its end: its lines as far as they go."""
     between, header = r"(?:\\[nr]|[\s>|\"'+])", r"[A-Za-z][A-Za-z-]{2,20}: (?:(?!-----)[^\n\\]){1,80}"
     line, last = (
-        rf"{between}*+(?:{header}|[{_BASE64}]{{16,100}})",
-        rf"{between}*(?=[A-Za-z]*[0-9+/=])[{_BASE64}]{{1,15}}",
+        rf"{between}*+(?:{header}|[{_BASE64_CHARS}]{{16,100}})",
+        rf"{between}*(?=[A-Za-z]*[0-9+/=])[{_BASE64_CHARS}]{{1,15}}",
     )
-    return re.compile(f"{_expression(_BEGIN)}(?:{line})*(?:{last})?")
+    return re.compile(f"{_full_expression(_PRIVATE_KEY_HEADER)}(?:{line})*(?:{last})?")
 
 
 @cache
-def _opening() -> re.Pattern[str]:
-    worded, others = ("|".join(map(_beginning, shapes)) for shapes in (_WORDED, (_URL, _WHOLE)))
-    return re.compile(rf"(?:{_EDGE}(?:{worded})|{others})\Z")
+def _open_secret_regex() -> re.Pattern[str]:
+    word_bound, others = (
+        "|".join(map(_prefix_expression, patterns))
+        for patterns in (_WORD_BOUND_PATTERNS, (_URL_PASSWORD, _PRIVATE_KEY))
+    )
+    return re.compile(rf"(?:{_TOKEN_START}(?:{word_bound})|{others})\Z")
 
 
-_MASK = bytes(
+_SECRET_CHAR_MASK = bytes(
     0x61 if code < 0x80 and (chr(code).isalnum() or chr(code) in "_-.+/=\"'\\!@#%^&*~") else 0x20  # noqa: PLR2004  (ASCII)
     for code in range(256)
 )
-_RUN = b"a" * _RUN_OF
-_BEFORE = 28
-"""Where a value is found by the words before it, they are no longer."""
-_BEYOND = 600
-"""What may belong to a value beyond the run that it begins in."""
+_RUN_MARK = b"a" * _MIN_RUN_CHARS
+_MAX_LABEL_CHARS = 28
+"""The longest label before a value."""
+_MAX_CHARS_AFTER_RUN = 600
+"""Characters that may belong to a value after the run it begins in."""
 
 
 class Span(NamedTuple):
-    """A secret from `begin` to `end`, and the `lead` that gave it away before that."""
+    """A secret from `start` to `end`; `prefix_start` is where the text that reveals it begins."""
 
-    lead: int
-    begin: int
+    prefix_start: int
+    start: int
     end: int
 
 
-def spans(text: str, start: int = 0) -> list[Span]:
-    """Where secrets stand in a text, apart from each other and in order. None begins before `start`, though what
-    stands there is looked at."""
-    if len(text) - start < SHORTEST:
+def find_secrets(text: str, start: int = 0) -> list[Span]:
+    """Find the secrets in a text, ordered and without overlap.
+
+    None begins before `start`, although the text before it is considered.
+    """
+    if len(text) - start < MIN_SECRET_CHARS:
         return []
-    found = [*_near_runs(text, start)] if len(text) - start >= _RUN_OF else []
+    candidates = [*_find_near_runs(text, start)] if len(text) - start >= _MIN_RUN_CHARS else []
     if "@" in text:
-        found += _in_urls(text, start)
-    if _KEY_BEGINS in text:
-        found += _private_keys(text, start)
-    if len(found) < 2:  # noqa: PLR2004  (nothing to sort)
-        return found
-    apart: list[Span] = []
-    for each in sorted(found, key=lambda each: each.begin):
-        if apart and each.begin < (last := apart[-1]).end:
-            apart[-1] = Span(min(last.lead, each.lead), last.begin, max(last.end, each.end))
+        candidates += _find_url_passwords(text, start)
+    if _KEY_HEADER_START in text:
+        candidates += _find_private_keys(text, start)
+    if len(candidates) < 2:  # noqa: PLR2004  (nothing to sort)
+        return candidates
+    merged: list[Span] = []
+    for each in sorted(candidates, key=lambda each: each.start):
+        if merged and each.start < (last := merged[-1]).end:
+            merged[-1] = Span(min(last.prefix_start, each.prefix_start), last.start, max(last.end, each.end))
         else:
-            apart.append(each)
-    return apart
+            merged.append(each)
+    return merged
 
 
-def undecided(text: str, found: list[Span], start: int = 0) -> int:
-    """From where on a text must wait for what follows: it ends within what is, or may become, a secret."""
-    at = max(start, len(text) - LONGEST)
+def undecided_start(text: str, secrets: list[Span], start: int = 0) -> int:
+    """Return the position from which the text must wait for more.
+
+    From there on it is, or may become, a secret.
+    """
+    at = max(start, len(text) - MAX_SECRET_CHARS)
     first = len(text)
-    for each in found:
-        if each.end == len(text) or _cut_short(text, each):
-            first = min(first, each.lead)
-        elif text.find(_KEY_ENDS, each.begin, each.end) >= 0:
+    for each in secrets:
+        if each.end == len(text) or _is_unfinished_key(text, each):
+            first = min(first, each.prefix_start)
+        elif text.find(_KEY_FOOTER_START, each.start, each.end) >= 0:
             at = max(at, each.end)
-    opened = _opening().search(text, at) if _may_be_open(text, at) else None
-    if opened is None:
+    open_secret = _open_secret_regex().search(text, at) if _may_contain_open_secret(text, at) else None
+    if open_secret is None:
         return len(text)
-    first = min(first, opened.start())
-    for each in reversed(found):
-        if each.lead < first < each.end:
-            first = each.lead
+    first = min(first, open_secret.start())
+    for each in reversed(secrets):
+        if each.prefix_start < first < each.end:
+            first = each.prefix_start
     return first
 
 
-def _may_be_open(text: str, at: int) -> bool:
-    """Whether a beginning stands there whole, or the text ends within one that no word runs into."""
-    for size in range(1, min(_LONGEST_START, len(text) - at) + 1):
-        if text[-size:] in _STARTS and not (text[-size].isalnum() and _in_word(text[: len(text) - size])):
+def _may_contain_open_secret(text: str, at: int) -> bool:
+    """Return True if a prefix occurs, or the text ends within one that does not continue a word."""
+    for size in range(1, min(_MAX_PARTIAL_PREFIX, len(text) - at) + 1):
+        if text[-size:] in _PARTIAL_PREFIXES and not (
+            text[-size].isalnum() and _ends_in_word(text[: len(text) - size])
+        ):
             return True
-    return _lead().search(text, at) is not None
+    return _prefix_regex().search(text, at) is not None
 
 
-def _in_word(before: str) -> bool:
-    """Escapes aside, which end in a letter or digit too: the expression knows them."""
+def _ends_in_word(before: str) -> bool:
+    """Return True if the text ends in a word; escapes, which end in a letter or digit too, are left to the
+    expression.
+    """
     last = before[-1:]
     return last.isascii() and last.isalnum() and not {"\\", "%"} & set(before[-6:])
 
 
-def _cut_short(text: str, each: Span) -> bool:
-    begins = text.find(_KEY_BEGINS, each.begin, each.end)
-    return begins >= 0 and text.find(_KEY_ENDS, begins, each.end) < 0
+def _is_unfinished_key(text: str, each: Span) -> bool:
+    begins = text.find(_KEY_HEADER_START, each.start, each.end)
+    return begins >= 0 and text.find(_KEY_FOOTER_START, begins, each.end) < 0
 
 
-def _near_runs(text: str, start: int) -> Iterator[Span]:
-    """Only where enough characters in a row could be a key, and a beginning stands near, is the expression tried."""
-    mask = text.encode("latin-1", "replace").translate(_MASK)
-    places: list[tuple[int, int]] = []
-    at = mask.find(_RUN)
+def _find_near_runs(text: str, start: int) -> Iterator[Span]:
+    """Find labelled and prefixed secrets.
+
+    The expression is tried only where enough token characters stand in a row and a prefix is near.
+    """
+    mask = text.encode("latin-1", "replace").translate(_SECRET_CHAR_MASK)
+    regions: list[tuple[int, int]] = []
+    at = mask.find(_RUN_MARK)
     while at >= 0:
-        end = mask.find(b" ", at + _RUN_OF)
+        end = mask.find(b" ", at + _MIN_RUN_CHARS)
         end = len(text) if end < 0 else end
-        places.append((max(start, at - _BEFORE), end))
-        at = mask.find(_RUN, end)
-    if not places:
+        regions.append((max(start, at - _MAX_LABEL_CHARS), end))
+        at = mask.find(_RUN_MARK, end)
+    if not regions:
         return
-    near = "\n".join([text[begin:end] for begin, end in places])
-    for lead in _LEADS:
-        if lead in near:
+    region_text = "\n".join([text[begin:end] for begin, end in regions])
+    for prefix in _WORD_BOUND_PREFIXES:
+        if prefix in region_text:
             break
     else:
         return
     after = 0
-    for begin, end in places:
-        for found in _worded().finditer(text, max(begin, after), end + _BEYOND):
-            if found.start() >= end:
+    for begin, end in regions:
+        for match in _word_bound_regex().finditer(text, max(begin, after), end + _MAX_CHARS_AFTER_RUN):
+            if match.start() >= end:
                 break
-            yield Span(found.start(), *found.span(found.lastindex or 0))
-            after = found.end()
+            yield Span(match.start(), *match.span(match.lastindex or 0))
+            after = match.end()
 
 
-def _in_urls(text: str, start: int) -> Iterator[Span]:
+def _find_url_passwords(text: str, start: int) -> Iterator[Span]:
     at = text.find("@", start)
     while at >= 0:
-        begin = text.rfind("://", max(start, at - _URL_LONGEST), at)
-        if begin >= 0 and (found := _url().match(text, begin)) is not None and found.end() == at + 1:
-            yield Span(begin, *found.span(1))
+        begin = text.rfind("://", max(start, at - _MAX_URL_PASSWORD_CHARS), at)
+        if begin >= 0 and (match := _url_regex().match(text, begin)) is not None and match.end() == at + 1:
+            yield Span(begin, *match.span(1))
         at = text.find("@", at + 1)
 
 
-def _private_keys(text: str, start: int) -> Iterator[Span]:
-    at = text.find(_KEY_BEGINS, start)
+def _find_private_keys(text: str, start: int) -> Iterator[Span]:
+    at = text.find(_KEY_HEADER_START, start)
     while at >= 0:
-        ends = text.find(_KEY_ENDS, at, at + _KEY_LONGEST) >= 0
-        found = (_whole_key().match(text, at) if ends else None) or _cut_key().match(text, at)
-        if found:
-            yield Span(at, *found.span())
-        at = text.find(_KEY_BEGINS, at + 1 if found is None else found.end())
+        has_footer = text.find(_KEY_FOOTER_START, at, at + _MAX_PRIVATE_KEY_CHARS) >= 0
+        match = (
+            _private_key_regex().match(text, at) if has_footer else None
+        ) or _unfinished_key_regex().match(text, at)
+        if match:
+            yield Span(at, *match.span())
+        at = text.find(_KEY_HEADER_START, at + 1 if match is None else match.end())

@@ -1,4 +1,4 @@
-"""A session: one conversation of one agent, kept as a folder."""
+"""A session: one conversation of one agent, stored as a folder."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,35 +7,35 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any, Literal
 
-from retinue.domain.agent import Paths
+from retinue.domain.agent import PathPatterns
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.run import Run, iso, iso_seconds
+from retinue.domain.run import Run, iso_timestamp, iso_timestamp_seconds
 from retinue.domain.value import value
 from retinue.domain.workspace import Workspace
 
-RESERVED = frozenset({"ask", "leaf", "role", "trigger", "watches"})
-"""Attributes that the runtime goes by: nobody else sets them."""
-SLUG_UNSAFE = re.compile(r"[^a-z0-9-]")
-MAX_SLUG = 80
-_DIGITS = {ord(each): None for each in "-T:Z"}
+RESERVED_ATTRIBUTES = frozenset({"ask", "leaf", "role", "trigger", "watches"})
+"""Attributes that only the runtime may set."""
+UNSAFE_SLUG_CHARACTER = re.compile(r"[^a-z0-9-]")
+MAX_SLUG_CHARS = 80
+_TIMESTAMP_SEPARATORS = {ord(each): None for each in "-T:Z"}
 
 
 @value
 class Session:
-    """Who a conversation is. What was said in it is the transcript's business."""
+    """The identity and settings of a conversation; its messages are in the transcript."""
 
     id: str
-    """UUIDv7: primary, immutable."""
+    """UUIDv7, primary and immutable."""
     slug: str
-    """The folder's name; scope-plan.yml calls it session_id. Immutable."""
+    """Name of the folder, called session_id in scope-plan.yml. Immutable."""
     agent: str
     type: Literal["branch", "agent"] = "branch"
-    """`agent` for a child session, as seed 000's files say."""
+    """`agent` for a child session."""
     branch: str = "main"
     path: str
-    """The folder that holds session.md: branches/<branch> of a top-level session, else the agent's folder."""
-    parent: str | None = None
-    """The parent session's id."""
+    """The folder of session.md: branches/<branch> for a top-level session, else the agent's folder."""
+    parent_id: str | None = None
+    """Id of the parent session."""
     parent_slug: str | None = None
     depth: int = 0
     aliases: tuple[str, ...] = ()
@@ -46,63 +46,68 @@ class Session:
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     workspace: Workspace
     ceilings: tuple[Ceiling, ...] = ()
-    """What the sessions above could hand on, outermost first, as it was at this one's birth: it has no more."""
-    lifted: Paths = field(default_factory=Paths)
-    """What a person allowed beyond that."""
+    """Ceilings inherited from the parents, outermost first, fixed when the session was created."""
+    user_grants: PathPatterns = field(default_factory=PathPatterns)
+    """Paths a person allowed beyond the ceilings."""
     preset_hash: str = ""
-    """Of preset.md as we wrote it: while it still matches, a top-level session follows the live definition."""
+    """Hash of preset.md as written; while it matches, a top-level session follows the live definition."""
     last_snippet: str = ""
-    deleted: bool = False
+    is_deleted: bool = False
 
     @property
     def key(self) -> str:
-        """What doors and registries call it: the first stored key, else slug and branch."""
+        """Return the session's key for tools and registries: the first alias, else slug and branch."""
         return self.aliases[0] if self.aliases else f"{self.slug}/{self.branch}"
 
     @property
-    def top(self) -> bool:
+    def is_top_level(self) -> bool:
         return self.type == "branch"
 
 
-Born = tuple[Run, Session]
-"""A run as it was written down a moment ago, and where it was asked for: nobody need look for either."""
+CreatedRun = tuple[Run, Session]
+"""A run that was just created and its session, so that neither is looked up again."""
 
 
 @value
 class NewSession:
-    """Everything a folder is made of."""
+    """Everything needed to create a session's folder."""
 
     agent: str
-    preset: str
-    """preset.md's text."""
+    preset_text: str
+    """Text of preset.md."""
     preset_hash: str
     workspace: Workspace
     parent: Session | None = None
     description: str = ""
-    """Of a child: becomes the end of its slug."""
+    """For a child: becomes the end of its slug."""
     name: str | None = None
     aliases: tuple[str, ...] = ()
     ceilings: tuple[Ceiling, ...] = ()
-    lifted: Paths = field(default_factory=Paths)
+    user_grants: PathPatterns = field(default_factory=PathPatterns)
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def top_slug(agent: str, at: datetime) -> str:
-    """`<slug>-<YYYYMMDDHHMMSS>`."""
-    return f"{agent}-{stamp(at)}"
+def top_level_slug(agent: str, at: datetime) -> str:
+    """Return `<slug>-<YYYYMMDDHHMMSS>`."""
+    return f"{agent}-{slug_timestamp(at)}"
 
 
 def child_slug(agent: str, description: str, at: datetime) -> str:
-    """`<agent>-<YYYYMMDDHHMMSS>-<slug>`: every character outside [a-z0-9-] becomes one hyphen, not collapsed."""
-    return f"{agent}-{stamp(at)}-{SLUG_UNSAFE.sub('-', description.lower())[:MAX_SLUG]}"
+    """Return `<agent>-<YYYYMMDDHHMMSS>-<slug>`.
+
+    Every character outside [a-z0-9-] becomes one hyphen; hyphens are not collapsed.
+    """
+    return (
+        f"{agent}-{slug_timestamp(at)}-{UNSAFE_SLUG_CHARACTER.sub('-', description.lower())[:MAX_SLUG_CHARS]}"
+    )
 
 
-def stamp(at: datetime) -> str:
-    return iso_seconds(at).translate(_DIGITS)
+def slug_timestamp(at: datetime) -> str:
+    return iso_timestamp_seconds(at).translate(_TIMESTAMP_SEPARATORS)
 
 
-def in_order(sessions: Iterable[Session]) -> list[Session]:
-    """Pinned ones first, the most recently pinned before the others; the rest as they come."""
+def pinned_first(sessions: Iterable[Session]) -> list[Session]:
+    """Sort pinned sessions first, most recently pinned on top; keep the order of the others."""
     pinned, rest = list[tuple[datetime, Session]](), list[Session]()
     for each in sessions:
         if each.pinned_at is None:
@@ -112,15 +117,15 @@ def in_order(sessions: Iterable[Session]) -> list[Session]:
     return [*(each for _, each in sorted(pinned, key=itemgetter(0), reverse=True)), *rest]
 
 
-def found_by(session: Session, words: str) -> bool:
-    """Whether a person who looks for these words would look for this one."""
+def matches_search(session: Session, query: str) -> bool:
+    """Return True if every word of the query occurs in the session's names or snippet."""
     texts = (session.name, session.slug, session.agent, session.last_snippet, *session.aliases)
     text = "\n".join(each for each in texts if each).casefold()
-    return all(word in text for word in words.casefold().split())
+    return all(word in text for word in query.casefold().split())
 
 
-def as_json(session: Session) -> dict[str, Any]:
-    """The shape of a row of `sessions list`; `sessions show` adds what only the file tells."""
+def session_as_json(session: Session) -> dict[str, Any]:
+    """Return the JSON row of `sessions list`; `sessions show` adds what only the file holds."""
     return {
         "session_id": session.id,
         "slug": session.slug,
@@ -129,13 +134,13 @@ def as_json(session: Session) -> dict[str, Any]:
         "name": session.name,
         "branch": session.branch,
         "parent_session_id": session.parent_slug,
-        "parent": session.parent,
+        "parent": session.parent_id,
         "type": session.type,
         "depth": session.depth,
         "path": f"{session.path}/session.md",
-        "created_at": iso(session.created_at),
-        "updated_at": iso(session.updated_at),
-        "pinned_at": iso(session.pinned_at),
+        "created_at": iso_timestamp(session.created_at),
+        "updated_at": iso_timestamp(session.updated_at),
+        "pinned_at": iso_timestamp(session.pinned_at),
         "last_snippet": session.last_snippet,
         "attributes": dict(session.attributes),
         "workspace": session.workspace.as_json(),

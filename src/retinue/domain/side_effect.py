@@ -1,4 +1,4 @@
-"""A deed: one execution of a tool that must not happen twice, as the ledger knows it."""
+"""Side effects: executions of tools that must not happen twice, as stored in the ledger."""
 
 import hashlib
 from datetime import datetime
@@ -6,62 +6,62 @@ from enum import StrEnum
 from typing import Any, Self
 
 from retinue.domain.change import replace
-from retinue.domain.run import iso
+from retinue.domain.run import iso_timestamp
 from retinue.domain.value import value
 
-MAX_KEPT = 8_000
-"""Of a result's text: what the ledger keeps in case the process dies before the file has it."""
+MAX_RESULT_CHARS = 8_000
+"""Characters of a result that the ledger stores, in case the process dies before the file has it."""
 
 
-class Progress(StrEnum):
+class SideEffectState(StrEnum):
     STARTED = "started"
     ENDED = "ended"
     UNKNOWN = "unknown"
-    """The process died in between: it may or may not have happened, and it was not done again."""
+    """The process died during the call: it may or may not have happened, and was not repeated."""
 
 
 @value
-class Deed:
+class SideEffect:
     call: str
-    """The call's entry: one deed for each."""
+    """Id of the call's transcript entry, unique among side effects."""
     run: str
     tool: str
     digest: str
-    """Of the arguments."""
-    progress: Progress = Progress.STARTED
+    """Hash of the tool and its arguments."""
+    progress: SideEffectState = SideEffectState.STARTED
     ok: bool = False
     text: str = ""
     note: str = ""
-    """What the tool wrote down before it acted, to know afterwards whether it had."""
+    """The intent the tool recorded before it acted, to find out later whether it did."""
     started_at: datetime
     ended_at: datetime | None = None
 
-    def ended(self, *, ok: bool, text: str, at: datetime) -> Self:
-        return replace(self, progress=Progress.ENDED, ok=ok, text=kept(text), ended_at=at)
+    def finish(self, *, ok: bool, text: str, at: datetime) -> Self:
+        return replace(self, progress=SideEffectState.ENDED, ok=ok, text=shorten_result(text), ended_at=at)
 
-    def lost(self) -> Self:
-        return replace(self, progress=Progress.UNKNOWN)
+    def mark_unknown(self) -> Self:
+        return replace(self, progress=SideEffectState.UNKNOWN)
 
 
-def kept(text: str) -> str:
-    if len(text) <= MAX_KEPT:
+def shorten_result(text: str) -> str:
+    if len(text) <= MAX_RESULT_CHARS:
         return text
-    half = MAX_KEPT // 2
+    half = MAX_RESULT_CHARS // 2
     return f"{text[:half]}\n[… the middle was not kept: the process died before the whole was written …]\n{text[-half:]}"
 
 
-def digest(tool: str, args: str) -> str:
-    return hashlib.sha256(f"{tool}\0{args}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def tool_call_hash(tool: str, arguments: str) -> str:
+    return hashlib.sha256(f"{tool}\0{arguments}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def as_json(deed: Deed) -> dict[str, Any]:
-    """An item of `effects` in `runs show --json`."""
+def side_effect_as_json(side_effect: SideEffect) -> dict[str, Any]:
+    """Return an item of `effects` in `runs show --json`."""
     return {
-        "call": deed.call,
-        "tool": deed.tool,
-        "arguments_hash": deed.digest,
-        "state": str(deed.progress),
-        "ok": deed.ok if deed.progress is Progress.ENDED else None,
-        "started_at": iso(deed.started_at),
-        "ended_at": iso(deed.ended_at),
+        "call": side_effect.call,
+        "tool": side_effect.tool,
+        "arguments_hash": side_effect.digest,
+        "state": str(side_effect.progress),
+        "ok": side_effect.ok if side_effect.progress is SideEffectState.ENDED else None,
+        "started_at": iso_timestamp(side_effect.started_at),
+        "ended_at": iso_timestamp(side_effect.ended_at),
     }

@@ -1,37 +1,37 @@
-"""A skill: what a plugin does as a command, in a folder with a text that says how to use it."""
+"""Skills: a plugin's command in a folder with instructions for its use."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from retinue.domain.rules import Globs, below
+from retinue.domain.rules import Globs, subtree_pattern
 from retinue.domain.value import value
 
-FILE = "SKILL.md"
-SHELL = "bash"
-"""The tool that skills are used through: who has not got it has no skills."""
+SKILL_FILE = "SKILL.md"
+SHELL_TOOL = "bash"
+"""The tool through which skills are used; an agent without it has no skills."""
 
-From = Literal["user", "project"]
+SkillSource = Literal["user", "project"]
 
 
 @value
 class Skill:
-    plugin: str
-    """Its name, and that of its folder: what `skill_allow` and `skill_deny` match."""
+    name: str
+    """Name of the skill and its folder, matched by `skill_allow` and `skill_deny`."""
     description: str
     folder: str
     """The real path."""
     cli: str
-    """The real path of the command, in the folder."""
-    source: From = "user"
+    """The real path of the command in the folder."""
+    source: SkillSource = "user"
 
     @property
     def file(self) -> str:
-        return f"{self.folder}/{FILE}"
+        return f"{self.folder}/{SKILL_FILE}"
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "name": self.plugin,
+            "name": self.name,
             "description": self.description,
             "file": self.file,
             "cli": self.cli,
@@ -40,6 +40,6 @@ class Skill:
 
 
 @lru_cache(maxsize=256)
-def folders(skills: Sequence[Skill]) -> Globs:
-    """The patterns of their folders with all that is in them."""
-    return tuple(below(each.folder) for each in skills)
+def skill_folder_patterns(skills: Sequence[Skill]) -> Globs:
+    """Return patterns for the skills' folders and everything in them."""
+    return tuple(subtree_pattern(each.folder) for each in skills)

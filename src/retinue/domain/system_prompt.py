@@ -1,44 +1,44 @@
-"""The system prompt: a base, then sections in a fixed order, built once per run."""
+"""The system prompt: a base and sections in fixed order, built once per run."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from retinue.domain.agent import Agent
-from retinue.domain.skill import FILE, SHELL, Skill
+from retinue.domain.skill import SHELL_TOOL, SKILL_FILE, Skill
 
-DEFAULT_BASE = (
+DEFAULT_BASE_PROMPT = (
     "You are a capable assistant working on the user's machine through tools. "
     "Look before you answer, say what you found and where, and say plainly what you could not find out."
 )
 
-PREAMBLE = """\
+SUBAGENT_PREAMBLE = """\
 You were started by another agent to do one piece of work, and you do it yourself.
 Nobody is watching: do not ask questions in text, because nobody reads them before you end.
 When a tool refuses you something you need, ask for it with request_scope_expansion if you have that tool; \
 otherwise go on with what you may do and say what was refused.
 Your last message is the only thing the one who asked will see. Make it complete in itself: \
 the answer, the facts it rests on with their paths, and what is still open."""
-"""Stands in front of every sub-agent's own prompt."""
+"""Precedes the own prompt of every sub-agent."""
 
-LEFT_OUT = "This conversation is too long to be shown whole: its earlier entries are left out here."
+OMISSION_NOTICE = "This conversation is too long to be shown whole: its earlier entries are left out here."
 
 SYSTEM_PREFIX = "system_"
-"""Only the runtime registers tools with this prefix; they are always available and never listed."""
+"""Prefix of the runtime's own tools, which are always available and never listed."""
 
-MESSAGE = "agents_message"
-"""The tool for asking other agents that is named before all others."""
-LISTING = "agents_list"
-MAX_AGENTS = 50
-"""So many other agents are named in a prompt."""
-MAX_INTRODUCTION = 240
-MAX_PURPOSE = 1000
-"""Characters of a skill's description: it says when to use it."""
+MESSAGE_TOOL = "agents_message"
+"""The preferred tool for asking other agents, if available."""
+LIST_TOOL = "agents_list"
+MAX_LISTED_AGENTS = 50
+"""Maximum number of other agents named in a prompt."""
+MAX_INTRODUCTION_CHARS = 240
+MAX_SKILL_DESCRIPTION_CHARS = 1000
+"""Characters of a skill's description, which says when to use it."""
 
 
-def base(agent: Agent | None) -> str:
-    """The agent's own words; else a sentence made of its name; else ours."""
+def base_prompt(agent: Agent | None) -> str:
+    """Return the agent's prompt, else a sentence made from its name, else the default."""
     if agent is None:
-        return DEFAULT_BASE
+        return DEFAULT_BASE_PROMPT
     if agent.prompt.strip():
         return agent.prompt
     return f"You are {agent.title}. {agent.description}".rstrip()
@@ -51,100 +51,130 @@ def system_prompt(
     depth: int = 0,
     task: str = "",
     skills: Sequence[Skill] = (),
-    others: Sequence[Agent] = (),
-    doors: Sequence[str] = (),
+    other_agents: Sequence[Agent] = (),
+    delegation_tools: Sequence[str] = (),
 ) -> str:
-    """`tools` are names and descriptions, in the order the model gets them; `others` the agents that it can name, and
-    `doors` the tools it names them to. Informational only: rights are elsewhere."""
-    return spoken(agent, means(tools, skills=skills, others=others, doors=doors), depth=depth, task=task)
+    """Build the system prompt of an agent.
+
+    Args:
+        tools: Names and descriptions, in the order the model receives them.
+        other_agents: Agents it can delegate to.
+        delegation_tools: Tools to delegate with.
+
+    The text only informs; rights are enforced elsewhere.
+    """
+    return assemble_prompt(
+        agent,
+        capability_sections(
+            tools, skills=skills, other_agents=other_agents, delegation_tools=delegation_tools
+        ),
+        depth=depth,
+        task=task,
+    )
 
 
-def spoken(agent: Agent | None, means: Sequence[str], *, depth: int = 0, task: str = "") -> str:
-    """The prompt of an agent whose `means` are put into words already."""
-    sections = [PREAMBLE] if depth > 0 else []
-    sections.append(base(agent))
+def assemble_prompt(
+    agent: Agent | None, capability_texts: Sequence[str], *, depth: int = 0, task: str = ""
+) -> str:
+    """Assemble the prompt from capability sections that are already built."""
+    sections = [SUBAGENT_PREAMBLE] if depth > 0 else []
+    sections.append(base_prompt(agent))
     if task:
         sections.append(task_section(task))
-    return "\n\n".join(section.strip("\n") for section in (*sections, *means))
+    return "\n\n".join(section.strip("\n") for section in (*sections, *capability_texts))
 
 
-def means(
+def capability_sections(
     tools: Iterable[tuple[str, str]],
     *,
     skills: Sequence[Skill] = (),
-    others: Sequence[Agent] = (),
-    doors: Sequence[str] = (),
+    other_agents: Sequence[Agent] = (),
+    delegation_tools: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """What an agent has to work with, section by section."""
+    """Build the sections about tools, skills and other agents."""
     sections: list[str] = []
-    shown = [(name, text) for name, text in tools if not name.startswith(SYSTEM_PREFIX)]
-    if shown:
-        sections.append(tools_section(shown))
+    visible_tools = [(name, text) for name, text in tools if not name.startswith(SYSTEM_PREFIX)]
+    if visible_tools:
+        sections.append(tools_section(visible_tools))
     if skills:
         sections.append(skills_section(skills))
-    if others and doors:
-        sections.append(agents_section(others, doors, more=LISTING in {name for name, _ in shown}))
+    if other_agents and delegation_tools:
+        sections.append(
+            agents_section(
+                other_agents, delegation_tools, can_list_all=LIST_TOOL in {name for name, _ in visible_tools}
+            )
+        )
     return tuple(sections)
 
 
-def abridged(system: str) -> str:
-    """The prompt of a conversation whose beginning is left out. Only the fact is told: where it begins may move."""
-    return f"{system}\n\n{LEFT_OUT}".strip()
+def with_omission_notice(system: str) -> str:
+    """Add the notice that the beginning of the conversation is left out.
+
+    It states only the fact, because the position may move.
+    """
+    return f"{system}\n\n{OMISSION_NOTICE}".strip()
 
 
 def task_section(task: str) -> str:
-    """Base and task together make a specialised prompt."""
+    """Return the section that turns the base into a prompt for one task."""
     return f"Your task:\n{task}"
 
 
 def tools_section(tools: Sequence[tuple[str, str]]) -> str:
-    return "Available tools:\n" + "\n".join(f"- {name}: {short(text)}" for name, text in tools)
+    return "Available tools:\n" + "\n".join(f"- {name}: {first_sentence(text)}" for name, text in tools)
 
 
 def skills_section(skills: Sequence[Skill]) -> str:
-    """What each is for, and where its text and its command are: the model reads the one and runs the other."""
+    """List what each skill is for, and where its text and its command are."""
     lines = [
-        f"- {each.plugin}: {_cut(each.description, MAX_PURPOSE)}\n  {FILE}: {each.file}\n  CLI: {each.cli}"
+        f"- {each.name}: {_truncate_line(each.description, MAX_SKILL_DESCRIPTION_CHARS)}\n  {SKILL_FILE}: {each.file}\n  CLI: {each.cli}"
         for each in skills
     ]
     listed = "\n".join(lines)
-    return f"Available CLI skills:\n{listed}\n\nUse a skill through {SHELL}: read its {FILE} first, then run its CLI."
+    return f"Available CLI skills:\n{listed}\n\nUse a skill through {SHELL_TOOL}: read its {SKILL_FILE} first, then run its CLI."
 
 
-def agents_section(others: Sequence[Agent], doors: Sequence[str], *, more: bool = True) -> str:
-    """Who else there is, and how to ask them. A long list is cut, and says by how much; `more`: it can be had whole."""
-    lines = [f"- {each.name}: {_introduced(each)}" for each in others[:MAX_AGENTS]]
-    if len(others) > MAX_AGENTS:
-        lines.append(f"- and {len(others) - MAX_AGENTS} more{f': {LISTING}' if more else ''}")
-    by = MESSAGE if MESSAGE in doors else " or ".join(doors)
+def agents_section(
+    other_agents: Sequence[Agent], delegation_tools: Sequence[str], *, can_list_all: bool = True
+) -> str:
+    """List the other agents and how to ask them.
+
+    A long list is cut and says by how much; `can_list_all` adds the tool that lists them all.
+    """
+    lines = [f"- {each.name}: {_agent_introduction(each)}" for each in other_agents[:MAX_LISTED_AGENTS]]
+    if len(other_agents) > MAX_LISTED_AGENTS:
+        lines.append(
+            f"- and {len(other_agents) - MAX_LISTED_AGENTS} more{f': {LIST_TOOL}' if can_list_all else ''}"
+        )
+    tool_names = MESSAGE_TOOL if MESSAGE_TOOL in delegation_tools else " or ".join(delegation_tools)
     listed = "\n".join(lines)
-    return (
-        f"Available agents you can delegate to:\n{listed}\n\nUse {by} to ask another agent to perform a task."
+    return f"Available agents you can delegate to:\n{listed}\n\nUse {tool_names} to ask another agent to perform a task."
+
+
+def _agent_introduction(agent: Agent) -> str:
+    """Return the agent's title and purpose on one line of limited length."""
+    introduction = " - ".join(
+        " ".join(part.split()) for part in (agent.display_name, agent.description) if part
     )
+    return _truncate_line(introduction, MAX_INTRODUCTION_CHARS) or agent.name
 
 
-def _introduced(agent: Agent) -> str:
-    """Its title and what it is for, on one line that no definition makes longer than this."""
-    told = " - ".join(" ".join(part.split()) for part in (agent.display_name, agent.description) if part)
-    return _cut(told, MAX_INTRODUCTION) or agent.name
-
-
-def _cut(text: str, most: int) -> str:
-    """On one line, and no longer than this."""
+def _truncate_line(text: str, max_chars: int) -> str:
+    """Return the text on one line, cut to a maximum length."""
     flat = " ".join(text.split())
-    return f"{flat[: most - 1]}…" if len(flat) > most else flat
+    return f"{flat[: max_chars - 1]}…" if len(flat) > max_chars else flat
 
 
 @lru_cache(maxsize=512)
-def short(text: str) -> str:
-    """The first sentence, on one line."""
+def first_sentence(text: str) -> str:
+    """Return the first sentence, on one line."""
     flat = " ".join(text.split())
     head, dot, _ = flat.partition(". ")
     return head + dot.strip()
 
 
 def worker_prompt(*, requester: str, session: str, label: str, task: str) -> str:
-    """Seed 004's system message, with real values."""
+    """Return the system prompt of `sessions_spawn` workers, with the values filled in."""
     return f"""\
 You are a worker agent spawned to complete a specific task.
 
@@ -163,5 +193,5 @@ You are a worker agent spawned to complete a specific task.
 
 
 def first_message(task: str) -> str:
-    """How a task given through seed 001's door reads in the child's conversation."""
+    """Return the first message of a child that was given a task by the `agent` tool family."""
     return f"Execute this task: {task}"

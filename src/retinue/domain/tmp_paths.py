@@ -1,30 +1,40 @@
-"""The agent's own /tmp: which patterns mean it, and which name a place of the machine below /tmp instead."""
+"""The agent's private /tmp: which patterns mean it, and which mean real paths below /tmp."""
 
 from functools import lru_cache
 
-from retinue.domain.rules import Globs, named
+from retinue.domain.rules import Globs, literal_components
 
-TMP = "/tmp"  # noqa: S108  (the name by which an agent knows its private folder)
-_OWN = ("tmp",)
-
-
-def inside(name: str) -> bool:
-    return name == TMP or name.startswith(f"{TMP}/")
+TMP = "/tmp"  # noqa: S108  (the path under which an agent sees its private folder)
+_TMP_COMPONENTS = ("tmp",)
 
 
-@lru_cache(maxsize=1024)
-def elsewhere(patterns: Globs) -> Globs:
-    """Those that speak of the machine's files. `/tmp/**` and its like mean the agent's own folder, and that alone:
-    what other programs keep in /tmp is not reached by them."""
-    return tuple(pattern for pattern in patterns if named(pattern) != _OWN)
-
-
-def is_a_place(name: str, root: str, patterns: Globs) -> bool:
-    """Whether a name below /tmp lies where the workspace is, or where a pattern says more than /tmp outright."""
-    return any(name == place or name.startswith(f"{place}/") for place in _places(root, patterns))
+def is_under_tmp(path: str) -> bool:
+    return path == TMP or path.startswith(f"{TMP}/")
 
 
 @lru_cache(maxsize=1024)
-def _places(root: str, patterns: Globs) -> tuple[str, ...]:
-    found = ["/" + "/".join(parts) for parts in map(named, patterns) if parts[:1] == _OWN and parts != _OWN]
-    return (*((root,) if inside(root) else ()), *found)
+def without_private_tmp(patterns: Globs) -> Globs:
+    """Return the patterns that refer to the machine's files.
+
+    `/tmp/**` and similar patterns mean only the agent's private folder; files of other programs in /tmp stay
+    out of reach.
+    """
+    return tuple(pattern for pattern in patterns if literal_components(pattern) != _TMP_COMPONENTS)
+
+
+def is_named_tmp_path(path: str, root: str, patterns: Globs) -> bool:
+    """Return True if a path below /tmp is in the workspace, or in a path that a pattern names beyond /tmp."""
+    return any(
+        path == named_path or path.startswith(f"{named_path}/")
+        for named_path in _named_tmp_paths(root, patterns)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _named_tmp_paths(root: str, patterns: Globs) -> tuple[str, ...]:
+    paths = [
+        "/" + "/".join(parts)
+        for parts in map(literal_components, patterns)
+        if parts[:1] == _TMP_COMPONENTS and parts != _TMP_COMPONENTS
+    ]
+    return (*((root,) if is_under_tmp(root) else ()), *paths)

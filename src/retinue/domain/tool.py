@@ -1,4 +1,4 @@
-"""A tool: what an agent can do, as the model sees it and as the guard judges it."""
+"""Tool facts: what the model sees of a tool, and what permission checks need to know."""
 
 import hashlib
 import re
@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from retinue.domain.approval import Touch
+from retinue.domain.approval import ToolAccess
 from retinue.domain.value import value
 
 
 class Effect(StrEnum):
-    """What a second execution would do to the world."""
+    """Consequence of repeating a call."""
 
     READ = "read"
     IDEMPOTENT = "idempotent"
     ONCE = "once"
 
 
-class Asks(StrEnum):
-    """Whether a person is asked before a call."""
+class AskPolicy(StrEnum):
+    """Whether a call needs approval."""
 
     NEVER = "never"
     UNLESS_GRANTED = "unless granted"
@@ -28,7 +28,7 @@ class Asks(StrEnum):
 
 @value
 class ToolSpec:
-    """The face of a tool that the model sees."""
+    """The part of a tool that the model sees."""
 
     name: str
     description: str
@@ -37,50 +37,53 @@ class ToolSpec:
 
 
 @value
-class ToolFacts:
-    """All of a tool but what it does: by this it is offered, judged, and taken up again after a crash."""
+class ToolPolicy:
+    """Everything about a tool except its function: used to offer it, check calls and resume after a crash."""
 
     spec: ToolSpec
-    parse: Callable[[bytes], Mapping[str, Any]]
+    parse_arguments: Callable[[bytes], Mapping[str, Any]]
     """Strict: unknown keys and wrong types raise ValueError with a sentence."""
     effect: Effect = Effect.ONCE
     capabilities: tuple[str, ...] = ()
     category: str = ""
     plugin: str = ""
-    """Whose operation it is: it may be offered as a skill instead. Empty: it is nobody's."""
-    asks: Asks = Asks.UNLESS_GRANTED
-    touch: Touch = "tool"
-    """What a call does with its resource, so that the gate can judge it before it happens."""
-    resource: Callable[[Mapping[str, Any]], str] | None = None
-    """The path or command in the arguments; None: nothing that the scope has rules for beyond the tool itself."""
-    names_agent: str = ""
-    """The argument that takes an agent's name: the model is shown whom it can name."""
-    door: bool = False
-    """Starts other agents: below the top it counts only where a definition names it."""
-    decides: bool = False
-    """Called again after a crash, it finds out by what it recorded whether it has happened."""
-    looks: bool = False
-    """Looks at other agents and their runs, and starts none."""
-    withheld: str = ""
-    """Why nobody may call it now, whatever a scope says; empty: its scope decides."""
-    forbidden: str = ""
-    """A door's own words where it does not count."""
-    misread: Callable[[str], str] | None = None
-    """A door's own words for arguments it does not understand, made of ours."""
+    """The plugin it belongs to, which may be offered as a skill instead; empty for none."""
+    ask_policy: AskPolicy = AskPolicy.UNLESS_GRANTED
+    access: ToolAccess = "tool"
+    """Kind of access to the resource, so that a call can be checked beforehand."""
+    resource_of: Callable[[Mapping[str, Any]], str] | None = None
+    """Return the path or command in the arguments; None if no scope rule applies beyond the tool itself."""
+    agent_argument: str = ""
+    """The argument that takes an agent's name; the model is shown the names it can use."""
+    is_delegation: bool = False
+    """Starts other agents; below the top level only where a definition names it."""
+    can_verify_completion: bool = False
+    """When called again after a crash, it can tell from its recorded intent whether the effect has happened.
+    """
+    inspects_runs: bool = False
+    """Inspects other agents and their runs, and starts none."""
+    unavailable_reason: str = ""
+    """Why it cannot be called now, whatever a scope allows; empty if the scope decides."""
+    delegation_refused_text: str = ""
+    """A delegation tool's own text for a refusal below the top level."""
+    format_argument_error: Callable[[str], str] | None = None
+    """A delegation tool's own text for invalid arguments, made from the standard one."""
 
 
-MAX_SPELLED = 64
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+MAX_API_NAME_CHARS = 64
+_UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def spelled(name: str) -> str:
-    """A tool's name as model APIs take it: letters, digits, _ and -, at most 64. Only drivers write it so; everywhere
-    else a tool has its own name. It takes any text: a call of a tool that never existed must not make every later
-    request invalid."""
-    if name.isidentifier() and name.isascii() and len(name) <= MAX_SPELLED:
+def api_tool_name(name: str) -> str:
+    """Return a tool's name as model APIs accept it: letters, digits, _ and -, at most 64 characters.
+
+    Only providers use this form. Any text is accepted, because a call of a tool that never existed must not
+    invalidate every later request.
+    """
+    if name.isidentifier() and name.isascii() and len(name) <= MAX_API_NAME_CHARS:
         return name
-    plain = _UNSAFE.sub("_", name.replace(".", "__")) or "unknown"
-    if len(plain) <= MAX_SPELLED:
+    plain = _UNSAFE_CHARACTER.sub("_", name.replace(".", "__")) or "unknown"
+    if len(plain) <= MAX_API_NAME_CHARS:
         return plain
-    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{plain[: MAX_SPELLED - len(mark) - 1]}_{mark}"
+    hash_suffix = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{plain[: MAX_API_NAME_CHARS - len(hash_suffix) - 1]}_{hash_suffix}"

@@ -1,4 +1,4 @@
-"""A transcript: the entries of a conversation, in order, as they stand in the file."""
+"""Transcript entries: messages, tool calls, tool results and notices, in the order of the file."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -10,44 +10,46 @@ from retinue.domain.value import value
 
 
 @value
-class Said:
-    """Words of a person, of another agent, or of the model itself."""
+class Message:
+    """A message of a person, another agent or the model."""
 
     id: str
     by: Literal["user", "agent"]
     text: str
     at: str = ""
-    """ISO 8601, UTC, seconds."""
+    """ISO 8601, UTC, to the second."""
     origin: str = ""
-    """Whose words a user entry holds: empty for a person, else `agent:<name>` or a session's key."""
+    """Author of a user message: empty for a person, else `agent:<name>` or a session's key."""
     run: str = ""
     model: str = ""
     usage: Usage = Usage()
     stop: str = ""
-    """Set when the reply did not end in the ordinary way: `length`, `refused`, `cancelled`."""
+    """Set when the reply did not end normally: `length`, `refused`, `cancelled`."""
     calls: int = 0
-    """How many calls belong to this reply: fewer at the very end of a file is a torn tail."""
+    """Number of tool calls in this reply; fewer at the end of the file mean a torn tail."""
     thoughts: tuple[str, ...] = ()
-    """Blocks the provider wants back unchanged, each a JSON text; kept in a sidecar, never shown."""
+    """Thinking blocks to send back to the provider unchanged, each as JSON text; kept in a sidecar, never
+    shown.
+    """
 
 
 @value
-class Called:
-    """The model wishes a tool to run. The id is minted here, never taken from a provider."""
+class ToolCall:
+    """A tool call requested by the model. Its id is created here, never taken from a provider."""
 
     id: str
     tool: str
     args: str
-    """The arguments' JSON text, as the model wrote it."""
+    """The JSON text of the arguments, as the model wrote it."""
     at: str = ""
     run: str = ""
     broken: str = ""
-    """Why this call must never run: its arguments were cut or are no JSON."""
+    """Why this call must never run: its arguments were cut off or are not JSON."""
 
 
 @value
-class Returned:
-    """What came of a call, as the model is told it."""
+class ToolResult:
+    """The result of a tool call, as sent to the model."""
 
     of: str
     text: str
@@ -63,7 +65,7 @@ class Returned:
 
 @value
 class Notice:
-    """Something the runtime says to the model: never a person's words, never the model's."""
+    """A message from the runtime to the model, neither a person's nor the model's own."""
 
     id: str
     kind: str
@@ -72,57 +74,66 @@ class Notice:
     run: str = ""
 
 
-Entry = Said | Called | Returned | Notice
+Entry = Message | ToolCall | ToolResult | Notice
 
-KINDS: Mapping[type[Entry], str] = {Said: "said", Called: "called", Returned: "returned", Notice: "notice"}
-OF_RESULT = ":result"
-"""What the name of a result ends with: a result bears its call's id, and a name is one entry's alone."""
+ENTRY_KINDS: Mapping[type[Entry], str] = {
+    Message: "said",
+    ToolCall: "called",
+    ToolResult: "returned",
+    Notice: "notice",
+}
+RESULT_ID_SUFFIX = ":result"
+"""Suffix of a tool result's public id. A result has its call's id, but public ids must be unique."""
 
 
-def distinct(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries a person copied keep their words and lose the ids they share: each call is its own, and each result
-    belongs to the call before it."""
-    times: dict[str, int] = {}
-    latest: dict[str, str] = {}
-    found: list[Entry] = []
+def make_ids_unique(entries: Sequence[Entry]) -> list[Entry]:
+    """Give entries that a person copied unique ids, keeping their text.
+
+    Each copied call becomes a call of its own, and each result belongs to the call before it.
+    """
+    seen_count: dict[str, int] = {}
+    latest_id: dict[str, str] = {}
+    unique: list[Entry] = []
     for entry in entries:
-        if isinstance(entry, Called):
-            times[entry.id] = times.get(entry.id, 0) + 1
-            mine = entry.id if times[entry.id] == 1 else f"{entry.id}-{times[entry.id]}"
-            latest[entry.id] = mine
-            found.append(replace(entry, id=mine))
-        elif isinstance(entry, Returned):
-            found.append(replace(entry, of=latest.get(entry.of, entry.of)))
+        if isinstance(entry, ToolCall):
+            seen_count[entry.id] = seen_count.get(entry.id, 0) + 1
+            unique_id = entry.id if seen_count[entry.id] == 1 else f"{entry.id}-{seen_count[entry.id]}"
+            latest_id[entry.id] = unique_id
+            unique.append(replace(entry, id=unique_id))
+        elif isinstance(entry, ToolResult):
+            unique.append(replace(entry, of=latest_id.get(entry.of, entry.of)))
         else:
-            found.append(entry)
-    return found
+            unique.append(entry)
+    return unique
 
 
-def dangling(entries: Sequence[Entry]) -> tuple[Called, ...]:
-    """Calls without a result. No request may be made while there are any."""
-    answered = {entry.of for entry in entries if isinstance(entry, Returned)}
-    return tuple(entry for entry in entries if isinstance(entry, Called) and entry.id not in answered)
+def unanswered_calls(entries: Sequence[Entry]) -> tuple[ToolCall, ...]:
+    """Return the tool calls without a result; no request may be sent while there are any."""
+    answered = {entry.of for entry in entries if isinstance(entry, ToolResult)}
+    return tuple(entry for entry in entries if isinstance(entry, ToolCall) and entry.id not in answered)
 
 
-def name_of(entry: Entry) -> str:
-    """What programs call one entry of a conversation."""
-    return f"{entry.of}{OF_RESULT}" if isinstance(entry, Returned) else entry.id
+def public_entry_id(entry: Entry) -> str:
+    """Return the id by which programs refer to an entry, unique within the conversation."""
+    return f"{entry.of}{RESULT_ID_SUFFIX}" if isinstance(entry, ToolResult) else entry.id
 
 
-def as_json(entry: Entry) -> dict[str, Any]:
-    """An entry with its kind, and of a notice what it is about; what a provider wants back is not a reader's business."""
-    facts = asdict(entry) | {"id": name_of(entry)}
-    facts.pop("thoughts", None)
+def entry_as_json(entry: Entry) -> dict[str, Any]:
+    """Return an entry as JSON with its kind; a notice's own kind becomes `about`, thinking blocks are left
+    out.
+    """
+    data = asdict(entry) | {"id": public_entry_id(entry)}
+    data.pop("thoughts", None)
     if isinstance(entry, Notice):
-        facts["about"] = facts.pop("kind")
-    return {"kind": KINDS[type(entry)], **facts}
+        data["about"] = data.pop("kind")
+    return {"kind": ENTRY_KINDS[type(entry)], **data}
 
 
-def snippet(entries: Iterable[Entry], limit: int = 120) -> str:
-    """The start of the last words, on one line, for lists."""
+def last_message_snippet(entries: Iterable[Entry], limit: int = 120) -> str:
+    """Return the start of the last message on one line, for lists."""
     last = ""
     for entry in entries:
-        if isinstance(entry, Said) and entry.text.strip():
+        if isinstance(entry, Message) and entry.text.strip():
             last = entry.text
     flat = " ".join(last.split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"

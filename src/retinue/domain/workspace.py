@@ -1,4 +1,4 @@
-"""Where a session works: a root, how far it is set apart, and whether it may write there."""
+"""A session's workspace: its root folder, its isolation, and whether it is writable."""
 
 from enum import StrEnum
 from typing import Any
@@ -14,21 +14,21 @@ class Isolation(StrEnum):
 
 @value
 class Workspace:
-    """Computed once per session and stored with it: state of the session, never of the process."""
+    """Computed once per session and stored with it; never state of the process."""
 
     root: str
     """Absolute. Relative paths of tools start here."""
     isolation: Isolation = Isolation.SHARED
     writable: bool = True
     label: str = ""
-    source: str = ""
-    """The repository that this workspace is a worktree of, made for this session; empty for any other folder."""
-    project: str = ""
-    """The folder that was meant when the session was begun, if it works in another one: its project's agents count."""
+    source_repository: str = ""
+    """The repository of which this workspace is a worktree; empty for any other folder."""
+    project_folder: str = ""
+    """The folder the session was started for, if it works in another one; its project's agents apply."""
 
     @property
-    def meant(self) -> str:
-        return self.project or self.root
+    def intended_folder(self) -> str:
+        return self.project_folder or self.root
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -36,6 +36,6 @@ class Workspace:
             "isolation": str(self.isolation),
             "writable": self.writable,
             "label": self.label,
-            "source": self.source or None,
-            "project": self.project or None,
+            "source": self.source_repository or None,
+            "project": self.project_folder or None,
         }

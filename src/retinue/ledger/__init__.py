@@ -1,1 +1,1 @@
-"""Runs and their events, in tables."""
+"""Durable storage of runs, events, deliveries and approvals in SQLite."""

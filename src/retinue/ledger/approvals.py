@@ -1,4 +1,4 @@
-"""Approvals in the ledger: the whole question as one value, with what it is found by beside it."""
+"""Approvals in the ledger: one JSON text each, with the columns used in searches."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -7,69 +7,75 @@ from functools import cache
 
 import msgspec
 
-from retinue.domain.approval import Approval, State
+from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.change import replace
 from retinue.errors import Failed, NotFound
-from retinue.ledger.run_rows import asked, whole
+from retinue.ledger.run_rows import execute_statement, replace_surrogates
 
 _DECODER = msgspec.json.Decoder(Approval)
 _ENCODER = msgspec.json.Encoder()
 
 
-def written(approval: Approval) -> str:
+def encode_approval(approval: Approval) -> str:
     try:
         return _ENCODER.encode(approval).decode()
     except UnicodeEncodeError:
         texts = ((each.name, getattr(approval, each.name)) for each in fields(approval))
-        sound = {name: whole(text) for name, text in texts if type(text) is str}
-        return _ENCODER.encode(replace(approval, **sound, chain=tuple(map(whole, approval.chain)))).decode()
+        cleaned = {name: replace_surrogates(text) for name, text in texts if type(text) is str}
+        return _ENCODER.encode(
+            replace(approval, **cleaned, chain=tuple(map(replace_surrogates, approval.chain)))
+        ).decode()
 
 
-def read(text: str) -> Approval:
-    """Raises ValueError for what no approval can be."""
+def decode_approval(text: str) -> Approval:
+    """Decode an approval; raise ValueError if the text is not one."""
     return _DECODER.decode(text)
 
 
-def add(connection: sqlite3.Connection, approval: Approval) -> None:
-    row = (approval.id, approval.run, approval.call, approval.state.value, written(approval))
+def insert_approval(connection: sqlite3.Connection, approval: Approval) -> None:
+    row = (approval.id, approval.run, approval.call, approval.state.value, encode_approval(approval))
     try:
-        asked(
+        execute_statement(
             connection, "INSERT INTO approvals (id, run, call, state, approval) VALUES (?, ?, ?, ?, ?)", row
         )
     except sqlite3.IntegrityError as error:
         raise Failed(f"approval {approval.id} is already in the ledger") from error
 
 
-def put(connection: sqlite3.Connection, approval: Approval) -> None:
-    row = (approval.state.value, written(approval), approval.id)
+def update_approval(connection: sqlite3.Connection, approval: Approval) -> None:
+    row = (approval.state.value, encode_approval(approval), approval.id)
     if not connection.execute("UPDATE approvals SET state=?, approval=? WHERE id=?", row).rowcount:
         raise NotFound(f"there is no approval {approval.id}")
 
 
-def find(
+def select_approvals(
     connection: sqlite3.Connection,
     *,
     run: str | None = None,
     call: str | None = None,
-    state: Sequence[State] | None = None,
+    state: Sequence[ApprovalState] | None = None,
     prefix: str | None = None,
 ) -> list[Approval]:
-    """Oldest first: their ids sort by time."""
-    given = (run, call, prefix, None if prefix is None else f"{prefix}\U0010ffff")
-    wished = tuple([each is not None for each in given])
-    sql = _finding(wished, None if state is None else ",".join(state))
-    found = asked(connection, sql, [each for each in given if each is not None])
-    return [read(row[0]) for row in found.fetchall()]
+    """Return matching approvals, oldest first (their ids sort by time)."""
+    values = (run, call, prefix, None if prefix is None else f"{prefix}\U0010ffff")
+    is_given = tuple([each is not None for each in values])
+    sql = _select_statement(is_given, None if state is None else ",".join(state))
+    cursor = execute_statement(connection, sql, [each for each in values if each is not None])
+    return [decode_approval(row[0]) for row in cursor.fetchall()]
 
 
 @cache
-def _finding(wished: tuple[bool, ...], state: str | None) -> str:
-    """Many may wait at once, and few are of one run: the planner cannot know that."""
-    terms = ("run=?", "call=?", "id >= ?", "id < ?")
-    wishes = [term for term, wish in zip(terms, wished, strict=True) if wish]
+def _select_statement(is_given: tuple[bool, ...], state: str | None) -> str:
+    """Build the statement.
+
+    Many approvals may be pending at once while few belong to one run; the query planner cannot know that, so
+    the index is named.
+    """
+    all_conditions = ("run=?", "call=?", "id >= ?", "id < ?")
+    conditions = [term for term, given in zip(all_conditions, is_given, strict=True) if given]
     if state is not None:
-        listed = ", ".join(f"'{State(each).value}'" for each in state.split(",") if each)
-        wishes.append(f"state IN ({listed})")
-    index = " INDEXED BY approvals_by_run" if wished[0] else ""
-    where = f" WHERE {' AND '.join(wishes)}" if wishes else ""
-    return f"SELECT approval FROM approvals{index}{where} ORDER BY id"  # noqa: S608  (our own words)
+        states = ", ".join(f"'{ApprovalState(each).value}'" for each in state.split(",") if each)
+        conditions.append(f"state IN ({states})")
+    index = " INDEXED BY approvals_by_run" if is_given[0] else ""
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"SELECT approval FROM approvals{index}{where} ORDER BY id"  # noqa: S608  (constant text only)

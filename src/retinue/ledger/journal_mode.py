@@ -1,7 +1,7 @@
-"""Mount: what kind of disk a folder is on, and which journal is safe there.
+"""The file system type of a folder, and the SQLite journal mode that is safe on it.
 
-The write-ahead log is read through memory that all processes share. Where another machine or another program stands
-behind the files, what one process sees there is not what another has written, and a ledger would be torn.
+The index of the write-ahead log is memory shared by all processes. On file systems backed by another machine
+or another program, a process may not see there what another has written, and the ledger would be corrupted.
 """
 
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 WAL = "wal"
 DELETE = "delete"
 
-_MOUNTS = Path("/proc/self/mountinfo")
-_SHARED = frozenset(
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_SHARED_FILESYSTEMS = frozenset(
     {
         "9p",
         "afs",
@@ -41,38 +41,38 @@ _SHARED = frozenset(
 )
 
 
-def is_shared(kind: str) -> bool:
-    """Whether another machine, or a program of its own, may stand behind files of this kind."""
-    return kind in _SHARED or kind.partition(".")[0] in ("fuse", "fuseblk")
+def is_shared_filesystem(filesystem_type: str) -> bool:
+    """Return whether another machine or a user-space program may serve this file system."""
+    return filesystem_type in _SHARED_FILESYSTEMS or filesystem_type.partition(".")[0] in ("fuse", "fuseblk")
 
 
-def journal(kind: str) -> str:
-    """How a ledger on such a disk keeps what it may have to take back."""
-    return DELETE if is_shared(kind) else WAL
+def journal_mode_for(filesystem_type: str) -> str:
+    """Return the SQLite journal mode for a file system type."""
+    return DELETE if is_shared_filesystem(filesystem_type) else WAL
 
 
-def kind_of(folder: Path, mounts: Path = _MOUNTS) -> str:
-    """The kind of file system a folder is on, by the kernel's list of them; empty where there is no such list."""
+def detect_filesystem_type(folder: Path, mountinfo: Path = _MOUNTINFO) -> str:
+    """Return the file system type of a folder from the kernel's mount list; "" without such a list."""
     try:
-        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+        lines = mountinfo.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return ""
-    place, best, kind = os.path.realpath(folder), "", ""
+    real_path, best_mount, filesystem_type = os.path.realpath(folder), "", ""
     for line in lines:
         before, _, after = line.partition(" - ")
-        point = _named(before.split(" ")[4]) if before.count(" ") >= 5 else ""  # noqa: PLR2004  (the fifth word)
-        # Of two at the same place the later one lies over the other.
-        if point and len(point) >= len(best) and _holds(point, place):
-            best, kind = point, after.split(" ")[0]
-    return kind
+        mount_path = _unescape_mount_path(before.split(" ")[4]) if before.count(" ") >= 5 else ""  # noqa: PLR2004  (the mount point is the fifth field)
+        # Of two mounts at the same path, the later one hides the earlier.
+        if mount_path and len(mount_path) >= len(best_mount) and _contains_path(mount_path, real_path):
+            best_mount, filesystem_type = mount_path, after.split(" ")[0]
+    return filesystem_type
 
 
-def _holds(point: str, place: str) -> bool:
-    return point in ("/", place) or place.startswith(f"{point}/")
+def _contains_path(mount_path: str, real_path: str) -> bool:
+    return mount_path in ("/", real_path) or real_path.startswith(f"{mount_path}/")
 
 
-def _named(word: str) -> str:
-    """Blanks and the like stand there as three octal digits."""
-    for digits, letter in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
-        word = word.replace(f"\\{digits}", letter)
-    return word
+def _unescape_mount_path(escaped: str) -> str:
+    """Decode the octal escapes that the kernel writes for blanks and backslashes."""
+    for digits, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        escaped = escaped.replace(f"\\{digits}", character)
+    return escaped

@@ -1,9 +1,10 @@
-"""The ledger in one SQLite file: steps gather, run on the loop, and share one commit made aside.
+"""The ledger in one SQLite file, with group commit.
 
-A step's statements touch memory only and take microseconds, so they run on the loop's own thread: in another
-thread each of them would wait for the interpreter's lock while the loop is busy. What may sleep, the commit's
-fsync and the opening, happens in one thread aside, and the next steps gather meanwhile; where steps come one by
-one, nothing would gather, and each is carried out and committed where it is asked for.
+Steps are collected, run on the event loop and committed together. The statements of a step touch memory only
+and take microseconds, so they run on the loop's own thread: in another thread, each would wait for the
+interpreter lock while the loop is busy. What may block (the fsync of a commit, opening the file) runs in one
+writer thread, and the next steps collect meanwhile. When steps arrive one at a time there is nothing to
+collect, so each is run and committed at once on the loop.
 """
 
 import asyncio
@@ -18,24 +19,30 @@ from typing import Any, TypeVar
 from retinue.domain.event import Event
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.interfaces import Tx
-from retinue.ledger.database import PATIENCE_SECONDS, PAUSES, is_busy, meaning, opened
-from retinue.ledger.journal_mode import WAL, kind_of
-from retinue.ledger.transaction import Known, LookingTx, SqliteTx
-from retinue.ledger.writer_thread import Aside
+from retinue.interfaces import Transaction
+from retinue.ledger.database import (
+    BUSY_RETRY_DELAYS_S,
+    BUSY_TIMEOUT_S,
+    is_busy_error,
+    open_database,
+    translate_sqlite_error,
+)
+from retinue.ledger.journal_mode import WAL, detect_filesystem_type
+from retinue.ledger.transaction import ReadOnlyTransaction, SqliteTransaction, TransactionCache
+from retinue.ledger.writer_thread import WriterThread
 
 T = TypeVar("T")
 
-FEW = 3
-"""Steps that came one by one before the next is expected to."""
+SERIAL_BATCH_THRESHOLD = 3
+"""Single-step batches in a row after which the next step is run without collecting others."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Wish:
-    """One step with the one who waits for it, and what became of it before the commit."""
+class _PendingStep:
+    """A submitted step, the future its caller awaits, and the outcome before the commit."""
 
-    step: Callable[[Tx], Any]
-    then: Callable[[Any], None] | None
+    step: Callable[[Transaction], Any]
+    on_commit: Callable[[Any], None] | None
     future: asyncio.Future[Any]
     value: Any = None
     error: Exception | None = None
@@ -44,359 +51,406 @@ class _Wish:
 
 @value
 class _Batch:
-    wishes: list[_Wish]
-    until: float
-    """When patience with another process ends."""
+    pending_steps: list[_PendingStep]
+    deadline: float
+    """When to stop waiting for another process that has the file locked (monotonic time)."""
 
 
 class SqliteLedger:
-    """For one event loop. The file is opened at the first use; `listen` hears each durable event after its commit."""
+    """The ledger for one event loop.
+
+    The file is opened on first use. `on_event` is called with each durable event after its commit.
+    """
 
     def __init__(
         self,
         path: Path,
         *,
-        listen: Callable[[Event], None] | None = None,
-        patience: float = PATIENCE_SECONDS,
-        kind: Callable[[Path], str] = kind_of,
+        on_event: Callable[[Event], None] | None = None,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        detect_filesystem: Callable[[Path], str] = detect_filesystem_type,
     ) -> None:
         self.path = path
-        self._kind = kind
-        self._logged = True
-        self._patience = patience
-        self._listen = listen
-        self._aside = Aside()
-        self._opening: asyncio.Future[None] | None = None
+        self._detect_filesystem = detect_filesystem
+        self._uses_wal = True
+        self._busy_timeout_s = busy_timeout_s
+        self._on_event = on_event
+        self._writer_thread = WriterThread()
+        self._open_future: asyncio.Future[None] | None = None
         self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
-        self._waiting: list[_Wish] = []
-        self._quiet = asyncio.Event()
-        self._quiet.set()
-        self._leaving = asyncio.Event()
-        """Clear while the file is let go of: who comes then waits, or there would be no end of it."""
-        self._leaving.set()
+        self._pending_steps: list[_PendingStep] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._release_done = asyncio.Event()
+        """Cleared while the file is being released: new callers wait, or the release would never end."""
+        self._release_done.set()
         self._closed = False
-        self._steady = False
-        """The file is open, and nobody lets go of it: there is nothing to wait for."""
-        self._lonely = 1
-        """How many batches in a row were of one step; the first has nothing to be compared with."""
-        self._done_now = False
-        """A step was carried out in this very round of the loop."""
-        self._version = -1
-        self._view: LookingTx | None = None
-        """What those who look in this very round of the loop see: one transaction serves them all."""
+        self._is_ready = False
+        """The file is open and not being released, so callers need not wait."""
+        self._single_step_batches = 1
+        """Consecutive batches with a single step; starts at 1, as the first batch has no predecessor."""
+        self._ran_this_iteration = False
+        """A step has already been run in the current iteration of the event loop."""
+        self._data_version = -1
+        self._read_transaction: ReadOnlyTransaction | None = None
+        """The read transaction shared by all reads in the current iteration of the event loop."""
 
-    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
-        """Runs the step in the next group commit; when this returns it is on disk. What the step raises undoes
-        that step alone. Cancelling the wait does not take the step back, nor what is to happen `then`."""
-        if not self._steady:
-            await self._ready()
+    async def write(
+        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+    ) -> T:
+        """Run a step in the next group commit and return its value once the commit is on disk.
+
+        An exception in the step undoes that step alone. Cancelling the caller takes back neither the step nor
+        the callback that follows its commit.
+        """
+        if not self._is_ready:
+            await self._ensure_open()
         loop = asyncio.get_running_loop()
-        wish = _Wish(step=step, then=then, future=loop.create_future())
-        self._waiting.append(wish)
-        if self._quiet.is_set():
-            self._quiet.clear()
-            if self._lonely >= FEW and not self._done_now:
-                # The last steps had no company, and this one waits for none. Whoever asks in the same round of the
-                # loop is company: those gather.
-                self._done_now = True
-                loop.call_soon(self._round_over)
-                self._gather()
+        pending = _PendingStep(step=step, on_commit=on_commit, future=loop.create_future())
+        self._pending_steps.append(pending)
+        if self._idle.is_set():
+            self._idle.clear()
+            if self._single_step_batches >= SERIAL_BATCH_THRESHOLD and not self._ran_this_iteration:
+                # The last batches had one step each, so this step does not wait for others. Callers in the same
+                # iteration of the loop are collected with it in the next batch.
+                self._ran_this_iteration = True
+                loop.call_soon(self._end_loop_iteration)
+                self._start_batch()
             else:
-                loop.call_soon(self._gather)
-        return await wish.future
+                loop.call_soon(self._start_batch)
+        return await pending.future
 
-    def _round_over(self) -> None:
-        self._done_now = False
+    def _end_loop_iteration(self) -> None:
+        self._ran_this_iteration = False
 
-    async def look(self, step: Callable[[Tx], T]) -> T:
-        """Reads a consistent state, without waiting for any commit: by a second connection while one is made. What was
-        committed before is always seen."""
-        if not self._steady:
-            await self._ready()
+    async def read(self, step: Callable[[Transaction], T]) -> T:
+        """Run a read-only step on a consistent snapshot without waiting for a commit.
+
+        A second connection is used while a commit is in progress. Everything committed earlier is always
+        visible.
+        """
+        if not self._is_ready:
+            await self._ensure_open()
         try:
-            return self._seen(step)
+            return self._run_read(step)
         except sqlite3.Error as error:
-            until = time.monotonic() + self._patience
-            attempt, met = 0, error
+            deadline = time.monotonic() + self._busy_timeout_s
+            attempt, last_error = 0, error
         while True:
-            if not is_busy(met) or time.monotonic() >= until:
-                raise meaning(met, self.path) from met
-            await asyncio.sleep(_pause(attempt))
+            if not is_busy_error(last_error) or time.monotonic() >= deadline:
+                raise translate_sqlite_error(last_error, self.path) from last_error
+            await asyncio.sleep(_retry_delay_s(attempt))
             attempt += 1
             try:
-                return self._seen(step)
+                return self._run_read(step)
             except sqlite3.Error as error:
-                met = error
+                last_error = error
 
-    def _seen(self, step: Callable[[Tx], T]) -> T:
-        """By whoever looks alone for that moment only; where many are at work, all of one round of the loop share it."""
+    def _run_read(self, step: Callable[[Transaction], T]) -> T:
+        """Run a step on the current read transaction, beginning one if there is none.
+
+        A caller that is alone gets a transaction of its own; under load, all reads of one loop iteration
+        share one.
+        """
         try:
-            return step(self._view or self._viewed())
+            return step(self._read_transaction or self._begin_read())
         except sqlite3.Error:
-            self._looked()
+            self._end_read()
             raise
         finally:
-            if self._lonely >= FEW:
-                self._looked()
+            if self._single_step_batches >= SERIAL_BATCH_THRESHOLD:
+                self._end_read()
 
-    def changed(self) -> bool:
-        """Whether anybody, here or elsewhere, has written anything since this was asked last: a matter of a microsecond.
-        What cannot be asked counts as changed."""
-        seen, self._version = self._version, -1
-        self._looked()
+    def check_changed(self) -> bool:
+        """Return whether this or another process has written since the previous call.
+
+        Costs about a microsecond. If the database cannot be asked, the answer is True.
+        """
+        previous_version, self._data_version = self._data_version, -1
+        self._end_read()
         if self._connections is not None:
             with suppress(sqlite3.Error):
-                self._version = self._reader.execute("PRAGMA data_version").fetchone()[0]
-        return self._version == -1 or self._version != seen
+                self._data_version = self._reader.execute("PRAGMA data_version").fetchone()[0]
+        return self._data_version == -1 or self._data_version != previous_version
 
     async def close(self) -> None:
-        """Finishes every step that was given before, then lets go of the file."""
-        self._closed, self._steady = True, False
-        await self.let_go()
-        self._aside.end()
+        """Finish every submitted step, then close the file."""
+        self._closed, self._is_ready = True, False
+        await self.release_file()
+        self._writer_thread.join()
 
-    async def let_go(self) -> None:
-        """Finishes as well, and the next use opens the file anew: between the two another may stand in its place."""
-        if self._opening is not None:
-            await asyncio.wait([self._opening])
-        self._leaving.clear()
-        self._steady = False
+    async def release_file(self) -> None:
+        """Finish every submitted step and close the file until the next use opens it again.
+
+        In between, the file can be replaced by another.
+        """
+        if self._open_future is not None:
+            await asyncio.wait([self._open_future])
+        self._release_done.clear()
+        self._is_ready = False
         try:
-            while not self._quiet.is_set():
-                await self._quiet.wait()  # whoever went on in the same moment may have asked for more
-            self._looked()
+            while not self._idle.is_set():
+                await self._idle.wait()  # callers that resumed in the same moment may have submitted more
+            self._end_read()
             if self._connections is not None:
                 connections, self._connections = self._connections, None
-                gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._aside.do(lambda: _let_go(connections), lambda _, __: gone.set_result(None))
-                await gone
+                closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._writer_thread.submit(
+                    lambda: _close_connections(connections), lambda _, __: closed.set_result(None)
+                )
+                await closed
         finally:
-            self._leaving.set()
+            self._release_done.set()
 
-    async def _ready(self) -> None:
-        if not self._leaving.is_set():
-            await self._leaving.wait()
+    async def _ensure_open(self) -> None:
+        if not self._release_done.is_set():
+            await self._release_done.wait()
         if self._connections is None or self._closed:
             await self._open()
 
     async def _open(self) -> None:
-        self._refuse_when_closed()
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_future()
-            self._aside.do(self._connect, self._connected)
-        await asyncio.shield(self._opening)
-        self._refuse_when_closed()
+        self._check_not_closed()
+        if self._open_future is None:
+            self._open_future = asyncio.get_running_loop().create_future()
+            self._writer_thread.submit(self._open_connections, self._finish_opening)
+        await asyncio.shield(self._open_future)
+        self._check_not_closed()
 
-    def _refuse_when_closed(self) -> None:
+    def _check_not_closed(self) -> None:
         if self._closed:
             raise Failed(f"{self.path}: the ledger is closed")
 
-    def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        writer = opened(self.path, patience=self._patience, kind=self._kind)
+    def _open_connections(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        writer = open_database(
+            self.path, busy_timeout_s=self._busy_timeout_s, detect_filesystem=self._detect_filesystem
+        )
         try:
-            self._logged = writer.execute("PRAGMA journal_mode").fetchone()[0] == WAL
-            return writer, opened(self.path, patience=self._patience, kind=self._kind)
+            self._uses_wal = writer.execute("PRAGMA journal_mode").fetchone()[0] == WAL
+            return writer, open_database(
+                self.path, busy_timeout_s=self._busy_timeout_s, detect_filesystem=self._detect_filesystem
+            )
         except BaseException:
             writer.close()
             raise
 
-    def _connected(
+    def _finish_opening(
         self, connections: tuple[sqlite3.Connection, sqlite3.Connection] | None, error: Exception | None
     ) -> None:
-        """A failure is told to all who wait, and the next use tries again."""
-        opening, self._opening = self._opening, None
+        """Store the connections, or pass the error to all callers that wait; the next use tries again."""
+        open_future, self._open_future = self._open_future, None
         self._connections = connections
-        self._steady = connections is not None and not self._closed and self._leaving.is_set()
-        if opening is None:
+        self._is_ready = connections is not None and not self._closed and self._release_done.is_set()
+        if open_future is None:
             return
         if error is None:
-            opening.set_result(None)
+            open_future.set_result(None)
         else:
-            opening.set_exception(error)
-            opening.exception()
+            open_future.set_exception(error)
+            open_future.exception()
 
-    def _gather(self) -> None:
-        batch = _Batch(wishes=self._waiting, until=time.monotonic() + self._patience)
-        self._waiting = []
-        self._begin(batch, 0)
+    def _start_batch(self) -> None:
+        batch = _Batch(pending_steps=self._pending_steps, deadline=time.monotonic() + self._busy_timeout_s)
+        self._pending_steps = []
+        self._begin_batch(batch, 0)
 
-    def _begin(self, batch: _Batch, attempt: int) -> None:
-        self._looked()
+    def _begin_batch(self, batch: _Batch, attempt: int) -> None:
+        self._end_read()
         try:
             self._writer.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            if not is_busy(error) or time.monotonic() >= batch.until:
-                self._settle(batch, error)
+            if not is_busy_error(error) or time.monotonic() >= batch.deadline:
+                self._finish_batch(batch, error)
                 return
-            asyncio.get_running_loop().call_later(_pause(attempt), self._begin, batch, attempt + 1)
+            asyncio.get_running_loop().call_later(
+                _retry_delay_s(attempt), self._begin_batch, batch, attempt + 1
+            )
             return
-        self._work(batch)
+        self._run_batch(batch)
 
-    def _work(self, batch: _Batch) -> None:
+    def _run_batch(self, batch: _Batch) -> None:
         writer = self._writer
-        alone = len(batch.wishes) == 1
-        before = writer.total_changes
-        known = Known()
+        is_single = len(batch.pending_steps) == 1
+        changes_before = writer.total_changes
+        cache = TransactionCache()
         try:
-            for wish in batch.wishes:
-                _stepped(wish, writer, SqliteTx(writer, self.path, known), alone=alone)
-                if wish.error is not None:
-                    known.forget()  # what was read of it may have been undone
-            undone = alone and batch.wishes[0].error is not None
-            if unchanged := not undone and writer.total_changes == before:
-                # There is nothing to sync, and so no reason to leave the loop.
-                _commit(writer, batch.until)
+            for pending in batch.pending_steps:
+                _run_step(pending, writer, SqliteTransaction(writer, self.path, cache), is_single=is_single)
+                if pending.error is not None:
+                    cache.clear()  # cached rows may have been undone
+            rolled_back = is_single and batch.pending_steps[0].error is not None
+            if unchanged := not rolled_back and writer.total_changes == changes_before:
+                # Nothing to sync, so no reason to leave the loop.
+                _commit_transaction(writer, batch.deadline)
         except sqlite3.Error as error:
-            _rolled_back(writer)
-            self._settle(batch, error)
+            _roll_back(writer)
+            self._finish_batch(batch, error)
             return
         except BaseException:
-            _rolled_back(writer)
-            self._settle(
+            _roll_back(writer)
+            self._finish_batch(
                 batch, Failed(f"{self.path}: a step was interrupted, and those beside it were undone")
             )
             raise
-        if undone or unchanged:
-            self._settle(batch, None)
-        elif self._alone(batch):
-            self._settle(batch, _committed(writer, batch.until))
+        if rolled_back or unchanged:
+            self._finish_batch(batch, None)
+        elif self._should_commit_inline(batch):
+            self._finish_batch(batch, _try_commit(writer, batch.deadline))
         else:
-            self._aside.do(lambda: _commit(writer, batch.until), lambda _, error: self._settle(batch, error))
+            self._writer_thread.submit(
+                lambda: _commit_transaction(writer, batch.deadline),
+                lambda _, error: self._finish_batch(batch, error),
+            )
 
-    def _alone(self, batch: _Batch) -> bool:
-        """Steps come one by one: nothing gathers while this one is synced, and a thread would cost more than it saves.
-        Without a log a commit may have to wait for readers, which the loop must not."""
-        self._lonely = self._lonely + 1 if len(batch.wishes) == 1 and self._logged else 0
-        return self._lonely > 1
+    def _should_commit_inline(self, batch: _Batch) -> bool:
+        """Return whether to commit on the event loop instead of in the writer thread.
 
-    def _settle(self, batch: _Batch, error: Exception | None) -> None:
-        """Listeners hear before those who waited go on, and those who go on can join the next batch."""
-        self._looked()
+        Counts single-step batches. When steps arrive one at a time, nothing collects during the fsync, and a
+        thread would cost more than it saves. Without a write-ahead log, a commit may have to wait for
+        readers, which the loop must not do.
+        """
+        self._single_step_batches = (
+            self._single_step_batches + 1 if len(batch.pending_steps) == 1 and self._uses_wal else 0
+        )
+        return self._single_step_batches > 1
+
+    def _finish_batch(self, batch: _Batch, error: Exception | None) -> None:
+        """Call the listeners, then resolve the futures, so that resumed callers can join the next batch."""
+        self._end_read()
         try:
-            for wish in batch.wishes if error is None else ():
-                if self._listen is not None:
-                    for event in wish.events:
-                        _tell(self._listen, event)
-                if wish.then is not None and wish.error is None:
-                    _tell(wish.then, wish.value)
-        finally:  # also when the process is told to end in this moment: somebody will want to close
-            for wish in batch.wishes:
-                _answer(wish, wish.error or error, self.path)
-            if self._waiting:
-                asyncio.get_running_loop().call_soon(self._gather)
+            for pending in batch.pending_steps if error is None else ():
+                if self._on_event is not None:
+                    for event in pending.events:
+                        _call_listener(self._on_event, event)
+                if pending.on_commit is not None and pending.error is None:
+                    _call_listener(pending.on_commit, pending.value)
+        finally:  # also if the process is interrupted now: close() must not hang
+            for pending in batch.pending_steps:
+                _resolve_future(pending, pending.error or error, self.path)
+            if self._pending_steps:
+                asyncio.get_running_loop().call_soon(self._start_batch)
             else:
-                self._quiet.set()
+                self._idle.set()
 
-    def _viewed(self) -> LookingTx:
-        # What the writer has written is in its memory, and only the other would have to read it from the file again.
-        reader = self._writer if self._quiet.is_set() else self._reader
+    def _begin_read(self) -> ReadOnlyTransaction:
+        # The writer has its own writes cached in memory; the reader would have to read them from the file again.
+        reader = self._writer if self._idle.is_set() else self._reader
         reader.execute("BEGIN")
-        self._view = LookingTx(reader, self.path)
-        if self._lonely < FEW:
-            asyncio.get_running_loop().call_soon(self._looked)
-        return self._view
+        self._read_transaction = ReadOnlyTransaction(reader, self.path)
+        if self._single_step_batches < SERIAL_BATCH_THRESHOLD:
+            asyncio.get_running_loop().call_soon(self._end_read)
+        return self._read_transaction
 
-    def _looked(self) -> None:
-        """Whoever looks from here on sees what has been committed meanwhile."""
-        view, self._view = self._view, None
-        if view is not None:
-            view.end()
+    def _end_read(self) -> None:
+        """End the shared read transaction, so that later reads see what has been committed since."""
+        transaction, self._read_transaction = self._read_transaction, None
+        if transaction is not None:
+            transaction.roll_back()
 
     @property
     def _writer(self) -> sqlite3.Connection:
-        return self._pair()[0]
+        return self._connection_pair()[0]
 
     @property
     def _reader(self) -> sqlite3.Connection:
-        return self._pair()[1]
+        return self._connection_pair()[1]
 
-    def _pair(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    def _connection_pair(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         if self._connections is None:
             raise Failed(f"{self.path}: the ledger is closed")
         return self._connections
 
 
-def _stepped(wish: _Wish, writer: sqlite3.Connection, tx: SqliteTx, *, alone: bool) -> None:
-    """In a savepoint of its own, where others share the transaction. Raises only when the whole transaction is gone, as
-    it is on a full disk."""
-    if not alone:
+def _run_step(
+    pending: _PendingStep, writer: sqlite3.Connection, tx: SqliteTransaction, *, is_single: bool
+) -> None:
+    """Run one step, in a savepoint of its own if others share the transaction.
+
+    Raises only if the whole transaction is gone, as on a full disk.
+    """
+    if not is_single:
         writer.execute("SAVEPOINT step")
     try:
-        wish.value = wish.step(tx)
+        pending.value = pending.step(tx)
     except Exception as error:
         if isinstance(error, sqlite3.Error) and not writer.in_transaction:
             raise
-        wish.error = error
-        writer.execute("ROLLBACK" if alone else "ROLLBACK TO step")
+        pending.error = error
+        writer.execute("ROLLBACK" if is_single else "ROLLBACK TO step")
     else:
-        wish.events = tx.emitted
-    if not alone:
+        pending.events = tx.emitted_events
+    if not is_single:
         writer.execute("RELEASE step")
 
 
-def _tell(heard: Callable[[Any], None], what: object) -> None:
-    """Whoever hears of a step is not the step: what goes wrong there keeps nobody else from hearing."""
+def _call_listener(listener: Callable[[Any], None], argument: object) -> None:
+    """Call a listener and report its exceptions to the loop.
+
+    A failing listener stops neither the step nor other listeners.
+    """
     try:
-        heard(what)
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (the loop tells of it, as of all that it calls)
+        listener(argument)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (reported by the loop's exception handler)
         context = {"message": "what was to follow a step of the ledger failed", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
 
 
-def _answer(wish: _Wish, failure: Exception | None, path: Path) -> None:
-    if wish.future.done():
-        return  # nobody waits any more
-    if failure is None:
-        wish.future.set_result(wish.value)
+def _resolve_future(pending: _PendingStep, error: Exception | None, path: Path) -> None:
+    if pending.future.done():
+        return  # the caller was cancelled
+    if error is None:
+        pending.future.set_result(pending.value)
     else:
-        wish.future.set_exception(_meant(failure, path))
+        pending.future.set_exception(_error_for_caller(error, path))
 
 
-def _commit(writer: sqlite3.Connection, until: float) -> None:
-    """Whoever holds the write lock of a file with a log cannot be told that it is busy. Without a log, those who read
-    are waited for: the transaction stands, and only its last word is said again."""
+def _commit_transaction(writer: sqlite3.Connection, deadline: float) -> None:
+    """Commit the transaction, retrying until the deadline while readers block it.
+
+    With a write-ahead log, the holder of the write lock is never told that the file is busy. Without one, the
+    commit waits for readers: the transaction stands, and only COMMIT is repeated.
+    """
     attempt = 0
     while True:
         try:
             writer.execute("COMMIT")
         except sqlite3.Error as error:
-            if writer.in_transaction and is_busy(error) and time.monotonic() < until:
-                time.sleep(_pause(attempt))
+            if writer.in_transaction and is_busy_error(error) and time.monotonic() < deadline:
+                time.sleep(_retry_delay_s(attempt))
                 attempt += 1
                 continue
-            _rolled_back(writer)
+            _roll_back(writer)
             raise
         return
 
 
-def _committed(writer: sqlite3.Connection, until: float) -> Exception | None:
+def _try_commit(writer: sqlite3.Connection, deadline: float) -> Exception | None:
     try:
-        _commit(writer, until)
+        _commit_transaction(writer, deadline)
     except sqlite3.Error as error:
         return error
     return None
 
 
-def _let_go(connections: tuple[sqlite3.Connection, ...]) -> None:
+def _close_connections(connections: tuple[sqlite3.Connection, ...]) -> None:
     for connection in connections:
         connection.close()
 
 
-def _rolled_back(connection: sqlite3.Connection) -> None:
+def _roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 
-def _meant(error: Exception, path: Path) -> Exception:
+def _error_for_caller(error: Exception, path: Path) -> Exception:
     if isinstance(error, sqlite3.Error):
-        meant = meaning(error, path)
-        meant.__cause__ = error
-        return meant
+        translated = translate_sqlite_error(error, path)
+        translated.__cause__ = error
+        return translated
     if isinstance(error, StopIteration):
-        # A future cannot carry it: it would end the coroutine that waits as if it had returned.
+        # A future cannot carry StopIteration: it would end the waiting coroutine as if it had returned.
         return RuntimeError(f"the step raised {error!r}")
     return error
 
 
-def _pause(attempt: int) -> float:
-    return PAUSES[min(attempt, len(PAUSES) - 1)]
+def _retry_delay_s(attempt: int) -> float:
+    return BUSY_RETRY_DELAYS_S[min(attempt, len(BUSY_RETRY_DELAYS_S) - 1)]

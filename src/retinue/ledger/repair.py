@@ -1,4 +1,4 @@
-"""Repair: whether the ledger's file is sound, and how a damaged one is set aside."""
+"""Damage checks for the ledger's file, and moving a damaged one aside."""
 
 import fcntl
 import os
@@ -8,79 +8,89 @@ from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from retinue.errors import Held, NoRoom, Unreadable
-from retinue.ledger.database import PATIENCE_SECONDS, meaning, newest, place
-from retinue.ledger.transaction import SqliteTx
+from retinue.errors import DiskError, SessionLocked, Unreadable
+from retinue.ledger.database import (
+    BUSY_TIMEOUT_S,
+    database_uri,
+    latest_schema_version,
+    translate_sqlite_error,
+)
+from retinue.ledger.transaction import SqliteTransaction
 
-DAMAGED = "damaged-"
-"""What the name of a ledger that was set aside goes on with."""
+DAMAGED_SUFFIX = "damaged-"
+"""Suffix, before the time, of the file name of a ledger that was moved aside."""
 
-_BESIDE = ("-wal", "-shm", "-journal")
-_LOCKED_FROM = 0x40000000
-_LOCKED_BYTES = 512
-"""Where SQLite's own locks are: whoever has the file open holds some of these bytes."""
-
-
-def damage(path: Path) -> str | None:
-    """What is wrong with the file, None when nothing is: every page and every row is read. No file is sound."""
-    return _found(path, lambda connection: _page_damage(connection) or _row_damage(connection, path))
-
-
-def quick_damage(path: Path) -> str | None:
-    """The same, found in a moment: every page is looked at, but not what the rows say."""
-    return _found(path, lambda connection: _page_damage(connection, "quick_check"))
+_COMPANION_SUFFIXES = ("-wal", "-shm", "-journal")
+_LOCK_START = 0x40000000
+_LOCK_LENGTH = 512
+"""SQLite's own lock bytes: every process that has the file open holds some of them."""
 
 
-def set_aside(path: Path, *, at: datetime) -> Path:
-    """Renames the file and what belongs to it, and answers where it is now; the next use starts an empty ledger. Held
-    while another process has it open: that one would go on writing to the old one. Nothing in this process may have it
-    open either."""
-    place = path.with_name(f"{path.name}.{DAMAGED}{at:%Y%m%dT%H%M%S%fZ}")
+def find_damage(path: Path) -> str | None:
+    """Read every page and row and describe what is damaged; None if the file is sound or missing."""
+    return _check_database(path, lambda connection: _page_damage(connection) or _row_damage(connection, path))
+
+
+def find_page_damage(path: Path) -> str | None:
+    """Describe damaged pages without decoding the rows (fast); None if there are none."""
+    return _check_database(path, lambda connection: _page_damage(connection, "quick_check"))
+
+
+def move_damaged_aside(path: Path, *, now: datetime) -> Path:
+    """Rename the damaged file and its companions and return the new path.
+
+    The next use starts an empty ledger. Nothing in this process may have the file open.
+
+    Raises:
+        Held: another process has it open and would keep writing to the old file.
+        NoRoom: the file cannot be renamed.
+    """
+    target = path.with_name(f"{path.name}.{DAMAGED_SUFFIX}{now:%Y%m%dT%H%M%S%fZ}")
     try:
-        with _alone(path):
-            # The log goes first: left behind, it would be replayed into the new file.
-            for ending in _BESIDE:
-                beside = path.with_name(path.name + ending)
-                if beside.exists():
-                    beside.rename(place.with_name(place.name + ending))
-            path.rename(place)
+        with _hold_exclusive_lock(path):
+            # Move the log first: left behind, it would be replayed into the new file.
+            for suffix in _COMPANION_SUFFIXES:
+                companion = path.with_name(path.name + suffix)
+                if companion.exists():
+                    companion.rename(target.with_name(target.name + suffix))
+            path.rename(target)
     except OSError as error:
-        raise NoRoom(f"{path}: the damaged ledger cannot be set aside: {error.strerror}") from error
-    return place
+        raise DiskError(f"{path}: the damaged ledger cannot be set aside: {error.strerror}") from error
+    return target
 
 
-def kept_aside(path: Path) -> list[Path]:
-    """Damaged ledgers that were set aside here, the oldest first."""
-    named = sorted(path.parent.glob(f"{path.name}.{DAMAGED}*"))
-    return [each for each in named if not each.name.endswith(_BESIDE)]
+def damaged_copies(path: Path) -> list[Path]:
+    """Return the damaged ledgers that were moved aside here, oldest first."""
+    matches = sorted(path.parent.glob(f"{path.name}.{DAMAGED_SUFFIX}*"))
+    return [each for each in matches if not each.name.endswith(_COMPANION_SUFFIXES)]
 
 
-def _found(path: Path, look: Callable[[sqlite3.Connection], str | None]) -> str | None:
+def _check_database(path: Path, check: Callable[[sqlite3.Connection], str | None]) -> str | None:
     if not path.is_file():
         return None
     try:
-        with closing(_opened(path)) as connection:
-            return look(connection)
+        with closing(_connect(path)) as connection:
+            return check(connection)
     except sqlite3.Error as error:
-        meant = meaning(error, path)
-        if isinstance(meant, Unreadable):
+        translated = translate_sqlite_error(error, path)
+        if isinstance(translated, Unreadable):
             return str(error)
-        raise meant from error
+        raise translated from error
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(place(path), uri=True, timeout=PATIENCE_SECONDS, isolation_level=None)
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(database_uri(path), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
 
 
 @contextmanager
-def _alone(path: Path) -> Generator[None]:
-    """Whoever opens it meanwhile waits."""
+def _hold_exclusive_lock(path: Path) -> Generator[None]:
+    """Hold SQLite's lock bytes; a process that opens the file meanwhile waits."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKED_BYTES, _LOCKED_FROM)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCK_LENGTH, _LOCK_START)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise Held(
+        raise SessionLocked(
             f"{path}: another process has the damaged ledger open; end it, and run: retinue doctor --repair"
         ) from error
     try:
@@ -90,22 +100,22 @@ def _alone(path: Path) -> Generator[None]:
 
 
 def _page_damage(connection: sqlite3.Connection, check: str = "integrity_check") -> str | None:
-    found = str(connection.execute(f"PRAGMA {check}(1)").fetchone()[0])
-    return None if found == "ok" else " ".join(found.split())
+    report = str(connection.execute(f"PRAGMA {check}(1)").fetchone()[0])
+    return None if report == "ok" else " ".join(report.split())
 
 
 def _row_damage(connection: sqlite3.Connection, path: Path) -> str | None:
-    if connection.execute("PRAGMA user_version").fetchone()[0] != newest():
-        return None  # its next opening brings it up to date, or says that it is another Retinue's
-    tx = SqliteTx(connection, path)
+    if connection.execute("PRAGMA user_version").fetchone()[0] != latest_schema_version():
+        return None  # the next opening migrates it, or reports that it is of a newer version
+    tx = SqliteTransaction(connection, path)
     try:
-        for run in tx.runs():
-            tx.deeds(run.id)
-        tx.events(limit=2**62)
-        tx.deliveries()
-        tx.approvals()
-        tx.watches()
-        tx.interjections()
+        for run in tx.find_runs():
+            tx.find_side_effects(run.id)
+        tx.find_events(limit=2**62)
+        tx.find_deliveries()
+        tx.find_approvals()
+        tx.find_watches()
+        tx.find_interjections()
     except Unreadable as error:
         return error.problem
     return None

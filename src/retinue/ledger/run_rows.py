@@ -1,4 +1,4 @@
-"""Rows: how a run and an event are written in columns, and read back as the same values."""
+"""Conversion of runs and events to database rows and back."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -10,62 +10,68 @@ from typing import Any, cast
 import msgspec
 
 from retinue.domain.change import maker, replace
-from retinue.domain.event import Event, Kind
-from retinue.domain.run import Ask, Reason, Run, Status, Usage, Waiting
+from retinue.domain.event import Event, EventKind
+from retinue.domain.run import Reason, Run, RunRequest, Status, Usage, WaitReason
 
 Row = tuple[Any, ...]
 
-FACTS = (
+RUN_COLUMNS = (
     "id", "ask", "session_id", "slug", "key", "agent", "path", "status", "waiting_for", "reason", "root", "depth",
     "model", "thinking", "text", "error", "turns", "tool_calls", "made", "input_tokens", "attempts", "owner",
     "scope_hash", "workspace", "created_at", "started_at", "ended_at", "deadline_at", "awaited", "aside", "wake_at",
     "exit", "task", "output_tokens", "cached_tokens",
 )  # fmt: skip
-"""Columns that are read, in the order of a run's own fields: where one is made of several columns, the first of them
-stands there and the others at the end. The task stands where the children do, which no column holds."""
+"""Columns that are read, in the order of a run's fields.
 
-ASKED = ("ask_key", "requester", "parent_run", "door", "source", "label")
-"""Columns that are only asked by: the ask has them too."""
+Where a field takes several columns, the first stands in the field's place and the others at the end. `task`
+stands in the place of `children`, which no column holds.
+"""
 
-EVENT = ("at", "kind", "session", "run", "parent_run", "agent", "data")
+REQUEST_COLUMNS = ("ask_key", "requester", "parent_run", "door", "source", "label")
+"""Columns that are only searched by; the request holds their values too."""
 
-DAMAGE = (ValueError, TypeError, OverflowError)
-"""What reading a row raises when a column holds what no run and no event can hold."""
+EVENT_COLUMNS = ("at", "kind", "session", "run", "parent_run", "agent", "data")
+
+ROW_ERRORS = (ValueError, TypeError, OverflowError)
+"""Exceptions raised on reading a row with a column value that is invalid for a run or an event."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ASK = msgspec.json.Decoder(Ask)
-_KEPT = msgspec.defstruct(
+_REQUEST_DECODER = msgspec.json.Decoder(RunRequest)
+_StoredRequest = msgspec.defstruct(
     "Kept",
-    [(each.name, Any) if each.default is MISSING else (each.name, Any, each.default) for each in fields(Ask)],
+    [
+        (each.name, Any) if each.default is MISSING else (each.name, Any, each.default)
+        for each in fields(RunRequest)
+    ],
     omit_defaults=True,
 )
-"""An ask as its row keeps it: without what is as it would be anyway."""
-_asked = attrgetter(*(each.name for each in fields(Ask)))
-_TASK = [each.name for each in fields(Ask)].index("task")
-_LONG = 4_000
-_MOST_ASKS = 2_048
-_run = maker(Run)
-_usage = maker(Usage)
-_STATUS = {each.value: each for each in Status}
-_DATA = msgspec.json.Decoder(dict[str, Any])
+"""The stored form of a request, without fields that have their default value."""
+_request_values = attrgetter(*(each.name for each in fields(RunRequest)))
+_TASK_POSITION = [each.name for each in fields(RunRequest)].index("task")
+_MAX_CACHED_CHARS = 4_000
+_MAX_CACHED_REQUESTS = 2_048
+_make_run = maker(Run)
+_make_usage = maker(Usage)
+_STATUS_BY_VALUE = {each.value: each for each in Status}
+_DATA_DECODER = msgspec.json.Decoder(dict[str, Any])
 _ENCODER = msgspec.json.Encoder()
 
 
-def facts_row(run: Run) -> Row:
-    """In the order of `FACTS`."""
-    ask = run.ask
+def run_row(run: Run) -> Row:
+    """Return the row of a run in the order of `RUN_COLUMNS`."""
+    request = run.request
     return (
         run.id,
-        _written(ask),
+        _encode_request(request),
         run.session_id,
         run.slug,
-        run.key,
+        run.session_key,
         run.agent,
-        run.path,
+        run.transcript_path,
         run.status.value,
         None if run.waiting_for is None else run.waiting_for.value,
         None if run.reason is None else run.reason.value,
-        run.root,
+        run.root_id,
         run.depth,
         run.model,
         run.thinking,
@@ -73,59 +79,59 @@ def facts_row(run: Run) -> Row:
         run.error,
         run.turns,
         run.tool_calls,
-        run.made,
+        run.effective_calls,
         run.usage.input,
         run.attempts,
-        run.owner,
+        run.owner_id,
         run.scope_hash,
         run.workspace,
-        micros(run.created_at),
-        _maybe_micros(run.started_at),
-        _maybe_micros(run.ended_at),
-        _maybe_micros(run.deadline_at),
-        int(run.awaited),
-        int(run.aside),
-        _maybe_micros(run.wake_at),
-        run.exit,
-        ask.task,
+        to_microseconds(run.created_at),
+        _optional_microseconds(run.started_at),
+        _optional_microseconds(run.ended_at),
+        _optional_microseconds(run.deadline_at),
+        int(run.is_awaited),
+        int(run.is_suspended),
+        _optional_microseconds(run.wake_at),
+        run.exit_tool,
+        request.task,
         run.usage.output,
         run.usage.cached,
     )
 
 
-def asked_row(ask: Ask) -> Row:
-    """In the order of `ASKED`."""
-    return (ask.key, ask.requester, ask.parent_run, ask.door, ask.source, ask.label)
+def request_row(request: RunRequest) -> Row:
+    """Return the row of a request in the order of `REQUEST_COLUMNS`."""
+    return (request.key, request.requester, request.parent_run, request.door, request.source, request.label)
 
 
-def run_from(row: Sequence[Any], children: Iterable[str] = ()) -> Run:
-    """`row` in the order of `FACTS`; raises one of `DAMAGE`."""
-    facts = list(row)
-    facts[1] = _read(row[1], row[32])
-    facts[7] = _STATUS.get(row[7]) or Status(row[7])
+def run_from_row(row: Sequence[Any], children: Iterable[str] = ()) -> Run:
+    """Decode a row in the order of `RUN_COLUMNS`; raises one of `ROW_ERRORS`."""
+    values = list(row)
+    values[1] = _decode_request(row[1], row[32])
+    values[7] = _STATUS_BY_VALUE.get(row[7]) or Status(row[7])
     if row[8] is not None:
-        facts[8] = Waiting(row[8])
+        values[8] = WaitReason(row[8])
     if row[9] is not None:
-        facts[9] = Reason(row[9])
-    facts[19] = _usage((row[19], row[33], row[34]))
-    facts[24] = moment(row[24])
-    for at in (25, 26, 27, 30):
-        if row[at] is not None:
-            facts[at] = moment(row[at])
-    facts[28] = bool(row[28])
-    facts[29] = bool(row[29])
-    facts[32] = tuple(children)
-    return _run(facts[:33])
+        values[9] = Reason(row[9])
+    values[19] = _make_usage((row[19], row[33], row[34]))
+    values[24] = from_microseconds(row[24])
+    for position in (25, 26, 27, 30):
+        if row[position] is not None:
+            values[position] = from_microseconds(row[position])
+    values[28] = bool(row[28])
+    values[29] = bool(row[29])
+    values[32] = tuple(children)
+    return _make_run(values[:33])
 
 
 def event_row(event: Event) -> Row:
-    """In the order of `EVENT`."""
+    """Return the row of an event in the order of `EVENT_COLUMNS`."""
     try:
         data = _ENCODER.encode(event.data).decode()
     except UnicodeEncodeError:
-        data = _ENCODER.encode(_whole_data(event.data)).decode()
+        data = _ENCODER.encode(_replace_surrogates_deep(event.data)).decode()
     return (
-        micros(event.at),
+        to_microseconds(event.at),
         event.kind,
         event.session,
         event.run,
@@ -135,44 +141,44 @@ def event_row(event: Event) -> Row:
     )
 
 
-def event_from(seq: int, row: Sequence[Any]) -> Event:
-    """`row` in the order of `EVENT`; raises one of `DAMAGE`."""
+def event_from_row(seq: int, row: Sequence[Any]) -> Event:
+    """Decode a row in the order of `EVENT_COLUMNS`; raises one of `ROW_ERRORS`."""
     return Event(
         seq=seq,
-        at=moment(row[0]),
-        kind=cast("Kind", row[1]),
+        at=from_microseconds(row[0]),
+        kind=cast("EventKind", row[1]),
         session=row[2],
         run=row[3],
         parent_run=row[4],
         agent=row[5],
-        data=_DATA.decode(row[6]),
+        data=_DATA_DECODER.decode(row[6]),
     )
 
 
-def asked(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
-    """One statement with its values, each text of them `whole`: nearly every one is, and the database says so first."""
+def execute_statement(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
+    """Execute a statement; if SQLite rejects its values, replace lone surrogates in them (rare)."""
     try:
         return connection.execute(sql, values)
     except UnicodeEncodeError:
-        return connection.execute(sql, whole_row(values))
+        return connection.execute(sql, replace_surrogates_in_row(values))
 
 
-def whole_row(row: Iterable[Any]) -> Row:
-    return tuple(whole(each) if isinstance(each, str) else each for each in row)
+def replace_surrogates_in_row(row: Iterable[Any]) -> Row:
+    return tuple(replace_surrogates(each) if isinstance(each, str) else each for each in row)
 
 
-def micros(at: datetime) -> int:
-    """Exact, where a float of seconds would not be."""
-    since = at - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+def to_microseconds(at: datetime) -> int:
+    """Convert a time to microseconds since the epoch, exactly, unlike a float of seconds."""
+    elapsed = at - _EPOCH
+    return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
 
 
-def moment(at: int) -> datetime:
-    return _EPOCH + timedelta(0, 0, at)
+def from_microseconds(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(0, 0, microseconds)
 
 
-def whole(text: str) -> str:
-    """Half a surrogate pair has no place in a file of UTF-8: it becomes U+FFFD."""
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
     if text.isascii():
         return text
     try:
@@ -182,53 +188,56 @@ def whole(text: str) -> str:
     return text
 
 
-def _written(ask: Ask) -> str:
-    """Without the task, which has a column of its own."""
-    facts = list(_asked(ask))
-    facts[_TASK] = None
+def _encode_request(request: RunRequest) -> str:
+    """Encode a request without its task, which has a column of its own."""
+    values = list(_request_values(request))
+    values[_TASK_POSITION] = None
     try:
-        text = _ENCODER.encode(_KEPT(*facts)).decode()
+        text = _ENCODER.encode(_StoredRequest(*values)).decode()
     except UnicodeEncodeError:
-        kept = msgspec.to_builtins(_KEPT(*facts))
-        return _ENCODER.encode(_whole_data(kept)).decode()
-    if ask.task is None or ask.task.isascii():
-        _remember(text, ask.task, ask)
+        plain = msgspec.to_builtins(_StoredRequest(*values))
+        return _ENCODER.encode(_replace_surrogates_deep(plain)).decode()
+    if request.task is None or request.task.isascii():
+        _cache_request(text, request.task, request)
     return text
 
 
-def _read(text: str, task: str | None) -> Ask:
-    """A run is read many times in its life, and its ask stays the same: whoever wrote it has it at hand."""
-    known = _asks.get((text, task))
-    if known is None:
-        # Rows of older ledgers have the task in both places.
-        known = _ASK.decode(text)
-        if task is not None and known.task is None:
-            known = replace(known, task=task)
-        _remember(text, task, known)
-    return known
+def _decode_request(text: str, task: str | None) -> RunRequest:
+    """Decode a request, from the cache if possible.
+
+    A run is read many times in its life and its request never changes.
+    """
+    request = _request_cache.get((text, task))
+    if request is None:
+        # Rows of older ledgers hold the task in both places.
+        request = _REQUEST_DECODER.decode(text)
+        if task is not None and request.task is None:
+            request = replace(request, task=task)
+        _cache_request(text, task, request)
+    return request
 
 
-_asks: dict[tuple[str, str | None], Ask] = {}
+_request_cache: dict[tuple[str, str | None], RunRequest] = {}
 
 
-def _remember(text: str, task: str | None, ask: Ask) -> None:
-    """A long one is not worth the room."""
-    if len(text) + len(task or "") < _LONG:
-        if len(_asks) >= _MOST_ASKS:
-            _asks.clear()
-        _asks[text, task] = ask
+def _cache_request(text: str, task: str | None, request: RunRequest) -> None:
+    """Cache a decoded request unless it is long."""
+    if len(text) + len(task or "") < _MAX_CACHED_CHARS:
+        if len(_request_cache) >= _MAX_CACHED_REQUESTS:
+            _request_cache.clear()
+        _request_cache[text, task] = request
 
 
-def _whole_data(value: Any) -> Any:
+def _replace_surrogates_deep(value: Any) -> Any:
     if isinstance(value, str):
-        return whole(value)
+        return replace_surrogates(value)
     if isinstance(value, dict):
         pairs = cast("dict[Any, Any]", value).items()
-        return {_whole_data(key): _whole_data(inner) for key, inner in pairs}
+        return {_replace_surrogates_deep(key): _replace_surrogates_deep(inner) for key, inner in pairs}
     if isinstance(value, list | tuple):
-        return [_whole_data(inner) for inner in cast("Sequence[Any]", value)]
+        return [_replace_surrogates_deep(inner) for inner in cast("Sequence[Any]", value)]
     return value
 
 
-def _maybe_micros(at: datetime | None) -> int | None:
-    return None if at is None else micros(at)
+def _optional_microseconds(at: datetime | None) -> int | None:
+    return None if at is None else to_microseconds(at)

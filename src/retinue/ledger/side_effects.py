@@ -1,4 +1,4 @@
-"""Deeds in the ledger: the whole value as one text, with what it is found by beside it."""
+"""Side effects in the ledger: one JSON text each, with the columns used in searches."""
 
 import sqlite3
 from dataclasses import fields
@@ -6,42 +6,42 @@ from dataclasses import fields
 import msgspec
 
 from retinue.domain.change import replace
-from retinue.domain.side_effect import Deed
-from retinue.ledger.run_rows import asked, whole
+from retinue.domain.side_effect import SideEffect
+from retinue.ledger.run_rows import execute_statement, replace_surrogates
 
-_DECODER = msgspec.json.Decoder(Deed)
+_DECODER = msgspec.json.Decoder(SideEffect)
 _ENCODER = msgspec.json.Encoder()
 
 
-def written(deed: Deed) -> str:
+def encode_side_effect(side_effect: SideEffect) -> str:
     try:
-        return _ENCODER.encode(deed).decode()
+        return _ENCODER.encode(side_effect).decode()
     except UnicodeEncodeError:
-        texts = ((each.name, getattr(deed, each.name)) for each in fields(deed))
-        sound = {name: whole(text) for name, text in texts if type(text) is str}
-        return _ENCODER.encode(replace(deed, **sound)).decode()
+        texts = ((each.name, getattr(side_effect, each.name)) for each in fields(side_effect))
+        cleaned = {name: replace_surrogates(text) for name, text in texts if type(text) is str}
+        return _ENCODER.encode(replace(side_effect, **cleaned)).decode()
 
 
-def read(text: str) -> Deed:
-    """Raises ValueError for what no deed can be."""
+def decode_side_effect(text: str) -> SideEffect:
+    """Decode a side effect; raise ValueError if the text is not one."""
     return _DECODER.decode(text)
 
 
-def put(connection: sqlite3.Connection, deed: Deed) -> None:
-    asked(
+def upsert_side_effect(connection: sqlite3.Connection, side_effect: SideEffect) -> None:
+    execute_statement(
         connection,
         "INSERT INTO deeds (call, run, progress, deed) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (call) DO UPDATE SET progress=excluded.progress, deed=excluded.deed",
-        (deed.call, deed.run, deed.progress.value, written(deed)),
+        (side_effect.call, side_effect.run, side_effect.progress.value, encode_side_effect(side_effect)),
     )
 
 
-def one(connection: sqlite3.Connection, call: str) -> Deed | None:
-    found = asked(connection, "SELECT deed FROM deeds WHERE call=?", (call,)).fetchone()
-    return None if found is None else read(found[0])
+def select_side_effect(connection: sqlite3.Connection, call: str) -> SideEffect | None:
+    row = execute_statement(connection, "SELECT deed FROM deeds WHERE call=?", (call,)).fetchone()
+    return None if row is None else decode_side_effect(row[0])
 
 
-def of(connection: sqlite3.Connection, run: str) -> list[Deed]:
-    """Oldest first: the ids of calls sort by time."""
-    found = asked(connection, "SELECT deed FROM deeds WHERE run=? ORDER BY call", (run,))
-    return [read(row[0]) for row in found.fetchall()]
+def select_run_side_effects(connection: sqlite3.Connection, run: str) -> list[SideEffect]:
+    """Return the side effects of a run, oldest first (call ids sort by time)."""
+    found = execute_statement(connection, "SELECT deed FROM deeds WHERE run=? ORDER BY call", (run,))
+    return [decode_side_effect(row[0]) for row in found.fetchall()]

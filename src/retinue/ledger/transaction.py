@@ -1,4 +1,4 @@
-"""One step's view of the SQLite ledger: fixed statements, values only as parameters."""
+"""A ledger transaction in SQLite: fixed statements, values only as parameters."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -6,232 +6,247 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retinue.domain.approval import Approval, State
+from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.change import replace
 from retinue.domain.delivery import Delivery
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status
-from retinue.domain.side_effect import Deed
+from retinue.domain.side_effect import SideEffect
 from retinue.domain.watch import Interjection, Watch
 from retinue.ledger import approvals, deliveries, run_queries, run_rows, side_effects, watches
-from retinue.ledger.database import damaged
+from retinue.ledger.database import damaged_file_error
 
 T = TypeVar("T")
-Count = tuple[Status | None, str | None, str | None]
-"""What was counted: status, root and requester, None for any."""
+CountFilter = tuple[Status | None, str | None, str | None]
+"""Filters of a count: status, root and requester; None matches any."""
 
-_EMIT = f"INSERT INTO events ({', '.join(run_rows.EVENT)}) VALUES ({', '.join('?' * len(run_rows.EVENT))})"  # noqa: S608  (the same)
-_HEAR = f"SELECT seq, {', '.join(run_rows.EVENT)} FROM events WHERE seq > ?"  # noqa: S608  (the same)
+_INSERT_EVENT = f"INSERT INTO events ({', '.join(run_rows.EVENT_COLUMNS)}) VALUES ({', '.join('?' * len(run_rows.EVENT_COLUMNS))})"  # noqa: S608  (the same)
+_SELECT_EVENTS = f"SELECT seq, {', '.join(run_rows.EVENT_COLUMNS)} FROM events WHERE seq > ?"  # noqa: S608  (the same)
 
 
 @dataclass(slots=True)
-class Known:
-    """What was found in a transaction, as long as it is so: a thousand siblings ask for one parent, and how many are
-    running, and nobody else writes meanwhile."""
+class TransactionCache:
+    """Cache of runs and counts within one transaction.
+
+    A thousand sibling runs may ask for the same parent and the same counts, and no other process writes
+    meanwhile.
+    """
 
     runs: dict[str, Run] = field(default_factory=dict[str, Run])
-    counts: dict[Count, int] = field(default_factory=dict[Count, int])
+    counts: dict[CountFilter, int] = field(default_factory=dict[CountFilter, int])
 
-    def born(self, run: Run) -> None:
+    def add_run(self, run: Run) -> None:
         for (status, root, requester), count in self.counts.items():
             if (
                 (status is None or run.status is status)
-                and (root is None or run.root == root)
-                and (requester is None or run.ask.requester == requester)
+                and (root is None or run.root_id == root)
+                and (requester is None or run.request.requester == requester)
             ):
                 self.counts[status, root, requester] = count + 1
 
-    def moved(self, run_id: str) -> None:
+    def invalidate_run(self, run_id: str) -> None:
         self.runs.pop(run_id, None)
         self.counts.clear()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self.runs.clear()
         self.counts.clear()
 
 
-class SqliteTx:
-    """Alone in its savepoint. What it emits is handed on only when the step's commit is on disk."""
+class SqliteTransaction:
+    """The transaction of one step, in a savepoint of its own.
 
-    __slots__ = ("_connection", "_known", "_path", "emitted")
+    Emitted events are published only when the step's commit is on disk.
+    """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, known: Known | None = None) -> None:
+    __slots__ = ("_cache", "_connection", "_path", "emitted_events")
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, cache: TransactionCache | None = None
+    ) -> None:
         self._connection = connection
         self._path = path
-        self._known = known or Known()
-        self.emitted: list[Event] = []
+        self._cache = cache or TransactionCache()
+        self.emitted_events: list[Event] = []
 
-    def run(self, run_id: str, *, family: bool = False) -> Run | None:
-        if not family and (known := self._known.runs.get(run_id)) is not None:
-            return known
-        found = run_queries.one(self._connection, run_id)
-        if found is None:
+    def get_run(self, run_id: str, *, with_children: bool = False) -> Run | None:
+        if not with_children and (cached := self._cache.runs.get(run_id)) is not None:
+            return cached
+        row = run_queries.select_run(self._connection, run_id)
+        if row is None:
             return None
-        if family:
-            return self._read(found, run_queries.children(self._connection, found[0]))
-        read = self._known.runs[run_id] = self._read(found, ())
-        return read
+        if with_children:
+            return self._decode_run(row, run_queries.select_child_ids(self._connection, row[0]))
+        run = self._cache.runs[run_id] = self._decode_run(row, ())
+        return run
 
-    def run_by_key(self, ask_key: str) -> Run | None:
-        found = run_queries.by_key(self._connection, ask_key)
-        return None if found is None else self._read(found, ())
+    def get_run_by_key(self, request_key: str) -> Run | None:
+        row = run_queries.select_run_by_key(self._connection, request_key)
+        return None if row is None else self._decode_run(row, ())
 
     def add_run(self, run: Run) -> None:
-        """The ask's key and the run's id are both unique; the children are whoever names this run as parent."""
-        run_queries.add(self._connection, run)
-        self._known.born(run)
+        """Insert a run; the request key and the run id must be unique.
 
-    def set_run(self, run: Run) -> None:
-        """The children stay whoever names this run as parent, whatever the value says."""
-        self._known.moved(run.id)
-        run_queries.put(self._connection, run)
+        Children are derived: the runs that name this run as parent.
+        """
+        run_queries.insert_run(self._connection, run)
+        self._cache.add_run(run)
 
-    def runs(self, *, family: bool = False, **wishes: Any) -> list[Run]:
-        """Newest first by created_at; equal times newest id first."""
-        found = run_queries.find(self._connection, **wishes)
-        if not family:
-            return [self._read(row, ()) for row in found]
-        children = run_queries.families(self._connection, [row[0] for row in found])
-        return [self._read(row, children.get(row[0], ())) for row in found]
+    def update_run(self, run: Run) -> None:
+        """Update a run; its children remain the runs that name it as parent, whatever the value says."""
+        self._cache.invalidate_run(run.id)
+        run_queries.update_run(self._connection, run)
 
-    def at_work_for(self, run_id: str, *, awaited: bool | None = None) -> bool:
-        return run_queries.at_work_for(self._connection, run_id, awaited=awaited)
+    def find_runs(self, *, with_children: bool = False, **filters: Any) -> list[Run]:
+        """Return matching runs, newest first by created_at, then by id."""
+        rows_found = run_queries.select_runs(self._connection, **filters)
+        if not with_children:
+            return [self._decode_run(row, ()) for row in rows_found]
+        children = run_queries.select_children_by_parent(self._connection, [row[0] for row in rows_found])
+        return [self._decode_run(row, children.get(row[0], ())) for row in rows_found]
 
-    def holds(self, run_id: str, session: str) -> bool:
-        return run_queries.holds(self._connection, run_id, session)
+    def has_live_children(self, run_id: str, *, awaited: bool | None = None) -> bool:
+        return run_queries.has_live_children(self._connection, run_id, awaited=awaited)
 
-    def owners(self, status: Sequence[Status]) -> set[str]:
-        return run_queries.owners(self._connection, status)
+    def has_undelivered_work(self, run_id: str, session: str) -> bool:
+        return run_queries.has_undelivered_work(self._connection, run_id, session)
 
-    def count(
+    def find_owner_ids(self, status: Sequence[Status]) -> set[str]:
+        return run_queries.select_owners(self._connection, status)
+
+    def count_runs(
         self, status: Status | None = None, *, root: str | None = None, requester: str | None = None
     ) -> int:
-        counts, key = self._known.counts, (status, root, requester)
-        if (known := counts.get(key)) is None:
-            known = counts[key] = run_queries.count(self._connection, status, root=root, requester=requester)
-        return known
+        counts, key = self._cache.counts, (status, root, requester)
+        if (cached := counts.get(key)) is None:
+            cached = counts[key] = run_queries.count_runs(
+                self._connection, status, root=root, requester=requester
+            )
+        return cached
 
-    def delivery(self, delivery_id: str) -> Delivery | None:
-        return self._whole(lambda: deliveries.one(self._connection, delivery_id))
+    def get_delivery(self, delivery_id: str) -> Delivery | None:
+        return self._read_checked(lambda: deliveries.select_delivery(self._connection, delivery_id))
 
     def add_delivery(self, delivery: Delivery) -> None:
-        deliveries.add(self._connection, delivery)
+        deliveries.insert_delivery(self._connection, delivery)
 
-    def set_delivery(self, delivery: Delivery) -> None:
-        deliveries.put(self._connection, delivery)
+    def update_delivery(self, delivery: Delivery) -> None:
+        deliveries.update_delivery(self._connection, delivery)
 
-    def deliveries(self, **wishes: Any) -> list[Delivery]:
-        return self._whole(lambda: deliveries.find(self._connection, **wishes))
+    def find_deliveries(self, **filters: Any) -> list[Delivery]:
+        return self._read_checked(lambda: deliveries.select_deliveries(self._connection, **filters))
 
-    def _whole(self, look: Callable[[], T]) -> T:
+    def _read_checked(self, select: Callable[[], T]) -> T:
         try:
-            return look()
-        except run_rows.DAMAGE as error:
-            raise damaged(self._path, "a delivery, a deed or a watch", error) from error
+            return select()
+        except run_rows.ROW_ERRORS as error:
+            raise damaged_file_error(self._path, "a delivery, a deed or a watch", error) from error
 
-    def approval(self, approval_id: str) -> Approval | None:
-        found = [each for each in self.approvals(prefix=approval_id) if each.id == approval_id]
-        return found[0] if found else None
+    def get_approval(self, approval_id: str) -> Approval | None:
+        matches = [each for each in self.find_approvals(prefix=approval_id) if each.id == approval_id]
+        return matches[0] if matches else None
 
     def add_approval(self, approval: Approval) -> None:
-        approvals.add(self._connection, approval)
+        approvals.insert_approval(self._connection, approval)
 
-    def set_approval(self, approval: Approval) -> None:
-        approvals.put(self._connection, approval)
+    def update_approval(self, approval: Approval) -> None:
+        approvals.update_approval(self._connection, approval)
 
-    def approvals(
+    def find_approvals(
         self,
         *,
         run: str | None = None,
         call: str | None = None,
-        state: Sequence[State] | None = None,
+        state: Sequence[ApprovalState] | None = None,
         prefix: str | None = None,
     ) -> list[Approval]:
         try:
-            return approvals.find(self._connection, run=run, call=call, state=state, prefix=prefix)
-        except run_rows.DAMAGE as error:
-            raise damaged(self._path, "an approval", error) from error
+            return approvals.select_approvals(
+                self._connection, run=run, call=call, state=state, prefix=prefix
+            )
+        except run_rows.ROW_ERRORS as error:
+            raise damaged_file_error(self._path, "an approval", error) from error
 
-    def deed(self, call: str) -> Deed | None:
-        return self._whole(lambda: side_effects.one(self._connection, call))
+    def get_side_effect(self, call_id: str) -> SideEffect | None:
+        return self._read_checked(lambda: side_effects.select_side_effect(self._connection, call_id))
 
-    def set_deed(self, deed: Deed) -> None:
-        side_effects.put(self._connection, deed)
+    def save_side_effect(self, side_effect: SideEffect) -> None:
+        side_effects.upsert_side_effect(self._connection, side_effect)
 
-    def deeds(self, run: str) -> list[Deed]:
-        return self._whole(lambda: side_effects.of(self._connection, run))
+    def find_side_effects(self, run_id: str) -> list[SideEffect]:
+        return self._read_checked(lambda: side_effects.select_run_side_effects(self._connection, run_id))
 
-    def set_watch(self, watch: Watch) -> None:
-        watches.put_watch(self._connection, watch)
+    def save_watch(self, watch: Watch) -> None:
+        watches.upsert_watch(self._connection, watch)
 
-    def watches(self, **wishes: Any) -> list[Watch]:
-        return self._whole(lambda: watches.watches(self._connection, **wishes))
+    def find_watches(self, **filters: Any) -> list[Watch]:
+        return self._read_checked(lambda: watches.select_watches(self._connection, **filters))
 
-    def set_interjection(self, said: Interjection) -> None:
-        watches.put_interjection(self._connection, said)
+    def save_interjection(self, interjection: Interjection) -> None:
+        watches.upsert_interjection(self._connection, interjection)
 
-    def interjections(self, **wishes: Any) -> list[Interjection]:
-        return self._whole(lambda: watches.interjections(self._connection, **wishes))
+    def find_interjections(self, **filters: Any) -> list[Interjection]:
+        return self._read_checked(lambda: watches.select_interjections(self._connection, **filters))
 
     def emit(self, event: Event) -> None:
-        seq = run_rows.asked(self._connection, _EMIT, run_rows.event_row(event)).lastrowid
-        self.emitted.append(replace(event, seq=seq))
+        seq = run_rows.execute_statement(self._connection, _INSERT_EVENT, run_rows.event_row(event)).lastrowid
+        self.emitted_events.append(replace(event, seq=seq))
 
-    def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]:
+    def find_events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]:
         where, values = ("", ()) if session is None else (" AND session=?", (session,))
-        sql = f"{_HEAR}{where} ORDER BY seq LIMIT ?"
-        found = run_rows.asked(self._connection, sql, (after, *values, max(0, limit)))
+        sql = f"{_SELECT_EVENTS}{where} ORDER BY seq LIMIT ?"
+        cursor = run_rows.execute_statement(self._connection, sql, (after, *values, max(0, limit)))
         try:
-            return [run_rows.event_from(row[0], row[1:]) for row in found.fetchall()]
-        except run_rows.DAMAGE as error:
-            raise damaged(self._path, "an event", error) from error
+            return [run_rows.event_from_row(row[0], row[1:]) for row in cursor.fetchall()]
+        except run_rows.ROW_ERRORS as error:
+            raise damaged_file_error(self._path, "an event", error) from error
 
     def last_seq(self) -> int:
         return self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
 
-    def _read(self, row: Sequence[Any], children: Sequence[str]) -> Run:
+    def _decode_run(self, row: Sequence[Any], children: Sequence[str]) -> Run:
         try:
-            return run_rows.run_from(row, children)
-        except run_rows.DAMAGE as error:
-            raise damaged(self._path, f"run {row[0]}", error) from error
+            return run_rows.run_from_row(row, children)
+        except run_rows.ROW_ERRORS as error:
+            raise damaged_file_error(self._path, f"run {row[0]}", error) from error
 
 
-class LookingTx(SqliteTx):
-    """The same view, for reading only."""
+class ReadOnlyTransaction(SqliteTransaction):
+    """A transaction for reading only."""
 
     __slots__ = ()
 
-    def end(self) -> None:
-        """Whoever looks next sees what was committed meanwhile."""
+    def roll_back(self) -> None:
+        """End the transaction, so that the next read sees what has been committed since."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
     def add_run(self, run: Run) -> None:
         raise TypeError(f"a look only reads: use do to add run {run.id}")
 
-    def set_run(self, run: Run) -> None:
+    def update_run(self, run: Run) -> None:
         raise TypeError(f"a look only reads: use do to change run {run.id}")
 
     def add_approval(self, approval: Approval) -> None:
         raise TypeError(f"a look only reads: use do to add approval {approval.id}")
 
-    def set_approval(self, approval: Approval) -> None:
+    def update_approval(self, approval: Approval) -> None:
         raise TypeError(f"a look only reads: use do to change approval {approval.id}")
 
     def add_delivery(self, delivery: Delivery) -> None:
         raise TypeError(f"a look only reads: use do to add delivery {delivery.id}")
 
-    def set_delivery(self, delivery: Delivery) -> None:
+    def update_delivery(self, delivery: Delivery) -> None:
         raise TypeError(f"a look only reads: use do to change delivery {delivery.id}")
 
-    def set_deed(self, deed: Deed) -> None:
-        raise TypeError(f"a look only reads: use do to change the deed of {deed.call}")
+    def save_side_effect(self, side_effect: SideEffect) -> None:
+        raise TypeError(f"a look only reads: use do to change the deed of {side_effect.call}")
 
-    def set_watch(self, watch: Watch) -> None:
+    def save_watch(self, watch: Watch) -> None:
         raise TypeError(f"a look only reads: use do to change the watch {watch.id}")
 
-    def set_interjection(self, said: Interjection) -> None:
-        raise TypeError(f"a look only reads: use do to change the interjection {said.id}")
+    def save_interjection(self, interjection: Interjection) -> None:
+        raise TypeError(f"a look only reads: use do to change the interjection {interjection.id}")
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")

@@ -1,4 +1,4 @@
-"""Aside: one thread for the few things that may sleep, so that the loop never does."""
+"""A thread for the few operations that may block, so that the event loop never does."""
 
 import asyncio
 import threading
@@ -6,39 +6,39 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-Work = Callable[[], Any]
-Then = Callable[[Any, Exception | None], None]
+Job = Callable[[], Any]
+OnDone = Callable[[Any, Exception | None], None]
 
 
-class Aside:
-    """Does one piece of work after the other, and tells the loop of each: its value, or what it raised."""
+class WriterThread:
+    """Run jobs one by one in a thread and report each result or exception to the event loop."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[Work, Then, asyncio.AbstractEventLoop] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Job, OnDone, asyncio.AbstractEventLoop] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def do(self, work: Work, then: Then) -> None:
+    def submit(self, job: Job, on_done: OnDone) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
+            self._thread = threading.Thread(target=self._run_jobs, name="ledger", daemon=True)
             self._thread.start()
-        self._queue.put((work, then, asyncio.get_running_loop()))
+        self._queue.put((job, on_done, asyncio.get_running_loop()))
 
-    def end(self) -> None:
-        """Everything given before is done first."""
+    def join(self) -> None:
+        """Finish all submitted jobs, then stop the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
 
-    def _work(self) -> None:
-        while (given := self._queue.get()) is not None:
-            work, then, loop = given
+    def _run_jobs(self) -> None:
+        while (item := self._queue.get()) is not None:
+            job, on_done, loop = item
             try:
-                value, error = work(), None
-            except Exception as caught:  # noqa: BLE001  (it is handed on, not swallowed)
+                value, error = job(), None
+            except Exception as caught:  # noqa: BLE001  (passed on, not swallowed)
                 value, error = None, caught
             try:
-                loop.call_soon_threadsafe(then, value, error)
+                loop.call_soon_threadsafe(on_done, value, error)
             except RuntimeError:
-                # The loop is closed: nobody is left to tell.
+                # The loop is closed: there is nobody to report to.
                 return

@@ -1,1 +1,1 @@
-"""Tools that other programs bring: the client's side of the Model Context Protocol, as much of it as tools need."""
+"""The client side of the Model Context Protocol (MCP), as far as tools need it."""

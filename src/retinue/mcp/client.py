@@ -1,4 +1,4 @@
-"""The protocol: what is asked of a server, by whatever way, and what its answers mean."""
+"""An MCP client independent of the transport: requests, responses and the list of tools."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -6,163 +6,173 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.mcp_tool import HINTS, Offer
-from retinue.domain.sanitize import shown
+from retinue.domain.mcp_tool import HINT_NAMES, McpTool
+from retinue.domain.sanitize import safe_name
 from retinue.errors import Failed
 
-VERSION = "2025-06-18"
-SPOKEN = frozenset({"2024-11-05", "2025-03-26", VERSION, "2025-11-25"})
-"""Versions in which tools are listed and called as we do it."""
+PROTOCOL_VERSION = "2025-06-18"
+SUPPORTED_VERSIONS = frozenset({"2024-11-05", "2025-03-26", PROTOCOL_VERSION, "2025-11-25"})
+"""Protocol versions in which tools are listed and called in the way implemented here."""
 
-MOST_TOOLS = 1_000
-MOST_PAGES = 50
-"""Of one list of tools."""
-_QUOTED = 500
+MAX_TOOLS = 1_000
+MAX_PAGES = 50
+"""Limit for one list of tools."""
+_MAX_QUOTED_CHARS = 500
 _PONG: Mapping[str, Any] = {"result": {}}
 _UNKNOWN_METHOD = {"error": {"code": -32601, "message": "this client only lists and calls tools"}}
 
 
-class Lost(Failed):
-    """The server is gone, or was ended; nobody knows what it did with what it was asked. What it said last stands
-    behind what is known."""
+class ConnectionLost(Failed):
+    """The server has ended or was ended; the outcome of open requests is unknown.
 
-    def __init__(self, sentence: str, last_words: str = "") -> None:
-        super().__init__(f"{sentence}{last_words}")
+    The end of its standard error is appended to the message.
+    """
+
+    def __init__(self, sentence: str, stderr_suffix: str = "") -> None:
+        super().__init__(f"{sentence}{stderr_suffix}")
         self.sentence = sentence
-        self.last_words = last_words
+        self.stderr_suffix = stderr_suffix
 
 
-_NOTHING = msgspec.Raw(b"{}")
+_EMPTY_OBJECT = msgspec.Raw(b"{}")
 
 
-class Message(msgspec.Struct, gc=False):
-    """A request, a notification or an answer, by which of these are there."""
+class RpcMessage(msgspec.Struct, gc=False):
+    """A JSON-RPC request, notification or response, depending on which fields are set."""
 
     id: int | str | None = None
     method: str | None = None
-    result: msgspec.Raw = _NOTHING
+    result: msgspec.Raw = _EMPTY_OBJECT
     error: Any = None
 
-    def reply(self) -> Mapping[str, Any] | None:
-        """What a request of the server's is answered with; None: it is none."""
+    def automatic_reply(self) -> Mapping[str, Any] | None:
+        """Return the reply to a request of the server, or None if this is no such request."""
         if self.method is None or self.id is None:
             return None
         return {"id": self.id, **(_PONG if self.method == "ping" else _UNKNOWN_METHOD)}
 
 
-_MESSAGE = msgspec.json.Decoder(Message)
-_OBJECT = msgspec.json.Decoder(dict[str, Any])
+_MESSAGE_DECODER = msgspec.json.Decoder(RpcMessage)
+_OBJECT_DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
-def read(raw: bytes) -> Message | None:
-    """None: it is no message of the protocol."""
+def decode_message(raw: bytes) -> RpcMessage | None:
+    """Decode a message, or return None if it is not one."""
     try:
-        return _MESSAGE.decode(raw)
+        return _MESSAGE_DECODER.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def written(message: Mapping[str, Any]) -> bytes:
+def encode_message(message: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", **message})
 
 
-class Client(ABC):
-    """Speaks with one server while it is there."""
+class McpClient(ABC):
+    """A client of one running server."""
 
-    farewell = ""
-    """What becomes of it when it does not answer in time, as the end of a sentence."""
+    timeout_suffix = ""
+    """End of the error message on a timeout: what happens to the server; empty if it keeps running."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.gone: Lost | None = None
-        """Why there is nobody at the other end; None while there is."""
-        self.spoken = ""
-        """The version of the protocol that was agreed on; empty before that."""
+        self.lost_error: ConnectionLost | None = None
+        """Why the connection is lost; None while it is open."""
+        self.protocol_version = ""
+        """The negotiated protocol version; empty before that."""
 
     @property
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         return ""
 
     @abstractmethod
-    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The result; Failed with the server's own words, Lost when there is nobody any more."""
+    async def send_request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and return its result.
+
+        Raises:
+            Failed: the server reported an error.
+            ConnectionLost: the server is gone.
+        """
 
     @abstractmethod
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None: ...
+    async def send_notification(self, method: str, params: Mapping[str, Any]) -> None: ...
 
     @abstractmethod
-    def lost(self, why: str) -> None:
-        """There will be no more answers."""
+    def mark_lost(self, reason: str) -> None:
+        """Mark the connection as lost and fail all open requests."""
 
     @abstractmethod
-    async def end(self, *, patience: float = 0.0) -> None:
-        """Returns when nothing of it is left here."""
+    async def close(self, *, grace_s: float = 0.0) -> None:
+        """Close the connection; return when nothing of the server is left on this machine."""
 
-    async def begin(self, *, version: str) -> None:
-        """Introduces us. Failed says why this server cannot be spoken with."""
-        said = await self.ask(
+    async def initialize(self, *, version: str) -> None:
+        """Negotiate the protocol version; raise Failed if the server's is not supported."""
+        result = await self.send_request(
             "initialize",
             {
-                "protocolVersion": VERSION,
+                "protocolVersion": PROTOCOL_VERSION,
                 "capabilities": {},
                 "clientInfo": {"name": "retinue", "version": version},
             },
         )
-        spoken = said.get("protocolVersion")
-        if spoken not in SPOKEN:
-            raise Failed(f"the MCP server {self._name} speaks {_quoted(spoken)}, which is not known here")
-        self.spoken = spoken
-        await self.tell("notifications/initialized", {})
+        server_version = result.get("protocolVersion")
+        if server_version not in SUPPORTED_VERSIONS:
+            raise Failed(
+                f"the MCP server {self._name} speaks {_shorten_server_text(server_version)}, which is not known here"
+            )
+        self.protocol_version = server_version
+        await self.send_notification("notifications/initialized", {})
 
-    async def offers(self) -> list[Offer]:
-        """The tools that the server offers now."""
-        found: list[Offer] = []
+    async def list_tools(self) -> list[McpTool]:
+        """Return the tools that the server offers now."""
+        tools: list[McpTool] = []
         cursor: str | None = None
-        for _ in range(MOST_PAGES):
-            page = await self.ask("tools/list", {"cursor": cursor} if cursor else {})
-            listed: Any = page.get("tools")
-            if not isinstance(listed, list):
+        for _ in range(MAX_PAGES):
+            page = await self.send_request("tools/list", {"cursor": cursor} if cursor else {})
+            items: Any = page.get("tools")
+            if not isinstance(items, list):
                 raise Failed(f"the MCP server {self._name} answered with no list of tools")
-            found += [_offer(each) for each in cast("list[Any]", listed)]
+            tools += [_parse_tool(each) for each in cast("list[Any]", items)]
             cursor = page.get("nextCursor")
-            if len(found) > MOST_TOOLS or not (isinstance(cursor, str) and cursor):
+            if len(tools) > MAX_TOOLS or not (isinstance(cursor, str) and cursor):
                 break
-        if len(found) > MOST_TOOLS or cursor:
-            raise Failed(f"the MCP server {self._name} offers more than {MOST_TOOLS:,} tools")
-        return found
+        if len(tools) > MAX_TOOLS or cursor:
+            raise Failed(f"the MCP server {self._name} offers more than {MAX_TOOLS:,} tools")
+        return tools
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        return await self.ask("tools/call", {"name": tool, "arguments": arguments})
+    async def call_tool(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self.send_request("tools/call", {"name": tool, "arguments": arguments})
 
-    def result(self, answer: Message) -> dict[str, Any]:
-        if answer.error is not None:
-            said: Any = answer.error.get("message") if isinstance(answer.error, dict) else answer.error  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  (as it was said)
-            raise Failed(f"the MCP server {self._name} refused: {_quoted(said)}")
+    def parse_result(self, response: RpcMessage) -> dict[str, Any]:
+        if response.error is not None:
+            error: Any = response.error
+            error_text: Any = error.get("message") if isinstance(error, dict) else error  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  (as received)
+            raise Failed(f"the MCP server {self._name} refused: {_shorten_server_text(error_text)}")
         try:
-            return _OBJECT.decode(answer.result)
+            return _OBJECT_DECODER.decode(response.result)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Failed(f"the MCP server {self._name} answered with what is no result") from error
 
 
-def quoted(last_words: str) -> str:
-    """The end of a sentence about a server that is gone."""
-    return f"; its last words: {last_words}" if last_words else ""
+def format_stderr_suffix(stderr_tail: str) -> str:
+    """Return the end of an error message about a lost server."""
+    return f"; its last words: {stderr_tail}" if stderr_tail else ""
 
 
-def _offer(said: Any) -> Offer:
-    """As it stands; whether it can be a tool is judged elsewhere."""
-    facts: dict[str, Any] = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
-    schema: Any = facts.get("inputSchema")
-    claims: Any = facts.get("annotations")
-    hints: dict[str, Any] = cast("dict[str, Any]", claims) if isinstance(claims, dict) else {}
-    return Offer(
-        name=str(facts.get("name") or ""),
-        description=str(facts.get("description") or ""),
+def _parse_tool(item: Any) -> McpTool:
+    """Parse one tool as the server describes it; whether it is acceptable is checked elsewhere."""
+    fields: dict[str, Any] = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+    schema: Any = fields.get("inputSchema")
+    annotations: Any = fields.get("annotations")
+    hints: dict[str, Any] = cast("dict[str, Any]", annotations) if isinstance(annotations, dict) else {}
+    return McpTool(
+        name=str(fields.get("name") or ""),
+        description=str(fields.get("description") or ""),
         schema=cast("dict[str, Any]", schema) if isinstance(schema, dict) else {},
-        hints={hint: hints[hint] for hint in HINTS if isinstance(hints.get(hint), bool)},
+        hints={hint: hints[hint] for hint in HINT_NAMES if isinstance(hints.get(hint), bool)},
     )
 
 
-def _quoted(said: Any) -> str:
-    text = shown(str(said))
-    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…"
+def _shorten_server_text(said: Any) -> str:
+    text = safe_name(str(said))
+    return text if len(text) <= _MAX_QUOTED_CHARS else f"{text[:_MAX_QUOTED_CHARS]}…"

@@ -1,129 +1,158 @@
-"""A server as Retinue has it: reached when something is first asked of it, and anew when it is gone since."""
+"""The connection to one configured MCP server, made on first use and again after it was lost."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from retinue.domain.mcp_tool import Compared, Offer, Pin, Server, Stand, compared, full_name
+from retinue.domain.mcp_tool import (
+    McpServer,
+    McpTool,
+    PinnedTool,
+    ToolComparison,
+    TrustState,
+    compare_with_pins,
+    qualified_tool_name,
+)
 from retinue.errors import Failed, Refused
-from retinue.mcp.client import Client, Lost, quoted
-from retinue.mcp.tool_result import told
+from retinue.mcp.client import ConnectionLost, McpClient, format_stderr_suffix
+from retinue.mcp.tool_result import result_text
 
-GOODBYE = 1.0
-"""Seconds that a server has to leave by itself when it is needed no more."""
-UNKNOWN = "nobody knows whether it has happened"
+SHUTDOWN_GRACE_S = 1.0
+"""Time for a server to exit by itself when it is no longer needed."""
+OUTCOME_UNKNOWN = "nobody knows whether it has happened"
 
-Open = Callable[[Server], Awaitable[Client]]
-"""Starts the program of a server, or finds the way to it; nothing has been said yet."""
-Changed = Callable[[Compared], None]
-"""Hears of a tool that is not what was agreed to any more."""
+OpenClient = Callable[[McpServer], Awaitable[McpClient]]
+"""Start the server's program or prepare its HTTP transport; the protocol is not initialized yet."""
+OnToolChanged = Callable[[ToolComparison], None]
+"""Called with a tool that no longer matches its pinned description."""
 
 
-class Running:
-    """One server of the configuration. All who call it share it: calls are told apart by their numbers."""
+class McpConnection:
+    """A configured server, shared by all callers; requests are told apart by id."""
 
-    def __init__(self, how: Server, open_one: Open, *, version: str, changed: Changed) -> None:
-        self._how = how
-        self._open = open_one
+    def __init__(
+        self, server: McpServer, open_client: OpenClient, *, version: str, on_tool_changed: OnToolChanged
+    ) -> None:
+        self._server = server
+        self._open_client = open_client
         self._version = version
-        self._changed = changed
-        self._held: Client | None = None
-        """To be ended."""
-        self._client: Client | None = None
-        """The same, once it can be spoken with."""
-        self._words = ""
-        self._turn = asyncio.Lock()
+        self._on_tool_changed = on_tool_changed
+        self._started_client: McpClient | None = None
+        """The client to close."""
+        self._ready_client: McpClient | None = None
+        """The same client, once it is initialized."""
+        self._stderr_tail = ""
+        self._lock = asyncio.Lock()
 
-    async def offers(self) -> list[Offer]:
-        """What it offers now."""
-        async with self._patiently():
-            return (await self._listed())[1]
+    async def list_tools(self) -> list[McpTool]:
+        """Return the tools the server offers now."""
+        async with self._apply_timeout():
+            return (await self._connect_and_list())[1]
 
-    async def call(self, pin: Pin, arguments: Mapping[str, Any]) -> str:
-        """The tool's words. What it is now is compared before each call: Refused when it is not what was agreed to."""
-        tool = pin.offer.name
-        name = full_name(self._how.name, tool)
-        async with self._patiently() as asked:
-            client, listed = await self._listed()
-            (found,) = compared([each for each in listed if each.name == tool], {tool: pin})
-            if found.stand is not Stand.TRUSTED:
-                self._changed(found)
-                raise Refused(refusal(self._how.name, found))
-            asked.append(f"; it was at work on {name}: {UNKNOWN}")
+    async def call_tool(self, pinned: PinnedTool, arguments: Mapping[str, Any]) -> str:
+        """Call a tool and return its text.
+
+        Before each call, the tool is compared with the pinned description.
+
+        Raises:
+            Refused: the tool is not as it was trusted.
+            Failed: the call failed, timed out, or the server was lost.
+        """
+        tool = pinned.tool.name
+        name = qualified_tool_name(self._server.name, tool)
+        async with self._apply_timeout() as error_details:
+            client, tools = await self._connect_and_list()
+            (comparison,) = compare_with_pins([each for each in tools if each.name == tool], {tool: pinned})
+            if comparison.trust_state is not TrustState.TRUSTED:
+                self._on_tool_changed(comparison)
+                raise Refused(refusal_message(self._server.name, comparison))
+            error_details.append(f"; it was at work on {name}: {OUTCOME_UNKNOWN}")
             try:
-                result = await client.call(tool, arguments)
-            except Lost as lost:
-                raise Failed(f"{lost.sentence}{asked[0]}{lost.last_words}") from lost
-        return told(result)
+                result = await client.call_tool(tool, arguments)
+            except ConnectionLost as error:
+                raise Failed(f"{error.sentence}{error_details[0]}{error.stderr_suffix}") from error
+        return result_text(result)
 
     async def close(self) -> None:
-        async with self._turn:
-            await self._leave(GOODBYE)
+        async with self._lock:
+            await self._close_client(SHUTDOWN_GRACE_S)
 
-    async def _listed(self) -> tuple[Client, list[Offer]]:
-        """One that turns out to be gone is reached anew, once: nothing was asked of it yet."""
-        client = await self._at_hand()
+    async def _connect_and_list(self) -> tuple[McpClient, list[McpTool]]:
+        """Return a connected client and the server's tools.
+
+        Reconnects once if the connection turns out to be lost. Repeating is safe, as nothing has been called
+        yet.
+        """
+        client = await self._ensure_connected()
         try:
-            return client, await client.offers()
-        except Lost:
-            client = await self._at_hand()
-            return client, await client.offers()
+            return client, await client.list_tools()
+        except ConnectionLost:
+            client = await self._ensure_connected()
+            return client, await client.list_tools()
 
-    async def _at_hand(self) -> Client:
-        """The one that is there, or a new one. Who comes while it starts waits for the same start."""
-        async with self._turn:
-            if self._client is not None and self._client.gone is None:
-                return self._client
-            await self._leave(0)
-            self._held = await self._open(self._how)
+    async def _ensure_connected(self) -> McpClient:
+        """Return the connected client or connect; concurrent callers share one start."""
+        async with self._lock:
+            if self._ready_client is not None and self._ready_client.lost_error is None:
+                return self._ready_client
+            await self._close_client(0)
+            self._started_client = await self._open_client(self._server)
             try:
-                await self._held.begin(version=self._version)
+                await self._started_client.initialize(version=self._version)
             except BaseException:
-                await self._leave(0)
+                await self._close_client(0)
                 raise
-            self._client = self._held
-            return self._client
+            self._ready_client = self._started_client
+            return self._ready_client
 
     @asynccontextmanager
-    async def _patiently(self) -> AsyncGenerator[list[str]]:
-        """A server that does not answer in time is ended where it is ours, and the next call starts it anew; one that is
-        somebody else's may be busy with others. What is added to the list stands behind the sentence that says so."""
-        seconds, asked = self._how.timeout_seconds, list[str]()
+    async def _apply_timeout(self) -> AsyncGenerator[list[str]]:
+        """Apply the server's timeout to the block.
+
+        Text added to the yielded list is appended to the error message. On a timeout, a server process of
+        ours is ended, and the next call starts it again. A remote server may be busy with other clients and
+        is left alone.
+        """
+        timeout_s, error_details = self._server.timeout_seconds, list[str]()
         try:
-            async with asyncio.timeout(seconds):
-                yield asked
+            async with asyncio.timeout(timeout_s):
+                yield error_details
         except TimeoutError as error:
-            why = f"it did not answer within {seconds:g} s"
-            if self._client is None or self._client.farewell:
-                why = await self._ended(why)
-            said = f"the MCP server {self._how.name}: {why}{''.join(asked)}{quoted(self._words)}"
-            raise Failed(said) from error
+            reason = f"it did not answer within {timeout_s:g} s"
+            if self._ready_client is None or self._ready_client.timeout_suffix:
+                reason = await self._end_after_timeout(reason)
+            message = f"the MCP server {self._server.name}: {reason}{''.join(error_details)}{format_stderr_suffix(self._stderr_tail)}"
+            raise Failed(message) from error
 
-    async def _ended(self, why: str) -> str:
-        """Those who wait for it too are told the same."""
-        client = self._client
-        why = f"{why}{'' if client is None else client.farewell}"
+    async def _end_after_timeout(self, reason: str) -> str:
+        """End the client after a timeout; concurrent callers get the same error."""
+        client = self._ready_client
+        reason = f"{reason}{'' if client is None else client.timeout_suffix}"
         if client is not None:
-            client.lost(why)
-        async with self._turn:
-            if self._client is client:
-                await self._leave(0)
-        return why
+            client.mark_lost(reason)
+        async with self._lock:
+            if self._ready_client is client:
+                await self._close_client(0)
+        return reason
 
-    async def _leave(self, patience: float) -> None:
-        """What is interrupted here is done by the next who comes."""
-        self._client = None
-        if self._held is not None:
-            await self._held.end(patience=patience)
-            self._words = self._held.last_words
-            self._held = None
+    async def _close_client(self, grace_s: float) -> None:
+        """Close the client. If interrupted, the next caller finishes the job."""
+        self._ready_client = None
+        if self._started_client is not None:
+            await self._started_client.close(grace_s=grace_s)
+            self._stderr_tail = self._started_client.stderr_tail
+            self._started_client = None
 
 
-def refusal(server: str, found: Compared) -> str:
-    """Why a tool is not called, and what a person can do about it."""
-    name = full_name(server, found.name)
-    if found.stand is Stand.GONE:
+def refusal_message(server: str, comparison: ToolComparison) -> str:
+    """Return why a tool is not called, and what the user can do about it."""
+    name = qualified_tool_name(server, comparison.name)
+    if comparison.trust_state is TrustState.GONE:
         return f"{name} is not called: its server does not offer it any more"
-    why = found.problem or "it is not what was trusted any more: its server describes it otherwise now"
-    return f"{name} is not called: {why}. A person can look at it and trust it: `retinue mcp trust {server}`"
+    reason = (
+        comparison.problem or "it is not what was trusted any more: its server describes it otherwise now"
+    )
+    return (
+        f"{name} is not called: {reason}. A person can look at it and trust it: `retinue mcp trust {server}`"
+    )

@@ -1,70 +1,81 @@
-"""A server at an address: each message is posted, and what comes back to it is read until the answer is there."""
+"""An MCP client over HTTP: posts each message and reads its response from the reply stream."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
 from retinue.errors import NotFound
-from retinue.mcp.client import Client, Lost, Message, read, written
+from retinue.mcp.client import ConnectionLost, McpClient, RpcMessage, decode_message, encode_message
 
 
-class Box(Protocol):
-    """Where messages are posted."""
+class MessageTransport(Protocol):
+    """Posts messages to a server."""
 
-    def post(self, message: bytes, *, spoken: str) -> AsyncGenerator[bytes]:
-        """The messages that come back, as they come. `spoken` is the version of the protocol that was agreed on.
-        NotFound: the server has forgotten us."""
+    def post(self, message: bytes, *, protocol_version: str) -> AsyncGenerator[bytes]:
+        """Post a message and yield the messages of the response as they arrive.
+
+        `protocol_version` is the negotiated version. Raises NotFound if the server has ended the session.
+        """
         ...
 
     async def close(self) -> None: ...
 
 
-class Posted(Client):
-    """Nothing is heard but what comes back to a message of ours."""
+class HttpMcpClient(McpClient):
+    """An MCP client that receives only responses to its own messages."""
 
-    def __init__(self, name: str, box: Box) -> None:
+    def __init__(self, name: str, transport: MessageTransport) -> None:
         super().__init__(name)
-        self._box = box
-        self._count = 0
+        self._transport = transport
+        self._last_id = 0
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        if self.gone is not None:
-            raise self.gone
-        self._count += 1
-        number = self._count
+    async def send_request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        if self.lost_error is not None:
+            raise self.lost_error
+        self._last_id += 1
+        request_id = self._last_id
         try:
-            answer = await self._answer(written({"id": number, "method": method, "params": params}), number)
-        except NotFound as forgotten:
-            raise self._is_gone(str(forgotten)) from forgotten
-        if answer is None:
-            raise self._is_gone("it ended its answer before it was whole")
-        return self.result(answer)
+            response = await self._request_response(
+                encode_message({"id": request_id, "method": method, "params": params}), request_id
+            )
+        except NotFound as error:
+            raise self._set_lost_error(str(error)) from error
+        if response is None:
+            raise self._set_lost_error("it ended its answer before it was whole")
+        return self.parse_result(response)
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        await self._post(written({"method": method, "params": params}))
+    async def send_notification(self, method: str, params: Mapping[str, Any]) -> None:
+        await self._post_message(encode_message({"method": method, "params": params}))
 
-    def lost(self, why: str) -> None:
-        self._is_gone(why)
+    def mark_lost(self, reason: str) -> None:
+        self._set_lost_error(reason)
 
-    async def end(self, *, patience: float = 0.0) -> None:  # noqa: ARG002  (it is somebody else's: nothing is waited for)
-        await self._box.close()
+    async def close(self, *, grace_s: float = 0.0) -> None:  # noqa: ARG002  (the server is not ours: nothing to wait for)
+        await self._transport.close()
 
-    def _is_gone(self, why: str) -> Lost:
-        self.gone = self.gone or Lost(f"the MCP server {self._name} is gone: {why}")
-        return self.gone
+    def _set_lost_error(self, reason: str) -> ConnectionLost:
+        self.lost_error = self.lost_error or ConnectionLost(f"the MCP server {self._name} is gone: {reason}")
+        return self.lost_error
 
-    async def _answer(self, message: bytes, number: int) -> Message | None:
-        """The answer to one request; what the server asks meanwhile is answered too. None: it did not come."""
-        async with aclosing(self._box.post(message, spoken=self.spoken)) as back:
-            async for raw in back:
-                found = read(raw)
-                if found is not None and (reply := found.reply()) is not None:
-                    await self._post(written(reply))
-                elif found is not None and found.method is None and found.id == number:
-                    return found
+    async def _request_response(self, message: bytes, request_id: int) -> RpcMessage | None:
+        """Return the response to one request, or None if it did not come.
+
+        Requests of the server in between are answered.
+        """
+        async with aclosing(
+            self._transport.post(message, protocol_version=self.protocol_version)
+        ) as messages:
+            async for raw in messages:
+                received = decode_message(raw)
+                if received is not None and (reply := received.automatic_reply()) is not None:
+                    await self._post_message(encode_message(reply))
+                elif received is not None and received.method is None and received.id == request_id:
+                    return received
         return None
 
-    async def _post(self, message: bytes) -> None:
-        async with aclosing(self._box.post(message, spoken=self.spoken)) as back:
-            async for _ in back:
+    async def _post_message(self, message: bytes) -> None:
+        async with aclosing(
+            self._transport.post(message, protocol_version=self.protocol_version)
+        ) as messages:
+            async for _ in messages:
                 pass

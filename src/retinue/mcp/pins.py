@@ -1,4 +1,4 @@
-"""Pins: the tools of servers that a person agreed to, each whole, with its hash, as it was then."""
+"""MCP tools that a person has approved, pinned with their hash in `<home>/mcp.json`."""
 
 import json
 import os
@@ -7,112 +7,118 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from retinue.domain.mcp_tool import HINTS, Offer, Pin
+from retinue.domain.mcp_tool import HINT_NAMES, McpTool, PinnedTool
 from retinue.errors import Failed, NotFound
-from retinue.storage.file_io import Stamp, no_room, read_file, replace_file, stamp_of
-from retinue.storage.file_lock import alone
+from retinue.storage.file_io import FileStamp, file_stamp, read_file, replace_file, write_error
+from retinue.storage.file_lock import file_lock
 
-Pinned = Mapping[str, Mapping[str, Pin]]
-"""Server → tool → what was agreed to."""
+PinsByServer = Mapping[str, Mapping[str, PinnedTool]]
+"""Server → tool name → pinned tool."""
 
 
-class Pins:
-    """`<home>/mcp.json`. Read anew whenever it has changed: what is trusted, or is not any more, counts at once, in
-    every process."""
+class McpPinStore:
+    """Store of pinned MCP tools, read again whenever its file changed.
 
-    def __init__(self, path: Path, *, token: Callable[[], str]) -> None:
+    Trust changes take effect at once in every process.
+    """
+
+    def __init__(self, path: Path, *, unique_suffix: Callable[[], str]) -> None:
         self._path = os.fspath(path)
-        self._token = token
-        self._seen: Stamp | None = None
-        self._pinned: Pinned = {}
+        self._token = unique_suffix
+        self._loaded_stamp: FileStamp | None = None
+        self._pins: PinsByServer = {}
 
-    def stamp(self) -> Stamp | None:
-        """Tells a change."""
-        return stamp_of(self._path)
+    def stamp(self) -> FileStamp | None:
+        """Return the file's stamp, which differs after every change."""
+        return file_stamp(self._path)
 
-    def all(self) -> Pinned:
-        """A file that cannot be read is an error: nothing is trusted by mistake, and nothing forgotten by one."""
+    def all(self) -> PinsByServer:
+        """Return all pins. An unreadable file is an error: nothing is trusted or forgotten by mistake."""
         stamp = self.stamp()
         if stamp is None:
             return {}
-        if stamp != self._seen:
-            self._pinned, self._seen = _read(self._path), stamp
-        return self._pinned
+        if stamp != self._loaded_stamp:
+            self._pins, self._loaded_stamp = _load_pins(self._path), stamp
+        return self._pins
 
-    def of(self, server: str) -> Mapping[str, Pin]:
+    def for_server(self, server: str) -> Mapping[str, PinnedTool]:
         return self.all().get(server, {})
 
-    def trust(self, server: str, offers: Sequence[Offer]) -> None:
-        """Exactly these are trusted from now on, of this server."""
-        with self._changing() as pinned:
-            pinned[server] = {offer.name: Pin(offer=offer) for offer in offers}
+    def trust(self, server: str, tools: Sequence[McpTool]) -> None:
+        """Pin exactly these tools of a server, replacing its earlier pins."""
+        with self._locked_update() as pins:
+            pins[server] = {tool.name: PinnedTool(tool=tool) for tool in tools}
 
     def distrust(self, server: str) -> None:
-        if not self.of(server):
+        if not self.for_server(server):
             raise NotFound(f"nothing of {server} is trusted: `retinue mcp list` shows what is")
-        with self._changing() as pinned:
-            pinned.pop(server, None)
+        with self._locked_update() as pins:
+            pins.pop(server, None)
 
-    def changed(self, server: str, pin: Pin, now: str) -> None:
-        """A tool is not what was agreed to, and is refused until a person has looked at it again. If meanwhile somebody
-        has agreed to something else, that stands."""
-        if self.of(server).get(pin.offer.name) != pin:
+    def mark_changed(self, server: str, pin: PinnedTool, new_hash: str) -> None:
+        """Record that a tool no longer matches its pin; it is refused until a person reviews it.
+
+        A pin that somebody replaced meanwhile stays as it is.
+        """
+        if self.for_server(server).get(pin.tool.name) != pin:
             return
-        with self._changing() as pinned:
-            tools = dict(pinned.get(server, {}))
-            if tools.get(pin.offer.name) == pin:
-                pinned[server] = {**tools, pin.offer.name: Pin(offer=pin.offer, changed=now)}
+        with self._locked_update() as pins:
+            tools = dict(pins.get(server, {}))
+            if tools.get(pin.tool.name) == pin:
+                pins[server] = {**tools, pin.tool.name: PinnedTool(tool=pin.tool, changed_hash=new_hash)}
 
     @contextmanager
-    def _changing(self) -> Generator[dict[str, Mapping[str, Pin]]]:
-        """Between reading and writing nobody else writes."""
+    def _locked_update(self) -> Generator[dict[str, Mapping[str, PinnedTool]]]:
+        """Read, yield and write back all pins under a lock, so that no other process writes in between."""
         try:
             Path(self._path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with alone(f"{self._path}.lock"):
-                pinned = dict(self.all())
-                yield pinned
-                text = json.dumps(_as_json(pinned), indent=2) + "\n"
+            with file_lock(f"{self._path}.lock"):
+                pins = dict(self.all())
+                yield pins
+                text = json.dumps(_pins_to_json(pins), indent=2) + "\n"
                 replace_file(self._path, text.encode(), token=self._token())
         except OSError as error:
-            raise no_room(self._path, error) from error
+            raise write_error(self._path, error) from error
 
 
-def _as_json(pinned: Pinned) -> dict[str, Any]:
+def _pins_to_json(pins: PinsByServer) -> dict[str, Any]:
     return {
         server: {
             name: {
-                "sha256": pin.offer.hash,
-                **({"changed": pin.changed} if pin.changed else {}),
-                "description": pin.offer.description,
-                "hints": dict(pin.offer.hints),
-                "schema": pin.offer.schema,
+                "sha256": pin.tool.hash,
+                **({"changed": pin.changed_hash} if pin.changed_hash else {}),
+                "description": pin.tool.description,
+                "hints": dict(pin.tool.hints),
+                "schema": pin.tool.schema,
             }
             for name, pin in sorted(tools.items())
         }
-        for server, tools in sorted(pinned.items())
+        for server, tools in sorted(pins.items())
         if tools
     }
 
 
-def _read(path: str) -> Pinned:
+def _load_pins(path: str) -> PinsByServer:
     try:
-        found: Any = json.loads(read_file(path))
+        document: Any = json.loads(read_file(path))
         return {
-            server: {name: _pin(name, facts) for name, facts in tools.items()}
-            for server, tools in cast("dict[str, dict[str, dict[str, Any]]]", found).items()
+            server: {name: _parse_pin(name, facts) for name, facts in tools.items()}
+            for server, tools in cast("dict[str, dict[str, dict[str, Any]]]", document).items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Failed(f"{path} is not what Retinue wrote ({error}): mend or remove it") from error
 
 
-def _pin(name: str, facts: Mapping[str, Any]) -> Pin:
-    """What does not have its own hash was not agreed to by anybody: it is refused."""
+def _parse_pin(name: str, facts: Mapping[str, Any]) -> PinnedTool:
+    """Parse one pin; an entry that does not match its own hash is marked as changed, so it is refused."""
     hints: Mapping[str, Any] = facts.get("hints") or {}
-    offer = Offer(
+    tool = McpTool(
         name=name,
         description=str(facts["description"]),
         schema=dict(facts["schema"]),
-        hints={hint: bool(hints[hint]) for hint in HINTS if hint in hints},
+        hints={hint: bool(hints[hint]) for hint in HINT_NAMES if hint in hints},
     )
     changed = str(facts.get("changed") or "")
-    return Pin(offer=offer, changed=changed if facts["sha256"] == offer.hash else changed or offer.hash)
+    return PinnedTool(
+        tool=tool, changed_hash=changed if facts["sha256"] == tool.hash else changed or tool.hash
+    )

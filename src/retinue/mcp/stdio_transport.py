@@ -1,102 +1,109 @@
-"""A server at the other end of two pipes: requests by number, each answered once, or told why it is not."""
+"""An MCP client over standard input and output: numbered requests, each resolved or failed once."""
 
 import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from retinue.errors import Failed
-from retinue.mcp.client import Client, Lost, quoted, read, written
+from retinue.mcp.client import ConnectionLost, McpClient, decode_message, encode_message, format_stderr_suffix
 
-MOST_UNASKED = 32_000_000
-"""Bytes that are no answer, since something was last asked: a server that does not stop talking is ended."""
+MAX_UNSOLICITED_BYTES = 32_000_000
+"""Bytes outside of responses since the last request at which a server is ended."""
 
 
-class Line(Protocol):
-    """A way to a program that runs."""
+class ServerProcess(Protocol):
+    """A running server process."""
 
     @property
-    def last_words(self) -> str: ...
+    def stderr_tail(self) -> str: ...
     def send(self, line: bytes) -> None: ...
-    def stop(self, why: str) -> None:
-        """Ends it at once, without waiting for that."""
+    def abort(self, reason: str) -> None:
+        """Kill the process at once, without waiting for its end."""
         ...
 
-    async def end(self, *, patience: float = 0.0) -> None:
-        """Returns when nothing of it lives."""
+    async def close(self, *, grace_s: float = 0.0) -> None:
+        """End the process; return when none of its processes is alive."""
         ...
 
 
-class Piped(Client):
-    """The line calls `heard` and `lost`; nothing here waits in a task of its own."""
+class StdioMcpClient(McpClient):
+    """An MCP client for a server process.
 
-    farewell = ", and was ended with all that it had started"
+    The process calls `receive_line` and `mark_lost`; the client runs no task of its own.
+    """
+
+    timeout_suffix = ", and was ended with all that it had started"
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.line: Line | None = None
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._count = 0
-        self._unasked = 0
+        self.process: ServerProcess | None = None
+        self._pending_requests: dict[int, asyncio.Future[Any]] = {}
+        self._last_id = 0
+        self._unsolicited_bytes = 0
 
     @property
-    def last_words(self) -> str:
-        return "" if self.line is None else self.line.last_words
+    def stderr_tail(self) -> str:
+        return "" if self.process is None else self.process.stderr_tail
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Who stops waiting tells the server so."""
-        if self.gone is not None:
-            raise self.gone
-        self._count += 1
-        self._unasked = 0
-        number = self._count
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        self._send({"id": number, "method": method, "params": params})
+    async def send_request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and await its response; on cancellation, notify the server."""
+        if self.lost_error is not None:
+            raise self.lost_error
+        self._last_id += 1
+        self._unsolicited_bytes = 0
+        request_id = self._last_id
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending_requests[request_id] = response
+        self._send_message({"id": request_id, "method": method, "params": params})
         try:
-            return await answer
+            return await response
         except asyncio.CancelledError:
             if method != "initialize":
-                given_up = {"requestId": number, "reason": "nobody waits for it"}
-                self._send({"method": "notifications/cancelled", "params": given_up})
+                cancellation = {"requestId": request_id, "reason": "nobody waits for it"}
+                self._send_message({"method": "notifications/cancelled", "params": cancellation})
             raise
         finally:
-            self._waiting.pop(number, None)
+            self._pending_requests.pop(request_id, None)
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        self._send({"method": method, "params": params})
+    async def send_notification(self, method: str, params: Mapping[str, Any]) -> None:
+        self._send_message({"method": method, "params": params})
 
-    def heard(self, line: bytes) -> None:
-        """One line of the server's. What is no message of the protocol is passed over, and so is an answer for which
-        nobody waits any more."""
-        message = read(line)
-        if message is not None and (reply := message.reply()) is not None:
-            self._send(reply)
-        number = None if message is None or message.method is not None else message.id
-        waiting = self._waiting.get(number) if isinstance(number, int) else None
-        if message is None or waiting is None or waiting.done():
-            self._noise(line)
+    def receive_line(self, line: bytes) -> None:
+        """Process one line of the server's output.
+
+        Lines that are no messages, and responses to abandoned requests, are skipped.
+        """
+        message = decode_message(line)
+        if message is not None and (reply := message.automatic_reply()) is not None:
+            self._send_message(reply)
+        request_id = None if message is None or message.method is not None else message.id
+        pending = self._pending_requests.get(request_id) if isinstance(request_id, int) else None
+        if message is None or pending is None or pending.done():
+            self._count_unsolicited(line)
             return
         try:
-            waiting.set_result(self.result(message))
+            pending.set_result(self.parse_result(message))
         except Failed as error:
-            waiting.set_exception(error)
+            pending.set_exception(error)
 
-    def lost(self, why: str) -> None:
-        gone = Lost(f"the MCP server {self._name} is gone: {why}", quoted(self.last_words))
-        self.gone = self.gone or gone
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(gone)
+    def mark_lost(self, reason: str) -> None:
+        error = ConnectionLost(
+            f"the MCP server {self._name} is gone: {reason}", format_stderr_suffix(self.stderr_tail)
+        )
+        self.lost_error = self.lost_error or error
+        for pending in self._pending_requests.values():
+            if not pending.done():
+                pending.set_exception(error)
 
-    async def end(self, *, patience: float = 0.0) -> None:
-        if self.line is not None:
-            await self.line.end(patience=patience)
+    async def close(self, *, grace_s: float = 0.0) -> None:
+        if self.process is not None:
+            await self.process.close(grace_s=grace_s)
 
-    def _noise(self, line: bytes) -> None:
-        self._unasked += len(line)
-        if self._unasked > MOST_UNASKED and self.line is not None:
-            self.line.stop("it does not stop talking")
+    def _count_unsolicited(self, line: bytes) -> None:
+        self._unsolicited_bytes += len(line)
+        if self._unsolicited_bytes > MAX_UNSOLICITED_BYTES and self.process is not None:
+            self.process.abort("it does not stop talking")
 
-    def _send(self, message: Mapping[str, Any]) -> None:
-        if self.line is not None:
-            self.line.send(written(message))
+    def _send_message(self, message: Mapping[str, Any]) -> None:
+        if self.process is not None:
+            self.process.send(encode_message(message))

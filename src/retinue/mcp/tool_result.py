@@ -1,4 +1,4 @@
-"""What a tool of a server answers, as text for the model."""
+"""The result of an MCP tool as text for the model."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -7,24 +7,28 @@ import msgspec
 
 from retinue.errors import Failed
 
-SILENT = "(it answered with nothing)"
+EMPTY_RESULT = "(it answered with nothing)"
 
 
-def told(result: Mapping[str, Any]) -> str:
-    """The texts, and a word for what is none. Failed when the tool itself says that it failed."""
-    listed: Any = result.get("content")
-    parts = [_part(each) for each in cast("list[Any]", listed)] if isinstance(listed, list) else []
+def result_text(result: Mapping[str, Any]) -> str:
+    """Return the texts of a result, with placeholders for other content.
+
+    Raises:
+        Failed: the tool reports an error.
+    """
+    items: Any = result.get("content")
+    parts = [_content_text(each) for each in cast("list[Any]", items)] if isinstance(items, list) else []
     structured: Any = result.get("structuredContent")
     if not any(parts) and structured is not None:
         parts = [msgspec.json.encode(structured).decode()]
     text = "\n\n".join(part for part in parts if part)
     if result.get("isError") is True:
         raise Failed(text or "the tool says that it failed, and not why")
-    return text or SILENT
+    return text or EMPTY_RESULT
 
 
-def _part(said: Any) -> str:
-    part: dict[str, Any] = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+def _content_text(item: Any) -> str:
+    part: dict[str, Any] = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
     kind = part.get("type")
     if kind == "text":
         return str(part.get("text") or "")
@@ -36,6 +40,6 @@ def _part(said: Any) -> str:
     inner: Any = part.get("resource")
     if kind == "resource" and isinstance(inner, dict):
         resource = cast("dict[str, Any]", inner)
-        words = resource.get("text") or "[only text is shown here]"
-        return f"[{resource.get('uri')}]\n{words}"
+        text = resource.get("text") or "[only text is shown here]"
+        return f"[{resource.get('uri')}]\n{text}"
     return f"[{kind}: not understood here]"

@@ -1,1 +1,1 @@
-"""Who takes a turn."""
+"""Model providers: adapters that send requests to models and return replies."""

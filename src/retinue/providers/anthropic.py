@@ -1,4 +1,4 @@
-"""Messages: Anthropic, and every server that speaks as it does."""
+"""Provider for the Anthropic Messages API and compatible servers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -6,181 +6,209 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.model_turn import Delta, Model, Reply, Request, Stop
-from retinue.domain.tool import ToolSpec, spelled
-from retinue.domain.transcript import Called, Entry, Said
-from retinue.providers.errors import INCOMPLETE, Trouble, by_name, failure, trouble
-from retinue.providers.http.stream_request import CONNECT_SECONDS, Post
-from retinue.providers.message_order import Unit
-from retinue.providers.reply_builder import Assembly, Slot, count, counts
-from retinue.providers.request_encoding import Place, Shape, Tools, body, encode, fields, not_an_object, plain
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
+from retinue.domain.tool import ToolSpec, api_tool_name
+from retinue.domain.transcript import Entry, Message, ToolCall
+from retinue.providers.errors import (
+    INCOMPLETE,
+    ProviderError,
+    policy_for_error_name,
+    provider_error,
+    server_failure_message,
+)
+from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
+from retinue.providers.message_order import Exchange
+from retinue.providers.reply_builder import PartialToolCall, ReplyBuilder, sum_counts, usage_mapping
+from retinue.providers.request_encoding import (
+    ExchangePosition,
+    RequestFormat,
+    ToolListEncoder,
+    encode_json,
+    encode_open_object,
+    encode_request,
+    json_object_error,
+    replace_surrogates,
+)
 
-ANTHROPIC = "https://api.anthropic.com"
-VERSION = "2023-06-01"
-MAX_TOKENS = 8192
-BUDGETS: Mapping[str, int] = {"low": 2048, "medium": 8192, "high": 24576}
-"""Tokens of thinking, by level."""
-REMOVED = "[earlier conversation removed]"
-CONTINUE = "[continue]"
-"""Said to a model whose own words stand last: it would otherwise be made to continue them."""
+BASE_URL = "https://api.anthropic.com"
+API_VERSION = "2023-06-01"
+DEFAULT_MAX_TOKENS = 8192
+THINKING_BUDGETS: Mapping[str, int] = {"low": 2048, "medium": 8192, "high": 24576}
+"""Thinking tokens by level."""
+REMOVED_PLACEHOLDER = "[earlier conversation removed]"
+CONTINUE_PROMPT = "[continue]"
+"""Appended after a final message of the model, which it would otherwise continue."""
 
-STOPS: Mapping[str, Stop] = {
-    "end_turn": Stop.END,
-    "stop_sequence": Stop.END,
-    "tool_use": Stop.TOOLS,
-    "max_tokens": Stop.LENGTH,
-    "model_context_window_exceeded": Stop.LENGTH,
-    "refusal": Stop.REFUSED,
+STOP_BY_REASON: Mapping[str, StopReason] = {
+    "end_turn": StopReason.END,
+    "stop_sequence": StopReason.END,
+    "tool_use": StopReason.TOOLS,
+    "max_tokens": StopReason.LENGTH,
+    "model_context_window_exceeded": StopReason.LENGTH,
+    "refusal": StopReason.REFUSED,
 }
-"""Any other stop reason is an ordinary end."""
+"""Any other stop reason is a normal end."""
 
 
-class Anthropic:
-    """Takes turns at one base URL. The key is asked for at each turn and kept nowhere."""
+class AnthropicProvider:
+    """Send requests to one base URL. The key is read for each request and not stored."""
 
     def __init__(
         self,
-        base_url: str = ANTHROPIC,
+        base_url: str = BASE_URL,
         api_key: Callable[[], str] | str = "",
         *,
         key_variable: str = "ANTHROPIC_API_KEY",
-        connect_seconds: float = CONNECT_SECONDS,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         base = base_url.rstrip("/").removesuffix("/v1")
-        self._key = api_key
-        self._post = Post(
-            server=f"{base}/v1/messages", variable=key_variable, connect_seconds=connect_seconds
+        self._api_key = api_key
+        self._connection = StreamingRequest(
+            url=f"{base}/v1/messages", key_variable=key_variable, connect_timeout_s=connect_timeout_s
         )
-        self._shape = Shape(name="anthropic", head=_head, unit=_unit)
+        self._request_format = RequestFormat(
+            name="anthropic", encode_head=_encode_head, build_messages=_build_messages
+        )
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        key = self._post.key(self._key)
-        if request.model.thinking in BUDGETS and not _may_think(request.entries):
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        key = self._connection.resolve_key(self._api_key)
+        if request.model.thinking in THINKING_BUDGETS and not _can_use_thinking(request.entries):
             request = replace(request, model=replace(request.model, thinking=None))
-        parts = body(request, self._shape)
-        reading = _Reading(heard, key)
-        headers = {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
-        await self._post.stream(headers, parts, reading, heard, key)
-        return reading.reply(sent=sum(map(len, parts)))
+        body = encode_request(request, self._request_format)
+        reader = _MessageReader(on_delta, key)
+        headers = {"anthropic-version": API_VERSION, **({"x-api-key": key} if key else {})}
+        await self._connection.stream(headers, body, reader, on_delta, key)
+        return reader.reply(sent_bytes=sum(map(len, body)))
 
     async def close(self) -> None:
-        await self._post.close()
+        await self._connection.close()
 
 
-def _may_think(entries: Sequence[Entry]) -> bool:
-    """Between calls and their results the provider wants the thoughts that led to the calls: where they are
-    missing, it would refuse the request rather than go without."""
-    thoughtless = False
+def _can_use_thinking(entries: Sequence[Entry]) -> bool:
+    """Return whether thinking may be enabled for this request.
+
+    Between tool calls and their results the provider requires the thinking blocks that led to the calls. If
+    they are missing, it rejects the request.
+    """
+    missing_thinking = False
     for entry in reversed(entries):
-        if not isinstance(entry, Said):
+        if not isinstance(entry, Message):
             continue
         if entry.by == "user" or not entry.calls:
             break
-        if any(_is_thought(thought) for thought in entry.thoughts):
+        if any(_is_thinking_block(block) for block in entry.thoughts):
             return True
-        thoughtless = True
-    return not thoughtless
+        missing_thinking = True
+    return not missing_thinking
 
 
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    return {"name": spelled(spec.name), "description": spec.description, "input_schema": spec.schema}
+def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
+    return {"name": api_tool_name(spec.name), "description": spec.description, "input_schema": spec.schema}
 
 
-_TOOLS = Tools(_tool)
+_TOOL_LIST_ENCODER = ToolListEncoder(_encode_tool)
 
 
-def _head(request: Request) -> bytes:
+def _encode_head(request: Request) -> bytes:
     model = request.model
-    budget = BUDGETS.get(model.thinking or "", 0)
-    head = fields(
+    budget = THINKING_BUDGETS.get(model.thinking or "", 0)
+    head = encode_open_object(
         model=model.name,
         stream=True,
         max_tokens=_max_tokens(model, budget),
         temperature=None if budget else model.temperature,
         thinking={"type": "enabled", "budget_tokens": budget} if budget else None,
         cache_control={"type": "ephemeral"},
-        tools=_TOOLS(request.tools),
-        system=[_text(request.system)] if request.system.strip() else None,
+        tools=_TOOL_LIST_ENCODER(request.tools),
+        system=[_text_block(request.system)] if request.system.strip() else None,
     )
     return head + b'"messages":['
 
 
 def _max_tokens(model: Model, budget: int) -> int:
-    """The limit covers thinking too and must exceed its budget: a smaller one is meant for the words alone."""
+    """Return the output limit, which includes thinking and must exceed its budget.
+
+    A configured limit at or below the budget is taken as the limit for the text alone.
+    """
     limit = model.max_tokens
     if limit is not None and limit > budget:
         return limit
-    return budget + (limit or MAX_TOKENS)
+    return budget + (limit or DEFAULT_MAX_TOKENS)
 
 
-def _unit(unit: Unit, place: Place) -> Sequence[Mapping[str, Any]]:
+def _build_messages(exchange: Exchange, position: ExchangePosition) -> Sequence[Mapping[str, Any]]:
     messages: list[dict[str, Any]] = []
-    spoken = _spoken(unit)
-    if spoken:
-        if place.first:
-            messages.append({"role": "user", "content": [_text(REMOVED)]})
-        messages.append({"role": "assistant", "content": spoken})
-    answers = [_result(unit, call) for call in unit.calls.values()] + [_text(words) for words in unit.words]
-    if answers:
-        messages.append({"role": "user", "content": answers})
-    elif place.last:
-        messages.append({"role": "user", "content": [_text(CONTINUE)]})
+    assistant_blocks = _assistant_blocks(exchange)
+    if assistant_blocks:
+        if position.is_first:
+            messages.append({"role": "user", "content": [_text_block(REMOVED_PLACEHOLDER)]})
+        messages.append({"role": "assistant", "content": assistant_blocks})
+    user_blocks = [_tool_result_block(exchange, call) for call in exchange.calls.values()] + [
+        _text_block(text) for text in exchange.user_texts
+    ]
+    if user_blocks:
+        messages.append({"role": "user", "content": user_blocks})
+    elif position.is_last:
+        messages.append({"role": "user", "content": [_text_block(CONTINUE_PROMPT)]})
     return messages
 
 
-def _spoken(unit: Unit) -> list[Any]:
-    """The model's own blocks: its thoughts first and unchanged, as their signatures demand."""
+def _assistant_blocks(exchange: Exchange) -> list[Any]:
+    """Return the model's own blocks, unchanged thinking blocks first, as their signatures require."""
     blocks: list[Any] = []
-    for said in unit.replies:
-        blocks += [msgspec.Raw(thought.encode()) for thought in said.thoughts if _is_thought(thought)]
-        if said.text.strip():
-            blocks.append(_text(said.text))
-    calls = [_use(call) for call in unit.calls.values()]
-    # Thoughts alone are no message.
-    return blocks + calls if calls or unit.text else []
+    for message in exchange.replies:
+        blocks += [msgspec.Raw(block.encode()) for block in message.thoughts if _is_thinking_block(block)]
+        if message.text.strip():
+            blocks.append(_text_block(message.text))
+    calls = [_tool_use_block(call) for call in exchange.calls.values()]
+    # Thinking blocks alone are not a message.
+    return blocks + calls if calls or exchange.text else []
 
 
-def _use(call: Called) -> dict[str, Any]:
-    args = "{}" if not_an_object(call.args) else call.args
+def _tool_use_block(call: ToolCall) -> dict[str, Any]:
+    args = "{}" if json_object_error(call.args) else call.args
     return {
         "type": "tool_use",
         "id": call.id,
-        "name": spelled(call.tool),
-        "input": msgspec.Raw(plain(args).encode()),
+        "name": api_tool_name(call.tool),
+        "input": msgspec.Raw(replace_surrogates(args).encode()),
     }
 
 
-def _result(unit: Unit, call: Called) -> dict[str, Any]:
-    text, ok = unit.result(call)
+def _tool_result_block(exchange: Exchange, call: ToolCall) -> dict[str, Any]:
+    text, ok = exchange.result_of(call)
     result = {"type": "tool_result", "tool_use_id": call.id, "content": text}
     return result if ok else {**result, "is_error": True}
 
 
-def _text(text: str) -> dict[str, Any]:
+def _text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-class _Thought(msgspec.Struct, gc=False):
+class _ThinkingBlock(msgspec.Struct, gc=False):
     type: str = ""
     signature: str = ""
     data: str = ""
 
 
-_THOUGHT = msgspec.json.Decoder(_Thought)
+_THINKING_DECODER = msgspec.json.Decoder(_ThinkingBlock)
 
 
-def _is_thought(text: str) -> bool:
-    """Whether this is one of this provider's blocks: another's thoughts in the same session are not sent here."""
+def _is_thinking_block(text: str) -> bool:
+    """Return whether this is a thinking block of this provider.
+
+    Thinking blocks of other providers in the same session are not sent.
+    """
     try:
-        thought = _THOUGHT.decode(text.encode())
+        block = _THINKING_DECODER.decode(text.encode())
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return False
-    signed = thought.type == "thinking" and bool(thought.signature)
-    return signed or (thought.type == "redacted_thinking" and bool(thought.data))
+    is_signed = block.type == "thinking" and bool(block.signature)
+    return is_signed or (block.type == "redacted_thinking" and bool(block.data))
 
 
-class _Part(msgspec.Struct, gc=False):
-    """A content block, or a piece of one."""
+class _ContentPart(msgspec.Struct, gc=False):
+    """A content block, or a delta of one."""
 
     type: str = ""
     text: str | None = None
@@ -199,183 +227,192 @@ class _Message(msgspec.Struct, gc=False):
     usage: Any = None
 
 
-class _Error(msgspec.Struct, gc=False):
+class _ErrorDetails(msgspec.Struct, gc=False):
     type: Any = None
     message: str | None = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _StreamEvent(msgspec.Struct, gc=False):
     """Any event of a stream, or the whole message of a server that does not stream."""
 
     type: str = ""
     index: int | None = None
     message: _Message | None = None
-    content_block: _Part | None = None
-    delta: _Part | None = None
+    content_block: _ContentPart | None = None
+    delta: _ContentPart | None = None
     usage: Any = None
-    error: _Error | None = None
-    content: list[_Part] | None = None
+    error: _ErrorDetails | None = None
+    content: list[_ContentPart] | None = None
     model: str | None = None
     stop_reason: str | None = None
 
 
-_EVENT = msgspec.json.Decoder(_Event)
+_EVENT_DECODER = msgspec.json.Decoder(_StreamEvent)
 
 
-class _Block:
-    """A content block being heard."""
+class _OpenBlock:
+    """A content block that is being received."""
 
-    __slots__ = ("part", "pieces", "signature", "slot")
+    __slots__ = ("call", "part", "pieces", "signature")
 
-    def __init__(self, part: _Part, slot: Slot | None) -> None:
+    def __init__(self, part: _ContentPart, call: PartialToolCall | None) -> None:
         self.part = part
-        self.slot = slot
+        self.call = call
         self.pieces: list[str] = []
         self.signature = part.signature or ""
-        """Comes whole with the block, or in pieces after it."""
+        """Sent whole with the block, or in pieces after it."""
 
 
-class _Reading:
-    """A stream of message events becoming a reply."""
+class _MessageReader:
+    """Read a stream of message events into a reply."""
 
-    def __init__(self, heard: Callable[[Delta], None], key: str) -> None:
-        self.finished = False
-        self.over = False
+    def __init__(self, on_delta: Callable[[ReplyDelta], None], key: str) -> None:
+        self.has_stop_reason = False
+        self.is_done = False
         self._key = key
-        self._into = Assembly(heard)
-        self._blocks: dict[int, _Block] = {}
-        self._open: _Block | None = None
+        self._builder = ReplyBuilder(on_delta)
+        self._blocks: dict[int, _OpenBlock] = {}
+        self._current_block: _OpenBlock | None = None
         self._usage: dict[str, Any] = {}
-        self._stop = Stop.END
+        self._stop = StopReason.END
 
-    def take(self, events: Sequence[bytes]) -> None:
+    def read_events(self, events: Sequence[bytes]) -> None:
         try:
             for data in events:
                 try:
-                    event = self._decoded(data)
-                except Trouble:
-                    # What follows a reply that was whole before cannot spoil it.
-                    if not self.finished:
+                    event = self._decode_event(data)
+                except ProviderError:
+                    # Errors after a complete reply are ignored.
+                    if not self.has_stop_reason:
                         raise
                     continue
-                known = _EVENTS.get(event.type)
-                if known is not None:
-                    known(self, event)
+                method = _EVENT_METHODS.get(event.type)
+                if method is not None:
+                    method(self, event)
         finally:
-            self._into.tell()
-        if self._into.full:
-            self.finished = self.over = True
+            self._builder.flush()
+        if self._builder.is_full:
+            self.has_stop_reason = self.is_done = True
 
-    def whole(self, data: bytes) -> None:
+    def read_document(self, data: bytes) -> None:
         try:
-            self._message(data)
+            self._read_message(data)
         finally:
-            self._into.tell()
+            self._builder.flush()
 
-    def _message(self, data: bytes) -> None:
-        event = self._decoded(data)
+    def _read_message(self, data: bytes) -> None:
+        event = self._decode_event(data)
         if event.type != "message" or event.content is None:
-            raise trouble("the model's server sent a document that is no message", INCOMPLETE)
-        self._into.model = event.model or ""
-        self._count(event.usage)
-        for at, part in enumerate(event.content):
-            self.begun(_Event(index=at, content_block=part))
-        self._ended(event.stop_reason)
+            raise provider_error("the model's server sent a document that is no message", INCOMPLETE)
+        self._builder.model = event.model or ""
+        self._merge_usage(event.usage)
+        for index, part in enumerate(event.content):
+            self.start_block(_StreamEvent(index=index, content_block=part))
+        self._set_stop_reason(event.stop_reason)
 
-    def reply(self, *, sent: int) -> Reply:
-        if not self.finished:
-            raise trouble("the model's answer broke off before its end", INCOMPLETE)
-        self._into.thoughts += [text for block in self._blocks.values() if (text := _thought(block))]
-        usage = self._into.used(
-            read=count(self._usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
-            written=count(self._usage, "output_tokens"),
-            cached=count(self._usage, "cache_read_input_tokens"),
-            sent=sent,
+    def reply(self, *, sent_bytes: int) -> Reply:
+        if not self.has_stop_reason:
+            raise provider_error("the model's answer broke off before its end", INCOMPLETE)
+        self._builder.thinking_blocks += [
+            text for block in self._blocks.values() if (text := _encode_thinking_block(block))
+        ]
+        usage = self._builder.plausible_usage(
+            input_tokens=sum_counts(
+                self._usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
+            ),
+            output_tokens=sum_counts(self._usage, "output_tokens"),
+            cached_tokens=sum_counts(self._usage, "cache_read_input_tokens"),
+            sent_bytes=sent_bytes,
         )
-        return self._into.reply(self._stop, usage)
+        return self._builder.build(self._stop, usage)
 
-    def _decoded(self, data: bytes) -> _Event:
+    def _decode_event(self, data: bytes) -> _StreamEvent:
         try:
-            event = _EVENT.decode(data)
+            event = _EVENT_DECODER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise trouble("the model's server sent a piece that is no message", INCOMPLETE) from error
+            raise provider_error("the model's server sent a piece that is no message", INCOMPLETE) from error
         if event.error is not None:
-            raise trouble(failure(event.error.message or "", self._key), by_name(event.error.type))
+            raise provider_error(
+                server_failure_message(event.error.message or "", self._key),
+                policy_for_error_name(event.error.type),
+            )
         return event
 
-    def started(self, event: _Event) -> None:
+    def start_message(self, event: _StreamEvent) -> None:
         if event.message is not None:
-            self._into.model = event.message.model or ""
-            self._count(event.message.usage)
-            # At the start it is a placeholder: only the end's count is one.
+            self._builder.model = event.message.model or ""
+            self._merge_usage(event.message.usage)
+            # The count at the start is a placeholder; only the final one counts.
             self._usage.pop("output_tokens", None)
 
-    def begun(self, event: _Event) -> None:
+    def start_block(self, event: _StreamEvent) -> None:
         part = event.content_block
         if part is None:
             return
-        self._into.stop_after(len(self._blocks))
-        slot = self._into.call(part.name or "", part.id or "") if part.type == "tool_use" else None
-        self._open = block = _Block(part, slot)
+        self._builder.check_block_limit(len(self._blocks))
+        call = (
+            self._builder.start_tool_call(part.name or "", part.id or "") if part.type == "tool_use" else None
+        )
+        self._current_block = block = _OpenBlock(part, call)
         self._blocks[len(self._blocks) if event.index is None else event.index] = block
-        if slot is not None and part.input:
-            self._into.argue(slot, encode(part.input).decode())
+        if call is not None and part.input:
+            self._builder.add_arguments(call, encode_json(part.input).decode())
         if part.text:
-            self._into.say(part.text)
+            self._builder.add_text(part.text)
         if part.data:
-            self._into.keep(part.data)
+            self._builder.truncate_to_limit(part.data)
         if part.thinking:
-            block.pieces.append(self._into.think(part.thinking))
+            block.pieces.append(self._builder.add_thinking(part.thinking))
 
-    def continued(self, event: _Event) -> None:
-        block = self._open if event.index is None else self._blocks.get(event.index)
+    def extend_block(self, event: _StreamEvent) -> None:
+        block = self._current_block if event.index is None else self._blocks.get(event.index)
         delta = event.delta
         if delta is None:
             return
         if delta.text:
-            self._into.say(delta.text)
+            self._builder.add_text(delta.text)
         elif block is None:
             return
-        elif delta.partial_json and block.slot is not None:
-            self._into.argue(block.slot, delta.partial_json)
+        elif delta.partial_json and block.call is not None:
+            self._builder.add_arguments(block.call, delta.partial_json)
         elif delta.thinking:
-            block.pieces.append(self._into.think(delta.thinking))
+            block.pieces.append(self._builder.add_thinking(delta.thinking))
         elif delta.signature:
-            block.signature += self._into.keep(delta.signature)
+            block.signature += self._builder.truncate_to_limit(delta.signature)
 
-    def told(self, event: _Event) -> None:
-        self._count(event.usage)
+    def update_message(self, event: _StreamEvent) -> None:
+        self._merge_usage(event.usage)
         if event.delta is not None:
-            self._ended(event.delta.stop_reason)
+            self._set_stop_reason(event.delta.stop_reason)
 
-    def stopped(self, _: _Event) -> None:
-        self.over = True
+    def stop_message(self, _: _StreamEvent) -> None:
+        self.is_done = True
 
-    def _ended(self, reason: str | None) -> None:
+    def _set_stop_reason(self, reason: str | None) -> None:
         if reason:
-            self.finished = True
-            self._stop = STOPS.get(reason, Stop.END)
+            self.has_stop_reason = True
+            self._stop = STOP_BY_REASON.get(reason, StopReason.END)
 
-    def _count(self, usage: Any) -> None:
-        """Later counts replace earlier ones: those of the end are totals."""
-        self._usage.update({name: value for name, value in counts(usage).items() if value is not None})
+    def _merge_usage(self, usage: Any) -> None:
+        """Merge token counts; later ones replace earlier ones, as the last are totals."""
+        self._usage.update({name: value for name, value in usage_mapping(usage).items() if value is not None})
 
 
-_EVENTS: Mapping[str, Callable[[_Reading, _Event], None]] = {
-    "message_start": _Reading.started,
-    "content_block_start": _Reading.begun,
-    "content_block_delta": _Reading.continued,
-    "message_delta": _Reading.told,
-    "message_stop": _Reading.stopped,
+_EVENT_METHODS: Mapping[str, Callable[[_MessageReader, _StreamEvent], None]] = {
+    "message_start": _MessageReader.start_message,
+    "content_block_start": _MessageReader.start_block,
+    "content_block_delta": _MessageReader.extend_block,
+    "message_delta": _MessageReader.update_message,
+    "message_stop": _MessageReader.stop_message,
 }
-"""Pings, ends of blocks and events of a later day say nothing that matters here."""
+"""Pings, block ends and unknown events are ignored."""
 
 
-def _thought(block: _Block) -> str:
-    """A block the provider wants back unchanged, as JSON; empty when it is none."""
+def _encode_thinking_block(block: _OpenBlock) -> str:
+    """Return a thinking block as JSON, to be sent back unchanged, or "" if it is none."""
     if block.part.type == "redacted_thinking" and block.part.data:
-        return encode({"type": "redacted_thinking", "data": block.part.data}).decode()
+        return encode_json({"type": "redacted_thinking", "data": block.part.data}).decode()
     if block.part.type == "thinking" and block.signature:
         thinking = "".join(block.pieces)
-        return encode({"type": "thinking", "thinking": thinking, "signature": block.signature}).decode()
+        return encode_json({"type": "thinking", "thinking": thinking, "signature": block.signature}).decode()
     return ""

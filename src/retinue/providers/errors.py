@@ -1,29 +1,33 @@
-"""Trouble: what a driver says when a turn failed, with what the gateway needs to decide whether to ask again."""
+"""Provider errors, and the retry policy for each kind."""
 
 import re
 from datetime import datetime
 
-from retinue.domain.redaction import SHORTEST
+from retinue.domain.redaction import MIN_SECRET_CHARS
 from retinue.domain.run import Reason
 from retinue.domain.value import value
 from retinue.errors import ModelFailed
 
-MAX_MESSAGE = 500
-UNSAID = "no reason given"
+MAX_MESSAGE_CHARS = 500
+NO_REASON_GIVEN = "no reason given"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
-_KEY_SHAPE = re.compile(r"\b(?:sk|pk|key|xai|gsk)-[A-Za-z0-9_*.-]{6,}|\b[Bb]earer\s+\S{6,}")
+_KEY_PATTERN = re.compile(r"\b(?:sk|pk|key|xai|gsk)-[A-Za-z0-9_*.-]{6,}|\b[Bb]earer\s+\S{6,}")
 
 
 @value
-class Pause:
-    """When the server wants to be asked again, in its own words: seconds from now, or a time."""
+class RetryAfter:
+    """When the server asks to be called again: in a number of seconds or at a time."""
 
     seconds: float | None = None
     at: datetime | None = None
 
 
-class Trouble(ModelFailed):
-    """A failed attempt at a turn. `retry`: asking again may help; `gate`: nobody should ask this model for a while."""
+class ProviderError(ModelFailed):
+    """A failed attempt to get a reply.
+
+    `retry` means another attempt may succeed; `close_rate_limit_gate` means no run should call this model for
+    a while.
+    """
 
     def __init__(
         self,
@@ -31,100 +35,106 @@ class Trouble(ModelFailed):
         *,
         reason: Reason,
         retry: bool = False,
-        gate: bool = False,
-        pause: Pause | None = None,
+        close_rate_limit_gate: bool = False,
+        retry_after: RetryAfter | None = None,
     ) -> None:
         super().__init__(message, reason=reason)
         self.retry = retry
-        self.gate = gate
-        self.pause = pause or Pause()
+        self.close_rate_limit_gate = close_rate_limit_gate
+        self.retry_after = retry_after or RetryAfter()
 
 
 @value
-class Fate:
-    """What becomes of a turn that failed in one way."""
+class ErrorPolicy:
+    """Treatment of one kind of provider error."""
 
     reason: Reason
     retry: bool = False
-    gate: bool = False
+    close_rate_limit_gate: bool = False
 
 
-RATE = Fate(reason=Reason.RATE_LIMITED, retry=True, gate=True)
-PASSING = Fate(reason=Reason.PROVIDER, retry=True)
-UNREACHABLE = Fate(reason=Reason.UNREACHABLE, retry=True)
-INCOMPLETE = Fate(reason=Reason.INCOMPLETE, retry=True)
-AUTH = Fate(reason=Reason.AUTH)
-NOWHERE = Fate(reason=Reason.CONFIG)
-REJECTED = Fate(reason=Reason.PROVIDER)
-SPENT = Fate(reason=Reason.RATE_LIMITED)
+RATE_LIMITED = ErrorPolicy(reason=Reason.RATE_LIMITED, retry=True, close_rate_limit_gate=True)
+SERVER_ERROR = ErrorPolicy(reason=Reason.PROVIDER, retry=True)
+UNREACHABLE = ErrorPolicy(reason=Reason.UNREACHABLE, retry=True)
+INCOMPLETE = ErrorPolicy(reason=Reason.INCOMPLETE, retry=True)
+AUTH = ErrorPolicy(reason=Reason.AUTH)
+MISCONFIGURED = ErrorPolicy(reason=Reason.CONFIG)
+REJECTED = ErrorPolicy(reason=Reason.PROVIDER)
+QUOTA_EXCEEDED = ErrorPolicy(reason=Reason.RATE_LIMITED)
 
-BY_STATUS: dict[int, Fate] = {
+POLICY_BY_STATUS: dict[int, ErrorPolicy] = {
     401: AUTH,
     403: AUTH,
-    404: NOWHERE,
-    408: PASSING,
-    409: PASSING,
-    425: PASSING,
-    429: RATE,
-    529: RATE,
+    404: MISCONFIGURED,
+    408: SERVER_ERROR,
+    409: SERVER_ERROR,
+    425: SERVER_ERROR,
+    429: RATE_LIMITED,
+    529: RATE_LIMITED,
 }
-"""Every other 5xx passes, every other status is a rejection."""
-_STATUSES = range(400, 600)
+"""Every other 5xx status is a server error, every other status a rejected request."""
+_ERROR_STATUSES = range(400, 600)
 
-BY_NAME: dict[str, Fate] = {
-    "rate_limit_error": RATE,
-    "rate_limit_exceeded": RATE,
-    "overloaded_error": RATE,
-    "overloaded": RATE,
-    "insufficient_quota": SPENT,
-    "billing_error": SPENT,
+POLICY_BY_ERROR_NAME: dict[str, ErrorPolicy] = {
+    "rate_limit_error": RATE_LIMITED,
+    "rate_limit_exceeded": RATE_LIMITED,
+    "overloaded_error": RATE_LIMITED,
+    "overloaded": RATE_LIMITED,
+    "insufficient_quota": QUOTA_EXCEEDED,
+    "billing_error": QUOTA_EXCEEDED,
     "authentication_error": AUTH,
     "permission_error": AUTH,
     "invalid_api_key": AUTH,
-    "not_found_error": NOWHERE,
-    "model_not_found": NOWHERE,
+    "not_found_error": MISCONFIGURED,
+    "model_not_found": MISCONFIGURED,
     "invalid_request_error": REJECTED,
     "context_length_exceeded": REJECTED,
     "request_too_large": REJECTED,
 }
-"""What providers call their errors inside a stream; any other name passes."""
+"""Error names that providers send inside a stream; any other name is a server error."""
 
 
-def trouble(message: str, fate: Fate, pause: Pause | None = None) -> Trouble:
-    return Trouble(message, reason=fate.reason, retry=fate.retry, gate=fate.gate, pause=pause)
+def provider_error(message: str, policy: ErrorPolicy, retry_after: RetryAfter | None = None) -> ProviderError:
+    return ProviderError(
+        message,
+        reason=policy.reason,
+        retry=policy.retry,
+        close_rate_limit_gate=policy.close_rate_limit_gate,
+        retry_after=retry_after,
+    )
 
 
-def by_status(status: int) -> Fate:
-    if status in BY_STATUS:
-        return BY_STATUS[status]
-    return PASSING if status >= 500 else REJECTED  # noqa: PLR2004 — where server errors begin
+def policy_for_status(status: int) -> ErrorPolicy:
+    if status in POLICY_BY_STATUS:
+        return POLICY_BY_STATUS[status]
+    return SERVER_ERROR if status >= 500 else REJECTED  # noqa: PLR2004 — where server errors begin
 
 
-def by_name(*names: object) -> Fate:
-    """The first name that is known decides: servers put it under `code`, `type` or both."""
+def policy_for_error_name(*names: object) -> ErrorPolicy:
+    """Return the policy of the first known name; servers put it under `code`, `type` or both."""
     for name in names:
-        if isinstance(name, str) and name in BY_NAME:
-            return BY_NAME[name]
-    return PASSING
+        if isinstance(name, str) and name in POLICY_BY_ERROR_NAME:
+            return POLICY_BY_ERROR_NAME[name]
+    return SERVER_ERROR
 
 
-def by_code(code: object, kind: object) -> Fate:
-    """An error inside a stream by its name, or else by its number, which is a status that came too late."""
-    fate = by_name(code, kind)
-    if fate is PASSING and isinstance(code, int) and code in _STATUSES:
-        return by_status(code)
-    return fate
+def policy_for_stream_error(code: object, error_type: object) -> ErrorPolicy:
+    """Return the policy of an error inside a stream, by its name or else by its HTTP status."""
+    policy = policy_for_error_name(code, error_type)
+    if policy is SERVER_ERROR and isinstance(code, int) and code in _ERROR_STATUSES:
+        return policy_for_status(code)
+    return policy
 
 
-def failure(said: str, secret: str) -> str:
-    """The sentence about an error inside a stream, whether or not the server says why."""
-    return f"the model's server failed: {quoted(said, secret) or UNSAID}"
+def server_failure_message(server_text: str, secret: str) -> str:
+    """Return the message for an error inside a stream, with the server's reason if it gave one."""
+    return f"the model's server failed: {sanitize_server_text(server_text, secret) or NO_REASON_GIVEN}"
 
 
-def quoted(text: str, secret: str = "") -> str:
-    """A server's words as a person may read them: one short line, without keys or control characters."""
-    if len(secret) >= SHORTEST:
+def sanitize_server_text(text: str, secret: str = "") -> str:
+    """Return a server's text as one short line, without keys and control characters."""
+    if len(secret) >= MIN_SECRET_CHARS:
         text = text.replace(secret, "[key]")
-    text = _KEY_SHAPE.sub("[key]", text[: MAX_MESSAGE * 4])
+    text = _KEY_PATTERN.sub("[key]", text[: MAX_MESSAGE_CHARS * 4])
     text = _UNPRINTABLE.sub(" ", text).strip()
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"

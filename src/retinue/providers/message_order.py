@@ -1,86 +1,100 @@
-"""Entries in the order providers demand: each reply, its calls, their results, then the words that follow."""
+"""Transcript entries in the order providers require: reply, tool calls, results, user messages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 
 NO_RESULT = "[no result of this call was kept]"
-ORPHAN = "[result of a call that is no longer here]"
-BLANK_RESULT = "(empty)"
+ORPHAN_RESULT = "[result of a call that is no longer here]"
+EMPTY_RESULT = "(empty)"
 
 
 @dataclass(slots=True, init=False)
-class Unit:
-    """One reply of the model with its calls and their results, and what was said to it afterwards.
-    The first unit of a conversation has no reply as a rule."""
+class Exchange:
+    """A reply of the model with its tool calls, their results and the messages that follow.
+
+    The first exchange of a conversation usually has no reply.
+    """
 
     start: int
-    """Where in the entries it begins: everything up to the next unit's start belongs to it."""
-    replies: list[Said]
-    calls: dict[str, Called]
-    results: dict[str, Returned]
-    words: list[str]
+    """Index of its first entry; it includes everything up to the start of the next exchange."""
+    replies: list[Message]
+    calls: dict[str, ToolCall]
+    results: dict[str, ToolResult]
+    user_texts: list[str]
 
     def __init__(self, *, start: int) -> None:
         self.start = start
         self.replies = []
         self.calls = {}
         self.results = {}
-        self.words = []
+        self.user_texts = []
 
     @property
     def text(self) -> str:
-        return "\n\n".join([said.text for said in self.replies if said.text and not said.text.isspace()])
+        return "\n\n".join(
+            [message.text for message in self.replies if message.text and not message.text.isspace()]
+        )
 
-    def result(self, call: Called) -> tuple[str, bool]:
-        """What the model is told of a call: every call has an answer, even when a person removed it."""
-        returned = self.results.get(call.id)
-        if returned is None:
+    def result_of(self, call: ToolCall) -> tuple[str, bool]:
+        """Return the text of a call's result and whether it succeeded.
+
+        Every call gets a result: a missing one is replaced by a placeholder.
+        """
+        tool_result = self.results.get(call.id)
+        if tool_result is None:
             return NO_RESULT, False
-        return returned.text if returned.text.strip() else BLANK_RESULT, returned.ok
+        return tool_result.text if tool_result.text.strip() else EMPTY_RESULT, tool_result.ok
 
-    def takes(self, call: Called) -> bool:
-        """A call belongs to the reply before it until that reply has all its calls, each answered."""
+    def accepts_call(self, call: ToolCall) -> bool:
+        """Return whether a call belongs to this exchange.
+
+        A call belongs to the reply before it until that reply has all its calls and each has a result.
+        """
         if not (self.replies or self.calls) or call.id in self.calls:
             return False
         if len(self.results) < len(self.calls):
             return True
         declared = self.replies[-1].calls if self.replies else 0
-        return not self.words and (not self.calls or len(self.calls) < declared)
+        return not self.user_texts and (not self.calls or len(self.calls) < declared)
 
 
-def units(entries: Sequence[Entry], start: int = 0) -> Iterator[Unit]:
-    """The units from `start` on, which must be where a unit begins."""
-    unit = Unit(start=start)
-    for at in range(start, len(entries)):
-        entry = entries[at]
-        if isinstance(entry, Said) and entry.by == "agent":
+def split_exchanges(entries: Sequence[Entry], start: int = 0) -> Iterator[Exchange]:
+    """Yield the exchanges from `start` on, which must be the start of an exchange."""
+    exchange = Exchange(start=start)
+    for index in range(start, len(entries)):
+        entry = entries[index]
+        if isinstance(entry, Message) and entry.by == "agent":
             if not entry.calls and not entry.text.strip():
-                continue  # an empty reply without calls: no provider takes it back
-            # Replies in a row with nothing between them are one: no provider wants two assistant messages.
-            begins = bool(unit.calls or unit.words or not unit.replies)
+                continue  # no provider accepts an empty reply without tool calls
+            # Consecutive replies are one: providers reject two assistant messages in a row.
+            starts_exchange = bool(exchange.calls or exchange.user_texts or not exchange.replies)
         else:
-            begins = isinstance(entry, Called) and entry.id not in unit.calls and not unit.takes(entry)
-        if begins:
-            if unit.replies or unit.calls or unit.words:
-                yield unit
-            unit = Unit(start=at)
-        _add(entry, unit)
-    yield unit
+            starts_exchange = (
+                isinstance(entry, ToolCall)
+                and entry.id not in exchange.calls
+                and not exchange.accepts_call(entry)
+            )
+        if starts_exchange:
+            if exchange.replies or exchange.calls or exchange.user_texts:
+                yield exchange
+            exchange = Exchange(start=index)
+        _add_entry(entry, exchange)
+    yield exchange
 
 
-def _add(entry: Entry, unit: Unit) -> None:
-    if isinstance(entry, Said):
+def _add_entry(entry: Entry, exchange: Exchange) -> None:
+    if isinstance(entry, Message):
         if entry.by == "agent":
-            unit.replies.append(entry)
+            exchange.replies.append(entry)
         elif entry.text.strip():
-            unit.words.append(entry.text)
-    elif isinstance(entry, Called):
-        unit.calls.setdefault(entry.id, entry)
+            exchange.user_texts.append(entry.text)
+    elif isinstance(entry, ToolCall):
+        exchange.calls.setdefault(entry.id, entry)
     elif isinstance(entry, Notice):
-        unit.words.append(f"[notice: {entry.kind}]\n{entry.text}")
-    elif entry.of in unit.calls and entry.of not in unit.results:
-        unit.results[entry.of] = entry
+        exchange.user_texts.append(f"[notice: {entry.kind}]\n{entry.text}")
+    elif entry.of in exchange.calls and entry.of not in exchange.results:
+        exchange.results[entry.of] = entry
     else:
-        unit.words.append(f"{ORPHAN}\n{entry.text}")
+        exchange.user_texts.append(f"{ORPHAN_RESULT}\n{entry.text}")

@@ -1,147 +1,179 @@
-"""Chat Completions: OpenAI, and every server that speaks as it does."""
+"""Provider for the OpenAI Chat Completions API and compatible servers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.model_turn import Delta, Reply, Request, Stop
-from retinue.domain.tool import ToolSpec, spelled
-from retinue.domain.transcript import Called
-from retinue.providers.errors import INCOMPLETE, PASSING, Trouble, by_code, failure, trouble
-from retinue.providers.http.stream_request import CONNECT_SECONDS, Post
-from retinue.providers.message_order import Unit
-from retinue.providers.reply_builder import MAX_NAME, Assembly, Slot, count, counts
-from retinue.providers.request_encoding import Place, Shape, Tools, body, encode, fields, not_an_object
+from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason
+from retinue.domain.tool import ToolSpec, api_tool_name
+from retinue.domain.transcript import ToolCall
+from retinue.providers.errors import (
+    INCOMPLETE,
+    SERVER_ERROR,
+    ProviderError,
+    policy_for_stream_error,
+    provider_error,
+    server_failure_message,
+)
+from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
+from retinue.providers.message_order import Exchange
+from retinue.providers.reply_builder import (
+    MAX_NAME_CHARS,
+    PartialToolCall,
+    ReplyBuilder,
+    sum_counts,
+    usage_mapping,
+)
+from retinue.providers.request_encoding import (
+    ExchangePosition,
+    RequestFormat,
+    ToolListEncoder,
+    encode_json,
+    encode_open_object,
+    encode_request,
+    json_object_error,
+)
 
-OPENAI = "https://api.openai.com/v1"
-EFFORTS = frozenset({"low", "medium", "high"})
-NOTHING_SAID = "[empty message]"
+BASE_URL = "https://api.openai.com/v1"
+REASONING_EFFORTS = frozenset({"low", "medium", "high"})
+EMPTY_MESSAGE = "[empty message]"
 
-STOPS: Mapping[str, Stop] = {
-    "stop": Stop.END,
-    "tool_calls": Stop.TOOLS,
-    "function_call": Stop.END,
-    "length": Stop.LENGTH,
-    "content_filter": Stop.REFUSED,
-    "refusal": Stop.REFUSED,
+STOP_BY_REASON: Mapping[str, StopReason] = {
+    "stop": StopReason.END,
+    "tool_calls": StopReason.TOOLS,
+    "function_call": StopReason.END,
+    "length": StopReason.LENGTH,
+    "content_filter": StopReason.REFUSED,
+    "refusal": StopReason.REFUSED,
 }
-"""Any other finish reason is an ordinary end, except `error`, which is none."""
+"""Any other finish reason is a normal end, except `error`, which is a failure."""
 
 
-class OpenAIChat:
-    """Takes turns at one base URL. The key is asked for at each turn and kept nowhere."""
+class OpenAIChatProvider:
+    """Send requests to one base URL. The key is read for each request and not stored."""
 
     def __init__(
         self,
-        base_url: str = OPENAI,
+        base_url: str = BASE_URL,
         api_key: Callable[[], str] | str = "",
         *,
         key_variable: str = "OPENAI_API_KEY",
-        connect_seconds: float = CONNECT_SECONDS,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         base = base_url.rstrip("/")
-        self._key = api_key
-        self._post = Post(
-            server=f"{base}/chat/completions", variable=key_variable, connect_seconds=connect_seconds
+        self._api_key = api_key
+        self._connection = StreamingRequest(
+            url=f"{base}/chat/completions", key_variable=key_variable, connect_timeout_s=connect_timeout_s
         )
-        self._shape = shape(base)
+        self._request_format = request_format(base)
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        key = self._post.key(self._key)
-        parts = body(request, self._shape)
-        reading = _Reading(heard, key)
-        # A server on this machine may want no key: an empty one is not sent.
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        key = self._connection.resolve_key(self._api_key)
+        body = encode_request(request, self._request_format)
+        reader = _CompletionReader(on_delta, key)
+        # A local server may need no key: an empty one is not sent.
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        await self._post.stream(headers, parts, reading, heard, key)
-        return reading.reply(sent=sum(map(len, parts)))
+        await self._connection.stream(headers, body, reader, on_delta, key)
+        return reader.reply(sent_bytes=sum(map(len, body)))
 
     async def close(self) -> None:
-        await self._post.close()
+        await self._connection.close()
 
 
-def shape(base_url: str) -> Shape:
-    """How requests to this server look: only OpenAI itself has a new name for the output limit."""
-    limit = "max_completion_tokens" if base_url.startswith("https://api.openai.com/") else "max_tokens"
-    return Shape(name="openai", head=lambda request: _head(request, limit), unit=_unit)
+def request_format(base_url: str) -> RequestFormat:
+    """Return the request format for a server.
+
+    Only OpenAI itself uses the new name of the output limit.
+    """
+    limit_field = "max_completion_tokens" if base_url.startswith("https://api.openai.com/") else "max_tokens"
+    return RequestFormat(
+        name="openai",
+        encode_head=lambda request: _encode_head(request, limit_field),
+        build_messages=_build_messages,
+    )
 
 
-def _head(request: Request, limit: str) -> bytes:
+def _encode_head(request: Request, limit_field: str) -> bytes:
     model = request.model
-    head = fields(
+    head = encode_open_object(
         model=model.name,
         stream=True,
         stream_options={"include_usage": True},
         temperature=model.temperature,
-        **{limit: model.max_tokens},
-        reasoning_effort=model.thinking if model.thinking in EFFORTS else None,
-        tools=_TOOLS(request.tools),
+        **{limit_field: model.max_tokens},
+        reasoning_effort=model.thinking if model.thinking in REASONING_EFFORTS else None,
+        tools=_TOOL_LIST_ENCODER(request.tools),
     )
     head += b'"messages":['
     if request.system:
-        head += encode({"role": "system", "content": request.system}) + b","
+        head += encode_json({"role": "system", "content": request.system}) + b","
     return head
 
 
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    function = {"name": spelled(spec.name), "description": spec.description, "parameters": spec.schema}
+def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
+    function = {"name": api_tool_name(spec.name), "description": spec.description, "parameters": spec.schema}
     return {"type": "function", "function": function}
 
 
-_TOOLS = Tools(_tool)
+_TOOL_LIST_ENCODER = ToolListEncoder(_encode_tool)
 
 
-def _unit(unit: Unit, place: Place) -> Sequence[Mapping[str, Any]]:
+def _build_messages(exchange: Exchange, position: ExchangePosition) -> Sequence[Mapping[str, Any]]:
     messages: list[dict[str, Any]] = []
-    text = unit.text
-    if unit.calls:
-        calls = [_call(call) for call in unit.calls.values()]
+    text = exchange.text
+    if exchange.calls:
+        calls = [_tool_call_block(call) for call in exchange.calls.values()]
         messages.append({"role": "assistant", "content": text or None, "tool_calls": calls})
     elif text:
         messages.append({"role": "assistant", "content": text})
     messages += [
-        {"role": "tool", "tool_call_id": call.id, "content": unit.result(call)[0]}
-        for call in unit.calls.values()
+        {"role": "tool", "tool_call_id": call.id, "content": exchange.result_of(call)[0]}
+        for call in exchange.calls.values()
     ]
-    messages += [{"role": "user", "content": words} for words in unit.words]
-    if place.last and not messages:
-        messages.append({"role": "user", "content": NOTHING_SAID})
+    messages += [{"role": "user", "content": text_item} for text_item in exchange.user_texts]
+    if position.is_last and not messages:
+        messages.append({"role": "user", "content": EMPTY_MESSAGE})
     return messages
 
 
-def _call(call: Called) -> dict[str, Any]:
-    # Servers parse the arguments of old calls again: what is no JSON would make every later request invalid.
-    args = "{}" if not_an_object(call.args) else call.args
-    return {"id": call.id, "type": "function", "function": {"name": spelled(call.tool), "arguments": args}}
+def _tool_call_block(call: ToolCall) -> dict[str, Any]:
+    # Servers parse the arguments of earlier calls again: invalid JSON would make every later request fail.
+    args = "{}" if json_object_error(call.args) else call.args
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": api_tool_name(call.tool), "arguments": args},
+    }
 
 
-class _Function(msgspec.Struct, gc=False):
+class _FunctionPart(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
-class _Call(msgspec.Struct, gc=False):
+class _ToolCallPart(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
-    function: _Function | None = None
+    function: _FunctionPart | None = None
 
 
-class _Delta(msgspec.Struct, gc=False):
+class _MessagePart(msgspec.Struct, gc=False):
     content: str | list[Any] | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: Any = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_ToolCallPart] | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
     index: int | None = None
-    delta: _Delta | None = None
-    message: _Delta | None = None
+    delta: _MessagePart | None = None
+    message: _MessagePart | None = None
     finish_reason: str | None = None
 
 
-class _Error(msgspec.Struct, gc=False):
+class _ErrorDetails(msgspec.Struct, gc=False):
     message: str | None = None
     type: Any = None
     code: Any = None
@@ -151,149 +183,166 @@ class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: Any = None
     model: str | None = None
-    error: _Error | str | None = None
+    error: _ErrorDetails | str | None = None
 
 
-_CHUNK = msgspec.json.Decoder(_Chunk)
+_CHUNK_DECODER = msgspec.json.Decoder(_Chunk)
 
 
-class _Reading:
-    """A stream of completion chunks becoming a reply."""
+class _CompletionReader:
+    """Read a stream of completion chunks into a reply."""
 
-    def __init__(self, heard: Callable[[Delta], None], key: str) -> None:
-        self.finished = False
-        self.over = False
+    def __init__(self, on_delta: Callable[[ReplyDelta], None], key: str) -> None:
+        self.has_stop_reason = False
+        self.is_done = False
         self._key = key
-        self._into = Assembly(heard)
-        self._by_index: dict[int, Slot] = {}
-        self._by_id: dict[str, Slot] = {}
-        self._in_pieces = True
+        self._builder = ReplyBuilder(on_delta)
+        self._call_by_index: dict[int, PartialToolCall] = {}
+        self._call_by_id: dict[str, PartialToolCall] = {}
+        self._is_streamed = True
         self._usage: Mapping[str, Any] = {}
-        self._stop = Stop.END
+        self._stop = StopReason.END
         self._refusals: list[str] = []
 
-    def take(self, events: Sequence[bytes]) -> None:
+    def read_events(self, events: Sequence[bytes]) -> None:
         try:
             for data in events:
                 if data[:1] != b"{" and data.strip() == b"[DONE]":
-                    self.over = True
+                    self.is_done = True
                     continue
                 try:
-                    self._chunk(self._decoded(data))
-                except Trouble:
-                    # What follows a reply that was whole before cannot spoil it.
-                    if not self.finished:
+                    self._read_chunk(self._decode_chunk(data))
+                except ProviderError:
+                    # Errors after a complete reply are ignored.
+                    if not self.has_stop_reason:
                         raise
         finally:
-            self._into.tell()
-        if self._into.full:
-            self.finished = self.over = True
+            self._builder.flush()
+        if self._builder.is_full:
+            self.has_stop_reason = self.is_done = True
 
-    def whole(self, data: bytes) -> None:
-        self._in_pieces = False
-        self.take([data])
+    def read_document(self, data: bytes) -> None:
+        self._is_streamed = False
+        self.read_events([data])
 
-    def _chunk(self, chunk: _Chunk) -> None:
-        if chunk.model and not self._into.model:
-            self._into.model = chunk.model
+    def _read_chunk(self, chunk: _Chunk) -> None:
+        if chunk.model and not self._builder.model:
+            self._builder.model = chunk.model
         if chunk.usage:
-            self._usage = counts(chunk.usage) or self._usage
+            self._usage = usage_mapping(chunk.usage) or self._usage
         for choice in chunk.choices or ():
             if choice.index:
                 continue
             delta = choice.delta or choice.message
             if delta is not None:
-                self._delta(delta)
+                self._read_delta(delta)
             if choice.finish_reason:
-                self._ended(choice.finish_reason)
+                self._set_stop_reason(choice.finish_reason)
 
-    def reply(self, *, sent: int) -> Reply:
-        if not self.finished:
-            raise trouble("the model's answer broke off before its end", INCOMPLETE)
-        if self._refusals and self._stop is not Stop.LENGTH:
-            self._stop = Stop.REFUSED
-        usage = self._into.used(
-            read=count(self._usage, "prompt_tokens"),
-            written=count(self._usage, "completion_tokens"),
-            cached=count(counts(self._usage.get("prompt_tokens_details")), "cached_tokens"),
-            sent=sent,
+    def reply(self, *, sent_bytes: int) -> Reply:
+        if not self.has_stop_reason:
+            raise provider_error("the model's answer broke off before its end", INCOMPLETE)
+        if self._refusals and self._stop is not StopReason.LENGTH:
+            self._stop = StopReason.REFUSED
+        usage = self._builder.plausible_usage(
+            input_tokens=sum_counts(self._usage, "prompt_tokens"),
+            output_tokens=sum_counts(self._usage, "completion_tokens"),
+            cached_tokens=sum_counts(
+                usage_mapping(self._usage.get("prompt_tokens_details")), "cached_tokens"
+            ),
+            sent_bytes=sent_bytes,
         )
-        return self._into.reply(self._stop, usage)
+        return self._builder.build(self._stop, usage)
 
-    def _decoded(self, data: bytes) -> _Chunk:
+    def _decode_chunk(self, data: bytes) -> _Chunk:
         try:
-            chunk = _CHUNK.decode(data)
+            chunk = _CHUNK_DECODER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise trouble("the model's server sent a piece that is no completion", INCOMPLETE) from error
+            raise provider_error(
+                "the model's server sent a piece that is no completion", INCOMPLETE
+            ) from error
         if chunk.error is None:
             return chunk
         if isinstance(chunk.error, str):
-            raise trouble(failure(chunk.error, self._key), PASSING)
-        said = failure(chunk.error.message or "", self._key)
-        raise trouble(said, by_code(chunk.error.code, chunk.error.type))
+            raise provider_error(server_failure_message(chunk.error, self._key), SERVER_ERROR)
+        message = server_failure_message(chunk.error.message or "", self._key)
+        raise provider_error(message, policy_for_stream_error(chunk.error.code, chunk.error.type))
 
-    def _ended(self, reason: str) -> None:
+    def _set_stop_reason(self, reason: str) -> None:
         if reason == "error":
-            raise trouble("the model's server ended its answer with an error", PASSING)
-        self.finished = True
-        self._stop = STOPS.get(reason, Stop.END)
+            raise provider_error("the model's server ended its answer with an error", SERVER_ERROR)
+        self.has_stop_reason = True
+        self._stop = STOP_BY_REASON.get(reason, StopReason.END)
 
-    def _delta(self, delta: _Delta) -> None:
+    def _read_delta(self, delta: _MessagePart) -> None:
         if delta.content:
-            self._into.say(delta.content if isinstance(delta.content, str) else _joined(delta.content))
+            self._builder.add_text(
+                delta.content if isinstance(delta.content, str) else _join_text_parts(delta.content)
+            )
         thinking = delta.reasoning_content or delta.reasoning
         if thinking and isinstance(thinking, str):
-            self._into.think(thinking)
+            self._builder.add_thinking(thinking)
         if delta.refusal:
             self._refusals.append(delta.refusal)
-            self._into.say(delta.refusal)
-        for call in delta.tool_calls or ():
-            self._fragment(call)
+            self._builder.add_text(delta.refusal)
+        for fragment in delta.tool_calls or ():
+            self._add_call_fragment(fragment)
 
-    def _fragment(self, call: _Call) -> None:
-        function = call.function or _Function()
+    def _add_call_fragment(self, fragment: _ToolCallPart) -> None:
+        function = fragment.function or _FunctionPart()
         name = function.name or ""
-        slot = self._slot(call, name) if self._in_pieces else self._into.call(name)
-        if name and name != slot.name and not slot.pieces:
-            slot.name = (slot.name + name)[:MAX_NAME]
+        call = (
+            self._find_or_start_call(fragment, name)
+            if self._is_streamed
+            else self._builder.start_tool_call(name)
+        )
+        if name and name != call.name and not call.pieces:
+            call.name = (call.name + name)[:MAX_NAME_CHARS]
         args = function.arguments
         if args:
-            self._into.argue(slot, args if isinstance(args, str) else encode(args).decode())
+            self._builder.add_arguments(call, args if isinstance(args, str) else encode_json(args).decode())
 
-    def _slot(self, call: _Call, name: str) -> Slot:
-        """Which call a fragment belongs to. An index decides, or else an id; without them, or with one used twice, a
-        name that comes after arguments have begun opens the next call."""
-        slots = self._into.slots
-        last = slots[-1] if slots else None
-        slot = self._by_id.get(call.id or "", last) if call.index is None else self._by_index.get(call.index)
-        if slot is None or not _continues(slot, call, name):
-            slot = self._into.call(name, call.id or "")
-            if call.index is not None:
-                self._by_index[call.index] = slot
-            if call.id:
-                self._by_id[call.id] = slot
-        return slot
+    def _find_or_start_call(self, fragment: _ToolCallPart, name: str) -> PartialToolCall:
+        """Return the tool call that a fragment belongs to, starting a new one if needed.
+
+        The index decides, or else the id. Without them, or with one used twice, a name that arrives after
+        arguments have begun starts the next call.
+        """
+        calls = self._builder.tool_calls
+        last = calls[-1] if calls else None
+        call = (
+            self._call_by_id.get(fragment.id or "", last)
+            if fragment.index is None
+            else self._call_by_index.get(fragment.index)
+        )
+        if call is None or not _continues_call(call, fragment, name):
+            call = self._builder.start_tool_call(name, fragment.id or "")
+            if fragment.index is not None:
+                self._call_by_index[fragment.index] = call
+            if fragment.id:
+                self._call_by_id[fragment.id] = call
+        return call
 
 
-def _continues(slot: Slot, call: _Call, name: str) -> bool:
+def _continues_call(call: PartialToolCall, fragment: _ToolCallPart, name: str) -> bool:
     if not name:
         return True
-    if call.id and slot.id and call.id != slot.id:
+    if fragment.id and call.id and fragment.id != call.id:
         return False
-    if call.index is not None:
-        return not slot.pieces or name == slot.name
-    if not call.id:
-        return not slot.pieces
-    if not slot.pieces:
-        return call.id == slot.id and name == slot.name
-    return bool(not_an_object("".join(slot.pieces)))
+    if fragment.index is not None:
+        return not call.pieces or name == call.name
+    if not fragment.id:
+        return not call.pieces
+    if not call.pieces:
+        return fragment.id == call.id and name == call.name
+    return bool(json_object_error("".join(call.pieces)))
 
 
-def _joined(parts: list[Any]) -> str:
-    """Content in parts, as some servers send it: only its texts are words."""
-    found: list[str] = []
+def _join_text_parts(parts: list[Any]) -> str:
+    """Join the texts of content sent in parts, as some servers do."""
+    texts: list[str] = []
     for part in parts:
         text = cast("dict[str, Any]", part).get("text") if isinstance(part, dict) else None
         if isinstance(text, str):
-            found.append(text)
-    return "".join(found)
+            texts.append(text)
+    return "".join(texts)

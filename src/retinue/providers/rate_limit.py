@@ -1,87 +1,92 @@
-"""The gate before a model that has too much to do: everyone waits, and one at a time tries."""
+"""The rate-limit gate of a model: while closed, all runs wait and one at a time tries again."""
 
 import asyncio
 
 
-class Gate:
-    """Open until the model says that it is asked too often. Then nobody asks before the time it named; after
-    that a single visitor tries, and its success opens the gate for all."""
+class RateLimitGate:
+    """Open until the model reports a rate limit; then closed until the time it named.
 
-    __slots__ = ("_probe", "_waiting", "refusals", "shut", "until")
+    After that time a single attempt is let through, and its success opens the gate for all.
+    """
+
+    __slots__ = ("_probe", "_waiters", "closed_until", "consecutive_rate_limits", "is_closed")
 
     def __init__(self) -> None:
-        self.shut = False
-        self.until = 0.0
-        """The loop's time before which nobody may try."""
-        self.refusals = 0
-        """How often in a row the gate was shut: those who asked together are refused once."""
-        self._probe: Visit | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self.is_closed = False
+        self.closed_until = 0.0
+        """Event-loop time before which no attempt is allowed."""
+        self.consecutive_rate_limits = 0
+        """Number of times in a row the gate was closed; concurrent attempts count once."""
+        self._probe: GatePass | None = None
+        self._waiters: list[asyncio.Future[None]] = []
 
-    def enter(self) -> "Visit | None":
-        """A visit, or None while one has to wait for `changed`."""
-        if not self.shut:
-            return Visit(self)
-        if self._probe is not None or asyncio.get_running_loop().time() < self.until:
+    def try_enter(self) -> "GatePass | None":
+        """Return a pass, or None if the caller has to await `wait_for_change` first."""
+        if not self.is_closed:
+            return GatePass(self)
+        if self._probe is not None or asyncio.get_running_loop().time() < self.closed_until:
             return None
-        self._probe = Visit(self)
+        self._probe = GatePass(self)
         return self._probe
 
-    async def changed(self) -> None:
-        """Until it is worth trying to enter again."""
+    async def wait_for_change(self) -> None:
+        """Wait until entering is worth another try."""
         loop = asyncio.get_running_loop()
-        seconds = self.until - loop.time()
+        seconds = self.closed_until - loop.time()
         if seconds > 0:
             await asyncio.sleep(seconds)
         elif self._probe is not None:
-            waiting = loop.create_future()
-            self._waiting.append(waiting)
-            await waiting
+            waiter = loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
 
-    def close(self, visit: "Visit", seconds: float) -> None:
-        """The visitor was refused. One that set out before the gate was last shut brings no news."""
-        until = asyncio.get_running_loop().time() + seconds
-        if visit.round == self.refusals:
-            self.refusals += 1
-            self.until = until
+    def close(self, gate_pass: "GatePass", seconds: float) -> None:
+        """Close the gate after a rate limit.
+
+        An attempt that began before the gate was last closed does not count as another rate limit.
+        """
+        closed_until = asyncio.get_running_loop().time() + seconds
+        if gate_pass.gate_version == self.consecutive_rate_limits:
+            self.consecutive_rate_limits += 1
+            self.closed_until = closed_until
         else:
-            self.until = max(self.until, until)
-        self.shut = True
+            self.closed_until = max(self.closed_until, closed_until)
+        self.is_closed = True
 
-    def open(self, visit: "Visit") -> None:
-        if self.shut and visit.round == self.refusals:
-            self.shut = False
-            # What becomes of this visit from here on is news again.
-            self.refusals = visit.round = 0
-            self._wake()
+    def open(self, gate_pass: "GatePass") -> None:
+        if self.is_closed and gate_pass.gate_version == self.consecutive_rate_limits:
+            self.is_closed = False
+            # A later rate limit of this same attempt must count again.
+            self.consecutive_rate_limits = gate_pass.gate_version = 0
+            self._wake_waiters()
 
-    def leave(self, visit: "Visit") -> None:
-        """However a visit ends, cancelled included, the next may try."""
-        if visit is self._probe:
+    def leave(self, gate_pass: "GatePass") -> None:
+        """End an attempt in any way, including cancellation, so that the next may try."""
+        if gate_pass is self._probe:
             self._probe = None
-            self._wake()
+            self._wake_waiters()
 
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for future in waiters:
             if not future.done():
                 future.set_result(None)
 
 
-class Visit:
-    """One attempt's passage, which remembers how the gate stood when it set out."""
+class GatePass:
+    """The pass of one attempt, with the gate's state at the time it was issued."""
 
-    __slots__ = ("_gate", "round")
+    __slots__ = ("_gate", "gate_version")
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: RateLimitGate) -> None:
         self._gate = gate
-        self.round = gate.refusals
+        self.gate_version = gate.consecutive_rate_limits
 
-    def opened(self) -> None:
+    def report_success(self) -> None:
         self._gate.open(self)
 
-    def refused(self, seconds: float) -> None:
+    def report_rate_limit(self, seconds: float) -> None:
         self._gate.close(self, seconds)
 
-    def left(self) -> None:
+    def leave(self) -> None:
         self._gate.leave(self)

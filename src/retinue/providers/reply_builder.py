@@ -1,4 +1,4 @@
-"""A reply put together from the pieces of a stream, within its bounds."""
+"""Builds a reply from the pieces of a stream, within size limits."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,191 +6,222 @@ from functools import lru_cache
 from typing import Any, cast
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
-from retinue.domain.model_turn import Delta, Reply, Stop, Wish
+from retinue.domain.model_turn import Reply, ReplyDelta, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
-from retinue.providers.errors import MAX_MESSAGE, quoted
-from retinue.providers.request_encoding import not_an_object
+from retinue.providers.errors import MAX_MESSAGE_CHARS, sanitize_server_text
+from retinue.providers.request_encoding import json_object_error
 
-MAX_CALLS = 4096
-"""Calls of one reply that are kept; the runtime's own limit lies far below."""
-HIDDEN_TOKENS = 1_000_000
-"""What a provider may count beyond the bytes that were sent or heard, hidden thinking above all; a count
-further above is a mistake."""
-MAX_BLOCKS = 2 * MAX_CALLS
-MAX_NAME = 256
-"""Characters of a tool's or a model's name: a longer one names nothing."""
-_KEPT_OF_TOO_LONG = 2_000
+MAX_TOOL_CALLS = 4096
+"""Tool calls kept from one reply; the runtime's own limit is far lower."""
+MAX_HIDDEN_TOKENS = 1_000_000
+"""Tokens a provider may count beyond the bytes sent or received, such as hidden thinking.
+
+A higher count is treated as wrong.
+"""
+MAX_BLOCKS = 2 * MAX_TOOL_CALLS
+MAX_NAME_CHARS = 256
+"""Longest accepted name of a tool or model."""
+_KEPT_ARGUMENT_CHARS = 2_000
 _CHARS_PER_TOKEN = 4
-_ABSURD = 1 << 53
+_MAX_COUNT = 1 << 53
 
 
 @dataclass(slots=True, kw_only=True)
-class Slot:
-    """A call being heard."""
+class PartialToolCall:
+    """A tool call whose arguments are still arriving."""
 
     name: str = ""
     id: str = ""
-    """The provider's: it tells fragments apart and is then dropped."""
+    """The provider's id, used to tell fragments apart and then dropped."""
     pieces: list[str]
     size: int = 0
 
 
-class Assembly:
-    """Collects what one stream says. Once `full`, the rest of the stream is not worth reading."""
+class ReplyBuilder:
+    """Collect the content of one stream. Once `is_full`, the rest of the stream need not be read."""
 
-    __slots__ = ("_fresh", "_heard", "_kind", "_over", "_size", "_texts", "model", "slots", "thoughts")
+    __slots__ = (
+        "_limit_reached",
+        "_on_delta",
+        "_pending",
+        "_pending_kind",
+        "_size",
+        "_texts",
+        "model",
+        "thinking_blocks",
+        "tool_calls",
+    )
 
-    def __init__(self, heard: Callable[[Delta], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_delta: Callable[[ReplyDelta], None]) -> None:
+        self._on_delta = on_delta
         self._texts: list[str] = []
-        self._fresh: list[str] = []
-        """Pieces of one kind that nobody was told of yet."""
-        self._kind = ""
+        self._pending: list[str] = []
+        """Pieces of one kind that have not been passed to the listener yet."""
+        self._pending_kind = ""
         self._size = 0
-        self._over = ""
-        self.slots: list[Slot] = []
-        self.thoughts: list[str] = []
+        self._limit_reached = ""
+        self.tool_calls: list[PartialToolCall] = []
+        self.thinking_blocks: list[str] = []
         self.model = ""
 
     @property
-    def full(self) -> bool:
-        return bool(self._over)
+    def is_full(self) -> bool:
+        return bool(self._limit_reached)
 
     @property
     def text(self) -> str:
         return "".join(self._texts)
 
-    def say(self, piece: str) -> None:
-        if piece := self.keep(piece):
-            if self._kind != "text":
-                self._turn("text")
+    def add_text(self, piece: str) -> None:
+        if piece := self.truncate_to_limit(piece):
+            if self._pending_kind != "text":
+                self._switch_kind("text")
             self._texts.append(piece)
-            self._fresh.append(piece)
+            self._pending.append(piece)
 
-    def think(self, piece: str) -> str:
-        if piece := self.keep(piece):
-            if self._kind != "thinking":
-                self._turn("thinking")
-            self._fresh.append(piece)
+    def add_thinking(self, piece: str) -> str:
+        if piece := self.truncate_to_limit(piece):
+            if self._pending_kind != "thinking":
+                self._switch_kind("thinking")
+            self._pending.append(piece)
         return piece
 
-    def tell(self) -> None:
-        """What came together is told together, however many pieces the model's server made of it."""
-        if self._fresh:
-            together, self._fresh = "".join(self._fresh), []
-            self._heard(_DELTAS[self._kind](together))
+    def flush(self) -> None:
+        """Pass collected pieces to the listener as one delta, however many the server sent."""
+        if self._pending:
+            joined, self._pending = "".join(self._pending), []
+            self._on_delta(_DELTAS[self._pending_kind](joined))
 
-    def _turn(self, kind: str) -> None:
-        """What is said after another kind of words is told after them."""
-        self.tell()
-        self._kind = kind
+    def _switch_kind(self, kind: str) -> None:
+        """Flush before pieces of another kind are added, so that the order is kept."""
+        self.flush()
+        self._pending_kind = kind
 
-    def call(self, name: str, provider_id: str = "") -> Slot:
-        slot = Slot(name=name[:MAX_NAME], id=provider_id, pieces=[])
-        if len(self.slots) < MAX_CALLS:
-            self.slots.append(slot)
+    def start_tool_call(self, name: str, provider_id: str = "") -> PartialToolCall:
+        call = PartialToolCall(name=name[:MAX_NAME_CHARS], id=provider_id, pieces=[])
+        if len(self.tool_calls) < MAX_TOOL_CALLS:
+            self.tool_calls.append(call)
         else:
-            self._over = f"more than {MAX_CALLS} calls in one reply; the rest was left out"
-        return slot
+            self._limit_reached = f"more than {MAX_TOOL_CALLS} calls in one reply; the rest was left out"
+        return call
 
-    def stop_after(self, blocks: int) -> None:
-        """A reply of blocks without content is bounded too."""
+    def check_block_limit(self, blocks: int) -> None:
+        """Limit the number of blocks, so that a reply of empty blocks is bounded too."""
         if blocks > MAX_BLOCKS:
-            self._over = f"more than {MAX_BLOCKS} blocks in one reply; the rest was left out"
+            self._limit_reached = f"more than {MAX_BLOCKS} blocks in one reply; the rest was left out"
 
-    def argue(self, slot: Slot, piece: str) -> None:
-        if piece := self.keep(piece):
-            slot.size += len(piece)
-            if slot.size <= MAX_ARGUMENT_BYTES:
-                slot.pieces.append(piece)
-            if self._kind != "calling":
-                self._turn("calling")
-            self._fresh.append(piece)
+    def add_arguments(self, call: PartialToolCall, piece: str) -> None:
+        if piece := self.truncate_to_limit(piece):
+            call.size += len(piece)
+            if call.size <= MAX_ARGUMENT_BYTES:
+                call.pieces.append(piece)
+            if self._pending_kind != "calling":
+                self._switch_kind("calling")
+            self._pending.append(piece)
 
-    def reply(self, stop: Stop, usage: Usage) -> Reply:
-        """The finished reply; what was cut can never run."""
-        if self._over:
-            stop = Stop.LENGTH
-        wishes = () if stop is Stop.REFUSED else self._wishes(cut=stop is Stop.LENGTH)
-        if wishes and stop is Stop.END:
-            stop = Stop.TOOLS
-        if not wishes and stop is Stop.TOOLS:
-            stop = Stop.END
+    def build(self, stop: StopReason, usage: Usage) -> Reply:
+        """Return the finished reply; a truncated tool call is marked so that it never runs."""
+        if self._limit_reached:
+            stop = StopReason.LENGTH
+        tool_calls = (
+            () if stop is StopReason.REFUSED else self._finish_tool_calls(is_cut=stop is StopReason.LENGTH)
+        )
+        if tool_calls and stop is StopReason.END:
+            stop = StopReason.TOOLS
+        if not tool_calls and stop is StopReason.TOOLS:
+            stop = StopReason.END
         return Reply(
             text=self.text,
-            wishes=wishes,
-            model=_named(self.model[: 4 * MAX_MESSAGE]),
+            tool_calls=tool_calls,
+            model=_clean_model_name(self.model[: 4 * MAX_MESSAGE_CHARS]),
             usage=usage,
-            stop=stop,
-            # A thought that was cut is not the one that was signed.
-            thoughts=() if self._over else tuple(self.thoughts),
-            cut=self._over,
+            stop_reason=stop,
+            # A truncated thinking block no longer matches its signature.
+            thinking_blocks=() if self._limit_reached else tuple(self.thinking_blocks),
+            truncation_notice=self._limit_reached,
         )
 
-    def used(self, *, read: int, written: int, cached: int, sent: int) -> Usage:
-        """The provider's counts where they can be true, else our own estimate."""
-        read = _plausible(read, sent)
-        return Usage(input=read, output=_plausible(written, self._size), cached=min(cached, read))
+    def plausible_usage(
+        self, *, input_tokens: int, output_tokens: int, cached_tokens: int, sent_bytes: int
+    ) -> Usage:
+        """Return the provider's token counts where plausible, else an estimate from sizes."""
+        input_tokens = _plausible_tokens(input_tokens, sent_bytes)
+        return Usage(
+            input=input_tokens,
+            output=_plausible_tokens(output_tokens, self._size),
+            cached=min(cached_tokens, input_tokens),
+        )
 
-    def _wishes(self, *, cut: bool) -> tuple[Wish, ...]:
-        last = len(self.slots) - 1
-        return tuple(_wish(slot, cut=cut and at == last) for at, slot in enumerate(self.slots))
+    def _finish_tool_calls(self, *, is_cut: bool) -> tuple[UnsavedToolCall, ...]:
+        last = len(self.tool_calls) - 1
+        return tuple(
+            _finish_tool_call(call, is_cut=is_cut and index == last)
+            for index, call in enumerate(self.tool_calls)
+        )
 
-    def keep(self, piece: str) -> str:
-        """As much of a piece as there is room for."""
-        if self._over:
+    def truncate_to_limit(self, piece: str) -> str:
+        """Return as much of a piece as the size limit allows."""
+        if self._limit_reached:
             return ""
         size = len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
         if self._size + size > MAX_REPLY_BYTES:
-            self._over = f"the reply is longer than {MAX_REPLY_BYTES:,} bytes; the rest was left out"
+            self._limit_reached = f"the reply is longer than {MAX_REPLY_BYTES:,} bytes; the rest was left out"
             size = MAX_REPLY_BYTES - self._size
             piece = piece.encode("utf-8", "surrogatepass")[:size].decode("utf-8", "ignore")
         self._size += size
         return piece
 
 
-_DELTAS: Mapping[str, Callable[[str], Delta]] = {
-    "text": lambda words: Delta(text=words),
-    "thinking": lambda words: Delta(thinking=words),
-    "calling": lambda words: Delta(calling=words),
+_DELTAS: Mapping[str, Callable[[str], ReplyDelta]] = {
+    "text": lambda words: ReplyDelta(text=words),
+    "thinking": lambda words: ReplyDelta(thinking=words),
+    "calling": lambda words: ReplyDelta(tool_arguments=words),
 }
 
 
 @lru_cache(maxsize=64)
-def _named(model: str) -> str:
-    """A model's own name for itself, as a person may read it: it is the same in nearly every reply."""
-    return quoted(model)[:MAX_NAME]
+def _clean_model_name(model: str) -> str:
+    """Return the model's name as reported by the provider, sanitized; cached, as it rarely changes."""
+    return sanitize_server_text(model)[:MAX_NAME_CHARS]
 
 
-def counts(usage: Any) -> Mapping[str, Any]:
-    """Counts as a server sent them; anything that holds none is as good as nothing."""
+def usage_mapping(usage: Any) -> Mapping[str, Any]:
+    """Return the usage object a server sent, or an empty mapping if it is not an object."""
     return cast("Mapping[str, Any]", usage) if isinstance(usage, dict) else {}
 
 
-def count(usage: Mapping[str, Any], *names: str) -> int:
-    """The sum of these counts; anything that is no number counts as none."""
+def sum_counts(usage: Mapping[str, Any], *names: str) -> int:
+    """Return the sum of these counts; anything that is not a number counts as 0."""
     total = 0
     for name in names:
         value = usage.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _ABSURD:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _MAX_COUNT:
             total += int(value)
     return total
 
 
-def _plausible(tokens: int, size: int) -> int:
-    if tokens <= 0 or tokens > size + HIDDEN_TOKENS:
+def _plausible_tokens(tokens: int, size: int) -> int:
+    if tokens <= 0 or tokens > size + MAX_HIDDEN_TOKENS:
         return -(-size // _CHARS_PER_TOKEN)
     return tokens
 
 
-def _wish(slot: Slot, *, cut: bool) -> Wish:
-    if slot.size > MAX_ARGUMENT_BYTES:
-        head = "".join(slot.pieces)[:_KEPT_OF_TOO_LONG]
-        return Wish(
-            tool=slot.name, args=head, broken=f"its arguments are longer than {MAX_ARGUMENT_BYTES:,} bytes"
+def _finish_tool_call(call: PartialToolCall, *, is_cut: bool) -> UnsavedToolCall:
+    if call.size > MAX_ARGUMENT_BYTES:
+        head = "".join(call.pieces)[:_KEPT_ARGUMENT_CHARS]
+        return UnsavedToolCall(
+            tool=call.name,
+            arguments=head,
+            invalid_reason=f"its arguments are longer than {MAX_ARGUMENT_BYTES:,} bytes",
         )
-    args = "".join(slot.pieces)
+    args = "".join(call.pieces)
     if not args.strip():
-        return Wish(tool=slot.name, args="{}", broken="cut at the output limit" if cut else "")
-    broken = not_an_object(args)
-    return Wish(tool=slot.name, args=args, broken="cut at the output limit" if cut and broken else broken)
+        return UnsavedToolCall(
+            tool=call.name, arguments="{}", invalid_reason="cut at the output limit" if is_cut else ""
+        )
+    problem = json_object_error(args)
+    return UnsavedToolCall(
+        tool=call.name,
+        arguments=args,
+        invalid_reason="cut at the output limit" if is_cut and problem else problem,
+    )

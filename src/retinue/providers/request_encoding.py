@@ -1,4 +1,4 @@
-"""The bytes of a request: what was encoded for one turn is not encoded again for the next."""
+"""Request encoding that reuses the bytes of the previous turn of the same conversation."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -11,157 +11,179 @@ from retinue.domain.model_turn import Model, Request
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry
 from retinue.domain.value import value
-from retinue.providers.message_order import Unit, units
+from retinue.providers.message_order import Exchange, split_exchanges
 
 _ENCODER = msgspec.json.Encoder()
-_CHUNK = 256 * 1024
-"""Sealed bytes are kept in pieces of about this size, so that growing never copies the whole history."""
+_CHUNK_SIZE = 256 * 1024
+"""Approximate size of the stored chunks, so that appending never copies the whole history."""
 
-_HEADS = 8
-_END = b"]}"
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CACHE_SIZE = 8
+_CLOSING = b"]}"
+_OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-MadeFor = tuple[Model, str, tuple[ToolSpec, ...]]
-
-
-@value
-class Place:
-    """Where in its conversation a unit stands: some providers want the first or the last to be special."""
-
-    first: bool
-    last: bool
-
-
-_FIRST, _AMID = Place(first=True, last=False), Place(first=False, last=False)
-_ONLY, _LAST = Place(first=True, last=True), Place(first=False, last=True)
+HeadKey = tuple[Model, str, tuple[ToolSpec, ...]]
 
 
 @value
-class Shape:
-    """How one provider writes a request: all that stands before the messages, with their bracket opened, and
-    the messages of one unit, at least one for the last."""
+class ExchangePosition:
+    """Position of an exchange in its conversation.
+
+    Some providers treat the first or the last exchange specially.
+    """
+
+    is_first: bool
+    is_last: bool
+
+
+_FIRST, _MIDDLE = (
+    ExchangePosition(is_first=True, is_last=False),
+    ExchangePosition(is_first=False, is_last=False),
+)
+_ONLY, _LAST = ExchangePosition(is_first=True, is_last=True), ExchangePosition(is_first=False, is_last=True)
+
+
+@value
+class RequestFormat:
+    """The request encoding of one provider.
+
+    `encode_head` returns everything before the messages, including their opening bracket. `build_messages`
+    returns the messages of one exchange, at least one for the last exchange.
+    """
 
     name: str
-    head: Callable[[Request], bytes]
-    unit: Callable[[Unit, Place], Sequence[Mapping[str, Any]]]
-    heads: list[tuple[MadeFor, bytes]] = field(default_factory=list["tuple[MadeFor, bytes]"])
-    """The latest, for conversations of the same agent to share."""
+    encode_head: Callable[[Request], bytes]
+    build_messages: Callable[[Exchange, ExchangePosition], Sequence[Mapping[str, Any]]]
+    cached_heads: list[tuple[HeadKey, bytes]] = field(default_factory=list["tuple[HeadKey, bytes]"])
+    """The most recent heads, shared by conversations of the same agent."""
 
-    def headed(self, request: Request, made_for: MadeFor) -> bytes:
-        for known, head in self.heads:
-            if known == made_for:
+    def head_for(self, request: Request, key: HeadKey) -> bytes:
+        for cached_key, head in self.cached_heads:
+            if cached_key == key:
                 return head
-        head = self.head(request)
-        self.heads[:] = [(made_for, head), *self.heads[: _HEADS - 1]]
+        head = self.encode_head(request)
+        self.cached_heads[:] = [(key, head), *self.cached_heads[: _CACHE_SIZE - 1]]
         return head
 
 
-class Tools:
-    """How one provider writes a list of tools, with the latest that were written: agents that are told different things
-    may have the same tools."""
+class ToolListEncoder:
+    """Encode lists of tools, caching the most recent ones.
 
-    def __init__(self, tool: Callable[[ToolSpec], Mapping[str, Any]]) -> None:
-        self._tool = tool
-        self._known: deque[tuple[tuple[ToolSpec, ...], msgspec.Raw]] = deque(maxlen=_HEADS)
+    Agents with different prompts may have the same tools.
+    """
+
+    def __init__(self, build_tool: Callable[[ToolSpec], Mapping[str, Any]]) -> None:
+        self._build_tool = build_tool
+        self._cache: deque[tuple[tuple[ToolSpec, ...], msgspec.Raw]] = deque(maxlen=_CACHE_SIZE)
 
     def __call__(self, specs: tuple[ToolSpec, ...]) -> msgspec.Raw | None:
-        """None where there are none."""
+        """Return the encoded list, or None if there are no tools."""
         if not specs:
             return None
-        for known, written in tuple(self._known):
-            if known == specs:
-                return written
-        written = msgspec.Raw(encode([self._tool(spec) for spec in specs]))
-        self._known.appendleft((specs, written))
-        return written
+        for cached_specs, encoded in tuple(self._cache):
+            if cached_specs == specs:
+                return encoded
+        encoded = msgspec.Raw(encode_json([self._build_tool(spec) for spec in specs]))
+        self._cache.appendleft((specs, encoded))
+        return encoded
 
 
-class Sealed:
-    """The part of a conversation that no later entry can change, as bytes, each message followed by a comma."""
+class EncodedPrefix:
+    """The encoded part of a conversation that can no longer change.
 
-    __slots__ = ("_open", "_pieces", "count", "head", "last", "made_for")
+    A comma follows each message.
+    """
+
+    __slots__ = ("_full_chunks", "_last_chunk", "entry_count", "head", "head_key", "last_entry")
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._open = bytearray()
-        self.count = 0
-        """How many entries are in it."""
-        self.last: Entry | None = None
+        self._full_chunks: list[bytes] = []
+        self._last_chunk = bytearray()
+        self.entry_count = 0
+        """Number of entries encoded so far."""
+        self.last_entry: Entry | None = None
         self.head = b""
-        self.made_for: MadeFor | None = None
+        self.head_key: HeadKey | None = None
 
-    def add(self, encoded: bytes) -> None:
-        self._open += encoded
-        if len(self._open) > _CHUNK:
-            self._pieces.append(bytes(self._open))
-            self._open = bytearray()
+    def append(self, encoded: bytes) -> None:
+        self._last_chunk += encoded
+        if len(self._last_chunk) > _CHUNK_SIZE:
+            self._full_chunks.append(bytes(self._last_chunk))
+            self._last_chunk = bytearray()
 
-    def parts(self) -> list[bytes | bytearray]:
-        """The last of them still grows: whoever keeps it makes a copy."""
-        return [*self._pieces, self._open]
+    def chunks(self) -> list[bytes | bytearray]:
+        """Return the chunks. The last one still grows: copy it before keeping it."""
+        return [*self._full_chunks, self._last_chunk]
 
-    def covers(self, entries: Sequence[Entry]) -> bool:
-        """Entries only grow at their end while a conversation is resident; anything else begins anew."""
-        if self.count == 0:
+    def is_prefix_of(self, entries: Sequence[Entry]) -> bool:
+        """Return whether the entries begin with what is encoded here.
+
+        Entries of a cached conversation only grow at the end; anything else is encoded from the start.
+        """
+        if self.entry_count == 0:
             return True
-        return self.count <= len(entries) and entries[self.count - 1] is self.last
+        return self.entry_count <= len(entries) and entries[self.entry_count - 1] is self.last_entry
 
 
-def body(request: Request, shape: Shape) -> list[bytes]:
-    """The request's bytes in pieces. All units but the last are sealed: only the last can still grow."""
-    sealed = cast("Sealed | None", request.memo.get(shape.name))
-    if sealed is None or not sealed.covers(request.entries):
-        sealed = request.memo[shape.name] = Sealed()
-    made_for = (request.model, request.system, request.tools)
-    if sealed.made_for != made_for:
-        sealed.head = shape.headed(request, made_for)
-        sealed.made_for = made_for
-    tail = _seal(sealed, request.entries, shape)
-    return _packed([sealed.head, *sealed.parts(), tail, _END])
+def encode_request(request: Request, request_format: RequestFormat) -> list[bytes]:
+    """Return the request's bytes in chunks.
+
+    All exchanges but the last are kept encoded: only the last can still grow.
+    """
+    prefix = cast("EncodedPrefix | None", request.provider_cache.get(request_format.name))
+    if prefix is None or not prefix.is_prefix_of(request.entries):
+        prefix = request.provider_cache[request_format.name] = EncodedPrefix()
+    head_key = (request.model, request.system, request.tools)
+    if prefix.head_key != head_key:
+        prefix.head = request_format.head_for(request, head_key)
+        prefix.head_key = head_key
+    last_messages = _encode_new_exchanges(prefix, request.entries, request_format)
+    return _join_if_small([prefix.head, *prefix.chunks(), last_messages, _CLOSING])
 
 
-def _seal(sealed: Sealed, entries: Sequence[Entry], shape: Shape) -> bytes:
-    """Adds what can be added and gives back the last unit's messages."""
-    first = sealed.count == 0
-    following = units(entries, sealed.count)
-    unit = next(following)
-    for later in following:
-        sealed.add(_messages(shape, unit, _FIRST if first else _AMID, b","))
-        sealed.count = later.start
-        sealed.last = entries[later.start - 1]
-        first = False
-        unit = later
-    return _messages(shape, unit, _ONLY if first else _LAST, b"")
+def _encode_new_exchanges(
+    prefix: EncodedPrefix, entries: Sequence[Entry], request_format: RequestFormat
+) -> bytes:
+    """Append all finished exchanges to the prefix and return the encoded last one."""
+    is_first = prefix.entry_count == 0
+    exchanges = split_exchanges(entries, prefix.entry_count)
+    exchange = next(exchanges)
+    for next_exchange in exchanges:
+        prefix.append(_encode_messages(request_format, exchange, _FIRST if is_first else _MIDDLE, b","))
+        prefix.entry_count = next_exchange.start
+        prefix.last_entry = entries[next_exchange.start - 1]
+        is_first = False
+        exchange = next_exchange
+    return _encode_messages(request_format, exchange, _ONLY if is_first else _LAST, b"")
 
 
-def encode(value: Any) -> bytes:
-    """JSON as providers take it: a lone surrogate, which no UTF-8 can hold, becomes U+FFFD."""
+def encode_json(value: Any) -> bytes:
+    """Encode JSON, replacing lone surrogates, which UTF-8 cannot hold, by U+FFFD."""
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:
-        return _ENCODER.encode(_mended(value))
+        return _ENCODER.encode(_replace_surrogates_deep(value))
 
 
-def plain(text: str) -> str:
-    """The text with every lone surrogate replaced."""
+def replace_surrogates(text: str) -> str:
+    """Return the text with every lone surrogate replaced by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Two halves that stand together are the character they mean; a half alone is none.
+        # Two adjacent surrogates form a character; a lone one is replaced.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
 
-def fields(**values: Any) -> bytes:
-    """The opening of an object with these fields, left open for more; what is None is left out."""
-    given = {name: value for name, value in values.items() if value is not None}
-    return encode(given)[:-1] + b","
+def encode_open_object(**values: Any) -> bytes:
+    """Encode an object without its closing brace; fields that are None are left out."""
+    present = {name: value for name, value in values.items() if value is not None}
+    return encode_json(present)[:-1] + b","
 
 
-def not_an_object(args: str) -> str:
-    """Why these arguments are not one JSON object; empty when they are."""
+def json_object_error(args: str) -> str:
+    """Return why the arguments are not one JSON object, or "" if they are."""
     try:
-        _OBJECT.decode(plain(args))
+        _OBJECT_DECODER.decode(replace_surrogates(args))
     except msgspec.MsgspecError:
         return "its arguments are not a JSON object"
     except RecursionError:
@@ -169,21 +191,28 @@ def not_an_object(args: str) -> str:
     return ""
 
 
-def _messages(shape: Shape, unit: Unit, place: Place, end: bytes) -> bytes:
-    found = shape.unit(unit, place)
-    return encode(found)[1:-1] + end if found else b""
+def _encode_messages(
+    request_format: RequestFormat, exchange: Exchange, position: ExchangePosition, suffix: bytes
+) -> bytes:
+    messages = request_format.build_messages(exchange, position)
+    return encode_json(messages)[1:-1] + suffix if messages else b""
 
 
-def _packed(parts: list[bytes | bytearray]) -> list[bytes]:
-    """A small request is one piece, so that it leaves in one write."""
-    return [b"".join(parts)] if sum(map(len, parts)) <= _CHUNK else [bytes(part) for part in parts if part]
+def _join_if_small(parts: list[bytes | bytearray]) -> list[bytes]:
+    """Join a small request into one chunk, so that it is sent in one write."""
+    return (
+        [b"".join(parts)] if sum(map(len, parts)) <= _CHUNK_SIZE else [bytes(part) for part in parts if part]
+    )
 
 
-def _mended(value: Any) -> Any:
+def _replace_surrogates_deep(value: Any) -> Any:
     if isinstance(value, str):
-        return plain(value)
+        return replace_surrogates(value)
     if isinstance(value, Mapping):
-        return {_mended(key): _mended(item) for key, item in cast("Mapping[str, Any]", value).items()}
+        return {
+            _replace_surrogates_deep(key): _replace_surrogates_deep(item)
+            for key, item in cast("Mapping[str, Any]", value).items()
+        }
     if isinstance(value, list | tuple):
-        return [_mended(item) for item in cast("Sequence[Any]", value)]
+        return [_replace_surrogates_deep(item) for item in cast("Sequence[Any]", value)]
     return value

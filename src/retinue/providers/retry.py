@@ -1,223 +1,269 @@
-"""The gateway: which driver takes a turn, how long it may take, and when it is asked again."""
+"""Chooses the provider for a request, limits its time, and retries failed attempts with backoff."""
 
 import asyncio
 import math
 from collections.abc import Callable, Mapping
 
 from retinue.domain.change import replace
-from retinue.domain.cli_agent import PROGRAMS
-from retinue.domain.clock import Chance
-from retinue.domain.model_turn import Delta, Model, Reply, Request
+from retinue.domain.cli_agent import CLI_AGENTS
+from retinue.domain.clock import Clock
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
 from retinue.domain.run import Reason
-from retinue.domain.tool import spelled
-from retinue.domain.transcript import Called
+from retinue.domain.tool import api_tool_name
+from retinue.domain.transcript import ToolCall
 from retinue.domain.value import value
 from retinue.errors import ModelFailed, RetinueError
-from retinue.interfaces import Driver
-from retinue.providers.errors import Pause, Trouble
-from retinue.providers.rate_limit import Gate, Visit
-from retinue.providers.stream_timeout import Patience, Watch
+from retinue.interfaces import Provider
+from retinue.providers.errors import ProviderError, RetryAfter
+from retinue.providers.rate_limit import GatePass, RateLimitGate
+from retinue.providers.stream_timeout import StreamTimeout, StreamTimeouts
 
-MakeDriver = Callable[[Model], Driver]
+ProviderFactory = Callable[[Model], Provider]
 
-OF_PROGRAMS = Patience(idle=1800.0, progress=math.inf, total=math.inf, again=False)
-"""A program that acts by itself may be long at it, and what it did is not done twice: its run's deadline is its limit."""
+CLI_AGENT_TIMEOUTS = StreamTimeouts(
+    idle_s=1800.0, progress_s=math.inf, total_s=math.inf, retry_after_timeout=False
+)
+"""Timeouts for CLI agents.
+
+A CLI agent may run for long and its actions must not be repeated: its run's deadline is the limit.
+"""
 
 
 @value
-class GatewaySettings:
-    """How often and how long a turn is tried. Seconds."""
+class RetrySettings:
+    """Number of attempts and time limits of a request, in seconds."""
 
-    attempts: int = 5
-    """For what passes: a broken connection, a server's error, an incomplete answer."""
-    rate_attempts: int = 8
-    """How often a model may say in a row that it has too much to do."""
-    backoff_seconds: float = 1.0
-    backoff_max_seconds: float = 30.0
-    retry_after_max_seconds: float = 120.0
-    retry_seconds: float = 600.0
-    """No attempt begins later than this after the turn did."""
-    idle_seconds: float = 120.0
-    """Without a byte, the first one included."""
-    progress_seconds: float = 180.0
-    """Without a word, whatever bytes come: blanks and keep-alive comments are no words."""
-    total_seconds: float = 600.0
-    """For one attempt."""
+    max_attempts: int = 5
+    """Attempts after transient failures: a broken connection, a server error, an incomplete reply."""
+    max_rate_limited_attempts: int = 8
+    """Number of rate limits in a row before giving up."""
+    backoff_s: float = 1.0
+    max_backoff_s: float = 30.0
+    max_retry_after_s: float = 120.0
+    retry_window_s: float = 600.0
+    """No attempt begins later than this after the first."""
+    idle_timeout_s: float = 120.0
+    """Maximum time without a byte, including before the first one."""
+    progress_timeout_s: float = 180.0
+    """Maximum time without output; blanks and keep-alive comments are not output."""
+    total_timeout_s: float = 600.0
+    """Maximum duration of one attempt."""
 
 
-class Gateway:
-    """A driver made of drivers. A failed stream is discarded and asked again from the start, never joined:
-    nothing of a reply is acted upon before all of it is there."""
+class RetryingProvider:
+    """A provider that delegates to others and retries.
+
+    A failed stream is discarded and requested again from the start, never continued: nothing of a reply is
+    acted on before it is complete.
+    """
 
     def __init__(
         self,
-        drivers: Mapping[str, MakeDriver],
-        chance: Chance,
-        settings: GatewaySettings | None = None,
+        factories: Mapping[str, ProviderFactory],
+        clock: Clock,
+        settings: RetrySettings | None = None,
     ) -> None:
-        self._makers = drivers
-        self._chance = chance
-        self._settings = settings or GatewaySettings()
-        self._patience = Patience(
-            idle=self._settings.idle_seconds,
-            progress=self._settings.progress_seconds,
-            total=self._settings.total_seconds,
+        self._factories = factories
+        self._clock = clock
+        self._settings = settings or RetrySettings()
+        self._timeouts = StreamTimeouts(
+            idle_s=self._settings.idle_timeout_s,
+            progress_s=self._settings.progress_timeout_s,
+            total_s=self._settings.total_timeout_s,
         )
-        self._drivers: dict[tuple[str, str], Driver] = {}
-        self._gates: dict[tuple[str, str], Gate] = {}
+        self._providers: dict[tuple[str, str], Provider] = {}
+        self._gates: dict[tuple[str, str], RateLimitGate] = {}
         self._closed = False
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        key = _key(request.model)
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        key = _model_key(request.model)
         gate = self._gates.get(key)
         if gate is None:
-            gate = self._gates[key] = Gate()
-        turn = _Turn(self._settings, self._chance, gate, heard)
-        patience = OF_PROGRAMS if request.model.driver in PROGRAMS else self._patience
+            gate = self._gates[key] = RateLimitGate()
+        state = _RetryState(self._settings, self._clock, gate, on_delta)
+        timeouts = CLI_AGENT_TIMEOUTS if request.model.provider in CLI_AGENTS else self._timeouts
         while True:
-            visit = gate.enter() or await turn.admitted()
-            watch = Watch(patience, heard, visit.opened)
+            gate_pass = gate.try_enter() or await state.wait_for_gate()
+            stream_timeout = StreamTimeout(timeouts, on_delta, gate_pass.report_success)
             try:
-                driver = self._driver(key, request.model)
-                return _by_name(await watch.over(driver.turn(request, watch.heard)), request)
-            except Trouble as trouble:
-                seconds = turn.failed(trouble, visit, watch)
+                provider = self._provider_for(key, request.model)
+                return _restore_tool_names(
+                    await stream_timeout.run(provider.request_reply(request, stream_timeout.receive_delta)),
+                    request,
+                )
+            except ProviderError as error:
+                delay_s = state.record_failure(error, gate_pass, stream_timeout)
             except ModelFailed:
                 raise
             except RetinueError as error:
                 raise ModelFailed(str(error), reason=Reason.CONFIG) from error
             finally:
-                visit.left()
-            await asyncio.sleep(seconds)
+                gate_pass.leave()
+            await asyncio.sleep(delay_s)
 
     async def close(self) -> None:
         self._closed = True
-        drivers = {id(driver): driver for driver in self._drivers.values()}
-        self._drivers.clear()
-        for driver in drivers.values():
-            await driver.close()
+        providers = {id(provider): provider for provider in self._providers.values()}
+        self._providers.clear()
+        for provider in providers.values():
+            await provider.close()
 
-    def _driver(self, key: tuple[str, str], model: Model) -> Driver:
-        if key in self._drivers:
-            return self._drivers[key]
+    def _provider_for(self, key: tuple[str, str], model: Model) -> Provider:
+        if key in self._providers:
+            return self._providers[key]
         if self._closed:
-            raise ModelFailed(f"{model.full!r} was not asked: Retinue has been closed; resume the run")
-        maker = self._makers.get(model.driver)
-        if maker is None:
-            known = ", ".join(sorted(self._makers))
+            raise ModelFailed(f"{model.full_name!r} was not asked: Retinue has been closed; resume the run")
+        factory = self._factories.get(model.provider)
+        if factory is None:
+            names = ", ".join(sorted(self._factories))
             raise ModelFailed(
-                f"there is no driver {model.driver!r} for model {model.full!r}: use one of {known}",
+                f"there is no driver {model.provider!r} for model {model.full_name!r}: use one of {names}",
                 reason=Reason.CONFIG,
             )
         try:
-            driver = maker(model)
+            provider = factory(model)
         except RetinueError as error:
             raise ModelFailed(str(error), reason=Reason.CONFIG) from error
-        self._drivers[key] = driver
-        return driver
+        self._providers[key] = provider
+        return provider
 
 
-class _Turn:
-    """One turn's patience: how often it was tried, how long it has taken, and whether to try again."""
+class _RetryState:
+    """The attempts of one request: their number, the elapsed time, and whether to try again."""
 
     def __init__(
-        self, settings: GatewaySettings, chance: Chance, gate: Gate, heard: Callable[[Delta], None]
+        self,
+        settings: RetrySettings,
+        clock: Clock,
+        gate: RateLimitGate,
+        on_delta: Callable[[ReplyDelta], None],
     ) -> None:
         self._settings = settings
-        self._chance = chance
+        self._clock = clock
         self._gate = gate
-        self._heard = heard
-        self._clock = asyncio.get_running_loop().time
-        self._began = self._clock()
+        self._on_delta = on_delta
+        self._loop_time = asyncio.get_running_loop().time
+        self._started_at = self._loop_time()
         self._failures = 0
-        self._refusals = 0
+        self._rate_limits = 0
 
-    async def admitted(self) -> Visit:
-        """Waits while the model's gate is shut. Those who waited come in spread out, not all at once."""
+    async def wait_for_gate(self) -> GatePass:
+        """Wait while the model's gate is closed.
+
+        Waiting requests resume after random delays, not all at once.
+        """
         waited = False
         while True:
-            if waited and not self._gate.shut:
-                await asyncio.sleep(self._chance.uniform(0, min(1.0, self._settings.backoff_seconds)))
+            if waited and not self._gate.is_closed:
+                await asyncio.sleep(self._clock.uniform(0, min(1.0, self._settings.backoff_s)))
                 waited = False
-            visit = self._gate.enter()
-            if visit is not None:
-                return visit
-            self._still_worth_waiting()
-            self._tell_of_the_gate()
-            await self._gate.changed()
+            gate_pass = self._gate.try_enter()
+            if gate_pass is not None:
+                return gate_pass
+            self._check_retry_window()
+            self._report_gate_wait()
+            await self._gate.wait_for_change()
             waited = True
 
-    def failed(self, trouble: Trouble, visit: Visit, watch: Watch) -> float:
-        """How long to wait before the turn is asked again; raises when it may not be."""
-        if trouble.gate:
-            before = max(self._gate.refusals, self._refusals)
-            self._refusals += 1
-            visit.refused(self._pause(trouble.pause, before))
+    def record_failure(
+        self, error: ProviderError, gate_pass: GatePass, stream_timeout: StreamTimeout
+    ) -> float:
+        """Record a failed attempt and return the seconds to wait; raise if no further attempt is allowed."""
+        if error.close_rate_limit_gate:
+            earlier_rate_limits = max(self._gate.consecutive_rate_limits, self._rate_limits)
+            self._rate_limits += 1
+            gate_pass.report_rate_limit(self._backoff_s(error.retry_after, earlier_rate_limits))
         else:
             self._failures += 1
-        seconds = 0.0 if trouble.gate else self._pause(trouble.pause, self._failures - 1)
-        spent = (
-            not trouble.retry
-            or self._failures >= self._settings.attempts
-            or self._refusals >= self._settings.rate_attempts
-            or self._elapsed() + seconds > self._settings.retry_seconds
+        delay_s = (
+            0.0 if error.close_rate_limit_gate else self._backoff_s(error.retry_after, self._failures - 1)
         )
-        if spent:
-            raise _final(trouble, self._failures + self._refusals, watch.text) from trouble
-        if watch.told:
-            self._heard(Delta(discarded=True))
-        if seconds:
-            self._heard(Delta(waiting=f"{_WAITS[trouble.reason]}, trying again in {_whole(seconds)} s"))
-        return seconds
+        give_up = (
+            not error.retry
+            or self._failures >= self._settings.max_attempts
+            or self._rate_limits >= self._settings.max_rate_limited_attempts
+            or self._elapsed_s() + delay_s > self._settings.retry_window_s
+        )
+        if give_up:
+            raise _final_error(error, self._failures + self._rate_limits, stream_timeout.text) from error
+        if stream_timeout.has_output:
+            self._on_delta(ReplyDelta(is_discarded=True))
+        if delay_s:
+            self._on_delta(
+                ReplyDelta(
+                    wait_reason=f"{_WAIT_REASONS[error.reason]}, trying again in {_round_up_seconds(delay_s)} s"
+                )
+            )
+        return delay_s
 
-    def _still_worth_waiting(self) -> None:
-        """Only its own refusals and its own time count against a turn: others' may be many, and say nothing of it."""
-        late = self._elapsed() + max(0.0, self._gate.until - self._clock()) > self._settings.retry_seconds
-        if late:
+    def _check_retry_window(self) -> None:
+        """Raise if the gate stays closed beyond the retry window.
+
+        Only a request's own rate limits and its own time count against it: rate limits of others say nothing
+        about it.
+        """
+        is_too_late = (
+            self._elapsed_s() + max(0.0, self._gate.closed_until - self._loop_time())
+            > self._settings.retry_window_s
+        )
+        if is_too_late:
             raise ModelFailed(
-                f"the model is asked too often and took no request for {_whole(self._elapsed())} s",
+                f"the model is asked too often and took no request for {_round_up_seconds(self._elapsed_s())} s",
                 reason=Reason.RATE_LIMITED,
             )
 
-    def _tell_of_the_gate(self) -> None:
-        seconds = self._gate.until - self._clock()
+    def _report_gate_wait(self) -> None:
+        seconds = self._gate.closed_until - self._loop_time()
         if seconds > 0:
-            self._heard(Delta(waiting=f"{_WAITS[Reason.RATE_LIMITED]}, trying again in {_whole(seconds)} s"))
+            self._on_delta(
+                ReplyDelta(
+                    wait_reason=f"{_WAIT_REASONS[Reason.RATE_LIMITED]}, trying again in {_round_up_seconds(seconds)} s"
+                )
+            )
 
-    def _pause(self, pause: Pause, before: int) -> float:
-        """Full jitter below a bound that doubles each time, and never less than the server asked for, within reason:
-        a server that keeps asking for one second is asked ever more rarely."""
+    def _backoff_s(self, retry_after: RetryAfter, earlier_failures: int) -> float:
+        """Return the delay before the next attempt.
+
+        Full jitter below a bound that doubles each time, and at least the server's Retry-After, which is
+        capped. A server that keeps asking for one second is called ever more rarely.
+        """
         settings = self._settings
-        bound = min(settings.backoff_seconds * 2.0 ** min(before, 16), settings.backoff_max_seconds)
-        if pause.at is not None:
-            pause = Pause(seconds=(pause.at - self._chance.now()).total_seconds())
-        if pause.seconds is None:
-            return self._chance.uniform(0, bound)
-        least = min(max(pause.seconds, 0.0), settings.retry_after_max_seconds)
-        return max(least, self._chance.uniform(bound / 2, bound)) if before else least
+        max_delay_s = min(settings.backoff_s * 2.0 ** min(earlier_failures, 16), settings.max_backoff_s)
+        if retry_after.at is not None:
+            retry_after = RetryAfter(seconds=(retry_after.at - self._clock.now()).total_seconds())
+        if retry_after.seconds is None:
+            return self._clock.uniform(0, max_delay_s)
+        min_delay_s = min(max(retry_after.seconds, 0.0), settings.max_retry_after_s)
+        return (
+            max(min_delay_s, self._clock.uniform(max_delay_s / 2, max_delay_s))
+            if earlier_failures
+            else min_delay_s
+        )
 
-    def _elapsed(self) -> float:
-        return self._clock() - self._began
+    def _elapsed_s(self) -> float:
+        return self._loop_time() - self._started_at
 
 
-def _by_name(reply: Reply, request: Request) -> Reply:
-    """A call by the tool's own name, however the driver had to spell it to the model: of those that it has now, and of
-    those that it remembers from earlier in the conversation."""
-    if not reply.wishes:
+def _restore_tool_names(reply: Reply, request: Request) -> Reply:
+    """Replace spelled-out tool names in the calls by the tools' own names.
+
+    Covers the tools of this request and those called earlier in the conversation.
+    """
+    if not reply.tool_calls:
         return reply
     names = {spec.name for spec in request.tools}
-    if all(wish.tool in names for wish in reply.wishes):
+    if all(call.tool in names for call in reply.tool_calls):
         return reply
-    before = (entry.tool for entry in request.entries if isinstance(entry, Called))
-    meant = {spelled(name): name for name in (*before, *names)}
-    wishes = tuple(
-        wish if wish.tool in names else replace(wish, tool=meant.get(wish.tool, wish.tool))
-        for wish in reply.wishes
+    earlier_names = (entry.tool for entry in request.entries if isinstance(entry, ToolCall))
+    name_by_spelling = {api_tool_name(name): name for name in (*earlier_names, *names)}
+    tool_calls = tuple(
+        call if call.tool in names else replace(call, tool=name_by_spelling.get(call.tool, call.tool))
+        for call in reply.tool_calls
     )
-    return replace(reply, wishes=wishes)
+    return replace(reply, tool_calls=tool_calls)
 
 
-_WAITS: Mapping[str, str] = {
+_WAIT_REASONS: Mapping[str, str] = {
     Reason.RATE_LIMITED: "rate limited",
     Reason.UNREACHABLE: "model unreachable",
     Reason.INCOMPLETE: "the answer broke off",
@@ -225,15 +271,15 @@ _WAITS: Mapping[str, str] = {
 }
 
 
-def _final(trouble: Trouble, tried: int, partial: str) -> ModelFailed:
-    times = f" (tried {tried} times)" if tried > 1 else ""
-    return ModelFailed(f"{trouble}{times}", reason=trouble.reason, partial=partial)
+def _final_error(error: ProviderError, attempts: int, partial: str) -> ModelFailed:
+    times = f" (tried {attempts} times)" if attempts > 1 else ""
+    return ModelFailed(f"{error}{times}", reason=error.reason, partial=partial)
 
 
-def _key(model: Model) -> tuple[str, str]:
-    """What a driver and a gate are shared by: the model, and where the definition says it is served."""
-    return model.full, repr(sorted(model.settings.items())) if model.settings else ""
+def _model_key(model: Model) -> tuple[str, str]:
+    """Return the key for sharing providers and gates: the model and the server in its definition."""
+    return model.full_name, repr(sorted(model.settings.items())) if model.settings else ""
 
 
-def _whole(seconds: float) -> int:
+def _round_up_seconds(seconds: float) -> int:
     return max(1, math.ceil(seconds))

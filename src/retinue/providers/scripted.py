@@ -1,4 +1,4 @@
-"""A driver that plays replies from a JSON file: demonstrations and tests without any model."""
+"""A provider that plays replies from a JSON file, for demonstrations and tests without a model."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,19 +7,22 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.model_turn import Delta, Reply, Request, Stop, Wish
+from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.run import Reason, Usage
-from retinue.domain.transcript import Called, Said
+from retinue.domain.transcript import Message, ToolCall
 from retinue.errors import BadConfig, ModelFailed
-from retinue.providers.request_encoding import not_an_object
+from retinue.providers.request_encoding import json_object_error
 
-ANYONE = "*"
-_PIECES = 4
-"""A text is heard in about so many pieces, as a stream would bring it."""
+ANY_AGENT = "*"
+_DELTAS_PER_TEXT = 4
+"""Number of deltas a text is split into, as a stream would do."""
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tool call: `name` (or `tool`) and `args` (or `arguments`), an object, or a text passed on as it is."""
+    """A tool call: `name` (or `tool`) and `args` (or `arguments`).
+
+    The arguments are an object, or a string passed on as it is.
+    """
 
     name: str = ""
     tool: str = ""
@@ -33,86 +36,91 @@ class ScriptedUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One reply: any of text and tools, after `delay` seconds; or an `error` with its `reason`."""
+    """A reply: any of text and tools, after `delay` seconds; or an `error` with its `reason`."""
 
     text: str = ""
     tools: tuple[ScriptedCall, ...] = ()
     calls: tuple[ScriptedCall, ...] = ()
-    """Another word for tools, as is `tool_calls`."""
+    """An alias of `tools`, as is `tool_calls`."""
     tool_calls: tuple[ScriptedCall, ...] = ()
     delay: float = 0
     error: str = ""
     reason: Reason = Reason.PROVIDER
     usage: ScriptedUsage = ScriptedUsage()
-    stop: Stop | None = None
+    stop: StopReason | None = None
     model: str = ""
 
     @property
-    def wanted(self) -> tuple[ScriptedCall, ...]:
+    def all_calls(self) -> tuple[ScriptedCall, ...]:
         return self.tools + self.calls + self.tool_calls
 
 
-class ScriptedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An agent's replies; with `loop` they begin again when they are used up."""
+class AgentScript(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An agent's replies; with `loop` they repeat from the start when used up."""
 
     replies: tuple[ScriptedReply | str, ...]
     loop: bool = False
 
 
-_Replies = tuple[ScriptedReply | str, ...]
+_ReplyList = tuple[ScriptedReply | str, ...]
 
 
-class Scripted:
-    """Plays the n-th reply of an agent's list when its conversation holds n replies of the model already:
-    nothing is remembered, so a session that was resumed, by whatever process, goes on where it stopped.
+class ScriptedProvider:
+    """Play the n-th reply of an agent's list when its conversation holds n replies already.
 
-    The file is a list of replies for any agent, or an object from agent names to such lists, `*` standing for
-    every other agent. Instead of a list there may be {"replies": […], "loop": true}."""
+    Nothing is stored, so a session resumed by any process continues where it stopped.
+
+    The file is a list of replies for any agent, or an object from agent names to such lists, where `*` stands
+    for every other agent. Instead of a list there may be {"replies": […], "loop": true}.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = str(path)
-        self._parts = _parsed(self._path)
+        self._replies_by_agent = _load_script(self._path)
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        reply = self._next(request)
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        reply = self._next_reply(request)
         if reply.delay > 0:
             await asyncio.sleep(reply.delay)
         if reply.error:
             raise ModelFailed(reply.error, reason=reply.reason)
-        step = max(1, -(-len(reply.text) // _PIECES))
-        for at in range(0, len(reply.text), step):
-            heard(Delta(text=reply.text[at : at + step]))
-        wishes = tuple(_wish(call) for call in reply.wanted)
+        delta_chars = max(1, -(-len(reply.text) // _DELTAS_PER_TEXT))
+        for start in range(0, len(reply.text), delta_chars):
+            on_delta(ReplyDelta(text=reply.text[start : start + delta_chars]))
+        tool_calls = tuple(_make_tool_call(call) for call in reply.all_calls)
         return Reply(
             text=reply.text,
-            wishes=wishes,
+            tool_calls=tool_calls,
             model=reply.model or f"scripted:{Path(self._path).name}",
-            usage=_usage(reply, request),
-            stop=reply.stop or (Stop.TOOLS if wishes else Stop.END),
+            usage=_estimate_usage(reply, request),
+            stop_reason=reply.stop or (StopReason.TOOLS if tool_calls else StopReason.END),
         )
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing; no resources are held."""
 
-    def _next(self, request: Request) -> ScriptedReply:
-        part = self._parts.get(request.agent) or self._parts.get(ANYONE)
-        if part is None:
-            known = ", ".join(sorted(self._parts)) or "nobody"
+    def _next_reply(self, request: Request) -> ScriptedReply:
+        script = self._replies_by_agent.get(request.agent_name) or self._replies_by_agent.get(ANY_AGENT)
+        if script is None:
+            names = ", ".join(sorted(self._replies_by_agent)) or "nobody"
             raise ModelFailed(
-                f"{self._path} has no replies for {request.agent}: it knows {known}", reason=Reason.CONFIG
+                f"{self._path} has no replies for {request.agent_name}: it knows {names}",
+                reason=Reason.CONFIG,
             )
-        said = sum(1 for entry in request.entries if isinstance(entry, Said) and entry.by == "agent")
-        if said >= len(part.replies) and not (part.loop and part.replies):
+        reply_count = sum(
+            1 for entry in request.entries if isinstance(entry, Message) and entry.by == "agent"
+        )
+        if reply_count >= len(script.replies) and not (script.loop and script.replies):
             raise ModelFailed(
-                f"{self._path} holds {len(part.replies)} replies for {request.agent}, and all are used: "
+                f"{self._path} holds {len(script.replies)} replies for {request.agent_name}, and all are used: "
                 "add more, or set loop",
                 reason=Reason.CONFIG,
             )
-        reply = part.replies[said % len(part.replies)]
+        reply = script.replies[reply_count % len(script.replies)]
         return ScriptedReply(text=reply) if isinstance(reply, str) else reply
 
 
-def _parsed(path: str) -> Mapping[str, ScriptedPart]:
+def _load_script(path: str) -> Mapping[str, AgentScript]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -122,46 +130,48 @@ def _parsed(path: str) -> Mapping[str, ScriptedPart]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadConfig(f"the script {path} is not JSON: {error}") from error
     if isinstance(value, list):
-        return {ANYONE: _part(path, "", cast("list[Any]", value))}
+        return {ANY_AGENT: _parse_replies(path, "", cast("list[Any]", value))}
     if not isinstance(value, dict):
         raise BadConfig(f"the script {path} must be a list of replies, or an object from agents to lists")
-    named = cast("dict[str, Any]", value)
-    if "replies" in named:
-        return {ANYONE: _part(path, "", named)}
-    return {agent: _part(path, f" for {agent}", part) for agent, part in named.items()}
+    by_agent = cast("dict[str, Any]", value)
+    if "replies" in by_agent:
+        return {ANY_AGENT: _parse_replies(path, "", by_agent)}
+    return {agent: _parse_replies(path, f" for {agent}", replies) for agent, replies in by_agent.items()}
 
 
-def _part(path: str, whose: str, value: Any) -> ScriptedPart:
-    form: Any = ScriptedPart if isinstance(value, dict) else _Replies
+def _parse_replies(path: str, suffix: str, value: Any) -> AgentScript:
+    expected_type: Any = AgentScript if isinstance(value, dict) else _ReplyList
     try:
-        part: ScriptedPart | _Replies = msgspec.convert(value, form)
+        script: AgentScript | _ReplyList = msgspec.convert(value, expected_type)
     except msgspec.ValidationError as error:
-        raise BadConfig(f"the script {path} has a wrong reply{whose}: {error}") from error
-    part = part if isinstance(part, ScriptedPart) else ScriptedPart(replies=part)
-    for at, reply in enumerate(part.replies):
+        raise BadConfig(f"the script {path} has a wrong reply{suffix}: {error}") from error
+    script = script if isinstance(script, AgentScript) else AgentScript(replies=script)
+    for index, reply in enumerate(script.replies):
         if isinstance(reply, ScriptedReply):
-            _check(f"the script {path}{whose}, reply {at + 1}", reply)
-    return part
+            _check_reply(f"the script {path}{suffix}, reply {index + 1}", reply)
+    return script
 
 
-def _check(where: str, reply: ScriptedReply) -> None:
-    for call in reply.wanted:
+def _check_reply(location: str, reply: ScriptedReply) -> None:
+    for call in reply.all_calls:
         if bool(call.name) == bool(call.tool):
-            raise BadConfig(f"{where}: a call needs either name or tool")
+            raise BadConfig(f"{location}: a call needs either name or tool")
         if call.args is not None and call.arguments is not None:
-            raise BadConfig(f"{where}: a call has either args or arguments, not both")
+            raise BadConfig(f"{location}: a call has either args or arguments, not both")
 
 
-def _wish(call: ScriptedCall) -> Wish:
+def _make_tool_call(call: ScriptedCall) -> UnsavedToolCall:
     args = call.args if call.args is not None else call.arguments
     if isinstance(args, str):
-        return Wish(tool=call.name or call.tool, args=args, broken=not_an_object(args))
-    return Wish(tool=call.name or call.tool, args=msgspec.json.encode(args or {}).decode())
+        return UnsavedToolCall(
+            tool=call.name or call.tool, arguments=args, invalid_reason=json_object_error(args)
+        )
+    return UnsavedToolCall(tool=call.name or call.tool, arguments=msgspec.json.encode(args or {}).decode())
 
 
-def _usage(reply: ScriptedReply, request: Request) -> Usage:
-    """As the script says, else a rough count of what was said."""
+def _estimate_usage(reply: ScriptedReply, request: Request) -> Usage:
+    """Return the scripted usage, else a rough count of the texts."""
     if reply.usage.input or reply.usage.output:
         return Usage(input=reply.usage.input, output=reply.usage.output)
-    said = sum(len(entry.text) for entry in request.entries if not isinstance(entry, Called))
-    return Usage(input=-(-(len(request.system) + said) // 4), output=-(-len(reply.text) // 4))
+    entry_chars = sum(len(entry.text) for entry in request.entries if not isinstance(entry, ToolCall))
+    return Usage(input=-(-(len(request.system) + entry_chars) // 4), output=-(-len(reply.text) // 4))

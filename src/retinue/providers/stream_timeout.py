@@ -1,136 +1,158 @@
-"""The watch over one attempt at a turn: it ends what is silent, what says nothing, and what never ends."""
+"""Timeouts for one attempt at a reply: no bytes, no output, or too long in total."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from retinue.domain.model_turn import Delta, Reply
+from retinue.domain.model_turn import Reply, ReplyDelta
 from retinue.domain.run import Reason
 from retinue.domain.value import value
-from retinue.providers.errors import Trouble
+from retinue.providers.errors import ProviderError
 
-MOVED = Delta()
-"""Itself, not its equals, says that bytes went or came which are no answer yet: the line lives, and no more is known."""
+KEEPALIVE = ReplyDelta()
+"""Bytes were sent or received that are not part of a reply yet: the connection is alive.
+
+Compared by identity, not by equality.
+"""
 
 
 @value
-class Patience:
-    """Seconds without a byte, without a word, and in all."""
+class StreamTimeouts:
+    """Maximum seconds without a byte, without output, and in total."""
 
-    idle: float
-    progress: float
-    total: float
-    again: bool = True
-    """Whether one that took too long is worth asking a second time."""
+    idle_s: float
+    progress_s: float
+    total_s: float
+    retry_after_timeout: bool = True
+    """Whether an attempt that timed out may be retried."""
 
 
-class Watch:
-    """Listens in front of the real listener. Hearing only notes the time; one timer looks at the notes when
-    the nearest limit could have passed, so a piece costs no timer of its own."""
+class StreamTimeout:
+    """Pass deltas on to the listener and cancel the attempt when a limit has passed.
+
+    Receiving a delta only records the time. One timer checks the recorded times when the nearest limit could
+    have passed, so a delta costs no timer of its own.
+    """
 
     __slots__ = (
-        "_begin",
-        "_byte",
         "_clock",
-        "_handle",
-        "_hear",
-        "_opened",
-        "_patience",
+        "_error",
+        "_last_byte_at",
+        "_last_output_at",
+        "_on_delta",
+        "_on_first_byte",
+        "_started_at",
         "_task",
         "_texts",
-        "_trouble",
-        "_word",
-        "told",
+        "_timeouts",
+        "_timer",
+        "has_output",
     )
 
     def __init__(
-        self, patience: Patience, heard: Callable[[Delta], None], opened: Callable[[], None]
+        self,
+        timeouts: StreamTimeouts,
+        on_delta: Callable[[ReplyDelta], None],
+        on_first_byte: Callable[[], None],
     ) -> None:
-        self._patience = patience
-        self._hear = heard
-        self._opened: Callable[[], None] | None = opened
-        """Called when the first byte of an answer is there."""
+        self._timeouts = timeouts
+        self._on_delta = on_delta
+        self._on_first_byte: Callable[[], None] | None = on_first_byte
+        """Called when the first byte of the reply arrives."""
         self._clock = asyncio.get_running_loop().time
-        self._begin = self._byte = self._word = self._clock()
+        self._started_at = self._last_byte_at = self._last_output_at = self._clock()
         self._task: asyncio.Task[object] | None = None
-        self._handle: asyncio.Handle | None = None
-        self._trouble: Trouble | None = None
+        self._timer: asyncio.Handle | None = None
+        self._error: ProviderError | None = None
         self._texts: list[str] = []
-        self.told = False
-        """Whether anything of this attempt was passed on."""
+        self.has_output = False
+        """Whether any output of this attempt was passed on."""
 
     @property
     def text(self) -> str:
         return "".join(self._texts)
 
-    async def over(self, turn: Awaitable[Reply]) -> Reply:
-        """A Trouble when a limit has passed. Whoever else wants the task to stop is heard as ever."""
+    async def run(self, attempt: Awaitable[Reply]) -> Reply:
+        """Await the attempt; raise ProviderError if a limit has passed. Other cancellations pass through."""
         task = self._task = asyncio.current_task()
-        before = 0 if task is None else task.cancelling()
-        stopped = False
+        cancel_requests = 0 if task is None else task.cancelling()
+        was_cancelled = False
         try:
-            self._look()
-            return await turn
+            self._check_limits()
+            return await attempt
         except asyncio.CancelledError:
-            stopped = True
+            was_cancelled = True
             raise
         finally:
             self._task = None
-            if self._handle is not None:
-                self._handle.cancel()
-            if self._trouble is not None and task is not None and task.uncancel() <= before and stopped:
-                raise self._trouble from None
+            if self._timer is not None:
+                self._timer.cancel()
+            if (
+                self._error is not None
+                and task is not None
+                and task.uncancel() <= cancel_requests
+                and was_cancelled
+            ):
+                raise self._error from None
 
-    def heard(self, delta: Delta) -> None:
-        self._byte = now = self._clock()
-        if delta is MOVED:
+    def receive_delta(self, delta: ReplyDelta) -> None:
+        self._last_byte_at = now = self._clock()
+        if delta is KEEPALIVE:
             return
-        if self._opened is not None:
-            self._opened()
-            self._opened = None
-        if delta.waiting:
-            self._hear(delta)
+        if self._on_first_byte is not None:
+            self._on_first_byte()
+            self._on_first_byte = None
+        if delta.wait_reason:
+            self._on_delta(delta)
             return
         text = delta.text
-        words = text or delta.thinking or delta.calling
-        if delta.act is not None:
-            self._word = now
-            self.told = True
-            self._hear(delta)
+        output = text or delta.thinking or delta.tool_arguments
+        if delta.provider_tool_call is not None:
+            self._last_output_at = now
+            self.has_output = True
+            self._on_delta(delta)
             return
-        if not words:
+        if not output:
             return
-        if not words.isspace():
-            self._word = now
+        if not output.isspace():
+            self._last_output_at = now
         if text:
             self._texts.append(text)
         elif not delta.thinking:
             return
-        self.told = True
-        self._hear(delta)
+        self.has_output = True
+        self._on_delta(delta)
 
-    def _look(self) -> None:
-        """Ends the attempt when a limit has passed, else comes back when the nearest one could have."""
+    def _check_limits(self) -> None:
+        """Cancel the attempt if a limit has passed, else check again when the nearest one could have."""
         now = self._clock()
-        patience = self._patience
-        when = min(self._begin + patience.total, self._byte + patience.idle, self._word + patience.progress)
-        if when > now:
-            self._handle = asyncio.get_running_loop().call_at(when, self._look)
+        timeouts = self._timeouts
+        next_check = min(
+            self._started_at + timeouts.total_s,
+            self._last_byte_at + timeouts.idle_s,
+            self._last_output_at + timeouts.progress_s,
+        )
+        if next_check > now:
+            self._timer = asyncio.get_running_loop().call_at(next_check, self._check_limits)
         else:
-            # Not at once: whoever is stopped while it runs, and waits for nothing, would be struck later.
-            self._handle = asyncio.get_running_loop().call_soon(self._strike)
+            # Not at once: cancelling a task that is running, not waiting, would hit it at a later await.
+            self._timer = asyncio.get_running_loop().call_soon(self._cancel_attempt)
 
-    def _strike(self) -> None:
+    def _cancel_attempt(self) -> None:
         if self._task is not None:
-            self._trouble = self._passed()
+            self._error = self._timeout_error()
             self._task.cancel()
 
-    def _passed(self) -> Trouble:
-        """Which limit it was."""
-        patience = self._patience
+    def _timeout_error(self) -> ProviderError:
+        """Return the error for the limit that passed."""
+        timeouts = self._timeouts
         limits = (
-            (self._begin + patience.total, f"the model took more than {patience.total:g} s", False),
-            (self._byte + patience.idle, f"the model was silent for {patience.idle:g} s", True),
-            (self._word + patience.progress, f"the model said nothing for {patience.progress:g} s", True),
+            (self._started_at + timeouts.total_s, f"the model took more than {timeouts.total_s:g} s", False),
+            (self._last_byte_at + timeouts.idle_s, f"the model was silent for {timeouts.idle_s:g} s", True),
+            (
+                self._last_output_at + timeouts.progress_s,
+                f"the model said nothing for {timeouts.progress_s:g} s",
+                True,
+            ),
         )
-        _, why, retry = min(limits)
-        return Trouble(why, reason=Reason.INCOMPLETE, retry=retry and patience.again)
+        _, message, retry = min(limits)
+        return ProviderError(message, reason=Reason.INCOMPLETE, retry=retry and timeouts.retry_after_timeout)

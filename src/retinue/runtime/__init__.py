@@ -1,1 +1,1 @@
-"""What happens: verbs, in order."""
+"""The runtime: create, run, supervise and finish agent runs."""

@@ -1,4 +1,4 @@
-"""Turn, tools, save, again: the loop of every run."""
+"""The agent loop: request a reply, save it, run its tool calls, save the results, repeat."""
 
 import asyncio
 import sys
@@ -8,401 +8,522 @@ from itertools import islice
 from types import TracebackType
 
 from retinue.domain.change import replace
-from retinue.domain.model_turn import Stop
+from retinue.domain.model_turn import StopReason
 from retinue.domain.run import Reason, Run, Status
-from retinue.domain.session import Born, Session
-from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
-from retinue.errors import Cancelled, Held, NotFound, RetinueError
-from retinue.interfaces import Conversation, Ports
+from retinue.domain.session import CreatedRun, Session
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
+from retinue.errors import Cancelled, NotFound, RetinueError, SessionLocked
+from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import cli_agents, side_effects
-from retinue.runtime.approvals import Parked, ask_key
+from retinue.runtime.approvals import RunSuspended, run_request_key
 from retinue.runtime.deadlines import Deadline
-from retinue.runtime.disk_full import Room
-from retinue.runtime.exit_tools import Leaving, aside, bound, leave
-from retinue.runtime.loop_detection import Patience
-from retinue.runtime.loop_result import Outcome, failure
-from retinue.runtime.model_turn import CANCELLED, Speaking
-from retinue.runtime.recovery import at_rest, conclusion, recounted, unanswered
-from retinue.runtime.run_context import Desk
-from retinue.runtime.run_control import desert, left
-from retinue.runtime.run_creation import WAKE
-from retinue.runtime.run_end import end, heard, let_go, news, unasked
-from retinue.runtime.run_plan import Plan, prepare
-from retinue.runtime.suspension import keep_counts, parked
-from retinue.runtime.tool_calls import Calling
-from retinue.runtime.turn_timer import Interruptions, Stopwatch, Struck
+from retinue.runtime.disk_full import DiskFullRetry
+from retinue.runtime.exit_tools import (
+    ExitToolFlow,
+    finish_by_exit_tool,
+    suspend_between_turns,
+    with_exit_tools,
+)
+from retinue.runtime.loop_detection import LoopDetector
+from retinue.runtime.loop_result import RunOutcome, outcome_for_error
+from retinue.runtime.model_turn import STOP_CANCELLED, ModelTurn
+from retinue.runtime.recovery import ends_with_final_reply, final_reply, recount_run, split_unanswered_calls
+from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_control import cancel_abandoned_children, close_transcript
+from retinue.runtime.run_creation import WAKE_SOURCE
+from retinue.runtime.run_end import (
+    finish_run,
+    mark_delivered,
+    release_waiting_calls,
+    runs_without_open_call,
+    undelivered_announcements,
+)
+from retinue.runtime.run_plan import RunPlan, build_run_plan
+from retinue.runtime.suspension import save_counters, suspend_in_tool_call
+from retinue.runtime.tool_calls import ToolCallRunner
+from retinue.runtime.turn_timer import InterruptRegistry, TurnInterrupted, TurnTimer
 
-RESUMED = "A task given above was interrupted, and other things were said since. Go on with it now: {task}"
-TORN = "the end of the file was cut short by a crash; it was never acknowledged and is kept as {where}"
-STOPPED = "the run was stopped before this call was answered"
+RESUME_PROMPT = (
+    "A task given above was interrupted, and other things were said since. Go on with it now: {task}"
+)
+TORN_TAIL_NOTE = (
+    "the end of the file was cut short by a crash; it was never acknowledged and is kept as {where}"
+)
+STOPPED_REASON = "the run was stopped before this call was answered"
 INTERRUPTED_NOTE = "interrupted: it sums up what it has come to"
-INTERRUPTED = "the run was interrupted before this call was answered"
-COUNTS_SECONDS = 1.0
-RECENT = 200
-PATIENCE = 20
-MOMENT_SECONDS = 0.05
+INTERRUPTED_REASON = "the run was interrupted before this call was answered"
+COUNTER_SAVE_SECONDS = 1.0
+RECENT_ENTRIES = 200
+LOCK_RETRIES = 20
+LOCK_RETRY_SECONDS = 0.05
 
 
-async def work(run_id: str, ports: Ports, interruptions: Interruptions, *, born: Born | None = None) -> bool:
-    """Works a claimed run to its end, or until nothing of it can go on without a person or a child: then True, and its
-    slot is free. A process that dies in here leaves a file to go on from."""
-    while (stands := await _worked(run_id, ports, interruptions, born)) is None:
-        born = None
-    return stands
+async def run_agent_loop(
+    run_id: str, context: RuntimeContext, interrupts: InterruptRegistry, *, created: CreatedRun | None = None
+) -> bool:
+    """Run a claimed run until it ends or must wait for a person or a child.
+
+    Returns True if the run is suspended; its slot is free then. A process that dies in here leaves a transcript
+    to resume from.
+    """
+    while (is_suspended := await _run_once(run_id, context, interrupts, created)) is None:
+        created = None
+    return is_suspended
 
 
-async def _worked(run_id: str, ports: Ports, interruptions: Interruptions, born: Born | None) -> bool | None:
-    """None: there is more to do, because something came in the moment it would have waited or ended."""
-    run = born[0] if born else await ports.ledger.look(lambda tx: tx.run(run_id))
+async def _run_once(
+    run_id: str, context: RuntimeContext, interrupts: InterruptRegistry, created: CreatedRun | None
+) -> bool | None:
+    """Run once; None if something arrived just as the run would have been suspended or ended."""
+    run = created[0] if created else await context.ledger.read(lambda tx: tx.get_run(run_id))
     if run is None:
         raise NotFound(f"there is no run {run_id}")
-    this = _Work(run, ports, born[1] if born else None)
+    loop = AgentLoop(run, context, created[1] if created else None)
     try:
-        with interruptions.reaching(run_id, this.interrupted):
-            outcome = await this.done()
-    except Parked as stands:
+        with interrupts.register(run_id, loop.interrupt):
+            outcome = await loop.run_to_end()
+    except RunSuspended as suspension:
         try:
-            return await parked(this.run, this.ports, stands.question) or None
+            return await suspend_in_tool_call(loop.run, loop.context, suspension.question) or None
         except Cancelled as error:
-            await left(this.run, ports)
-            outcome = failure(error)
+            await close_transcript(loop.run, context)
+            outcome = outcome_for_error(error)
     except asyncio.CancelledError:
-        await keep_counts(this.run, ports)
+        await save_counters(loop.run, context)
         raise
     except RetinueError as error:
-        outcome = failure(error)
+        outcome = outcome_for_error(error)
     if outcome.waiting_for is not None:
-        return await aside(this.run, outcome.waiting_for, this.ports) or None
-    return await _ended(this.run, outcome, this.ports)
+        return await suspend_between_turns(loop.run, outcome.waiting_for, loop.context) or None
+    return await _record_outcome(loop.run, outcome, loop.context)
 
 
-async def _ended(run: Run, outcome: Outcome, ports: Ports) -> bool | None:
-    if run.exit and outcome.status is Status.DONE:
-        await leave(run, ports)
+async def _record_outcome(run: Run, outcome: RunOutcome, context: RuntimeContext) -> bool | None:
+    if run.exit_tool and outcome.status is Status.DONE:
+        await finish_by_exit_tool(run, context)
         return False
-    ended = await end(run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
-    if ended.status.live:
+    ended = await finish_run(run, outcome.status, context, reason=outcome.reason, error=outcome.error)
+    if ended.status.is_live:
         return True if ended.status is Status.WAITING else None
-    await desert(ended, ports)
+    await cancel_abandoned_children(ended, context)
     return False
 
 
-async def broken(run_id: str, error: BaseException, ports: Ports) -> None:
-    """The engine's last word on a run whose work did not end by itself."""
-    run = await ports.ledger.look(lambda tx: tx.run(run_id))
+async def fail_run(run_id: str, error: BaseException, context: RuntimeContext) -> None:
+    """End a run whose loop raised an error; the worker calls this."""
+    run = await context.ledger.read(lambda tx: tx.get_run(run_id))
     if run is not None:
-        outcome = failure(error)
-        await desert(await end(run, outcome.status, ports, reason=outcome.reason, error=outcome.error), ports)
-
-
-class _Work:
-    """One run being worked, from where its file stands."""
-
-    def __init__(self, run: Run, ports: Ports, place: Session | None) -> None:
-        self.place = place
-        """Where a run was asked for that was born a moment ago; None: it may have been worked before."""
-        self.room = Room(
-            run,
-            ports,
-            stopped=lambda: self.deadline.stopped(),  # noqa: PLW0108  (it is not there yet)
-            went_on=lambda waited: self.deadline.went_on(waited),  # noqa: PLW0108  (the same)
+        outcome = outcome_for_error(error)
+        await cancel_abandoned_children(
+            await finish_run(run, outcome.status, context, reason=outcome.reason, error=outcome.error),
+            context,
         )
-        self.ports = self.room.ports
-        self.desk = Desk(run, self.ports)
-        self.deadline = Deadline(self.desk)
-        self.watch = Stopwatch()
-        self.patience = Patience(ports.limits)
-        self.speaking = Speaking(self.desk, self.watch)
-        self.calling = Calling(self.desk, self.patience)
-        self.leaving: Leaving | None = None
-        """The way out of an agent whose definition names exits; any other ends by its last word."""
-        self.kept_at = ports.chance.now()
-        self.expects = run.ask.source == WAKE
-        """Whether announcements may come: somebody of this conversation has asked others."""
+
+
+class AgentLoop:
+    """State and steps of one attempt at a run, starting from its transcript."""
+
+    def __init__(self, run: Run, context: RuntimeContext, origin_session: Session | None) -> None:
+        self.origin_session = origin_session
+        """Session of a run created a moment ago; None: the run may have been worked before."""
+        self.disk_retry = DiskFullRetry(
+            run,
+            context,
+            on_wait_start=lambda: self.deadline.pause(),  # noqa: PLW0108  (assigned below)
+            on_wait_end=lambda waited: self.deadline.resume(waited),  # noqa: PLW0108  (assigned below)
+        )
+        self.context = self.disk_retry.context
+        self.run_context = RunContext(run, self.context)
+        self.deadline = Deadline(self.run_context)
+        self.turn_timer = TurnTimer()
+        self.loop_detector = LoopDetector(context.limits)
+        self.model_turn = ModelTurn(self.run_context, self.turn_timer)
+        self.tool_call_runner = ToolCallRunner(self.run_context, self.loop_detector)
+        self.exit_tool_flow: ExitToolFlow | None = None
+        """Exit rules, if the definition names exit tools; without them the run ends with its last message."""
+        self.counters_saved_at = context.clock.now()
+        self.may_have_announcements = run.request.source == WAKE_SOURCE
+        """Announcements may arrive: a run of this session has requested others."""
         if run.reason is Reason.INTERRUPTED:
-            self.interrupted()
+            self.interrupt()
 
     @property
     def run(self) -> Run:
-        return self.desk.run
+        return self.run_context.run
 
-    def interrupted(self) -> None:
-        """A person wants to hear what it has come to, and no more. They may say so often."""
-        if not self.watch.struck:
-            self.watch.strike()
-            self.desk.tell("run.state", phase="wait", note=INTERRUPTED_NOTE)
+    def interrupt(self) -> None:
+        """Interrupt the run, which then only summarises; repeated requests have no effect."""
+        if not self.turn_timer.interrupted:
+            self.turn_timer.interrupt_turn()
+            self.run_context.emit_event("run.state", phase="wait", note=INTERRUPTED_NOTE)
 
-    async def done(self) -> Outcome:
-        async with _Seat(self) as talk:
-            if talk.torn:
-                self.desk.tell("run.state", phase="wait", note=TORN.format(where=talk.torn), torn=talk.torn)
+    async def run_to_end(self) -> RunOutcome:
+        async with _OpenConversation(self) as conversation:
+            if conversation.torn_tail_path:
+                self.run_context.emit_event(
+                    "run.state",
+                    phase="wait",
+                    note=TORN_TAIL_NOTE.format(where=conversation.torn_tail_path),
+                    torn=conversation.torn_tail_path,
+                )
             try:
                 with self.deadline:
-                    return await self._conversed(talk)
+                    return await self._run_turns(conversation)
             finally:
-                if not self._dying() and not isinstance(sys.exception(), Parked):
-                    with self.room.hurried():
-                        await self._left(talk)
+                if not self._process_is_stopping() and not isinstance(sys.exception(), RunSuspended):
+                    with self.disk_retry.without_waiting():
+                        await self._close_transcript(conversation)
 
-    def _dying(self) -> bool:
-        """The process is ending and nobody stopped this run: it is left as it stands, to be taken up again."""
+    def _process_is_stopping(self) -> bool:
+        """Return True if the process is ending and nobody stopped this run: it is left to be resumed."""
         stopping = isinstance(sys.exception(), asyncio.CancelledError)
-        return stopping and not self.ports.engine.cancelled(self.run.id)
+        return stopping and not self.context.worker.is_cancelled(self.run.id)
 
-    async def _conversed(self, talk: Conversation) -> Outcome:
-        plan = await self._planned(talk)
-        anew = self.place is None
-        cut_off = anew and (self.run.attempts > 1 or (not self.run.turns and _stands(self.run.id, talk)))
-        begun = cut_off or self.run.turns > 0
-        earlier = await talk.earlier(self.run.id) if begun else ()
-        entries = _all(earlier, talk)
-        run = recounted(self.run, entries) if begun else self.run
-        made = (
-            await side_effects.made(run.id, plan.agent.exits or (), entries, self.ports) if run.turns else 0
+    async def _run_turns(self, conversation: Conversation) -> RunOutcome:
+        plan = await self._build_plan(conversation)
+        may_be_resumed = self.origin_session is None
+        was_interrupted = may_be_resumed and (
+            self.run.attempts > 1 or (not self.run.turns and _is_task_appended(self.run.id, conversation))
         )
-        self.desk.run = replace(run, made=made, scope_hash=plan.scope_hash, model=plan.model.full)
-        self.leaving = Leaving(self.desk, plan, earlier) if plan.agent.exits else None
-        self.expects = self.expects or bool(talk.entries)
-        await self._asked(talk)
-        if begun:
-            self.desk.added_last = False  # the task was there before, and nobody has looked at the file
-            self.patience.recall(entries, run.id)
-            await self._unasked(talk)
-        await self._news(talk)
-        if run.ask.source == WAKE and not any(entry.run == run.id for entry in talk.entries):
-            return Outcome(status=Status.DONE)  # somebody else has heard it meanwhile
-        if outcome := await self._again(talk, plan, earlier, cut_off=cut_off):
+        was_started = was_interrupted or self.run.turns > 0
+        earlier_entries = await conversation.read_earlier_entries(self.run.id) if was_started else ()
+        entries = _all_entries(earlier_entries, conversation)
+        run = recount_run(self.run, entries) if was_started else self.run
+        effective_calls = (
+            await side_effects.count_effective_calls(run.id, plan.agent.exits or (), entries, self.context)
+            if run.turns
+            else 0
+        )
+        self.run_context.run = replace(
+            run, effective_calls=effective_calls, scope_hash=plan.scope_hash, model=plan.model.full_name
+        )
+        self.exit_tool_flow = (
+            ExitToolFlow(self.run_context, plan, earlier_entries) if plan.agent.exits else None
+        )
+        self.may_have_announcements = self.may_have_announcements or bool(conversation.entries)
+        await self._append_task(conversation)
+        if was_started:
+            self.run_context.just_appended = (
+                False  # the task was already in the file, which was not checked for changes
+            )
+            self.loop_detector.restore(entries, run.id)
+            await self._release_orphaned_calls(conversation)
+        await self._append_announcements(conversation)
+        if run.request.source == WAKE_SOURCE and not any(
+            entry.run == run.id for entry in conversation.entries
+        ):
+            return RunOutcome(status=Status.DONE)  # another run has read the announcement meanwhile
+        if outcome := await self._resume_unfinished(
+            conversation, plan, earlier_entries, was_interrupted=was_interrupted
+        ):
             return outcome
-        if cli_agents.acts(plan):
-            await cli_agents.doubts(talk, self.desk)
-            plan = await cli_agents.engaged(plan, self.desk, talk.session)
-            self.desk.added_last = False
+        if cli_agents.is_cli_agent(plan):
+            await cli_agents.append_interrupted_notice(conversation, self.run_context)
+            plan = await cli_agents.authorize_cli_agent(plan, self.run_context, conversation.session)
+            self.run_context.just_appended = False
         while True:
-            # What was added a moment ago was added to the file as it stands: there is nothing to look for.
-            if not self.desk.added_last and await talk.refresh():
-                self.desk.tell("session.changed", what="file")
-            self.desk.added_last = False
-            await self._news(talk)
-            if self.watch.struck:
-                await self.speaking.summed_up(talk, plan)
-                return Outcome(status=Status.CANCELLED, reason=Reason.INTERRUPTED, error="interrupted")
+            # The last append was made to the current file: no need to check for changes.
+            if not self.run_context.just_appended and await conversation.refresh():
+                self.run_context.emit_event("session.changed", what="file")
+            self.run_context.just_appended = False
+            await self._append_announcements(conversation)
+            if self.turn_timer.interrupted:
+                await self.model_turn.request_summary(conversation, plan)
+                return RunOutcome(status=Status.CANCELLED, reason=Reason.INTERRUPTED, error="interrupted")
             try:
-                reply = await self.speaking.turn(talk, plan)
-            except Struck:
-                await self.speaking.kept(talk)
+                reply = await self.model_turn.request_reply(conversation, plan)
+            except TurnInterrupted:
+                await self.model_turn.save_partial_reply(conversation)
                 continue
-            said, calls = await self.speaking.saved(reply, talk)
-            if outcome := await self._over(said, calls, talk, plan) or await self._called(calls, talk, plan):
+            message, calls = await self.model_turn.save_reply(reply, conversation)
+            if outcome := await self._check_finished(
+                message, calls, conversation, plan
+            ) or await self._execute_tool_calls(calls, conversation, plan):
                 return outcome
 
-    async def _planned(self, talk: Conversation) -> Plan:
-        """What the definition says of clocks and exits counts from here. A run that no agent asked for may talk as long
-        as it likes: a person looks on."""
-        plan = await prepare(self.run, talk.session, self.ports, talk.memo)
-        own = plan.agent.limits
-        if self.run.depth:
-            self.watch.idle_seconds = own.get("idle_seconds", self.ports.limits.idle_seconds) or None
-        await self.deadline.named(own.get("deadline_seconds"))
-        return bound(plan, self.ports) if plan.agent.exits else plan
+    async def _build_plan(self, conversation: Conversation) -> RunPlan:
+        """Build the plan and apply the definition's deadline, idle timeout and exit tools.
 
-    async def _again(
-        self, talk: Conversation, plan: Plan, earlier: Sequence[Entry], *, cut_off: bool
-    ) -> Outcome | None:
-        """What was begun and not finished: a last word that ended it, calls without a result, a task that others have
-        talked over since."""
-        struck = self.watch.struck
-        if self.leaving is not None and (outcome := await self.leaving.again(talk, struck=struck)):
+        A top-level run has no idle timeout: a person watches it.
+        """
+        plan = await build_run_plan(self.run, conversation.session, self.context, conversation.provider_cache)
+        own_limits = plan.agent.limits
+        if self.run.depth:
+            self.turn_timer.idle_timeout_s = (
+                own_limits.get("idle_seconds", self.context.limits.idle_seconds) or None
+            )
+        await self.deadline.apply_definition_deadline(own_limits.get("deadline_seconds"))
+        return with_exit_tools(plan, self.context) if plan.agent.exits else plan
+
+    async def _resume_unfinished(
+        self,
+        conversation: Conversation,
+        plan: RunPlan,
+        earlier_entries: Sequence[Entry],
+        *,
+        was_interrupted: bool,
+    ) -> RunOutcome | None:
+        """Finish what an earlier attempt started.
+
+        That is a last message that ended the run, calls without a result, or a task that later messages have
+        buried.
+        """
+        is_interrupted = self.turn_timer.interrupted
+        if self.exit_tool_flow is not None and (
+            outcome := await self.exit_tool_flow.resume(conversation, is_interrupted=is_interrupted)
+        ):
             return outcome
-        said = conclusion(self.run, _all(earlier, talk)) if self.run.turns and not struck else None
-        if said and (outcome := await self._over(said, _open(talk, self.run), talk, plan)):
+        message = (
+            final_reply(self.run, _all_entries(earlier_entries, conversation))
+            if self.run.turns and not is_interrupted
+            else None
+        )
+        if message and (
+            outcome := await self._check_finished(
+                message, _open_calls(conversation, self.run), conversation, plan
+            )
+        ):
             return outcome
-        again, lost = unanswered(talk.entries, self.run)
-        if struck:
-            again, given_up = await self._worth_hearing(again)
-            lost += given_up
-        if lost:
-            await self.desk.add(talk, *lost)
-        if outcome := await self._called(again, talk, plan, begun=True):
+        to_repeat, results = split_unanswered_calls(conversation.entries, self.run)
+        if is_interrupted:
+            to_repeat, abandoned = await self._split_delegated_calls(to_repeat)
+            results += abandoned
+        if results:
+            await self.run_context.append_entries(conversation, *results)
+        if outcome := await self._execute_tool_calls(to_repeat, conversation, plan, is_repeat=True):
             return outcome
-        if cut_off and at_rest(talk.entries):
-            await self.desk.add(talk, self.desk.notice("resumed", RESUMED.format(task=self.run.ask.task)))
+        if was_interrupted and ends_with_final_reply(conversation.entries):
+            await self.run_context.append_entries(
+                conversation,
+                self.run_context.make_notice("resumed", RESUME_PROMPT.format(task=self.run.request.task)),
+            )
         return None
 
-    async def _worth_hearing(self, calls: Sequence[Called]) -> tuple[list[Called], list[Returned]]:
-        """Of a run that is interrupted only those calls are made again that have started somebody: what they came to is
-        heard. The others are given up."""
-        keys = {call.id: ask_key(self.run.id, call.id) for call in calls}
-        asked = await self.ports.ledger.look(
-            lambda tx: {each for each, key in keys.items() if tx.run_by_key(key) is not None}
+    async def _split_delegated_calls(
+        self, calls: Sequence[ToolCall]
+    ) -> tuple[list[ToolCall], list[ToolResult]]:
+        """Split the open calls of an interrupted run: those that started a child, and failure results for the
+        rest.
+
+        The former are repeated, to get the children's results.
+        """
+        keys = {call.id: run_request_key(self.run.id, call.id) for call in calls}
+        delegated = await self.context.ledger.read(
+            lambda tx: {each for each, key in keys.items() if tx.get_run_by_key(key) is not None}
         )
-        given_up = [call for call in calls if call.id not in asked]
+        abandoned = [call for call in calls if call.id not in delegated]
         return (
-            [call for call in calls if call.id in asked],
-            [self.desk.returned(call, f"No result: {INTERRUPTED}.") for call in given_up],
+            [call for call in calls if call.id in delegated],
+            [
+                self.run_context.make_failed_result(call, f"No result: {INTERRUPTED_REASON}.")
+                for call in abandoned
+            ],
         )
 
-    async def _kept(self) -> None:
-        """Whoever looks at a live run sees its counts, not much older than this."""
-        now = self.ports.chance.now()
-        if (now - self.kept_at).total_seconds() >= COUNTS_SECONDS:
-            self.kept_at = now
-            await keep_counts(self.run, self.ports)
+    async def _save_counters(self) -> None:
+        """Save the counters of a live run at most once per interval, for those who look at it."""
+        now = self.context.clock.now()
+        if (now - self.counters_saved_at).total_seconds() >= COUNTER_SAVE_SECONDS:
+            self.counters_saved_at = now
+            await save_counters(self.run, self.context)
 
-    async def _news(self, talk: Conversation) -> None:
-        """What was announced stands in the file before it counts as delivered: once, by its own id."""
-        if not self.expects:
+    async def _append_announcements(self, conversation: Conversation) -> None:
+        """Append announcements to the transcript, then mark them as delivered.
+
+        Each has its own id, so it is appended only once.
+        """
+        if not self.may_have_announcements:
             return
-        self.expects = False
-        if found := await self.ports.ledger.look(lambda tx: news(self.run, tx)):
-            notices = (self.desk.notice("announcement", each.text) for each in found)
-            pairs = zip(notices, found, strict=True)
+        self.may_have_announcements = False
+        if deliveries := await self.context.ledger.read(lambda tx: undelivered_announcements(self.run, tx)):
+            notices = (self.run_context.make_notice("announcement", each.text) for each in deliveries)
+            pairs = zip(notices, deliveries, strict=True)
             try:
-                await self.desk.add(talk, *(replace(notice, id=each.id) for notice, each in pairs))
+                await self.run_context.append_entries(
+                    conversation, *(replace(notice, id=each.id) for notice, each in pairs)
+                )
             finally:
-                # Also when the run is stopped meanwhile: what stands in the file was heard.
-                if any(entry.id == found[-1].id for entry in reversed(talk.entries)):
-                    await heard(found, self.ports)
+                # Also if the run is cancelled meanwhile: an announcement in the file is delivered.
+                if any(entry.id == deliveries[-1].id for entry in reversed(conversation.entries)):
+                    await mark_delivered(deliveries, self.context)
 
-    async def _unasked(self, talk: Conversation) -> None:
-        """A person may have taken a call out of the file that others work for, and somebody else may have answered one
-        while nobody worked the run: they are heard all the same."""
+    async def _release_orphaned_calls(self, conversation: Conversation) -> None:
+        """Announce the results of children whose call is not open any more.
+
+        A person may have removed the call from the file, or somebody else may have answered it while nobody
+        worked the run.
+        """
         run = self.run
-        calls = [called.id for called in dangling(talk.entries) if called.run == run.id]
-        own = {called.id for called in talk.entries if isinstance(called, Called) and called.run == run.id}
-        lost = [
-            each.of
-            for each in talk.entries
-            if isinstance(each, Returned) and each.of in own and each.run != run.id
+        open_call_ids = [
+            tool_call.id for tool_call in unanswered_calls(conversation.entries) if tool_call.run == run.id
         ]
-        if lost or await self.ports.ledger.look(lambda tx: unasked(run, tx, still_open=calls)):
-            await self.ports.ledger.do(lambda tx: let_go(run, tx, self.ports, still_open=calls, lost=lost))
+        call_ids = {
+            tool_call.id
+            for tool_call in conversation.entries
+            if isinstance(tool_call, ToolCall) and tool_call.run == run.id
+        }
+        answered_elsewhere = [
+            each.of
+            for each in conversation.entries
+            if isinstance(each, ToolResult) and each.of in call_ids and each.run != run.id
+        ]
+        if answered_elsewhere or await self.context.ledger.read(
+            lambda tx: runs_without_open_call(run, tx, open_call_ids=open_call_ids)
+        ):
+            await self.context.ledger.write(
+                lambda tx: release_waiting_calls(
+                    run, tx, self.context, open_call_ids=open_call_ids, answered_elsewhere=answered_elsewhere
+                )
+            )
 
-    async def _asked(self, talk: Conversation) -> None:
-        """The task stands in the file before any request: the request is built from the file."""
+    async def _append_task(self, conversation: Conversation) -> None:
+        """Append the task before any request: requests are built from the file."""
         run = self.run
-        if run.ask.source == WAKE:
+        if run.request.source == WAKE_SOURCE:
             return
-        task = Said(
+        task = Message(
             id=run.id,
             by="user",
-            text=run.ask.task or "",
-            at=self.desk.at(),
-            origin="" if run.ask.requester == "person" else run.ask.requester,
+            text=run.request.task or "",
+            at=self.run_context.timestamp(),
+            origin="" if run.request.requester == "person" else run.request.requester,
             run=run.id,
         )
-        if run.ask.typed:
-            if talk.typed().strip() and not run.turns:
-                await talk.take_typed(task)
-                self.desk.saved(talk.entries[-1])  # under the id of the line that it was typed below
+        if run.request.typed:
+            if conversation.typed_text().strip() and not run.turns:
+                await conversation.save_typed_text(task)
+                self.run_context.emit_saved(
+                    conversation.entries[-1]
+                )  # under the id of the open user line above it
         else:
-            # The ledger has it too, on disk, and whoever resumes the run puts it there again.
-            await self.desk.add(talk, task, sync=False)
+            # The ledger has the task on disk too, and a resumed run appends it again.
+            await self.run_context.append_entries(conversation, task, sync=False)
 
-    async def _over(
-        self, said: Said, calls: Sequence[Called], talk: Conversation, plan: Plan
-    ) -> Outcome | None:
-        """Whether the run has ended, and how. A reply that calls tools never ends it."""
-        if said.stop == Stop.REFUSED:
-            return Outcome(status=Status.FAILED, reason=Reason.REFUSED, error="the model refused to answer")
-        if self.leaving is not None:
-            return await self.leaving.over(said, calls, talk)
-        if plan.agent.max_turns is not None and self.run.turns >= plan.agent.max_turns and said.calls:
-            await self.desk.add(talk, *self.desk.unmade(talk, "the agent's turn limit was reached"))
+    async def _check_finished(
+        self, message: Message, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan
+    ) -> RunOutcome | None:
+        """Return the outcome if this reply ended the run; a reply with tool calls never does."""
+        if message.stop == StopReason.REFUSED:
+            return RunOutcome(
+                status=Status.FAILED, reason=Reason.REFUSED, error="the model refused to answer"
+            )
+        if self.exit_tool_flow is not None:
+            return await self.exit_tool_flow.check_finished(message, calls, conversation)
+        if plan.agent.max_turns is not None and self.run.turns >= plan.agent.max_turns and message.calls:
+            await self.run_context.append_entries(
+                conversation,
+                *self.run_context.make_unanswered_results(conversation, "the agent's turn limit was reached"),
+            )
             error = f"{self.run.agent} may take {plan.agent.max_turns} turns, and they are taken"
-            return Outcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
-        if said.calls or said.stop == CANCELLED:
+            return RunOutcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
+        if message.calls or message.stop == STOP_CANCELLED:
             return None
-        if said.text.strip():
-            return Outcome(status=Status.DONE)
-        await self.desk.add(talk, self.desk.notice("nudge", self.patience.with_silence()))
+        if message.text.strip():
+            return RunOutcome(status=Status.DONE)
+        await self.run_context.append_entries(
+            conversation, self.run_context.make_notice("nudge", self.loop_detector.on_empty_reply())
+        )
         return None
 
-    async def _called(
-        self, calls: Sequence[Called], talk: Conversation, plan: Plan, *, begun: bool = False
-    ) -> Outcome | None:
-        """The calls of one reply; an outcome if one of them ended the run. Whoever was interrupted begins none."""
-        if self.watch.struck and not begun:
-            if unmade := self.desk.unmade(talk, INTERRUPTED):
-                await self.desk.add(talk, *unmade)
+    async def _execute_tool_calls(
+        self, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan, *, is_repeat: bool = False
+    ) -> RunOutcome | None:
+        """Run the calls of one reply; return an outcome if one of them ended the run.
+
+        An interrupted run starts no new calls.
+        """
+        if self.turn_timer.interrupted and not is_repeat:
+            if unanswered_results := self.run_context.make_unanswered_results(
+                conversation, INTERRUPTED_REASON
+            ):
+                await self.run_context.append_entries(conversation, *unanswered_results)
         elif calls:
-            self.expects = True
-            await self._kept()
-            if self.leaving is not None:
-                return await self.leaving.called(calls, talk, self.calling)
-            await self.calling.made(calls, talk, plan, begun=begun)
+            self.may_have_announcements = True
+            await self._save_counters()
+            if self.exit_tool_flow is not None:
+                return await self.exit_tool_flow.run_calls(calls, conversation, self.tool_call_runner)
+            await self.tool_call_runner.run_calls(calls, conversation, plan, is_repeat=is_repeat)
         return None
 
-    async def _left(self, talk: Conversation) -> None:
-        """Whatever ended the work: words already heard are kept, and the file is left ready for a person."""
+    async def _close_transcript(self, conversation: Conversation) -> None:
+        """Save received text and leave the file ready for a person, whatever ended the loop."""
         try:
-            await self.speaking.kept(talk)
-            if unmade := self.desk.unmade(talk, STOPPED):
-                await self.desk.add(talk, *await side_effects.honest(unmade, self.ports))
-            await talk.rest()
+            await self.model_turn.save_partial_reply(conversation)
+            if unanswered_results := self.run_context.make_unanswered_results(conversation, STOPPED_REASON):
+                await self.run_context.append_entries(
+                    conversation, *await side_effects.mark_unknown_outcomes(unanswered_results, self.context)
+                )
+            await conversation.write_idle_prompt()
         except RetinueError:
-            return  # a full disk, a file a person broke: how the run ended is known, and what is on disk stays as it is
+            return  # full disk or damaged file: the outcome is known, and the file stays as it is
 
 
-class _Seat:
-    """The conversation of a run, held for as long as the run is worked."""
+class _OpenConversation:
+    """The open conversation of a run, locked for as long as the run is worked."""
 
-    __slots__ = ("_opening", "_work")
+    __slots__ = ("_loop", "_manager")
 
-    def __init__(self, work: _Work) -> None:
-        self._work = work
-        self._opening: AbstractAsyncContextManager[Conversation] | None = None
+    def __init__(self, loop: AgentLoop) -> None:
+        self._loop = loop
+        self._manager: AbstractAsyncContextManager[Conversation] | None = None
 
     async def __aenter__(self) -> Conversation:
-        work = self._work
-        if work.place is not None:
+        loop = self._loop
+        if loop.origin_session is not None:
             try:
-                return await self._opened(work.place)
+                return await self._open_with_retry(loop.origin_session)
             except NotFound:
-                pass  # it was moved since somebody found it
-        session = await _place(work.run, work.ports)
-        work.desk.run = replace(work.run, path=f"{session.path}/session.md")
-        return await self._opened(session)
+                pass  # moved since it was looked up
+        session = await _find_origin_session(loop.run, loop.context)
+        loop.run_context.run = replace(loop.run, transcript_path=f"{session.path}/session.md")
+        return await self._open_with_retry(session)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return None if self._opening is None else await self._opening.__aexit__(kind, error, trace)
+        return None if self._manager is None else await self._manager.__aexit__(kind, error, trace)
 
-    async def _opened(self, session: Session) -> Conversation:
-        """The ledger gave us the session, so whoever else holds its folder only looks into it: worth a moment."""
-        tries = PATIENCE
+    async def _open_with_retry(self, session: Session) -> Conversation:
+        """Open the conversation, retrying briefly if it is locked.
+
+        The ledger gave this run the session, so another holder of the folder's lock only reads it.
+        """
+        retries_left = LOCK_RETRIES
         while True:
-            opening = self._work.ports.store.open(session)
+            manager = self._loop.context.store.open(session)
             try:
-                talk = await opening.__aenter__()
-            except Held:
-                if not tries:
+                conversation = await manager.__aenter__()
+            except SessionLocked:
+                if not retries_left:
                     raise
-                tries -= 1
-                await asyncio.sleep(MOMENT_SECONDS)
+                retries_left -= 1
+                await asyncio.sleep(LOCK_RETRY_SECONDS)
                 continue
-            self._opening = opening
-            return talk
+            self._manager = manager
+            return conversation
 
 
-async def _place(run: Run, ports: Ports) -> Session:
-    """Where the run was asked for: a copy of a folder is its own conversation, though it has the same id.
-    A folder that moved meanwhile is found by its id."""
+async def _find_origin_session(run: Run, context: RuntimeContext) -> Session:
+    """Find the session where the run was requested, by path, then by id.
+
+    A copied folder is a session of its own, although it has the same id. A folder that was moved is found by
+    its id.
+    """
     try:
-        return await ports.store.find(run.path)
+        return await context.store.find(run.transcript_path)
     except RetinueError:
-        return await ports.store.find(run.session_id)
+        return await context.store.find(run.session_id)
 
 
-def _open(talk: Conversation, run: Run) -> list[Called]:
-    """The run's calls without a result."""
-    return [call for call in dangling(talk.entries) if call.run == run.id]
+def _open_calls(conversation: Conversation, run: Run) -> list[ToolCall]:
+    """Return the run's calls without a result."""
+    return [call for call in unanswered_calls(conversation.entries) if call.run == run.id]
 
 
-def _stands(entry_id: str, talk: Conversation) -> bool:
-    """Whether a task was put into the file before: it is among the last entries, if it is there."""
-    return any(entry.id == entry_id for entry in islice(reversed(talk.entries), RECENT))
+def _is_task_appended(entry_id: str, conversation: Conversation) -> bool:
+    """Return True if the task is already among the latest entries of the file."""
+    return any(entry.id == entry_id for entry in islice(reversed(conversation.entries), RECENT_ENTRIES))
 
 
-def _all(earlier: Sequence[Entry], talk: Conversation) -> Sequence[Entry]:
-    return [*earlier, *talk.entries] if earlier else talk.entries
+def _all_entries(earlier_entries: Sequence[Entry], conversation: Conversation) -> Sequence[Entry]:
+    return [*earlier_entries, *conversation.entries] if earlier_entries else conversation.entries

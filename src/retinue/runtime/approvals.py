@@ -1,4 +1,4 @@
-"""Whether a call needs a person's yes, and how one is asked for, waited for and used up."""
+"""Approvals: decide whether a tool call needs a person's consent; request it, wait for it and use it up."""
 
 import asyncio
 import hashlib
@@ -8,54 +8,54 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from retinue.domain.approval import (
-    MOST_COMPARED,
-    MOST_NAMED,
+    MAX_COMPARED_BYTES,
+    MAX_COMPARED_FILES,
     Answer,
     Approval,
+    ApprovalPolicy,
+    ApprovalState,
     NamedFile,
-    Policy,
-    State,
-    Touch,
-    digest_of,
+    ToolAccess,
+    approval_digest,
 )
-from retinue.domain.ceiling import Wish
+from retinue.domain.ceiling import FileAccess
 from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.permissions.shell_commands import words
+from retinue.domain.permissions.shell_commands import possible_file_names
 from retinue.domain.run import Run
-from retinue.domain.sandbox_level import Level
-from retinue.domain.sanitize import shown
+from retinue.domain.sandbox_level import SandboxLevel
+from retinue.domain.sanitize import safe_name
 from retinue.domain.session import Session
-from retinue.domain.tool import Asks
-from retinue.domain.transcript import Called
+from retinue.domain.tool import AskPolicy
+from retinue.domain.transcript import ToolCall
 from retinue.domain.value import value
-from retinue.errors import NobodyHere, OutOfScope, Refused, RetinueError
-from retinue.interfaces import Files, Ports, Tool, Tx
-from retinue.runtime.run_events import told
+from retinue.errors import OutOfScope, Refused, RetinueError, UserUnavailable
+from retinue.interfaces import RuntimeContext, ScopedFiles, Tool, Transaction
+from retinue.runtime.run_events import make_event
 
 PERSON = "person"
-ALWAYS = "this tool asks each time, whatever is granted"
-MOST_WORDS = 256
-"""Of a command that are tried as names of files."""
+ALWAYS_ASKS_REASON = "this tool asks each time, whatever is granted"
+MAX_COMMAND_WORDS = 256
+"""Words of a command that are tried as file names."""
 
 
-class Parked(Exception):
-    """Nothing went wrong: a call waits for a person, and the run goes on when there is an answer."""
+class RunSuspended(Exception):
+    """Signal that the run must wait, for a person or a child; the call is repeated when it resumes."""
 
     def __init__(self, question: str = "") -> None:
         super().__init__(question)
         self.question = question
-        """What the person is asked, where words are the answer."""
+        """Text of the question, if the run waits for a person's answer in words."""
 
 
-class Later(NobodyHere):
-    """Nobody is here now, and a person can answer later: a question may wait for that."""
+class AnswerDeferred(UserUnavailable):
+    """No person is here now, but one can answer later: the question may wait."""
 
 
 @value
 class Caller:
-    """Who calls, and under which rights."""
+    """The run and session that make a call, and their scope."""
 
     run: Run
     session: Session
@@ -63,325 +63,400 @@ class Caller:
 
 
 @value
-class Wanted:
-    """One call at the gate, understood but not yet let through."""
+class PendingToolCall:
+    """A parsed tool call that has not been authorized yet."""
 
-    called: Called
+    tool_call: ToolCall
     tool: Tool
     args: Mapping[str, Any]
     caller: Caller
 
     @property
     def resource(self) -> str:
-        return self.tool.resource(self.args) if self.tool.resource else self.tool.spec.name
+        return self.tool.resource_of(self.args) if self.tool.resource_of else self.tool.spec.name
 
 
 @value
-class Leave:
-    """What a call that was let through acts with."""
+class Authorization:
+    """Rights with which an authorized call runs."""
 
     scope: Scope
-    files: Files
+    files: ScopedFiles
     answer: Answer | None = None
 
 
-async def leave(wanted: Wanted, ports: Ports) -> Leave:
-    """OutOfScope and Refused say why not; Parked waits for a person."""
-    tool, scope = wanted.tool, wanted.caller.scope
-    if tool.asks is Asks.NEVER:
-        return Leave(scope=scope, files=ports.files(scope))
-    if tool.door and await _begun(wanted, ports):
-        return Leave(scope=scope, files=ports.files(scope))
-    if tool.touch == "more":
-        return await _more(wanted, ports)
-    if tool.touch == "run":
-        return await _command(wanted, ports)
-    if tool.touch in ("read", "write"):
-        return await _file(wanted, ports)
-    if ports.policy is Policy.AUTO:
-        return Leave(scope=scope, files=ports.files(scope))
-    await asked(Question(wanted=wanted, resource=wanted.resource, why=_why(wanted)), ports)
-    return Leave(scope=scope, files=ports.files(scope), answer=Answer.ALLOW)
+async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
+    """Authorize a tool call, asking a person where one must be asked.
+
+    Raises:
+        OutOfScope, Refused: the call is not allowed; the message says why.
+        RunSuspended: the call waits for a person.
+    """
+    tool, scope = pending_call.tool, pending_call.caller.scope
+    if tool.ask_policy is AskPolicy.NEVER:
+        return Authorization(scope=scope, files=context.files_for(scope))
+    if tool.is_delegation and await _is_repeated_delegation(pending_call, context):
+        return Authorization(scope=scope, files=context.files_for(scope))
+    if tool.access == "more":
+        return await _authorize_scope_request(pending_call, context)
+    if tool.access == "run":
+        return await _authorize_command(pending_call, context)
+    if tool.access in ("read", "write"):
+        return await _authorize_file(pending_call, context)
+    if context.approval_policy is ApprovalPolicy.AUTO:
+        return Authorization(scope=scope, files=context.files_for(scope))
+    await request_approval(
+        ApprovalQuestion(
+            pending_call=pending_call, resource=pending_call.resource, reason=_explain_approval(pending_call)
+        ),
+        context,
+    )
+    return Authorization(scope=scope, files=context.files_for(scope), answer=Answer.ALLOW)
 
 
-def _why(wanted: Wanted) -> str:
-    """What a person should know of a call that neither a path nor a command describes."""
-    if not wanted.tool.door:
+def _explain_approval(pending_call: PendingToolCall) -> str:
+    """Return the reason shown to a person for a call that neither a path nor a command describes."""
+    if not pending_call.tool.is_delegation:
         return "this tool acts on the world"
-    if wanted.args.get("allowed_paths") == []:
+    if pending_call.args.get("allowed_paths") == []:
         return (
             "it starts another agent, which may read every file on this machine that is not closed or denied"
         )
     return "it starts another agent, with rights of its own"
 
 
-def _why_there(wanted: Wanted, real: str, touch: Wish) -> str:
-    scope = wanted.caller.scope
-    if scope.guards(real):
-        guard = first_match(scope.guarded, real, ignore_case=True)
-        return f"other programs obey what stands there ({guard}), so each change asks"
-    return ALWAYS if scope.grants_write(real) else f"nothing grants {touch} there in advance"
+def _explain_file_approval(pending_call: PendingToolCall, real_path: str, touch: FileAccess) -> str:
+    scope = pending_call.caller.scope
+    if scope.is_guarded(real_path):
+        pattern = first_match(scope.guarded_paths, real_path, ignore_case=True)
+        return f"other programs obey what stands there ({pattern}), so each change asks"
+    return (
+        ALWAYS_ASKS_REASON
+        if scope.is_write_preapproved(real_path)
+        else f"nothing grants {touch} there in advance"
+    )
 
 
-def ask_key(run: str, call: str) -> str:
-    """What a run that a call asks for is known by: however often the call is made, there is one."""
+def run_request_key(run: str, call: str) -> str:
+    """Return the idempotency key of a run that a tool call requests: repeating the call creates no second
+    run.
+    """
     return f"call:{run}/{call}"
 
 
-async def _begun(wanted: Wanted, ports: Ports) -> bool:
-    """A door that was passed once and is called again, because the run waited meanwhile."""
-    key = ask_key(wanted.caller.run.id, wanted.called.id)
-    return await ports.ledger.look(lambda tx: tx.run_by_key(key)) is not None
+async def _is_repeated_delegation(pending_call: PendingToolCall, context: RuntimeContext) -> bool:
+    """Return True if this delegation call already created its run and is repeated after a wait."""
+    key = run_request_key(pending_call.caller.run.id, pending_call.tool_call.id)
+    return await context.ledger.read(lambda tx: tx.get_run_by_key(key)) is not None
 
 
-async def again(wanted: Wanted, refused: OutOfScope, ports: Ports) -> Leave | None:
-    """A refused file may have been allowed once, by a person who was asked for it: then that is used up now."""
-    if wanted.tool.touch not in ("read", "write") or not refused.resource:
+async def use_one_time_approval(
+    pending_call: PendingToolCall, error: OutOfScope, context: RuntimeContext
+) -> Authorization | None:
+    """Use up a person's one-time approval for a file that the scope refuses; None if there is none."""
+    if pending_call.tool.access not in ("read", "write") or not error.resource:
         return None
-    scope = await _allowed_once(wanted, refused.resource, ports)
-    return None if scope is None else Leave(scope=scope, files=ports.files(scope))
+    scope = await _use_file_approval(pending_call, error.resource, context)
+    return None if scope is None else Authorization(scope=scope, files=context.files_for(scope))
 
 
-async def _file(wanted: Wanted, ports: Ports) -> Leave:
-    scope, resource = wanted.caller.scope, wanted.resource
-    touch: Wish = "write" if wanted.tool.touch == "write" else "read"
+async def _authorize_file(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
+    scope, resource = pending_call.caller.scope, pending_call.resource
+    touch: FileAccess = "write" if pending_call.tool.access == "write" else "read"
     try:
-        real = ports.files(scope).judge(resource, touch)
+        real_path = context.files_for(scope).check_access(resource, touch)
     except OutOfScope:
-        lifted = await _allowed_once(wanted, resource, ports)
-        if lifted is None:
+        widened = await _use_file_approval(pending_call, resource, context)
+        if widened is None:
             raise
-        return Leave(scope=lifted, files=ports.files(lifted))
-    files = ports.files(scope)
-    granted = scope.grants_write(real) and wanted.tool.asks is not Asks.ALWAYS
-    if granted or (ports.policy is Policy.AUTO and not scope.guards(real)):
-        return Leave(scope=scope, files=files)
-    await asked(Question(wanted=wanted, resource=real, why=_why_there(wanted, real, touch)), ports)
-    return Leave(scope=scope, files=files.only(real), answer=Answer.ALLOW)
+        return Authorization(scope=widened, files=context.files_for(widened))
+    files = context.files_for(scope)
+    granted = scope.is_write_preapproved(real_path) and pending_call.tool.ask_policy is not AskPolicy.ALWAYS
+    if granted or (context.approval_policy is ApprovalPolicy.AUTO and not scope.is_guarded(real_path)):
+        return Authorization(scope=scope, files=files)
+    await request_approval(
+        ApprovalQuestion(
+            pending_call=pending_call,
+            resource=real_path,
+            reason=_explain_file_approval(pending_call, real_path, touch),
+        ),
+        context,
+    )
+    return Authorization(scope=scope, files=files.restrict_writes_to(real_path), answer=Answer.ALLOW)
 
 
-async def _command(wanted: Wanted, ports: Ports) -> Leave:
-    scope, text = wanted.caller.scope, wanted.resource
-    if not (verdict := scope.command(text)).ok:
+async def _authorize_command(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
+    scope, text = pending_call.caller.scope, pending_call.resource
+    if not (verdict := scope.check_command(text)).ok:
         raise OutOfScope(
             f"this command is denied ({verdict.rule})",
             resource=text,
-            denied=(scope.commands and scope.commands.deny) or (),
+            denied=(scope.shell_commands and scope.shell_commands.deny) or (),
             error="command_not_allowed",
         )
-    level = await ports.level()
-    granted = scope.grants_command(text)
-    leave = Leave(scope=scope, files=ports.files(scope))
-    spared = granted.ok and wanted.tool.asks is not Asks.ALWAYS
-    if level is Level.STRICT and (spared or ports.policy is Policy.AUTO):
-        return leave
-    named = await _named(text, leave.files, ports)
-    if level is Level.STRICT and await _used_once(wanted, "run", text, ports, files=named):
-        return leave
-    why = ALWAYS if spared or granted.ok else granted.rule
-    if level is not Level.STRICT:
-        why = f"the sandbox here is {level}, so every command asks"
-    await asked(Question(wanted=wanted, resource=text, why=why, level=level, files=named), ports)
-    return replace(leave, answer=Answer.ALLOW)
+    level = await context.detect_sandbox_level()
+    granted = scope.check_command_preapproved(text)
+    authorization = Authorization(scope=scope, files=context.files_for(scope))
+    skips_approval = granted.ok and pending_call.tool.ask_policy is not AskPolicy.ALWAYS
+    if level is SandboxLevel.STRICT and (skips_approval or context.approval_policy is ApprovalPolicy.AUTO):
+        return authorization
+    named_files = await _hash_named_files(text, authorization.files, context)
+    if level is SandboxLevel.STRICT and await _use_approval(
+        pending_call, "run", text, context, files=named_files
+    ):
+        return authorization
+    reason = ALWAYS_ASKS_REASON if skips_approval or granted.ok else granted.rule
+    if level is not SandboxLevel.STRICT:
+        reason = f"the sandbox here is {level}, so every command asks"
+    await request_approval(
+        ApprovalQuestion(
+            pending_call=pending_call, resource=text, reason=reason, level=level, files=named_files
+        ),
+        context,
+    )
+    return replace(authorization, answer=Answer.ALLOW)
 
 
-async def _named(command: str, files: Files, ports: Ports) -> tuple[NamedFile, ...]:
-    """The files that a command names and this agent may read, as they are now. What it does to files that it does not
-    name is the sandbox's business."""
+async def _hash_named_files(
+    command: str, files: ScopedFiles, context: RuntimeContext
+) -> tuple[NamedFile, ...]:
+    """Hash the files that a command names and the agent may read, as they are now.
 
-    def looked() -> tuple[NamedFile, ...]:
+    What the command does to files that it does not name is up to the sandbox.
+    """
+
+    def read_files() -> tuple[NamedFile, ...]:
         found: dict[str, NamedFile] = {}
-        for word in words(command)[:MOST_WORDS]:
-            if len(found) == MOST_NAMED:
+        for candidate in possible_file_names(command)[:MAX_COMMAND_WORDS]:
+            if len(found) == MAX_COMPARED_FILES:
                 break
-            with suppress(RetinueError):  # then it is no file, or none that this agent may read
-                seen = files.read(word, max_bytes=MOST_COMPARED)
-                digest = hashlib.sha256(seen.data).hexdigest()
-                path = shown(ports.redact(seen.real))
-                found[seen.real] = NamedFile(path=path, sha256=digest, size=seen.size)
+            with suppress(RetinueError):  # not a file, or not one that this agent may read
+                opened = files.read(candidate, max_bytes=MAX_COMPARED_BYTES)
+                digest = hashlib.sha256(opened.data).hexdigest()
+                path = safe_name(context.redact(opened.real_path))
+                found[opened.real_path] = NamedFile(path=path, sha256=digest, size=opened.size)
         return tuple(found.values())
 
-    return await asyncio.to_thread(looked)
+    return await asyncio.to_thread(read_files)
 
 
-async def _more(wanted: Wanted, ports: Ports) -> Leave:
-    """A wish for more scope. What is closed for good is refused without troubling anyone."""
-    scope, resource = wanted.caller.scope, wanted.resource
-    about = ports.tools.get(str(wanted.args.get("tool", "")))
-    if about is None or about.touch not in ("read", "write", "run"):
+async def _authorize_scope_request(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
+    """Authorize a request for more scope; what no approval can open is refused without asking anyone."""
+    scope, resource = pending_call.caller.scope, pending_call.resource
+    target_tool = context.tools.get(str(pending_call.args.get("tool", "")))
+    if target_tool is None or target_tool.access not in ("read", "write", "run"):
         raise Refused(
-            f"a person can be asked for paths and commands; {wanted.args.get('tool')!r} takes neither. "
+            f"a person can be asked for paths and commands; {pending_call.args.get('tool')!r} takes neither. "
             "Which tools an agent has is written in its preset.md"
         )
-    if await _is_added(wanted, ports):
-        return Leave(scope=scope, files=ports.files(scope), answer=Answer.ADD)
-    if about.touch == "run":
-        verdict = scope.command(resource)
-        if scope.unheld or not verdict.ok:
-            raise Refused(f"nobody can allow this here: {scope.unheld or verdict.rule}")
+    if await _is_scope_added(pending_call, context):
+        return Authorization(scope=scope, files=context.files_for(scope), answer=Answer.ADD)
+    if target_tool.access == "run":
+        verdict = scope.check_command(resource)
+        if scope.shell_blocked_reason or not verdict.ok:
+            raise Refused(f"nobody can allow this here: {scope.shell_blocked_reason or verdict.rule}")
     else:
-        files, resource = ports.files(scope), ports.files(scope).name(resource)
+        files, resource = context.files_for(scope), context.files_for(scope).real_path(resource)
         with suppress(OutOfScope):
-            files.judge(resource, about.touch)
-            raise Refused(f"{resource} is in your scope already: call {about.spec.name}")
-        if not (verdict := scope.plus(resource, about.touch).path(resource, about.touch)).ok:
+            files.check_access(resource, target_tool.access)
+            raise Refused(f"{resource} is in your scope already: call {target_tool.spec.name}")
+        if not (
+            verdict := scope.with_user_grant(resource, target_tool.access).check_path(
+                resource, target_tool.access
+            )
+        ).ok:
             raise Refused(f"nobody can allow this here: {verdict.rule}")
-    files = ports.files(scope)
-    named = await _named(resource, files, ports) if about.touch == "run" else ()
-    reason = str(wanted.args.get("reason", ""))
-    question = Question(wanted=wanted, resource=resource, why=reason, more=True, files=named)
-    approval = await asked(question, ports)
-    return Leave(scope=scope, files=files, answer=approval.answer)
+    files = context.files_for(scope)
+    named_files = await _hash_named_files(resource, files, context) if target_tool.access == "run" else ()
+    reason = str(pending_call.args.get("reason", ""))
+    question = ApprovalQuestion(
+        pending_call=pending_call, resource=resource, reason=reason, is_scope_request=True, files=named_files
+    )
+    approval = await request_approval(question, context)
+    return Authorization(scope=scope, files=files, answer=approval.answer)
 
 
-async def _is_added(wanted: Wanted, ports: Ports) -> bool:
-    """Whether a person's yes to this very call is in the scope by now: the scope is another one since."""
+async def _is_scope_added(pending_call: PendingToolCall, context: RuntimeContext) -> bool:
+    """Return True if a person's `add` for this very call has been written to the scope since."""
 
-    def step(tx: Tx) -> bool:
-        known = tx.approvals(run=wanted.caller.run.id, call=wanted.called.id, state=[State.ALLOWED])
-        return any(each.answer is Answer.ADD for each in known)
+    def step(tx: Transaction) -> bool:
+        approvals = tx.find_approvals(
+            run=pending_call.caller.run.id, call=pending_call.tool_call.id, state=[ApprovalState.ALLOWED]
+        )
+        return any(each.answer is Answer.ADD for each in approvals)
 
-    return await ports.ledger.look(step)
+    return await context.ledger.read(step)
 
 
 @value
-class Question:
-    """What a person is asked, exactly."""
+class ApprovalQuestion:
+    """Exactly what a person is asked to approve."""
 
-    wanted: Wanted
+    pending_call: PendingToolCall
     resource: str
-    why: str
-    level: Level | None = None
-    more: bool = False
-    """It is a wish for more scope, and the yes is kept for a later call."""
+    reason: str
+    level: SandboxLevel | None = None
+    is_scope_request: bool = False
+    """The request is for more scope, and the approval is kept for a later call."""
     files: tuple[NamedFile, ...] = ()
 
     def digest(self, files: tuple[NamedFile, ...]) -> str:
-        """What a yes to this speaks for, if the files that are named hold this."""
-        scope = self.wanted.caller.scope
-        # A yes to a command that is held tightly is no yes to the same command held loosely.
+        """Return the digest that an approval of this question covers, given the content of the named files."""
+        scope = self.pending_call.caller.scope
+        # Approving a command in a strict sandbox does not approve it in a weaker one.
         rights = scope.hash if self.level is None else f"{scope.hash} {self.level}"
-        name, args = self.wanted.tool.spec.name, self.wanted.args
-        return digest_of(name, args, resource=self.resource, root=scope.root, scope=rights, files=files)
+        name, args = self.pending_call.tool.spec.name, self.pending_call.args
+        return approval_digest(
+            name, args, resource=self.resource, root=scope.root, scope_hash=rights, files=files
+        )
 
 
-async def asked(question: Question, ports: Ports) -> Approval:
-    """Returns when a person has said yes to exactly this, and the yes is used up (unless it is kept for a later
-    call). Asking is a row in the ledger: it outlives this process, and any surface can answer it."""
-    if ports.policy is Policy.DENY:
-        raise _said_no(question, "the configuration answers every such question with no (approvals = deny)")
-    approval = await ports.ledger.do(lambda tx: _standing(question, tx, ports))
-    if approval.state is State.PENDING:
-        raise Parked
-    if approval.state is State.EXPIRED:
-        raise _said_no(question, f"nobody answered within {ports.limits.approval_seconds:g} s")
-    if approval.state is State.DENIED:
-        raise _said_no(question, "a person said no")
+async def request_approval(question: ApprovalQuestion, context: RuntimeContext) -> Approval:
+    """Return the approval once a person has allowed exactly this call.
+
+    The approval is used up, unless it is kept for a later call. The request is a row in the ledger: it
+    outlives this process, and any surface can answer it.
+
+    Raises:
+        RunSuspended: nobody has answered yet.
+        OutOfScope: the request was denied or has expired.
+    """
+    if context.approval_policy is ApprovalPolicy.DENY:
+        raise _denied_error(
+            question, "the configuration answers every such question with no (approvals = deny)"
+        )
+    approval = await context.ledger.write(lambda tx: _find_or_create_approval(question, tx, context))
+    if approval.state is ApprovalState.PENDING:
+        raise RunSuspended
+    if approval.state is ApprovalState.EXPIRED:
+        raise _denied_error(question, f"nobody answered within {context.limits.approval_seconds:g} s")
+    if approval.state is ApprovalState.DENIED:
+        raise _denied_error(question, "a person said no")
     return approval
 
 
-def _standing(question: Question, tx: Tx, ports: Ports) -> Approval:
-    """What became of a question so far; it is put now if it was not yet, or was another one. A no stands, whatever
-    has become of the files since."""
-    now, caller = ports.chance.now(), question.wanted.caller
-    known = tx.approvals(run=caller.run.id, call=question.wanted.called.id)
-    last = known[-1] if known else None
-    if last is None:
-        return _put(question, tx, ports, now)
-    if last.state is State.PENDING and now >= last.expires_at:
-        last = last.expired()
-        tx.set_approval(last)
-    same = last.digest == question.digest(question.files)
-    if last.state is State.ALLOWED and same and not question.more:
-        tx.set_approval(last.used())
-    if last.state is not State.USED and same:
-        return last
-    if last.state in (State.DENIED, State.EXPIRED) and last.digest == question.digest(last.files):
-        return last
-    if last.state is State.PENDING:
-        tx.set_approval(last.void())
-    return _put(_retold(question, last), tx, ports, now)
+def _find_or_create_approval(
+    question: ApprovalQuestion, tx: Transaction, context: RuntimeContext
+) -> Approval:
+    """Return the approval for a question; insert one if it was not asked yet, or asked differently.
+
+    A denial stands, whatever has become of the named files since.
+    """
+    now, caller = context.clock.now(), question.pending_call.caller
+    approvals = tx.find_approvals(run=caller.run.id, call=question.pending_call.tool_call.id)
+    previous = approvals[-1] if approvals else None
+    if previous is None:
+        return _insert_approval(question, tx, context, now)
+    if previous.state is ApprovalState.PENDING and now >= previous.expires_at:
+        previous = previous.expire()
+        tx.update_approval(previous)
+    is_same = previous.digest == question.digest(question.files)
+    if previous.state is ApprovalState.ALLOWED and is_same and not question.is_scope_request:
+        tx.update_approval(previous.mark_used())
+    if previous.state is not ApprovalState.USED and is_same:
+        return previous
+    if previous.state in (ApprovalState.DENIED, ApprovalState.EXPIRED) and previous.digest == question.digest(
+        previous.files
+    ):
+        return previous
+    if previous.state is ApprovalState.PENDING:
+        tx.update_approval(previous.void())
+    return _insert_approval(_explain_changed_files(question, previous), tx, context, now)
 
 
-def _retold(question: Question, last: Approval) -> Question:
-    """A question that is asked again because of its files says which."""
-    if last.digest != question.digest(last.files):
+def _explain_changed_files(question: ApprovalQuestion, previous: Approval) -> ApprovalQuestion:
+    """Say in a repeated question which files changed since the first one."""
+    if previous.digest != question.digest(previous.files):
         return question
-    names = dict.fromkeys(each.path for each in {*question.files} ^ {*last.files})
-    return replace(question, why=f"changed since you were asked: {', '.join(sorted(names))}")
+    paths = dict.fromkeys(each.path for each in {*question.files} ^ {*previous.files})
+    return replace(question, reason=f"changed since you were asked: {', '.join(sorted(paths))}")
 
 
-def _put(question: Question, tx: Tx, ports: Ports, now: datetime) -> Approval:
-    wanted, caller = question.wanted, question.wanted.caller
-    put = Approval(
-        id=ports.chance.entry_id(),
+def _insert_approval(
+    question: ApprovalQuestion, tx: Transaction, context: RuntimeContext, now: datetime
+) -> Approval:
+    pending_call, caller = question.pending_call, question.pending_call.caller
+    approval = Approval(
+        id=context.clock.new_entry_id(),
         run=caller.run.id,
         session=caller.session.id,
         agent=caller.session.agent,
-        call=wanted.called.id,
-        tool=str(wanted.args["tool"]) if question.more else wanted.tool.spec.name,
-        touch="more" if question.more else wanted.tool.touch,
-        resource=ports.redact(question.resource),
-        args=wanted.called.args,
-        reason=ports.redact(question.why),
+        call=pending_call.tool_call.id,
+        tool=str(pending_call.args["tool"]) if question.is_scope_request else pending_call.tool.spec.name,
+        touch="more" if question.is_scope_request else pending_call.tool.access,
+        resource=context.redact(question.resource),
+        args=pending_call.tool_call.args,
+        reason=context.redact(question.reason),
         root=caller.scope.root,
         level=question.level,
         files=question.files,
-        chain=_chain(caller, tx),
+        chain=_requester_chain(caller, tx),
         digest=question.digest(question.files),
         asked_at=now,
-        expires_at=now + timedelta(seconds=ports.limits.approval_seconds),
+        expires_at=now + timedelta(seconds=context.limits.approval_seconds),
     )
-    tx.add_approval(put)
-    facts = {"approval": put.id, "tool": put.tool, "resource": put.resource}
-    tx.emit(told("approval.asked", caller.run, ports, **facts))
-    return put
+    tx.add_approval(approval)
+    facts = {"approval": approval.id, "tool": approval.tool, "resource": approval.resource}
+    tx.emit(make_event("approval.asked", caller.run, context, **facts))
+    return approval
 
 
-def _said_no(question: Question, why: str) -> OutOfScope:
-    name = question.wanted.tool.spec.name
+def _denied_error(question: ApprovalQuestion, reason: str) -> OutOfScope:
+    name = question.pending_call.tool.spec.name
     return OutOfScope(
-        f"{name} was not done: {why}. Go on without it, or say what you need it for.",
+        f"{name} was not done: {reason}. Go on without it, or say what you need it for.",
         resource=question.resource,
         error="approval_denied",
     )
 
 
-def _chain(caller: Caller, tx: Tx) -> tuple[str, ...]:
-    """Who asked for whom, outermost first: from the rows, never from words."""
+def _requester_chain(caller: Caller, tx: Transaction) -> tuple[str, ...]:
+    """Return who requested whom, outermost first: from ledger rows, never from a model's words."""
     names: list[str] = []
     run: Run | None = caller.run
-    while run is not None and len(names) < _LONGEST_CHAIN:
-        names.append(run.key)
-        run = tx.run(run.ask.parent_run) if run.ask.parent_run else None
+    while run is not None and len(names) < _MAX_CHAIN_LENGTH:
+        names.append(run.session_key)
+        run = tx.get_run(run.request.parent_run) if run.request.parent_run else None
     return (PERSON, *reversed(names))
 
 
-_LONGEST_CHAIN = 16
+_MAX_CHAIN_LENGTH = 16
 
 
-async def _allowed_once(wanted: Wanted, resource: str, ports: Ports) -> Scope | None:
-    """The scope with this one file in it, if a person allowed just that to this run; it is used up by this."""
-    scope = wanted.caller.scope
-    touch: Wish = "write" if wanted.tool.touch == "write" else "read"
-    real = ports.files(scope).name(resource)
-    wider = scope.plus(real, touch)
-    if not wider.path(real, touch).ok or not await _used_once(wanted, touch, real, ports):
+async def _use_file_approval(
+    pending_call: PendingToolCall, resource: str, context: RuntimeContext
+) -> Scope | None:
+    """Return the scope widened by this one file, if a person allowed just that to this run.
+
+    The approval is used up.
+    """
+    scope = pending_call.caller.scope
+    touch: FileAccess = "write" if pending_call.tool.access == "write" else "read"
+    real_path = context.files_for(scope).real_path(resource)
+    widened = scope.with_user_grant(real_path, touch)
+    if not widened.check_path(real_path, touch).ok or not await _use_approval(
+        pending_call, touch, real_path, context
+    ):
         return None
-    return wider
+    return widened
 
 
-async def _used_once(
-    wanted: Wanted, touch: Touch, resource: str, ports: Ports, *, files: tuple[NamedFile, ...] = ()
+async def _use_approval(
+    pending_call: PendingToolCall,
+    touch: ToolAccess,
+    resource: str,
+    context: RuntimeContext,
+    *,
+    files: tuple[NamedFile, ...] = (),
 ) -> bool:
-    def step(tx: Tx) -> bool:
-        for each in tx.approvals(run=wanted.caller.run.id, state=[State.ALLOWED]):
-            about = ports.tools.get(each.tool)
-            once = each.touch == "more" and each.answer is Answer.ALLOW
-            same = (each.resource, each.files) == (resource, files)
-            if once and same and about is not None and about.touch == touch:
-                tx.set_approval(each.used())
+    def step(tx: Transaction) -> bool:
+        for each in tx.find_approvals(run=pending_call.caller.run.id, state=[ApprovalState.ALLOWED]):
+            target_tool = context.tools.get(each.tool)
+            is_one_time = each.touch == "more" and each.answer is Answer.ALLOW
+            is_same = (each.resource, each.files) == (resource, files)
+            if is_one_time and is_same and target_tool is not None and target_tool.access == touch:
+                tx.update_approval(each.mark_used())
                 return True
         return False
 
-    return await ports.ledger.do(step)
+    return await context.ledger.write(step)

@@ -1,56 +1,64 @@
-"""The answer to a call that asked for a run: waited for without a slot, taken once, however often the call is made."""
+"""The result of a child run for the tool call that waits for it."""
 
 from retinue.domain.change import replace
-from retinue.domain.delivery import State as Delivered
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Run
 from retinue.errors import NotFound
-from retinue.interfaces import Call, Ports, Tx
-from retinue.runtime.approvals import Parked
-from retinue.runtime.run_end import clear
-from retinue.runtime.run_events import told
+from retinue.interfaces import Call, RuntimeContext, Transaction
+from retinue.runtime.approvals import RunSuspended
+from retinue.runtime.run_end import delete_temporary_session
+from retinue.runtime.run_events import make_event
 
 
-async def outcome(run: Run, call: Call, ports: Ports) -> Run:
-    """The run as it ended, its result taken by this call. Parked: it is waited for. A run that still lives comes back
-    when nobody waits for it (any more): its result will be announced. `run` was found or born just now: should it end
-    this very moment, whoever is parked for it learns so at once."""
-    if run.status.live and run.awaited and not _out_of_patience(run, ports):
-        raise Parked
+async def take_child_result(run: Run, call: Call, context: RuntimeContext) -> Run:
+    """Return the child run as it ended, and mark its result as taken by this call.
 
-    def step(tx: Tx) -> Run:
-        now = _now(run, tx)
-        if now.status.live:
-            if now.awaited:
-                now = replace(now, awaited=False)
-                tx.set_run(now)
-            return now
-        _take(now, call, tx, ports)
-        return now
+    The call waits without a worker slot, and takes the result once, however often it is repeated. A run that
+    is still live is returned when no call waits for it (any more): its result will be announced. `run` was
+    found or created just now: if it ends at this very moment, the suspended caller is woken at once.
 
-    if run.status.live and not run.awaited:
+    Raises:
+        RunSuspended: the call must wait for the child.
+    """
+    if run.status.is_live and run.is_awaited and not _has_wait_expired(run, context):
+        raise RunSuspended
+
+    def step(tx: Transaction) -> Run:
+        current = _current_run(run, tx)
+        if current.status.is_live:
+            if current.is_awaited:
+                current = replace(current, is_awaited=False)
+                tx.update_run(current)
+            return current
+        _mark_result_taken(current, call, tx, context)
+        return current
+
+    if run.status.is_live and not run.is_awaited:
         return run
-    ended = await ports.ledger.do(step)
-    if ended.status.final and not ended.ask.keep:
-        for each in await ports.ledger.look(lambda tx: tx.deliveries(run=ended.id)):
-            await clear(each, ports)
+    ended = await context.ledger.write(step)
+    if ended.status.is_final and not ended.request.keep:
+        for each in await context.ledger.read(lambda tx: tx.find_deliveries(run=ended.id)):
+            await delete_temporary_session(each, context)
     return ended
 
 
-def _take(ended: Run, call: Call, tx: Tx, ports: Ports) -> None:
-    """The call has the result from here on, and whoever follows is told so once, however often it is made."""
-    for each in tx.deliveries(run=ended.id, answers=True):
+def _mark_result_taken(ended: Run, call: Call, tx: Transaction, context: RuntimeContext) -> None:
+    """Mark the result as delivered to this call, and emit that once, however often the call is repeated."""
+    for each in tx.find_deliveries(run=ended.id, answers=True):
         if each.state in (Delivered.PENDING, Delivered.DELIVERED):
-            taken = each.taken(call.id, at=ports.chance.now())
-            if taken is not each:
-                tx.set_delivery(taken)
-                tx.emit(told("announcement.delivered", ended, ports, delivery=each.id, to=each.session))
+            delivered = each.mark_delivered(call.id, at=context.clock.now())
+            if delivered is not each:
+                tx.update_delivery(delivered)
+                tx.emit(
+                    make_event("announcement.delivered", ended, context, delivery=each.id, to=each.session)
+                )
 
 
-def _now(run: Run, tx: Tx) -> Run:
-    if (now := tx.run(run.id)) is None:
+def _current_run(run: Run, tx: Transaction) -> Run:
+    if (current := tx.get_run(run.id)) is None:
         raise NotFound(f"there is no run {run.id}")
-    return now
+    return current
 
 
-def _out_of_patience(run: Run, ports: Ports) -> bool:
-    return run.ask.wait_until is not None and ports.chance.now() >= run.ask.wait_until
+def _has_wait_expired(run: Run, context: RuntimeContext) -> bool:
+    return run.request.wait_until is not None and context.clock.now() >= run.request.wait_until

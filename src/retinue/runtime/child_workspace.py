@@ -1,219 +1,282 @@
-"""Where a new session works, and what it may read and write there: computed once, at its birth, and kept with it."""
+"""Workspace and path rights of a new session: computed once when it is created, and kept with it."""
 
 from collections.abc import Callable, Sequence
 
-from retinue.domain.agent import Agent, Paths, WorkspacePolicy
+from retinue.domain.agent import Agent, PathPatterns, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.change import replace
 from retinue.domain.glob import matches
-from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
-from retinue.domain.permissions.scope_builder import handed_on
-from retinue.domain.rules import Globs, absolute, below, literal
+from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
+from retinue.domain.permissions.scope_builder import inherited_ceiling
+from retinue.domain.rules import Globs, absolute_patterns, escape_glob, subtree_pattern
 from retinue.domain.run import Run
 from retinue.domain.session import Session
-from retinue.domain.tmp_paths import elsewhere
+from retinue.domain.tmp_paths import without_private_tmp
 from retinue.domain.value import value
 from retinue.domain.workspace import Isolation, Workspace
 from retinue.errors import Refused, RetinueError
-from retinue.interfaces import Ports
-from retinue.runtime.run_plan import definition, scope_of
+from retinue.interfaces import RuntimeContext
+from retinue.runtime.run_plan import compute_scope, load_definition
 
 
 @value
-class Standing:
-    """What a session stands on: its definition, and its rights in the run that asks."""
+class ParentRights:
+    """The parent's definition, and its scope in the requesting run."""
 
     agent: Agent
     rights: Scope
 
 
 @value
-class Child:
-    """What is said about a child beyond its task."""
+class ChildSpec:
+    """Options of a new child session, besides its task."""
 
     parent: Session
     description: str
     allowed_paths: Sequence[str] | None = None
     """None: the parent's read patterns. Empty: no restriction. Patterns: exactly those."""
     denied_paths: Sequence[str] | None = None
-    by_person: bool = False
-    """A person asked for just this: paths named here may go beyond what the parent could hand on."""
-    own_paths: bool = False
-    """Its paths are those of its definition, else the workspace; what is said above of paths does not count."""
+    requested_by_person: bool = False
+    """A person requested exactly this: paths named here may go beyond what the parent could pass on."""
+    use_definition_paths: bool = False
+    """Use the paths of its definition, else the workspace; allowed and denied paths are ignored."""
     workspace: WorkspacePolicy | None = None
-    """Instead of the definition's."""
-    prompt: Callable[[Agent], str] | None = None
-    """Its system message, made of its definition, instead of the definition's own."""
-    key: str = ""
-    """What it is called by, besides its folder's name."""
-    leaf: bool = False
-    """It starts nobody, whatever its definition says."""
-    asker: Run | None = None
-    """The run that asks for it: what holds for that run holds for the child."""
-    standing: Standing | None = None
-    """The parent's in that run, where it was looked up a moment ago."""
+    """Overrides the definition's policy."""
+    build_prompt: Callable[[Agent], str] | None = None
+    """Builds its system prompt from its definition, in place of the definition's own."""
+    alias: str = ""
+    """Additional name, besides its folder's name."""
+    is_leaf: bool = False
+    """The child may start no agents, whatever its definition says."""
+    requesting_run: Run | None = None
+    """The requesting run: its limits bind the child too."""
+    parent_rights: ParentRights | None = None
+    """The parent's rights in that run, if they were just computed."""
 
 
 @value
-class Birth:
-    """The rights that a child is born with."""
+class ChildRights:
+    """Workspace and rights of a new child session."""
 
     workspace: Workspace
-    paths: Paths
+    paths: PathPatterns
     ceilings: tuple[Ceiling, ...]
-    lifted: Paths
+    lifted: PathPatterns
 
 
-def overridden(
-    own: WorkspacePolicy,
+def apply_workspace_override(
+    policy: WorkspacePolicy,
     *,
     isolation: Isolation | None = None,
     folder: str | None = None,
     writable: bool | None = None,
 ) -> WorkspacePolicy:
-    """The definition's policy with what is said of it for one session. Whom the definition keeps from writing, or keeps
-    to a worktree, is not let write elsewhere by that."""
-    kind = own.isolation if isolation is None else isolation
-    kept_apart = own.isolation is Isolation.SANDBOX and kind is not Isolation.SANDBOX
-    may = own.writable if writable is None else writable
-    if own.writable is False or kept_apart:
-        may = False
-    return WorkspacePolicy(isolation=kind, path=own.path if isolation is None else folder, writable=may)
+    """Apply a session's overrides to the definition's workspace policy.
+
+    An agent that its definition keeps from writing, or keeps in a worktree, is not allowed to write elsewhere
+    by an override.
+    """
+    new_isolation = policy.isolation if isolation is None else isolation
+    leaves_sandbox = policy.isolation is Isolation.SANDBOX and new_isolation is not Isolation.SANDBOX
+    can_write = policy.writable if writable is None else writable
+    if policy.writable is False or leaves_sandbox:
+        can_write = False
+    return WorkspacePolicy(
+        isolation=new_isolation, path=policy.path if isolation is None else folder, writable=can_write
+    )
 
 
-def bound(policy: WorkspacePolicy, root: str) -> Workspace:
-    """Shared and custom are writable unless the policy says no; a sandbox only where it says yes."""
+def workspace_from_policy(policy: WorkspacePolicy, root: str) -> Workspace:
+    """Build the workspace a policy describes.
+
+    Shared and custom workspaces are writable unless the policy says no; a sandbox only if it says yes.
+    """
     writable = policy.isolation is not Isolation.SANDBOX if policy.writable is None else policy.writable
     path = policy.path or root
-    place = path if path.startswith("/") else f"{root.rstrip('/')}/{path}"
+    folder = path if path.startswith("/") else f"{root.rstrip('/')}/{path}"
     return Workspace(
-        root=place, isolation=policy.isolation, writable=writable, label=place.rsplit("/", 1)[-1]
+        root=folder, isolation=policy.isolation, writable=writable, label=folder.rsplit("/", 1)[-1]
     )
 
 
-async def settled(
-    policy: WorkspacePolicy, root: str, ports: Ports, *, above: Workspace | None = None
+async def resolve_workspace(
+    policy: WorkspacePolicy, root: str, context: RuntimeContext, *, parent_workspace: Workspace | None = None
 ) -> Workspace:
-    """A sandbox in a repository is a worktree of its own, or there is no session. Elsewhere it can only be looked at.
-    `above` is where a parent works."""
-    meant = root if above is None else above.meant
-    place = replace(bound(policy, root), project="" if meant == root else meant)
-    if place.isolation is Isolation.CUSTOM:
-        return replace(_real(place, above, ports), project=meant)
-    if place.isolation is not Isolation.SANDBOX:
-        return place
-    made = await ports.worktree(place.root, ports.chance.entry_id().lower())
-    if made is not None:
-        return replace(place, root=made[0], source=made[1], project=meant)
-    if place.writable:
+    """Resolve a policy to a workspace, creating a worktree where one is needed.
+
+    A sandbox in a repository is a worktree of its own. Outside a repository it is read-only; a writable one
+    is refused. `parent_workspace` is where the parent works.
+    """
+    parent_folder = root if parent_workspace is None else parent_workspace.intended_folder
+    workspace = replace(
+        workspace_from_policy(policy, root), project_folder="" if parent_folder == root else parent_folder
+    )
+    if workspace.isolation is Isolation.CUSTOM:
+        return replace(
+            _resolve_named_folder(workspace, parent_workspace, context), project_folder=parent_folder
+        )
+    if workspace.isolation is not Isolation.SANDBOX:
+        return workspace
+    worktree = await context.create_worktree(workspace.root, context.clock.new_entry_id().lower())
+    if worktree is not None:
+        return replace(
+            workspace, root=worktree[0], source_repository=worktree[1], project_folder=parent_folder
+        )
+    if workspace.writable:
         raise Refused(
-            f"{place.root} is in no git repository, so the agent gets no workspace of its own there to write in: "
+            f"{workspace.root} is in no git repository, so the agent gets no workspace of its own there to write in: "
             "run `git init` and commit, or set workspace.writable: false or isolation: shared in its definition"
         )
-    return place
+    return workspace
 
 
-def _real(place: Workspace, above: Workspace | None, ports: Ports) -> Workspace:
-    """A folder that a definition names: it must be there, and none that is closed to every agent."""
-    real = ports.files(Scope(root=place.root)).name(place.root)
-    made = above is not None and bool(above.source) and matches(below(above.root), real)
-    house = () if made else ports.bounds().closed
+def _resolve_named_folder(
+    workspace: Workspace, parent_workspace: Workspace | None, context: RuntimeContext
+) -> Workspace:
+    """Resolve a folder named by a definition: it must exist and not be closed to agents."""
+    real_path = context.files_for(Scope(root=workspace.root)).real_path(workspace.root)
+    in_parent_worktree = (
+        parent_workspace is not None
+        and bool(parent_workspace.source_repository)
+        and matches(subtree_pattern(parent_workspace.root), real_path)
+    )
+    closed = () if in_parent_worktree else context.operator_policy().closed_paths
     try:
-        ports.files(Scope(root=real, read=(below(real),), house=house)).list(real)
+        context.files_for(
+            Scope(root=real_path, read=(subtree_pattern(real_path),), retinue_paths=closed)
+        ).list(real_path)
     except RetinueError as error:
-        raise Refused(f"the workspace {place.root} of the definition cannot be used: {error}") from error
-    return replace(place, root=real)
+        raise Refused(f"the workspace {workspace.root} of the definition cannot be used: {error}") from error
+    return replace(workspace, root=real_path)
 
 
-async def birth(agent: Agent, child: Child, ports: Ports) -> Birth:
-    """A child's place and rights: its own, within what its parent can hand on. In a worktree of its own the same holds
-    for the copies of files as for the files."""
-    above = child.standing.agent if child.standing else await definition(child.parent, ports)
-    rights = child.standing.rights if child.standing else None
-    ceilings = handed_down(above, child.parent, ports, run=child.asker, rights=rights)
-    old = child.parent.workspace
-    place = await settled(child.workspace or agent.workspace, old.root, ports, above=old)
+async def compute_child_rights(agent: Agent, child: ChildSpec, context: RuntimeContext) -> ChildRights:
+    """Compute a child's workspace and rights: its own, within what its parent can pass on.
+
+    In a worktree of its own, the parent's path rules hold for the copies of files as for the files.
+    """
+    parent_agent = (
+        child.parent_rights.agent if child.parent_rights else await load_definition(child.parent, context)
+    )
+    rights = child.parent_rights.rights if child.parent_rights else None
+    ceilings = ceilings_for_child(
+        parent_agent, child.parent, context, run=child.requesting_run, rights=rights
+    )
+    parent_workspace = child.parent.workspace
+    workspace = await resolve_workspace(
+        child.workspace or agent.workspace, parent_workspace.root, context, parent_workspace=parent_workspace
+    )
     if not all(each.writable for each in ceilings):
-        place = replace(place, writable=False)
-    deny = _denied(child, agent)
-    if place.source:
-        ceilings = tuple(_in_copy(each, old.root, place.root) for each in ceilings)
-        deny = (*deny, *(new for each in ceilings for new in each.deny if new not in deny))
-        own = (below(place.root),)
+        workspace = replace(workspace, writable=False)
+    deny = _deny_patterns(child, agent)
+    if workspace.source_repository:
+        ceilings = tuple(_remap_ceiling(each, parent_workspace.root, workspace.root) for each in ceilings)
+        deny = (*deny, *(pattern for each in ceilings for pattern in each.deny if pattern not in deny))
+        worktree_patterns = (subtree_pattern(workspace.root),)
     else:
-        place, own = _in_the_same(place, old), ()
-    if child.own_paths:
-        paths = _own(agent.paths or Paths(), place, own)
+        workspace, worktree_patterns = _with_parent_worktree(workspace, parent_workspace), ()
+    if child.use_definition_paths:
+        paths = _definition_paths(agent.paths or PathPatterns(), workspace, worktree_patterns)
     else:
-        paths = Paths(
-            read=_readable(child, above, own),
-            write=(*DEFAULT_WRITE, *own) if place.writable else DEFAULT_WRITE,
+        paths = PathPatterns(
+            read=_read_patterns(child, parent_agent, worktree_patterns),
+            write=(*DEFAULT_WRITABLE_PATHS, *worktree_patterns)
+            if workspace.writable
+            else DEFAULT_WRITABLE_PATHS,
         )
     paths = replace(paths, deny=tuple(dict.fromkeys(deny)))
-    return Birth(workspace=place, paths=paths, ceilings=ceilings, lifted=_lifted(child, paths, place, own))
-
-
-def handed_down(
-    above: Agent, parent: Session, ports: Ports, *, run: Run | None = None, rights: Scope | None = None
-) -> tuple[Ceiling, ...]:
-    """What a session can hand on, as the last link of the chain that it stands under itself."""
-    if rights is None:
-        rights = scope_of(above, parent, ports, run=run)
-    over = () if run is None else run.ask.ceilings
-    return (*parent.ceilings, *over, handed_on(above, rights, by=parent.slug))
-
-
-def _denied(child: Child, agent: Agent) -> Globs:
-    if child.own_paths:
-        return (agent.paths and agent.paths.deny) or ()
-    return DEFAULT_DENY if child.denied_paths is None else tuple(child.denied_paths)
-
-
-def _own(said: Paths, place: Workspace, own: Globs) -> Paths:
-    """What the definition says, with the workspace where it says nothing: to read, and to write after a yes."""
-    read = (below(place.root),) if said.read is None else said.read
-    write = None if said.write is None and place.writable else said.write or DEFAULT_WRITE
-    if own:
-        write = (*(write or DEFAULT_WRITE), *own) if place.writable else write
-    return Paths(read=(*read, *(each for each in own if each not in read)), write=write)
-
-
-def _in_the_same(place: Workspace, old: Workspace) -> Workspace:
-    """Who works in the parent's worktree, or in a folder of it, works in a worktree."""
-    return replace(place, source=old.source) if matches(below(old.root), place.root) else place
-
-
-def _in_copy(ceiling: Ceiling, old: str, new: str) -> Ceiling:
-    return replace(
-        ceiling,
-        read=None if ceiling.read is None else _copied(ceiling.read, old, new),
-        deny=_copied(ceiling.deny, old, new),
+    return ChildRights(
+        workspace=workspace,
+        paths=paths,
+        ceilings=ceilings,
+        lifted=_lifted_paths(child, paths, workspace, worktree_patterns),
     )
 
 
-def _copied(patterns: Globs, old: str, new: str) -> Globs:
-    """The same, and what they mean for a folder's copy; a pattern of /tmp means no such folder."""
-    also: list[str] = []
-    for each in elsewhere(patterns):
-        if each.startswith(f"{literal(old)}/"):
-            also.append(literal(new) + each.removeprefix(literal(old)))
-        elif each.endswith("/**") and matches(each, old):
-            also.append(below(new))
-    return (*patterns, *(each for each in also if each not in patterns))
+def ceilings_for_child(
+    parent_agent: Agent,
+    parent: Session,
+    context: RuntimeContext,
+    *,
+    run: Run | None = None,
+    rights: Scope | None = None,
+) -> tuple[Ceiling, ...]:
+    """Return the ceilings for a child: those above the session, then the session's own rights."""
+    if rights is None:
+        rights = compute_scope(parent_agent, parent, context, run=run)
+    run_ceilings = () if run is None else run.request.ceilings
+    return (*parent.ceilings, *run_ceilings, inherited_ceiling(parent_agent, rights, set_by=parent.slug))
 
 
-def _readable(child: Child, above: Agent, own: Globs) -> Globs:
+def _deny_patterns(child: ChildSpec, agent: Agent) -> Globs:
+    if child.use_definition_paths:
+        return (agent.paths and agent.paths.deny) or ()
+    return DEFAULT_DENIED_PATHS if child.denied_paths is None else tuple(child.denied_paths)
+
+
+def _definition_paths(defined: PathPatterns, workspace: Workspace, worktree_patterns: Globs) -> PathPatterns:
+    """Return the definition's paths, with the workspace for lists it does not have.
+
+    The workspace is readable, and writable after approval.
+    """
+    read = (subtree_pattern(workspace.root),) if defined.read is None else defined.read
+    write = None if defined.write is None and workspace.writable else defined.write or DEFAULT_WRITABLE_PATHS
+    if worktree_patterns:
+        write = (*(write or DEFAULT_WRITABLE_PATHS), *worktree_patterns) if workspace.writable else write
+    return PathPatterns(read=(*read, *(each for each in worktree_patterns if each not in read)), write=write)
+
+
+def _with_parent_worktree(workspace: Workspace, parent_workspace: Workspace) -> Workspace:
+    """Mark a workspace inside the parent's worktree as a worktree."""
+    return (
+        replace(workspace, source_repository=parent_workspace.source_repository)
+        if matches(subtree_pattern(parent_workspace.root), workspace.root)
+        else workspace
+    )
+
+
+def _remap_ceiling(ceiling: Ceiling, old_root: str, new_root: str) -> Ceiling:
+    return replace(
+        ceiling,
+        read=None if ceiling.read is None else _remap_patterns(ceiling.read, old_root, new_root),
+        deny=_remap_patterns(ceiling.deny, old_root, new_root),
+    )
+
+
+def _remap_patterns(patterns: Globs, old_root: str, new_root: str) -> Globs:
+    """Return the patterns, plus their equivalents in the copied folder.
+
+    A pattern below /tmp has no equivalent.
+    """
+    remapped: list[str] = []
+    for each in without_private_tmp(patterns):
+        if each.startswith(f"{escape_glob(old_root)}/"):
+            remapped.append(escape_glob(new_root) + each.removeprefix(escape_glob(old_root)))
+        elif each.endswith("/**") and matches(each, old_root):
+            remapped.append(subtree_pattern(new_root))
+    return (*patterns, *(each for each in remapped if each not in patterns))
+
+
+def _read_patterns(child: ChildSpec, parent_agent: Agent, worktree_patterns: Globs) -> Globs:
     if child.allowed_paths is None:
-        inherited = above.paths.read if above.paths is not None else None
-        if own:
-            return own
-        return inherited if inherited is not None else (below(child.parent.workspace.root),)
+        inherited = parent_agent.paths.read if parent_agent.paths is not None else None
+        if worktree_patterns:
+            return worktree_patterns
+        return inherited if inherited is not None else (subtree_pattern(child.parent.workspace.root),)
     return tuple(child.allowed_paths) or ("/**",)
 
 
-def _lifted(child: Child, paths: Paths, place: Workspace, own: Globs) -> Paths:
-    """A worktree is the child's own to write in, wherever it lies; what a person named is theirs to give."""
-    named = (
-        absolute(paths.read or (), place.root) if child.by_person and child.allowed_paths is not None else ()
+def _lifted_paths(
+    child: ChildSpec, paths: PathPatterns, workspace: Workspace, worktree_patterns: Globs
+) -> PathPatterns:
+    """Return the paths that go beyond the ceilings.
+
+    A worktree is writable for its child, wherever it lies; paths that a person named are the person's to
+    grant.
+    """
+    person_patterns = (
+        absolute_patterns(paths.read or (), workspace.root)
+        if child.requested_by_person and child.allowed_paths is not None
+        else ()
     )
-    return Paths(read=named or None, write=own or None)
+    return PathPatterns(read=person_patterns or None, write=worktree_patterns or None)

@@ -1,121 +1,161 @@
-"""Programs that act by themselves: who lets one begin, what it is held to, and what a restart knows of its turn."""
+"""CLI agents: authorize their start, restrict their rights, and record their turns for recovery."""
 
 import json
 from dataclasses import replace
 
-from retinue.domain.approval import Policy
-from retinue.domain.ceiling import NETWORK
-from retinue.domain.cli_agent import PROGRAMS
+from retinue.domain.approval import ApprovalPolicy
+from retinue.domain.ceiling import NETWORK_CAPABILITY
+from retinue.domain.cli_agent import CLI_AGENTS
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
-from retinue.domain.side_effect import Deed, Progress, digest
-from retinue.domain.transcript import Called
+from retinue.domain.side_effect import SideEffect, SideEffectState, tool_call_hash
+from retinue.domain.transcript import ToolCall
 from retinue.errors import OutOfScope, RetinueError
-from retinue.interfaces import Conversation, Ports, Tx
-from retinue.runtime.approvals import Caller, Question, Wanted, asked
-from retinue.runtime.run_context import Desk
-from retinue.runtime.run_plan import Plan
-from retinue.runtime.tool_executor import verdict
+from retinue.interfaces import Conversation, RuntimeContext, Transaction
+from retinue.runtime.approvals import ApprovalQuestion, Caller, PendingToolCall, request_approval
+from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_plan import RunPlan
+from retinue.runtime.tool_executor import check_tool_allowed
 
-SHELL = "bash"
-"""The tool that such a program has the reach of: whoever may not have it may not be one."""
-CUT_OFF = (
+SHELL_TOOL = "bash"
+"""A CLI agent can do what this tool can: an agent without it may not be one."""
+INTERRUPTED_TURN_NOTICE = (
     "Your work on this was cut off: the process ended while you were at it, and what you had done by then is done. "
     "Look at how things are before you do anything a second time."
 )
-NOTHING = "You may read here, and change nothing: what you would change, say in your answer."
-ONLY = "You may change files only where these patterns allow it: {patterns}. Elsewhere you may read."
+READ_ONLY_PROMPT = "You may read here, and change nothing: what you would change, say in your answer."
+WRITABLE_PATTERNS_PROMPT = (
+    "You may change files only where these patterns allow it: {patterns}. Elsewhere you may read."
+)
 
 
-def acts(plan: Plan) -> bool:
-    return plan.model.driver in PROGRAMS
+def is_cli_agent(plan: RunPlan) -> bool:
+    return plan.model.provider in CLI_AGENTS
 
 
-async def engaged(plan: Plan, desk: Desk, session: Session) -> Plan:
-    """The plan with what the program is held to: in a strict cell what no person would be asked for, and elsewhere what
-    a person allows. OutOfScope when its scope has no room for a program; Parked waits for a person."""
-    ports, driver = desk.ports, plan.model.driver
-    scope = plan.scope.under(ports.bounds())
-    _fits(plan, scope, ports)
-    level = await ports.level()
-    if level is Level.STRICT:
-        held = scope if ports.policy is Policy.AUTO else replace(scope, write=scope.granted)
-        return replace(plan, scope=held, system=f"{plan.system}\n\n{_told(held)}".strip())
-    called = Called(
-        id=desk.run.id, tool=driver, args=json.dumps({"task": desk.run.ask.task}), run=desk.run.id
+async def authorize_cli_agent(plan: RunPlan, run_context: RunContext, session: Session) -> RunPlan:
+    """Return the plan restricted to what the CLI agent may do.
+
+    In a strict sandbox that is what needs no approval; elsewhere a person must approve the start.
+
+    Raises:
+        OutOfScope: its scope cannot be enforced for a CLI agent.
+        RunSuspended: the start waits for approval.
+    """
+    context, provider = run_context.context, plan.model.provider
+    scope = plan.scope.with_operator_denials(context.operator_policy())
+    _check_scope_supported(plan, scope, context)
+    level = await context.detect_sandbox_level()
+    if level is SandboxLevel.STRICT:
+        restricted = (
+            scope
+            if context.approval_policy is ApprovalPolicy.AUTO
+            else replace(scope, write=scope.preapproved_writes)
+        )
+        return replace(
+            plan, scope=restricted, system=f"{plan.system}\n\n{_write_access_prompt(restricted)}".strip()
+        )
+    tool_call = ToolCall(
+        id=run_context.run.id,
+        tool=provider,
+        args=json.dumps({"task": run_context.run.request.task}),
+        run=run_context.run.id,
     )
-    shell = ports.tools[SHELL]
-    tool = replace(shell, spec=replace(shell.spec, name=driver))
-    caller = Caller(run=desk.run, session=session, scope=scope)
-    await asked(
-        Question(
-            wanted=Wanted(called=called, tool=tool, args={"task": desk.run.ask.task}, caller=caller),
-            resource=f"{PROGRAMS[driver].binary} in {scope.root}",
-            why=f"the sandbox here is {level}, and {PROGRAMS[driver].binary} would run with your own rights, held by nothing",
+    shell_tool = context.tools[SHELL_TOOL]
+    tool = replace(shell_tool, spec=replace(shell_tool.spec, name=provider))
+    caller = Caller(run=run_context.run, session=session, scope=scope)
+    await request_approval(
+        ApprovalQuestion(
+            pending_call=PendingToolCall(
+                tool_call=tool_call, tool=tool, args={"task": run_context.run.request.task}, caller=caller
+            ),
+            resource=f"{CLI_AGENTS[provider].binary} in {scope.root}",
+            reason=f"the sandbox here is {level}, and {CLI_AGENTS[provider].binary} would run with your own rights, held by nothing",
             level=level,
         ),
-        ports,
+        context,
     )
     return replace(plan, scope=scope)
 
 
-def _fits(plan: Plan, scope: Scope, ports: Ports) -> None:
-    """What cannot be held is refused: a program's own commands are seen by nobody. What it reaches besides its models is
-    the network's, and as much in need of leave as a tool's."""
-    driver, shell = plan.model.driver, ports.tools[SHELL]
-    why = "" if (judged := verdict(shell, scope)).ok else f"this agent may run none ({judged.rule})"
-    if not why and scope.commands is not None and scope.commands.deny:
-        why = f"they cannot be kept from {', '.join(scope.commands.deny)} (shell_commands deny)"
-    if why:
-        raise OutOfScope(f"{driver} runs commands of its own, and {why}: use another driver, or change that")
-    if plan.model.settings.get("hosts") and not (far := scope.tool(SHELL, (*shell.capabilities, NETWORK))).ok:
+def _check_scope_supported(plan: RunPlan, scope: Scope, context: RuntimeContext) -> None:
+    """Refuse a scope that cannot be enforced: nobody checks the commands a CLI agent runs itself.
+
+    Hosts other than its model's count as network access, and need the same capability as a tool's.
+    """
+    provider, shell_tool = plan.model.provider, context.tools[SHELL_TOOL]
+    problem = (
+        ""
+        if (shell_verdict := check_tool_allowed(shell_tool, scope)).ok
+        else f"this agent may run none ({shell_verdict.rule})"
+    )
+    if not problem and scope.shell_commands is not None and scope.shell_commands.deny:
+        problem = f"they cannot be kept from {', '.join(scope.shell_commands.deny)} (shell_commands deny)"
+    if problem:
         raise OutOfScope(
-            f"{driver} may not reach the hosts that its settings name ({far.rule}): take them out"
+            f"{provider} runs commands of its own, and {problem}: use another driver, or change that"
+        )
+    if (
+        plan.model.settings.get("hosts")
+        and not (
+            network_verdict := scope.check_tool(SHELL_TOOL, (*shell_tool.capabilities, NETWORK_CAPABILITY))
+        ).ok
+    ):
+        raise OutOfScope(
+            f"{provider} may not reach the hosts that its settings name ({network_verdict.rule}): take them out"
         )
 
 
-def _told(scope: Scope) -> str:
-    places = scope.write if scope.writable else tuple(each for each in scope.write if scope.private(each))
-    return ONLY.format(patterns=", ".join(places)) if places else NOTHING
-
-
-async def doubts(talk: Conversation, desk: Desk) -> None:
-    """A turn that was begun and never ended is told of, once: the program finds it in the conversation."""
-
-    def step(tx: Tx) -> bool:
-        open_ones = [
-            deed
-            for deed in tx.deeds(desk.run.id)
-            if deed.progress is Progress.STARTED and deed.tool in PROGRAMS
-        ]
-        for deed in open_ones:
-            tx.set_deed(deed.lost())
-        return bool(open_ones)
-
-    if await desk.ports.ledger.do(step):
-        await desk.add(talk, desk.notice("resumed", CUT_OFF))
-
-
-async def begun(desk: Desk, plan: Plan) -> Deed:
-    """The turn is on disk as begun, with how it is held, before it begins."""
-    ports = desk.ports
-    deed = Deed(
-        call=ports.chance.entry_id(),
-        run=desk.run.id,
-        tool=plan.model.driver,
-        digest=digest(plan.model.driver, desk.run.ask.task or ""),
-        note=str(await ports.level()),
-        started_at=ports.chance.now(),
+def _write_access_prompt(scope: Scope) -> str:
+    patterns = (
+        scope.write if scope.writable else tuple(each for each in scope.write if scope.is_private_tmp(each))
     )
-    await ports.ledger.do(lambda tx: tx.set_deed(deed))
-    return deed
+    return WRITABLE_PATTERNS_PROMPT.format(patterns=", ".join(patterns)) if patterns else READ_ONLY_PROMPT
 
 
-async def ended(deed: Deed, desk: Desk, error: RetinueError | None = None) -> None:
-    """It has ended, and its reply is in the file: until both are so, whoever takes the run up again does not know how
-    far it came."""
-    ports = desk.ports
-    text = "" if error is None else ports.redact(str(error))
-    over = deed.ended(ok=error is None, text=text, at=ports.chance.now())
-    await ports.ledger.do(lambda tx: tx.set_deed(over))
+async def append_interrupted_notice(conversation: Conversation, run_context: RunContext) -> None:
+    """Append one notice if a turn was started and never ended, so that the CLI agent learns of it."""
+
+    def step(tx: Transaction) -> bool:
+        unfinished = [
+            side_effect
+            for side_effect in tx.find_side_effects(run_context.run.id)
+            if side_effect.progress is SideEffectState.STARTED and side_effect.tool in CLI_AGENTS
+        ]
+        for side_effect in unfinished:
+            tx.save_side_effect(side_effect.mark_unknown())
+        return bool(unfinished)
+
+    if await run_context.context.ledger.write(step):
+        await run_context.append_entries(
+            conversation, run_context.make_notice("resumed", INTERRUPTED_TURN_NOTICE)
+        )
+
+
+async def record_turn_start(run_context: RunContext, plan: RunPlan) -> SideEffect:
+    """Record the start of a turn, with the sandbox level, before it begins."""
+    context = run_context.context
+    side_effect = SideEffect(
+        call=context.clock.new_entry_id(),
+        run=run_context.run.id,
+        tool=plan.model.provider,
+        digest=tool_call_hash(plan.model.provider, run_context.run.request.task or ""),
+        note=str(await context.detect_sandbox_level()),
+        started_at=context.clock.now(),
+    )
+    await context.ledger.write(lambda tx: tx.save_side_effect(side_effect))
+    return side_effect
+
+
+async def record_turn_end(
+    side_effect: SideEffect, run_context: RunContext, error: RetinueError | None = None
+) -> None:
+    """Record the end of a turn once its reply is in the transcript.
+
+    Until then, a process that resumes the run does not know how far the turn came.
+    """
+    context = run_context.context
+    text = "" if error is None else context.redact(str(error))
+    finished = side_effect.finish(ok=error is None, text=text, at=context.clock.now())
+    await context.ledger.write(lambda tx: tx.save_side_effect(finished))

@@ -1,7 +1,7 @@
-"""Quarantine: what has outlived its process more than once may be what ends processes, and is tried alone first.
+"""Retry runs that outlived several processes alone first, in case one of them crashes processes.
 
-Nobody knows which of many interrupted runs took its process down. Taken up together, all of them would be counted as
-often as the one, and be lost with it.
+Nobody knows which of many interrupted runs ended its process. Resumed together, all of them would be counted
+as often as the one, and be lost with it.
 """
 
 import asyncio
@@ -9,42 +9,48 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from retinue.domain.run import Run
-from retinue.interfaces import Ports
-from retinue.runtime.recovery import resume_all
-from retinue.runtime.run_control import given_up
+from retinue.interfaces import RuntimeContext
+from retinue.runtime.recovery import resume_available_runs
+from retinue.runtime.run_control import close_abandoned_run
 
-SUSPECT = 2
-"""So many times it was taken up, and each time its process ended under it."""
-ALONE_SECONDS = 1.0
-TOGETHER_SECONDS = 15.0
-"""How long all of them together keep the others waiting."""
+SUSPECT_ATTEMPTS = 2
+"""Attempts after which a run is suspected: its process ended under it each time."""
+SUSPECT_TRIAL_SECONDS = 1.0
+TOTAL_TRIAL_SECONDS = 15.0
+"""Longest time that all suspects together delay the other runs."""
 
 
-async def take_up(runs: Sequence[Run], ports: Ports) -> list[Run]:
-    """Interrupted runs go on: the suspects first, each for a moment before the next, and then all others at once. Whoever
-    ends the process again has nobody beside it but those that were tried before."""
-    suspects = in_turn([run for run in runs if run.attempts >= SUSPECT])
-    seconds = min(ALONE_SECONDS, TOGETHER_SECONDS / max(1, len(suspects)))
-    taken: list[Run] = []
+async def resume_interrupted_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:
+    """Resume interrupted runs: suspects one by one, each with a short head start, then all others at once.
+
+    A run that crashes the process again has only runs beside it that were tried before.
+    """
+    suspects = order_suspects([run for run in runs if run.attempts >= SUSPECT_ATTEMPTS])
+    seconds = min(SUSPECT_TRIAL_SECONDS, TOTAL_TRIAL_SECONDS / max(1, len(suspects)))
+    resumed: list[Run] = []
     for run in suspects:
-        taken += await resume_all([run], ports)
-        if taken and taken[-1].status.live and len(runs) > 1:
+        resumed += await resume_available_runs([run], context)
+        if resumed and resumed[-1].status.is_live and len(runs) > 1:
             with suppress(TimeoutError):
-                await asyncio.wait_for(ports.engine.wait(run.id), seconds)
-    taken += await resume_all([run for run in runs if run.attempts < SUSPECT], ports)
-    for run in taken:
-        if run.status.final:
-            await given_up(run, ports)
-    return taken
+                await asyncio.wait_for(context.worker.wait(run.id), seconds)
+    resumed += await resume_available_runs([run for run in runs if run.attempts < SUSPECT_ATTEMPTS], context)
+    for run in resumed:
+        if run.status.is_final:
+            await close_abandoned_run(run, context)
+    return resumed
 
 
-def in_turn(suspects: Sequence[Run]) -> list[Run]:
-    """Whoever was counted most goes first. Of those that were tried in the same round the last one was it, so each round
-    goes the other way round."""
+def order_suspects(suspects: Sequence[Run]) -> list[Run]:
+    """Sort suspects: most attempts first.
+
+    Among runs tried in the same round, the last one started was the culprit, so the order alternates each
+    round.
+    """
     return sorted(
-        suspects, key=lambda run: (-run.attempts, _number(run) if run.attempts % 2 == 0 else -_number(run))
+        suspects,
+        key=lambda run: (-run.attempts, _id_as_int(run) if run.attempts % 2 == 0 else -_id_as_int(run)),
     )
 
 
-def _number(run: Run) -> int:
+def _id_as_int(run: Run) -> int:
     return int.from_bytes(run.id.encode())

@@ -1,4 +1,4 @@
-"""The deadline of a run: a clock that nobody sets, and that stands while nothing of the run can go on."""
+"""Deadline of a run, measured on the monotonic clock and paused while the run cannot make progress."""
 
 import asyncio
 from datetime import timedelta
@@ -7,71 +7,82 @@ from types import TracebackType
 
 from retinue.domain.change import replace
 from retinue.errors import TimedOut
-from retinue.runtime.alarm import Alarm
-from retinue.runtime.approvals import Parked
-from retinue.runtime.run_context import Desk
+from retinue.runtime.alarm import Timeout
+from retinue.runtime.approvals import RunSuspended
+from retinue.runtime.run_context import RunContext
 
 
 class Deadline:
-    """Inside it the run is worked; TimedOut when its time is over."""
+    """Context manager around the work on a run; raises TimedOut when the deadline passes."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._clock = Alarm()
-        self._seconds = desk.run.ask.deadline_seconds
+    def __init__(self, run_context: RunContext) -> None:
+        self._run_context = run_context
+        self._timeout = Timeout()
+        self._requested_s = run_context.run.request.deadline_seconds
 
     def __enter__(self) -> None:
-        self._clock.__enter__()
-        self._wind()
+        self._timeout.__enter__()
+        self._reschedule()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._clock.__exit__(kind, error, trace)
-        except TimeoutError as late:
-            raise self._passed() from late
-        if isinstance(error, Parked) and self._left() <= 0:
-            # Nothing on the way to it took a turn of the loop, in which the clock could have struck.
-            raise self._passed() from error
+            self._timeout.__exit__(kind, error, trace)
+        except TimeoutError as timeout_error:
+            raise self._timed_out_error() from timeout_error
+        if isinstance(error, RunSuspended) and self._remaining_s() <= 0:
+            # Nothing on the way here yielded to the event loop, so the timeout could not fire.
+            raise self._timed_out_error() from error
 
-    async def named(self, seconds: float | None) -> None:
-        """A definition's own deadline, where the ask named none: counted from the first start like any other. It is found
-        before the first turn, so no time that was waited is forgotten."""
-        if self._seconds is not None or seconds is None:
+    async def apply_definition_deadline(self, seconds: float | None) -> None:
+        """Apply the definition's own deadline if the request named none.
+
+        It counts from the first start, like any other. It is applied before the first turn, so no waiting
+        time is lost.
+        """
+        if self._requested_s is not None or seconds is None:
             return
-        self._seconds = seconds
-        run, ports = self._desk.run, self._desk.ports
+        self._requested_s = seconds
+        run, context = self._run_context.run, self._run_context.context
         if run.turns or run.started_at is None:
             return
-        at = run.started_at + timedelta(seconds=ports.limits.deadline(seconds))
-        if at != run.deadline_at:
-            await ports.ledger.do(lambda tx: tx.set_run(replace(tx.run(run.id) or run, deadline_at=at)))
-            self._desk.run = replace(run, deadline_at=at)
-            self._wind()
+        deadline_at = run.started_at + timedelta(seconds=context.limits.run_timeout_s(seconds))
+        if deadline_at != run.deadline_at:
+            await context.ledger.write(
+                lambda tx: tx.update_run(replace(tx.get_run(run.id) or run, deadline_at=deadline_at))
+            )
+            self._run_context.run = replace(run, deadline_at=deadline_at)
+            self._reschedule()
 
-    def stopped(self) -> None:
-        """Nothing of the run can go on: the deadline waits with it."""
-        self._clock.set(None)
+    def pause(self) -> None:
+        """Pause the deadline while nothing of the run can make progress."""
+        self._timeout.reschedule(None)
 
-    def went_on(self, waited: timedelta) -> None:
-        run = self._desk.run
+    def resume(self, waited: timedelta) -> None:
+        run = self._run_context.run
         if run.deadline_at is not None:
-            self._desk.run = replace(run, deadline_at=run.deadline_at + waited)
-        self._wind()
+            self._run_context.run = replace(run, deadline_at=run.deadline_at + waited)
+        self._reschedule()
 
-    def _wind(self) -> None:
-        """The wall's clock is asked once, and from then on one that nobody sets. A clock that was set back meanwhile
-        gives nobody more than the whole time anew."""
-        if (left := self._left()) < inf:
-            most = self._desk.ports.limits.deadline(self._seconds)
-            self._clock.set(asyncio.get_running_loop().time() + min(max(0.0, left), most))
+    def _reschedule(self) -> None:
+        """Read the wall clock once, and from then on use the loop's clock.
 
-    def _left(self) -> float:
-        at = self._desk.run.deadline_at
-        return inf if at is None else (at - self._desk.ports.chance.now()).total_seconds()
+        If the wall clock was set back meanwhile, the run gets at most its whole time again.
+        """
+        if (remaining_s := self._remaining_s()) < inf:
+            max_s = self._run_context.context.limits.run_timeout_s(self._requested_s)
+            self._timeout.reschedule(asyncio.get_running_loop().time() + min(max(0.0, remaining_s), max_s))
 
-    def _passed(self) -> TimedOut:
-        seconds = self._desk.ports.limits.deadline(self._seconds)
-        source = ", set by limits.deadline_seconds" if self._seconds is None else ""
+    def _remaining_s(self) -> float:
+        deadline_at = self._run_context.run.deadline_at
+        return (
+            inf
+            if deadline_at is None
+            else (deadline_at - self._run_context.context.clock.now()).total_seconds()
+        )
+
+    def _timed_out_error(self) -> TimedOut:
+        seconds = self._run_context.context.limits.run_timeout_s(self._requested_s)
+        source = ", set by limits.deadline_seconds" if self._requested_s is None else ""
         return TimedOut(f"the deadline passed: {seconds:g} s from the start{source}")

@@ -1,7 +1,7 @@
-"""Room: what a full disk does not take now is tried again in place, and meanwhile the run waits for it.
+"""Retry writes while the disk is full; the run waits meanwhile.
 
-What was heard of a model or done by a tool stays in hand until it is written, so that nothing is asked or done a second
-time only because the disk was full for a while.
+Model replies and tool results stay in memory until they are written, so nothing is requested or done twice
+only because the disk was full for a while.
 """
 
 import asyncio
@@ -12,205 +12,227 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from retinue.domain.agent import Agent
-from retinue.domain.approval import Touch
+from retinue.domain.approval import ToolAccess
 from retinue.domain.change import replace
-from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Called, Entry, Returned
-from retinue.errors import Cancelled, Held, NoRoom, RetinueError
-from retinue.interfaces import Conversation, Ledger, Ports, Store, Tx
-from retinue.runtime.run_creation import Claim, claim
-from retinue.runtime.run_events import told
+from retinue.domain.transcript import Entry, ToolCall, ToolResult
+from retinue.errors import Cancelled, DiskError, RetinueError, SessionLocked
+from retinue.interfaces import Conversation, Ledger, RuntimeContext, SessionStore, Transaction
+from retinue.runtime.run_creation import ClaimResult, claim_run
+from retinue.runtime.run_events import make_event
 
 T = TypeVar("T")
 
 RETRY_SECONDS = 2.0
-MOMENT_SECONDS = 0.25
-NOTE = "waits for room on the disk: {why}"
+POLL_SECONDS = 0.25
+WAITING_NOTE = "waits for room on the disk: {why}"
 
 
-class Room:
-    """One run's patience with the disk. `stopped` and `went_on` are told, so that no clock runs meanwhile."""
+class DiskFullRetry:
+    """Retries one run's writes while the disk is full.
+
+    `on_wait_start` and `on_wait_end` let the caller stop its clocks meanwhile.
+    """
 
     def __init__(
-        self, run: Run, ports: Ports, *, stopped: Callable[[], None], went_on: Callable[[timedelta], None]
+        self,
+        run: Run,
+        context: RuntimeContext,
+        *,
+        on_wait_start: Callable[[], None],
+        on_wait_end: Callable[[timedelta], None],
     ) -> None:
         self._run = run
-        self._raw = ports
-        self._stopped = stopped
-        self._went_on = went_on
-        self._one = asyncio.Lock()
-        """Of several calls at once that find no room, one tries again; the others follow."""
-        self._work = asyncio.current_task()
-        self._hurried = False
-        self.ports = replace(
-            ports, ledger=RoomyLedger(ports.ledger, self), store=RoomyStore(ports.store, self)
+        self._unwrapped = context
+        self._on_wait_start = on_wait_start
+        self._on_wait_end = on_wait_end
+        self._retry_lock = asyncio.Lock()
+        """Lets only one of several failed calls retry; the others follow once it succeeded."""
+        self._task = asyncio.current_task()
+        self._no_wait = False
+        self.context = replace(
+            context, ledger=RetryingLedger(context.ledger, self), store=RetryingStore(context.store, self)
         )
-        """What the run acts through: the same as given, with this patience."""
+        """The runtime context the run uses: the given one, with a retrying ledger and store."""
 
     @contextmanager
-    def hurried(self) -> Generator[None]:
-        """Inside, nothing is waited for: what cannot be written now is left."""
-        self._hurried = True
+    def without_waiting(self) -> Generator[None]:
+        """Inside, nothing is retried: what cannot be written now is dropped."""
+        self._no_wait = True
         try:
             yield
         finally:
-            self._hurried = False
+            self._no_wait = False
 
-    async def kept(self, write: Callable[[], Awaitable[T]], *, ledger: bool = False) -> T:
-        """What `write` comes to, as soon as there is room for it. Only a full disk is waited for, and a `ledger` that
-        another process keeps locked: a broken disk is an error at once."""
+    async def attempt(self, write: Callable[[], Awaitable[T]], *, ledger: bool = False) -> T:
+        """Return the result of `write`, retried while the disk is full.
+
+        Only a full disk is waited for, and with `ledger` a database that another process keeps locked. A
+        broken disk is an error at once.
+        """
         try:
             return await write()
         except RetinueError as error:
-            return await self.again(write, error, ledger=ledger)
+            return await self.retry_failed(write, error, ledger=ledger)
 
-    async def again(
+    async def retry_failed(
         self, write: Callable[[], Awaitable[T]], error: RetinueError, *, ledger: bool = False
     ) -> T:
-        """The same for what was tried already, and met this error."""
-        if not self._passes(error, ledger=ledger):
+        """Retry a write that has already failed with this error."""
+        if not self._is_retryable(error, ledger=ledger):
             raise error
-        async with self._one:
-            return await self._patiently(write, ledger=ledger)
+        async with self._retry_lock:
+            return await self._retry_until_written(write, ledger=ledger)
 
-    def _passes(self, error: RetinueError, *, ledger: bool) -> bool:
-        full = isinstance(error, NoRoom) and error.full
-        return not self._given_up() and (full or (ledger and isinstance(error, Held)))
+    def _is_retryable(self, error: RetinueError, *, ledger: bool) -> bool:
+        full = isinstance(error, DiskError) and error.is_full
+        return not self._must_stop() and (full or (ledger and isinstance(error, SessionLocked)))
 
-    def _given_up(self) -> bool:
-        """A run that is being stopped waits no more, not even for what nobody may break off."""
-        return self._hurried or (self._work is not None and self._work.cancelling() > 0)
+    def _must_stop(self) -> bool:
+        """Return True if the run is being stopped: then it waits no more, not even in shielded writes."""
+        return self._no_wait or (self._task is not None and self._task.cancelling() > 0)
 
-    async def _pause(self) -> None:
+    async def _wait_before_retry(self) -> None:
         until = asyncio.get_running_loop().time() + RETRY_SECONDS
-        while asyncio.get_running_loop().time() < until and not self._given_up():  # noqa: ASYNC110  (the disk tells nobody)
-            await asyncio.sleep(MOMENT_SECONDS)
+        while asyncio.get_running_loop().time() < until and not self._must_stop():  # noqa: ASYNC110  (a full disk sends no notification)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _patiently(self, write: Callable[[], Awaitable[T]], *, ledger: bool) -> T:
+    async def _retry_until_written(self, write: Callable[[], Awaitable[T]], *, ledger: bool) -> T:
         loop = asyncio.get_running_loop()
-        since: float | None = None
+        waiting_since: float | None = None
         while True:
             try:
-                done = await write()
+                result = await write()
                 break
             except RetinueError as error:
-                if not self._passes(error, ledger=ledger):
+                if not self._is_retryable(error, ledger=ledger):
                     raise
-                if since is None:
-                    since = loop.time()
-                    self._stopped()
-                    self._tell(error)
+                if waiting_since is None:
+                    waiting_since = loop.time()
+                    self._on_wait_start()
+                    self._emit_waiting(error)
                 if not ledger:
-                    await self._stands_aside(error)
-            await self._pause()
-            await self._still_wanted()
-        if since is not None:
-            await self._back(timedelta(seconds=loop.time() - since))
-        return done
+                    await self._suspend_run(error)
+            await self._wait_before_retry()
+            await self._check_not_ended()
+        if waiting_since is not None:
+            await self._resume_run(timedelta(seconds=loop.time() - waiting_since))
+        return result
 
-    def _tell(self, error: RetinueError) -> None:
-        note = NOTE.format(why=self._raw.redact(str(error)))
-        self._raw.emit(told("run.state", self._run, self._raw, phase=str(Waiting.DISK), note=note))
+    def _emit_waiting(self, error: RetinueError) -> None:
+        note = WAITING_NOTE.format(why=self._unwrapped.redact(str(error)))
+        self._unwrapped.emit(
+            make_event("run.state", self._run, self._unwrapped, phase=str(WaitReason.DISK), note=note)
+        )
 
-    async def _stands_aside(self, error: RetinueError) -> None:
-        """Its slot is free. Where not even this can be written, nobody can take a slot either. What lacks the ledger's
-        own room is no state of its row: the step that is tried again finds the run as it left it."""
+    async def _suspend_run(self, error: RetinueError) -> None:
+        """Suspend the run, which frees its slot.
 
-        def step(tx: Tx) -> None:
-            now = tx.run(self._run.id)
-            if now is None or now.status is not Status.RUNNING:
+        If not even this can be written, nobody can take a slot either. Called only when the store lacks
+        space: if the ledger does, the retried transaction must find the run as it left it.
+        """
+
+        def step(tx: Transaction) -> None:
+            current = tx.get_run(self._run.id)
+            if current is None or current.status is not Status.RUNNING:
                 return
-            waiting = replace(now.waits(Waiting.DISK), error=self._raw.redact(str(error)))
-            tx.set_run(waiting)
-            tx.emit(told("run.state", waiting, self._raw, phase=str(Waiting.DISK)))
+            suspended = replace(current.suspend(WaitReason.DISK), error=self._unwrapped.redact(str(error)))
+            tx.update_run(suspended)
+            tx.emit(make_event("run.state", suspended, self._unwrapped, phase=str(WaitReason.DISK)))
 
         with suppress(RetinueError):
-            await self._raw.ledger.do(step)
+            await self._unwrapped.ledger.write(step)
 
-    async def _still_wanted(self) -> None:
-        """A run that waits may have been ended by anybody."""
-        now = None
+    async def _check_not_ended(self) -> None:
+        """Raise Cancelled if the run was ended by anyone while it waited."""
+        current = None
         with suppress(RetinueError):
-            now = await self._raw.ledger.look(lambda tx: tx.run(self._run.id))
-        if now is not None and now.status.final:
-            raise Cancelled(f"run {now.id} was ended while it waited for room on the disk ({now.status})")
+            current = await self._unwrapped.ledger.read(lambda tx: tx.get_run(self._run.id))
+        if current is not None and current.status.is_final:
+            raise Cancelled(
+                f"run {current.id} was ended while it waited for room on the disk ({current.status})"
+            )
 
-    async def _back(self, waited: timedelta) -> None:
-        """The time it waited is not the run's, and it takes a slot again like any other."""
+    async def _resume_run(self, waited: timedelta) -> None:
+        """Resume the run: it claims a slot like any other, and the wait does not count against its deadline."""
 
-        def step(tx: Tx) -> None:
-            now = tx.run(self._run.id)
-            if now is None or now.status.final:
+        def step(tx: Transaction) -> None:
+            current = tx.get_run(self._run.id)
+            if current is None or current.status.is_final:
                 return
-            if now.waiting_for is Waiting.DISK:
-                tx.set_run(replace(now.answered(waited=waited), error=""))
-            elif now.deadline_at is not None:
-                tx.set_run(replace(now, deadline_at=now.deadline_at + waited))
+            if current.waiting_for is WaitReason.DISK:
+                tx.update_run(replace(current.requeue(waited=waited), error=""))
+            elif current.deadline_at is not None:
+                tx.update_run(replace(current, deadline_at=current.deadline_at + waited))
 
-        await self._until_told(lambda: self._raw.ledger.do(step))
-        while await self._until_told(self._claimed) not in (Claim.TAKEN, Claim.GONE):  # noqa: ASYNC110  (another process may free the slot: nothing to wait on)
-            await asyncio.sleep(MOMENT_SECONDS)
-        await self._still_wanted()
-        self._went_on(waited)
+        await self._retry_ledger(lambda: self._unwrapped.ledger.write(step))
+        while await self._retry_ledger(self._try_claim) not in (ClaimResult.CLAIMED, ClaimResult.NOT_QUEUED):  # noqa: ASYNC110  (another process may free the slot: nothing to wait on)
+            await asyncio.sleep(POLL_SECONDS)
+        await self._check_not_ended()
+        self._on_wait_end(waited)
 
-    async def _claimed(self) -> Claim:
-        return await claim(self._run.id, self._raw)
+    async def _try_claim(self) -> ClaimResult:
+        return await claim_run(self._run.id, self._unwrapped)
 
-    async def _until_told(self, act: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_ledger(self, operation: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                return await act()
+                return await operation()
             except RetinueError as error:
-                if not self._passes(error, ledger=True):
+                if not self._is_retryable(error, ledger=True):
                     raise
-            await self._pause()
+            await self._wait_before_retry()
 
 
-async def freed(ports: Ports, alive: Callable[[str], bool]) -> None:
-    """A dead process waits for no disk: its runs go back to the queue, like those it was working."""
+async def requeue_disk_waiters(context: RuntimeContext, is_alive: Callable[[str], bool]) -> None:
+    """Queue runs again whose dead process was waiting for disk space."""
 
-    def left(tx: Tx) -> list[Run]:
-        waiting = tx.runs(status=[Status.WAITING])
-        return [run for run in waiting if run.waiting_for is Waiting.DISK and not alive(run.owner)]
+    def orphaned(tx: Transaction) -> list[Run]:
+        waiting = tx.find_runs(status=[Status.WAITING])
+        return [run for run in waiting if run.waiting_for is WaitReason.DISK and not is_alive(run.owner_id)]
 
-    def step(tx: Tx) -> None:
-        for run in left(tx):
-            tx.set_run(run.requeued())
+    def step(tx: Transaction) -> None:
+        for run in orphaned(tx):
+            tx.update_run(run.requeue_attempt())
 
-    if await ports.ledger.look(left):
-        await ports.ledger.do(step)
+    if await context.ledger.read(orphaned):
+        await context.ledger.write(step)
 
 
-class RoomyLedger:
-    """A ledger that waits for room."""
+class RetryingLedger:
+    """Ledger that retries while the disk is full."""
 
-    def __init__(self, ledger: Ledger, room: Room) -> None:
+    def __init__(self, ledger: Ledger, disk_retry: DiskFullRetry) -> None:
         self._ledger = ledger
-        self._room = room
+        self._disk_retry = disk_retry
 
-    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+    async def write(
+        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+    ) -> T:
         try:
-            return await self._ledger.do(step, then)
+            return await self._ledger.write(step, on_commit)
         except RetinueError as error:
-            return await self._room.again(lambda: self._ledger.do(step, then), error, ledger=True)
+            return await self._disk_retry.retry_failed(
+                lambda: self._ledger.write(step, on_commit), error, ledger=True
+            )
 
-    async def look(self, step: Callable[[Tx], T]) -> T:
+    async def read(self, step: Callable[[Transaction], T]) -> T:
         try:
-            return await self._ledger.look(step)
+            return await self._ledger.read(step)
         except RetinueError as error:
-            return await self._room.again(lambda: self._ledger.look(step), error, ledger=True)
+            return await self._disk_retry.retry_failed(lambda: self._ledger.read(step), error, ledger=True)
 
 
-class RoomyStore:
-    """A store that waits for room."""
+class RetryingStore:
+    """Store that retries while the disk is full."""
 
-    def __init__(self, store: Store, room: Room) -> None:
+    def __init__(self, store: SessionStore, disk_retry: DiskFullRetry) -> None:
         self._store = store
-        self._room = room
+        self._disk_retry = disk_retry
 
     async def create(self, new: NewSession) -> Session:
-        return await self._room.kept(lambda: self._store.create(new))
+        return await self._disk_retry.attempt(lambda: self._store.create(new))
 
     async def find(self, ref: str) -> Session:
         return await self._store.find(ref)
@@ -219,90 +241,97 @@ class RoomyStore:
         return await self._store.sessions(agent=agent, children=children)
 
     def open(self, session: Session) -> AbstractAsyncContextManager[Conversation]:
-        return RoomyOpening(lambda: self._store.open(session), self._room)
+        return RetryingConversationOpener(lambda: self._store.open(session), self._disk_retry)
 
-    async def preset(self, session: Session) -> tuple[Agent, str]:
-        return await self._store.preset(session)
+    async def read_preset(self, session: Session) -> tuple[Agent, str]:
+        return await self._store.read_preset(session)
 
-    async def change(self, session: Session, **facts: Any) -> Session:
-        return await self._room.kept(lambda: self._store.change(session, **facts))
+    async def update(self, session: Session, **facts: Any) -> Session:
+        return await self._disk_retry.attempt(lambda: self._store.update(session, **facts))
 
     async def delete(self, session: Session) -> str:
         return await self._store.delete(session)
 
-    async def recent(self, session: Session, *, after: str = "", before: str = "", limit: int) -> list[Entry]:
-        return await self._store.recent(session, after=after, before=before, limit=limit)
+    async def read_entry_page(
+        self, session: Session, *, after: str = "", before: str = "", limit: int
+    ) -> list[Entry]:
+        return await self._store.read_entry_page(session, after=after, before=before, limit=limit)
 
-    async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
-        await self._room.kept(lambda: self._store.widen(session, touch, pattern))
+    async def grant_pattern(self, session: Session, access: ToolAccess, pattern: str) -> None:
+        await self._disk_retry.attempt(lambda: self._store.grant_pattern(session, access, pattern))
 
 
-class RoomyOpening:
-    """Opening writes too: what a crash cut short is put aside first. What finds no room is opened anew."""
+class RetryingConversationOpener:
+    """Opens a conversation, and opens it anew if the disk was full.
 
-    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Conversation]], room: Room) -> None:
-        self._opened = opened
-        self._room = room
-        self._open: AbstractAsyncContextManager[Conversation] | None = None
+    Opening writes too: a tail cut short by a crash is moved aside first.
+    """
+
+    def __init__(
+        self, make_manager: Callable[[], AbstractAsyncContextManager[Conversation]], disk_retry: DiskFullRetry
+    ) -> None:
+        self._make_manager = make_manager
+        self._disk_retry = disk_retry
+        self._manager: AbstractAsyncContextManager[Conversation] | None = None
 
     async def __aenter__(self) -> Conversation:
-        talk = await self._room.kept(self._entered)
-        # The protocol has an attribute where this has a property: what is read is the same.
-        return cast("Conversation", RoomyConversation(talk, self._room))
+        conversation = await self._disk_retry.attempt(self._enter_manager)
+        # The protocol declares an attribute, and this class has a property: reading is the same.
+        return cast("Conversation", RetryingConversation(conversation, self._disk_retry))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return None if self._open is None else await self._open.__aexit__(kind, error, trace)
+        return None if self._manager is None else await self._manager.__aexit__(kind, error, trace)
 
-    async def _entered(self) -> Conversation:
-        opened = self._opened()
-        talk = await opened.__aenter__()
-        self._open = opened
-        return talk
+    async def _enter_manager(self) -> Conversation:
+        manager = self._make_manager()
+        conversation = await manager.__aenter__()
+        self._manager = manager
+        return conversation
 
 
-class RoomyConversation:
-    """A conversation that waits for room before it is added to."""
+class RetryingConversation:
+    """Conversation that retries writes while the disk is full."""
 
-    def __init__(self, talk: Conversation, room: Room) -> None:
-        self._talk = talk
-        self._room = room
-        self.session = talk.session
-        self.torn = talk.torn
+    def __init__(self, conversation: Conversation, disk_retry: DiskFullRetry) -> None:
+        self._conversation = conversation
+        self._disk_retry = disk_retry
+        self.session = conversation.session
+        self.torn_tail_path = conversation.torn_tail_path
 
     @property
-    def memo(self) -> dict[str, Any]:
-        return self._talk.memo
+    def provider_cache(self) -> dict[str, Any]:
+        return self._conversation.provider_cache
 
     @property
     def entries(self) -> Sequence[Entry]:
-        return self._talk.entries
+        return self._conversation.entries
 
     @property
-    def abridged(self) -> bool:
-        return self._talk.abridged
+    def is_truncated(self) -> bool:
+        return self._conversation.is_truncated
 
-    async def earlier(self, run: str) -> Sequence[Entry]:
-        return await self._talk.earlier(run)
+    async def read_earlier_entries(self, run_id: str) -> Sequence[Entry]:
+        return await self._conversation.read_earlier_entries(run_id)
 
     async def append(self, *entries: Entry, sync: bool = True) -> None:
         try:
-            await self._talk.append(*entries, sync=sync)
+            await self._conversation.append(*entries, sync=sync)
         except RetinueError as error:
-            await self._room.again(lambda: self._talk.append(*entries, sync=sync), error)
+            await self._disk_retry.retry_failed(lambda: self._conversation.append(*entries, sync=sync), error)
 
     async def refresh(self) -> bool:
-        return await self._room.kept(self._talk.refresh)
+        return await self._disk_retry.attempt(self._conversation.refresh)
 
-    def typed(self) -> str:
-        return self._talk.typed()
+    def typed_text(self) -> str:
+        return self._conversation.typed_text()
 
-    async def take_typed(self, said: Entry) -> None:
-        await self._room.kept(lambda: self._talk.take_typed(said))
+    async def save_typed_text(self, message: Entry) -> None:
+        await self._disk_retry.attempt(lambda: self._conversation.save_typed_text(message))
 
-    async def rest(self) -> None:
-        await self._room.kept(self._talk.rest)
+    async def write_idle_prompt(self) -> None:
+        await self._disk_retry.attempt(self._conversation.write_idle_prompt)
 
-    async def log_tool(self, called: Called, returned: Returned) -> None:
-        await self._talk.log_tool(called, returned)
+    async def log_tool_call(self, tool_call: ToolCall, tool_result: ToolResult) -> None:
+        await self._conversation.log_tool_call(tool_call, tool_result)

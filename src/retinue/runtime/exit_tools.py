@@ -1,190 +1,252 @@
-"""How an agent with exits ends its run: by calling one of them, and not by falling silent. The counts stand in the
-transcript, so that a run taken up again goes on with them."""
+"""Exit tools: an agent that names them ends its run only by calling one; counts come from the transcript."""
 
 from collections.abc import Sequence
 
 from retinue.domain import exit_tools
 from retinue.domain.agent import Agent
 from retinue.domain.change import replace
-from retinue.domain.run import Run, Status, Waiting
-from retinue.domain.transcript import Called, Entry, Returned, Said
-from retinue.errors import Refused, Usage
-from retinue.interfaces import Conversation, Ports, Tx
-from retinue.runtime.loop_result import Outcome
-from retinue.runtime.model_turn import CANCELLED
-from retinue.runtime.run_context import Desk
-from retinue.runtime.run_creation import LIVE, wake
-from retinue.runtime.run_end import Stirred, closed, news
-from retinue.runtime.run_events import told
-from retinue.runtime.run_plan import Plan
-from retinue.runtime.suspension import counted
-from retinue.runtime.tool_calls import Calling
-from retinue.runtime.tool_executor import verdict
+from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
+from retinue.errors import Refused, UsageError
+from retinue.interfaces import Conversation, RuntimeContext, Transaction
+from retinue.runtime.loop_result import RunOutcome
+from retinue.runtime.model_turn import STOP_CANCELLED
+from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_creation import LIVE_STATUSES, create_wake_run
+from retinue.runtime.run_end import RunsToWake, mark_finished, undelivered_announcements
+from retinue.runtime.run_events import make_event
+from retinue.runtime.run_plan import RunPlan
+from retinue.runtime.suspension import with_counters
+from retinue.runtime.tool_calls import ToolCallRunner
+from retinue.runtime.tool_executor import check_tool_allowed
 
-FOR_A_PERSON = Outcome(status=Status.WAITING, waiting_for=Waiting.PERSON)
-FOR_OTHERS = Outcome(status=Status.WAITING, waiting_for=Waiting.CHILD)
-NOT_RUN = "This call did not run: {exit} before it ended the run."
-TURN_LIMIT = "the agent's turn limit was reached"
-TOO_MANY = "Changes were asked for {n} times in this conversation: a person decides how to go on."
-LEFT_OPEN = "The run ends here with your question. The answer comes as the next message."
+WAIT_FOR_PERSON = RunOutcome(status=Status.WAITING, waiting_for=WaitReason.PERSON)
+WAIT_FOR_CHILDREN = RunOutcome(status=Status.WAITING, waiting_for=WaitReason.CHILD)
+SKIPPED_AFTER_EXIT = "This call did not run: {exit} before it ended the run."
+TURN_LIMIT_REACHED = "the agent's turn limit was reached"
+TOO_MANY_CHANGE_REQUESTS = (
+    "Changes were asked for {n} times in this conversation: a person decides how to go on."
+)
+QUESTION_LEFT_OPEN = "The run ends here with your question. The answer comes as the next message."
 
 
-def known(agent: Agent, ports: Ports) -> None:
-    """Every exit that a definition names must be a tool that there is."""
+def validate_exit_tools(agent: Agent, context: RuntimeContext) -> None:
+    """Raise Usage if a definition names an exit tool that does not exist."""
     for name in agent.exits or ():
-        if name not in ports.tools:
-            there_are = ", ".join(sorted((*exit_tools.EXITS, exit_tools.QUESTION)))
-            raise Usage(
-                f"{agent.name} names the exit {name!r}, and there is no such tool: name {there_are}, or a tool of yours"
+        if name not in context.tools:
+            known_names = ", ".join(sorted((*exit_tools.EXIT_TOOLS, exit_tools.ASK_USER)))
+            raise UsageError(
+                f"{agent.name} names the exit {name!r}, and there is no such tool: name {known_names}, or a tool of yours"
             )
 
 
-def bound(plan: Plan, ports: Ports) -> Plan:
-    """The plan of an agent with exits: they are there, and the prompt names them."""
-    known(plan.agent, ports)
-    named = plan.agent.exits or ()
+def with_exit_tools(plan: RunPlan, context: RuntimeContext) -> RunPlan:
+    """Return the plan with its exit tools named in the system prompt.
+
+    Raises:
+        Refused: none of the exit tools is allowed, so the run could never end.
+    """
+    validate_exit_tools(plan.agent, context)
+    exit_names = plan.agent.exits or ()
     denied = {
-        name: judged.rule for name in named if not (judged := verdict(ports.tools[name], plan.scope)).ok
+        name: tool_verdict.rule
+        for name in exit_names
+        if not (tool_verdict := check_tool_allowed(context.tools[name], plan.scope)).ok
     }
-    if len(denied) == len(named):
-        why = ", ".join(f"{name}: {rule}" for name, rule in denied.items())
-        raise Refused(f"{plan.agent.name} could never end its run: none of its exits is allowed ({why})")
-    left = [name for name in named if name not in denied]
-    return replace(plan, system=f"{plan.system}\n\n{exit_tools.section(left)}".strip())
+    if len(denied) == len(exit_names):
+        reason = ", ".join(f"{name}: {rule}" for name, rule in denied.items())
+        raise Refused(f"{plan.agent.name} could never end its run: none of its exits is allowed ({reason})")
+    allowed = [name for name in exit_names if name not in denied]
+    return replace(plan, system=f"{plan.system}\n\n{exit_tools.exit_tools_section(allowed)}".strip())
 
 
-class Leaving:
-    """One run's way out."""
+class ExitToolFlow:
+    """Exit rules of one run: when to nudge, suspend or finish it."""
 
-    def __init__(self, desk: Desk, plan: Plan, earlier: Sequence[Entry]) -> None:
-        self._desk = desk
+    def __init__(self, run_context: RunContext, plan: RunPlan, earlier_entries: Sequence[Entry]) -> None:
+        self._run_context = run_context
         self._plan = plan
-        self._exits = plan.agent.exits or ()
-        self._earlier = earlier
-        """The run's entries that stand before those held."""
+        self._exit_names = plan.agent.exits or ()
+        self._earlier_entries = earlier_entries
+        """The run's entries that precede those in memory."""
 
-    async def again(self, talk: Conversation, *, struck: bool) -> Outcome | None:
-        """What a run that is taken up again had come to: it has left already, or waits for a person, unless that person
-        has interrupted it, or typed into the file how to go on."""
-        entries = self._all(talk)
-        if exit_tools.parked(self._desk.run.id, entries) and not struck:
-            if not (typed := talk.typed()).strip():
-                return FOR_A_PERSON
-            await talk.take_typed(self._desk.heard(typed))
-            self._desk.saved(talk.entries[-1])
-            return None
-        if (left := exit_tools.left_by(self._desk.run.id, self._exits, entries)) is None:
-            return None
-        await self._desk.add(talk, *self._desk.unmade(talk, f"{left[0].tool} had ended the run"))
-        return self._left(*left)
+    async def resume(self, conversation: Conversation, *, is_interrupted: bool) -> RunOutcome | None:
+        """Resume a run: return its outcome if it had already exited or still waits for a person.
 
-    async def over(self, said: Said, calls: Sequence[Called], talk: Conversation) -> Outcome | None:
-        """Words do not end it: it is sent back to work a few times, and then a person must say how to go on."""
-        run, most = self._desk.run, self._plan.agent.max_turns
-        spent = most is not None and run.turns >= most and exit_tools.turns(run.id, self._all(talk)) >= most
-        if spent and not any(call.tool in self._exits for call in calls):
-            unmade = self._desk.unmade(talk, TURN_LIMIT)
-            return await self._parked(talk, f"it has taken its {most} turns without an exit", unmade)
-        if said.calls or said.stop == CANCELLED:
+        It waits no more once the person interrupted it, or typed into the file how to go on.
+        """
+        entries = self._all_entries(conversation)
+        if exit_tools.is_waiting_for_person(self._run_context.run.id, entries) and not is_interrupted:
+            if not (typed := conversation.typed_text()).strip():
+                return WAIT_FOR_PERSON
+            await conversation.save_typed_text(self._run_context.make_user_message(typed))
+            self._run_context.emit_saved(conversation.entries[-1])
             return None
-        if await self._desk.ports.ledger.look(lambda tx: _others(run, tx)):
-            return FOR_OTHERS
-        if (sent := exit_tools.nudges(run.id, self._all(talk))) >= exit_tools.MAX_NUDGES:
-            return await self._parked(talk, f"it was sent back to work {sent} times and called no exit")
-        text = exit_tools.SENT_BACK.format(exits=", ".join(self._exits))
-        await self._desk.add(talk, self._desk.notice(exit_tools.NUDGE, text))
+        if (
+            exit_call := exit_tools.find_exit_call(self._run_context.run.id, self._exit_names, entries)
+        ) is None:
+            return None
+        await self._run_context.append_entries(
+            conversation,
+            *self._run_context.make_unanswered_results(
+                conversation, f"{exit_call[0].tool} had ended the run"
+            ),
+        )
+        return self._finish_with(*exit_call)
+
+    async def check_finished(
+        self, message: Message, calls: Sequence[ToolCall], conversation: Conversation
+    ) -> RunOutcome | None:
+        """Nudge a run that replied without an exit call; after several nudges a person must say how to go on."""
+        run, max_turns = self._run_context.run, self._plan.agent.max_turns
+        is_turn_limit_reached = (
+            max_turns is not None
+            and run.turns >= max_turns
+            and exit_tools.count_turns(run.id, self._all_entries(conversation)) >= max_turns
+        )
+        if is_turn_limit_reached and not any(call.tool in self._exit_names for call in calls):
+            unanswered = self._run_context.make_unanswered_results(conversation, TURN_LIMIT_REACHED)
+            return await self._suspend_for_person(
+                conversation, f"it has taken its {max_turns} turns without an exit", unanswered
+            )
+        if message.calls or message.stop == STOP_CANCELLED:
+            return None
+        if await self._run_context.context.ledger.read(lambda tx: _has_pending_work(run, tx)):
+            return WAIT_FOR_CHILDREN
+        if (
+            nudge_count := exit_tools.count_nudges(run.id, self._all_entries(conversation))
+        ) >= exit_tools.MAX_NUDGES:
+            return await self._suspend_for_person(
+                conversation, f"it was sent back to work {nudge_count} times and called no exit"
+            )
+        text = exit_tools.NUDGE_TEXT.format(exits=", ".join(self._exit_names))
+        await self._run_context.append_entries(
+            conversation, self._run_context.make_notice(exit_tools.NUDGE_NOTICE, text)
+        )
         return None
 
-    async def called(self, calls: Sequence[Called], talk: Conversation, calling: Calling) -> Outcome | None:
-        """What stands before an exit is done first; what stands after it is not done at all."""
-        rest = list(calls)
-        while rest:
-            at = next((at for at, call in enumerate(rest) if call.tool in self._exits), len(rest))
-            if rest[:at]:
-                await calling.made(rest[:at], talk, self._plan)
-            if at == len(rest):
+    async def run_calls(
+        self, calls: Sequence[ToolCall], conversation: Conversation, runner: ToolCallRunner
+    ) -> RunOutcome | None:
+        """Run the calls of one reply: those before an exit call first, those after it not at all."""
+        remaining = list(calls)
+        while remaining:
+            index = next(
+                (index for index, call in enumerate(remaining) if call.tool in self._exit_names),
+                len(remaining),
+            )
+            if remaining[:index]:
+                await runner.run_calls(remaining[:index], conversation, self._plan)
+            if index == len(remaining):
                 break
-            leaving, rest = rest[at], rest[at + 1 :]
-            if outcome := await self._tried(leaving, rest, talk, calling):
+            exit_call, remaining = remaining[index], remaining[index + 1 :]
+            if outcome := await self._try_exit(exit_call, remaining, conversation, runner):
                 return outcome
         return None
 
-    async def _tried(
-        self, leaving: Called, rest: Sequence[Called], talk: Conversation, calling: Calling
-    ) -> Outcome | None:
-        """None: the call was refused, and the run goes on."""
-        desk = self._desk
-        unmade = [desk.returned(call, NOT_RUN.format(exit=leaving.tool)) for call in rest]
+    async def _try_exit(
+        self,
+        exit_call: ToolCall,
+        remaining: Sequence[ToolCall],
+        conversation: Conversation,
+        runner: ToolCallRunner,
+    ) -> RunOutcome | None:
+        """Run an exit call; None if it was refused and the run goes on."""
+        run_context = self._run_context
+        unanswered = [
+            run_context.make_failed_result(call, SKIPPED_AFTER_EXIT.format(exit=exit_call.tool))
+            for call in remaining
+        ]
         if (
-            leaving.tool == exit_tools.CHANGES
-            and (asked := exit_tools.changes(talk.entries)) >= exit_tools.MAX_CHANGES
+            exit_call.tool == exit_tools.REQUEST_CHANGES
+            and (change_count := exit_tools.count_change_requests(conversation.entries))
+            >= exit_tools.MAX_CHANGE_REQUESTS
         ):
-            refused = desk.returned(leaving, TOO_MANY.format(n=asked))
-            return await self._parked(talk, f"changes were asked for {asked} times", [refused, *unmade])
-        ports = replace(desk.ports, ask=_left_open)
-        returned = await calling.alone(leaving, talk, self._plan, ports=ports, then=unmade)
-        return self._left(leaving, returned) if returned.ok else None
+            refusal = run_context.make_failed_result(
+                exit_call, TOO_MANY_CHANGE_REQUESTS.format(n=change_count)
+            )
+            return await self._suspend_for_person(
+                conversation, f"changes were asked for {change_count} times", [refusal, *unanswered]
+            )
+        context = replace(run_context.context, ask_user=_leave_question_open)
+        tool_result = await runner.run_single_call(
+            exit_call, conversation, self._plan, context=context, entries_on_success=unanswered
+        )
+        return self._finish_with(exit_call, tool_result) if tool_result.ok else None
 
-    def _left(self, leaving: Called, returned: Returned) -> Outcome:
-        run = self._desk.run
-        text = exit_tools.words(leaving, returned) or run.text
-        self._desk.run = replace(run, exit=leaving.tool, text=text)
-        return Outcome(status=Status.DONE)
+    def _finish_with(self, exit_call: ToolCall, tool_result: ToolResult) -> RunOutcome:
+        run = self._run_context.run
+        text = exit_tools.exit_text(exit_call, tool_result) or run.text
+        self._run_context.run = replace(run, exit_tool=exit_call.tool, text=text)
+        return RunOutcome(status=Status.DONE)
 
-    async def _parked(self, talk: Conversation, why: str, before: Sequence[Entry] = ()) -> Outcome:
-        stands = self._desk.notice(exit_tools.PARKED, exit_tools.STANDS.format(why=why))
-        await self._desk.add(talk, *before, stands)
-        return FOR_A_PERSON
+    async def _suspend_for_person(
+        self, conversation: Conversation, reason: str, preceding: Sequence[Entry] = ()
+    ) -> RunOutcome:
+        notice = self._run_context.make_notice(
+            exit_tools.WAITING_NOTICE, exit_tools.WAITING_TEXT.format(why=reason)
+        )
+        await self._run_context.append_entries(conversation, *preceding, notice)
+        return WAIT_FOR_PERSON
 
-    def _all(self, talk: Conversation) -> Sequence[Entry]:
-        return [*self._earlier, *talk.entries] if self._earlier else talk.entries
-
-
-async def _left_open(_question: str, _options: Sequence[str]) -> str:
-    return LEFT_OPEN
-
-
-def _others(run: Run, tx: Tx) -> bool:
-    """Whether somebody is at work for it, or has left it something to hear."""
-    return tx.at_work_for(run.id) or bool(news(run, tx, limit=1))
+    def _all_entries(self, conversation: Conversation) -> Sequence[Entry]:
+        return (
+            [*self._earlier_entries, *conversation.entries] if self._earlier_entries else conversation.entries
+        )
 
 
-async def aside(run: Run, waiting_for: Waiting, ports: Ports) -> bool:
-    """Whether it stands aside. Not if something came meanwhile, or those it would wait for have gone."""
+async def _leave_question_open(_question: str, _options: Sequence[str]) -> str:
+    return QUESTION_LEFT_OPEN
 
-    def step(tx: Tx) -> bool:
-        now = tx.run(run.id)
-        if now is None or now.status is not Status.RUNNING:
+
+def _has_pending_work(run: Run, tx: Transaction) -> bool:
+    """Return True if the run has live children or undelivered announcements."""
+    return tx.has_live_children(run.id) or bool(undelivered_announcements(run, tx, limit=1))
+
+
+async def suspend_between_turns(run: Run, waiting_for: WaitReason, context: RuntimeContext) -> bool:
+    """Suspend a run that has no open call; False if it must go on.
+
+    It must go on if an announcement arrived meanwhile, or the children it would wait for have ended.
+    """
+
+    def step(tx: Transaction) -> bool:
+        current = tx.get_run(run.id)
+        if current is None or current.status is not Status.RUNNING:
             return True
-        row = counted(now, run)
-        if news(row, tx, limit=1):
+        updated = with_counters(current, run)
+        if undelivered_announcements(updated, tx, limit=1):
             return False
-        others = waiting_for is Waiting.CHILD
-        if others and not tx.at_work_for(run.id):
+        waits_for_children = waiting_for is WaitReason.CHILD
+        if waits_for_children and not tx.has_live_children(run.id):
             return False
-        waiting = row.waits(waiting_for, aside=True, until=row.deadline_at if others else None)
-        tx.set_run(waiting)
-        tx.emit(told("run.state", waiting, ports, phase=str(waiting_for)))
+        suspended = updated.suspend(
+            waiting_for, is_suspended=True, wake_at=updated.deadline_at if waits_for_children else None
+        )
+        tx.update_run(suspended)
+        tx.emit(make_event("run.state", suspended, context, phase=str(waiting_for)))
         return True
 
-    return await ports.ledger.do(step)
+    return await context.ledger.write(step)
 
 
-async def leave(run: Run, ports: Ports) -> Run:
-    """The end by an exit, at once: those it asked go on. What they say then, and what it has not heard, wakes its
-    conversation."""
-    stirred = Stirred()
+async def finish_by_exit_tool(run: Run, context: RuntimeContext) -> Run:
+    """End a run by its exit tool at once, without waiting for its children.
 
-    def step(tx: Tx) -> Run:
-        stirred.runs.clear()
-        now = tx.run(run.id)
-        if now is None or now.status.final:
-            return now or run
-        row = replace(counted(now, run), exit=run.exit, text=ports.redact(run.text))
-        ended = closed(row, Status.DONE, tx, ports, stirred)
-        unheard = news(ended, tx, limit=1)
-        if unheard and not tx.runs(session=ended.session_id, status=LIVE, limit=1):
-            stirred.runs.append(wake(ended, unheard[0].id, tx, ports))
+    Their results, and announcements the run has not read, wake its session.
+    """
+    to_wake = RunsToWake()
+
+    def step(tx: Transaction) -> Run:
+        to_wake.runs.clear()
+        current = tx.get_run(run.id)
+        if current is None or current.status.is_final:
+            return current or run
+        updated = replace(with_counters(current, run), exit_tool=run.exit_tool, text=context.redact(run.text))
+        ended = mark_finished(updated, Status.DONE, tx, context, to_wake)
+        undelivered = undelivered_announcements(ended, tx, limit=1)
+        if undelivered and not tx.find_runs(session=ended.session_id, status=LIVE_STATUSES, limit=1):
+            to_wake.runs.append(create_wake_run(ended, undelivered[0].id, tx, context))
         return ended
 
-    return await ports.ledger.do(step, lambda _: stirred.submit(ports))
+    return await context.ledger.write(step, lambda _: to_wake.submit(context))

@@ -1,39 +1,46 @@
-"""The inbox: whom a conversation has asked and not heard of yet. It is a view on the outbox, never a second list."""
+"""The inbox: delegated runs whose result a session has not received; a view on the deliveries."""
 
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Run
-from retinue.interfaces import Ports, Tx
-from retinue.runtime.run_creation import LIVE
-from retinue.runtime.run_end import heard
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.run_creation import LIVE_STATUSES
+from retinue.runtime.run_end import mark_delivered
 
-Row = tuple[Run, Delivery | None]
-
-
-def waiting(session: str, tx: Tx) -> list[Row]:
-    """Those it asked that are not over, then the ends that nobody has taken; each the oldest first."""
-    live = [run for each in tx.runs(session=session) for run in tx.runs(parent_run=each.id, status=LIVE)]
-    ends = tx.deliveries(session=session, state=[Delivered.PENDING])
-    return [*((run, None) for run in sorted(live, key=lambda run: run.id)), *rows(ends, tx)]
+RunDelivery = tuple[Run, Delivery | None]
 
 
-def rows(deliveries: list[Delivery], tx: Tx) -> list[Row]:
-    """With the runs whose ends they tell."""
-    return [(run, each) for each in deliveries if (run := tx.run(each.run)) is not None]
+def pending_inbox_rows(session: str, tx: Transaction) -> list[RunDelivery]:
+    """Return the session's live children, then the undelivered results; oldest first in each group."""
+    live = [
+        run
+        for each in tx.find_runs(session=session)
+        for run in tx.find_runs(parent_run=each.id, status=LIVE_STATUSES)
+    ]
+    deliveries = tx.find_deliveries(session=session, state=[Delivered.PENDING])
+    return [*((run, None) for run in sorted(live, key=lambda run: run.id)), *pair_with_runs(deliveries, tx)]
 
 
-async def drained(session: str, ports: Ports, *, by: str, most: int) -> list[Row]:
-    """What was to be announced is taken instead, the oldest first, and is not announced any more. The same taker may
-    come again, after a crash, and gets what it took. What an open call waits for stays that call's."""
+def pair_with_runs(deliveries: list[Delivery], tx: Transaction) -> list[RunDelivery]:
+    """Pair deliveries with their runs."""
+    return [(run, each) for each in deliveries if (run := tx.get_run(each.run)) is not None]
 
-    def pending(tx: Tx) -> list[Delivery]:
-        return tx.deliveries(session=session, state=[Delivered.PENDING], answers=False, limit=most)
 
-    def taken(tx: Tx) -> list[Row]:
-        told = tx.deliveries(session=session, state=[Delivered.DELIVERED], answers=False)
-        return rows([each for each in told if each.taken_by == by], tx)
+async def drain_inbox(session: str, context: RuntimeContext, *, by: str, limit: int) -> list[RunDelivery]:
+    """Take pending announcements instead of having them announced, oldest first.
 
-    if before := await ports.ledger.look(taken):
-        return before
-    await heard(await ports.ledger.look(pending), ports, by=by)
-    return await ports.ledger.look(taken)
+    The same taker may ask again after a crash, and gets what it took. Results that an open call waits for are
+    not taken.
+    """
+
+    def pending(tx: Transaction) -> list[Delivery]:
+        return tx.find_deliveries(session=session, state=[Delivered.PENDING], answers=False, limit=limit)
+
+    def taken_deliveries(tx: Transaction) -> list[RunDelivery]:
+        delivered = tx.find_deliveries(session=session, state=[Delivered.DELIVERED], answers=False)
+        return pair_with_runs([each for each in delivered if each.taken_by == by], tx)
+
+    if previous := await context.ledger.read(taken_deliveries):
+        return previous
+    await mark_delivered(await context.ledger.read(pending), context, by=by)
+    return await context.ledger.read(taken_deliveries)

@@ -1,82 +1,100 @@
-"""A watcher speaks: what it says waits in the inbox for a person, and only the gravest ends the turn it watches."""
+"""Interjections of watchers: kept in the inbox for a person; the severest interrupts the watched run."""
 
 from retinue.domain.event import Event
-from retinue.domain.run import STOPPING, Reason
+from retinue.domain.run import CANCEL_REASONS, Reason
 from retinue.domain.value import value
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.errors import NotFound, Refused
-from retinue.interfaces import Call, Ports, Tx
-from retinue.runtime.interrupts import interrupt
-from retinue.runtime.run_creation import LIVE
-from retinue.runtime.run_plan import definition
+from retinue.interfaces import Call, RuntimeContext, Transaction
+from retinue.runtime.interrupts import interrupt_run
+from retinue.runtime.run_creation import LIVE_STATUSES
+from retinue.runtime.run_plan import load_definition
 
-MOST = 3
-"""Interjections of one run: who says much is not heard."""
-MOST_WORDS = 4_000
+MAX_INTERJECTIONS_PER_RUN = 3
+"""Interjections per run; more would not be read."""
+MAX_TEXT_CHARS = 4_000
 """Characters of a reason, and of a suggestion."""
 
 
 @value
-class Words:
+class InterjectionText:
     severity: Severity
     reason: str
     suggestion: str = ""
 
 
-async def interject(words: Words, call: Call, ports: Ports) -> Interjection:
-    """Said and kept in one step; the same call says it once, whatever dies in between. A turn that it ends is ended
-    like one that a person interrupts."""
-    agent = await definition(call.session, ports)
-    may = agent.interrupts
+async def post_interjection(text: InterjectionText, call: Call, context: RuntimeContext) -> Interjection:
+    """Record an interjection and interrupt the watched run if it says so.
 
-    def step(tx: Tx) -> Interjection:
-        if first := tx.interjections(call=call.id):
-            return first[0]
-        watch = next(iter(tx.watches(watcher=call.session.id, on=True)), None)
+    A repeated call records it only once, whatever crashed in between. A run that it interrupts ends like one
+    that a person interrupts.
+    """
+    agent = await load_definition(call.session, context)
+    can_interrupt = agent.interrupts
+
+    def step(tx: Transaction) -> Interjection:
+        if existing := tx.find_interjections(call=call.id):
+            return existing[0]
+        watch = next(iter(tx.find_watches(watcher=call.session.id, on=True)), None)
         if watch is None:
             raise Refused("nobody is watched from here any more: there is nothing to say")
-        if len(tx.interjections(run=call.run.id)) >= MOST:
-            raise Refused(f"{MOST} interjections are enough for one piece: end here")
-        said = _said(words, watch, call, ports, may=may, struck=_struck(watch, call, tx) if may else "")
-        tx.set_interjection(said)
-        tx.emit(_told("interjection.posted", said, ports, watch.name))
-        return said
+        if len(tx.find_interjections(run=call.run.id)) >= MAX_INTERJECTIONS_PER_RUN:
+            raise Refused(f"{MAX_INTERJECTIONS_PER_RUN} interjections are enough for one piece: end here")
+        interjection = _make_interjection(
+            text,
+            watch,
+            call,
+            context,
+            can_interrupt=can_interrupt,
+            interrupted_run=_run_to_interrupt(watch, call, tx) if can_interrupt else "",
+        )
+        tx.save_interjection(interjection)
+        tx.emit(_make_interjection_event("interjection.posted", interjection, context, watch.name))
+        return interjection
 
-    said = await ports.ledger.do(step)
-    if said.interrupts:
-        await interrupt(said.interrupts, ports)
-    return said
-
-
-async def dismiss(interjection: str, ports: Ports, *, by: str) -> Interjection:
-    """Somebody has read it, or sets it aside."""
-
-    def step(tx: Tx) -> Interjection:
-        if (said := named(interjection, tx)) is None:
-            raise NotFound(f"there is no interjection {interjection}: `retinue inbox` lists them")
-        if not said.open:
-            return said
-        gone = said.dismissed(by, at=ports.chance.now())
-        tx.set_interjection(gone)
-        tx.emit(_told("interjection.dismissed", gone, ports, gone.agent))
-        return gone
-
-    return await ports.ledger.do(step)
+    interjection = await context.ledger.write(step)
+    if interjection.interrupts:
+        await interrupt_run(interjection.interrupts, context)
+    return interjection
 
 
-def named(ref: str, tx: Tx) -> Interjection | None:
-    """By its id, or an unambiguous beginning of it."""
-    found = tx.interjections(prefix=ref, limit=2) if ref else []
+async def dismiss_interjection(ref: str, context: RuntimeContext, *, by: str) -> Interjection:
+    """Mark an interjection as read or set aside."""
+
+    def step(tx: Transaction) -> Interjection:
+        if (interjection := find_interjection(ref, tx)) is None:
+            raise NotFound(f"there is no interjection {ref}: `retinue inbox` lists them")
+        if not interjection.open:
+            return interjection
+        dismissed = interjection.dismiss(by, at=context.clock.now())
+        tx.save_interjection(dismissed)
+        tx.emit(_make_interjection_event("interjection.dismissed", dismissed, context, dismissed.agent))
+        return dismissed
+
+    return await context.ledger.write(step)
+
+
+def find_interjection(ref: str, tx: Transaction) -> Interjection | None:
+    """Return the interjection with this id or unambiguous prefix, if there is one."""
+    found = tx.find_interjections(prefix=ref, limit=2) if ref else []
     return found[0] if len(found) == 1 else None
 
 
-def _said(words: Words, watch: Watch, call: Call, ports: Ports, *, may: bool, struck: str) -> Interjection:
-    """Who may not interrupt warns."""
-    severity = words.severity
-    if severity is Severity.INTERRUPT and not may:
+def _make_interjection(
+    text: InterjectionText,
+    watch: Watch,
+    call: Call,
+    context: RuntimeContext,
+    *,
+    can_interrupt: bool,
+    interrupted_run: str,
+) -> Interjection:
+    """Build the interjection; a watcher that may not interrupt warns instead."""
+    severity = text.severity
+    if severity is Severity.INTERRUPT and not can_interrupt:
         severity = Severity.WARNING
     return Interjection(
-        id=ports.chance.entry_id(),
+        id=context.clock.new_entry_id(),
         call=call.id,
         run=call.run.id,
         watch=watch.id,
@@ -85,37 +103,39 @@ def _said(words: Words, watch: Watch, call: Call, ports: Ports, *, may: bool, st
         watcher=watch.watcher,
         agent=watch.agent,
         severity=severity,
-        reason=ports.redact(words.reason)[:MOST_WORDS],
-        suggestion=ports.redact(words.suggestion)[:MOST_WORDS],
-        interrupts=struck if severity is Severity.INTERRUPT else "",
-        created_at=ports.chance.now(),
+        reason=context.redact(text.reason)[:MAX_TEXT_CHARS],
+        suggestion=context.redact(text.suggestion)[:MAX_TEXT_CHARS],
+        interrupts=interrupted_run if severity is Severity.INTERRUPT else "",
+        created_at=context.clock.now(),
     )
 
 
-def _struck(watch: Watch, call: Call, tx: Tx) -> str:
-    """The run that it was told of, if that goes on: what was begun since it has not heard of."""
-    for run in reversed(tx.runs(session=watch.session, status=LIVE)):
-        if run.aside or run.reason in (*STOPPING, Reason.INTERRUPTED):
+def _run_to_interrupt(watch: Watch, call: Call, tx: Transaction) -> str:
+    """Return the id of the run that the watcher saw, if it is still live; a run started since does not count."""
+    for run in reversed(tx.find_runs(session=watch.session, status=LIVE_STATUSES)):
+        if run.is_suspended or run.reason in (*CANCEL_REASONS, Reason.INTERRUPTED):
             continue
         if run.created_at <= call.run.created_at:
             return run.id
     return ""
 
 
-def _told(kind: str, said: Interjection, ports: Ports, name: str) -> Event:
+def _make_interjection_event(
+    kind: str, interjection: Interjection, context: RuntimeContext, name: str
+) -> Event:
     return Event(
         kind=kind,  # pyright: ignore[reportArgumentType]  (callers pass literals of the table)
-        at=ports.chance.now(),
-        session=said.session,
-        agent=said.agent,
+        at=context.clock.now(),
+        session=interjection.session,
+        agent=interjection.agent,
         data={
-            "interjection": said.id,
-            "severity": str(said.severity),
-            "reason": said.reason,
-            "suggestion": said.suggestion,
-            "interrupts": said.interrupts,
-            "watcher": said.watcher,
+            "interjection": interjection.id,
+            "severity": str(interjection.severity),
+            "reason": interjection.reason,
+            "suggestion": interjection.suggestion,
+            "interrupts": interjection.interrupts,
+            "watcher": interjection.watcher,
             "name": name,
-            "by": said.by or said.run,
+            "by": interjection.by or interjection.run,
         },
     )

@@ -1,89 +1,100 @@
-"""A person interrupts a run: it says nothing more than what it has come to, and so do those it asked."""
+"""Interrupt a run: it and the runs it requested end with a summary."""
 
 from datetime import timedelta
 
-from retinue.domain.approval import State
+from retinue.domain.approval import ApprovalState
 from retinue.domain.change import replace
-from retinue.domain.run import STOPPING, Reason, Run, Status, Waiting
+from retinue.domain.run import CANCEL_REASONS, Reason, Run, Status, WaitReason
 from retinue.errors import NotFound
-from retinue.interfaces import Ports, Tx
-from retinue.runtime.run_creation import LIVE, Claim
-from retinue.runtime.run_end import Stirred, closed
-from retinue.runtime.turn_timer import Interruptions
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.run_creation import LIVE_STATUSES, ClaimResult
+from retinue.runtime.run_end import RunsToWake, mark_finished
+from retinue.runtime.turn_timer import InterruptRegistry
 
-NEVER_BEGUN = "interrupted before it began"
+NOT_STARTED_MESSAGE = "interrupted before it began"
 
 
-async def interrupt(run_id: str, ports: Ports) -> Run:
-    """The wish stands in the run's row until it has ended, so that whoever works it sees it, and whoever takes it up
-    after a crash does too. One that waits for others goes on when they have summed up; any other that waits goes on
-    now; one that never began is cancelled."""
-    stirred = Stirred()
+async def interrupt_run(run_id: str, context: RuntimeContext) -> Run:
+    """Interrupt a run and its children.
 
-    def step(tx: Tx) -> Run:
-        stirred.runs.clear()
-        run = tx.run(run_id)
+    The request stays in the run's row until the run has ended, so that its process, or one that resumes it
+    after a crash, sees it. A run that waits for children goes on when they have summarised; any other waiting
+    run goes on now; a run that never started is cancelled.
+    """
+    to_wake = RunsToWake()
+
+    def step(tx: Transaction) -> Run:
+        to_wake.runs.clear()
+        run = tx.get_run(run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id}")
-        if run.status.final or run.reason in STOPPING:
+        if run.status.is_final or run.reason in CANCEL_REASONS:
             return run
         if run.status is Status.QUEUED and run.started_at is None:
-            return closed(
-                run, Status.CANCELLED, tx, ports, stirred, reason=Reason.INTERRUPTED, error=NEVER_BEGUN
+            return mark_finished(
+                run,
+                Status.CANCELLED,
+                tx,
+                context,
+                to_wake,
+                reason=Reason.INTERRUPTED,
+                error=NOT_STARTED_MESSAGE,
             )
-        return _marked(run, tx, ports, stirred)
+        return _mark_interrupted(run, tx, context, to_wake)
 
-    def then(_run: Run) -> None:
-        stirred.submit(ports)
-        ports.engine.heed()
+    def on_committed(_run: Run) -> None:
+        to_wake.submit(context)
+        context.worker.check_requests()
 
-    run = await ports.ledger.do(step, then)
-    for child in await ports.ledger.look(lambda tx: tx.runs(parent_run=run_id, status=LIVE)):
+    run = await context.ledger.write(step, on_committed)
+    for child in await context.ledger.read(lambda tx: tx.find_runs(parent_run=run_id, status=LIVE_STATUSES)):
         if child.reason is not Reason.INTERRUPTED:
-            await interrupt(child.id, ports)
+            await interrupt_run(child.id, context)
     return run
 
 
-def _marked(run: Run, tx: Tx, ports: Ports, stirred: Stirred) -> Run:
-    """If nobody works it, this process takes it up: there is still something to be said."""
+def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> Run:
+    """Mark the run as interrupted; if no process works it, this one does: a summary is still due."""
     run = replace(run, reason=Reason.INTERRUPTED)
-    lives = ports.alive(run.owner)
-    if run.status is Status.WAITING and not _waited_for(run, tx):
-        for each in tx.approvals(run=run.id, state=[State.PENDING]):
-            tx.set_approval(each.void())
-        run = run.answered(waited=timedelta())
-    elif not lives and run.status is Status.RUNNING:
-        run = run.requeued()
-    if not lives:
-        run = replace(run, owner=ports.worker())
-    tx.set_run(run)
+    is_owner_alive = context.is_owner_alive(run.owner_id)
+    if run.status is Status.WAITING and not _awaited_children(run, tx):
+        for each in tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
+            tx.update_approval(each.void())
+        run = run.requeue(waited=timedelta())
+    elif not is_owner_alive and run.status is Status.RUNNING:
+        run = run.requeue_attempt()
+    if not is_owner_alive:
+        run = replace(run, owner_id=context.new_run_owner_id())
+    tx.update_run(run)
     if run.status is Status.QUEUED:
-        stirred.runs.append((run, Claim.FULL))
+        to_wake.runs.append((run, ClaimResult.NO_FREE_SLOT))
     return run
 
 
-async def heed(ports: Ports, interruptions: Interruptions) -> None:
-    """Runs of this process that somebody, perhaps elsewhere, wants interrupted. One that has begun to wait meanwhile
-    passes the wish on to those it waits for."""
+async def apply_requested_interruptions(context: RuntimeContext, interrupts: InterruptRegistry) -> None:
+    """Interrupt runs of this process that were asked to stop, perhaps by another process.
 
-    def step(tx: Tx) -> list[Run]:
-        found = tx.runs(status=[Status.RUNNING, Status.WAITING], reason=Reason.INTERRUPTED)
-        return [run for run in found if run.owner == ports.owner]
+    A run that has begun to wait meanwhile passes the request on to the children it waits for.
+    """
 
-    for run in await ports.ledger.look(step):
+    def step(tx: Transaction) -> list[Run]:
+        found = tx.find_runs(status=[Status.RUNNING, Status.WAITING], reason=Reason.INTERRUPTED)
+        return [run for run in found if run.owner_id == context.owner_id]
+
+    for run in await context.ledger.read(step):
         if run.status is Status.RUNNING:
-            interruptions.strike(run.id)
-        elif not await ports.ledger.look(lambda tx, run=run: _passed_on(run, tx)):
-            await interrupt(run.id, ports)
+            interrupts.interrupt_run(run.id)
+        elif not await context.ledger.read(lambda tx, run=run: _are_children_interrupted(run, tx)):
+            await interrupt_run(run.id, context)
 
 
-def _passed_on(run: Run, tx: Tx) -> bool:
-    asked = _waited_for(run, tx)
-    return bool(asked) and all(each.reason is Reason.INTERRUPTED for each in asked)
+def _are_children_interrupted(run: Run, tx: Transaction) -> bool:
+    children = _awaited_children(run, tx)
+    return bool(children) and all(each.reason is Reason.INTERRUPTED for each in children)
 
 
-def _waited_for(run: Run, tx: Tx) -> list[Run]:
-    """Whom a run waits for: those its open calls asked for, or with none open all who work for it."""
-    if run.waiting_for is not Waiting.CHILD:
+def _awaited_children(run: Run, tx: Transaction) -> list[Run]:
+    """Return the children a run waits for: those of its open calls, or all of them if no call is open."""
+    if run.waiting_for is not WaitReason.CHILD:
         return []
-    return tx.runs(parent_run=run.id, awaited=None if run.aside else True, status=LIVE)
+    return tx.find_runs(parent_run=run.id, awaited=None if run.is_suspended else True, status=LIVE_STATUSES)

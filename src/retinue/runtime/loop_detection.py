@@ -1,68 +1,76 @@
-"""Patience with a model that gets nowhere: it is told first, and stopped then."""
+"""Loop detection: nudge a model that makes no progress, then stop it."""
 
 from collections.abc import Sequence
 
 from retinue.domain.limits import MAX_BAD_REPLIES, MAX_EMPTY_REPLIES, Limits
-from retinue.domain.transcript import Called, Entry, Returned
+from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.errors import ModelFailed
 
-EMPTY = "Your last reply was empty. Answer, or call a tool."
-AGAIN = "You have made this very call {n} times in a row, and its answer will not change. Do something else, or answer."
+EMPTY_REPLY_NUDGE = "Your last reply was empty. Answer, or call a tool."
+REPEATED_CALL_WARNING = "You have made this very call {n} times in a row, and its answer will not change. Do something else, or answer."
 
 
-class Patience:
-    """Counts of one run: empty replies and identical calls in a row, and replies with calls that could not be made at all."""
+class LoopDetector:
+    """Counts empty replies and identical calls in a row, and replies with invalid calls, in one run."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._empty = 0
-        self._bad = 0
-        self._impossible = False
-        self._last: tuple[str, str] = ("", "")
-        self._same = 0
+        self._empty_replies = 0
+        self._invalid_replies = 0
+        self._has_invalid_call = False
+        self._last_call: tuple[str, str] = ("", "")
+        self._repeat_count = 0
 
-    def recall(self, entries: Sequence[Entry], run: str) -> None:
-        """What was called in a row before the run was put aside, as far as it was answered: a call that is open is made
-        again, and counts then."""
-        answered: set[str] = set()
+    def restore(self, entries: Sequence[Entry], run: str) -> None:
+        """Restore the count of identical calls from the transcript of a suspended run.
+
+        Only answered calls count: an open call is made again, and counts then.
+        """
+        answered_ids: set[str] = set()
         for entry in reversed(entries):
-            if isinstance(entry, Returned):
-                answered.add(entry.of)
-            elif isinstance(entry, Called) and entry.run == run and entry.id in answered:
-                this = (entry.tool, entry.args)
-                if self._same and this != self._last:
+            if isinstance(entry, ToolResult):
+                answered_ids.add(entry.of)
+            elif isinstance(entry, ToolCall) and entry.run == run and entry.id in answered_ids:
+                signature = (entry.tool, entry.args)
+                if self._repeat_count and signature != self._last_call:
                     return
-                self._last, self._same = this, self._same + 1
+                self._last_call, self._repeat_count = signature, self._repeat_count + 1
 
-    def with_silence(self) -> str:
-        """What to tell a model that said nothing."""
-        self._empty += 1
-        if self._empty >= MAX_EMPTY_REPLIES:
-            raise ModelFailed(f"{self._empty} empty replies in a row", reason="stuck")
-        return EMPTY
+    def on_empty_reply(self) -> str:
+        """Count an empty reply and return the nudge for the model."""
+        self._empty_replies += 1
+        if self._empty_replies >= MAX_EMPTY_REPLIES:
+            raise ModelFailed(f"{self._empty_replies} empty replies in a row", reason="stuck")
+        return EMPTY_REPLY_NUDGE
 
-    def with_calls(self) -> None:
-        """Calls are not silence."""
-        self._empty = 0
+    def on_tool_calls(self) -> None:
+        """Reset the count of empty replies."""
+        self._empty_replies = 0
 
-    def with_call(self, called: Called) -> str:
-        """What to tell a model that makes the same call for ever; nothing while it need not be told."""
-        this = (called.tool, called.args)
-        self._same = self._same + 1 if this == self._last else 1
-        self._last = this
-        most = self._limits.identical_calls
-        if self._same > 2 * most:
-            raise ModelFailed(f"the same call to {called.tool} {self._same} times in a row", reason="stuck")
-        return AGAIN.format(n=self._same) if self._same > most else ""
+    def check_call(self, tool_call: ToolCall) -> str:
+        """Count a call; return a warning if it repeats the previous one too often, else an empty string."""
+        signature = (tool_call.tool, tool_call.args)
+        self._repeat_count = self._repeat_count + 1 if signature == self._last_call else 1
+        self._last_call = signature
+        max_repeats = self._limits.identical_calls
+        if self._repeat_count > 2 * max_repeats:
+            raise ModelFailed(
+                f"the same call to {tool_call.tool} {self._repeat_count} times in a row", reason="stuck"
+            )
+        return REPEATED_CALL_WARNING.format(n=self._repeat_count) if self._repeat_count > max_repeats else ""
 
-    def with_impossible(self) -> None:
-        """A call of this reply could not be made: an unknown tool, or arguments it does not understand."""
-        self._impossible = True
+    def on_invalid_call(self) -> None:
+        """Note that a call of this reply was invalid: an unknown tool or unreadable arguments."""
+        self._has_invalid_call = True
 
-    def spent(self) -> None:
-        """The calls of one reply are answered. However many of them were impossible, the model hears of them all at
-        once, so they count as one."""
-        self._bad += self._impossible
-        self._impossible = False
-        if self._bad > MAX_BAD_REPLIES:
-            raise ModelFailed(f"{self._bad} replies with calls that could not run", reason="stuck")
+    def on_reply_done(self) -> None:
+        """Count a reply with invalid calls, once all its calls are answered.
+
+        However many calls were invalid, the model learns of them at once, so they count as one.
+        """
+        self._invalid_replies += self._has_invalid_call
+        self._has_invalid_call = False
+        if self._invalid_replies > MAX_BAD_REPLIES:
+            raise ModelFailed(
+                f"{self._invalid_replies} replies with calls that could not run", reason="stuck"
+            )

@@ -1,29 +1,29 @@
-"""How a run ended, whatever ended it."""
+"""The outcome of a run, and the outcome that belongs to each error."""
 
-from retinue.domain.run import Reason, Status, Waiting
+from retinue.domain.run import Reason, Status, WaitReason
 from retinue.domain.value import value
-from retinue.errors import Cancelled, ModelFailed, NoRoom, RetinueError, TimedOut
+from retinue.errors import Cancelled, DiskError, ModelFailed, RetinueError, TimedOut
 
 
 @value
-class Outcome:
+class RunOutcome:
     status: Status
-    waiting_for: Waiting | None = None
-    """It has not ended: it stands aside for this."""
+    waiting_for: WaitReason | None = None
+    """Set if the run has not ended but is suspended for this."""
     reason: Reason | None = None
     error: str = ""
 
 
-def failure(error: BaseException) -> Outcome:
-    """Each error's end: what is not ours is a crash, told by name."""
+def outcome_for_error(error: BaseException) -> RunOutcome:
+    """Return the outcome for an error; an exception that is not ours counts as a crash."""
     if isinstance(error, Cancelled):
-        return Outcome(status=Status.CANCELLED, reason=Reason.USER_CANCEL, error=str(error))
+        return RunOutcome(status=Status.CANCELLED, reason=Reason.USER_CANCEL, error=str(error))
     if isinstance(error, TimedOut):
-        return Outcome(status=Status.TIMED_OUT, reason=Reason.DEADLINE, error=str(error))
+        return RunOutcome(status=Status.TIMED_OUT, reason=Reason.DEADLINE, error=str(error))
     if isinstance(error, ModelFailed):
-        return Outcome(status=Status.FAILED, reason=Reason(error.reason), error=str(error))
-    if isinstance(error, NoRoom):
-        return Outcome(status=Status.FAILED, reason=Reason.DISK, error=str(error))
+        return RunOutcome(status=Status.FAILED, reason=Reason(error.reason), error=str(error))
+    if isinstance(error, DiskError):
+        return RunOutcome(status=Status.FAILED, reason=Reason.DISK, error=str(error))
     if isinstance(error, RetinueError):
-        return Outcome(status=Status.FAILED, reason=Reason.CONFIG, error=str(error))
-    return Outcome(status=Status.FAILED, reason=Reason.CRASHED, error=f"{type(error).__name__}: {error}")
+        return RunOutcome(status=Status.FAILED, reason=Reason.CONFIG, error=str(error))
+    return RunOutcome(status=Status.FAILED, reason=Reason.CRASHED, error=f"{type(error).__name__}: {error}")

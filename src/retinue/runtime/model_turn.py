@@ -1,183 +1,216 @@
-"""The model's side of a run: a turn is asked for, heard while it comes, and saved when it is whole."""
+"""Model turns of a run: request a reply, stream it, and save it once it is complete."""
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
 from retinue.domain.change import replace
-from retinue.domain.model_turn import Delta, Reply, Request, Stop, Wish
-from retinue.domain.side_effect import Deed
-from retinue.domain.system_prompt import abridged
+from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
+from retinue.domain.side_effect import SideEffect
+from retinue.domain.system_prompt import with_omission_notice
 from retinue.domain.tool import Effect
-from retinue.domain.transcript import Called, Notice, Said
+from retinue.domain.transcript import Message, Notice, ToolCall
 from retinue.errors import RetinueError
 from retinue.interfaces import Conversation
 from retinue.runtime import cli_agents
-from retinue.runtime.provider_tool_calls import Acts
-from retinue.runtime.run_context import Desk
-from retinue.runtime.run_plan import Plan
-from retinue.runtime.stream_buffer import Hearing
-from retinue.runtime.turn_timer import Stopwatch
+from retinue.runtime.provider_tool_calls import ProviderToolCalls
+from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_plan import RunPlan
+from retinue.runtime.stream_buffer import StreamBuffer
+from retinue.runtime.turn_timer import TurnTimer
 
-CANCELLED = "cancelled"
-"""How an entry ends whose words were cut off."""
-UNSPOKEN = "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"
-INTERRUPTED = "interrupted"
-"""The kind of notice that asks for a summary."""
-SUM_UP = (
+STOP_CANCELLED = "cancelled"
+"""Value of `stop` for a message that was cut off."""
+SECRET_IN_ARGUMENTS = (
+    "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"
+)
+SUMMARY_NOTICE_KIND = "interrupted"
+"""Kind of the notice that requests a summary."""
+SUMMARY_PROMPT = (
     "A person interrupts you: your run ends with your next reply, and no call in it is made. Sum up in a few sentences "
     "what you have done, what you have found, and what is still open."
 )
 SUMMARY_SECONDS = 30.0
 
 
-class Speaking:
-    """One run's replies: those on disk, and what was heard of one that is not finished."""
+class ModelTurn:
+    """The replies of one run: requests them, buffers the one in progress, and saves them."""
 
-    def __init__(self, desk: Desk, watch: Stopwatch) -> None:
-        self._desk = desk
-        self._watch = watch
-        self._hearing = Hearing(desk.ports.redact, desk.tell, desk.ports.listened)
-        self._acts = Acts(desk)
-        self._deed: Deed | None = None
-        """Of a turn that acts by itself, until its reply is on disk."""
+    def __init__(self, run_context: RunContext, turn_timer: TurnTimer) -> None:
+        self._run_context = run_context
+        self._turn_timer = turn_timer
+        self._stream_buffer = StreamBuffer(
+            run_context.context.redact, run_context.emit_event, run_context.context.has_listeners
+        )
+        self._provider_calls = ProviderToolCalls(run_context)
+        self._side_effect: SideEffect | None = None
+        """Side effect of a CLI agent's turn, until its reply is on disk."""
 
-    async def turn(self, talk: Conversation, plan: Plan) -> Reply:
-        return await self._watch.over(self._asked(talk, plan))
+    async def request_reply(self, conversation: Conversation, plan: RunPlan) -> Reply:
+        return await self._turn_timer.run_turn(self._send_request(conversation, plan))
 
-    async def _asked(self, talk: Conversation, plan: Plan) -> Reply:
-        self._hearing.begin(self._desk.ports.chance.entry_id())
-        self._desk.tell("run.state", phase="wait")
+    async def _send_request(self, conversation: Conversation, plan: RunPlan) -> Reply:
+        self._stream_buffer.start_reply(self._run_context.context.clock.new_entry_id())
+        self._run_context.emit_event("run.state", phase="wait")
         request = Request(
             model=plan.model,
-            agent=self._desk.run.agent,
-            system=abridged(plan.system) if talk.abridged else plan.system,
+            agent_name=self._run_context.run.agent,
+            system=with_omission_notice(plan.system) if conversation.is_truncated else plan.system,
             tools=plan.tools,
-            entries=talk.entries,
-            memo=talk.memo,
-            session=talk.session.id,
+            entries=conversation.entries,
+            provider_cache=conversation.provider_cache,
+            session_id=conversation.session.id,
             scope=plan.scope,
         )
-        self._acts = Acts(self._desk)
-        self._deed = await cli_agents.begun(self._desk, plan) if cli_agents.acts(plan) else None
+        self._provider_calls = ProviderToolCalls(self._run_context)
+        self._side_effect = (
+            await cli_agents.record_turn_start(self._run_context, plan)
+            if cli_agents.is_cli_agent(plan)
+            else None
+        )
         try:
-            return await self._desk.ports.driver.turn(request, self._heard)
+            return await self._run_context.context.provider.request_reply(request, self._on_delta)
         except RetinueError as error:
-            await self._over(error)
+            await self._record_turn_end(error)
             raise
 
-    async def _over(self, error: RetinueError | None = None) -> None:
-        if self._deed is not None:
-            await cli_agents.ended(self._deed, self._desk, error)
-            self._deed = None
+    async def _record_turn_end(self, error: RetinueError | None = None) -> None:
+        if self._side_effect is not None:
+            await cli_agents.record_turn_end(self._side_effect, self._run_context, error)
+            self._side_effect = None
 
-    def _heard(self, delta: Delta) -> None:
-        self._watch.heard(delta)
-        self._hearing.hear(delta if delta.act is None else replace(delta, act=self._acts.heard(delta.act)))
+    def _on_delta(self, delta: ReplyDelta) -> None:
+        self._turn_timer.on_delta(delta)
+        self._stream_buffer.add(
+            delta
+            if delta.provider_tool_call is None
+            else replace(delta, provider_tool_call=self._provider_calls.track(delta.provider_tool_call))
+        )
 
-    async def saved(self, reply: Reply, talk: Conversation) -> tuple[Said, list[Called]]:
-        """A reply and its calls are one write: either all of it was said, or nothing."""
-        desk = self._desk
-        at, text = desk.at(), desk.ports.redact(reply.text)
-        said = Said(
-            id=self._hearing.entry,
+    async def save_reply(self, reply: Reply, conversation: Conversation) -> tuple[Message, list[ToolCall]]:
+        """Save a reply and its tool calls in one write: either all of it is stored, or nothing."""
+        run_context = self._run_context
+        at, text = run_context.timestamp(), run_context.context.redact(reply.text)
+        message = Message(
+            id=self._stream_buffer.entry_id,
             by="agent",
-            text=f"{text}\n[{reply.cut}]" if reply.cut else text,
+            text=f"{text}\n[{reply.truncation_notice}]" if reply.truncation_notice else text,
             at=at,
-            run=desk.run.id,
-            model=desk.ports.redact(reply.model),
+            run=run_context.run.id,
+            model=run_context.context.redact(reply.model),
             usage=reply.usage,
-            stop="" if reply.stop in (Stop.END, Stop.TOOLS) else str(reply.stop),
-            calls=len(reply.wishes),
-            thoughts=reply.thoughts,
+            stop="" if reply.stop_reason in (StopReason.END, StopReason.TOOLS) else str(reply.stop_reason),
+            calls=len(reply.tool_calls),
+            thoughts=reply.thinking_blocks,
         )
-        calls = [self._called_for(wish, at) for wish in reply.wishes]
-        acted = [entry for step in reply.steps for entry in self._acts.entries(step, at)]
+        calls = [self._make_tool_call(unsaved_call, at) for unsaved_call in reply.tool_calls]
+        provider_call_entries = [
+            entry for step in reply.steps for entry in self._provider_calls.build_entries(step, at)
+        ]
         try:
-            await talk.append(*acted, said, *calls, sync=not self._only_reads(reply))
+            await conversation.append(
+                *provider_call_entries, message, *calls, sync=not self._is_read_only(reply)
+            )
         finally:
-            # Also when the run is stopped meanwhile: what stands in the file was said, and is not said again.
-            if any(entry.id == said.id for entry in reversed(talk.entries)):
-                await self._acts.took(acted, talk)
-                self._took(said, calls, text)
-        await self._over()
-        return said, calls
+            # Also if the run is cancelled meanwhile: a reply in the file is counted, and not requested again.
+            if any(entry.id == message.id for entry in reversed(conversation.entries)):
+                await self._provider_calls.record_saved(provider_call_entries, conversation)
+                self._record_saved(message, calls, text)
+        await self._record_turn_end()
+        return message, calls
 
-    def _only_reads(self, reply: Reply) -> bool:
-        """A reply that does nothing but look at files is on disk with what it found there, before the next request.
-        If the power fails in between it is asked for again, and nothing has happened."""
-        if not reply.wishes or reply.thoughts or reply.steps or self._deed is not None:
+    def _is_read_only(self, reply: Reply) -> bool:
+        """Return True if the reply only reads files, so that its write need not be synced at once.
+
+        It is on disk together with the results, before the next request. If the power fails in between, the
+        reply is requested again, and nothing has happened.
+        """
+        if not reply.tool_calls or reply.thinking_blocks or reply.steps or self._side_effect is not None:
             return False
-        tools = self._desk.ports.tools
+        tools = self._run_context.context.tools
         return all(
-            (tool := tools.get(wish.tool)) is not None and tool.touch == "read" and tool.effect is Effect.READ
-            for wish in reply.wishes
+            (tool := tools.get(unsaved_call.tool)) is not None
+            and tool.access == "read"
+            and tool.effect is Effect.READ
+            for unsaved_call in reply.tool_calls
         )
 
-    def _called_for(self, wish: Wish, at: str) -> Called:
-        """A secret is never stored, and what is not stored is not done: the call would do something else."""
-        redact = self._desk.ports.redact
-        args = redact(wish.args)
-        return Called(
-            id=self._desk.ports.chance.entry_id(),
-            tool=redact(wish.tool),
+    def _make_tool_call(self, unsaved_call: UnsavedToolCall, at: str) -> ToolCall:
+        """Build the tool call to store; one that holds a secret is marked as broken.
+
+        A secret is never stored, and a call without it would do something else, so it must not run.
+        """
+        redact = self._run_context.context.redact
+        args = redact(unsaved_call.arguments)
+        return ToolCall(
+            id=self._run_context.context.clock.new_entry_id(),
+            tool=redact(unsaved_call.tool),
             args=args,
             at=at,
-            run=self._desk.run.id,
-            broken=wish.broken or (UNSPOKEN if args != wish.args else ""),
+            run=self._run_context.run.id,
+            broken=unsaved_call.invalid_reason
+            or (SECRET_IN_ARGUMENTS if args != unsaved_call.arguments else ""),
         )
 
-    def _took(self, said: Said, calls: Sequence[Called], text: str) -> None:
-        self._hearing.finish()
-        desk = self._desk
-        model = _named(desk.run.model, said.model)
-        desk.run = desk.run.turned(said.usage, calls=said.calls, text=text, model=model)
-        desk.saved(said, *calls)
+    def _record_saved(self, message: Message, calls: Sequence[ToolCall], text: str) -> None:
+        self._stream_buffer.finish()
+        run_context = self._run_context
+        model = _qualified_model_name(run_context.run.model, message.model)
+        run_context.run = run_context.run.record_reply(
+            message.usage, tool_calls=message.calls, text=text, model=model
+        )
+        run_context.emit_saved(message, *calls)
 
-    async def kept(self, talk: Conversation) -> None:
-        """Words already heard are kept, marked as cut off."""
-        desk = self._desk
-        if acted := self._acts.left(desk.at()):
-            await talk.append(*acted)
-            await self._acts.took(acted, talk)
-        if partial := self._hearing.partial():
-            said = Said(
-                id=self._hearing.entry,
+    async def save_partial_reply(self, conversation: Conversation) -> None:
+        """Save the text received of an unfinished reply, marked as cut off."""
+        run_context = self._run_context
+        if provider_call_entries := self._provider_calls.build_unfinished_entries(run_context.timestamp()):
+            await conversation.append(*provider_call_entries)
+            await self._provider_calls.record_saved(provider_call_entries, conversation)
+        if partial := self._stream_buffer.take_partial():
+            message = Message(
+                id=self._stream_buffer.entry_id,
                 by="agent",
                 text=partial,
-                at=desk.at(),
-                run=desk.run.id,
-                stop=CANCELLED,
+                at=run_context.timestamp(),
+                run=run_context.run.id,
+                stop=STOP_CANCELLED,
             )
-            await desk.add(talk, said)
-            desk.run = replace(desk.run, text=partial)
+            await run_context.append_entries(conversation, message)
+            run_context.run = replace(run_context.run, text=partial)
 
-    async def summed_up(self, talk: Conversation, plan: Plan) -> None:
-        """The last word of a run that a person interrupted. Where none comes in time, it is the words so far. The tools
-        stay in the request: what was called before would not be understood without them."""
-        if not _asked_to_sum_up(talk, self._desk.run.id):
-            await self._desk.add(talk, self._desk.notice(INTERRUPTED, SUM_UP))
-        elif _has_summed_up(talk, self._desk.run.id):
+    async def request_summary(self, conversation: Conversation, plan: RunPlan) -> None:
+        """Request the final summary of an interrupted run.
+
+        If none comes in time, the text received so far is saved. The request keeps its tools, without which
+        the model would not understand the earlier calls; calls in the reply are dropped.
+        """
+        if not _is_summary_requested(conversation, self._run_context.run.id):
+            await self._run_context.append_entries(
+                conversation, self._run_context.make_notice(SUMMARY_NOTICE_KIND, SUMMARY_PROMPT)
+            )
+        elif _has_summary(conversation, self._run_context.run.id):
             return
         with suppress(RetinueError, TimeoutError):
             async with asyncio.timeout(SUMMARY_SECONDS):
-                reply = await self._asked(talk, plan)
-            await self.saved(replace(reply, wishes=()), talk)
-        await self.kept(talk)
+                reply = await self._send_request(conversation, plan)
+            await self.save_reply(replace(reply, tool_calls=()), conversation)
+        await self.save_partial_reply(conversation)
 
 
-def _asked_to_sum_up(talk: Conversation, run: str) -> bool:
+def _is_summary_requested(conversation: Conversation, run: str) -> bool:
     return any(
-        isinstance(entry, Notice) and entry.run == run and entry.kind == INTERRUPTED for entry in talk.entries
+        isinstance(entry, Notice) and entry.run == run and entry.kind == SUMMARY_NOTICE_KIND
+        for entry in conversation.entries
     )
 
 
-def _has_summed_up(talk: Conversation, run: str) -> bool:
-    last = next((entry for entry in reversed(talk.entries) if entry.run == run), None)
-    return isinstance(last, Said) and last.by == "agent"
+def _has_summary(conversation: Conversation, run: str) -> bool:
+    last = next((entry for entry in reversed(conversation.entries) if entry.run == run), None)
+    return isinstance(last, Message) and last.by == "agent"
 
 
-def _named(wanted: str, used: str) -> str:
-    """The model really used, with the driver that spoke to it."""
-    driver, _, _ = wanted.partition(":")
-    return f"{driver}:{used.removeprefix(f'{driver}:')}" if used else wanted
+def _qualified_model_name(requested: str, answered_by: str) -> str:
+    """Return the model that answered, with its provider as a prefix."""
+    provider, _, _ = requested.partition(":")
+    return f"{provider}:{answered_by.removeprefix(f'{provider}:')}" if answered_by else requested

@@ -1,80 +1,106 @@
-"""Calls that whoever answers made by itself: told as they happen, and written down beside its words."""
+"""Tool calls that a CLI agent made itself: emit them as events and save them to the transcript."""
 
 from collections.abc import Sequence
 
 from retinue.domain.change import replace
-from retinue.domain.model_turn import Act, Step
-from retinue.domain.sanitize import for_model
-from retinue.domain.transcript import Called, Entry, Returned, Said
+from retinue.domain.model_turn import ProviderToolCall, ReplyStep
+from retinue.domain.sanitize import text_for_model
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.interfaces import Conversation
-from retinue.runtime.run_context import Desk
-from retinue.runtime.tool_executor import capped
+from retinue.runtime.run_context import RunContext
+from retinue.runtime.tool_executor import truncate_result
 
-NOT_OVER = "No result: it was stopped before this was over, and may have happened."
+UNFINISHED_RESULT = "No result: it was stopped before this was over, and may have happened."
 
 
-class Acts:
-    """Of one turn. Nothing here calls anything: it has happened elsewhere, under the rights of the turn."""
+class ProviderToolCalls:
+    """Tool calls that a CLI agent made itself in one turn.
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._ids: dict[str, str] = {}
-        self._open: dict[str, Act] = {}
-        """Heard, and not yet written down."""
+    Nothing here executes a call: the agent made it elsewhere, under the rights of the turn.
+    """
 
-    def heard(self, act: Act) -> Act:
-        """The same, by the id that its entry will have."""
-        self._open[act.id] = act
-        return replace(act, id=self._id(act.id))
+    def __init__(self, run_context: RunContext) -> None:
+        self._run_context = run_context
+        self._entry_ids: dict[str, str] = {}
+        self._unsaved: dict[str, ProviderToolCall] = {}
+        """Calls that were reported and are not yet saved."""
 
-    def entries(self, step: Step, at: str) -> list[Entry]:
-        """Words, the calls that followed, and what came of them."""
-        desk, redact = self._desk, self._desk.ports.redact
-        said = Said(
-            id=desk.ports.chance.entry_id(),
+    def track(self, provider_call: ProviderToolCall) -> ProviderToolCall:
+        """Remember a reported call and return it under the id that its transcript entry will have."""
+        self._unsaved[provider_call.id] = provider_call
+        return replace(provider_call, id=self._entry_id(provider_call.id))
+
+    def build_entries(self, step: ReplyStep, at: str) -> list[Entry]:
+        """Build the entries of one step: its text, its tool calls and their results."""
+        run_context, redact = self._run_context, self._run_context.context.redact
+        message = Message(
+            id=run_context.context.clock.new_entry_id(),
             by="agent",
             text=redact(step.text),
             at=at,
-            run=desk.run.id,
-            calls=len(step.acts),
+            run=run_context.run.id,
+            calls=len(step.tool_calls),
         )
         return [
-            said,
-            *(self._called(act, at) for act in step.acts),
-            *(self._returned(act, at) for act in step.acts),
+            message,
+            *(self._make_tool_call(provider_call, at) for provider_call in step.tool_calls),
+            *(self._make_tool_result(provider_call, at) for provider_call in step.tool_calls),
         ]
 
-    def left(self, at: str) -> list[Entry]:
-        """What was heard of a turn that never came to an end."""
-        acts = tuple(act if act.over else replace(act, text=NOT_OVER) for act in self._open.values())
-        return self.entries(Step(text="", acts=acts), at) if acts else []
+    def build_unfinished_entries(self, at: str) -> list[Entry]:
+        """Build the entries for the calls of a turn that never finished."""
+        provider_calls = tuple(
+            provider_call if provider_call.is_finished else replace(provider_call, result=UNFINISHED_RESULT)
+            for provider_call in self._unsaved.values()
+        )
+        return self.build_entries(ReplyStep(text="", tool_calls=provider_calls), at) if provider_calls else []
 
-    async def took(self, entries: Sequence[Entry], talk: Conversation) -> None:
-        """They are on disk: counted, told and logged like calls of ours."""
-        self._open.clear()
+    async def record_saved(self, entries: Sequence[Entry], conversation: Conversation) -> None:
+        """Update counters, emit events and write the tool log, as for our own calls.
+
+        Call it once the entries are on disk.
+        """
+        self._unsaved.clear()
         if not entries:
             return
-        desk = self._desk
-        results = {each.of: each for each in entries if isinstance(each, Returned)}
+        run_context = self._run_context
+        results = {each.of: each for each in entries if isinstance(each, ToolResult)}
         for entry in entries:
-            if isinstance(entry, Said):
-                desk.run = desk.run.turned(entry.usage, calls=entry.calls, text=entry.text, model="")
-            elif isinstance(entry, Called):
-                await talk.log_tool(entry, results[entry.id])
-        made = sum(each.ok for each in results.values())
-        desk.run = replace(desk.run, made=desk.run.made + made)
-        desk.saved(*entries)
+            if isinstance(entry, Message):
+                run_context.run = run_context.run.record_reply(
+                    entry.usage, tool_calls=entry.calls, text=entry.text, model=""
+                )
+            elif isinstance(entry, ToolCall):
+                await conversation.log_tool_call(entry, results[entry.id])
+        succeeded = sum(each.ok for each in results.values())
+        run_context.run = replace(
+            run_context.run, effective_calls=run_context.run.effective_calls + succeeded
+        )
+        run_context.emit_saved(*entries)
 
-    def _called(self, act: Act, at: str) -> Called:
-        redact = self._desk.ports.redact
-        called = self._id(act.id)
-        return Called(id=called, tool=redact(act.tool), args=redact(act.args), at=at, run=self._desk.run.id)
+    def _make_tool_call(self, provider_call: ProviderToolCall, at: str) -> ToolCall:
+        redact = self._run_context.context.redact
+        entry_id = self._entry_id(provider_call.id)
+        return ToolCall(
+            id=entry_id,
+            tool=redact(provider_call.tool),
+            args=redact(provider_call.arguments),
+            at=at,
+            run=self._run_context.run.id,
+        )
 
-    def _returned(self, act: Act, at: str) -> Returned:
-        text = capped(self._desk.ports.redact(for_model(act.text)))
-        return Returned(of=self._id(act.id), text=text, ok=act.ok, ms=act.ms, at=at, run=self._desk.run.id)
+    def _make_tool_result(self, provider_call: ProviderToolCall, at: str) -> ToolResult:
+        text = truncate_result(self._run_context.context.redact(text_for_model(provider_call.result)))
+        return ToolResult(
+            of=self._entry_id(provider_call.id),
+            text=text,
+            ok=provider_call.ok,
+            ms=provider_call.duration_ms,
+            at=at,
+            run=self._run_context.run.id,
+        )
 
-    def _id(self, name: str) -> str:
-        if name not in self._ids:
-            self._ids[name] = self._desk.ports.chance.entry_id()
-        return self._ids[name]
+    def _entry_id(self, provider_id: str) -> str:
+        if provider_id not in self._entry_ids:
+            self._entry_ids[provider_id] = self._run_context.context.clock.new_entry_id()
+        return self._entry_ids[provider_id]

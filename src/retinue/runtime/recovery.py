@@ -1,53 +1,59 @@
-"""What a start finds: calls without a result, and counts that only the file still knows."""
+"""Recovery: resume interrupted runs, and rebuild their counters and open calls from the transcript."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from retinue.domain.change import replace
 from retinue.domain.run import Reason, Run, Status, Usage
-from retinue.domain.side_effect import Progress
-from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
+from retinue.domain.side_effect import SideEffectState
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
 from retinue.errors import Conflict, NotFound, Refused
-from retinue.interfaces import Ports, Tx
-from retinue.runtime.run_end import end
-from retinue.runtime.run_events import told
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.run_end import finish_run
+from retinue.runtime.run_events import make_event
 
 MAX_RESUMES = 3
-"""How often a run is taken up again before it counts as lost."""
+"""Resumptions after which a run counts as lost."""
 
-UNKNOWN = (
+UNKNOWN_OUTCOME = (
     "Outcome unknown: it may or may not have happened, and it was not repeated. Check before you do it again."
 )
-INTERRUPTED = f"Interrupted: the process ended before this call was answered. {UNKNOWN}"
-STALE = "it was interrupted, and longer ago than limits.resume_window_seconds: send its session a message to go on"
-NOT_ANSWERED = "Interrupted: this call was not answered. Nothing is known of its outcome."
+INTERRUPTED_RESULT = f"Interrupted: the process ended before this call was answered. {UNKNOWN_OUTCOME}"
+STALE_ERROR = "it was interrupted, and longer ago than limits.resume_window_seconds: send its session a message to go on"
+UNANSWERED_RESULT = "Interrupted: this call was not answered. Nothing is known of its outcome."
 
 
-def unanswered(entries: Sequence[Entry], run: Run) -> tuple[list[Called], list[Returned]]:
-    """Calls to make again (this run's: the gate knows which of them were begun and must not be), and results for those
-    of other runs. A call whose result a person took out, and after which the model has spoken again, is history: it is
-    not answered anew."""
-    again: list[Called] = []
-    told: list[Returned] = []
-    for called in dangling(_since_last_reply(entries)):
-        if called.run == run.id:
-            again.append(called)
+def split_unanswered_calls(entries: Sequence[Entry], run: Run) -> tuple[list[ToolCall], list[ToolResult]]:
+    """Split the unanswered calls: this run's calls to repeat, and failure results for those of other runs.
+
+    The tool executor knows which of this run's calls were started and must not be repeated. A call whose
+    result a person removed, and after which the model has replied, is history: it gets no result.
+    """
+    to_repeat: list[ToolCall] = []
+    results: list[ToolResult] = []
+    for tool_call in unanswered_calls(_entries_since_last_reply(entries)):
+        if tool_call.run == run.id:
+            to_repeat.append(tool_call)
         else:
-            told.append(Returned(of=called.id, text=NOT_ANSWERED, ok=False, run=run.id))
-    return again, told
+            results.append(ToolResult(of=tool_call.id, text=UNANSWERED_RESULT, ok=False, run=run.id))
+    return to_repeat, results
 
 
-def _since_last_reply(entries: Sequence[Entry]) -> Sequence[Entry]:
-    for at in range(len(entries) - 1, -1, -1):
-        entry = entries[at]
-        if isinstance(entry, Said) and entry.by == "agent":
-            return entries[at:]
+def _entries_since_last_reply(entries: Sequence[Entry]) -> Sequence[Entry]:
+    for index in range(len(entries) - 1, -1, -1):
+        entry = entries[index]
+        if isinstance(entry, Message) and entry.by == "agent":
+            return entries[index:]
     return entries
 
 
-def recounted(run: Run, entries: Sequence[Entry]) -> Run:
-    """A run taken up again counts what it did before: every reply in the file says which run it belongs to."""
-    replies = [e for e in entries if isinstance(e, Said) and e.by == "agent" and e.run == run.id]
+def recount_run(run: Run, entries: Sequence[Entry]) -> Run:
+    """Restore a resumed run's counters from its replies in the transcript."""
+    replies = [
+        entry
+        for entry in entries
+        if isinstance(entry, Message) and entry.by == "agent" and entry.run == run.id
+    ]
     usage = Usage()
     for reply in replies:
         usage = usage + reply.usage
@@ -61,115 +67,132 @@ def recounted(run: Run, entries: Sequence[Entry]) -> Run:
     )
 
 
-def conclusion(run: Run, entries: Sequence[Entry]) -> Said | None:
-    """The run's last reply, when the run may have ended by it: it called tools, perhaps one turn too many, or nothing
-    of the run came after it, because the process died before it could say more."""
-    of_run = (entry for entry in reversed(entries) if entry.run == run.id)
-    more = False
-    for entry in of_run:
-        if isinstance(entry, Said) and entry.by == "agent":
-            return None if more and not entry.calls else entry
-        more = True
+def final_reply(run: Run, entries: Sequence[Entry]) -> Message | None:
+    """Return the run's last reply if the run may have ended with it.
+
+    That is the case if it called tools (perhaps one turn too many), or if nothing of the run follows it
+    because the process died first.
+    """
+    run_entries = (entry for entry in reversed(entries) if entry.run == run.id)
+    has_later_entry = False
+    for entry in run_entries:
+        if isinstance(entry, Message) and entry.by == "agent":
+            return None if has_later_entry and not entry.calls else entry
+        has_later_entry = True
     return None
 
 
-def at_rest(entries: Sequence[Entry]) -> bool:
-    """Whether the model had the last word: nothing asks it to go on."""
+def ends_with_final_reply(entries: Sequence[Entry]) -> bool:
+    """Return True if the model had the last word: nothing asks it to continue."""
     last = entries[-1] if entries else None
-    return isinstance(last, Said) and last.by == "agent" and not last.calls
+    return isinstance(last, Message) and last.by == "agent" and not last.calls
 
 
-async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
-    """A dead owner's runs go back to the queue, where they hold neither a slot nor their session. One that waits for a
-    person waits on: it needs no process for that."""
-    owners = await ports.ledger.look(lambda tx: tx.owners([Status.RUNNING]))
-    dead = {owner for owner in owners if owner != ports.owner and not alive(owner)}
+async def requeue_dead_runs(context: RuntimeContext, is_alive: Callable[[str], bool]) -> None:
+    """Queue the running runs of dead processes again, so that they hold neither a slot nor their session.
 
-    def step(tx: Tx) -> None:
-        running = tx.runs(status=[Status.RUNNING])
+    A run that waits for a person keeps waiting: it needs no process.
+    """
+    owners = await context.ledger.read(lambda tx: tx.find_owner_ids([Status.RUNNING]))
+    dead = {owner for owner in owners if owner != context.owner_id and not is_alive(owner)}
+
+    def step(tx: Transaction) -> None:
+        running = tx.find_runs(status=[Status.RUNNING])
         for owner in dead:
-            left = [run for run in running if run.owner == owner]
-            acting = {run.id for run in left if _acting(run, tx)}
-            for run in left:
-                innocent = acting and run.id not in acting
-                _broken_off(run.put_back() if innocent else run.requeued(), tx, ports)
+            owned = [run for run in running if run.owner_id == owner]
+            acting_ids = {run.id for run in owned if _has_running_side_effect(run, tx)}
+            for run in owned:
+                is_bystander = acting_ids and run.id not in acting_ids
+                _save_requeued(run.release() if is_bystander else run.requeue_attempt(), tx, context)
 
     if dead:
-        await ports.ledger.do(step)
+        await context.ledger.write(step)
 
 
-def _acting(run: Run, tx: Tx) -> bool:
-    """Its process died while it was doing something to the world. Where one was, that may have ended the process, and
-    those beside it, who only talked, are not counted for it: a run that ends processes takes nobody with it."""
-    return any(deed.progress is Progress.STARTED for deed in tx.deeds(run.id))
+def _has_running_side_effect(run: Run, tx: Transaction) -> bool:
+    """Return True if the run's process died during a side effect.
+
+    Such a run may have ended the process. The runs beside it that only talked are not charged with an
+    attempt.
+    """
+    return any(deed.progress is SideEffectState.STARTED for deed in tx.find_side_effects(run.id))
 
 
-def _broken_off(queued: Run, tx: Tx, ports: Ports) -> Run:
-    """What it was saying is said again: whoever heard half of it is told, also when they come back later."""
-    tx.set_run(queued)
-    tx.emit(told("text.discarded", queued, ports))
+def _save_requeued(queued: Run, tx: Transaction, context: RuntimeContext) -> Run:
+    """Save a requeued run, and tell listeners to discard its partial reply: it will be requested again."""
+    tx.update_run(queued)
+    tx.emit(make_event("text.discarded", queued, context))
     return queued
 
 
-async def put_back(ports: Ports) -> None:
-    """This process leaves: what it was working is left to the next one, and that counts for nothing."""
+async def requeue_own_runs(context: RuntimeContext) -> None:
+    """Queue this process's running runs again on shutdown, without counting an attempt."""
 
-    def left(tx: Tx) -> list[Run]:
-        return [run for run in tx.runs(status=[Status.RUNNING]) if run.owner == ports.owner]
+    def own_running_runs(tx: Transaction) -> list[Run]:
+        return [run for run in tx.find_runs(status=[Status.RUNNING]) if run.owner_id == context.owner_id]
 
-    def step(tx: Tx) -> None:
-        for run in left(tx):
-            _broken_off(run.put_back(), tx, ports)
+    def step(tx: Transaction) -> None:
+        for run in own_running_runs(tx):
+            _save_requeued(run.release(), tx, context)
 
-    if await ports.ledger.look(left):
-        await ports.ledger.do(step)
-
-
-def descendants(run: Run, tx: Tx) -> list[Run]:
-    """Those it asked for that live, those that they asked for, and so on."""
-    found = tx.runs(parent_run=run.id, status=(Status.QUEUED, Status.RUNNING, Status.WAITING))
-    return [*found, *(below for each in found for below in descendants(each, tx))]
+    if await context.ledger.read(own_running_runs):
+        await context.ledger.write(step)
 
 
-async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
-    """A run whose owner is dead is taken up by whoever works here, a bounded number of times. `left_by` is the dead one:
-    of two processes that both saw it die only the first takes the run."""
+def live_descendants(run: Run, tx: Transaction) -> list[Run]:
+    """Return the run's live children, their live children, and so on."""
+    children = tx.find_runs(parent_run=run.id, status=(Status.QUEUED, Status.RUNNING, Status.WAITING))
+    return [*children, *(descendant for each in children for descendant in live_descendants(each, tx))]
 
-    def step(tx: Tx) -> Run:
-        run = tx.run(run_id)
+
+async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: str) -> Run:
+    """Resume a run whose owner is dead, a bounded number of times.
+
+    `previous_owner` is the dead one: of two processes that both saw it die, only the first gets the run.
+    """
+
+    def step(tx: Transaction) -> Run:
+        run = tx.get_run(run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id}")
-        if run.status.final:
+        if run.status.is_final:
             raise Conflict(f"run {run_id} has ended ({run.status}): send its session something new instead")
-        if run.owner != left_by and run.owner:
+        if run.owner_id != previous_owner and run.owner_id:
             raise Conflict(f"run {run_id} is being worked by another process")
         if run.status is Status.QUEUED:
-            tx.set_run(run := replace(run, owner=ports.worker()))
+            tx.update_run(run := replace(run, owner_id=context.new_run_owner_id()))
             return run
-        return _broken_off(replace(run.requeued(), owner=ports.worker()), tx, ports)
+        return _save_requeued(
+            replace(run.requeue_attempt(), owner_id=context.new_run_owner_id()), tx, context
+        )
 
-    run = await ports.ledger.do(step)
+    run = await context.ledger.write(step)
     if run.attempts > MAX_RESUMES:
         error = f"it was started {run.attempts} times and never came to an end"
-        return await end(run, Status.LOST, ports, reason=Reason.RECOVERY_LIMIT, error=error)
-    if run.owner == ports.owner:
-        ports.engine.submit(run.id, ahead=run.started_at is not None)
+        return await finish_run(run, Status.LOST, context, reason=Reason.RECOVERY_LIMIT, error=error)
+    if run.owner_id == context.owner_id:
+        context.worker.submit(run.id, at_front=run.started_at is not None)
     return run
 
 
-async def resume_all(runs: Sequence[Run], ports: Ports) -> list[Run]:
-    """Those of these interrupted runs that are still to be had: another process may be faster with one of them. What
-    lay longer than anybody remembers why is not begun again unasked: it is lost, and whoever asked for it is told."""
-    taken: list[Run] = []
+async def resume_available_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:
+    """Resume those interrupted runs that no other process took first.
+
+    A run interrupted longer ago than the resume window is not restarted unasked: it is lost, and its
+    requester is notified.
+    """
+    resumed: list[Run] = []
     for run in runs:
-        if _stale(run, ports):
-            taken.append(await end(run, Status.LOST, ports, reason=Reason.STALE, error=STALE))
+        if _is_stale(run, context):
+            resumed.append(
+                await finish_run(run, Status.LOST, context, reason=Reason.STALE, error=STALE_ERROR)
+            )
             continue
         with suppress(Refused):
-            taken.append(await resume(run.id, ports, left_by=run.owner))
-    return taken
+            resumed.append(await resume_run(run.id, context, previous_owner=run.owner_id))
+    return resumed
 
 
-def _stale(run: Run, ports: Ports) -> bool:
-    begun = run.started_at or run.created_at
-    return (ports.chance.now() - begun).total_seconds() > ports.limits.resume_window_seconds
+def _is_stale(run: Run, context: RuntimeContext) -> bool:
+    started_at = run.started_at or run.created_at
+    return (context.clock.now() - started_at).total_seconds() > context.limits.resume_window_seconds

@@ -1,73 +1,78 @@
-"""The run in hand: what was counted of it so far, and how everybody who works on it speaks of it."""
+"""Context of a run in progress: its counters so far, and its entries and events."""
 
 from dataclasses import dataclass
 
 from retinue.domain.change import replace
-from retinue.domain.question import Question, chosen
-from retinue.domain.run import Run, iso_seconds
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of
-from retinue.interfaces import Conversation, Ports
-from retinue.runtime.recovery import unanswered
-from retinue.runtime.run_events import told
+from retinue.domain.question import Question, resolve_answer
+from retinue.domain.run import Run, iso_timestamp_seconds
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, public_entry_id
+from retinue.interfaces import Conversation, RuntimeContext
+from retinue.runtime.recovery import split_unanswered_calls
+from retinue.runtime.run_events import make_event
 
 
 @dataclass(slots=True)
-class Desk:
-    """One for each time that a run is worked. The run is a value: whoever counts puts a new one here."""
+class RunContext:
+    """Mutable state of one attempt at a run; counting replaces the frozen `run`."""
 
     run: Run
-    ports: Ports
-    added_last: bool = False
-    """Nothing was waited for since something was added to the conversation."""
+    context: RuntimeContext
+    just_appended: bool = False
+    """Nothing was awaited since the last append to the conversation."""
 
-    def tell(self, kind: str, **data: object) -> None:
-        if self.ports.listened():
-            self.ports.emit(told(kind, self.run, self.ports, **data))
+    def emit_event(self, kind: str, **data: object) -> None:
+        if self.context.has_listeners():
+            self.context.emit(make_event(kind, self.run, self.context, **data))
 
-    async def add(self, talk: Conversation, *entries: Entry, sync: bool = True) -> None:
-        await talk.append(*entries, sync=sync)
-        self.added_last = True
-        if self.ports.listened():
-            self.saved(*entries)
+    async def append_entries(self, conversation: Conversation, *entries: Entry, sync: bool = True) -> None:
+        await conversation.append(*entries, sync=sync)
+        self.just_appended = True
+        if self.context.has_listeners():
+            self.emit_saved(*entries)
 
-    def saved(self, *entries: Entry) -> None:
-        """They are in the file: whoever listens can read them there."""
+    def emit_saved(self, *entries: Entry) -> None:
+        """Emit `entry.saved` for entries that are in the file, where listeners can read them."""
         for entry in entries:
-            self.tell("entry.saved", entry=name_of(entry), of=_what(entry))
+            self.emit_event("entry.saved", entry=public_entry_id(entry), of=_entry_label(entry))
 
-    def at(self) -> str:
-        return iso_seconds(self.ports.chance.now())
+    def timestamp(self) -> str:
+        return iso_timestamp_seconds(self.context.clock.now())
 
-    def notice(self, kind: str, text: str) -> Notice:
-        return Notice(id=self.ports.chance.entry_id(), kind=kind, text=text, at=self.at(), run=self.run.id)
+    def make_notice(self, kind: str, text: str) -> Notice:
+        return Notice(
+            id=self.context.clock.new_entry_id(), kind=kind, text=text, at=self.timestamp(), run=self.run.id
+        )
 
-    def heard(self, words: str) -> Said:
-        """What a person says to the run on its way."""
-        at = self.at()
-        return Said(id=self.ports.chance.entry_id(), by="user", text=words, at=at, run=self.run.id)
+    def make_user_message(self, text: str) -> Message:
+        """Build the message of a person who replies to the running run."""
+        at = self.timestamp()
+        return Message(id=self.context.clock.new_entry_id(), by="user", text=text, at=at, run=self.run.id)
 
-    def replied(self, question: Question, words: str) -> Returned:
-        """A person's answer is what the call came to."""
-        text = chosen(words, question.options)
-        return Returned(of=question.call.id, text=text, at=self.at(), run=self.run.id)
+    def make_answer_result(self, question: Question, reply: str) -> ToolResult:
+        """Build the result of a question: the person's answer."""
+        text = resolve_answer(reply, question.options)
+        return ToolResult(of=question.tool_call.id, text=text, at=self.timestamp(), run=self.run.id)
 
-    def returned(self, called: Called, text: str) -> Returned:
-        """The answer to a call that was not made, or came to nothing."""
-        return Returned(of=called.id, text=text, ok=False, at=self.at(), run=self.run.id)
+    def make_failed_result(self, tool_call: ToolCall, text: str) -> ToolResult:
+        """Build the result of a call that was not run or failed."""
+        return ToolResult(of=tool_call.id, text=text, ok=False, at=self.timestamp(), run=self.run.id)
 
-    def unmade(self, talk: Conversation, why: str) -> list[Returned]:
-        """Answers to all calls that stand open."""
-        _, lost = unanswered(talk.entries, replace(self.run, id=""))
-        return [replace(each, text=f"No result: {why}.", run=self.run.id, at=self.at()) for each in lost]
+    def make_unanswered_results(self, conversation: Conversation, reason: str) -> list[ToolResult]:
+        """Build results for all open calls."""
+        _, results = split_unanswered_calls(conversation.entries, replace(self.run, id=""))
+        return [
+            replace(each, text=f"No result: {reason}.", run=self.run.id, at=self.timestamp())
+            for each in results
+        ]
 
 
-def _what(entry: Entry) -> str:
+def _entry_label(entry: Entry) -> str:
     match entry:
-        case Said():
+        case Message():
             return entry.by
-        case Called():
+        case ToolCall():
             return "call"
-        case Returned():
+        case ToolResult():
             return "result"
         case Notice():
             return "notice"

@@ -1,262 +1,310 @@
-"""What a person does to a run, wherever it is being worked: stop it, or answer what it asks."""
+"""Control of runs, wherever they are being worked: cancel, detach, and answer what they ask."""
 
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from retinue.domain.approval import Answer, Approval, State
+from retinue.domain.approval import Answer, Approval, ApprovalState
 from retinue.domain.change import replace
-from retinue.domain.delivery import State as Delivered
-from retinue.domain.question import asked
-from retinue.domain.rules import below, literal
-from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
+from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.question import open_question
+from retinue.domain.rules import escape_glob, subtree_pattern
+from retinue.domain.run import Reason, Run, Status, WaitReason, iso_timestamp_seconds
 from retinue.domain.session import Session
-from retinue.domain.transcript import Notice, dangling
-from retinue.errors import Conflict, NotFound, RetinueError, Usage
-from retinue.interfaces import Conversation, Ports, Tx
+from retinue.domain.transcript import Notice, unanswered_calls
+from retinue.errors import Conflict, NotFound, RetinueError, UsageError
+from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime import side_effects
-from retinue.runtime.recovery import unanswered
-from retinue.runtime.run_context import Desk
-from retinue.runtime.run_creation import LIVE
-from retinue.runtime.run_end import CANCELLED, Stirred, closed, heard, rouse
-from retinue.runtime.run_events import told
+from retinue.runtime.recovery import split_unanswered_calls
+from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_creation import LIVE_STATUSES
+from retinue.runtime.run_end import CANCEL_MESSAGES, RunsToWake, mark_delivered, mark_finished, wake_run
+from retinue.runtime.run_events import make_event
 
-ABORTING = "PersistentAgent"
-"""A no to what an agent of this door asks ends that agent: its seed says so."""
-STOPPED = "No result: the run was stopped before this call was answered."
+ABORT_ON_DENIAL_TOOL = "PersistentAgent"
+"""Delegation tool whose agents end when a person denies what they ask (its specification says so)."""
+STOPPED_RESULT = "No result: the run was stopped before this call was answered."
 
 
-async def cancel(
-    run_id: str, ports: Ports, *, alive: Callable[[str], bool], reason: Reason = Reason.USER_CANCEL
+async def cancel_run(
+    run_id: str,
+    context: RuntimeContext,
+    *,
+    is_alive: Callable[[str], bool],
+    reason: Reason = Reason.USER_CANCEL,
 ) -> Run:
-    """Those it asked for are stopped with it. What waits, in the queue or for a person, or is nobody's ends here; ours is stopped at once; another process is
-    asked to. Whether its owner lives is asked in the step itself: a moment before, another process may not yet have
-    taken it up."""
-    stirred = Stirred()
+    """Cancel a run and all the runs it requested.
 
-    def wanted(tx: Tx) -> Run:
-        stirred.runs.clear()
-        run = tx.run(run_id)
+    A run that is queued, waits for a person, or has no live owner ends here. A run of this process is stopped
+    at once. Another process is asked to stop its run. Whether the owner is alive is checked inside the
+    transaction, because another process may have claimed the run a moment before.
+    """
+    to_wake = RunsToWake()
+
+    def request_cancel(tx: Transaction) -> Run:
+        to_wake.runs.clear()
+        run = tx.get_run(run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id}")
-        if run.status.final:
+        if run.status.is_final:
             return run
-        if run.status is not Status.RUNNING or not alive(run.owner):
-            return closed(run, Status.CANCELLED, tx, ports, stirred, reason=reason, error=CANCELLED[reason])
+        if run.status is not Status.RUNNING or not is_alive(run.owner_id):
+            return mark_finished(
+                run, Status.CANCELLED, tx, context, to_wake, reason=reason, error=CANCEL_MESSAGES[reason]
+            )
         run = replace(run, reason=reason)
-        tx.set_run(run)
+        tx.update_run(run)
         return run
 
-    before = await ports.ledger.look(lambda tx: tx.run(run_id))
-    run = await ports.ledger.do(wanted, lambda _: stirred.submit(ports))
-    if ports.engine.cancel(run_id) and run.status.live:
-        await ports.engine.wait(run_id)
-        run = await ports.ledger.look(lambda tx: tx.run(run_id) or run)
-    if before is not None and before.status.live and run.status.final:
-        await left(run, ports)
-    for child in await ports.ledger.look(lambda tx: tx.runs(parent_run=run_id, status=LIVE)):
-        await cancel(child.id, ports, alive=alive, reason=reason)
-    return await ports.ledger.look(lambda tx: tx.run(run_id) or run)
+    before = await context.ledger.read(lambda tx: tx.get_run(run_id))
+    run = await context.ledger.write(request_cancel, lambda _: to_wake.submit(context))
+    if context.worker.cancel(run_id) and run.status.is_live:
+        await context.worker.wait(run_id)
+        run = await context.ledger.read(lambda tx: tx.get_run(run_id) or run)
+    if before is not None and before.status.is_live and run.status.is_final:
+        await close_transcript(run, context)
+    for child in await context.ledger.read(lambda tx: tx.find_runs(parent_run=run_id, status=LIVE_STATUSES)):
+        await cancel_run(child.id, context, is_alive=is_alive, reason=reason)
+    return await context.ledger.read(lambda tx: tx.get_run(run_id) or run)
 
 
-async def left(run: Run, ports: Ports) -> None:
-    """Nobody works a run that waited, or was to wait: its file is left ready for a person here. Where that cannot be, the
-    next run does it."""
+async def close_transcript(run: Run, context: RuntimeContext) -> None:
+    """Leave the transcript of a run that nobody works ready for a person.
+
+    If that fails here, the session's next run does it.
+    """
     with suppress(RetinueError):
-        async with ports.store.open(await ports.store.find(run.path)) as talk:
-            own = {called.id for called in dangling(talk.entries) if called.run == run.id}
-            _, lost = unanswered(talk.entries, replace(run, id=""))
-            at = iso_seconds(ports.chance.now())
-            stopped = [replace(each, text=STOPPED, run=run.id, at=at) for each in lost if each.of in own]
-            await Desk(run, ports).add(talk, *await side_effects.honest(stopped, ports))
-            await talk.rest()
-            await _heard(run, talk, ports)
+        async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
+            own_call_ids = {
+                called.id for called in unanswered_calls(conversation.entries) if called.run == run.id
+            }
+            _, unanswered_results = split_unanswered_calls(conversation.entries, replace(run, id=""))
+            at = iso_timestamp_seconds(context.clock.now())
+            results = [
+                replace(each, text=STOPPED_RESULT, run=run.id, at=at)
+                for each in unanswered_results
+                if each.of in own_call_ids
+            ]
+            await RunContext(run, context).append_entries(
+                conversation, *await side_effects.mark_unknown_outcomes(results, context)
+            )
+            await conversation.write_idle_prompt()
+            await _mark_delivered_notices(run, conversation, context)
 
 
-async def _heard(run: Run, talk: Conversation, ports: Ports) -> None:
-    """What was announced to it stands in its file, and the process died before it could say so."""
-    told = {entry.id for entry in talk.entries if isinstance(entry, Notice)}
-    pending = await ports.ledger.look(
-        lambda tx: tx.deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False)
+async def _mark_delivered_notices(run: Run, conversation: Conversation, context: RuntimeContext) -> None:
+    """Mark announcements as delivered that are in the transcript, where the process died before it could."""
+    notice_ids = {entry.id for entry in conversation.entries if isinstance(entry, Notice)}
+    deliveries = await context.ledger.read(
+        lambda tx: tx.find_deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False)
     )
-    if found := [each for each in pending if each.id in told]:
-        await heard(found, ports)
+    if delivered := [each for each in deliveries if each.id in notice_ids]:
+        await mark_delivered(delivered, context)
 
 
-async def wanted_gone(ports: Ports) -> list[str]:
-    """Runs of this process that somebody, perhaps elsewhere, wants stopped."""
+async def requested_cancellations(context: RuntimeContext) -> list[str]:
+    """Return the ids of this process's runs that were asked to stop, perhaps by another process."""
 
-    def step(tx: Tx) -> list[str]:
+    def step(tx: Transaction) -> list[str]:
         return [
             run.id
-            for reason in CANCELLED
-            for run in tx.runs(status=[Status.RUNNING, Status.WAITING], reason=reason)
-            if run.owner == ports.owner
+            for reason in CANCEL_MESSAGES
+            for run in tx.find_runs(status=[Status.RUNNING, Status.WAITING], reason=reason)
+            if run.owner_id == context.owner_id
         ]
 
-    return await ports.ledger.look(step)
+    return await context.ledger.read(step)
 
 
-async def answer(
-    approval_id: str, said: Answer, ports: Ports, *, by: str, alive: Callable[[str], bool]
+async def answer_approval(
+    approval_id: str, decision: Answer, context: RuntimeContext, *, by: str, is_alive: Callable[[str], bool]
 ) -> Approval:
-    """The answer and the run's going on are one step; whoever works the run, or else this process, takes it up."""
-    asked = await ports.ledger.look(lambda tx: tx.approval(approval_id))
-    if asked is None:
+    """Record a person's decision and requeue the run, in one transaction.
+
+    The run's process resumes it, or this process if that one is gone.
+    """
+    approval = await context.ledger.read(lambda tx: tx.get_approval(approval_id))
+    if approval is None:
         raise NotFound(f"there is no approval {approval_id}: `retinue approvals list` shows those that wait")
-    asked.answered(said, by=by, at=ports.chance.now())
-    if said is Answer.ADD:
-        await _added(asked, ports)
+    approval.record_answer(decision, by=by, at=context.clock.now())
+    if decision is Answer.ADD:
+        await _grant_added_scope(approval, context)
 
-    stirred = Stirred()
+    to_wake = RunsToWake()
 
-    def step(tx: Tx) -> tuple[Approval, Run | None]:
-        stirred.runs.clear()
-        now = tx.approval(approval_id) or asked
-        answered = now.answered(said, by=by, at=ports.chance.now())
-        tx.set_approval(answered)
-        ended = _aborted(answered, tx, ports, stirred)
-        return answered, ended or _woken(answered, tx, ports, alive)
+    def step(tx: Transaction) -> tuple[Approval, Run | None]:
+        to_wake.runs.clear()
+        current = tx.get_approval(approval_id) or approval
+        answered_approval = current.record_answer(decision, by=by, at=context.clock.now())
+        tx.update_approval(answered_approval)
+        ended = _abort_on_denial(answered_approval, tx, context, to_wake)
+        return answered_approval, ended or _requeue_answered_run(answered_approval, tx, context, is_alive)
 
-    answered, run = await ports.ledger.do(step)
-    stirred.submit(ports)
-    if run is not None and run.status.final:
-        await left(run, ports)
-    elif run is not None and run.owner == ports.owner:
-        ports.engine.submit(run.id, ahead=True)
-    return answered
+    answered_approval, run = await context.ledger.write(step)
+    to_wake.submit(context)
+    if run is not None and run.status.is_final:
+        await close_transcript(run, context)
+    elif run is not None and run.owner_id == context.owner_id:
+        context.worker.submit(run.id, at_front=True)
+    return answered_approval
 
 
-def _aborted(approval: Approval, tx: Tx, ports: Ports, stirred: Stirred) -> Run | None:
-    run = tx.run(approval.run)
+def _abort_on_denial(
+    approval: Approval, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake
+) -> Run | None:
+    run = tx.get_run(approval.run)
     if run is None or approval.answer is not Answer.DENY or run.status is not Status.WAITING:
         return None
-    if run.ask.door != ABORTING:
+    if run.request.door != ABORT_ON_DENIAL_TOOL:
         return None
-    tx.emit(told("approval.answered", run, ports, approval=approval.id, state=str(approval.state)))
-    return closed(
-        run, Status.CANCELLED, tx, ports, stirred, reason=Reason.USER_CANCEL, error="a person said no"
+    tx.emit(make_event("approval.answered", run, context, approval=approval.id, state=str(approval.state)))
+    return mark_finished(
+        run, Status.CANCELLED, tx, context, to_wake, reason=Reason.USER_CANCEL, error="a person said no"
     )
 
 
-async def expire(ports: Ports, *, alive: Callable[[str], bool], adopt: bool = True) -> list[Approval]:
-    """Questions that nobody answered in time count as denied, and their runs go on with that. Those that nobody works
-    are taken up here, or without `adopt` lie in the queue like any interrupted run."""
+async def expire_approvals(
+    context: RuntimeContext, *, is_alive: Callable[[str], bool], adopt: bool = True
+) -> list[Approval]:
+    """Expire approvals that nobody answered in time: they count as denied, and their runs go on.
 
-    def late(tx: Tx) -> list[Approval]:
-        now = ports.chance.now()
-        return [each for each in tx.approvals(state=[State.PENDING]) if now >= each.expires_at]
+    `adopt`: runs whose process is gone are resumed here; otherwise they stay queued like any interrupted run.
+    """
 
-    def step(tx: Tx) -> list[tuple[Approval, Run | None]]:
-        gone: list[tuple[Approval, Run | None]] = []
-        for each in late(tx):
-            tx.set_approval(each.expired())
-            gone.append((each.expired(), _woken(each.expired(), tx, ports, alive, adopt=adopt)))
-        return gone
+    def overdue_approvals(tx: Transaction) -> list[Approval]:
+        now = context.clock.now()
+        return [each for each in tx.find_approvals(state=[ApprovalState.PENDING]) if now >= each.expires_at]
 
-    if not await ports.ledger.look(late):
+    def step(tx: Transaction) -> list[tuple[Approval, Run | None]]:
+        expired: list[tuple[Approval, Run | None]] = []
+        for each in overdue_approvals(tx):
+            tx.update_approval(each.expire())
+            expired.append(
+                (each.expire(), _requeue_answered_run(each.expire(), tx, context, is_alive, adopt=adopt))
+            )
+        return expired
+
+    if not await context.ledger.read(overdue_approvals):
         return []
-    gone = await ports.ledger.do(step)
-    for _, run in gone:
-        if run is not None and run.owner == ports.owner:
-            ports.engine.submit(run.id, ahead=True)
-    return [approval for approval, _ in gone]
+    expired = await context.ledger.write(step)
+    for _, run in expired:
+        if run is not None and run.owner_id == context.owner_id:
+            context.worker.submit(run.id, at_front=True)
+    return [approval for approval, _ in expired]
 
 
-async def due(ports: Ports) -> None:
-    """Runs that wait for others and whose clock has run out go on: a call that waited long enough answers, a run past
-    its deadline ends."""
+async def wake_overdue_runs(context: RuntimeContext) -> None:
+    """Wake runs that wait for children and whose time has run out.
 
-    def late(tx: Tx) -> list[Run]:
-        return tx.runs(status=[Status.WAITING], due=ports.chance.now())
+    A call that waited long enough is answered; a run past its deadline ends.
+    """
 
-    def step(tx: Tx) -> None:
-        stirred.runs.clear()
-        for run in late(tx):
-            rouse(run, tx, ports, stirred)
+    def overdue_runs(tx: Transaction) -> list[Run]:
+        return tx.find_runs(status=[Status.WAITING], due_by=context.clock.now())
 
-    stirred = Stirred()
-    if await ports.ledger.look(late):
-        await ports.ledger.do(step, lambda _: stirred.submit(ports))
+    def step(tx: Transaction) -> None:
+        to_wake.runs.clear()
+        for run in overdue_runs(tx):
+            wake_run(run, tx, context, to_wake)
 
-
-async def woken(ports: Ports) -> list[str]:
-    """Runs of this process whose answer came from elsewhere."""
-    queued = await ports.ledger.look(lambda tx: tx.runs(status=[Status.QUEUED], begun=True))
-    return [run.id for run in queued if run.owner == ports.owner]
+    to_wake = RunsToWake()
+    if await context.ledger.read(overdue_runs):
+        await context.ledger.write(step, lambda _: to_wake.submit(context))
 
 
-async def detach(run_id: str, ports: Ports) -> Run:
-    """A run that a call waits for goes on in the background: the call answers now, the result is announced."""
-    stirred = Stirred()
+async def runs_woken_elsewhere(context: RuntimeContext) -> list[str]:
+    """Return the ids of this process's runs that were requeued by another process."""
+    queued = await context.ledger.read(lambda tx: tx.find_runs(status=[Status.QUEUED], started=True))
+    return [run.id for run in queued if run.owner_id == context.owner_id]
 
-    def step(tx: Tx) -> Run:
-        stirred.runs.clear()
-        run = tx.run(run_id)
+
+async def detach_run(run_id: str, context: RuntimeContext) -> Run:
+    """Move a run that a tool call waits for to the background: the call returns now, the result is announced."""
+    to_wake = RunsToWake()
+
+    def step(tx: Transaction) -> Run:
+        to_wake.runs.clear()
+        run = tx.get_run(run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id}")
-        if run.status.final:
+        if run.status.is_final:
             raise Conflict(f"run {run_id} has ended ({run.status})")
-        if not run.awaited:
+        if not run.is_awaited:
             raise Conflict(f"nobody waits for run {run_id}: it is in the background already")
-        run = replace(run, awaited=False)
-        tx.set_run(run)
-        above = tx.run(run.ask.parent_run or "")
-        if above is not None and above.waiting_for is Waiting.CHILD and not above.aside:
-            rouse(above, tx, ports, stirred)
+        run = replace(run, is_awaited=False)
+        tx.update_run(run)
+        parent = tx.get_run(run.request.parent_run or "")
+        if parent is not None and parent.waiting_for is WaitReason.CHILD and not parent.is_suspended:
+            wake_run(parent, tx, context, to_wake)
         return run
 
-    return await ports.ledger.do(step, lambda _: stirred.submit(ports))
+    return await context.ledger.write(step, lambda _: to_wake.submit(context))
 
 
-async def answered(
+async def answer_waiting_run(
     session: Session,
     text: str | None,
-    ports: Ports,
+    context: RuntimeContext,
     *,
     model: str | None = None,
     owner: str | None = None,
     entry: str = "",
 ) -> Run | None:
-    """A person's words to the run of a conversation that waits for them: the same run goes on, here or where `owner`
-    works. They stand in the file first: as the result of the call that asks for them, else as a message, under the id
-    `entry` where one is given; without a text they are what is typed there. None: no run waits for words."""
-    waiting = await ports.ledger.look(lambda tx: tx.runs(status=[Status.WAITING], session=session.id))
-    parked = next((run for run in reversed(waiting) if run.waiting_for is Waiting.PERSON), None)
-    if parked is None:
+    """Resume the session's run that waits for a person, with their reply.
+
+    The reply is saved first: as the result of the call that asked, else as a message, with the id `entry` if
+    given. Without `text`, the reply is what was typed in the file. The run goes on here, or in the process
+    named by `owner`. Returns None if no run of the session waits for a person.
+    """
+    waiting_runs = await context.ledger.read(
+        lambda tx: tx.find_runs(status=[Status.WAITING], session=session.id)
+    )
+    waiting_run = next((run for run in reversed(waiting_runs) if run.waiting_for is WaitReason.PERSON), None)
+    if waiting_run is None:
         return None
-    waited = await _told(parked, session, text, ports, entry=entry)
+    waited = await _save_person_reply(waiting_run, session, text, context, entry=entry)
 
-    def step(tx: Tx) -> Run:
-        run = tx.run(parked.id) or parked
-        if run.status is not Status.WAITING or run.waiting_for is not Waiting.PERSON:
-            return run  # somebody else was faster: it goes on, and reads these words too
-        ask = replace(run.ask, model=ports.redact(model)) if model else run.ask
-        again = replace(run.answered(waited=waited), owner=owner or ports.worker(), ask=ask)
-        tx.set_run(again)
-        return again
+    def step(tx: Transaction) -> Run:
+        run = tx.get_run(waiting_run.id) or waiting_run
+        if run.status is not Status.WAITING or run.waiting_for is not WaitReason.PERSON:
+            return run  # already resumed by somebody else: that run reads this reply too
+        request = replace(run.request, model=context.redact(model)) if model else run.request
+        requeued = replace(
+            run.requeue(waited=waited), owner_id=owner or context.new_run_owner_id(), request=request
+        )
+        tx.update_run(requeued)
+        return requeued
 
-    run = await ports.ledger.do(step)
-    if run.owner == ports.owner and run.status is Status.QUEUED:
-        ports.engine.submit(run.id, ahead=True)
+    run = await context.ledger.write(step)
+    if run.owner_id == context.owner_id and run.status is Status.QUEUED:
+        context.worker.submit(run.id, at_front=True)
     return run
 
 
-async def _told(parked: Run, session: Session, text: str | None, ports: Ports, *, entry: str) -> timedelta:
-    """The words become an entry of the run; typed ones do when it goes on. The time it took until they came is not the
-    run's; a stamp that a person has changed says nothing of it."""
-    now = ports.chance.now()
-    async with ports.store.open(session) as talk:
-        since = next((entry.at for entry in reversed(talk.entries) if entry.run == parked.id), "")
+async def _save_person_reply(
+    waiting_run: Run, session: Session, text: str | None, context: RuntimeContext, *, entry: str
+) -> timedelta:
+    """Save a person's reply to the transcript and return how long the run waited for it.
+
+    A reply typed into the file is read when the run goes on. The wait does not count against the run's
+    deadline; a timestamp that a person changed is ignored.
+    """
+    now = context.clock.now()
+    async with context.store.open(session) as conversation:
+        since = next(
+            (entry.at for entry in reversed(conversation.entries) if entry.run == waiting_run.id), ""
+        )
         if text is not None:
-            desk = Desk(parked, ports)
-            words, question = ports.redact(text), asked(parked, talk.entries)
-            said = desk.heard(words)
-            message = replace(said, id=entry or said.id)
-            await desk.add(talk, message if question is None else desk.replied(question, words))
-        elif not talk.typed().strip() or not parked.aside:
-            raise Usage(
-                f"run {parked.id} waits for a person: say how to go on, or type it at the end of {parked.path}"
+            run_context = RunContext(waiting_run, context)
+            reply, question = context.redact(text), open_question(waiting_run, conversation.entries)
+            draft = run_context.make_user_message(reply)
+            message = replace(draft, id=entry or draft.id)
+            await run_context.append_entries(
+                conversation, message if question is None else run_context.make_answer_result(question, reply)
+            )
+        elif not conversation.typed_text().strip() or not waiting_run.is_suspended:
+            raise UsageError(
+                f"run {waiting_run.id} waits for a person: say how to go on, or type it at the end of {waiting_run.transcript_path}"
             )
     try:
         return max(timedelta(), now - datetime.fromisoformat(since))
@@ -264,56 +312,72 @@ async def _told(parked: Run, session: Session, text: str | None, ports: Ports, *
         return timedelta()
 
 
-async def desert(ended: Run, ports: Ports) -> None:
-    """Whoever ended without its answer leaves nobody at work for it: those its calls waited for are stopped."""
+async def cancel_abandoned_children(ended: Run, context: RuntimeContext) -> None:
+    """Cancel the children whose result a failed or cancelled run still waited for."""
     if ended.status is Status.DONE:
         return
-    deserted = await ports.ledger.look(lambda tx: tx.runs(parent_run=ended.id, awaited=True, status=LIVE))
-    for child in deserted:
-        await cancel(child.id, ports, alive=ports.alive, reason=Reason.DESERTED)
+    children = await context.ledger.read(
+        lambda tx: tx.find_runs(parent_run=ended.id, awaited=True, status=LIVE_STATUSES)
+    )
+    for child in children:
+        await cancel_run(child.id, context, is_alive=context.is_owner_alive, reason=Reason.DESERTED)
 
 
-async def given_up(run: Run, ports: Ports) -> None:
-    """A run that nobody takes up any more: its file is left ready for a person, and nobody works for it."""
-    await left(run, ports)
-    await desert(run, ports)
+async def close_abandoned_run(run: Run, context: RuntimeContext) -> None:
+    """Close the transcript of a run that is not resumed any more, and cancel its awaited children."""
+    await close_transcript(run, context)
+    await cancel_abandoned_children(run, context)
 
 
-def _woken(
-    approval: Approval, tx: Tx, ports: Ports, alive: Callable[[str], bool], *, adopt: bool = True
+def _requeue_answered_run(
+    approval: Approval,
+    tx: Transaction,
+    context: RuntimeContext,
+    is_alive: Callable[[str], bool],
+    *,
+    adopt: bool = True,
 ) -> Run | None:
-    """The run of an approval, queued again; None when it does not wait for one (any more)."""
-    run = tx.run(approval.run)
+    """Queue the run of an answered approval again; None if it does not wait for one (any more)."""
+    run = tx.get_run(approval.run)
     if run is None:
         return None
-    tx.emit(told("approval.answered", run, ports, approval=approval.id, state=str(approval.state)))
-    if run.status is not Status.WAITING or run.waiting_for is not Waiting.APPROVAL:
+    tx.emit(make_event("approval.answered", run, context, approval=approval.id, state=str(approval.state)))
+    if run.status is not Status.WAITING or run.waiting_for is not WaitReason.APPROVAL:
         return None
-    again = run.answered(waited=ports.chance.now() - approval.asked_at)
-    if adopt and not alive(again.owner):
-        again = replace(again, owner=ports.worker())
-    tx.set_run(again)
-    return again
+    requeued = run.requeue(waited=context.clock.now() - approval.asked_at)
+    if adopt and not is_alive(requeued.owner_id):
+        requeued = replace(requeued, owner_id=context.new_run_owner_id())
+    tx.update_run(requeued)
+    return requeued
 
 
-async def _added(asked: Approval, ports: Ports) -> None:
-    """Into the preset.md of the very session that asked, and beyond what those above it could hand on."""
-    session = await ports.store.find(asked.session)
-    tool = ports.tools.get(asked.tool)
-    touch = tool.touch if tool is not None else "read"
-    pattern = literal(asked.resource)
-    lifted = (*await _still_open(session, touch, ports), pattern)
-    await ports.store.widen(session, touch, pattern)
+async def _grant_added_scope(approval: Approval, context: RuntimeContext) -> None:
+    """Add the approved pattern to the session's own preset.md, beyond what its parents could pass on."""
+    session = await context.store.find(approval.session)
+    tool = context.tools.get(approval.tool)
+    touch = tool.access if tool is not None else "read"
+    pattern = escape_glob(approval.resource)
+    patterns = (*await _implicit_write_patterns(session, touch, context), pattern)
+    await context.store.grant_pattern(session, touch, pattern)
     if touch in ("read", "write"):
-        before: tuple[str, ...] = getattr(session.lifted, touch) or ()
-        new = tuple(each for each in lifted if each not in before)
-        if new:
-            await ports.store.change(session, lifted=replace(session.lifted, **{touch: (*before, *new)}))
+        existing: tuple[str, ...] = getattr(session.user_grants, touch) or ()
+        added = tuple(each for each in patterns if each not in existing)
+        if added:
+            await context.store.update(
+                session, user_grants=replace(session.user_grants, **{touch: (*existing, *added)})
+            )
 
 
-async def _still_open(session: Session, touch: str, ports: Ports) -> tuple[str, ...]:
-    """A definition without a list of writes lets the workspace be written after a yes. With a list it would not, so that
-    a person's word for one file more would be one for all others less."""
-    own, _ = await ports.store.preset(session)
-    listed = own.paths is not None and own.paths.write is not None
-    return (below(session.workspace.root),) if touch == "write" and session.top and not listed else ()
+async def _implicit_write_patterns(session: Session, touch: str, context: RuntimeContext) -> tuple[str, ...]:
+    """Return the workspace pattern that must be listed along with the first added write pattern.
+
+    A definition without a write list allows writes to the workspace after approval. With a list it would not,
+    so adding one file would take away all others.
+    """
+    preset, _ = await context.store.read_preset(session)
+    lists_writes = preset.paths is not None and preset.paths.write is not None
+    return (
+        (subtree_pattern(session.workspace.root),)
+        if touch == "write" and session.is_top_level and not lists_writes
+        else ()
+    )

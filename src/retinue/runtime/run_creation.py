@@ -1,227 +1,274 @@
-"""One more run in a session: the only place a run is born, and the only place one is taken up."""
+"""Create and claim runs: the only place where a run is inserted or taken from the queue."""
 
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 
 from retinue.domain.change import replace
-from retinue.domain.limits import HARD_DEPTH
-from retinue.domain.run import Ask, Run, Status
+from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
+from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.session import Session
-from retinue.domain.system_prompt import short
+from retinue.domain.system_prompt import first_sentence
 from retinue.errors import Conflict, Refused
-from retinue.interfaces import Ports, Tx
-from retinue.runtime.run_events import told
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.run_events import make_event
 
-LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
+LIVE_STATUSES = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 
-WAKE = "wake"
-"""The source of a run that nobody asked for anew: what it hears is an announcement."""
+WAKE_SOURCE = "wake"
+"""Source of a run that nobody requested: it was created to read an announcement."""
 
-WAKING = "wake:"
-"""What the key of such a run begins with; the rest is the delivery."""
-
-
-class Claim(StrEnum):
-    """What came of trying to take a run up."""
-
-    TAKEN = "taken"
-    FULL = "full"
-    CROWDED = "crowded"
-    """As many as one requester may have are running; those of others may go first."""
-    BUSY = "busy"
-    """Another run of its session is going on."""
-    GONE = "gone"
+WAKE_KEY_PREFIX = "wake:"
+"""Key prefix of such a run; the rest is the delivery's id."""
 
 
-async def send(
-    ask: Ask,
+class ClaimResult(StrEnum):
+    """Result of trying to claim a run."""
+
+    CLAIMED = "taken"
+    NO_FREE_SLOT = "full"
+    REQUESTER_LIMIT = "crowded"
+    """The requester has as many running runs as one may; those of others may go first."""
+    SESSION_BUSY = "busy"
+    """Another run of its session is in progress."""
+    NOT_QUEUED = "gone"
+
+
+async def create_run(
+    request: RunRequest,
     session: Session,
-    ports: Ports,
+    context: RuntimeContext,
     *,
     owner: str | None = None,
-    alone: bool = False,
-    with_it: Callable[[Tx], None] = lambda _: None,
+    exclusive: bool = False,
+    before_insert: Callable[[Transaction], None] = lambda _: None,
 ) -> Run:
-    """A second birth with the same key returns the first run. Where a slot is free the run is born and taken up
-    in one step; the engine is told when that is on disk. With `owner`, that process is to work it; `alone`, it is not
-    born where anything else of its session lives; `with_it` is what becomes true in the same step, and keeps it from
-    being born by raising."""
-    newborn = _newborn(ask, session, ports, owner or ports.worker())
+    """Create a run in a session, and claim it in the same transaction if a slot is free.
 
-    def step(tx: Tx) -> tuple[Run, Claim]:
-        if first := tx.run_by_key(ask.key):
-            return first, Claim.GONE
-        if alone and tx.runs(session=session.id, status=LIVE, limit=1):
+    A second request with the same key returns the first run. The worker is notified once the run is on disk.
+
+    Args:
+        request: what is asked for.
+        session: the session the run belongs to.
+        context: the runtime context.
+        owner: process that is to work the run; by default `context.new_run_owner_id()`.
+        exclusive: refuse if the session has another live run.
+        before_insert: called in the same transaction; it prevents the run by raising.
+
+    Raises:
+        Conflict: `exclusive`, and the session has a live run.
+        Refused: a limit of the run's tree is reached.
+    """
+    new_run = _new_run(request, session, context, owner or context.new_run_owner_id())
+
+    def step(tx: Transaction) -> tuple[Run, ClaimResult]:
+        if existing := tx.get_run_by_key(request.key):
+            return existing, ClaimResult.NOT_QUEUED
+        if exclusive and tx.find_runs(session=session.id, status=LIVE_STATUSES, limit=1):
             raise Conflict(f"{session.slug} is at work: ask again when that has ended")
-        with_it(tx)
-        return _born(_placed(newborn, tx, ports), tx, ports)
+        before_insert(tx)
+        return _insert_run(_check_tree_limits(new_run, tx, context), tx, context)
 
-    def born(found: tuple[Run, Claim]) -> None:
-        run, claim = found
-        if run.owner == ports.owner and claim is not Claim.GONE:
-            lane = ask.requester if ask.parent_run is not None else ""
-            ports.engine.submit(run.id, taken=claim is Claim.TAKEN and (run, session), lane=lane)
+    def on_committed(inserted: tuple[Run, ClaimResult]) -> None:
+        run, claim_result = inserted
+        if run.owner_id == context.owner_id and claim_result is not ClaimResult.NOT_QUEUED:
+            lane = request.requester if request.parent_run is not None else ""
+            context.worker.submit(
+                run.id, claimed=claim_result is ClaimResult.CLAIMED and (run, session), lane=lane
+            )
 
-    return (await ports.ledger.do(step, born))[0]
+    return (await context.ledger.write(step, on_committed))[0]
 
 
-def wake(asked: Run, delivery: str, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
-    """A run for a conversation in which nobody is left to hear an announcement, born in the step that posts it. It takes
-    over requester, depth, root and ceilings of the run that asked."""
-    ask = replace(
-        asked.ask,
-        key=f"{WAKING}{delivery}",
+def create_wake_run(
+    requesting_run: Run, delivery_id: str, tx: Transaction, context: RuntimeContext
+) -> tuple[Run, ClaimResult]:
+    """Insert a run that reads an announcement, for a session with no live run left to read it.
+
+    Called in the transaction that posts the announcement. Requester, depth, root and ceilings are those of
+    the requesting run.
+    """
+    request = replace(
+        requesting_run.request,
+        key=f"{WAKE_KEY_PREFIX}{delivery_id}",
         task="",
         typed=False,
-        source=WAKE,
+        source=WAKE_SOURCE,
         wait=False,
         wait_until=None,
         keep=True,
         deadline_seconds=None,
     )
     run = Run(
-        id=ports.chance.entry_id(),
-        ask=ask,
-        session_id=asked.session_id,
-        slug=asked.slug,
-        key=asked.key,
-        agent=asked.agent,
-        path=asked.path,
-        root=asked.root,
-        depth=asked.depth,
-        model=ask.model or "",
-        thinking=asked.thinking,
-        workspace=asked.workspace,
-        owner=ports.worker(),
-        created_at=ports.chance.now(),
+        id=context.clock.new_entry_id(),
+        request=request,
+        session_id=requesting_run.session_id,
+        slug=requesting_run.slug,
+        session_key=requesting_run.session_key,
+        agent=requesting_run.agent,
+        transcript_path=requesting_run.transcript_path,
+        root_id=requesting_run.root_id,
+        depth=requesting_run.depth,
+        model=request.model or "",
+        thinking=requesting_run.thinking,
+        workspace=requesting_run.workspace,
+        owner_id=context.new_run_owner_id(),
+        created_at=context.clock.now(),
     )
-    return _born(run, tx, ports)
+    return _insert_run(run, tx, context)
 
 
-def _born(run: Run, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
-    """What another process is to work waits for it in the queue."""
-    claim = _slot(run, tx, ports, newborn=True) if run.owner == ports.owner else Claim.FULL
-    if claim is Claim.BUSY and run.ask.unless_busy:
-        run = replace(run, awaited=False)
-    taken = _taken(run, ports) if claim is Claim.TAKEN else run
-    tx.add_run(taken)
+def _insert_run(run: Run, tx: Transaction, context: RuntimeContext) -> tuple[Run, ClaimResult]:
+    """Insert a run, claimed if possible; a run for another process waits in the queue."""
+    claim_result = (
+        _try_claim_slot(run, tx, context, is_new=True)
+        if run.owner_id == context.owner_id
+        else ClaimResult.NO_FREE_SLOT
+    )
+    if claim_result is ClaimResult.SESSION_BUSY and run.request.unless_busy:
+        run = replace(run, is_awaited=False)
+    started = _start_run(run, context) if claim_result is ClaimResult.CLAIMED else run
+    tx.add_run(started)
     tx.emit(
-        told("run.queued", run, ports, door=run.ask.door, call=_call(run), task=short(run.ask.task or ""))
+        make_event(
+            "run.queued",
+            run,
+            context,
+            door=run.request.door,
+            call=_requesting_call(run),
+            task=first_sentence(run.request.task or ""),
+        )
     )
-    if claim is Claim.TAKEN:
-        tx.emit(told("run.started", taken, ports, attempt=taken.attempts))
-    return taken, claim
+    if claim_result is ClaimResult.CLAIMED:
+        tx.emit(make_event("run.started", started, context, attempt=started.attempts))
+    return started, claim_result
 
 
-def _call(run: Run) -> str:
-    """The call that asked for it, so that what the run does can be shown below that call."""
-    return run.ask.key.rpartition("/")[2] if run.ask.key.startswith("call:") else ""
+def _requesting_call(run: Run) -> str:
+    """Return the id of the requesting call, so that the run can be shown below it."""
+    return run.request.key.rpartition("/")[2] if run.request.key.startswith("call:") else ""
 
 
-async def claim(run_id: str, ports: Ports) -> Claim:
-    """Takes up a queued run, if it may be."""
+async def claim_run(run_id: str, context: RuntimeContext) -> ClaimResult:
+    """Claim a queued run, if it may start now."""
 
-    def step(tx: Tx) -> Claim:
-        run = tx.run(run_id)
+    def step(tx: Transaction) -> ClaimResult:
+        run = tx.get_run(run_id)
         if run is None or run.status is not Status.QUEUED:
-            return Claim.GONE
-        claim = _slot(run, tx, ports, newborn=False)
-        if claim is Claim.TAKEN:
-            taken = _taken(run, ports)
-            tx.set_run(taken)
-            tx.emit(told("run.started", taken, ports, attempt=taken.attempts))
-        return claim
+            return ClaimResult.NOT_QUEUED
+        claim_result = _try_claim_slot(run, tx, context, is_new=False)
+        if claim_result is ClaimResult.CLAIMED:
+            started = _start_run(run, context)
+            tx.update_run(started)
+            tx.emit(make_event("run.started", started, context, attempt=started.attempts))
+        return claim_result
 
-    return await ports.ledger.do(step)
-
-
-def _slot(run: Run, tx: Tx, ports: Ports, *, newborn: bool) -> Claim:
-    """A slot is reserved in the step that makes the run running: no count is ever acted on later."""
-    if newborn and run.ask.unless_busy and _busy(run, tx, ports, newborn=True):
-        return Claim.BUSY
-    if tx.count(Status.RUNNING) >= ports.limits.max_live:
-        return Claim.FULL
-    if _crowded(run, tx, ports):
-        return Claim.CROWDED
-    return Claim.BUSY if _busy(run, tx, ports, newborn=newborn) else Claim.TAKEN
+    return await context.ledger.write(step)
 
 
-def _crowded(run: Run, tx: Tx, ports: Ports) -> bool:
-    if run.ask.parent_run is None:
+def _try_claim_slot(run: Run, tx: Transaction, context: RuntimeContext, *, is_new: bool) -> ClaimResult:
+    """Check whether a run may start; the caller's transaction then marks it as running.
+
+    No count is ever acted on in a later transaction.
+    """
+    if is_new and run.request.unless_busy and _is_session_busy(run, tx, context, is_new=True):
+        return ClaimResult.SESSION_BUSY
+    if tx.count_runs(Status.RUNNING) >= context.limits.max_live:
+        return ClaimResult.NO_FREE_SLOT
+    if _is_requester_at_limit(run, tx, context):
+        return ClaimResult.REQUESTER_LIMIT
+    return (
+        ClaimResult.SESSION_BUSY if _is_session_busy(run, tx, context, is_new=is_new) else ClaimResult.CLAIMED
+    )
+
+
+def _is_requester_at_limit(run: Run, tx: Transaction, context: RuntimeContext) -> bool:
+    if run.request.parent_run is None:
         return False
-    live = tx.count(Status.RUNNING, requester=run.ask.requester)
-    return live >= ports.limits.max_live_per_requester
+    live = tx.count_runs(Status.RUNNING, requester=run.request.requester)
+    return live >= context.limits.max_live_per_requester
 
 
-def _busy(run: Run, tx: Tx, ports: Ports, *, newborn: bool) -> bool:
-    """In its session a run stands behind one that is going on or waits inside a call; one that waits with no call open
-    stands aside. A newborn stands behind all that wait in the queue; later only those go first that were asked before
-    and may go on: the session may have become free since one of them was told that it is not."""
-    live = tx.runs(status=LIVE, session=run.session_id)
-    if any(other.status is not Status.QUEUED and not other.aside for other in live):
+def _is_session_busy(run: Run, tx: Transaction, context: RuntimeContext, *, is_new: bool) -> bool:
+    """Return True if the run must wait for other runs of its session.
+
+    It waits for a run that is running or suspended inside a call; a run suspended with no call open does not
+    block. A new run waits for all queued ones. A queued run waits only for runs requested earlier that may
+    start: the session may have become free since one of them was told it was busy.
+    """
+    live = tx.find_runs(status=LIVE_STATUSES, session=run.session_id)
+    if any(other.status is not Status.QUEUED and not other.is_suspended for other in live):
         return True
     queued = (each for each in live if each.status is Status.QUEUED and each.id != run.id)
-    if newborn:
+    if is_new:
         return next(queued, None) is not None
-    # Two may have been born at one time of the clock: their ids say who goes first, or each would wait for the other.
-    mine = (run.created_at, run.id)
-    before = (each for each in queued if each.owner == run.owner and (each.created_at, each.id) < mine)
-    return any(other.started_at is not None or not _crowded(other, tx, ports) for other in before)
-
-
-def _taken(run: Run, ports: Ports) -> Run:
-    at = ports.chance.now()
-    deadline = at + timedelta(seconds=ports.limits.deadline(run.ask.deadline_seconds))
-    return run.started(owner=ports.owner, at=at, deadline_at=deadline)
-
-
-def _newborn(ask: Ask, session: Session, ports: Ports, owner: str) -> Run:
-    run_id = ports.chance.entry_id()
-    return Run(
-        id=run_id,
-        ask=_redacted(ask, ports),
-        session_id=session.id,
-        slug=session.slug,
-        key=session.key,
-        agent=session.agent,
-        path=f"{session.path}/session.md",
-        root=run_id,
-        depth=session.depth,
-        model=ports.redact(ask.model or ""),
-        thinking=ask.thinking or "",
-        workspace=session.workspace.root,
-        owner=owner,
-        awaited=ask.wait,
-        created_at=ports.chance.now(),
+    # Two runs may have the same timestamp: their ids decide, or each would wait for the other.
+    own_order = (run.created_at, run.id)
+    earlier = (
+        each for each in queued if each.owner_id == run.owner_id and (each.created_at, each.id) < own_order
+    )
+    return any(
+        other.started_at is not None or not _is_requester_at_limit(other, tx, context) for other in earlier
     )
 
 
-def _redacted(ask: Ask, ports: Ports) -> Ask:
-    """A key may be pasted anywhere, also where a model is asked for."""
-    said = (ask.task, ask.label, ask.model)
-    task, label, model = (each and ports.redact(each) for each in said)
-    return ask if (task, label, model) == said else replace(ask, task=task, label=label, model=model)
+def _start_run(run: Run, context: RuntimeContext) -> Run:
+    now = context.clock.now()
+    deadline = now + timedelta(seconds=context.limits.run_timeout_s(run.request.deadline_seconds))
+    return run.start(owner_id=context.owner_id, at=now, deadline_at=deadline)
 
 
-def _placed(run: Run, tx: Tx, ports: Ports) -> Run:
-    """Depth and root come from the requesting run's row, never from words."""
-    if run.ask.parent_run is None:
+def _new_run(request: RunRequest, session: Session, context: RuntimeContext, owner: str) -> Run:
+    run_id = context.clock.new_entry_id()
+    return Run(
+        id=run_id,
+        request=_redact_request(request, context),
+        session_id=session.id,
+        slug=session.slug,
+        session_key=session.key,
+        agent=session.agent,
+        transcript_path=f"{session.path}/session.md",
+        root_id=run_id,
+        depth=session.depth,
+        model=context.redact(request.model or ""),
+        thinking=request.thinking or "",
+        workspace=session.workspace.root,
+        owner_id=owner,
+        is_awaited=request.wait,
+        created_at=context.clock.now(),
+    )
+
+
+def _redact_request(request: RunRequest, context: RuntimeContext) -> RunRequest:
+    """Redact the request's text fields: a key may be pasted anywhere, even as a model name."""
+    original = (request.task, request.label, request.model)
+    task, label, model = (each and context.redact(each) for each in original)
+    return (
+        request if (task, label, model) == original else replace(request, task=task, label=label, model=model)
+    )
+
+
+def _check_tree_limits(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
+    """Check the limits on depth and runs per tree, and set depth and root from the requesting run's row.
+
+    They never come from a model's words.
+    """
+    if run.request.parent_run is None:
         return run
-    above = tx.run(run.ask.parent_run)
-    if above is None:
-        raise Refused(f"run {run.ask.parent_run} asked for this one, and the ledger does not know it")
-    if above.status.final and above.status is not Status.DONE:
-        raise Refused(f"{above.agent} was stopped ({above.status}) before it could start {run.agent}")
-    depth = above.depth + 1
-    deepest = min(ports.limits.max_depth, HARD_DEPTH)
-    if depth > deepest:
+    parent = tx.get_run(run.request.parent_run)
+    if parent is None:
+        raise Refused(f"run {run.request.parent_run} asked for this one, and the ledger does not know it")
+    if parent.status.is_final and parent.status is not Status.DONE:
+        raise Refused(f"{parent.agent} was stopped ({parent.status}) before it could start {run.agent}")
+    depth = parent.depth + 1
+    max_depth = min(context.limits.max_depth, MAX_CONFIGURABLE_DEPTH)
+    if depth > max_depth:
         raise Refused(
-            f"{above.agent} is {above.depth} deep and may not start {run.agent}: {deepest} is the limit"
+            f"{parent.agent} is {parent.depth} deep and may not start {run.agent}: {max_depth} is the limit"
         )
-    if tx.count(root=above.root) >= ports.limits.max_runs_per_tree:
+    if tx.count_runs(root=parent.root_id) >= context.limits.max_runs_per_tree:
         raise Refused(
-            f"{above.agent} may not start {run.agent}: the tree of {above.root} has had its "
-            f"{ports.limits.max_runs_per_tree} runs (limits.max_runs_per_tree)"
+            f"{parent.agent} may not start {run.agent}: the tree of {parent.root_id} has had its "
+            f"{context.limits.max_runs_per_tree} runs (limits.max_runs_per_tree)"
         )
-    return replace(run, root=above.root, depth=depth)
+    return replace(run, root_id=parent.root_id, depth=depth)

@@ -1,334 +1,408 @@
-"""End, tell, wake: a run's end, what it leaves the one who asked, and that one's going on are one step of the ledger."""
+"""Finish a run: record its end, deliver its result and wake the requester in one ledger transaction."""
 
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from retinue.domain.approval import State
+from retinue.domain.approval import ApprovalState
 from retinue.domain.change import replace
-from retinue.domain.delivery import Delivery, announcement
-from retinue.domain.delivery import State as Delivered
-from retinue.domain.run import STOPPING, Reason, Run, Status, Waiting
+from retinue.domain.delivery import Delivery, announcement_text
+from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.run import CANCEL_REASONS, Reason, Run, Status, WaitReason
 from retinue.errors import Cancelled, NotFound, RetinueError
-from retinue.interfaces import Ports, Tx
-from retinue.runtime.run_creation import LIVE, WAKE, WAKING, Claim, wake
-from retinue.runtime.run_events import told
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.run_creation import (
+    LIVE_STATUSES,
+    WAKE_KEY_PREFIX,
+    WAKE_SOURCE,
+    ClaimResult,
+    create_wake_run,
+)
+from retinue.runtime.run_events import make_event
 
-MOST_TOLD = 1_000
-CANCELLED = {
+MAX_EVENT_RESULT_CHARS = 1_000
+CANCEL_MESSAGES = {
     Reason.USER_CANCEL: "cancelled",
     Reason.DESERTED: "stopped: the run that waited for it ended without its answer",
 }
 
 
 @dataclass(slots=True)
-class Stirred:
-    """Who goes on because of a step, for the engine to hear when the step is on disk."""
+class RunsToWake:
+    """Runs that a transaction woke, to be submitted to the worker once it is committed."""
 
-    runs: list[tuple[Run, Claim]] = field(default_factory=list[tuple[Run, Claim]])
+    runs: list[tuple[Run, ClaimResult]] = field(default_factory=list[tuple[Run, ClaimResult]])
 
-    def submit(self, ports: Ports) -> None:
+    def submit(self, context: RuntimeContext) -> None:
         for run, claim in self.runs:
-            if run.owner == ports.owner:
-                ports.engine.submit(run.id, taken=claim is Claim.TAKEN, ahead=run.started_at is not None)
+            if run.owner_id == context.owner_id:
+                context.worker.submit(
+                    run.id, claimed=claim is ClaimResult.CLAIMED, at_front=run.started_at is not None
+                )
 
 
-async def end(
-    run: Run, status: Status, ports: Ports, *, reason: Reason | None = None, error: str = ""
+async def finish_run(
+    run: Run, status: Status, context: RuntimeContext, *, reason: Reason | None = None, error: str = ""
 ) -> Run:
-    """The first end counts: a run that has ended already stays as it ended. One that is done is not over while somebody
-    it asked is at work, or while there is news it has not heard: then it is returned as it is, waiting or running."""
-    stirred = Stirred()
+    """Finish a run, unless it must wait for children or has undelivered announcements.
 
-    def step(tx: Tx) -> Run:
-        stirred.runs.clear()
-        now = tx.run(run.id)
-        if now is None or now.status.final:
-            return now or run
-        counted = replace(
-            now,
-            path=run.path,
-            text=ports.redact(run.text),
+    The first end counts: a run that has already ended is returned unchanged. A run that is done but still has
+    live children or unread announcements does not end: it is returned suspended or running.
+    """
+    to_wake = RunsToWake()
+
+    def step(tx: Transaction) -> Run:
+        to_wake.runs.clear()
+        current = tx.get_run(run.id)
+        if current is None or current.status.is_final:
+            return current or run
+        updated = replace(
+            current,
+            transcript_path=run.transcript_path,
+            text=context.redact(run.text),
             turns=run.turns,
             tool_calls=run.tool_calls,
-            made=run.made,
+            effective_calls=run.effective_calls,
             usage=run.usage,
-            model=run.model or now.model,
-            scope_hash=run.scope_hash or now.scope_hash,
-            exit=run.exit,
+            model=run.model or current.model,
+            scope_hash=run.scope_hash or current.scope_hash,
+            exit_tool=run.exit_tool,
         )
-        why, said = reason, error
-        if status is Status.CANCELLED and now.reason is Reason.DESERTED:
-            why, said = Reason.DESERTED, CANCELLED[Reason.DESERTED]
-        alone = not tx.holds(run.id, run.session_id)  # so it is with most
-        if status is Status.DONE and not alone and (unsettled := _unsettled(counted, tx, ports)):
-            return unsettled
-        return closed(counted, status, tx, ports, stirred, reason=why, error=said, alone=alone)
+        final_reason, final_error = reason, error
+        if status is Status.CANCELLED and current.reason is Reason.DESERTED:
+            final_reason, final_error = Reason.DESERTED, CANCEL_MESSAGES[Reason.DESERTED]
+        no_pending_work = not tx.has_undelivered_work(run.id, run.session_id)  # the common case
+        if (
+            status is Status.DONE
+            and not no_pending_work
+            and (deferred := _defer_finish(updated, tx, context))
+        ):
+            return deferred
+        return mark_finished(
+            updated,
+            status,
+            tx,
+            context,
+            to_wake,
+            reason=final_reason,
+            error=final_error,
+            no_pending_work=no_pending_work,
+        )
 
-    return await ports.ledger.do(step, lambda _: stirred.submit(ports))
+    return await context.ledger.write(step, lambda _: to_wake.submit(context))
 
 
-def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
-    """Looking and ending are one step, so no announcement falls between them."""
+def _defer_finish(run: Run, tx: Transaction, context: RuntimeContext) -> Run | None:
+    """Keep a done run open if announcements or live children remain; None if it can end.
+
+    Checking and ending happen in one transaction, so no announcement can arrive in between.
+    """
     if run.tool_calls:
-        let_go(run, tx, ports)
-    if news(run, tx, limit=1):
-        tx.set_run(run)
+        release_waiting_calls(run, tx, context)
+    if undelivered_announcements(run, tx, limit=1):
+        tx.update_run(run)
         return run
-    if not tx.at_work_for(run.id):
+    if not tx.has_live_children(run.id):
         return None
-    if run.reason in STOPPING:
+    if run.reason in CANCEL_REASONS:
         raise Cancelled(
             "cancelled"
-        )  # another process wants it gone, and nobody would heed that while it waits
-    aside = run.waits(Waiting.CHILD, aside=True, until=run.deadline_at)
-    tx.set_run(aside)
-    tx.emit(told("run.state", aside, ports, phase="child"))
-    return aside
+        )  # another process asked to cancel it, and a suspended run would not notice
+    suspended = run.suspend(WaitReason.CHILD, is_suspended=True, wake_at=run.deadline_at)
+    tx.update_run(suspended)
+    tx.emit(make_event("run.state", suspended, context, phase="child"))
+    return suspended
 
 
-def let_go(
-    run: Run, tx: Tx, ports: Ports, *, still_open: Collection[str] = (), lost: Collection[str] = ()
+def release_waiting_calls(
+    run: Run,
+    tx: Transaction,
+    context: RuntimeContext,
+    *,
+    open_call_ids: Collection[str] = (),
+    answered_elsewhere: Collection[str] = (),
 ) -> None:
-    """What was to answer a call that is open no more is announced instead. Whoever has spoken its last word has none
-    open; others may have been answered by somebody else while the run lay in the queue of a dead process, or been
-    taken out of the file by a person. `lost` are calls that somebody else has answered: what one of them had taken when
-    its process died never arrived."""
-    for left in tx.deliveries(by=run.id, state=[Delivered.DELIVERED], answers=True) if lost else ():
-        if left.taken_by in lost and (asked := tx.run(left.run)) is not None:
-            tx.set_delivery(left.announced(announcement(asked, nonce(ports), ports.cost(asked))))
-    for asked in unasked(run, tx, still_open=still_open):
-        if asked.status.live:
-            tx.set_run(replace(asked, awaited=False))
-        for left in tx.deliveries(run=asked.id, state=[Delivered.PENDING], answers=True):
-            tx.set_delivery(left.announced(announcement(asked, nonce(ports), ports.cost(asked))))
+    """Announce results whose tool call is no longer open, instead of answering the call.
+
+    A run that has given its final reply has no open calls. Others may have lost theirs while the run was
+    queued by a dead process: somebody else answered the call, or a person removed it from the file.
+    `answered_elsewhere` are calls that somebody else answered: a result that such a call had taken when its
+    process died never arrived, so it is announced too.
+    """
+    for delivery in (
+        tx.find_deliveries(by=run.id, state=[Delivered.DELIVERED], answers=True) if answered_elsewhere else ()
+    ):
+        if delivery.taken_by in answered_elsewhere and (child := tx.get_run(delivery.run)) is not None:
+            tx.update_delivery(
+                delivery.switch_to_announcement(
+                    announcement_text(child, make_nonce(context), context.run_cost(child))
+                )
+            )
+    for child in runs_without_open_call(run, tx, open_call_ids=open_call_ids):
+        if child.status.is_live:
+            tx.update_run(replace(child, is_awaited=False))
+        for delivery in tx.find_deliveries(run=child.id, state=[Delivered.PENDING], answers=True):
+            tx.update_delivery(
+                delivery.switch_to_announcement(
+                    announcement_text(child, make_nonce(context), context.run_cost(child))
+                )
+            )
 
 
-def unasked(run: Run, tx: Tx, *, still_open: Collection[str]) -> list[Run]:
-    """Those whose answer an open call of the run is to get, and that call is not among these."""
-    left = tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True)
-    ended = [found for each in left if (found := tx.run(each.run)) is not None]
-    asked = [*tx.runs(parent_run=run.id, awaited=True, status=LIVE), *ended]
-    calls = tuple(f"call:{run.id}/{call}" for call in still_open)
-    return [each for each in asked if not each.ask.key.startswith(calls)]
+def runs_without_open_call(run: Run, tx: Transaction, *, open_call_ids: Collection[str]) -> list[Run]:
+    """Return the children whose result belongs to a call of the run that is not in `open_call_ids`."""
+    deliveries = tx.find_deliveries(by=run.id, state=[Delivered.PENDING], answers=True)
+    ended_children = [found for each in deliveries if (found := tx.get_run(each.run)) is not None]
+    children = [*tx.find_runs(parent_run=run.id, awaited=True, status=LIVE_STATUSES), *ended_children]
+    key_prefixes = tuple(f"call:{run.id}/{call}" for call in open_call_ids)
+    return [each for each in children if not each.request.key.startswith(key_prefixes)]
 
 
-def closed(  # noqa: PLR0913  (how it ended, one fact each)
+def mark_finished(  # noqa: PLR0913  (one argument per fact about the end)
     run: Run,
     status: Status,
-    tx: Tx,
-    ports: Ports,
-    stirred: Stirred,
+    tx: Transaction,
+    context: RuntimeContext,
+    to_wake: RunsToWake,
     *,
     reason: Reason | None = None,
     error: str = "",
-    alone: bool = False,
+    no_pending_work: bool = False,
 ) -> Run:
-    """The end of a live run, as part of a step that knows it is live. Whatever it still asked is asked no more, and what
-    others left for its open calls nobody will take; `alone`: there is none of that."""
-    ended = run.ended(status, at=ports.chance.now(), reason=reason, error=ports.redact(error))
-    tx.set_run(ended)
-    if not alone:
-        for asked in tx.approvals(run=run.id, state=[State.PENDING]):
-            tx.set_approval(asked.void())
-        for left in tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True):
-            tx.set_delivery(left.discarded())
+    """Mark a live run as ended; the caller's transaction has checked that it is live.
+
+    Its pending approvals are voided, and results meant for its open calls are discarded. `no_pending_work`:
+    the caller knows that there are none.
+    """
+    ended = run.finish(status, at=context.clock.now(), reason=reason, error=context.redact(error))
+    tx.update_run(ended)
+    if not no_pending_work:
+        for approval in tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
+            tx.update_approval(approval.void())
+        for delivery in tx.find_deliveries(by=run.id, state=[Delivered.PENDING], answers=True):
+            tx.update_delivery(delivery.discard())
     tx.emit(
-        told(
+        make_event(
             "run.ended",
             ended,
-            ports,
+            context,
             status=str(status),
             reason=reason and str(reason),
             duration_ms=ended.duration_ms,
-            result=_told_of(ended.text),
+            result=_truncate_event_result(ended.text),
         )
     )
-    if ended.ask.source == WAKE and status not in (Status.DONE, Status.CANCELLED):
-        _unheard(ended, tx)
-    if ended.ask.parent_run is not None:
-        _post(ended, tx, ports, stirred, answers=run.awaited)
-    elif ended.ask.inbox:
-        _shelve(ended, tx, ports)
-    if status not in (Status.DONE, Status.CANCELLED) and not alone:
-        _handed_over(ended, tx, ports, stirred)
+    if ended.request.source == WAKE_SOURCE and status not in (Status.DONE, Status.CANCELLED):
+        _fail_wake_delivery(ended, tx)
+    if ended.request.parent_run is not None:
+        _deliver_result(ended, tx, context, to_wake, answers=run.is_awaited)
+    elif ended.request.inbox:
+        _deliver_to_inbox(ended, tx, context)
+    if status not in (Status.DONE, Status.CANCELLED) and not no_pending_work:
+        _forward_announcements(ended, tx, context, to_wake)
     return ended
 
 
-def _told_of(text: str) -> str:
-    """As much of a result as an event carries: all of it stands in the run."""
-    return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}…"
+def _truncate_event_result(text: str) -> str:
+    """Shorten a result for an event; the run record keeps all of it."""
+    return text if len(text) <= MAX_EVENT_RESULT_CHARS else f"{text[:MAX_EVENT_RESULT_CHARS]}…"
 
 
-def _handed_over(ended: Run, tx: Tx, ports: Ports, stirred: Stirred) -> None:
-    """What came while it was going on, and it ended before it could hear: somebody else of its conversation hears it,
-    or is woken for it. Once for each announcement: whoever was woken and cannot hear either is not woken again."""
-    for left in news(ended, tx):
-        above = tx.run(left.by)
-        if above is not None and tx.run_by_key(f"{WAKING}{left.id}") is None:
-            _announce(above, left, tx, ports, stirred)
+def _forward_announcements(ended: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> None:
+    """Pass announcements that an ended run did not read to another run of its session, or wake one.
+
+    Once per announcement: if the woken run cannot read it either, no further run is woken.
+    """
+    for delivery in undelivered_announcements(ended, tx):
+        parent = tx.get_run(delivery.by)
+        if parent is not None and tx.get_run_by_key(f"{WAKE_KEY_PREFIX}{delivery.id}") is None:
+            _wake_for_announcement(parent, delivery, tx, context, to_wake)
             return
 
 
-def _unheard(woken: Run, tx: Tx) -> None:
-    """What a run was made to hear, and could not: it is not tried for ever, and the inbox tells a person."""
-    delivery = tx.delivery(woken.ask.key.removeprefix(WAKING))
+def _fail_wake_delivery(ended: Run, tx: Transaction) -> None:
+    """Mark as failed the delivery that a wake run was created for and could not read.
+
+    It is not retried for ever; the inbox shows it to a person.
+    """
+    delivery = tx.get_delivery(ended.request.key.removeprefix(WAKE_KEY_PREFIX))
     if delivery is not None and delivery.state is Delivered.PENDING:
-        tx.set_delivery(replace(delivery, state=Delivered.FAILED, attempts=delivery.attempts + 1))
+        tx.update_delivery(replace(delivery, state=Delivered.FAILED, attempts=delivery.attempts + 1))
 
 
-def _post(ended: Run, tx: Tx, ports: Ports, stirred: Stirred, *, answers: bool) -> None:
-    """One delivery for each end. Posting and seeing whether anybody is there to hear it are one step."""
-    above = tx.run(ended.ask.parent_run or "")
-    if above is None:
+def _deliver_result(
+    ended: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake, *, answers: bool
+) -> None:
+    """Create the run's one delivery, and wake the run that must receive it.
+
+    Posting the delivery and checking whether a recipient is live happen in one transaction.
+    """
+    parent = tx.get_run(ended.request.parent_run or "")
+    if parent is None:
         return
     delivery = Delivery(
-        id=ports.chance.entry_id(),
+        id=context.clock.new_entry_id(),
         run=ended.id,
-        by=above.id,
-        session=above.session_id,
+        by=parent.id,
+        session=parent.session_id,
         answers=answers,
-        text="" if answers else announcement(ended, nonce(ports), ports.cost(ended)),
-        keep=ended.ask.keep,
-        created_at=ports.chance.now(),
+        text="" if answers else announcement_text(ended, make_nonce(context), context.run_cost(ended)),
+        keep=ended.request.keep,
+        created_at=context.clock.now(),
     )
-    silent = not answers and _silent(ended)
-    if silent or above.status is Status.CANCELLED or (answers and above.status.final):
-        tx.add_delivery(delivery.discarded())
-        # There is nothing to hear, but perhaps nobody to wait for any more either.
-        if above.aside and not _hears_them_out(above, tx):
-            stirred.runs.append((_roused(above, tx, ports), Claim.FULL))
+    empty_reply = not answers and _is_empty_reply(ended)
+    if empty_reply or parent.status is Status.CANCELLED or (answers and parent.status.is_final):
+        tx.add_delivery(delivery.discard())
+        # There is nothing to deliver, but the parent may have been waiting only for this run.
+        if parent.is_suspended and not _awaits_all_children(parent, tx):
+            to_wake.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
     tx.add_delivery(delivery)
-    tx.emit(told("announcement.posted", ended, ports, delivery=delivery.id, to=above.session_id))
+    tx.emit(make_event("announcement.posted", ended, context, delivery=delivery.id, to=parent.session_id))
     if answers:
-        _answer(above, tx, ports, stirred)
+        _wake_waiting_caller(parent, tx, context, to_wake)
     else:
-        _announce(above, delivery, tx, ports, stirred)
+        _wake_for_announcement(parent, delivery, tx, context, to_wake)
 
 
-def _shelve(ended: Run, tx: Tx, ports: Ports) -> None:
-    """A person asked for it, and not the agent beside whose conversation they did: it lies in the inbox for them, and no
-    model hears of it unless they pass it on."""
-    at = ports.chance.now()
+def _deliver_to_inbox(ended: Run, tx: Transaction, context: RuntimeContext) -> None:
+    """Deliver the result to the inbox of the session beside which a person asked for the run.
+
+    The session's agent did not ask for it, so no model sees it unless the person passes it on.
+    """
+    at = context.clock.now()
     delivery = Delivery(
-        id=ports.chance.entry_id(),
+        id=context.clock.new_entry_id(),
         run=ended.id,
         by="",
-        session=ended.ask.inbox,
+        session=ended.request.inbox,
         answers=False,
-        text=announcement(ended, nonce(ports), ports.cost(ended)),
+        text=announcement_text(ended, make_nonce(context), context.run_cost(ended)),
         created_at=at,
     )
-    tx.add_delivery(delivery.taken("person", at=at))
-    tx.emit(told("announcement.posted", ended, ports, delivery=delivery.id, to=delivery.session))
+    tx.add_delivery(delivery.mark_delivered("person", at=at))
+    tx.emit(make_event("announcement.posted", ended, context, delivery=delivery.id, to=delivery.session))
 
 
-def _silent(ended: Run) -> bool:
-    """An empty answer to a message makes nobody speak."""
-    return ended.ask.door == "agents_message" and ended.status is Status.DONE and not ended.text.strip()
+def _is_empty_reply(ended: Run) -> bool:
+    """Return True for an empty reply to `agents_message`: it is not announced."""
+    return ended.request.door == "agents_message" and ended.status is Status.DONE and not ended.text.strip()
 
 
-def _answer(above: Run, tx: Tx, ports: Ports, stirred: Stirred) -> None:
-    """Whoever waits inside its calls goes on when the last of those it waits for has ended."""
-    waits = above.status is Status.WAITING and above.waiting_for is Waiting.CHILD and not above.aside
-    if waits and not tx.at_work_for(above.id, awaited=True):
-        stirred.runs.append((_roused(above, tx, ports), Claim.FULL))
+def _wake_waiting_caller(parent: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> None:
+    """Wake a parent that waits inside its tool calls once the last awaited child has ended."""
+    waits = (
+        parent.status is Status.WAITING and parent.waiting_for is WaitReason.CHILD and not parent.is_suspended
+    )
+    if waits and not tx.has_live_children(parent.id, awaited=True):
+        to_wake.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
 
 
-def _announce(above: Run, delivery: Delivery, tx: Tx, ports: Ports, stirred: Stirred) -> None:
-    """To the run that asked, if it lives; else to any of its conversation; else a run is made to hear it. A run that is
-    going on hears it at its next turn, and does not end before."""
-    if above.status.live:
-        if above.aside and not _hears_them_out(above, tx):
-            stirred.runs.append((_roused(above, tx, ports), Claim.FULL))
+def _wake_for_announcement(
+    parent: Run, delivery: Delivery, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake
+) -> None:
+    """Wake the requesting run, another run of its session, or a new run to read the announcement.
+
+    A run that is running reads the announcement before its next turn, and does not end before it has.
+    """
+    if parent.status.is_live:
+        if parent.is_suspended and not _awaits_all_children(parent, tx):
+            to_wake.runs.append((_requeue_run(parent, tx, context), ClaimResult.NO_FREE_SLOT))
         return
-    others = tx.runs(session=above.session_id, status=LIVE)
-    if not others:
-        stirred.runs.append(wake(above, delivery.id, tx, ports))
-    elif all(other.aside for other in others):
-        stirred.runs.append((_roused(others[0], tx, ports), Claim.FULL))
+    session_runs = tx.find_runs(session=parent.session_id, status=LIVE_STATUSES)
+    if not session_runs:
+        to_wake.runs.append(create_wake_run(parent, delivery.id, tx, context))
+    elif all(other.is_suspended for other in session_runs):
+        to_wake.runs.append((_requeue_run(session_runs[0], tx, context), ClaimResult.NO_FREE_SLOT))
 
 
-def _hears_them_out(run: Run, tx: Tx) -> bool:
-    """Whoever is to sum up does it once, when all it asked have."""
-    return run.reason is Reason.INTERRUPTED and tx.at_work_for(run.id)
+def _awaits_all_children(run: Run, tx: Transaction) -> bool:
+    """Return True while an interrupted run must wait for its children, so that it summarises only once."""
+    return run.reason is Reason.INTERRUPTED and tx.has_live_children(run.id)
 
 
-def _roused(run: Run, tx: Tx, ports: Ports) -> Run:
-    """If its process is gone, whoever works here takes it up."""
-    again = run.answered(waited=timedelta())
-    if not ports.alive(again.owner):
-        again = replace(again, owner=ports.worker())
-    tx.set_run(again)
-    return again
+def _requeue_run(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
+    """Queue a waiting run again; if its process is gone, the local worker takes it over."""
+    requeued = run.requeue(waited=timedelta())
+    if not context.is_owner_alive(requeued.owner_id):
+        requeued = replace(requeued, owner_id=context.new_run_owner_id())
+    tx.update_run(requeued)
+    return requeued
 
 
-def rouse(run: Run, tx: Tx, ports: Ports, stirred: Stirred) -> None:
-    """A run that waits for a child goes on although none has ended: its clock says so, or a person."""
+def wake_run(run: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> None:
+    """Wake a run that waits for a child although no child has ended: on timeout or at a person's request."""
     if run.status is Status.WAITING:
-        stirred.runs.append((_roused(run, tx, ports), Claim.FULL))
+        to_wake.runs.append((_requeue_run(run, tx, context), ClaimResult.NO_FREE_SLOT))
 
 
-def news(run: Run, tx: Tx, *, limit: int | None = None) -> list[Delivery]:
-    """What was announced to a run and it has not heard: of those it asked itself, and of those that others of its
-    conversation asked who cannot hear it any more."""
+def undelivered_announcements(run: Run, tx: Transaction, *, limit: int | None = None) -> list[Delivery]:
+    """Return the announcements a run has not read yet.
+
+    Included are those requested by other runs of the session that have ended and cannot read them any more.
+    """
     found: list[Delivery] = []
-    for each in tx.deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False):
-        asked = None if each.by == run.id else tx.run(each.by)
-        if asked is None or asked.status.final:
+    for each in tx.find_deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False):
+        requesting_run = None if each.by == run.id else tx.get_run(each.by)
+        if requesting_run is None or requesting_run.status.is_final:
             found.append(each)
         if limit is not None and len(found) >= limit:
             break
     return found
 
 
-async def heard(deliveries: list[Delivery], ports: Ports, *, by: str = "") -> None:
-    """They stand in the requester's conversation: from now on they are delivered, and what was not to be kept goes."""
+async def mark_delivered(deliveries: list[Delivery], context: RuntimeContext, *, by: str = "") -> None:
+    """Mark deliveries as delivered once they are in the transcript, and delete temporary sessions."""
 
-    def step(tx: Tx) -> list[Delivery]:
-        done: list[Delivery] = []
+    def step(tx: Transaction) -> list[Delivery]:
+        marked: list[Delivery] = []
         for each in deliveries:
-            now = tx.delivery(each.id) or each
-            if now.state is not Delivered.PENDING:
+            current = tx.get_delivery(each.id) or each
+            if current.state is not Delivered.PENDING:
                 continue
-            taken = now.taken(by or now.id, at=ports.chance.now())
-            tx.set_delivery(taken)
-            if (run := tx.run(taken.run)) is not None:
-                tx.emit(told("announcement.delivered", run, ports, delivery=taken.id, to=taken.session))
-            done.append(taken)
-        return done
+            delivered = current.mark_delivered(by or current.id, at=context.clock.now())
+            tx.update_delivery(delivered)
+            if (run := tx.get_run(delivered.run)) is not None:
+                tx.emit(
+                    make_event(
+                        "announcement.delivered", run, context, delivery=delivered.id, to=delivered.session
+                    )
+                )
+            marked.append(delivered)
+        return marked
 
-    for each in await ports.ledger.do(step):
-        await clear(each, ports)
+    for each in await context.ledger.write(step):
+        await delete_temporary_session(each, context)
 
 
-async def clear(delivery: Delivery, ports: Ports) -> None:
-    """A session that was not to be kept is put aside once its result is delivered. Where that cannot be done now, it is
-    done at a later start."""
+async def delete_temporary_session(delivery: Delivery, context: RuntimeContext) -> None:
+    """Delete a session that was not to be kept, after its result was delivered.
+
+    If that fails now, a later start retries it.
+    """
     if delivery.keep or delivery.cleared:
         return
-    run = await ports.ledger.look(lambda tx: tx.run(delivery.run))
+    run = await context.ledger.read(lambda tx: tx.get_run(delivery.run))
 
-    def step(tx: Tx) -> None:
-        tx.set_delivery(replace(tx.delivery(delivery.id) or delivery, cleared=True))
+    def step(tx: Transaction) -> None:
+        tx.update_delivery(replace(tx.get_delivery(delivery.id) or delivery, cleared=True))
         if run is not None:
-            tx.emit(told("session.changed", run, ports, what="deleted"))
+            tx.emit(make_event("session.changed", run, context, what="deleted"))
 
     with suppress(RetinueError):
         if run is not None:
             with suppress(NotFound):
-                await ports.store.delete(await ports.store.find(run.path))
-        await ports.ledger.do(step)
+                await context.store.delete(await context.store.find(run.transcript_path))
+        await context.ledger.write(step)
 
 
-async def clear_all(ports: Ports) -> None:
-    """What a crash kept from being put aside."""
-    for each in await ports.ledger.look(lambda tx: tx.deliveries(uncleared=True)):
-        await clear(each, ports)
+async def delete_temporary_sessions(context: RuntimeContext) -> None:
+    """Delete the temporary sessions that a crash left behind."""
+    for each in await context.ledger.read(lambda tx: tx.find_deliveries(uncleared=True)):
+        await delete_temporary_session(each, context)
 
 
-def nonce(ports: Ports) -> str:
-    """A delimiter that a child cannot have guessed."""
-    return ports.chance.entry_id()[-8:] + ports.chance.uuid().replace("-", "")[-12:]
+def make_nonce(context: RuntimeContext) -> str:
+    """Return a random delimiter that a child cannot guess."""
+    return context.clock.new_entry_id()[-8:] + context.clock.new_uuid().replace("-", "")[-12:]

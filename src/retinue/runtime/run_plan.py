@@ -1,42 +1,42 @@
-"""What a run goes by: definition, rights, tools, prompt and model, fixed at its start."""
+"""Run plan: definition, rights, tools, prompt and model, fixed when a run starts."""
 
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from retinue.domain.agent import Agent, Defined, Exposure, Paths
+from retinue.domain.agent import Agent, AgentDefinition, PathPatterns, ToolExposure
 from retinue.domain.approval import Answer
-from retinue.domain.ceiling import Bounds
+from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.change import replace
-from retinue.domain.cli_agent import PROGRAMS
-from retinue.domain.limits import HARD_DEPTH
+from retinue.domain.cli_agent import CLI_AGENTS
+from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.model_turn import Model
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.permissions.scope_builder import Ground, compile_scope
+from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope
 from retinue.domain.run import Run
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
 from retinue.domain.skill import Skill
-from retinue.domain.system_prompt import MESSAGE, means, spoken
+from retinue.domain.system_prompt import MESSAGE_TOOL, assemble_prompt, capability_sections
 from retinue.domain.tool import ToolSpec
 from retinue.domain.value import value
-from retinue.domain.watch import WATCHES
-from retinue.interfaces import Ports, Tool
-from retinue.runtime.startable_agents import nameable, naming, peers
-from retinue.runtime.tool_executor import offered
+from retinue.domain.watch import WATCHES_ATTRIBUTE
+from retinue.interfaces import RuntimeContext, Tool
+from retinue.runtime.startable_agents import other_agents, startable_agents, with_agent_names
+from retinue.runtime.tool_executor import visible_tools
 
-LEAF = "leaf"
-"""The attribute of a session that starts nobody."""
+LEAF_ATTRIBUTE = "leaf"
+"""Session attribute: the session may start no agents."""
 
 
-PLAN = "plan"
-"""Where a conversation keeps the plan of its last run."""
-MOST_TOLD = 16
+PLAN_MEMO_KEY = "plan"
+"""Key under which a conversation's memo keeps the plan of its last run."""
+MAX_CACHED_PROMPTS = 16
 
 
 @value
-class Plan:
-    """Stays the same until the run ends, so that the request's beginning does too."""
+class RunPlan:
+    """Everything a run goes by; fixed until it ends, so that the start of the request stays cacheable."""
 
     agent: Agent
     scope: Scope
@@ -47,179 +47,221 @@ class Plan:
 
 
 @value
-class _Found:
-    """All that a plan is made from, but for the agents that can be named."""
+class _PlanInputs:
+    """Everything a plan depends on, except the agents that can be named."""
 
     agent: Agent
     model: Model
-    ground: Ground
-    bounds: Bounds
+    scope_inputs: ScopeInputs
+    bounds: OperatorPolicy
     skills: Sequence[Skill]
     tools: tuple[Tool, ...]
-    level: Level
+    level: SandboxLevel
 
 
 @value
-class _Known:
-    """A plan, what it was made from, and all agents that there were; None: it has no way to name anybody."""
+class _CachedPlan:
+    """A plan with its inputs; `definitions` is None if no tool can name an agent."""
 
-    plan: Plan
-    found: _Found
-    everybody: list[Defined] | None
+    plan: RunPlan
+    inputs: _PlanInputs
+    definitions: list[AgentDefinition] | None
 
 
-async def prepare(run: Run, session: Session, ports: Ports, memo: dict[str, Any]) -> Plan:
-    """Where everything is as the run before in this conversation found it, its plan serves again: `memo` keeps it."""
-    agent = await definition(session, ports)
-    model = ports.model(agent, run.ask.model)
-    found = _Found(
+async def build_run_plan(
+    run: Run, session: Session, context: RuntimeContext, memo: dict[str, Any]
+) -> RunPlan:
+    """Build a run's plan, or reuse the one of the conversation's last run if its inputs are unchanged."""
+    agent = await load_definition(session, context)
+    model = context.select_model(agent, run.request.model)
+    inputs = _PlanInputs(
         agent=agent,
-        model=model if run.ask.thinking is None else replace(model, thinking=run.ask.thinking),
-        ground=_ground(session, ports, run=run),
-        bounds=ports.bounds(),
-        skills=_skills(agent, session, ports),
-        tools=tuple(ports.tools.values()),
-        level=await level_of(ports),
+        model=model if run.request.thinking is None else replace(model, thinking=run.request.thinking),
+        scope_inputs=_scope_inputs(session, context, run=run),
+        bounds=context.operator_policy(),
+        skills=_available_skills(agent, session, context),
+        tools=tuple(context.tools.values()),
+        level=await find_sandbox_level(context),
     )
-    known = _still(memo.get(PLAN), found, run, session, ports) or await _planned(run, session, found, ports)
-    memo[PLAN] = known
-    return known.plan
+    cached = _reuse_plan(memo.get(PLAN_MEMO_KEY), inputs, run, session, context) or await _compile_plan(
+        run, session, inputs, context
+    )
+    memo[PLAN_MEMO_KEY] = cached
+    return cached.plan
 
 
-def _still(known: _Known | None, found: _Found, run: Run, session: Session, ports: Ports) -> _Known | None:
-    """What is known, if it is so now. What a person added for one run of somebody else's is never another's."""
-    if known is None or run.ask.ceilings or known.found != found:
+def _reuse_plan(
+    cached: _CachedPlan | None, inputs: _PlanInputs, run: Run, session: Session, context: RuntimeContext
+) -> _CachedPlan | None:
+    """Return the cached plan if it is still valid.
+
+    A run requested from outside the session never shares a plan: its scope may hold approvals of its own.
+    """
+    if cached is None or run.request.ceilings or cached.inputs != inputs:
         return None
-    if known.everybody is None:
-        return known
-    everybody = ports.agents.all(session.workspace.meant)
-    # The newest are kept: what is the very same is not compared field by field the next time.
-    return replace(known, found=found, everybody=everybody) if known.everybody == everybody else None
+    if cached.definitions is None:
+        return cached
+    definitions = context.agents.list_definitions(session.workspace.intended_folder)
+    # Keep the newest objects: identical ones need no comparison field by field next time.
+    return (
+        replace(cached, inputs=inputs, definitions=definitions) if cached.definitions == definitions else None
+    )
 
 
-async def _planned(run: Run, session: Session, found: _Found, ports: Ports) -> _Known:
-    scope = held(await _added(scope_of(found.agent, session, ports, run=run), run, ports), found.level, ports)
-    having = () if found.model.driver in PROGRAMS else tuple(offered(ports.tools, scope).values())
-    doors = any(_door(tool) for tool in having)
-    everybody = ports.agents.all(session.workspace.meant) if doors else None
-    named = tuple(nameable(scope, everybody or (), ports))
-    tools, words = _told(
-        _Telling(
-            having=having,
-            named=named,
-            others=tuple(peers(session.agent, named)),
-            skills=scope.shelf,
+async def _compile_plan(
+    run: Run, session: Session, inputs: _PlanInputs, context: RuntimeContext
+) -> _CachedPlan:
+    scope = restrict_to_sandbox_level(
+        await _add_granted_paths(compute_scope(inputs.agent, session, context, run=run), run, context),
+        inputs.level,
+        context,
+    )
+    visible = (
+        () if inputs.model.provider in CLI_AGENTS else tuple(visible_tools(context.tools, scope).values())
+    )
+    can_delegate = any(_is_delegation_tool(tool) for tool in visible)
+    definitions = context.agents.list_definitions(session.workspace.intended_folder) if can_delegate else None
+    startable = tuple(startable_agents(scope, definitions or (), context))
+    tools, prompt_parts = _render_tools(
+        _PromptInputs(
+            tools=visible,
+            startable=startable,
+            others=tuple(other_agents(session.agent, startable)),
+            skills=scope.available_skills,
         )
     )
-    # In a conversation of its own an agent is itself, whoever asks for the run.
-    system = spoken(found.agent, words, depth=int(session.depth > 0))
-    plan = Plan(
-        agent=found.agent, scope=scope, scope_hash=scope.hash, tools=tools, system=system, model=found.model
+    # In its own top-level session an agent has its own prompt, whoever requested the run.
+    system = assemble_prompt(inputs.agent, prompt_parts, depth=int(session.depth > 0))
+    plan = RunPlan(
+        agent=inputs.agent, scope=scope, scope_hash=scope.hash, tools=tools, system=system, model=inputs.model
     )
-    return _Known(plan=plan, found=found, everybody=everybody)
+    return _CachedPlan(plan=plan, inputs=inputs, definitions=definitions)
 
 
-def _door(tool: Tool) -> bool:
-    return bool(tool.names_agent) or tool.spec.name == MESSAGE
+def _is_delegation_tool(tool: Tool) -> bool:
+    return bool(tool.agent_argument) or tool.spec.name == MESSAGE_TOOL
 
 
 @value
-class _Telling:
-    """What a model is told that it has, before it is put into words."""
+class _PromptInputs:
+    """Input of the tool list and prompt parts."""
 
-    having: tuple[Tool, ...]
-    named: tuple[Agent, ...]
+    tools: tuple[Tool, ...]
+    startable: tuple[Agent, ...]
     others: tuple[Agent, ...]
     skills: Sequence[Skill]
 
 
-_Words = tuple[tuple[ToolSpec, ...], tuple[str, ...]]
-_known_words: deque[tuple[_Telling, _Words]] = deque(maxlen=MOST_TOLD)
-"""The latest few: thousands of children are told what their siblings were."""
+_RenderedTools = tuple[tuple[ToolSpec, ...], tuple[str, ...]]
+_rendered_tools_cache: deque[tuple[_PromptInputs, _RenderedTools]] = deque(maxlen=MAX_CACHED_PROMPTS)
+"""The latest few: thousands of siblings get the same prompt."""
 
 
-def _told(telling: _Telling) -> _Words:
-    for known, words in tuple(_known_words):
-        if known == telling:
-            return words
-    tools = tuple(naming(tool, telling.named) for tool in telling.having)
-    words = means(
+def _render_tools(inputs: _PromptInputs) -> _RenderedTools:
+    for cached, prompt_parts in tuple(_rendered_tools_cache):
+        if cached == inputs:
+            return prompt_parts
+    tools = tuple(with_agent_names(tool, inputs.startable) for tool in inputs.tools)
+    prompt_parts = capability_sections(
         [(tool.name, tool.description) for tool in tools],
-        skills=telling.skills,
-        others=telling.others,
-        doors=[tool.spec.name for tool in telling.having if _door(tool)],
+        skills=inputs.skills,
+        other_agents=inputs.others,
+        delegation_tools=[tool.spec.name for tool in inputs.tools if _is_delegation_tool(tool)],
     )
-    _known_words.appendleft((telling, (tools, words)))
-    return tools, words
+    _rendered_tools_cache.appendleft((inputs, (tools, prompt_parts)))
+    return tools, prompt_parts
 
 
-async def definition(session: Session, ports: Ports) -> Agent:
-    """A child obeys the preset.md in its own folder. A top-level session follows the live definition,
-    until a person edits its preset.md: then that rules."""
-    own, own_hash = await ports.store.preset(session)
-    if session.top and own_hash == session.preset_hash:
-        return ports.agents.get(session.agent, session.workspace.meant).agent
-    return own
+async def load_definition(session: Session, context: RuntimeContext) -> Agent:
+    """Return the definition that rules a session.
+
+    A child obeys the preset.md in its own folder. A top-level session follows the live definition until a
+    person edits its preset.md: from then on that rules.
+    """
+    preset, current_hash = await context.store.read_preset(session)
+    if session.is_top_level and current_hash == session.preset_hash:
+        return context.agents.get(session.agent, session.workspace.intended_folder).agent
+    return preset
 
 
-def scope_of(agent: Agent, session: Session, ports: Ports, *, run: Run | None = None) -> Scope:
-    """A run that an agent asked for in a conversation not below its own is as deep as that makes it, and held to what
-    that agent could hand on: what a person once allowed this conversation, they did not allow that agent."""
-    scope = compile_scope(agent, _ground(session, ports, run=run), ports.bounds())
-    scope = skilled(scope, session.agent, session.workspace.meant, ports)
-    above = () if run is None else run.ask.ceilings
-    return replace(scope, lifted=Paths()) if above and session.top else scope
+def compute_scope(
+    agent: Agent, session: Session, context: RuntimeContext, *, run: Run | None = None
+) -> Scope:
+    """Compute the scope of a session, in a given run if there is one.
+
+    A run that another agent requested in a session not below its own has the depth that results, and is
+    limited to what that agent could pass on: what a person once granted this session was not granted to that
+    agent.
+    """
+    scope = build_scope(agent, _scope_inputs(session, context, run=run), context.operator_policy())
+    scope = with_skills(scope, session.agent, session.workspace.intended_folder, context)
+    ceilings = () if run is None else run.request.ceilings
+    return replace(scope, user_grants=PathPatterns()) if ceilings and session.is_top_level else scope
 
 
-def _ground(session: Session, ports: Ports, *, run: Run | None) -> Ground:
-    place = session.workspace
-    return Ground(
-        root=place.root,
-        label=place.label,
-        made=bool(place.source),
-        writable=place.writable,
-        tmp=ports.tmp(session),
-        child=not session.top,
+def _scope_inputs(session: Session, context: RuntimeContext, *, run: Run | None) -> ScopeInputs:
+    workspace = session.workspace
+    return ScopeInputs(
+        root=workspace.root,
+        workspace_label=workspace.label,
+        is_worktree=bool(workspace.source_repository),
+        writable=workspace.writable,
+        tmp_folder=context.tmp_folder_for(session),
+        is_child=not session.is_top_level,
         depth=session.depth if run is None else max(session.depth, run.depth),
-        deepest=min(ports.limits.max_depth, HARD_DEPTH),
-        leaf=session.attributes.get(LEAF) is True,
-        watches=WATCHES in session.attributes,
-        ceilings=session.ceilings if run is None else (*session.ceilings, *run.ask.ceilings),
-        lifted=session.lifted,
+        max_depth=min(context.limits.max_depth, MAX_CONFIGURABLE_DEPTH),
+        is_leaf=session.attributes.get(LEAF_ATTRIBUTE) is True,
+        is_watcher=WATCHES_ATTRIBUTE in session.attributes,
+        ceilings=session.ceilings if run is None else (*session.ceilings, *run.request.ceilings),
+        user_grants=session.user_grants,
     )
 
 
-def skilled(scope: Scope, agent: str, at: str, ports: Ports) -> Scope:
-    """With the skills it has. Where tools are all that is exposed, nobody looks for any."""
-    return scope if scope.exposure is Exposure.TOOLS else scope.having(ports.skills(agent, at))
+def with_skills(scope: Scope, agent: str, folder: str, context: RuntimeContext) -> Scope:
+    """Add the agent's skills to the scope; none are looked up where only tools are exposed."""
+    return (
+        scope
+        if scope.tool_exposure is ToolExposure.TOOLS
+        else scope.with_skills(context.find_skills(agent, folder))
+    )
 
 
-def _skills(agent: Agent, session: Session, ports: Ports) -> Sequence[Skill]:
-    if agent.tool_exposure is Exposure.TOOLS:
+def _available_skills(agent: Agent, session: Session, context: RuntimeContext) -> Sequence[Skill]:
+    if agent.tool_exposure is ToolExposure.TOOLS:
         return ()
-    return ports.skills(session.agent, session.workspace.meant)
+    return context.find_skills(session.agent, session.workspace.intended_folder)
 
 
-async def _added(scope: Scope, run: Run, ports: Ports) -> Scope:
-    """What a person added because this very run asked for it is its own, whoever asked for the run."""
-    if not run.ask.ceilings:
+async def _add_granted_paths(scope: Scope, run: Run, context: RuntimeContext) -> Scope:
+    """Add paths that a person granted at this very run's request; they belong to it alone."""
+    if not run.request.ceilings:
         return scope
-    asked = await ports.ledger.look(lambda tx: tx.approvals(run=run.id))
-    for each in asked:
-        tool = ports.tools.get(each.tool)
-        if each.answer is Answer.ADD and tool is not None and tool.touch in ("read", "write"):
-            scope = scope.plus(each.resource, tool.touch)
+    approvals = await context.ledger.read(lambda tx: tx.find_approvals(run=run.id))
+    for each in approvals:
+        tool = context.tools.get(each.tool)
+        if each.answer is Answer.ADD and tool is not None and tool.access in ("read", "write"):
+            scope = scope.with_user_grant(each.resource, tool.access)
     return scope
 
 
-def held(scope: Scope, level: Level, ports: Ports) -> Scope:
-    """The scope as the sandbox of this machine can hold it: below the operator's minimum no command is run."""
-    if level.reaches(ports.minimum):
+def restrict_to_sandbox_level(scope: Scope, level: SandboxLevel, context: RuntimeContext) -> Scope:
+    """Restrict the scope to what this machine's sandbox can enforce.
+
+    Below the operator's minimum level, no command is run.
+    """
+    if level.is_at_least(context.minimum_sandbox_level):
         return scope
-    loose = replace(scope, unheld=f"the sandbox is {level}, and sandbox.minimum is {ports.minimum}")
-    return loose.having(scope.shelf)
+    restricted = replace(
+        scope,
+        shell_blocked_reason=f"the sandbox is {level}, and sandbox.minimum is {context.minimum_sandbox_level}",
+    )
+    return restricted.with_skills(scope.available_skills)
 
 
-async def level_of(ports: Ports) -> Level:
-    """Where any level will do, none is looked for, and a run without commands pays nothing."""
-    return Level.NONE if ports.minimum is Level.NONE else await ports.level()
+async def find_sandbox_level(context: RuntimeContext) -> SandboxLevel:
+    """Return the sandbox level; not probed if any level will do, so a run without commands pays nothing."""
+    return (
+        SandboxLevel.NONE
+        if context.minimum_sandbox_level is SandboxLevel.NONE
+        else await context.detect_sandbox_level()
+    )

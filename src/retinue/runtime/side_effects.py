@@ -1,112 +1,131 @@
-"""What must not happen twice: written down before it begins and when it has ended, and known again after a crash."""
+"""Side effects that must not happen twice: recorded before they start and when they end."""
 
 from collections.abc import Collection, Sequence
 
 from retinue.domain.change import replace
 from retinue.domain.run import Run
-from retinue.domain.side_effect import Deed, Progress, digest
+from retinue.domain.side_effect import SideEffect, SideEffectState, tool_call_hash
 from retinue.domain.tool import Effect
-from retinue.domain.transcript import Called, Entry, Returned
-from retinue.interfaces import Ports, Tool, Tx
-from retinue.runtime.recovery import INTERRUPTED, UNKNOWN
-from retinue.runtime.suspension import counted
+from retinue.domain.transcript import Entry, ToolCall, ToolResult
+from retinue.interfaces import RuntimeContext, Tool, Transaction
+from retinue.runtime.recovery import INTERRUPTED_RESULT, UNKNOWN_OUTCOME
+from retinue.runtime.suspension import with_counters
 
 
-async def known(called: Called, tool: Tool, ports: Ports) -> tuple[bool, str] | None:
-    """The answer to a call that was begun before: what it ended with, or that nobody knows. None: it may be made, for
-    the first time or because the tool itself finds out whether it has happened."""
+async def find_recorded_result(
+    tool_call: ToolCall, tool: Tool, context: RuntimeContext
+) -> tuple[bool, str] | None:
+    """Return the recorded result of a call that was started before, or the result for an unknown outcome.
+
+    None: the call may be made, for the first time or because the tool itself finds out whether it has
+    happened.
+    """
     if tool.effect is not Effect.ONCE:
         return None
-    deed = await ports.ledger.look(lambda tx: tx.deed(called.id))
-    if deed is None:
+    side_effect = await context.ledger.read(lambda tx: tx.get_side_effect(tool_call.id))
+    if side_effect is None:
         return None
-    if deed.progress is Progress.ENDED:
-        return deed.ok, deed.text
-    if tool.decides:
+    if side_effect.progress is SideEffectState.ENDED:
+        return side_effect.ok, side_effect.text
+    if tool.can_verify_completion:
         return None
-    if deed.progress is Progress.STARTED:
-        await ports.ledger.do(lambda tx: tx.set_deed(deed.lost()))
-    return False, INTERRUPTED
+    if side_effect.progress is SideEffectState.STARTED:
+        await context.ledger.write(lambda tx: tx.save_side_effect(side_effect.mark_unknown()))
+    return False, INTERRUPTED_RESULT
 
 
-async def begun(called: Called, run: Run, tool: Tool, ports: Ports) -> str:
-    """The deed is on disk before it is done, and with it what the run has counted so far: it may take long. Says what the
-    call wrote down when it was made before."""
+async def record_start(tool_call: ToolCall, run: Run, tool: Tool, context: RuntimeContext) -> str:
+    """Record a side effect before it starts, and return the note of an earlier attempt.
+
+    The run's counters are saved with it, because the call may take long.
+    """
     if tool.effect is not Effect.ONCE:
         return ""
 
-    def step(tx: Tx) -> str:
-        if (before := tx.deed(called.id)) is not None:
-            return before.note
-        tx.set_deed(
-            Deed(
-                call=called.id,
+    def step(tx: Transaction) -> str:
+        if (existing := tx.get_side_effect(tool_call.id)) is not None:
+            return existing.note
+        tx.save_side_effect(
+            SideEffect(
+                call=tool_call.id,
                 run=run.id,
-                tool=called.tool,
-                digest=digest(called.tool, called.args),
-                started_at=ports.chance.now(),
+                tool=tool_call.tool,
+                digest=tool_call_hash(tool_call.tool, tool_call.args),
+                started_at=context.clock.now(),
             )
         )
-        row = tx.run(run.id)
+        row = tx.get_run(run.id)
         if row is not None and row.tool_calls < run.tool_calls:
-            tx.set_run(counted(row, run))
+            tx.update_run(with_counters(row, run))
         return ""
 
-    return await ports.ledger.do(step)
+    return await context.ledger.write(step)
 
 
-async def noted(called: Called, note: str, ports: Ports) -> None:
-    """What the tool will have done, before it does it."""
+async def record_note(tool_call: ToolCall, note: str, context: RuntimeContext) -> None:
+    """Record what the tool is about to do, before it does it."""
 
-    def step(tx: Tx) -> None:
-        if (deed := tx.deed(called.id)) is not None:
-            tx.set_deed(replace(deed, note=note))
+    def step(tx: Transaction) -> None:
+        if (side_effect := tx.get_side_effect(tool_call.id)) is not None:
+            tx.save_side_effect(replace(side_effect, note=note))
 
-    await ports.ledger.do(step)
-
-
-async def honest(results: Sequence[Returned], ports: Ports) -> list[Returned]:
-    """Answers to calls that a run leaves open, where some of them may have been begun: one that ended is told as it
-    ended, and of one that did not nobody says that it has not happened."""
-    found = await ports.ledger.look(lambda tx: {each.of: tx.deed(each.of) for each in results})
-    return [_as_known(each, found[each.of]) for each in results]
+    await context.ledger.write(step)
 
 
-def _as_known(result: Returned, deed: Deed | None) -> Returned:
-    if deed is None:
+async def mark_unknown_outcomes(results: Sequence[ToolResult], context: RuntimeContext) -> list[ToolResult]:
+    """Correct the results of unanswered calls for what the ledger knows about them.
+
+    A call that ended gets its recorded result. A call that was started and did not end gets the note that its
+    outcome is unknown.
+    """
+    recorded = await context.ledger.read(
+        lambda tx: {each.of: tx.get_side_effect(each.of) for each in results}
+    )
+    return [_with_known_outcome(each, recorded[each.of]) for each in results]
+
+
+def _with_known_outcome(result: ToolResult, side_effect: SideEffect | None) -> ToolResult:
+    if side_effect is None:
         return result
-    if deed.progress is Progress.ENDED:
-        return replace(result, text=deed.text, ok=deed.ok)
-    return replace(result, text=f"{result.text} {UNKNOWN}")
+    if side_effect.progress is SideEffectState.ENDED:
+        return replace(result, text=side_effect.text, ok=side_effect.ok)
+    return replace(result, text=f"{result.text} {UNKNOWN_OUTCOME}")
 
 
-async def made(run: str, exits: Collection[str], entries: Sequence[Entry], ports: Ports) -> int:
-    """How many calls of a run did something, as its entries tell: see `acted`."""
-    calls = {
+async def count_effective_calls(
+    run: str, exit_names: Collection[str], entries: Sequence[Entry], context: RuntimeContext
+) -> int:
+    """Count a run's calls that had an effect, from its entries; exit tools do not count."""
+    call_ids = {
         entry.id
         for entry in entries
-        if isinstance(entry, Called) and entry.run == run and entry.tool not in exits
+        if isinstance(entry, ToolCall) and entry.run == run and entry.tool not in exit_names
     }
-    results = [entry for entry in entries if isinstance(entry, Returned) and entry.of in calls]
-    return await acted(results, ports)
+    results = [entry for entry in entries if isinstance(entry, ToolResult) and entry.of in call_ids]
+    return await count_effective_results(results, context)
 
 
-async def acted(results: Sequence[Returned], ports: Ports) -> int:
-    """How many of these answers are of calls that did something: those that went well, and those that were begun and
-    may not be begun again, however they ended."""
-    failed = [each.of for each in results if not each.ok]
-    count = len(results) - len(failed)
-    if not failed:
+async def count_effective_results(results: Sequence[ToolResult], context: RuntimeContext) -> int:
+    """Count the results of calls that had an effect: successes, and failed calls that had started a side
+    effect.
+    """
+    failed_call_ids = [each.of for each in results if not each.ok]
+    count = len(results) - len(failed_call_ids)
+    if not failed_call_ids:
         return count
-    return count + await ports.ledger.look(lambda tx: sum(tx.deed(each) is not None for each in failed))
+    return count + await context.ledger.read(
+        lambda tx: sum(tx.get_side_effect(each) is not None for each in failed_call_ids)
+    )
 
 
-async def ended(called: Called, returned: Returned, ports: Ports) -> None:
-    """It has ended, and how: if the process dies before the file has the result, this is what is left of it."""
+async def record_end(tool_call: ToolCall, tool_result: ToolResult, context: RuntimeContext) -> None:
+    """Record how a side effect ended, in case the process dies before the transcript has the result."""
 
-    def step(tx: Tx) -> None:
-        deed = tx.deed(called.id)
-        if deed is not None and deed.progress is Progress.STARTED:
-            tx.set_deed(deed.ended(ok=returned.ok, text=returned.text, at=ports.chance.now()))
+    def step(tx: Transaction) -> None:
+        side_effect = tx.get_side_effect(tool_call.id)
+        if side_effect is not None and side_effect.progress is SideEffectState.STARTED:
+            tx.save_side_effect(
+                side_effect.finish(ok=tool_result.ok, text=tool_result.text, at=context.clock.now())
+            )
 
-    await ports.ledger.do(step)
+    await context.ledger.write(step)

@@ -1,189 +1,228 @@
-"""A new session, and its first run."""
+"""Create sessions, and child sessions with their first run."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retinue.domain.agent import Agent, Defined, WorkspacePolicy, preset_hash
+from retinue.domain.agent import Agent, AgentDefinition, WorkspacePolicy, preset_hash
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.change import replace
 from retinue.domain.glob import first_match
-from retinue.domain.limits import HARD_DEPTH
-from retinue.domain.run import Ask, Run
-from retinue.domain.sanitize import safe_text, shown
+from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
+from retinue.domain.run import Run, RunRequest
+from retinue.domain.sanitize import safe_name, safe_text
 from retinue.domain.session import NewSession, Session
 from retinue.domain.workspace import Workspace
 from retinue.errors import Refused
-from retinue.interfaces import Ports, Tx
-from retinue.runtime.child_workspace import Child, Standing, birth, settled
-from retinue.runtime.run_creation import send
-from retinue.runtime.run_plan import LEAF, definition, scope_of
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.child_workspace import ChildSpec, ParentRights, compute_child_rights, resolve_workspace
+from retinue.runtime.run_creation import create_run
+from retinue.runtime.run_plan import LEAF_ATTRIBUTE, compute_scope, load_definition
 
 
-async def begin(
-    agent: str, root: str, ports: Ports, *, name: str | None = None, policy: WorkspacePolicy | None = None
+async def create_session(
+    agent: str,
+    root: str,
+    context: RuntimeContext,
+    *,
+    name: str | None = None,
+    policy: WorkspacePolicy | None = None,
 ) -> Session:
-    """A new top-level session, idle until something is sent to it. `policy` of the workspace: instead of the
-    definition's."""
-    defined = ports.agents.get(agent, root)
-    place = await settled(policy or defined.agent.workspace, root, ports)
-    new = NewSession(
+    """Create an idle top-level session.
+
+    `policy`: workspace policy that replaces the definition's.
+    """
+    agent_definition = context.agents.get(agent, root)
+    workspace = await resolve_workspace(policy or agent_definition.agent.workspace, root, context)
+    new_session = NewSession(
         agent=agent,
-        preset=defined.preset,
-        preset_hash=preset_hash(defined.preset),
-        workspace=place,
+        preset_text=agent_definition.preset,
+        preset_hash=preset_hash(agent_definition.preset),
+        workspace=workspace,
         name=name,
     )
-    return await _made(new, ports)
+    return await _create_or_clean_up(new_session, context)
 
 
-async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
-    """A child of a session. Its configuration is its own copy of the definition, its paths are written into it. Where
-    the ledger refuses the run after all, the folder goes again."""
-    first, above = await ports.ledger.look(lambda tx: _known(ask, tx))
-    if first is not None:
-        return first
-    defined = ports.agents.get(ask.agent, child.parent.workspace.meant)
-    _fits(defined.agent, ask)
-    if ask.parent_run is not None and ask.model is None and defined.agent.model is None:
-        ask = replace(ask, model=ports.subagents.model)
-    ports.model(defined.agent, ask.model)  # what nobody here can work is told before anything is made
-    if ask.parent_run is not None:
-        standing = await _standing(child.parent, ports, above[-1] if above else None)
-        asker = await permitted(ask, child.parent, ports, above=above, standing=standing)
-        child = replace(child, asker=asker, standing=standing)
-    deepest = min(ports.limits.max_depth, HARD_DEPTH)
-    if child.parent.depth >= deepest:
-        raise Refused(
-            f"{child.parent.slug} is {child.parent.depth} deep and gets no child: {deepest} is the limit"
+async def spawn_child(request: RunRequest, child_spec: ChildSpec, context: RuntimeContext) -> Run:
+    """Create a child session and its first run.
+
+    Its preset.md is a copy of the definition, with its paths written into it. If the ledger refuses the run
+    after all, the session is deleted again.
+    """
+    existing, ancestors = await context.ledger.read(lambda tx: _find_existing_run(request, tx))
+    if existing is not None:
+        return existing
+    agent_definition = context.agents.get(request.agent, child_spec.parent.workspace.intended_folder)
+    _check_role(agent_definition.agent, request)
+    if request.parent_run is not None and request.model is None and agent_definition.agent.model is None:
+        request = replace(request, model=context.subagent_settings.model)
+    context.select_model(
+        agent_definition.agent, request.model
+    )  # report an unusable model before anything is created
+    if request.parent_run is not None:
+        parent_rights = await _compute_parent_rights(
+            child_spec.parent, context, ancestors[-1] if ancestors else None
         )
-    for pattern in (*(child.allowed_paths or ()), *(child.denied_paths or ())):
-        if shown(pattern) != pattern:
-            raise Refused(f"the path {shown(pattern)!r} holds characters that cannot be seen: leave them out")
-    session = await _left_behind(ask, child, ports) or await _child(ask, child, defined, ports)
+        requesting_run = await check_spawn_allowed(
+            request, child_spec.parent, context, ancestors=ancestors, parent_rights=parent_rights
+        )
+        child_spec = replace(child_spec, requesting_run=requesting_run, parent_rights=parent_rights)
+    max_depth = min(context.limits.max_depth, MAX_CONFIGURABLE_DEPTH)
+    if child_spec.parent.depth >= max_depth:
+        raise Refused(
+            f"{child_spec.parent.slug} is {child_spec.parent.depth} deep and gets no child: {max_depth} is the limit"
+        )
+    for pattern in (*(child_spec.allowed_paths or ()), *(child_spec.denied_paths or ())):
+        if safe_name(pattern) != pattern:
+            raise Refused(
+                f"the path {safe_name(pattern)!r} holds characters that cannot be seen: leave them out"
+            )
+    session = await _find_orphaned_session(request, child_spec, context) or await _create_requested_child(
+        request, child_spec, agent_definition, context
+    )
     try:
-        return await send(ask, session, ports)
+        return await create_run(request, session, context)
     except Refused:
-        await ports.store.delete(session)
+        await context.store.delete(session)
         raise
 
 
-async def _left_behind(ask: Ask, child: Child, ports: Ports) -> Session | None:
-    """The folder that a process made for this very ask before it died, and before the run was written down."""
-    if child.asker is None or child.asker.attempts < 2:  # noqa: PLR2004  (taken up again)
+async def _find_orphaned_session(
+    request: RunRequest, child_spec: ChildSpec, context: RuntimeContext
+) -> Session | None:
+    """Find the session that a crashed attempt created for this request before its run was recorded."""
+    if child_spec.requesting_run is None or child_spec.requesting_run.attempts < 2:  # noqa: PLR2004  (a resumed run)
         return None
-    found = await ports.store.sessions(agent=ask.agent)
-    same = (each for each in found if each.parent == child.parent.id)
-    return next((each for each in same if each.attributes.get("ask") == ask.key), None)
+    found = await context.store.sessions(agent=request.agent)
+    siblings = (each for each in found if each.parent_id == child_spec.parent.id)
+    return next((each for each in siblings if each.attributes.get("ask") == request.key), None)
 
 
-async def _child(ask: Ask, child: Child, defined: Defined, ports: Ports) -> Session:
-    facts = {"role": ask.role, "trigger": ask.trigger, "ask": ask.key}
-    return await seated(defined, child, ports, attributes=facts)
+async def _create_requested_child(
+    request: RunRequest, child_spec: ChildSpec, agent_definition: AgentDefinition, context: RuntimeContext
+) -> Session:
+    attributes = {"role": request.role, "trigger": request.trigger, "ask": request.key}
+    return await create_child_session(agent_definition, child_spec, context, attributes=attributes)
 
 
-async def seated(
-    defined: Defined,
-    child: Child,
-    ports: Ports,
+async def create_child_session(
+    agent_definition: AgentDefinition,
+    child_spec: ChildSpec,
+    context: RuntimeContext,
     *,
     attributes: Mapping[str, Any],
-    under: tuple[Ceiling, ...] = (),
+    extra_ceilings: tuple[Ceiling, ...] = (),
 ) -> Session:
-    """A child's session, idle until something is sent to it. `under`: what binds it besides what those above hand on."""
-    born = await birth(defined.agent, child, ports)
+    """Create an idle child session.
+
+    `extra_ceilings`: ceilings in addition to those that its parents pass on.
+    """
+    child_rights = await compute_child_rights(agent_definition.agent, child_spec, context)
     try:
-        preset = ports.with_paths(defined.preset, born.paths)
-        if child.prompt is not None:
-            preset = ports.with_prompt(preset, safe_text(ports.redact(child.prompt(defined.agent))))
-        new = NewSession(
-            agent=defined.agent.name,
-            preset=preset,
+        preset = context.replace_preset_paths(agent_definition.preset, child_rights.paths)
+        if child_spec.build_prompt is not None:
+            preset = context.replace_preset_prompt(
+                preset, safe_text(context.redact(child_spec.build_prompt(agent_definition.agent)))
+            )
+        new_session = NewSession(
+            agent=agent_definition.agent.name,
+            preset_text=preset,
             preset_hash=preset_hash(preset),
-            workspace=born.workspace,
-            parent=child.parent,
-            description=ports.redact(child.description),
-            aliases=(child.key,) if child.key else (),
-            ceilings=(*born.ceilings, *under),
-            lifted=born.lifted,
-            attributes={**attributes} | ({LEAF: True} if child.leaf else {}),
+            workspace=child_rights.workspace,
+            parent=child_spec.parent,
+            description=context.redact(child_spec.description),
+            aliases=(child_spec.alias,) if child_spec.alias else (),
+            ceilings=(*child_rights.ceilings, *extra_ceilings),
+            user_grants=child_rights.lifted,
+            attributes={**attributes} | ({LEAF_ATTRIBUTE: True} if child_spec.is_leaf else {}),
         )
     except BaseException:
-        await _no_litter(born.workspace, ports)
+        await _drop_unused_worktree(child_rights.workspace, context)
         raise
-    return await _made(new, ports)
+    return await _create_or_clean_up(new_session, context)
 
 
-async def _made(new: NewSession, ports: Ports) -> Session:
+async def _create_or_clean_up(new_session: NewSession, context: RuntimeContext) -> Session:
     try:
-        return await ports.store.create(new)
+        return await context.store.create(new_session)
     except BaseException:
-        await _no_litter(new.workspace, ports)
+        await _drop_unused_worktree(new_session.workspace, context)
         raise
 
 
-def _fits(agent: Agent, ask: Ask) -> None:
-    """An agent is started only in a role that it has."""
-    if ask.role not in agent.roles:
-        raise Refused(f'Agent "{agent.name}" does not support capability "{ask.role}"')
+def _check_role(agent: Agent, request: RunRequest) -> None:
+    """Refuse a role that the agent does not have."""
+    if request.role not in agent.roles:
+        raise Refused(f'Agent "{agent.name}" does not support capability "{request.role}"')
 
 
-def _known(ask: Ask, tx: Tx) -> tuple[Run | None, Sequence[Run]]:
-    """The run that was born of this ask before, else those that it would be born below."""
-    first = tx.run_by_key(ask.key)
-    return first, ancestry(ask.parent_run, tx) if first is None else ()
+def _find_existing_run(request: RunRequest, tx: Transaction) -> tuple[Run | None, Sequence[Run]]:
+    """Return the run created earlier for this request, else the ancestors of a new one."""
+    existing = tx.get_run_by_key(request.key)
+    return existing, run_ancestry(request.parent_run, tx) if existing is None else ()
 
 
-async def _standing(session: Session, ports: Ports, run: Run | None) -> Standing:
-    agent = await definition(session, ports)
-    return Standing(agent=agent, rights=scope_of(agent, session, ports, run=run))
+async def _compute_parent_rights(session: Session, context: RuntimeContext, run: Run | None) -> ParentRights:
+    agent = await load_definition(session, context)
+    return ParentRights(agent=agent, rights=compute_scope(agent, session, context, run=run))
 
 
-async def permitted(
-    ask: Ask,
+async def check_spawn_allowed(
+    request: RunRequest,
     session: Session,
-    ports: Ports,
+    context: RuntimeContext,
     *,
-    above: Sequence[Run] | None = None,
-    standing: Standing | None = None,
+    ancestors: Sequence[Run] | None = None,
+    parent_rights: ParentRights | None = None,
 ) -> Run:
-    """The run that asks, if it may: an agent starts only those it may know of and the configuration lets be started,
-    and none that is at work `above` it already. One that hands work to its own like is bounded by depth alone.
-    `standing`: what the session stands on, where that was looked up for this very run."""
-    if above is None:
-        above = await ports.ledger.look(lambda tx: ancestry(ask.parent_run, tx))
-    if not above:
-        raise Refused(f"run {ask.parent_run} asked for this one, and the ledger does not know it")
-    asker = above[-1]
-    line = [run.agent for run in above]
-    bounds = ports.bounds()
-    rights = (standing or await _standing(session, ports, asker)).rights.under(bounds)
-    if hit := first_match(bounds.deny_agents, ask.agent):
-        raise Refused(f"the configuration denies the agent {ask.agent} (deny.agents: {hit})")
-    if ask.agent != session.agent and not (verdict := rights.agent(ask.agent)).ok:
-        raise Refused(f"{session.agent} may not start {ask.agent} ({verdict.rule})")
-    allowed = ports.subagents.allow_agents
-    if allowed is not None and first_match(allowed, ask.agent) is None:
-        raise Refused(f"{ask.agent} may not be started by other agents (subagents.allow_agents)")
-    others = [*line]
-    while others and others[-1] == ask.agent:
-        others.pop()
-    if ask.agent in others:
-        raise Refused(f"{ask.agent} is at work above already: {' > '.join((*line, ask.agent))}")
-    return asker
+    """Return the requesting run if it may start the requested agent.
+
+    An agent starts only agents that its scope and the configuration allow, and none that already works among
+    its ancestors. Delegating to the same agent is bounded by depth alone. `parent_rights`: the session's
+    rights, if just computed for this run.
+
+    Raises:
+        Refused: the agent may not be started; the message says why.
+    """
+    if ancestors is None:
+        ancestors = await context.ledger.read(lambda tx: run_ancestry(request.parent_run, tx))
+    if not ancestors:
+        raise Refused(f"run {request.parent_run} asked for this one, and the ledger does not know it")
+    requesting_run = ancestors[-1]
+    ancestor_names = [run.agent for run in ancestors]
+    bounds = context.operator_policy()
+    rights = (
+        parent_rights or await _compute_parent_rights(session, context, requesting_run)
+    ).rights.with_operator_denials(bounds)
+    if pattern := first_match(bounds.deny_agents, request.agent):
+        raise Refused(f"the configuration denies the agent {request.agent} (deny.agents: {pattern})")
+    if request.agent != session.agent and not (verdict := rights.check_agent(request.agent)).ok:
+        raise Refused(f"{session.agent} may not start {request.agent} ({verdict.rule})")
+    allowed = context.subagent_settings.allow_agents
+    if allowed is not None and first_match(allowed, request.agent) is None:
+        raise Refused(f"{request.agent} may not be started by other agents (subagents.allow_agents)")
+    other_ancestors = [*ancestor_names]
+    while other_ancestors and other_ancestors[-1] == request.agent:
+        other_ancestors.pop()
+    if request.agent in other_ancestors:
+        raise Refused(
+            f"{request.agent} is at work above already: {' > '.join((*ancestor_names, request.agent))}"
+        )
+    return requesting_run
 
 
-def ancestry(run_id: str | None, tx: Tx) -> Sequence[Run]:
-    """From the first run of a tree down to this one."""
-    found: list[Run] = []
-    run = tx.run(run_id) if run_id else None
-    while run is not None and len(found) <= HARD_DEPTH:
-        found.append(run)
-        run = tx.run(run.ask.parent_run) if run.ask.parent_run else None
-    return found[::-1]
+def run_ancestry(run_id: str | None, tx: Transaction) -> Sequence[Run]:
+    """Return the chain of requesting runs from the tree's first run down to this one."""
+    ancestors: list[Run] = []
+    run = tx.get_run(run_id) if run_id else None
+    while run is not None and len(ancestors) <= MAX_CONFIGURABLE_DEPTH:
+        ancestors.append(run)
+        run = tx.get_run(run.request.parent_run) if run.request.parent_run else None
+    return ancestors[::-1]
 
 
-async def _no_litter(place: Workspace, ports: Ports) -> None:
-    """A worktree whose session could not be made is nobody's: it goes again."""
-    if place.source:
-        await asyncio.shield(ports.drop_worktree(place))
+async def _drop_unused_worktree(workspace: Workspace, context: RuntimeContext) -> None:
+    """Remove the worktree of a session that could not be created."""
+    if workspace.source_repository:
+        await asyncio.shield(context.remove_worktree(workspace))

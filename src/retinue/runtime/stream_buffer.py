@@ -1,94 +1,108 @@
-"""What is heard of a reply while it comes: told in pieces, and kept until the whole of it is on disk."""
+"""Buffer of a streamed reply: emit redacted pieces to listeners, and keep the text until it is saved."""
 
 from collections.abc import Callable
 
-from retinue.domain.model_turn import Act, Delta
-from retinue.domain.redaction import Redactor, Veil
+from retinue.domain.model_turn import ProviderToolCall, ReplyDelta
+from retinue.domain.redaction import Redactor, StreamRedactor
 
 
-class _Words:
-    """What one reply says, or thinks: kept as it comes, and shown through a veil once somebody listens."""
+class _TextStream:
+    """Text or thinking of one reply: buffered as it arrives, redacted piece by piece once somebody listens."""
 
-    __slots__ = ("_passed", "_redact", "_veil", "pieces")
+    __slots__ = ("_emitted_count", "_redact", "_stream_redactor", "pieces")
 
     def __init__(self, redact: Redactor) -> None:
         self._redact = redact
         self.pieces: list[str] = []
-        self._passed = 0
-        """How many of them went through the veil: none while nobody listens."""
-        self._veil: Veil | None = None
+        self._emitted_count = 0
+        """Number of pieces already passed through the stream redactor; 0 while nobody listens."""
+        self._stream_redactor: StreamRedactor | None = None
 
-    def shown(self) -> str:
-        """What can be shown of the newest. Whoever came late is told nothing of those before, and the end of a secret
-        that began there is known for one."""
-        veil = self._veil = self._veil or Veil(self._redact)
-        if self._passed < len(self.pieces) - 1:
-            veil.shown("".join(self.pieces[self._passed : -1]))
-        self._passed = len(self.pieces)
-        return veil.shown(self.pieces[-1])
+    def take_visible(self) -> str:
+        """Return what can be shown of the newest piece.
 
-    def rest(self) -> str:
-        """Nothing follows. Nothing was shown: then this is not told either."""
-        return "" if self._veil is None else self._veil.rest()
+        A listener who joined late gets no earlier pieces, but a secret that began in them is still
+        recognised.
+        """
+        redactor = self._stream_redactor = self._stream_redactor or StreamRedactor(self._redact)
+        if self._emitted_count < len(self.pieces) - 1:
+            redactor.feed("".join(self.pieces[self._emitted_count : -1]))
+        self._emitted_count = len(self.pieces)
+        return redactor.feed(self.pieces[-1])
+
+    def flush(self) -> str:
+        """Return the text held back so far; empty if nothing was ever shown."""
+        return "" if self._stream_redactor is None else self._stream_redactor.flush()
 
 
-class Hearing:
-    """One reply on its way. Listeners get its words redacted; what was discarded is forgotten. It has the id of the entry
-    that it becomes from its first word on, so that whoever has both knows them for one."""
+class StreamBuffer:
+    """Buffer of one streamed reply.
+
+    Listeners get redacted text; discarded text is forgotten. The reply has the id of its transcript entry
+    from its first piece on, so that a client can match the two.
+    """
 
     def __init__(
-        self, redact: Redactor, tell: Callable[..., None], listened: Callable[[], bool] = lambda: True
+        self, redact: Redactor, emit: Callable[..., None], has_listeners: Callable[[], bool] = lambda: True
     ) -> None:
         self._redact = redact
-        self._tell = tell
-        self._listened = listened
-        self.entry = ""
-        self.forget()
+        self._emit = emit
+        self._has_listeners = has_listeners
+        self.entry_id = ""
+        self.discard()
 
-    def begin(self, entry: str) -> None:
-        """Another reply is asked for."""
-        self.forget()
-        self.entry = entry
+    def start_reply(self, entry_id: str) -> None:
+        """Start a new reply and discard the previous one."""
+        self.discard()
+        self.entry_id = entry_id
 
-    def hear(self, delta: Delta) -> None:
-        if delta.discarded:
-            self.forget()
-            self._tell("text.discarded")
+    def add(self, delta: ReplyDelta) -> None:
+        if delta.is_discarded:
+            self.discard()
+            self._emit("text.discarded")
         elif delta.text:
-            self._said.pieces.append(delta.text)
-            if self._listened() and (shown := self._said.shown()):
-                self._tell("text.delta", text=shown, entry=self.entry)
+            self._text.pieces.append(delta.text)
+            if self._has_listeners() and (visible := self._text.take_visible()):
+                self._emit("text.delta", text=visible, entry=self.entry_id)
         elif delta.thinking:
-            self._thought.pieces.append(delta.thinking)
-            if self._listened() and (shown := self._thought.shown()):
-                self._tell("thinking.delta", text=shown, entry=self.entry)
-        elif delta.act is not None:
-            self._act(delta.act)
-        elif delta.waiting:
-            self._tell("run.state", phase="model", note=self._redact(delta.waiting))
+            self._thinking.pieces.append(delta.thinking)
+            if self._has_listeners() and (visible := self._thinking.take_visible()):
+                self._emit("thinking.delta", text=visible, entry=self.entry_id)
+        elif delta.provider_tool_call is not None:
+            self._emit_provider_call(delta.provider_tool_call)
+        elif delta.wait_reason:
+            self._emit("run.state", phase="model", note=self._redact(delta.wait_reason))
 
-    def _act(self, act: Act) -> None:
-        """A call that whoever answers makes by itself is told like any other."""
-        tool = self._redact(act.tool)
-        if act.over:
-            self._tell("tool.ended", tool=tool, call=act.id, ok=act.ok, ms=act.ms)
+    def _emit_provider_call(self, provider_call: ProviderToolCall) -> None:
+        """Emit a CLI agent's own tool call like any other."""
+        tool = self._redact(provider_call.tool)
+        if provider_call.is_finished:
+            self._emit(
+                "tool.ended",
+                tool=tool,
+                call=provider_call.id,
+                ok=provider_call.ok,
+                ms=provider_call.duration_ms,
+            )
         else:
-            self._tell("tool.started", tool=tool, call=act.id, args=self._redact(act.args))
+            self._emit(
+                "tool.started", tool=tool, call=provider_call.id, args=self._redact(provider_call.arguments)
+            )
 
     def finish(self) -> None:
-        """The reply is on disk: what waited for more is told, and nothing of it is partial any more."""
-        if rest := self._thought.rest():
-            self._tell("thinking.delta", text=rest, entry=self.entry)
-        if rest := self._said.rest():
-            self._tell("text.delta", text=rest, entry=self.entry)
-        self.forget()
+        """Emit what redaction held back and clear the buffer, once the reply is on disk."""
+        if remainder := self._thinking.flush():
+            self._emit("thinking.delta", text=remainder, entry=self.entry_id)
+        if remainder := self._text.flush():
+            self._emit("text.delta", text=remainder, entry=self.entry_id)
+        self.discard()
 
-    def forget(self) -> None:
-        self._said = _Words(self._redact)
-        self._thought = _Words(self._redact)
+    def discard(self) -> None:
+        self._text = _TextStream(self._redact)
+        self._thinking = _TextStream(self._redact)
 
-    def partial(self) -> str:
-        """Words of a reply that never became whole, once."""
-        text = self._redact("".join(self._said.pieces))
-        self.forget()
+    def take_partial(self) -> str:
+        """Return the redacted text of an unfinished reply, once."""
+        text = self._redact("".join(self._text.pieces))
+        self.discard()
         return text

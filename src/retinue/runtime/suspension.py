@@ -1,63 +1,77 @@
-"""Where a run stands while nobody works it: what it waits for, and what was counted so far."""
+"""State saved while a run is suspended: the reason for waiting, and its counters so far."""
 
 from contextlib import suppress
 
-from retinue.domain.approval import State
+from retinue.domain.approval import ApprovalState
 from retinue.domain.change import replace
-from retinue.domain.run import STOPPING, Run, Status, Waiting
+from retinue.domain.run import CANCEL_REASONS, Run, Status, WaitReason
 from retinue.errors import Cancelled, RetinueError
-from retinue.interfaces import Ports, Tx
-from retinue.runtime.run_creation import LIVE
-from retinue.runtime.run_events import told
+from retinue.interfaces import RuntimeContext, Transaction
+from retinue.runtime.run_creation import LIVE_STATUSES
+from retinue.runtime.run_events import make_event
 
 
-async def parked(run: Run, ports: Ports, question: str = "") -> bool:
-    """Whether it waits inside its calls, perhaps for the answer to a question: an answer that came meanwhile is seen in this very step, so none is missed, and
-    so is another process's wish that it stop: nobody would heed that while it waits."""
+async def suspend_in_tool_call(run: Run, context: RuntimeContext, question: str = "") -> bool:
+    """Suspend a run inside its tool calls; False if there is nothing to wait for any more.
 
-    def step(tx: Tx) -> bool:
-        now = tx.run(run.id)
-        if now is None or now.status is not Status.RUNNING:
+    An answer that arrived meanwhile is seen in the same transaction, so none is missed; so is another
+    process's request to cancel, which a suspended run would not notice.
+
+    Raises:
+        Cancelled: another process asked the run to stop.
+    """
+
+    def step(tx: Transaction) -> bool:
+        current = tx.get_run(run.id)
+        if current is None or current.status is not Status.RUNNING:
             return True
-        if now.reason in STOPPING:
+        if current.reason in CANCEL_REASONS:
             raise Cancelled("cancelled")
-        waiting = _awaited(counted(now, run), tx, asks=bool(question))
-        if waiting is None:
+        suspended = _suspended_for(with_counters(current, run), tx, has_question=bool(question))
+        if suspended is None:
             return False
-        tx.set_run(waiting)
-        words = {"question": question} if waiting.waiting_for is Waiting.PERSON else {}
-        tx.emit(told("run.state", waiting, ports, phase=str(waiting.waiting_for), **words))
+        tx.update_run(suspended)
+        details = {"question": question} if suspended.waiting_for is WaitReason.PERSON else {}
+        tx.emit(make_event("run.state", suspended, context, phase=str(suspended.waiting_for), **details))
         return True
 
-    return await ports.ledger.do(step)
+    return await context.ledger.write(step)
 
 
-def _awaited(run: Run, tx: Tx, *, asks: bool) -> Run | None:
-    """A person first: nobody else's answer can stand for theirs."""
-    if tx.approvals(run=run.id, state=[State.PENDING]):
-        return run.waits(Waiting.APPROVAL)
-    if asks:
-        return run.waits(Waiting.PERSON)
-    asked = tx.runs(parent_run=run.id, awaited=True, status=LIVE)
-    if not asked:
+def _suspended_for(run: Run, tx: Transaction, *, has_question: bool) -> Run | None:
+    """Return the run suspended for what it waits for, a person first; None if it waits for nothing.
+
+    No other answer can replace a person's.
+    """
+    if tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
+        return run.suspend(WaitReason.APPROVAL)
+    if has_question:
+        return run.suspend(WaitReason.PERSON)
+    children = tx.find_runs(parent_run=run.id, awaited=True, status=LIVE_STATUSES)
+    if not children:
         return None
-    times = [run.deadline_at, *(each.ask.wait_until for each in asked)]
-    return run.waits(Waiting.CHILD, until=min((at for at in times if at is not None), default=None))
+    wake_times = [run.deadline_at, *(each.request.wait_until for each in children)]
+    return run.suspend(
+        WaitReason.CHILD, wake_at=min((time for time in wake_times if time is not None), default=None)
+    )
 
 
-async def keep_counts(run: Run, ports: Ports) -> None:
-    """Somebody stopped us: what was counted so far is kept, the status is theirs to set. The file knows it too, so a
-    ledger that cannot be written to now changes nothing about how this ends."""
+async def save_counters(run: Run, context: RuntimeContext) -> None:
+    """Save the counters of a run that is being stopped; whoever stopped it sets the status.
+
+    The transcript has the counts too, so a ledger that cannot be written to changes nothing about the run's
+    end.
+    """
     with suppress(RetinueError):
-        await ports.ledger.do(lambda tx: tx.set_run(counted(tx.run(run.id) or run, run)))
+        await context.ledger.write(lambda tx: tx.update_run(with_counters(tx.get_run(run.id) or run, run)))
 
 
-def counted(row: Run, run: Run) -> Run:
+def with_counters(row: Run, run: Run) -> Run:
     return replace(
         row,
         turns=run.turns,
         tool_calls=run.tool_calls,
-        made=run.made,
+        effective_calls=run.effective_calls,
         usage=run.usage,
         text=run.text,
         model=run.model or row.model,

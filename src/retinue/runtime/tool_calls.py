@@ -1,111 +1,147 @@
-"""The calls of one reply: made side by side, each result on disk before the next request."""
+"""Run the tool calls of one reply concurrently; every result is on disk before the next request."""
 
 import asyncio
 from collections.abc import Sequence
 
 from retinue.domain.change import replace
-from retinue.domain.transcript import Called, Entry, Returned
-from retinue.interfaces import Conversation, Ports
+from retinue.domain.transcript import Entry, ToolCall, ToolResult
+from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import side_effects, tool_executor
-from retinue.runtime.approvals import Caller, Parked
-from retinue.runtime.loop_detection import Patience
-from retinue.runtime.run_context import Desk
-from retinue.runtime.run_plan import Plan
+from retinue.runtime.approvals import Caller, RunSuspended
+from retinue.runtime.loop_detection import LoopDetector
+from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_plan import RunPlan
 
 
-class Calling:
-    """Makes a run's calls, with the patience that a model deserves."""
+class ToolCallRunner:
+    """Runs a run's tool calls, and stops a model that makes no progress."""
 
-    def __init__(self, desk: Desk, patience: Patience) -> None:
-        self._desk = desk
-        self._patience = patience
-        self.parked = False
-        """A call waits for a person or for a child: it stands open, and is made again."""
+    def __init__(self, run_context: RunContext, loop_detector: LoopDetector) -> None:
+        self._run_context = run_context
+        self._loop_detector = loop_detector
+        self.suspended = False
+        """A call waits for a person or a child: it stays open and is made again."""
         self._question = ""
-        self._begun = False
+        self._is_repeat = False
 
-    async def made(
-        self, calls: Sequence[Called], talk: Conversation, plan: Plan, *, begun: bool = False
+    async def run_calls(
+        self, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan, *, is_repeat: bool = False
     ) -> None:
-        """Parked: not all of them are answered, and they will be made again: `begun` then, and nobody is told twice."""
-        self._begun = begun
-        desk = self._desk
-        self._patience.with_calls()
-        desk.tell("run.state", phase="tool", calls=len(calls), total=desk.run.tool_calls)
-        most = desk.ports.limits.max_calls_per_turn
+        """Run the calls of one reply.
+
+        `is_repeat`: the calls were started before, and `tool.started` is not emitted again.
+
+        Raises:
+            RunSuspended: not all calls have a result; the open ones are made again later.
+        """
+        self._is_repeat = is_repeat
+        run_context = self._run_context
+        self._loop_detector.on_tool_calls()
+        run_context.emit_event("run.state", phase="tool", calls=len(calls), total=run_context.run.tool_calls)
+        max_calls = run_context.context.limits.max_calls_per_turn
         if len(calls) == 1:
-            await self._one(calls[0], talk, plan)
+            await self._run_call(calls[0], conversation, plan)
         else:
-            await self._abreast(calls[:most], talk, plan)
-        if rest := calls[most:]:
-            note = f"This call did not run: {most} calls in one turn is the limit."
-            await desk.add(talk, *(desk.returned(called, note) for called in rest))
-        if self.parked:
-            raise Parked(self._question)
-        self._patience.spent()
+            await self._run_concurrently(calls[:max_calls], conversation, plan)
+        if excess_calls := calls[max_calls:]:
+            note = f"This call did not run: {max_calls} calls in one turn is the limit."
+            await run_context.append_entries(
+                conversation, *(run_context.make_failed_result(tool_call, note) for tool_call in excess_calls)
+            )
+        if self.suspended:
+            raise RunSuspended(self._question)
+        self._loop_detector.on_reply_done()
 
-    async def alone(
-        self, called: Called, talk: Conversation, plan: Plan, *, ports: Ports, then: Sequence[Entry]
-    ) -> Returned:
-        """One call that nothing else is done beside. With a good answer `then` is written in the same stroke."""
-        self._patience.with_calls()
-        self._desk.tell("run.state", phase="tool", calls=1, total=self._desk.run.tool_calls)
-        returned = await self._one(called, talk, plan, ports=ports, then=then)
-        if returned is None:
-            raise Parked(self._question)
-        self._patience.spent()
-        return returned
+    async def run_single_call(
+        self,
+        tool_call: ToolCall,
+        conversation: Conversation,
+        plan: RunPlan,
+        *,
+        context: RuntimeContext,
+        entries_on_success: Sequence[Entry],
+    ) -> ToolResult:
+        """Run one call with nothing beside it.
 
-    async def _abreast(self, calls: Sequence[Called], talk: Conversation, plan: Plan) -> None:
+        On success `entries_on_success` are written together with the result.
+
+        Raises:
+            RunSuspended: the call stays open.
+        """
+        self._loop_detector.on_tool_calls()
+        self._run_context.emit_event(
+            "run.state", phase="tool", calls=1, total=self._run_context.run.tool_calls
+        )
+        tool_result = await self._run_call(
+            tool_call, conversation, plan, context=context, entries_on_success=entries_on_success
+        )
+        if tool_result is None:
+            raise RunSuspended(self._question)
+        self._loop_detector.on_reply_done()
+        return tool_result
+
+    async def _run_concurrently(
+        self, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan
+    ) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                for called in calls:
-                    group.create_task(self._one(called, talk, plan))
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
+                for tool_call in calls:
+                    group.create_task(self._run_call(tool_call, conversation, plan))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
 
-    async def _one(
+    async def _run_call(
         self,
-        called: Called,
-        talk: Conversation,
-        plan: Plan,
+        tool_call: ToolCall,
+        conversation: Conversation,
+        plan: RunPlan,
         *,
-        ports: Ports | None = None,
-        then: Sequence[Entry] = (),
-    ) -> Returned | None:
-        """None: it stands open."""
-        desk = self._desk
-        ports = ports or desk.ports
-        if not self._begun:
-            desk.tell("tool.started", tool=called.tool, call=called.id, args=called.args)
-        if told_off := self._patience.with_call(called):
-            returned = desk.returned(called, told_off)
+        context: RuntimeContext | None = None,
+        entries_on_success: Sequence[Entry] = (),
+    ) -> ToolResult | None:
+        """Run one call and save its result; None if the call stays open."""
+        run_context = self._run_context
+        context = context or run_context.context
+        if not self._is_repeat:
+            run_context.emit_event(
+                "tool.started", tool=tool_call.tool, call=tool_call.id, args=tool_call.args
+            )
+        if refusal := self._loop_detector.check_call(tool_call):
+            tool_result = run_context.make_failed_result(tool_call, refusal)
         else:
-            caller = Caller(run=desk.run, session=talk.session, scope=plan.scope)
+            caller = Caller(run=run_context.run, session=conversation.session, scope=plan.scope)
             try:
-                returned = await tool_executor.call(called, caller, ports)
-            except Parked as stands:
-                self.parked = True
-                self._question = self._question or stands.question
+                tool_result = await tool_executor.execute_tool_call(tool_call, caller, context)
+            except RunSuspended as suspension:
+                self.suspended = True
+                self._question = self._question or suspension.question
                 return None
-        if called.tool not in (plan.agent.exits or ()):
-            acted = 1 if returned.ok else await side_effects.acted([returned], ports)
-            desk.run = replace(desk.run, made=desk.run.made + acted)
-        if not returned.ok and not _runnable(called, ports):
-            self._patience.with_impossible()
-        await desk.add(talk, returned, *(then if returned.ok else ()))
-        await talk.log_tool(called, returned)
-        desk.tell("tool.ended", tool=called.tool, call=called.id, ok=returned.ok, ms=returned.ms)
-        return returned
+        if tool_call.tool not in (plan.agent.exits or ()):
+            effective = (
+                1 if tool_result.ok else await side_effects.count_effective_results([tool_result], context)
+            )
+            run_context.run = replace(
+                run_context.run, effective_calls=run_context.run.effective_calls + effective
+            )
+        if not tool_result.ok and not _is_runnable(tool_call, context):
+            self._loop_detector.on_invalid_call()
+        await run_context.append_entries(
+            conversation, tool_result, *(entries_on_success if tool_result.ok else ())
+        )
+        await conversation.log_tool_call(tool_call, tool_result)
+        run_context.emit_event(
+            "tool.ended", tool=tool_call.tool, call=tool_call.id, ok=tool_result.ok, ms=tool_result.ms
+        )
+        return tool_result
 
 
-def _runnable(called: Called, ports: Ports) -> bool:
-    """Whether the call could be made at all: a known tool with arguments it understands."""
-    tool = ports.tools.get(called.tool)
-    if tool is None or called.broken:
+def _is_runnable(tool_call: ToolCall, context: RuntimeContext) -> bool:
+    """Return True if the tool exists and its arguments can be parsed."""
+    tool = context.tools.get(tool_call.tool)
+    if tool is None or tool_call.broken:
         return False
     try:
-        tool.parse(called.args.encode("utf-8", "replace") or b"{}")
+        tool.parse_arguments(tool_call.args.encode("utf-8", "replace") or b"{}")
     except ValueError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""The gate between a wish and the world: the only place a tool is called."""
+"""The tool executor: the only place that checks, authorizes and calls tools."""
 
 import asyncio
 import json
@@ -8,230 +8,265 @@ from functools import lru_cache
 from operator import attrgetter
 from time import perf_counter
 
-from retinue.domain.ceiling import Wish
+from retinue.domain.ceiling import FileAccess
 from retinue.domain.change import replace
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_RESULT_BYTES
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Verdict
-from retinue.domain.run import iso_seconds
-from retinue.domain.sanitize import for_model
+from retinue.domain.run import iso_timestamp_seconds
+from retinue.domain.sanitize import text_for_model
 from retinue.domain.tool import Effect
-from retinue.domain.transcript import Called, Returned
+from retinue.domain.transcript import ToolCall, ToolResult
 from retinue.errors import OutOfScope, Refused, RetinueError
-from retinue.interfaces import Call, Ports, Tool
+from retinue.interfaces import Call, RuntimeContext, Tool
 from retinue.runtime import side_effects
-from retinue.runtime.approvals import Caller, Leave, Parked, Wanted, again, ask_key, leave
+from retinue.runtime.approvals import (
+    Authorization,
+    Caller,
+    PendingToolCall,
+    RunSuspended,
+    authorize,
+    run_request_key,
+    use_one_time_approval,
+)
 
-MOST_BEARINGS = 256
-_OF_PLACES = frozenset(
+MAX_CACHED_SCOPES = 256
+_PATH_AND_COMMAND_FIELDS = frozenset(
     {
-        "read", "write", "granted", "deny", "closed", "guarded", "house", "root", "made", "label", "tmp",
-        "writable", "configured", "commands", "lifted",
+        "read", "write", "preapproved_writes", "deny", "closed_paths", "guarded_paths", "retinue_paths", "root",
+        "is_worktree", "workspace_label", "tmp_folder", "writable", "has_paths", "shell_commands", "user_grants",
     }
 )  # fmt: skip
-"""What rules say of files and commands: no tool is offered or kept back for them. All else of a scope may count."""
-_bearing: Callable[[Scope], Hashable] = attrgetter(
-    *(each.name for each in fields(Scope) if each.name not in _OF_PLACES)
+"""Scope fields about files and commands, which never decide whether a tool is visible; all others may."""
+_tool_rule_key: Callable[[Scope], Hashable] = attrgetter(
+    *(each.name for each in fields(Scope) if each.name not in _PATH_AND_COMMAND_FIELDS)
 )
-NOT_NAMED = "below the top a definition must name the tools that start agents"
-ASK_TOOL = "request_scope_expansion"
-ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without it."
+NOT_LISTED_REASON = "below the top a definition must name the tools that start agents"
+SCOPE_REQUEST_TOOL = "request_scope_expansion"
+SCOPE_REQUEST_ADVICE = f" If you need it, ask with {SCOPE_REQUEST_TOOL}; otherwise go on without it."
 
 
-def verdict(tool: Tool, scope: Scope) -> Verdict:
-    """The one judgement on a tool, for the list and for the call alike."""
-    return _judgement(tool, scope, _judged_by(scope))
+def check_tool_allowed(tool: Tool, scope: Scope) -> Verdict:
+    """Check whether a tool is allowed, for the tool list and for calls alike."""
+    return _cached_verdict(tool, scope, _verdict_cache_for(scope))
 
 
-def offered(tools: Mapping[str, Tool], scope: Scope) -> Mapping[str, Tool]:
-    """What the model is shown, in a stable order."""
-    known, table = _judged_by(scope), (tuple(tools), tuple(tools.values()))
-    if known.table != table:
-        judged = {name: _judgement(tools[name], scope, known).ok for name in sorted(tools)}
-        known.table = table
-        known.offered = {name: tools[name] for name, ok in judged.items() if ok}
-    return known.offered
+def visible_tools(tools: Mapping[str, Tool], scope: Scope) -> Mapping[str, Tool]:
+    """Return the tools that the model sees, in a stable order."""
+    cache, table = _verdict_cache_for(scope), (tuple(tools), tuple(tools.values()))
+    if cache.tool_table != table:
+        verdicts = {name: _cached_verdict(tools[name], scope, cache).ok for name in sorted(tools)}
+        cache.tool_table = table
+        cache.visible = {name: tools[name] for name, ok in verdicts.items() if ok}
+    return cache.visible
 
 
 @dataclass(slots=True)
-class _Judged:
-    """What was judged by the same rules before: thousands of children have those of their siblings."""
+class _VerdictCache:
+    """Verdicts that scopes with the same tool rules share: thousands of siblings have the same rules."""
 
     verdicts: dict[str, tuple[Tool, Verdict]] = field(default_factory=dict[str, tuple[Tool, Verdict]])
-    table: tuple[tuple[str, ...], tuple[Tool, ...]] = ((), ())
-    offered: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
-    """Of that table."""
+    tool_table: tuple[tuple[str, ...], tuple[Tool, ...]] = ((), ())
+    visible: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
+    """Visible tools of `tool_table`."""
 
 
-def _judgement(tool: Tool, scope: Scope, known: _Judged) -> Verdict:
+def _cached_verdict(tool: Tool, scope: Scope, cache: _VerdictCache) -> Verdict:
     name = tool.spec.name
-    found = known.verdicts.get(name)
-    if found is None or found[0] is not tool:
-        found = known.verdicts[name] = (tool, _judge(tool, scope))
-    return found[1]
+    cached = cache.verdicts.get(name)
+    if cached is None or cached[0] is not tool:
+        cached = cache.verdicts[name] = (tool, _evaluate_tool(tool, scope))
+    return cached[1]
 
 
-_latest: dict[int, tuple[Scope, _Judged]] = {}
-"""By the very scope that was asked about: comparing what bears on tools takes longer than judging one."""
+_caches_by_scope_id: dict[int, tuple[Scope, _VerdictCache]] = {}
+"""Verdict caches by scope identity: comparing the rule fields takes longer than checking one tool."""
 
 
-def _judged_by(scope: Scope) -> _Judged:
-    known, judged = _latest.get(id(scope), (None, None))
-    if judged is None or known is not scope:
-        judged = _known(_bearing(scope))
-        if len(_latest) >= MOST_BEARINGS:
-            _latest.clear()
-        _latest[id(scope)] = (scope, judged)
-    return judged
+def _verdict_cache_for(scope: Scope) -> _VerdictCache:
+    cached_scope, cache = _caches_by_scope_id.get(id(scope), (None, None))
+    if cache is None or cached_scope is not scope:
+        cache = _shared_verdict_cache(_tool_rule_key(scope))
+        if len(_caches_by_scope_id) >= MAX_CACHED_SCOPES:
+            _caches_by_scope_id.clear()
+        _caches_by_scope_id[id(scope)] = (scope, cache)
+    return cache
 
 
-@lru_cache(maxsize=MOST_BEARINGS)
-def _known(_bearing: Hashable) -> _Judged:
-    return _Judged()
+@lru_cache(maxsize=MAX_CACHED_SCOPES)
+def _shared_verdict_cache(_rule_key: Hashable) -> _VerdictCache:
+    return _VerdictCache()
 
 
-def _judge(tool: Tool, scope: Scope) -> Verdict:
-    judged = scope.tool(tool.spec.name, tool.capabilities)
-    if judged.ok and tool.withheld:
-        return Verdict(ok=False, rule=tool.withheld)
-    if judged.ok and not (exposed := scope.exposes(tool.plugin)).ok:
-        return exposed
-    if judged.ok and tool.door and not scope.hands_on(tool.spec.name):
-        return Verdict(ok=False, rule=NOT_NAMED)
-    if judged.ok and tool.door and scope.too_deep:
-        return Verdict(ok=False, rule=scope.too_deep)
-    if judged.ok and tool.touch == "run" and scope.unheld:
-        return Verdict(ok=False, rule=scope.unheld)
-    return judged
+def _evaluate_tool(tool: Tool, scope: Scope) -> Verdict:
+    tool_verdict = scope.check_tool(tool.spec.name, tool.capabilities)
+    if tool_verdict.ok and tool.unavailable_reason:
+        return Verdict(ok=False, rule=tool.unavailable_reason)
+    if tool_verdict.ok and not (exposure_verdict := scope.check_plugin_exposed(tool.plugin)).ok:
+        return exposure_verdict
+    if tool_verdict.ok and tool.is_delegation and not scope.can_delegate(tool.spec.name):
+        return Verdict(ok=False, rule=NOT_LISTED_REASON)
+    if tool_verdict.ok and tool.is_delegation and scope.depth_limit_reason:
+        return Verdict(ok=False, rule=scope.depth_limit_reason)
+    if tool_verdict.ok and tool.access == "run" and scope.shell_blocked_reason:
+        return Verdict(ok=False, rule=scope.shell_blocked_reason)
+    return tool_verdict
 
 
-async def call(called: Called, caller: Caller, ports: Ports) -> Returned:
-    """Every wish gets an answer; a refusal is an answer like any other. Parked: it waits for a person."""
+async def execute_tool_call(tool_call: ToolCall, caller: Caller, context: RuntimeContext) -> ToolResult:
+    """Execute one tool call and return its result; a refusal is a result like any other.
+
+    Raises:
+        RunSuspended: the call waits for a person or a child.
+    """
     started = perf_counter()
-    ok, text = await _answer(called, caller, ports)
-    tool = ports.tools.get(called.tool)
-    took = perf_counter() - started
-    returned = Returned(
-        of=called.id,
-        text=capped(ports.redact(for_model(text))),
+    ok, text = await _check_and_run(tool_call, caller, context)
+    tool = context.tools.get(tool_call.tool)
+    elapsed_s = perf_counter() - started
+    tool_result = ToolResult(
+        of=tool_call.id,
+        text=truncate_result(context.redact(text_for_model(text))),
         ok=ok,
         ms=round(
-            1000 * (took if tool is None or not tool.door else await _since(called, caller, took, ports))
+            1000
+            * (
+                elapsed_s
+                if tool is None or not tool.is_delegation
+                else await _elapsed_s(tool_call, caller, elapsed_s, context)
+            )
         ),
-        at=iso_seconds(ports.chance.now()),
+        at=iso_timestamp_seconds(context.clock.now()),
         run=caller.run.id,
     )
     if tool is not None and tool.effect is Effect.ONCE:
-        await side_effects.ended(called, returned, ports)
-    return returned
+        await side_effects.record_end(tool_call, tool_result, context)
+    return tool_result
 
 
-async def _since(called: Called, caller: Caller, took: float, ports: Ports) -> float:
-    """Seconds since the call was made first: one that waited for a run was put aside, and is made anew."""
-    key = ask_key(caller.run.id, called.id)
-    child = await ports.ledger.look(lambda tx: tx.run_by_key(key))
-    return took if child is None else max(took, (ports.chance.now() - child.created_at).total_seconds())
+async def _elapsed_s(tool_call: ToolCall, caller: Caller, elapsed_s: float, context: RuntimeContext) -> float:
+    """Return the seconds since the call was first made: a call that waited for a run is made again."""
+    key = run_request_key(caller.run.id, tool_call.id)
+    child = await context.ledger.read(lambda tx: tx.get_run_by_key(key))
+    return (
+        elapsed_s
+        if child is None
+        else max(elapsed_s, (context.clock.now() - child.created_at).total_seconds())
+    )
 
 
-async def _answer(called: Called, caller: Caller, ports: Ports) -> tuple[bool, str]:
-    if called.broken:
-        return False, f"This call did not run: {called.broken}. Make the call again, in a smaller step."
-    scope = caller.scope.under(ports.bounds())
-    tool = ports.tools.get(called.tool)
+async def _check_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeContext) -> tuple[bool, str]:
+    if tool_call.broken:
+        return False, f"This call did not run: {tool_call.broken}. Make the call again, in a smaller step."
+    scope = caller.scope.with_operator_denials(context.operator_policy())
+    tool = context.tools.get(tool_call.tool)
     if tool is None:
-        names = ", ".join(offered(ports.tools, scope)) or "none"
-        return False, refusal(
-            "unknown_tool", called.tool, message=f"There is no tool {called.tool!r}. Your tools: {names}."
+        names = ", ".join(visible_tools(context.tools, scope)) or "none"
+        return False, refusal_json(
+            "unknown_tool",
+            tool_call.tool,
+            message=f"There is no tool {tool_call.tool!r}. Your tools: {names}.",
         )
-    if (before := await side_effects.known(called, tool, ports)) is not None:
-        return before
-    judged = verdict(tool, scope)
-    if not judged.ok and tool.forbidden and judged.rule == NOT_NAMED:
-        return False, tool.forbidden
-    # How deep it may go is said by the door itself, in its own words: nobody is born below the limit.
-    if not judged.ok and judged.rule != scope.too_deep:
-        return False, refusal(
+    if (recorded := await side_effects.find_recorded_result(tool_call, tool, context)) is not None:
+        return recorded
+    tool_verdict = check_tool_allowed(tool, scope)
+    if not tool_verdict.ok and tool.delegation_refused_text and tool_verdict.rule == NOT_LISTED_REASON:
+        return False, tool.delegation_refused_text
+    # The delegation tool reports the depth limit itself, in its own words: no run is created below it.
+    if not tool_verdict.ok and tool_verdict.rule != scope.depth_limit_reason:
+        return False, refusal_json(
             "tool_not_allowed",
-            called.tool,
+            tool_call.tool,
             allowed=scope.tools.allow or (),
-            denied=scope.tools.deny + scope.operator.deny,
-            message=f'Tool "{called.tool}" is not allowed for this agent ({judged.rule}).',
+            denied=scope.tools.deny + scope.operator_tools.deny,
+            message=f'Tool "{tool_call.tool}" is not allowed for this agent ({tool_verdict.rule}).',
         )
     try:
-        args = tool.parse(_bounded(called.args))
+        args = tool.parse_arguments(_encode_arguments(tool_call.args))
     except ValueError as error:
-        ours = f"The arguments of {called.tool} are wrong: {error}"
-        return False, tool.misread(str(error)) if tool.misread else ours
-    held = caller if scope is caller.scope else replace(caller, scope=scope)
-    return await _judged(Wanted(called=called, tool=tool, args=args, caller=held), ports)
+        default_message = f"The arguments of {tool_call.tool} are wrong: {error}"
+        return False, tool.format_argument_error(
+            str(error)
+        ) if tool.format_argument_error else default_message
+    current_caller = caller if scope is caller.scope else replace(caller, scope=scope)
+    return await _authorize_and_invoke(
+        PendingToolCall(tool_call=tool_call, tool=tool, args=args, caller=current_caller), context
+    )
 
 
-async def _judged(wanted: Wanted, ports: Ports) -> tuple[bool, str]:
-    """A path or command is judged, a person is asked where one must be, and then it happens."""
+async def _authorize_and_invoke(pending_call: PendingToolCall, context: RuntimeContext) -> tuple[bool, str]:
+    """Authorize a call, asking a person where one must be asked, and invoke the tool."""
     try:
         try:
-            return await _acted(wanted, await leave(wanted, ports), ports)
+            return await _invoke_tool(pending_call, await authorize(pending_call, context), context)
         except OutOfScope as error:
-            if (once := await again(wanted, error, ports)) is None:
+            if (authorization := await use_one_time_approval(pending_call, error, context)) is None:
                 raise
-            return await _acted(wanted, once, ports)
+            return await _invoke_tool(pending_call, authorization, context)
     except OutOfScope as error:
-        advice = ASK_FOR_MORE if _could_be_more(wanted, error, ports) else ""
-        return False, refusal(
+        advice = SCOPE_REQUEST_ADVICE if _can_request_scope(pending_call, error, context) else ""
+        return False, refusal_json(
             error.error,
-            wanted.tool.spec.name,
+            pending_call.tool.spec.name,
             resource=error.resource,
             allowed=error.allowed,
             denied=error.denied,
             message=f"{error}{advice}",
         )
     except Refused as error:
-        name, resource = wanted.tool.spec.name, wanted.resource
-        return False, refusal(error.code, name, resource=resource, message=str(error))
+        name, resource = pending_call.tool.spec.name, pending_call.resource
+        return False, refusal_json(error.code, name, resource=resource, message=str(error))
     except RetinueError as error:
         return False, str(error)
 
 
-def _could_be_more(wanted: Wanted, refused: OutOfScope, ports: Ports) -> bool:
-    """Whether asking for it can lead anywhere: what is closed, denied or above the ceiling no answer opens."""
-    if refused.error != "out_of_scope" or not refused.resource:
-        return refused.error == "out_of_scope"
-    scope = wanted.caller.scope
-    wish: Wish = "write" if wanted.tool.touch == "write" else "read"
-    real = ports.files(scope).name(refused.resource)
-    return scope.plus(real, wish).path(real, wish).ok
+def _can_request_scope(pending_call: PendingToolCall, error: OutOfScope, context: RuntimeContext) -> bool:
+    """Return True if asking a person for more scope could help.
+
+    No approval opens what is closed, denied or above the ceiling.
+    """
+    if error.error != "out_of_scope" or not error.resource:
+        return error.error == "out_of_scope"
+    scope = pending_call.caller.scope
+    access: FileAccess = "write" if pending_call.tool.access == "write" else "read"
+    real_path = context.files_for(scope).real_path(error.resource)
+    return scope.with_user_grant(real_path, access).check_path(real_path, access).ok
 
 
-async def _acted(wanted: Wanted, leave: Leave, ports: Ports) -> tuple[bool, str]:
-    """An exception in a tool's own body is an answer to the model; cancellation passes, if it is ours: a body may
-    have waited for something of its own that was cancelled, and nobody stops the run by that."""
-    caller, name, called = wanted.caller, wanted.tool.spec.name, wanted.called
-    recorded = await side_effects.begun(called, caller.run, wanted.tool, ports)
-    bound = Call(
+async def _invoke_tool(
+    pending_call: PendingToolCall, authorization: Authorization, context: RuntimeContext
+) -> tuple[bool, str]:
+    """Invoke the tool and turn an exception of its body into a result.
+
+    A cancellation propagates only if this task was cancelled: a body may have awaited something of its own
+    that was cancelled, and that does not stop the run.
+    """
+    caller, name, tool_call = pending_call.caller, pending_call.tool.spec.name, pending_call.tool_call
+    recorded = await side_effects.record_start(tool_call, caller.run, pending_call.tool, context)
+    tool_context = Call(
         run=caller.run,
         session=caller.session,
-        id=called.id,
-        recorded=recorded,
-        record=lambda note: side_effects.noted(called, note, ports),
-        files=leave.files,
-        shell=ports.shell(leave.scope),
-        answer=leave.answer,
-        ask=ports.ask,
-        ports=ports if wanted.tool.door or wanted.tool.looks else None,
+        id=tool_call.id,
+        recorded_intent=recorded,
+        record_intent=lambda note: side_effects.record_note(tool_call, note, context),
+        files=authorization.files,
+        shell=context.shell_for(authorization.scope),
+        approval_answer=authorization.answer,
+        ask_user=context.ask_user,
+        context=context if pending_call.tool.is_delegation or pending_call.tool.inspects_runs else None,
     )
     try:
-        return True, await wanted.tool.body(wanted.args, bound)
-    except (RetinueError, Parked):
+        return True, await pending_call.tool.function(pending_call.args, tool_context)
+    except (RetinueError, RunSuspended):
         raise
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is None or task.cancelling():
             raise
         return False, f"{name} failed: what it waited for was cancelled"
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (a tool's own body may fail in any way; the model is told)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a tool's body may fail in any way; the model gets the error)
         return False, f"{name} failed: {type(error).__name__}: {error}"
 
 
-def refusal(
+def refusal_json(
     error: str,
     tool: str,
     *,
@@ -240,7 +275,7 @@ def refusal(
     allowed: tuple[str, ...] = (),
     denied: tuple[str, ...] = (),
 ) -> str:
-    """One shape for every refusal."""
+    """Return the JSON text that every refusal has."""
     return json.dumps(
         {
             "success": False,
@@ -255,15 +290,15 @@ def refusal(
     )
 
 
-def capped(text: str, limit: int = MAX_RESULT_BYTES) -> str:
-    """Head and tail are kept, and the cut says how much is gone."""
+def truncate_result(text: str, limit: int = MAX_RESULT_BYTES) -> str:
+    """Keep the head and the tail of a long text, and say how much was left out."""
     if len(text) <= limit:
         return text
     half = limit // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
 
 
-def _bounded(args: str) -> bytes:
+def _encode_arguments(args: str) -> bytes:
     raw = (args or "{}").encode("utf-8", "replace")
     if len(raw) > MAX_ARGUMENT_BYTES:
         raise ValueError(f"{len(raw):,} bytes, and {MAX_ARGUMENT_BYTES:,} is the most")

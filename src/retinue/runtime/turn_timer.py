@@ -1,82 +1,91 @@
-"""What stops a turn before its reply is whole: an agent that only talks, or a person who interrupts."""
+"""Timeouts within a turn: stop an agent that only talks, or one that a person interrupts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
-from retinue.domain.model_turn import Delta, Reply
+from retinue.domain.model_turn import Reply, ReplyDelta
 from retinue.errors import ModelFailed
-from retinue.runtime.alarm import Alarm
+from retinue.runtime.alarm import Timeout
 
-STUCK = "Agent stuck: no tool calls for {n} seconds (timeout: {most}s)"
-
-
-class Struck(Exception):
-    """A person interrupts, and the reply that was on its way is given up."""
+STUCK_ERROR = "Agent stuck: no tool calls for {n} seconds (timeout: {most}s)"
 
 
-class Stopwatch:
-    """Runs from the first piece of a reply to its end: not while the model is waited for, and not while tools, children
-    or people are. It costs no task, and nothing at all while nobody speaks."""
+class TurnInterrupted(Exception):
+    """Raised when a person interrupts and the reply in progress is dropped."""
+
+
+class TurnTimer:
+    """Times a reply from its first piece to its end.
+
+    It does not run while the run waits for the model, tools, children or people. It needs no task, and costs
+    nothing while no text arrives.
+    """
 
     def __init__(self) -> None:
-        self.idle_seconds: float | None = None
-        """None: it may talk as long as it likes."""
-        self._turn = Alarm()
-        self._since: float | None = None
-        self.struck = False
+        self.idle_timeout_s: float | None = None
+        """None: no limit on talking."""
+        self._timeout = Timeout()
+        self._talking_since: float | None = None
+        self.interrupted = False
 
-    async def over(self, turn: Awaitable[Reply]) -> Reply:
-        """One turn. ModelFailed: it came to nothing in its time. Struck: a person interrupted."""
-        alarm = self._turn = Alarm()
-        self._since = None
+    async def run_turn(self, turn: Awaitable[Reply]) -> Reply:
+        """Await one turn.
+
+        Raises:
+            ModelFailed: the model only talked until the idle timeout.
+            TurnInterrupted: a person interrupted.
+        """
+        timeout = self._timeout = Timeout()
+        self._talking_since = None
         try:
-            with alarm:
+            with timeout:
                 return await turn
         except TimeoutError as error:
-            if not alarm.rang:
+            if not timeout.expired:
                 raise
-            if self.struck:
-                raise Struck from None
-            raise ModelFailed(self._stuck(), reason="idle") from error
+            if self.interrupted:
+                raise TurnInterrupted from None
+            raise ModelFailed(self._stuck_error(), reason="idle") from error
 
-    def heard(self, delta: Delta) -> None:
-        """The first piece sets it going; a reply that is asked for anew is waited for again, and whoever acts does not
-        only talk."""
-        if self.idle_seconds is None or self.struck:
+    def on_delta(self, delta: ReplyDelta) -> None:
+        """Start the timer at the first piece of text; stop it while the reply is retried or a CLI agent acts."""
+        if self.idle_timeout_s is None or self.interrupted:
             return
-        if delta.discarded or delta.waiting or delta.act is not None:
-            self._since = None
-            self._turn.set(None)
-        elif self._since is None and (delta.text or delta.thinking or delta.calling):
-            self._since = asyncio.get_running_loop().time()
-            self._turn.set(self._since + self.idle_seconds)
+        if delta.is_discarded or delta.wait_reason or delta.provider_tool_call is not None:
+            self._talking_since = None
+            self._timeout.reschedule(None)
+        elif self._talking_since is None and (delta.text or delta.thinking or delta.tool_arguments):
+            self._talking_since = asyncio.get_running_loop().time()
+            self._timeout.reschedule(self._talking_since + self.idle_timeout_s)
 
-    def strike(self) -> None:
-        """A person interrupts: a reply on its way ends now, and what is done meanwhile is let finish."""
-        if not self.struck:
-            self.struck = True
-            self._turn.set(asyncio.get_running_loop().time())
+    def interrupt_turn(self) -> None:
+        """Stop the reply in progress; running tools are allowed to finish."""
+        if not self.interrupted:
+            self.interrupted = True
+            self._timeout.reschedule(asyncio.get_running_loop().time())
 
-    def _stuck(self) -> str:
+    def _stuck_error(self) -> str:
         now = asyncio.get_running_loop().time()
-        return STUCK.format(n=round(now - (self._since or now)), most=f"{self.idle_seconds:g}")
+        return STUCK_ERROR.format(
+            n=round(now - (self._talking_since or now)), most=f"{self.idle_timeout_s:g}"
+        )
 
 
-class Interruptions:
-    """Who of those at work in this process is to be told that a person interrupts."""
+class InterruptRegistry:
+    """Interrupt callbacks of the runs that this process works."""
 
     def __init__(self) -> None:
-        self._at_work: dict[str, Callable[[], None]] = {}
+        self._callbacks: dict[str, Callable[[], None]] = {}
 
     @contextmanager
-    def reaching(self, run_id: str, strike: Callable[[], None]) -> Generator[None]:
-        self._at_work[run_id] = strike
+    def register(self, run_id: str, on_interrupt: Callable[[], None]) -> Generator[None]:
+        self._callbacks[run_id] = on_interrupt
         try:
             yield
         finally:
-            self._at_work.pop(run_id, None)
+            self._callbacks.pop(run_id, None)
 
-    def strike(self, run_id: str) -> None:
-        if (strike := self._at_work.get(run_id)) is not None:
-            strike()
+    def interrupt_run(self, run_id: str) -> None:
+        if (on_interrupt := self._callbacks.get(run_id)) is not None:
+            on_interrupt()

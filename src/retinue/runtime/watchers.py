@@ -1,302 +1,383 @@
-"""A watcher hears a session: who sits beside whom, and what they are told of it, each thing once."""
+"""Watchers: agents that monitor another session and are sent each new part of it once."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from retinue.domain.agent import Agent, Defined, Role, WorkspacePolicy
+from retinue.domain.agent import Agent, AgentDefinition, Role, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.delivery import error
+from retinue.domain.delivery import failure_summary
 from retinue.domain.event import Event
 from retinue.domain.glob import first_match
-from retinue.domain.run import Ask, Run, Status
+from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
-from retinue.domain.transcript import Entry, Said, name_of
+from retinue.domain.transcript import Entry, Message, public_entry_id
 from retinue.domain.value import value
 from retinue.domain.watch import (
-    BEFORE,
-    MOST_ENTRIES,
-    WATCH,
-    WATCHES,
+    CONTEXT_ENTRIES,
+    MAX_ENTRIES,
+    WATCH_SOURCE,
+    WATCHES_ATTRIBUTE,
     Watch,
-    last_name,
-    newer,
-    settled,
-    telling,
+    entries_since,
+    is_ready_for_watcher,
+    last_entry_id,
+    watcher_update,
 )
 from retinue.errors import Conflict, NotFound, Refused
-from retinue.interfaces import Ports, Tx
+from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime import run_control
-from retinue.runtime.child_workspace import Child
-from retinue.runtime.run_creation import LIVE, send
-from retinue.runtime.run_end import nonce
-from retinue.runtime.run_plan import definition
-from retinue.runtime.spawn import seated
+from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.run_creation import LIVE_STATUSES, create_run
+from retinue.runtime.run_end import make_nonce
+from retinue.runtime.run_plan import load_definition
+from retinue.runtime.spawn import create_child_session
 
-READ_ONLY = WorkspacePolicy(writable=False)
-FAILURES = 3
-HEARING_SECONDS = 300.0
-"""How long a watcher may think about one piece, unless its definition says so: somebody may wait to leave."""
+READ_ONLY_WORKSPACE = WorkspacePolicy(writable=False)
+MAX_FAILURES = 3
+WATCHER_TIMEOUT_SECONDS = 300.0
+"""Default deadline of a watcher's run: somebody may wait to leave."""
 
 
-async def watch(watched: Session, agent: str, ports: Ports, *, trigger: str) -> Watch:
-    """From now on. Who watches already goes on; one that was switched off sits down where it sat before."""
-    defined = _fitting(watched, agent, ports)
-    before = await ports.ledger.look(lambda tx: _beside(watched, agent, tx))
-    if before is not None and before.on:
-        return before
-    seat = await _seat(watched, defined, before, ports)
-    heard = await _from(watched, before, ports)
+async def start_watch(
+    watched_session: Session, agent: str, context: RuntimeContext, *, trigger: str
+) -> Watch:
+    """Start watching a session from now on.
 
-    def step(tx: Tx) -> Watch:
-        now = _beside(watched, agent, tx)
-        if now is not None and now.on:
-            return now
-        at = ports.chance.now()
-        made = Watch(
-            id=ports.chance.entry_id() if now is None else now.id,
-            session=watched.id,
-            slug=watched.slug,
-            watcher=seat.id,
+    A watch that is already on is returned; one that was switched off goes on in its old session.
+    """
+    agent_definition = _load_watcher_definition(watched_session, agent, context)
+    previous = await context.ledger.read(lambda tx: _find_watch(watched_session, agent, tx))
+    if previous is not None and previous.on:
+        return previous
+    watcher_session = await _find_watcher_session(watched_session, agent_definition, previous, context)
+    last_seen = await _start_entry(watched_session, previous, context)
+
+    def step(tx: Transaction) -> Watch:
+        current = _find_watch(watched_session, agent, tx)
+        if current is not None and current.on:
+            return current
+        now = context.clock.now()
+        new_watch = Watch(
+            id=context.clock.new_entry_id() if current is None else current.id,
+            session=watched_session.id,
+            slug=watched_session.slug,
+            watcher=watcher_session.id,
             agent=agent,
-            number=len(tx.watches(session=watched.id)) + 1 if now is None else now.number,
+            number=len(tx.find_watches(session=watched_session.id)) + 1
+            if current is None
+            else current.number,
             trigger=trigger,
-            heard=heard,
-            told=0 if now is None else now.told,
-            told_at=at,
-            created_at=at,
+            heard=last_seen,
+            told=0 if current is None else current.told,
+            told_at=now,
+            created_at=now,
         )
-        tx.set_watch(made)
-        tx.emit(_told("watch.started", made, ports))
-        return made
+        tx.save_watch(new_watch)
+        tx.emit(_make_watch_event("watch.started", new_watch, context))
+        return new_watch
 
-    return await ports.ledger.do(step)
+    return await context.ledger.write(step)
 
 
-async def unwatch(watch: Watch, ports: Ports, *, why: str = "") -> Watch:
-    """What it is at is stopped; nobody else is. `why`: it was not a person who wanted it."""
+async def stop_watch(watch: Watch, context: RuntimeContext, *, reason: str = "") -> Watch:
+    """Stop a watch and the run it is working on, and nothing else.
 
-    def step(tx: Tx) -> tuple[Watch, list[Run]]:
-        now = next((each for each in tx.watches(session=watch.session) if each.id == watch.id), watch)
-        if not now.on:
-            return now, []
-        off = replace(now, on=False)
-        tx.set_watch(off)
-        tx.emit(_told("watch.ended", off, ports, why=why))
-        live = tx.runs(session=off.watcher, status=LIVE)
-        return off, [run for run in live if run.ask.door == WATCH]
+    `reason`: set if it was not a person who stopped it.
+    """
 
-    off, left = await ports.ledger.do(step)
-    for run in left:
-        await run_control.cancel(run.id, ports, alive=ports.alive)
-    return off
+    def step(tx: Transaction) -> tuple[Watch, list[Run]]:
+        current = next(
+            (each for each in tx.find_watches(session=watch.session) if each.id == watch.id), watch
+        )
+        if not current.on:
+            return current, []
+        stopped = replace(current, on=False)
+        tx.save_watch(stopped)
+        tx.emit(_make_watch_event("watch.ended", stopped, context, reason=reason))
+        live_runs = tx.find_runs(session=stopped.watcher, status=LIVE_STATUSES)
+        return stopped, [run for run in live_runs if run.request.door == WATCH_SOURCE]
+
+    stopped, live_runs = await context.ledger.write(step)
+    for run in live_runs:
+        await run_control.cancel_run(run.id, context, is_alive=context.is_owner_alive)
+    return stopped
 
 
 @value
-class _Stand:
-    """How a watch stands: who works the watched session, and what the watcher is at."""
+class _WatchState:
+    """Current state of a watch: runs of the watched session and of the watcher."""
 
-    working: Sequence[Run]
-    """Runs of the watched session that hold it."""
-    hearing: Sequence[Run]
-    """Live runs of the watcher's."""
-    lately: int
-    """Of its runs, those born within the hour."""
-    failed: str
-    """Why it could not hear, so often in a row that it is not tried again; empty: it can."""
+    active_runs: Sequence[Run]
+    """Runs of the watched session that occupy it."""
+    watcher_runs: Sequence[Run]
+    """Live runs of the watcher."""
+    recent_run_count: int
+    """Number of the watcher's runs created within the last hour."""
+    failure: str
+    """Error of a watcher that failed too often in a row to be tried again; else empty."""
 
 
-class Watching:
-    """One process's part in it: watchers hear of sessions that are worked here, from here."""
+class WatcherNotifier:
+    """Notifies watchers of the sessions that this process works."""
 
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
-        self._here: set[str] = set()
-        """Sessions that were worked here: what they left is told from here."""
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
+        self._local_sessions: set[str] = set()
+        """Sessions that were worked by this process, and whose updates it sends."""
 
-    async def look(self, ended: Collection[str]) -> bool:
-        """Tells what is to be told now; `ended` are runs that have ended here since. True: there is more to come, and it
-        is to be looked again soon."""
-        watches = await self._ports.ledger.look(lambda tx: self._known(ended, tx))
-        soon = [await self._looked(each) for each in watches]
-        return any(soon)
+    async def notify_watchers(self, ended: Collection[str]) -> bool:
+        """Send updates that are due; `ended` are runs that have ended in this process since.
 
-    def _known(self, ended: Collection[str], tx: Tx) -> list[Watch]:
-        if watches := tx.watches(on=True):
-            worked = {run.session_id for each in ended if (run := tx.run(each)) is not None}
-            self._here |= worked & {each.session for each in watches}
+        Returns True if more will be due soon.
+        """
+        watches = await self._context.ledger.read(lambda tx: self._active_watches(ended, tx))
+        more_expected = [await self._notify_watcher(each) for each in watches]
+        return any(more_expected)
+
+    def _active_watches(self, ended: Collection[str], tx: Transaction) -> list[Watch]:
+        if watches := tx.find_watches(on=True):
+            session_ids = {run.session_id for each in ended if (run := tx.get_run(each)) is not None}
+            self._local_sessions |= session_ids & {each.session for each in watches}
         return watches
 
-    async def _looked(self, watch: Watch) -> bool:
-        stand = await self._ports.ledger.look(lambda tx: _stand(watch, tx, self._ports))
-        owners = {run.owner for run in stand.working}
-        if self._ports.owner in owners:
-            self._here.add(watch.session)
-        if watch.session not in self._here or owners - {self._ports.owner}:
+    async def _notify_watcher(self, watch: Watch) -> bool:
+        state = await self._context.ledger.read(lambda tx: _load_watch_state(watch, tx, self._context))
+        owners = {run.owner_id for run in state.active_runs}
+        if self._context.owner_id in owners:
+            self._local_sessions.add(watch.session)
+        if watch.session not in self._local_sessions or owners - {self._context.owner_id}:
             return False
-        if stand.hearing:
-            return any(run.owner == self._ports.owner for run in stand.hearing)
-        return await _tell(watch, stand, self._ports) is _LATER
+        if state.watcher_runs:
+            return any(run.owner_id == self._context.owner_id for run in state.watcher_runs)
+        return await _create_watcher_run(watch, state, self._context) is _NOT_YET
 
 
-async def catch_up(ports: Ports, session: str | None = None) -> list[Run]:
-    """What nobody has told: the process that would have is gone, or is about to go. Of sessions that nobody works now,
-    all of them or one."""
-    told: list[Run] = []
-    for each in await ports.ledger.look(lambda tx: tx.watches(session=session, on=True)):
-        stand = await ports.ledger.look(lambda tx, each=each: _stand(each, tx, ports))
-        others = [run for run in stand.working if run.owner != ports.owner and ports.alive(run.owner)]
-        if stand.hearing or others:
+async def send_missed_updates(context: RuntimeContext, session: str | None = None) -> list[Run]:
+    """Send updates whose process is gone or about to end, for all sessions or one.
+
+    Sessions that another process works now are left to it.
+    """
+    created: list[Run] = []
+    for each in await context.ledger.read(lambda tx: tx.find_watches(session=session, on=True)):
+        state = await context.ledger.read(lambda tx, each=each: _load_watch_state(each, tx, context))
+        others = [
+            run
+            for run in state.active_runs
+            if run.owner_id != context.owner_id and context.is_owner_alive(run.owner_id)
+        ]
+        if state.watcher_runs or others:
             continue
-        if isinstance(run := await _tell(each, stand, ports), Run):
-            told.append(run)
-    return told
+        if isinstance(run := await _create_watcher_run(each, state, context), Run):
+            created.append(run)
+    return created
 
 
-_LATER = object()
-"""There is something to be told, and it is not yet time."""
+_NOT_YET = object()
+"""Result for an update that is not due yet."""
 
 
-async def _tell(watch: Watch, stand: _Stand, ports: Ports) -> object:
-    """The run that hears it, None where there is nothing to be heard, or _LATER. A run and how far was heard are one step
-    of the ledger: whoever else told it meanwhile, it is told once."""
+async def _create_watcher_run(watch: Watch, state: _WatchState, context: RuntimeContext) -> object:
+    """Create the run that reads the update; None if there is nothing new, or _NOT_YET.
+
+    The run and the last seen entry are saved in one transaction, so an update is sent once, whoever else
+    tries.
+    """
     try:
-        watched, seat = await ports.store.find(watch.session), await ports.store.find(watch.watcher)
+        watched_session, watcher_session = (
+            await context.store.find(watch.session),
+            await context.store.find(watch.watcher),
+        )
     except NotFound:
-        await unwatch(watch, ports, why="its session, or the one it watched, is gone")
+        await stop_watch(watch, context, reason="its session, or the one it watched, is gone")
         return None
-    if stand.failed:
-        await unwatch(watch, ports, why=f"{FAILURES} times in a row it could not hear: {stand.failed}")
+    if state.failure:
+        await stop_watch(
+            watch, context, reason=f"{MAX_FAILURES} times in a row it could not hear: {state.failure}"
+        )
         return None
-    agent = await definition(seat, ports)
-    entries = await _unheard(watch, watched, ports)
-    if not entries or stand.lately >= _most(agent, ports):
+    agent = await load_definition(watcher_session, context)
+    entries = await _unseen_entries(watch, watched_session, context)
+    if not entries or state.recent_run_count >= _max_runs_per_hour(agent, context):
         return None
-    if not settled(entries, now=ports.chance.now(), quiet=_quiet(agent, ports) if stand.working else 0.0):
-        return _LATER if stand.working else None
-    first = last_name(entries[:1])
-    before = await ports.store.recent(watched, before=first, limit=BEFORE) if watch.fresh else []
-    words = telling(
-        watch,
-        watched.agent,
-        entries,
-        nonce(ports),
-        before=before,
-        status="running" if stand.working else "idle",
+    if not is_ready_for_watcher(
+        entries, now=context.clock.now(), quiet_s=_quiet_seconds(agent, context) if state.active_runs else 0.0
+    ):
+        return _NOT_YET if state.active_runs else None
+    first = last_entry_id(entries[:1])
+    previous = (
+        await context.store.read_entry_page(watched_session, before=first, limit=CONTEXT_ENTRIES)
+        if watch.is_new
+        else []
     )
-    ask = Ask(
-        key=f"{WATCH}:{watch.id}/{last_name(entries)}@{watch.told}",
-        agent=seat.agent,
-        task=words,
-        session=seat.id,
-        requester=watched.key,
-        door=WATCH,
-        source=WATCH,
-        label=f"{watch.name} watches {watched.slug}",
-        deadline_seconds=None if "deadline_seconds" in agent.limits else HEARING_SECONDS,
+    prompt = watcher_update(
+        watch,
+        watched_session.agent,
+        entries,
+        make_nonce(context),
+        earlier_entries=previous,
+        status="running" if state.active_runs else "idle",
+    )
+    request = RunRequest(
+        key=f"{WATCH_SOURCE}:{watch.id}/{last_entry_id(entries)}@{watch.told}",
+        agent=watcher_session.agent,
+        task=prompt,
+        session=watcher_session.id,
+        requester=watched_session.key,
+        door=WATCH_SOURCE,
+        source=WATCH_SOURCE,
+        label=f"{watch.name} watches {watched_session.slug}",
+        deadline_seconds=None if "deadline_seconds" in agent.limits else WATCHER_TIMEOUT_SECONDS,
         role=Role.WATCHER,
         trigger=watch.trigger,
     )
     try:
-        return await send(ask, seat, ports, with_it=lambda tx: _moved(watch, last_name(entries), tx, ports))
+        return await create_run(
+            request,
+            watcher_session,
+            context,
+            before_insert=lambda tx: _advance_watch(watch, last_entry_id(entries), tx, context),
+        )
     except Conflict:
         return None
 
 
-def _moved(watch: Watch, last: str, tx: Tx, ports: Ports) -> None:
-    now = next((each for each in tx.watches(session=watch.session) if each.id == watch.id), None)
-    if now is None or not now.on or (now.heard, now.told) != (watch.heard, watch.told):
+def _advance_watch(watch: Watch, last: str, tx: Transaction, context: RuntimeContext) -> None:
+    current = next((each for each in tx.find_watches(session=watch.session) if each.id == watch.id), None)
+    if current is None or not current.on or (current.heard, current.told) != (watch.heard, watch.told):
         raise Conflict(f"{watch.name} was told that already, or watches no more")
-    tx.set_watch(now.hears(last, at=ports.chance.now()))
+    tx.save_watch(current.mark_notified(last, at=context.clock.now()))
 
 
-def _stand(watch: Watch, tx: Tx, ports: Ports) -> _Stand:
-    since = ports.chance.now() - timedelta(hours=1)
-    seat = tx.runs(session=watch.watcher, limit=ports.limits.watch_runs_per_hour)
-    return _Stand(
-        working=[run for run in tx.runs(session=watch.session, status=LIVE) if not run.aside],
-        hearing=tx.runs(session=watch.watcher, status=LIVE),
-        lately=sum(run.created_at > since for run in seat),
-        failed=_failed([run for run in seat if run.created_at > watch.created_at][:FAILURES]),
+def _load_watch_state(watch: Watch, tx: Transaction, context: RuntimeContext) -> _WatchState:
+    since = context.clock.now() - timedelta(hours=1)
+    recent_runs = tx.find_runs(session=watch.watcher, limit=context.limits.watch_runs_per_hour)
+    return _WatchState(
+        active_runs=[
+            run for run in tx.find_runs(session=watch.session, status=LIVE_STATUSES) if not run.is_suspended
+        ],
+        watcher_runs=tx.find_runs(session=watch.watcher, status=LIVE_STATUSES),
+        recent_run_count=sum(run.created_at > since for run in recent_runs),
+        failure=_repeated_failure(
+            [run for run in recent_runs if run.created_at > watch.created_at][:MAX_FAILURES]
+        ),
     )
 
 
-def _failed(latest: Sequence[Run]) -> str:
-    """What is broken stays so until a person looks at it: a watcher that cannot hear is not asked for ever."""
+def _repeated_failure(latest: Sequence[Run]) -> str:
+    """Return the error of a watcher that failed too often in a row, else an empty string.
+
+    What is broken stays so until a person looks at it, so it is not retried for ever.
+    """
     broken = [run for run in latest if run.status in (Status.FAILED, Status.LOST, Status.TIMED_OUT)]
-    return error(latest[0]) if len(broken) == FAILURES else ""
+    return failure_summary(latest[0]) if len(broken) == MAX_FAILURES else ""
 
 
-async def _unheard(watch: Watch, watched: Session, ports: Ports) -> list[Entry]:
-    """A person may have taken the last one that was heard out of the file: then the time tells."""
+async def _unseen_entries(watch: Watch, watched_session: Session, context: RuntimeContext) -> list[Entry]:
+    """Return the entries since the last seen one; if a person removed that entry, those since its time."""
     try:
-        return await ports.store.recent(watched, after=watch.heard, limit=MOST_ENTRIES)
+        return await context.store.read_entry_page(watched_session, after=watch.heard, limit=MAX_ENTRIES)
     except NotFound:
-        return newer(await ports.store.recent(watched, limit=MOST_ENTRIES), watch.told_at)
+        return entries_since(
+            await context.store.read_entry_page(watched_session, limit=MAX_ENTRIES), watch.told_at
+        )
 
 
-async def _from(watched: Session, before: Watch | None, ports: Ports) -> str:
-    """The entry after which a watcher hears: the newest, or while somebody is at work the one before their task. What
-    it has heard before it is not told again."""
-    entries = await ports.store.recent(watched, limit=MOST_ENTRIES)
-    live = await ports.ledger.look(lambda tx: tx.runs(session=watched.id, status=LIVE))
-    if any(not run.aside for run in live):
-        tasks = [at for at, entry in enumerate(entries) if isinstance(entry, Said) and entry.by == "user"]
-        heard = [at for at, entry in enumerate(entries) if before and name_of(entry) == before.heard]
-        entries = entries[: max(tasks[-1], heard[-1] + 1 if heard else 0)] if tasks else entries
-    return last_name(entries)
+async def _start_entry(watched_session: Session, previous: Watch | None, context: RuntimeContext) -> str:
+    """Return the entry after which a watcher starts: the newest, or the one before the current task.
+
+    Nothing it has seen before is sent again.
+    """
+    entries = await context.store.read_entry_page(watched_session, limit=MAX_ENTRIES)
+    live = await context.ledger.read(
+        lambda tx: tx.find_runs(session=watched_session.id, status=LIVE_STATUSES)
+    )
+    if any(not run.is_suspended for run in live):
+        task_indexes = [
+            index for index, entry in enumerate(entries) if isinstance(entry, Message) and entry.by == "user"
+        ]
+        seen_indexes = [
+            index
+            for index, entry in enumerate(entries)
+            if previous and public_entry_id(entry) == previous.heard
+        ]
+        entries = (
+            entries[: max(task_indexes[-1], seen_indexes[-1] + 1 if seen_indexes else 0)]
+            if task_indexes
+            else entries
+        )
+    return last_entry_id(entries)
 
 
-def _fitting(watched: Session, agent: str, ports: Ports) -> Defined:
-    if watched.attributes.get(WATCHES):
-        raise Refused(f"{watched.slug} is a watcher's own session: watchers are not watched")
-    if hit := first_match(ports.bounds().deny_agents, agent):
-        raise Refused(f"the configuration denies the agent {agent} (deny.agents: {hit})")
-    defined = ports.agents.get(agent, watched.workspace.meant)
-    if Role.WATCHER not in defined.agent.roles:
+def _load_watcher_definition(
+    watched_session: Session, agent: str, context: RuntimeContext
+) -> AgentDefinition:
+    if watched_session.attributes.get(WATCHES_ATTRIBUTE):
+        raise Refused(f"{watched_session.slug} is a watcher's own session: watchers are not watched")
+    if pattern := first_match(context.operator_policy().deny_agents, agent):
+        raise Refused(f"the configuration denies the agent {agent} (deny.agents: {pattern})")
+    agent_definition = context.agents.get(agent, watched_session.workspace.intended_folder)
+    if Role.WATCHER not in agent_definition.agent.roles:
         raise Refused(
             f'Agent "{agent}" does not support capability "{Role.WATCHER}": its definition must name that role'
         )
-    ports.model(defined.agent, None)  # what nobody here can work is told before anything is made
-    return defined
+    context.select_model(agent_definition.agent, None)  # report an unusable model before anything is created
+    return agent_definition
 
 
-async def _seat(watched: Session, defined: Defined, before: Watch | None, ports: Ports) -> Session:
-    if before is not None:
+async def _find_watcher_session(
+    watched_session: Session,
+    agent_definition: AgentDefinition,
+    previous: Watch | None,
+    context: RuntimeContext,
+) -> Session:
+    if previous is not None:
         try:
-            return await ports.store.find(before.watcher)
+            return await context.store.find(previous.watcher)
         except NotFound:
-            pass  # a person has deleted it
-    child = Child(parent=watched, description="watching", by_person=True, workspace=READ_ONLY, leaf=True)
-    facts = {"role": str(Role.WATCHER), WATCHES: watched.id}
-    return await seated(defined, child, ports, attributes=facts, under=(_reading(watched, ports),))
+            pass  # deleted by a person
+    child_spec = ChildSpec(
+        parent=watched_session,
+        description="watching",
+        requested_by_person=True,
+        workspace=READ_ONLY_WORKSPACE,
+        is_leaf=True,
+    )
+    attributes = {"role": str(Role.WATCHER), WATCHES_ATTRIBUTE: watched_session.id}
+    return await create_child_session(
+        agent_definition,
+        child_spec,
+        context,
+        attributes=attributes,
+        extra_ceilings=(_read_only_ceiling(watched_session, context),),
+    )
 
 
-def _reading(watched: Session, ports: Ports) -> Ceiling:
-    """The most that a watcher may use: tools that change nothing."""
-    names = (name for name, tool in ports.tools.items() if tool.effect is Effect.READ)
-    return Ceiling(by=watched.slug, tools=tuple(sorted(names)), write=(), writable=False)
+def _read_only_ceiling(watched_session: Session, context: RuntimeContext) -> Ceiling:
+    """Return the most that a watcher may use: tools that change nothing."""
+    names = (name for name, tool in context.tools.items() if tool.effect is Effect.READ)
+    return Ceiling(set_by=watched_session.slug, tools=tuple(sorted(names)), write=(), writable=False)
 
 
-def _beside(watched: Session, agent: str, tx: Tx) -> Watch | None:
-    return next((each for each in tx.watches(session=watched.id) if each.agent == agent), None)
+def _find_watch(watched_session: Session, agent: str, tx: Transaction) -> Watch | None:
+    return next((each for each in tx.find_watches(session=watched_session.id) if each.agent == agent), None)
 
 
-def _quiet(agent: Agent, ports: Ports) -> float:
-    return agent.limits.get("watch_quiet_seconds", ports.limits.watch_quiet_seconds)
+def _quiet_seconds(agent: Agent, context: RuntimeContext) -> float:
+    return agent.limits.get("watch_quiet_seconds", context.limits.watch_quiet_seconds)
 
 
-def _most(agent: Agent, ports: Ports) -> float:
-    """The definition can only ask for fewer."""
-    own = agent.limits.get("watch_runs_per_hour", ports.limits.watch_runs_per_hour)
-    return min(own, ports.limits.watch_runs_per_hour)
+def _max_runs_per_hour(agent: Agent, context: RuntimeContext) -> float:
+    """Return the hourly limit; a definition can only lower it."""
+    own = agent.limits.get("watch_runs_per_hour", context.limits.watch_runs_per_hour)
+    return min(own, context.limits.watch_runs_per_hour)
 
 
-def _told(kind: str, watch: Watch, ports: Ports, *, why: str = "") -> Event:
+def _make_watch_event(kind: str, watch: Watch, context: RuntimeContext, *, reason: str = "") -> Event:
     return Event(
         kind=kind,  # pyright: ignore[reportArgumentType]  (callers pass literals of the table)
-        at=ports.chance.now(),
+        at=context.clock.now(),
         session=watch.session,
         agent=watch.agent,
         data={
@@ -305,5 +386,5 @@ def _told(kind: str, watch: Watch, ports: Ports, *, why: str = "") -> Event:
             "name": watch.name,
             "trigger": watch.trigger,
         }
-        | ({"why": why} if why else {}),
+        | ({"why": reason} if reason else {}),
     )

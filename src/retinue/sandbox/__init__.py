@@ -1,1 +1,1 @@
-"""Where files are opened and commands run."""
+"""Guarded file access and sandboxed commands."""

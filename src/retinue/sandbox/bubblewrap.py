@@ -1,4 +1,4 @@
-"""The strict cell: a command in a root of its own, built up from nothing by the system's bubblewrap."""
+"""Sandbox level strict: run a command with bubblewrap in a root built up from nothing."""
 
 import os
 import platform
@@ -15,39 +15,47 @@ from retinue.domain.tmp_paths import TMP
 from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import cgroup
-from retinue.sandbox.cleanup import Before
-from retinue.sandbox.cli_agent_process import HOME, Guest, brought
-from retinue.sandbox.command import Cell
-from retinue.sandbox.devices import Lent, lent
-from retinue.sandbox.file_snapshot import begun, swept, told
-from retinue.sandbox.files.messages import shown
-from retinue.sandbox.mountpoints import made_ready
-from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan, planned
-from retinue.sandbox.protected_file_monitor import attend
-from retinue.sandbox.seccomp import program
+from retinue.sandbox.cleanup import FileSnapshot
+from retinue.sandbox.cli_agent_process import AGENT_HOME, CliAgentProcess, with_program_mounts
+from retinue.sandbox.command import SandboxedCommand
+from retinue.sandbox.devices import CommandDevices, acquire_devices
+from retinue.sandbox.file_snapshot import clean_up_killed_commands, start_record, visible_notes
+from retinue.sandbox.files.messages import printable_path
+from retinue.sandbox.mountpoints import prepare_mount_points
+from retinue.sandbox.mounts import SYSTEM_FOLDERS, Mount, MountKind, MountPlan, plan_mounts
+from retinue.sandbox.protected_file_monitor import start_monitor
+from retinue.sandbox.seccomp import build_filter
 
-PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
-"""Where the system keeps it: never looked for along a PATH, and some systems let only this one make namespaces."""
+BWRAP_PATHS = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
+"""System paths only.
 
-NEWER = "install bubblewrap 0.10 or newer, or your system's update of an older one that has `--bind-fd`"
+PATH is never searched, and some systems let only this program create namespaces.
+"""
 
-_OTHER_TMP = "/var/tmp"  # noqa: S108
-"""The same as /tmp in there, unless something of the machine's is laid below it: nothing is laid through a link."""
+INSTALL_HINT = (
+    "install bubblewrap 0.10 or newer, or your system's update of an older one that has `--bind-fd`"
+)
+
+_VAR_TMP = "/var/tmp"  # noqa: S108
+"""A link to /tmp in the sandbox.
+
+It is left out if a folder of the machine is mounted below it: no mount goes through a link.
+"""
 
 UID = 1000
-NAME = "agent"
-HOST = "cell"
-SMALL = 67_108_864
-LARGE = 536_870_912
-"""Bytes of memory that a folder which lasts only as long as the command may take."""
+USER_NAME = "agent"
+HOST_NAME = "cell"
+SMALL_TMPFS_BYTES = 67_108_864
+LARGE_TMPFS_BYTES = 536_870_912
+"""Bytes of memory that a temporary folder of the command may use."""
 
-ENVIRONMENT = {
+COMMAND_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
-    "HOME": TMP, "TMPDIR": TMP, "USER": NAME, "LOGNAME": NAME, "SHELL": "/bin/sh", "LANG": "C.UTF-8",
-    "TERM": "dumb", "EMAIL": f"{NAME}@localhost",
+    "HOME": TMP, "TMPDIR": TMP, "USER": USER_NAME, "LOGNAME": USER_NAME, "SHELL": "/bin/sh", "LANG": "C.UTF-8",
+    "TERM": "dumb", "EMAIL": f"{USER_NAME}@localhost",
 }  # fmt: skip
 
-LIMITS = (
+RESOURCE_LIMITS = (
     ("c", resource.RLIMIT_CORE, 0, 1),
     ("f", resource.RLIMIT_FSIZE, 1_073_741_824, 1024),
     ("v", resource.RLIMIT_AS, 34_359_738_368, 1024),
@@ -55,15 +63,15 @@ LIMITS = (
     ("n", resource.RLIMIT_NOFILE, 4096, 1),
     ("u", resource.RLIMIT_NPROC, 512, 1),
 )
-"""The shell's letter, the limit, its value, and the unit that the shell counts in."""
+"""The shell's ulimit letter, the resource, its value, and the unit of the shell."""
 
-OF_A_GUEST = {"v": None, "d": 34_359_738_368, "u": 2048, "f": 4_294_967_296}
-"""Other limits of a program that is no command: engines like its own reserve far more memory than they use."""
+CLI_AGENT_LIMITS = {"v": None, "d": 34_359_738_368, "u": 2048, "f": 4_294_967_296}
+"""Other limits for CLI agents: their JavaScript engines reserve far more memory than they use."""
 
-_IN_SH = {"u": ("p", 1), "f": ("f", 512)}
-"""Where a plain shell has another letter or unit than bash."""
+_SH_ULIMIT_FLAGS = {"u": ("p", 1), "f": ("f", 512)}
+"""Letters and units in which plain sh differs from bash."""
 
-_NOTHING_OPEN = """\
+_CHECK_NO_OPEN_FOLDERS = """\
 tries=0; while :; do
 open=; for fd in /proc/1/fd/* /proc/self/fd/*; do if [ -d "$fd" ]; then open=$fd; fi; done
 if [ -z "$open" ]; then break; fi
@@ -71,251 +79,295 @@ tries=$((tries+1)); if [ $tries -gt 2000 ]; then
 echo "a folder of the machine is open in the sandbox: this bubblewrap cannot be used" >&2; exit 126; fi
 done
 """
-"""A folder of the machine that is open in there is a way out. Bubblewrap's own first process holds one, the machine's
-/proc, and closes it only after the command's has begun: that is waited for, and anything that stays open is refused."""
+"""Shell code that refuses to start while a folder of the machine is open in the sandbox.
 
-_MANY = 8192
-"""Processes, where those of the whole user are counted."""
+An open folder is a way out. Bubblewrap's own first process holds one, the machine's /proc, and closes it only
+after the command's process has started: that is waited for, and anything that stays open is refused.
+"""
 
-_MADE_UP = {
-    "/etc/passwd": f"{NAME}:x:{UID}:{UID}:{NAME}:{TMP}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
-    "/etc/group": f"{NAME}:x:{UID}:\nnogroup:x:65534:\n",
-    "/etc/hosts": f"127.0.0.1 localhost {HOST}\n::1 localhost\n",
+_MAX_USER_PROCESSES = 8192
+"""Maximum number of processes where those of the whole user are counted."""
+
+_GENERATED_FILES = {
+    "/etc/passwd": f"{USER_NAME}:x:{UID}:{UID}:{USER_NAME}:{TMP}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "/etc/group": f"{USER_NAME}:x:{UID}:\nnogroup:x:65534:\n",
+    "/etc/hosts": f"127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 
-_LAID = ("alternatives", "fonts", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "pki/ca-trust/extracted",
+_ETC_FOLDERS = ("alternatives", "fonts", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "pki/ca-trust/extracted",
          "pki/tls/certs", "ssl/certs")  # fmt: skip
-_COPIED = ("debian_version", "ld.so.cache", "localtime", "os-release", "ssl/openssl.cnf")
-"""What programs of the system look for in /etc; nothing in it is anybody's secret. A copy costs less than a mount."""
+_ETC_FILES = ("debian_version", "ld.so.cache", "localtime", "os-release", "ssl/openssl.cnf")
+"""Files of /etc that programs of the system need; none is secret. A copy costs less than a mount."""
 
-_COVER = {
-    How.SEALED_FILE: ("--ro-bind", "/dev/null"),
-    How.SEALED_FOLDER: ("--perms", "0000", "--size", "4096", "--tmpfs"),
-    How.BLANK_FOLDER: ("--perms", "0555", "--size", "4096", "--tmpfs"),
+_MASK_OPTIONS = {
+    MountKind.MASKED_FILE: ("--ro-bind", "/dev/null"),
+    MountKind.MASKED_FOLDER: ("--perms", "0000", "--size", "4096", "--tmpfs"),
+    MountKind.EMPTY_FOLDER: ("--perms", "0555", "--size", "4096", "--tmpfs"),
 }
 
 
 @value
-class _Fds:
-    """Descriptors that the program is started with."""
+class _Descriptors:
+    """Descriptors that are passed to bubblewrap."""
 
-    held: list[int] = field(default_factory=list[int])
+    fds: list[int] = field(default_factory=list[int])
 
-    def of(self, text: bytes) -> str:
-        """One that reads this text."""
+    def for_text(self, text: bytes) -> str:
+        """Return a descriptor that reads this text."""
         fd = os.memfd_create("retinue", os.MFD_CLOEXEC)
-        self.held.append(fd)
+        self.fds.append(fd)
         os.write(fd, text)
         os.lseek(fd, 0, os.SEEK_SET)
         return str(fd)
 
-    def words(self, *options: str) -> str:
-        """One that reads these options."""
-        return self.of(b"".join(os.fsencode(word) + b"\0" for word in options))
+    def for_options(self, *options: str) -> str:
+        """Return a descriptor that reads these options."""
+        return self.for_text(b"".join(os.fsencode(word) + b"\0" for word in options))
 
-    def at(self, mount: Mount) -> str:
-        """One of exactly this file or folder: not of what a link has put in its way meanwhile. What goes wrong is told
-        by the name that the command would know."""
+    def for_mount(self, mount: Mount) -> str:
+        """Open exactly this file or folder, not a link that has taken its place meanwhile.
+
+        Errors name the path that the command would see.
+        """
         try:
             fd = os.open(mount.source, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
-            raise Failed(f"{shown(mount.at)} cannot be brought into the sandbox: {error.strerror}") from error
-        self.held.append(fd)
+            raise Failed(
+                f"{printable_path(mount.target)} cannot be brought into the sandbox: {error.strerror}"
+            ) from error
+        self.fds.append(fd)
         if os.readlink(f"/proc/self/fd/{fd}") != mount.source:  # noqa: PTH115
-            raise Failed(f"{shown(mount.at)} was being moved while a command was made ready: try again")
+            raise Failed(
+                f"{printable_path(mount.target)} was being moved while a command was made ready: try again"
+            )
         return str(fd)
 
     def close(self) -> None:
-        for fd in self.held:
+        for fd in self.fds:
             with suppress(OSError):
                 os.close(fd)
 
 
-def found() -> str | None:
-    """The system's own bubblewrap."""
-    return next((place for place in PLACES if os.access(place, os.X_OK)), None)
+def find_bwrap() -> str | None:
+    """Find the system's bubblewrap."""
+    return next((path for path in BWRAP_PATHS if os.access(path, os.X_OK)), None)
 
 
-def exact(bwrap: str) -> bool:
-    """Whether it lays just those folders that are held open for it: one that goes by their names can be led astray."""
-    return "--bind-fd" in _help(bwrap)
+def has_bind_fd(bwrap: str) -> bool:
+    """Return whether bubblewrap can mount open descriptors; mounting by name is open to races."""
+    return "--bind-fd" in _bwrap_help(bwrap)
 
 
-def strict(scope: Scope, command: str, *, bwrap: str, records: str = "", guest: Guest | None = None) -> Cell:
-    """One command in a cell that holds what the scope allows and nothing else. Failed when it cannot be built. In the
-    folder of records stands what was there before, so that a kill of ours does not lose it. A guest is a program that
-    is brought along, and begins when its gate is opened: then `command` is nothing."""
-    code = program(talks=guest is not None)
-    if code is None:
+def bubblewrap_command(
+    scope: Scope,
+    command: str,
+    *,
+    bwrap: str,
+    records_folder: str = "",
+    cli_agent: CliAgentProcess | None = None,
+) -> SandboxedCommand:
+    """Build a command that sees what the scope allows and nothing else.
+
+    The records folder keeps the file state from before the command, so that a kill does not lose it. A
+    CLI agent brings its own program and starts when its gate is opened; `command` is then unused.
+    Raises Failed if the sandbox cannot be built.
+    """
+    seccomp_filter = build_filter(allow_tcp=cli_agent is not None)
+    if seccomp_filter is None:
         raise Failed("the system calls of this machine are not known: commands cannot be held strictly here")
     if "\0" in command:
         raise Failed("the command holds a NUL character, which no command can")
-    if not exact(bwrap):
-        raise Failed(f"{bwrap} lays folders by name, which can be exchanged meanwhile: {NEWER}")
+    if not has_bind_fd(bwrap):
+        raise Failed(f"{bwrap} lays folders by name, which can be exchanged meanwhile: {INSTALL_HINT}")
     try:
-        with ExitStack() as undone:
-            fds = _Fds()
-            undone.callback(fds.close)
-            devices = lent()
-            undone.callback(devices.over)
-            earlier = swept(records)
-            plan = planned(scope) if guest is None else brought(guest, planned(scope))
-            made_ready(plan)
-            own = _own(guest, fds)
-            inner = fds.words(
-                *_NAMESPACES,
-                *_system(fds, devices),
-                *_scoped(plan, fds, bwrap),
-                *own,
-                "--seccomp",
-                fds.of(code),
+        with ExitStack() as rollback:
+            fds = _Descriptors()
+            rollback.callback(fds.close)
+            devices = acquire_devices()
+            rollback.callback(devices.release)
+            killed_commands = clean_up_killed_commands(records_folder)
+            plan = (
+                plan_mounts(scope)
+                if cli_agent is None
+                else with_program_mounts(cli_agent, plan_mounts(scope))
             )
-            group = cgroup.joined()
-            undone.callback(cgroup.left, group)
-            watch = begun(records, _before(scope, plan))
-            undone.pop_all()
+            prepare_mount_points(plan)
+            agent_options = _cli_agent_options(cli_agent, fds)
+            options_fd = fds.for_options(
+                *_NAMESPACE_OPTIONS,
+                *_system_options(fds, devices),
+                *_scope_options(plan, fds, bwrap),
+                *agent_options,
+                "--seccomp",
+                fds.for_text(seccomp_filter),
+            )
+            group = cgroup.create_group()
+            rollback.callback(cgroup.remove_group, group)
+            record = start_record(records_folder, _take_snapshot(scope, plan))
+            rollback.pop_all()
     except OSError as error:
         raise Failed(f"the sandbox for the command cannot be built: {error.strerror}") from error
-    outer = ("/bin/sh", "-c", cgroup.JOIN, group) if group else ()
+    join_argv = ("/bin/sh", "-c", cgroup.JOIN_SCRIPT, group) if group else ()
 
-    def after() -> tuple[str, ...]:
-        cgroup.left(group)
-        devices.over()
-        return (*told(earlier, plan.writable), *plan.notes, *watch.over())
+    def clean_up() -> tuple[str, ...]:
+        cgroup.remove_group(group)
+        devices.release()
+        return (*visible_notes(killed_commands, plan.writable_folders), *plan.notes, *record.clean_up())
 
-    words = (*_shell(), command) if guest is None else (*_shell(OF_A_GUEST), *guest.argv)
-    gate, grace = (guest.gate, guest.grace) if guest else (-1, 0.0)
-    return Cell(
-        argv=(*outer, bwrap, "--args", inner, "--", *words),
+    argv_inside = (
+        (*_shell_argv(), command) if cli_agent is None else (*_shell_argv(CLI_AGENT_LIMITS), *cli_agent.argv)
+    )
+    start_gate_fd, grace_s = (cli_agent.start_gate_fd, cli_agent.grace_s) if cli_agent else (-1, 0.0)
+    return SandboxedCommand(
+        argv=(*join_argv, bwrap, "--args", options_fd, "--", *argv_inside),
         env={},
-        fds=tuple(fds.held),
-        after=after,
-        during=partial(attend, watch.before, plan.folders),
-        head=len(outer) + 1,
-        gate=gate,
-        grace=grace,
-        apart=guest is not None,
+        fds=tuple(fds.fds),
+        clean_up=clean_up,
+        start_monitor=partial(start_monitor, record.snapshot, plan.scanned_folders),
+        launcher_argc=len(join_argv) + 1,
+        start_gate_fd=start_gate_fd,
+        grace_s=grace_s,
+        separate_stderr=cli_agent is not None,
     )
 
 
-def _own(guest: Guest | None, fds: _Fds) -> list[str]:
-    """What only a guest has: variables, and the gate that it waits behind until its hatch is there."""
-    if guest is None:
+def _cli_agent_options(cli_agent: CliAgentProcess | None, fds: _Descriptors) -> list[str]:
+    """Return a CLI agent's options: variables, and the gate that blocks it until its proxy is up."""
+    if cli_agent is None:
         return []
-    read, guest_gate = os.pipe2(os.O_CLOEXEC)
-    fds.held.append(read)
-    guest.opens(guest_gate)
-    env = {"HOME": HOME, **guest.env}
+    gate_reader, gate_writer = os.pipe2(os.O_CLOEXEC)
+    fds.fds.append(gate_reader)
+    cli_agent.set_start_gate(gate_writer)
+    env = {"HOME": AGENT_HOME, **cli_agent.env}
     return [
-        "--block-fd", str(read),
-        *(word for name, value in env.items() for word in ("--setenv", name, value)),
+        "--block-fd", str(gate_reader),
+        *(option for name, value in env.items() for option in ("--setenv", name, value)),
     ]  # fmt: skip
 
 
-def _before(scope: Scope, plan: Plan) -> Before:
-    return Before(scope=scope, writable=plan.writable, sight=dict(plan.sight), links=plan.links)
+def _take_snapshot(scope: Scope, plan: MountPlan) -> FileSnapshot:
+    return FileSnapshot(
+        scope=scope, writable=plan.writable_folders, sight=dict(plan.closed_paths), links=plan.closed_links
+    )
 
 
-_NAMESPACES = (
-    "--unshare-user", "--unshare-all", "--uid", str(UID), "--gid", str(UID), "--hostname", HOST,
+_NAMESPACE_OPTIONS = (
+    "--unshare-user", "--unshare-all", "--uid", str(UID), "--gid", str(UID), "--hostname", HOST_NAME,
     "--cap-drop", "ALL", "--new-session", "--die-with-parent", "--clearenv",
-    *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),
+    *(word for name, value in COMMAND_ENVIRONMENT.items() for word in ("--setenv", name, value)),
 )  # fmt: skip
 
 
-def _system(fds: _Fds, devices: Lent) -> list[str]:
-    """What every command finds: programs, a few files of /etc, its own /proc and /dev, and room that does not last."""
-    words: list[str] = []
-    for place in SYSTEM:
-        if os.path.islink(place):  # noqa: PTH114
-            words += ["--symlink", os.readlink(place), place]  # noqa: PTH115
-        elif os.path.isdir(place):  # noqa: PTH112
-            words += ["--ro-bind", place, place]
-    for place, text in _MADE_UP.items():
-        words += ["--file", fds.of(text.encode()), place]
-    for name in _COPIED:
-        if text := _copied(f"/etc/{name}"):
-            words += ["--file", fds.of(text), f"/etc/{name}"]
-    for name in _LAID:
-        words += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"] if os.path.isdir(f"/etc/{name}") else []  # noqa: PTH112
-    words += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
-    for name, place in devices.at.items():
-        words += ["--dev-bind", place, f"/dev/{name}"]
-    words += [*_room("/dev/shm", SMALL), "--remount-ro", "/dev"]  # noqa: S108
-    return [*words, "--dir", "/run"]
+def _system_options(fds: _Descriptors, devices: CommandDevices) -> list[str]:
+    """Return the options for what every command sees.
+
+    These are programs, a few files of /etc, its own /proc and /dev, and temporary folders.
+    """
+    options: list[str] = []
+    for path in SYSTEM_FOLDERS:
+        if os.path.islink(path):  # noqa: PTH114
+            options += ["--symlink", os.readlink(path), path]  # noqa: PTH115
+        elif os.path.isdir(path):  # noqa: PTH112
+            options += ["--ro-bind", path, path]
+    for path, text in _GENERATED_FILES.items():
+        options += ["--file", fds.for_text(text.encode()), path]
+    for name in _ETC_FILES:
+        if text := _read_etc_file(f"/etc/{name}"):
+            options += ["--file", fds.for_text(text), f"/etc/{name}"]
+    for name in _ETC_FOLDERS:
+        options += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"] if os.path.isdir(f"/etc/{name}") else []  # noqa: PTH112
+    options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    for name, path in devices.paths.items():
+        options += ["--dev-bind", path, f"/dev/{name}"]
+    options += [*_tmpfs_options("/dev/shm", SMALL_TMPFS_BYTES), "--remount-ro", "/dev"]  # noqa: S108
+    return [*options, "--dir", "/run"]
 
 
-def _copied(place: str) -> bytes:
-    """The file's text as it is now; nothing if there is none."""
+def _read_etc_file(path: str) -> bytes:
+    """Read the file as it is now; empty if there is none."""
     try:
-        status = os.stat(place)  # noqa: PTH116
+        status = os.stat(path)  # noqa: PTH116
     except OSError:
         return b""
-    return _text(place, status.st_mtime_ns, status.st_size)
+    return _read_cached(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=32)
-def _text(place: str, _changed: int, size: int) -> bytes:
-    with open(place, "rb") as file:  # noqa: PTH123
+def _read_cached(path: str, _mtime_ns: int, size: int) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123
         return file.read(size)
 
 
-def _scoped(plan: Plan, fds: _Fds, bwrap: str) -> list[str]:
-    words = _laid(Mount(how=How.WRITE, at=TMP, source=plan.tmp), fds) if plan.tmp else _room(TMP, LARGE)
-    if not any(mount.at.startswith(f"{_OTHER_TMP}/") or mount.at == _OTHER_TMP for mount in plan.mounts):
-        words += ["--symlink", TMP, _OTHER_TMP]
+def _scope_options(plan: MountPlan, fds: _Descriptors, bwrap: str) -> list[str]:
+    options = (
+        _mount_options(Mount(kind=MountKind.WRITE, target=TMP, source=plan.tmp_source), fds)
+        if plan.tmp_source
+        else _tmpfs_options(TMP, LARGE_TMPFS_BYTES)
+    )
+    if not any(mount.target.startswith(f"{_VAR_TMP}/") or mount.target == _VAR_TMP for mount in plan.mounts):
+        options += ["--symlink", TMP, _VAR_TMP]
     for mount in plan.mounts:
-        words += _laid(mount, fds)
-    if "--disable-userns" in _help(bwrap):
-        words.append("--disable-userns")
+        options += _mount_options(mount, fds)
+    if "--disable-userns" in _bwrap_help(bwrap):
+        options.append("--disable-userns")
     for mount in plan.mounts:
-        words += ["--remount-ro", mount.at] if mount.how is How.FRAME else []
-    return [*words, "--remount-ro", "/", "--chdir", plan.cwd]
+        options += ["--remount-ro", mount.target] if mount.kind is MountKind.MOUNT_PARENT else []
+    return [*options, "--remount-ro", "/", "--chdir", plan.cwd]
 
 
-def _laid(mount: Mount, fds: _Fds) -> list[str]:
-    if mount.how is How.BLANK_FILE:
-        return ["--perms", "0444", "--ro-bind-data", fds.of(b""), mount.at]
-    if mount.how is How.FRAME:
-        return _room(mount.at, SMALL)
-    if (cover := _COVER.get(mount.how)) is not None:
-        sealed = ["--remount-ro", mount.at] if "--tmpfs" in cover else []
-        return [*cover, mount.at, *sealed]
-    return ["--bind-fd" if mount.how is How.WRITE else "--ro-bind-fd", fds.at(mount), mount.at]
+def _mount_options(mount: Mount, fds: _Descriptors) -> list[str]:
+    if mount.kind is MountKind.EMPTY_FILE:
+        return ["--perms", "0444", "--ro-bind-data", fds.for_text(b""), mount.target]
+    if mount.kind is MountKind.MOUNT_PARENT:
+        return _tmpfs_options(mount.target, SMALL_TMPFS_BYTES)
+    if (mask := _MASK_OPTIONS.get(mount.kind)) is not None:
+        remount = ["--remount-ro", mount.target] if "--tmpfs" in mask else []
+        return [*mask, mount.target, *remount]
+    return [
+        "--bind-fd" if mount.kind is MountKind.WRITE else "--ro-bind-fd",
+        fds.for_mount(mount),
+        mount.target,
+    ]
 
 
-def _room(at: str, size: int) -> list[str]:
-    return ["--perms", "0700", "--size", str(size), "--tmpfs", at]
+def _tmpfs_options(target: str, size: int) -> list[str]:
+    return ["--perms", "0700", "--size", str(size), "--tmpfs", target]
 
 
-def _shell(instead: Mapping[str, int | None] | None = None) -> tuple[str, ...]:
-    """Makes sure that nothing leads out, sets the limits and becomes the shell of the command, which stays one word, or
-    the guest that has limits of its own. In a namespace of its own the number of processes is counted anew; before Linux
-    5.14 it was counted with all others of the user."""
+def _shell_argv(limit_overrides: Mapping[str, int | None] | None = None) -> tuple[str, ...]:
+    """Return the shell that checks for open folders, sets the limits, and then runs the command.
+
+    The command stays one argument. A CLI agent is executed directly, with its own limits. In a user namespace
+    the processes are counted separately; before Linux 5.14 all processes of the user were counted.
+    """
     shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
-    other = {} if shell == "/bin/bash" else _IN_SH
+    flags = {} if shell == "/bin/bash" else _SH_ULIMIT_FLAGS
     lines: list[str] = []
-    for letter, which, usual, unit in LIMITS:
-        if (limit := (instead or {}).get(letter, usual)) is None:
+    for letter, resource_id, default, unit in RESOURCE_LIMITS:
+        if (limit := (limit_overrides or {}).get(letter, default)) is None:
             continue
-        most = _MANY if which == resource.RLIMIT_NPROC and not _counted_anew() else limit
-        hard = resource.getrlimit(which)[1]
-        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        flag, size = other.get(letter, (letter, unit))
-        lines.append(f"ulimit -{flag} {value // size}")
-    then = f'exec {shell} -c -- "$0"' if instead is None else 'exec "$0" "$@"'
-    return (shell, "-c", f"{_NOTHING_OPEN}{' && '.join(lines)} && {then}")
+        maximum = (
+            _MAX_USER_PROCESSES
+            if resource_id == resource.RLIMIT_NPROC and not _has_per_namespace_nproc()
+            else limit
+        )
+        hard_limit = resource.getrlimit(resource_id)[1]
+        value = maximum if hard_limit == resource.RLIM_INFINITY else min(maximum, hard_limit)
+        flag, flag_unit = flags.get(letter, (letter, unit))
+        lines.append(f"ulimit -{flag} {value // flag_unit}")
+    final_command = f'exec {shell} -c -- "$0"' if limit_overrides is None else 'exec "$0" "$@"'
+    return (shell, "-c", f"{_CHECK_NO_OPEN_FOLDERS}{' && '.join(lines)} && {final_command}")
 
 
 @lru_cache(maxsize=1)
-def _counted_anew() -> bool:
+def _has_per_namespace_nproc() -> bool:
     numbers = re.match(r"(\d+)\.(\d+)", platform.release())
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (5, 14)
 
 
 @lru_cache(maxsize=8)
-def _help(bwrap: str) -> str:
-    """What this bubblewrap can do, in its own words; asked once."""
-    asked = subprocess.run([bwrap, "--help"], env={}, capture_output=True, text=True, check=False)  # noqa: S603
-    return asked.stdout + asked.stderr
+def _bwrap_help(bwrap: str) -> str:
+    """Return what this bubblewrap supports, by its own help text. Cached."""
+    result = subprocess.run([bwrap, "--help"], env={}, capture_output=True, text=True, check=False)  # noqa: S603
+    return result.stdout + result.stderr

@@ -1,4 +1,7 @@
-"""A limit on all processes of a command together, where root may set one: its own number of processes does not bind root."""
+"""Limit the processes and memory of a command with a cgroup, where root may create one.
+
+The limit on a user's own processes (RLIMIT_NPROC) does not bind root.
+"""
 
 import os
 import secrets
@@ -7,84 +10,94 @@ from functools import cache
 from pathlib import Path
 
 MAX_PROCESSES = 512
-MAX_MEMORY = 4_294_967_296
+MAX_MEMORY_BYTES = 4_294_967_296
 
-_TOP = Path("/sys/fs/cgroup")
-_LIMITS = {"pids.max": MAX_PROCESSES, "memory.max": MAX_MEMORY}
-"""Where each controller is a tree of its own only the first is joined: each joining takes milliseconds."""
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_LIMITS = {"pids.max": MAX_PROCESSES, "memory.max": MAX_MEMORY_BYTES}
+"""With cgroup v1 only the first controller is joined: each join takes milliseconds."""
 
-_STARTED = 19
-"""Which of the facts behind a process's name it is."""
+_START_TIME_FIELD = 19
+"""Index of the start time among the fields after the process name in /proc/PID/stat."""
 
-JOIN = 'if [ -e "$0/tasks" ]; then echo 0 >"$0/tasks"; else echo $$ >"$0/cgroup.procs"; fi && exec "$@"'
-"""Said by a shell that then becomes the program. Where each controller is a tree of its own, a single thread that moves
-itself waits for nobody; a process that is moved waits 13 ms for all others of the machine."""
+JOIN_SCRIPT = (
+    'if [ -e "$0/tasks" ]; then echo 0 >"$0/tasks"; else echo $$ >"$0/cgroup.procs"; fi && exec "$@"'
+)
+"""Shell script that joins the group and then becomes the program.
+
+With cgroup v1, a single thread that moves itself waits for nobody; moving a process waits 13 ms for all
+others of the machine.
+"""
 
 
-def joined() -> str:
-    """A new group for one command, with its limits; empty where there is none to be had."""
-    if os.geteuid() != 0 or not _TOP.is_dir():
+def create_group() -> str:
+    """Create a group with limits for one command; empty if none can be created."""
+    if os.geteuid() != 0 or not _CGROUP_ROOT.is_dir():
         return ""
-    _sweep_once()
-    group = _made(_place() / f"{_maker(os.getpid())}-{secrets.token_hex(4)}")
+    _remove_stale_groups_once()
+    group = _create_limited_group(_parent_group() / f"{_group_prefix(os.getpid())}-{secrets.token_hex(4)}")
     return "" if group is None else str(group)
 
 
-def left(group: str) -> None:
-    """Nothing of the command lives: its group is empty."""
+def remove_group(group: str) -> None:
+    """Remove a group. None of its processes is alive: the group is empty."""
     if group:
         with suppress(OSError):
             Path(group).rmdir()
 
 
-def sweep() -> None:
-    """Groups whose maker was killed before it could take them away. The kernel removes none that is in use."""
+def remove_stale_groups() -> None:
+    """Remove groups whose creator was killed before it could. The kernel keeps those in use."""
     if os.geteuid() != 0:
         return
-    for group in _place().glob("retinue-*-*-*"):
-        _, pid, began, _ = group.name.split("-", 3)
-        if pid.isdecimal() and _began(int(pid)) != began:
-            left(str(group))
+    for group in _parent_group().glob("retinue-*-*-*"):
+        _, pid, start_time, _ = group.name.split("-", 3)
+        if pid.isdecimal() and _process_start_time(int(pid)) != start_time:
+            remove_group(str(group))
 
 
 @cache
-def _sweep_once() -> None:
-    sweep()
+def _remove_stale_groups_once() -> None:
+    remove_stale_groups()
 
 
 @cache
-def _maker(pid: int) -> str:
-    """How the groups of this process begin. Asked once: it may take milliseconds."""
-    return f"retinue-{pid}-{_began(pid)}"
+def _group_prefix(pid: int) -> str:
+    """Return the name prefix of this process's groups. Cached: it may take milliseconds."""
+    return f"retinue-{pid}-{_process_start_time(pid)}"
 
 
 @cache
-def _place() -> Path:
-    unified = (_TOP / "cgroup.controllers").exists()
-    return _TOP if unified else _TOP / "pids"
+def _parent_group() -> Path:
+    unified = (_CGROUP_ROOT / "cgroup.controllers").exists()
+    return _CGROUP_ROOT if unified else _CGROUP_ROOT / "pids"
 
 
-def _began(pid: int) -> str:
-    """When a process began, as the kernel counts: another one may have its number by now. Empty: there is none."""
+def _process_start_time(pid: int) -> str:
+    """Return a process's start time in kernel ticks (its id may be reused); empty if there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[_STARTED]
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(errors="replace")
+            .rpartition(")")[2]
+            .split()[_START_TIME_FIELD]
+        )
     except (OSError, IndexError):
         return ""
 
 
-def _made(group: Path) -> Path | None:
-    """None when it cannot be made, or when no limit can be set in it."""
+def _create_limited_group(group: Path) -> Path | None:
+    """Create a group; None if that fails or no limit can be set in it."""
     try:
         group.mkdir()
     except OSError:
         return None
-    limited = False
+    has_limit = False
     for file, value in _LIMITS.items():
         with suppress(OSError):
-            with (group / file).open("r+") as there:
-                there.write(str(value))
-            limited = True
-    if limited:
+            with (group / file).open("r+") as limit_file:
+                limit_file.write(str(value))
+            has_limit = True
+    if has_limit:
         return group
-    left(str(group))
+    remove_group(str(group))
     return None

@@ -1,4 +1,4 @@
-"""What a command left behind at names it may not write: they could not be closed before they were there."""
+"""Clean up after a command: move aside what it created at closed paths that did not exist before."""
 
 import errno
 import os
@@ -8,165 +8,181 @@ from contextlib import suppress
 
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.value import value
-from retinue.sandbox.files.closed_path_scan import Kind, Sight, survey
-from retinue.sandbox.files.messages import shown
-from retinue.sandbox.reopen import mended, opened
+from retinue.sandbox.files.closed_path_scan import ClosedPaths, PathKind, find_closed_paths
+from retinue.sandbox.files.messages import printable_path
+from retinue.sandbox.reopen import open_folder, restore_owner_access
 
-MAX_NAMES = 1 << 62
-"""All of them: to make a name takes longer than to look at it, and what is not looked at may be obeyed."""
+NO_NAME_LIMIT = 1 << 62
+"""No limit: creating a name takes longer than scanning it, and an unscanned file may take effect."""
 
-TELL = "tell the person who you work for: "
-"""Begins what could not be put right: somebody else has to."""
+NEEDS_PERSON = "tell the person who you work for: "
+"""Prefix of a note about something that could not be restored: a person has to."""
 
-_TRIES = 8
-_SAID = 8
+_MAX_TRIES = 8
+_MAX_NOTES = 8
 
 
 @value
-class Before:
-    """What must be known to put things right after a command."""
+class FileSnapshot:
+    """State before a command, needed to clean up after it."""
 
     scope: Scope
     writable: tuple[str, ...]
-    """The folders that it may change."""
-    sight: dict[str, Kind]
-    """What was closed in them before."""
+    """Folders that the command may change."""
+    sight: dict[str, PathKind]
+    """Closed paths in those folders before the command."""
     links: dict[str, str]
-    """Closed names that were links, and where they led."""
+    """Closed names that were links, with their targets."""
 
 
-def put_right(before: Before) -> tuple[str, ...]:
-    """Renames whatever is newly there and closed, removes pipes, puts back links that were replaced. Nothing is lost:
-    what was made stands beside its old place under a name that nothing obeys. What was closed before
-    is left alone: the command could not reach it, so whoever changed it was somebody else."""
+def restore_closed_paths(snapshot: FileSnapshot) -> tuple[str, ...]:
+    """Rename new closed paths, remove pipes and restore replaced links; return notes.
+
+    Nothing is lost: new files stay next to their old place under a name that no program acts on. Paths that
+    were closed before are left alone: the command could not reach them, so somebody else changed them.
+    """
     notes: list[str] = []
-    for path, kind in _seen(before).items():
-        if path in before.sight:
+    for path, kind in _scan_after(snapshot).items():
+        if path in snapshot.sight:
             continue
-        if kind is Kind.DARK:
-            notes.append(_still_dark(path))
+        if kind is PathKind.UNREADABLE:
+            notes.append(_unreadable_note(path))
         else:
-            notes.append(_taken(path, kind, before.writable))
-    for path, target in before.links.items():
-        if not _leads(path, target):
-            notes.append(_put_back(path, target, before.writable))
-    return some(notes)
+            notes.append(_move_aside(path, kind, snapshot.writable))
+    for path, target in snapshot.links.items():
+        if not _links_to(path, target):
+            notes.append(_restore_link(path, target, snapshot.writable))
+    return limit_notes(notes)
 
 
-def put_right_at(path: str, before: Before) -> str | None:
-    """The same for one closed name that has just appeared; None when it is as it was before, or gone again."""
+def restore_path(path: str, snapshot: FileSnapshot) -> str | None:
+    """Restore one closed path that has just appeared; None if it is unchanged or gone again."""
     if not os.path.lexists(path):
         return None
-    if (target := before.links.get(path)) is not None:
-        return None if _leads(path, target) else _put_back(path, target, before.writable)
-    return None if path in before.sight else _taken(path, Kind.FILE, before.writable)
+    if (target := snapshot.links.get(path)) is not None:
+        return None if _links_to(path, target) else _restore_link(path, target, snapshot.writable)
+    return None if path in snapshot.sight else _move_aside(path, PathKind.FILE, snapshot.writable)
 
 
-def _seen(before: Before) -> Sight:
-    """All that is there now. A folder that cannot be listed can still be obeyed by those who know the names in it: it
-    is made listable first, and then those in it."""
-    now = dict(survey(before.scope, before.writable, limit=MAX_NAMES, calm=False))
-    tried = set[str](before.sight)
-    dark = _opened(now, tried, before.writable)
-    while dark:
-        more = survey(before.scope, dark, limit=MAX_NAMES, calm=False)
-        now |= more
-        dark = _opened(more, tried, before.writable)
-    return now
+def _scan_after(snapshot: FileSnapshot) -> ClosedPaths:
+    """Scan for everything that is closed now.
 
-
-def _opened(sight: Sight, tried: set[str], trees: tuple[str, ...]) -> list[str]:
-    """The folders that were closed to us by their mode or that of one above, and are so no more. Each is tried once."""
-    found: list[str] = []
-    for path, kind in sight.items():
-        if kind is Kind.DARK and path not in tried:
-            tried.add(path)
-            with suppress(OSError):
-                listable(path, trees)
-                found.append(path)
+    Files in a folder that cannot be listed still take effect for a program that knows their names: such a
+    folder is made listable first, then the folders inside it.
+    """
+    found = dict(
+        find_closed_paths(snapshot.scope, snapshot.writable, limit=NO_NAME_LIMIT, fail_on_races=False)
+    )
+    tried = set[str](snapshot.sight)
+    opened_folders = _open_unreadable_folders(found, tried, snapshot.writable)
+    while opened_folders:
+        newly_found = find_closed_paths(
+            snapshot.scope, opened_folders, limit=NO_NAME_LIMIT, fail_on_races=False
+        )
+        found |= newly_found
+        opened_folders = _open_unreadable_folders(newly_found, tried, snapshot.writable)
     return found
 
 
-def listable(path: str, trees: tuple[str, ...]) -> None:
-    """Opens a folder that its owner, who is us, cannot list. OSError when it is not its mode that closes it."""
-    folder = opened(path, trees)
+def _open_unreadable_folders(closed_paths: ClosedPaths, tried: set[str], trees: tuple[str, ...]) -> list[str]:
+    """Make unreadable folders listable again and return them. Each is tried once."""
+    opened_folders: list[str] = []
+    for path, kind in closed_paths.items():
+        if kind is PathKind.UNREADABLE and path not in tried:
+            tried.add(path)
+            with suppress(OSError):
+                make_listable(path, trees)
+                opened_folders.append(path)
+    return opened_folders
+
+
+def make_listable(path: str, trees: tuple[str, ...]) -> None:
+    """Give the owner access to a folder that cannot be listed.
+
+    Raises OSError if its mode is not the reason.
+    """
+    folder = open_folder(path, trees)
     try:
-        if not mended(folder) and not os.access(f"/proc/self/fd/{folder}", os.R_OK | os.X_OK):
+        if not restore_owner_access(folder) and not os.access(f"/proc/self/fd/{folder}", os.R_OK | os.X_OK):
             raise OSError(errno.EACCES, "it is not its mode that closes it")
     finally:
         os.close(folder)
 
 
-def _still_dark(path: str) -> str:
+def _unreadable_note(path: str) -> str:
     if os.access(path, os.R_OK | os.X_OK):
-        return f"{shown(path)} could not be looked into: its mode was changed"
-    return f"{TELL}{shown(path)} cannot be looked into, and what is in it may be obeyed by other programs"
+        return f"{printable_path(path)} could not be looked into: its mode was changed"
+    return f"{NEEDS_PERSON}{printable_path(path)} cannot be looked into, and what is in it may be obeyed by other programs"
 
 
-def _taken(path: str, kind: Kind, trees: tuple[str, ...]) -> str:
-    new = f"taken-{secrets.token_hex(4)}"
+def _move_aside(path: str, kind: PathKind, trees: tuple[str, ...]) -> str:
+    new_name = f"taken-{secrets.token_hex(4)}"
 
-    def take(folder: int, name: str) -> None:
-        if kind is Kind.PIPE:
+    def remove_entry(folder: int, name: str) -> None:
+        if kind is PathKind.PIPE:
             os.unlink(name, dir_fd=folder)
         else:
-            os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=folder)
 
     try:
-        also = _done_beside(path, trees, take)
+        mode_note = _run_in_parent(path, trees, remove_entry)
     except FileNotFoundError:
-        return f"{shown(path)} was closed and is gone again"
+        return f"{printable_path(path)} was closed and is gone again"
     except OSError as error:
-        return f"{TELL}{shown(path)} is closed, and what a command made there could not be taken away: {error.strerror}"
-    if kind is Kind.PIPE:
-        return f"{shown(path)} was a pipe, which keeps other programs waiting: it was removed{also}"
-    return (
-        f"{shown(path)} is closed: what the command made there is now {shown(f'{_above(path)}/{new}')}{also}"
-    )
+        return f"{NEEDS_PERSON}{printable_path(path)} is closed, and what a command made there could not be taken away: {error.strerror}"
+    if kind is PathKind.PIPE:
+        return f"{printable_path(path)} was a pipe, which keeps other programs waiting: it was removed{mode_note}"
+    return f"{printable_path(path)} is closed: what the command made there is now {printable_path(f'{_parent_path(path)}/{new_name}')}{mode_note}"
 
 
-def _put_back(path: str, target: str, trees: tuple[str, ...]) -> str:
-    said = [_taken(path, Kind.LINK, trees)] if os.path.lexists(path) else []
+def _restore_link(path: str, target: str, trees: tuple[str, ...]) -> str:
+    notes = [_move_aside(path, PathKind.LINK, trees)] if os.path.lexists(path) else []
     try:
-        _done_beside(path, trees, lambda folder, name: os.symlink(target, name, dir_fd=folder))
+        _run_in_parent(path, trees, lambda folder, name: os.symlink(target, name, dir_fd=folder))
     except OSError as error:
-        return "; ".join((*said, f"{TELL}the link {shown(path)} could not be put back: {error.strerror}"))
-    return "; ".join((*said, f"the link {shown(path)} was put back"))
+        return "; ".join(
+            (*notes, f"{NEEDS_PERSON}the link {printable_path(path)} could not be put back: {error.strerror}")
+        )
+    return "; ".join((*notes, f"the link {printable_path(path)} was put back"))
 
 
-def _done_beside(path: str, trees: tuple[str, ...], work: Callable[[int, str], None]) -> str:
-    """Does the work in the folder that holds this name. One that the command closed against writing is ours to open;
-    says so then. Another command may close it again meanwhile, so it is tried a few times."""
-    also = ""
-    folder = opened(_above(path), trees)
+def _run_in_parent(path: str, trees: tuple[str, ...], action: Callable[[int, str], None]) -> str:
+    """Run an action in the folder that contains this name; return a note if its mode was changed.
+
+    The action is tried several times, because another command may close the folder again meanwhile.
+    """
+    mode_note = ""
+    folder = open_folder(_parent_path(path), trees)
     try:
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             try:
-                work(folder, path.rpartition("/")[2])
+                action(folder, path.rpartition("/")[2])
             except PermissionError:
-                if not mended(folder):
+                if not restore_owner_access(folder):
                     raise
-                also = f"; {shown(_above(path))} can be written again: its mode was changed"
+                mode_note = (
+                    f"; {printable_path(_parent_path(path))} can be written again: its mode was changed"
+                )
             else:
-                return also
+                return mode_note
         raise PermissionError(errno.EACCES, "its folder is being closed again and again")
     finally:
         os.close(folder)
 
 
-def _above(path: str) -> str:
+def _parent_path(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _leads(path: str, target: str) -> bool:
+def _links_to(path: str, target: str) -> bool:
     try:
         return os.readlink(path) == target  # noqa: PTH115
     except OSError:
         return False
 
 
-def some(notes: list[str]) -> tuple[str, ...]:
-    """As many as are worth reading, those that a person must know first."""
-    notes = sorted(notes, key=lambda note: TELL not in note)
-    more = len(notes) - _SAID
-    return (*notes[:_SAID], f"and {more} more such places") if more > 0 else tuple(notes)
+def limit_notes(notes: list[str]) -> tuple[str, ...]:
+    """Keep as many notes as are worth reading, those that need a person first."""
+    notes = sorted(notes, key=lambda note: NEEDS_PERSON not in note)
+    omitted = len(notes) - _MAX_NOTES
+    return (*notes[:_MAX_NOTES], f"and {omitted} more such places") if omitted > 0 else tuple(notes)

@@ -1,4 +1,4 @@
-"""A guest: a program that lives in a cell instead of a command, with what it brings along."""
+"""Locate a CLI agent's program and mount it, with its home, into the sandbox."""
 
 import os
 from collections.abc import Mapping
@@ -7,110 +7,123 @@ from pathlib import Path
 
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan
+from retinue.sandbox.mounts import SYSTEM_FOLDERS, Mount, MountKind, MountPlan
 
-HOME = "/run/home"
-"""Where a guest finds the home that is its own: no place of the machine."""
-_SHEBANG = 256
-_BINARIES = "bin"
-_SHIMS = "shims"
-_LIBRARIES = ("lib", "lib64", "pyvenv.cfg")
+AGENT_HOME = "/run/home"
+"""Path of the agent's own home inside the sandbox; not a place of the machine."""
+_MAX_SHEBANG_BYTES = 256
+_BIN_FOLDER = "bin"
+_SHIMS_FOLDER = "shims"
+_LIBRARY_MARKERS = ("lib", "lib64", "pyvenv.cfg")
 
 
 @value
-class Installed:
-    """A program of this machine, and where the parts of it lie that are not the system's."""
+class InstalledProgram:
+    """A program of this machine, and its files that are not part of the system's folders."""
 
     path: str
-    laid: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Places inside, and the real files or folders that are laid there."""
-    beside: tuple[str, ...] = ()
-    """Folders in which it looks for its interpreter."""
+    mounts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Maps paths inside the sandbox to the real files or folders mounted there."""
+    interpreter_folders: tuple[str, ...] = ()
+    """Folders in which the program looks for its interpreter."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Guest:
+class CliAgentProcess:
     argv: tuple[str, ...]
-    """The program by its real path, and its words."""
+    """The program's real path and its arguments."""
     env: Mapping[str, str]
     home: str
-    """The real folder behind its home."""
-    laid: Mapping[str, str]
+    """Real folder mounted as its home."""
+    mounts: Mapping[str, str]
     cwd: str
-    grace: float
-    gate: int = -1
-    """What lets it begin, from when its cell is built."""
+    grace_s: float
+    start_gate_fd: int = -1
+    """Descriptor that lets the process start; set when its sandbox is built."""
 
-    def opens(self, gate: int) -> None:
-        self.gate = gate
+    def set_start_gate(self, fd: int) -> None:
+        self.start_gate_fd = fd
 
 
-def brought(guest: Guest, plan: Plan) -> Plan:
-    """The cell's plan with the program and its home. What the scope shows already is not laid a second time."""
-    shown = [mount.at for mount in plan.mounts if mount.source == mount.at]
-    more = [
-        Mount(how=How.READ, at=at, source=source)
-        for at, source in guest.laid.items()
-        if not _within(at, shown)
+def with_program_mounts(process: CliAgentProcess, plan: MountPlan) -> MountPlan:
+    """Add the program and its home to a mount plan, without what the scope already shows."""
+    visible = [mount.target for mount in plan.mounts if mount.source == mount.target]
+    program_mounts = [
+        Mount(kind=MountKind.READ, target=target, source=source)
+        for target, source in process.mounts.items()
+        if not _is_within(target, visible)
     ]
-    home = Mount(how=How.WRITE, at=HOME, source=guest.home)
-    every = sorted((*plan.mounts, *more, home), key=lambda mount: mount.at.split("/"))
-    return replace(plan, mounts=tuple(every), cwd=guest.cwd or plan.cwd)
+    home = Mount(kind=MountKind.WRITE, target=AGENT_HOME, source=process.home)
+    ordered = sorted((*plan.mounts, *program_mounts, home), key=lambda mount: mount.target.split("/"))
+    return replace(plan, mounts=tuple(ordered), cwd=process.cwd or plan.cwd)
 
 
-def installed(binary: str, path: str, around: tuple[str, ...]) -> Installed | None:
-    """A program by its name or its path. What is laid into the cell never holds one of the folders `around`: the
-    workspace, Retinue's own, and a person's home."""
-    found = binary if "/" in binary else _looked_up(binary, path)
+def find_program(binary: str, path: str, private_folders: tuple[str, ...]) -> InstalledProgram | None:
+    """Find a program by name or path; None if it is not installed.
+
+    Its mounts never contain one of the private folders: the workspace, Retinue's own files and the person's
+    home.
+    """
+    found = binary if "/" in binary else _find_on_path(binary, path)
     if found is None or not os.path.isfile(found) or not os.access(found, os.X_OK):  # noqa: PTH113
         return None
     real = os.path.realpath(found)
-    laid = _parts(real, around)
-    beside: list[str] = []
-    if interpreter := _interpreter(real, path):
-        below = _parts(os.path.realpath(interpreter), around)
-        if not _within(interpreter, (*SYSTEM, *laid, *below)):
-            below |= _venv(interpreter, around) or {interpreter: os.path.realpath(interpreter)}
-        laid |= below
-        beside.append(os.path.dirname(interpreter))  # noqa: PTH120
-    return Installed(path=real, laid=laid, beside=tuple(beside))
+    mounts = _installation_mounts(real, private_folders)
+    interpreter_folders: list[str] = []
+    if interpreter := _script_interpreter(real, path):
+        interpreter_mounts = _installation_mounts(os.path.realpath(interpreter), private_folders)
+        if not _is_within(interpreter, (*SYSTEM_FOLDERS, *mounts, *interpreter_mounts)):
+            interpreter_mounts |= _venv_mounts(interpreter, private_folders) or {
+                interpreter: os.path.realpath(interpreter)
+            }
+        mounts |= interpreter_mounts
+        interpreter_folders.append(os.path.dirname(interpreter))  # noqa: PTH120
+    return InstalledProgram(path=real, mounts=mounts, interpreter_folders=tuple(interpreter_folders))
 
 
-def _looked_up(binary: str, path: str) -> str | None:
-    """A shim only knows where the program is by asking what a cell does not have: the program itself comes first."""
-    places = [each for each in path.split(os.pathsep) if each.startswith("/")]
-    for place in sorted(places, key=lambda each: Path(each).name == _SHIMS):
-        if os.access(f"{place}/{binary}", os.X_OK) and os.path.isfile(f"{place}/{binary}"):  # noqa: PTH113
-            return f"{place}/{binary}"
+def _find_on_path(binary: str, path: str) -> str | None:
+    """Find an executable on PATH; shims come last.
+
+    A shim finds its program only with tools that the sandbox does not have.
+    """
+    folders = [each for each in path.split(os.pathsep) if each.startswith("/")]
+    for folder in sorted(folders, key=lambda each: Path(each).name == _SHIMS_FOLDER):
+        if os.access(f"{folder}/{binary}", os.X_OK) and os.path.isfile(f"{folder}/{binary}"):  # noqa: PTH113
+            return f"{folder}/{binary}"
     return None
 
 
-def _parts(real: str, around: tuple[str, ...]) -> dict[str, str]:
-    """The file, or the installation that it is part of: a folder of modules, or one with programs and libraries."""
-    if _within(real, SYSTEM):
+def _installation_mounts(real: str, private_folders: tuple[str, ...]) -> dict[str, str]:
+    """Mount the file or the installation it belongs to.
+
+    An installation is a node_modules folder, or a folder with programs and libraries.
+    """
+    if _is_within(real, SYSTEM_FOLDERS):
         return {}
     head, modules, _ = real.partition("/node_modules/")
     if modules:
-        place = f"{head}/node_modules"
-        return {place: place} if _apart(place, around) else {real: real}
+        folder = f"{head}/node_modules"
+        return {folder: folder} if _excludes_folders(folder, private_folders) else {real: real}
     prefix = Path(real).parent.parent
-    whole = Path(real).parent.name == _BINARIES and any((prefix / each).exists() for each in _LIBRARIES)
-    place = str(prefix) if whole and _apart(str(prefix), around) else real
-    return {place: place}
+    is_installation = Path(real).parent.name == _BIN_FOLDER and any(
+        (prefix / each).exists() for each in _LIBRARY_MARKERS
+    )
+    folder = str(prefix) if is_installation and _excludes_folders(str(prefix), private_folders) else real
+    return {folder: folder}
 
 
-def _venv(interpreter: str, around: tuple[str, ...]) -> dict[str, str]:
-    """An interpreter that is only a link still finds its own libraries beside the link."""
-    place = os.path.realpath(Path(interpreter).parent.parent)
-    there = (Path(place) / "pyvenv.cfg").exists() and _apart(place, around)
-    return {place: place} if there else {}
+def _venv_mounts(interpreter: str, private_folders: tuple[str, ...]) -> dict[str, str]:
+    """Mount the virtual environment of an interpreter that is a link, for its libraries."""
+    folder = os.path.realpath(Path(interpreter).parent.parent)
+    is_venv = (Path(folder) / "pyvenv.cfg").exists() and _excludes_folders(folder, private_folders)
+    return {folder: folder} if is_venv else {}
 
 
-def _interpreter(real: str, path: str) -> str | None:
-    """The program that a script names in its first line."""
+def _script_interpreter(real: str, path: str) -> str | None:
+    """Return the interpreter named in a script's first line."""
     try:
         with open(real, "rb") as file:  # noqa: PTH123
-            line = file.read(_SHEBANG).partition(b"\n")[0]
+            line = file.read(_MAX_SHEBANG_BYTES).partition(b"\n")[0]
     except OSError as error:
         raise Failed(f"{real} cannot be read: {error.strerror}") from error
     words = os.fsdecode(line.removeprefix(b"#!")).split() if line.startswith(b"#!") else []
@@ -118,13 +131,13 @@ def _interpreter(real: str, path: str) -> str | None:
         return None
     if Path(words[0]).name != "env":
         return words[0]
-    named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    return _looked_up(named[0], path) if named else None
+    candidates = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    return _find_on_path(candidates[0], path) if candidates else None
 
 
-def _apart(place: str, around: tuple[str, ...]) -> bool:
-    return not any(_within(each, (place,)) for each in around if each)
+def _excludes_folders(folder: str, private_folders: tuple[str, ...]) -> bool:
+    return not any(_is_within(each, (folder,)) for each in private_folders if each)
 
 
-def _within(path: str, folders: "tuple[str, ...] | list[str]") -> bool:
+def _is_within(path: str, folders: "tuple[str, ...] | list[str]") -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)

@@ -1,41 +1,43 @@
-"""A cell: one command made ready to run under one scope, whatever the level that holds it."""
+"""A sandboxed command: how to start, monitor and clean it up, at any sandbox level."""
 
 import signal
 from collections.abc import Callable, Mapping
 
 from retinue.domain.value import value
 
-Aftermath = Callable[[], tuple[str, ...]]
-During = Callable[[Callable[[], None]], Aftermath]
-"""Begins to look after a command while it runs, and gives what stops that and says what had to be put right."""
+CleanUp = Callable[[], tuple[str, ...]]
+StartMonitor = Callable[[Callable[[], None]], CleanUp]
+"""Start to monitor a command; return a function that stops it and reports what was removed."""
 
 
-def nothing_left() -> tuple[str, ...]:
+def no_clean_up() -> tuple[str, ...]:
     return ()
 
 
 @value
-class Cell:
-    """What is started, with what, and what must be looked after when nothing of it lives any more."""
+class SandboxedCommand:
+    """A command ready to start, with its cleanup."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     """Complete: nothing of our own environment is added."""
     cwd: str = "/"
     fds: tuple[int, ...] = ()
-    """Open here for the command's sake; whoever runs it closes them after the start."""
-    after: Aftermath = nothing_left
-    """Called once, when every process of the command is gone; says what it had to put right."""
-    during: During | None = None
-    """Called when the command has lasted a moment, with what ends it."""
-    head: int = 1
-    """How many words of argv name the program that holds the command: behind them it is told, with
-    `--json-status-fd N`, where to say that the command was started and how it ended."""
-    end: signal.Signals = signal.SIGKILL
-    """The signal to that program that ends the whole of it."""
-    grace: float = 0.0
-    """Seconds between the request to end, which goes to every process group inside, and the end."""
-    gate: int = -1
-    """Open here too: a byte written to it lets the command begin, where it waits for one."""
-    apart: bool = False
-    """Its two streams are two pipes."""
+    """Descriptors opened for the command; closed by the caller after the start."""
+    clean_up: CleanUp = no_clean_up
+    """Called once, after every process of the command has ended; returns notes on the cleanup."""
+    start_monitor: StartMonitor | None = None
+    """Called when the command has run for a moment, with a function that ends it."""
+    launcher_argc: int = 1
+    """Number of argv items that name the launcher.
+
+    Behind them `--json-status-fd N` is inserted: where the launcher reports the command's start and end.
+    """
+    end_signal: signal.Signals = signal.SIGKILL
+    """Signal to the launcher that ends the whole command."""
+    grace_s: float = 0.0
+    """Seconds between SIGTERM, sent to every process group inside, and the end."""
+    start_gate_fd: int = -1
+    """Descriptor, open here too: writing one byte lets a waiting command begin."""
+    separate_stderr: bool = False
+    """Use separate pipes for stdout and stderr."""

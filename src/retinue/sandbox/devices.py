@@ -1,4 +1,7 @@
-"""Device files for commands that root starts: the machine's own belong to root, and whoever owns one may change its mode."""
+"""Device files for commands started by root.
+
+The machine's own devices belong to root, and an owner may change a file's mode.
+"""
 
 import fcntl
 import os
@@ -10,46 +13,55 @@ from dataclasses import field, replace
 from retinue.domain.value import value
 from retinue.errors import Failed
 
-NAMES = ("null", "zero", "full", "random", "urandom", "tty")
-FOLDER = "/dev/.retinue"
-"""On the one file system where devices surely work."""
+DEVICE_NAMES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICE_FOLDER = "/dev/.retinue"
+"""On the one file system where devices are sure to work."""
 
-_NOBODY = 65534
-_TRIES = 64
+_NOBODY_UID = 65534
+_MAX_TRIES = 64
 
 
 @value
-class Lent:
-    """Devices for one command. The folder is locked by everybody who uses it."""
+class CommandDevices:
+    """Devices for one command. Every user of the folder holds a shared lock on it."""
 
-    at: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Name → a device of the same kind that belongs to nobody. Empty for an ordinary user, who owns none of them."""
+    paths: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Maps a name to a device of the same kind, owned by the user nobody.
+
+    Empty for an ordinary user, who owns none of the machine's devices.
+    """
     folder: str = ""
-    descriptor: int = -1
+    lock_fd: int = -1
 
-    def over(self) -> None:
-        """Whoever is the last to use them takes them away. After a kill they stay until the next command ends."""
-        if self.descriptor < 0:
+    def release(self) -> None:
+        """Release the devices; the last user removes them.
+
+        After a kill they stay until the next command ends.
+        """
+        if self.lock_fd < 0:
             return
         try:
             with suppress(OSError):
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for name in os.listdir(self.descriptor):  # noqa: PTH208
-                    os.unlink(name, dir_fd=self.descriptor)
+                fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for name in os.listdir(self.lock_fd):  # noqa: PTH208
+                    os.unlink(name, dir_fd=self.lock_fd)
                 os.rmdir(self.folder)  # noqa: PTH106
         finally:
-            os.close(self.descriptor)
+            os.close(self.lock_fd)
 
 
-def lent(folder: str = FOLDER) -> Lent:
+def acquire_devices(folder: str = DEVICE_FOLDER) -> CommandDevices:
     if os.geteuid() != 0:
-        return Lent()
+        return CommandDevices()
     try:
-        empty = Lent(folder=folder, descriptor=_entered(folder))
+        devices = CommandDevices(folder=folder, lock_fd=_lock_folder(folder))
         try:
-            return replace(empty, at={name: f"{folder}/{_made(name, empty.descriptor)}" for name in NAMES})
+            return replace(
+                devices,
+                paths={name: f"{folder}/{_make_device(name, devices.lock_fd)}" for name in DEVICE_NAMES},
+            )
         except BaseException:
-            empty.over()
+            devices.release()
             raise
     except OSError as error:
         raise Failed(
@@ -58,9 +70,9 @@ def lent(folder: str = FOLDER) -> Lent:
         ) from error
 
 
-def _entered(folder: str) -> int:
-    """The folder, in use by us from now on: not one that somebody is taking away."""
-    for _ in range(_TRIES):
+def _lock_folder(folder: str) -> int:
+    """Create and lock the folder, retrying if another process is removing it."""
+    for _ in range(_MAX_TRIES):
         with suppress(FileExistsError):
             os.mkdir(folder, 0o755)  # noqa: PTH102
         with suppress(FileNotFoundError):
@@ -72,16 +84,19 @@ def _entered(folder: str) -> int:
     raise OSError(0, "it is being removed again and again")
 
 
-def _made(name: str, folder: int) -> str:
-    """Made complete under a name of its own and then renamed, so that nobody meets it half made."""
-    kind = os.stat(f"/dev/{name}").st_rdev  # noqa: PTH116
+def _make_device(name: str, folder: int) -> str:
+    """Create a device and rename it into place, so that no other process sees it incomplete."""
+    device_number = os.stat(f"/dev/{name}").st_rdev  # noqa: PTH116
     with suppress(FileNotFoundError):
-        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISCHR(there.st_mode) and (there.st_rdev, there.st_uid) == (kind, _NOBODY):
+        existing = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISCHR(existing.st_mode) and (existing.st_rdev, existing.st_uid) == (
+            device_number,
+            _NOBODY_UID,
+        ):
             return name
-    new = f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
-    os.mknod(new, stat.S_IFCHR, kind, dir_fd=folder)
-    os.chown(new, _NOBODY, _NOBODY, dir_fd=folder)
-    os.chmod(new, 0o666, dir_fd=folder)  # noqa: S103  (a device that everyone may use, as the machine's own)
-    os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    temp_name = f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
+    os.mknod(temp_name, stat.S_IFCHR, device_number, dir_fd=folder)
+    os.chown(temp_name, _NOBODY_UID, _NOBODY_UID, dir_fd=folder)
+    os.chmod(temp_name, 0o666, dir_fd=folder)  # noqa: S103  (usable by everyone, like the machine's own device)
+    os.rename(temp_name, name, src_dir_fd=folder, dst_dir_fd=folder)
     return name

@@ -1,4 +1,4 @@
-"""What was there before each running command, on disk: whoever comes after a kill puts right what the command left."""
+"""Record the closed paths before each command, so that a killed command can be cleaned up."""
 
 import fcntl
 import json
@@ -15,175 +15,195 @@ import msgspec
 from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import cgroup
-from retinue.sandbox.cleanup import TELL, Before, put_right
-from retinue.sandbox.files.closed_path_scan import Kind
+from retinue.sandbox.cleanup import NEEDS_PERSON, FileSnapshot, restore_closed_paths
+from retinue.sandbox.files.closed_path_scan import PathKind
 from retinue.sandbox.files.pattern_roots import is_readable
 
-_WHOLE = ".json"
-_TRIES = 16
-_DYING = 0.1
-"""Seconds. The kernel lets go of a dead process's files a moment before it ends what the process held."""
-_MODES = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_UNSEEN = (Kind.FOLDER, Kind.DARK)
-"""What stands there was not entered."""
-_ANYWAY = (Kind.PIPE, Kind.DARK)
-"""Watched whatever the scope says."""
-_ONE_AT_A_TIME = threading.Lock()
-"""Commands begin in several threads. msgspec learns what a class looks like when it first meets it, and a thread that
-meets the class meanwhile crashes the whole process."""
+_COMPLETE_SUFFIX = ".json"
+_MAX_TRIES = 16
+_KERNEL_RELEASE_S = 0.1
+"""Seconds. The kernel releases a dead process's files shortly before it ends its children."""
+_CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNSCANNED_KINDS = (PathKind.FOLDER, PathKind.UNREADABLE)
+"""Kinds of folders that the scan did not enter."""
+_ALWAYS_CLOSED_KINDS = (PathKind.PIPE, PathKind.UNREADABLE)
+"""Kinds that count whatever the scope says."""
+_MSGSPEC_LOCK = threading.Lock()
+"""Serialises the first use of msgspec for a class.
+
+Commands start in several threads. msgspec inspects a class when it first meets it, and a thread that meets
+the class meanwhile crashes the whole process.
+"""
 
 
 @value
-class Watch:
-    """One command's record. It is locked as long as the process lives that has to put things right."""
+class CommandRecord:
+    """Record of one command, locked while the process lives that has to clean up after it."""
 
-    before: Before
+    snapshot: FileSnapshot
     path: str = ""
-    """Empty: it is kept nowhere, and a kill loses it."""
-    descriptor: int = -1
+    """Empty: not on disk, so a kill loses the record."""
+    lock_fd: int = -1
 
-    def over(self) -> tuple[str, ...]:
-        """Nothing of the command lives: says what had to be put right. What fails is left for who comes next."""
+    def clean_up(self) -> tuple[str, ...]:
+        """Clean up when no process of the command is alive; return notes.
+
+        On failure the record stays for the next process.
+        """
         if not self.path:
-            return put_right(self.before)
+            return restore_closed_paths(self.snapshot)
         try:
-            notes = put_right(self.before)
+            notes = restore_closed_paths(self.snapshot)
             with suppress(FileNotFoundError):
                 os.unlink(self.path)  # noqa: PTH108
         finally:
-            os.close(self.descriptor)
+            os.close(self.lock_fd)
         return notes
 
 
-def begun(folder: str, before: Before) -> Watch:
-    """Written before the command starts. What another command made meanwhile was not there before this one either."""
+def start_record(folder: str, snapshot: FileSnapshot) -> CommandRecord:
+    """Write a record before the command starts.
+
+    Paths that another running command created do not count as existing before this one.
+    """
     if not folder:
-        return Watch(before=before)
-    first = _earliest(before, _others(folder))
-    raw = json.dumps(msgspec.to_builtins(first)).encode()
+        return CommandRecord(snapshot=snapshot)
+    adjusted = _without_newer_paths(snapshot, _other_snapshots(folder))
+    raw = json.dumps(msgspec.to_builtins(adjusted)).encode()
     os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         path = f"{folder}/{uuid.uuid4()}"
-        descriptor = os.open(path, _MODES, 0o600)
+        fd = os.open(path, _CREATE_FLAGS, 0o600)
         try:
-            # A sweep may be faster, and take the unfinished file.
+            # A concurrent cleanup may take the incomplete file first.
             with suppress(BlockingIOError, FileNotFoundError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _written(descriptor, raw)
-                os.rename(path, path + _WHOLE)  # noqa: PTH104
-                return Watch(before=first, path=path + _WHOLE, descriptor=descriptor)
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _write_record(fd, raw)
+                os.rename(path, path + _COMPLETE_SUFFIX)  # noqa: PTH104
+                return CommandRecord(snapshot=adjusted, path=path + _COMPLETE_SUFFIX, lock_fd=fd)
         except BaseException:
-            os.close(descriptor)
+            os.close(fd)
             raise
-        os.close(descriptor)
+        os.close(fd)
     raise Failed(f"{folder}: no file here can be locked; choose a home on a file system that has flock")
 
 
-def swept(folder: str) -> list[tuple[Before | None, tuple[str, ...]]]:
-    """Puts right what commands left whose process was killed before it could, and says what that was. The records of
-    another user are that user's to sweep."""
-    found: list[tuple[Before | None, tuple[str, ...]]] = []
-    for name in _names(folder):
+def clean_up_killed_commands(folder: str) -> list[tuple[FileSnapshot | None, tuple[str, ...]]]:
+    """Clean up after commands whose process was killed; return their snapshots and notes.
+
+    The records of another user are left to that user.
+    """
+    results: list[tuple[FileSnapshot | None, tuple[str, ...]]] = []
+    for name in _record_names(folder):
         path = f"{folder}/{name}"
-        with suppress(FileNotFoundError, BlockingIOError, PermissionError), _locked(path) as descriptor:
-            if name.endswith(_WHOLE):
-                if not found:
-                    time.sleep(_DYING)
-                found.append(_righted(path, descriptor))
+        with suppress(FileNotFoundError, BlockingIOError, PermissionError), _lock_record(path) as fd:
+            if name.endswith(_COMPLETE_SUFFIX):
+                if not results:
+                    time.sleep(_KERNEL_RELEASE_S)
+                results.append(_clean_up_record(path, fd))
             os.unlink(path)  # noqa: PTH108
-    if found:
-        cgroup.sweep()
-    return found
+    if results:
+        cgroup.remove_stale_groups()
+    return results
 
 
-def told(found: Iterable[tuple[Before | None, tuple[str, ...]]], writable: tuple[str, ...]) -> Iterator[str]:
-    """What an agent may know of it: names only of folders that it works in itself."""
-    for before, notes in found:
-        if before is None or any(_within(tree, writable) for tree in before.writable):
+def visible_notes(
+    results: Iterable[tuple[FileSnapshot | None, tuple[str, ...]]], writable: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield the notes that an agent may see: only those about folders it works in itself."""
+    for snapshot, notes in results:
+        if snapshot is None or any(_is_within(folder, writable) for folder in snapshot.writable):
             yield from (f"left by a command that was killed: {note}" for note in notes)
 
 
-def _righted(path: str, descriptor: int) -> tuple[Before | None, tuple[str, ...]]:
-    before = _read(descriptor)
-    if before is None:
-        return None, (f"{TELL}{path} cannot be read: what a command left when it was killed is not known",)
+def _clean_up_record(path: str, fd: int) -> tuple[FileSnapshot | None, tuple[str, ...]]:
+    snapshot = _read_snapshot(fd)
+    if snapshot is None:
+        return None, (
+            f"{NEEDS_PERSON}{path} cannot be read: what a command left when it was killed is not known",
+        )
     try:
-        return before, put_right(before)
+        return snapshot, restore_closed_paths(snapshot)
     except (Failed, OSError) as error:
-        return before, (f"{TELL}what a command left when it was killed could not be looked for: {error}",)
+        return snapshot, (
+            f"{NEEDS_PERSON}what a command left when it was killed could not be looked for: {error}",
+        )
 
 
-def _earliest(before: Before, others: Iterable[Before]) -> Before:
-    """Less what another command, still at work or killed, did not find at its own beginning, and less what is gone
-    again: one that ended a moment ago has put it right."""
-    new = {path for path in before.sight if not os.path.lexists(path)}
+def _without_newer_paths(snapshot: FileSnapshot, others: Iterable[FileSnapshot]) -> FileSnapshot:
+    """Remove newer paths from a snapshot.
+
+    Newer are paths that did not exist when another command, still running or killed, started; and paths that
+    are gone again because a command that has just ended cleaned them up.
+    """
+    newer = {path for path in snapshot.sight if not os.path.lexists(path)}
     for other in others:
-        new |= {path for path, kind in before.sight.items() if _is_made_since(path, kind, other)}
+        newer |= {path for path, kind in snapshot.sight.items() if _was_created_since(path, kind, other)}
     return replace(
-        before,
-        sight={path: kind for path, kind in before.sight.items() if path not in new},
-        links={path: target for path, target in before.links.items() if path not in new},
+        snapshot,
+        sight={path: kind for path, kind in snapshot.sight.items() if path not in newer},
+        links={path: target for path, target in snapshot.links.items() if path not in newer},
     )
 
 
-def _is_made_since(path: str, kind: Kind, other: Before) -> bool:
-    if not _within(path, other.writable) or path in other.sight:
+def _was_created_since(path: str, kind: PathKind, other: FileSnapshot) -> bool:
+    if not _is_within(path, other.writable) or path in other.sight:
         return False
-    above = path
-    while above := above.rpartition("/")[0]:
-        if other.sight.get(above) in _UNSEEN:
+    parent = path
+    while parent := parent.rpartition("/")[0]:
+        if other.sight.get(parent) in _UNSCANNED_KINDS:
             return False
-    return kind in _ANYWAY or not is_readable(other.scope, path) or other.scope.guards(path)
+    return kind in _ALWAYS_CLOSED_KINDS or not is_readable(other.scope, path) or other.scope.is_guarded(path)
 
 
-def _others(folder: str) -> Iterator[Before]:
-    for name in _names(folder):
-        if name.endswith(_WHOLE):
-            with suppress(FileNotFoundError, PermissionError), _opened(f"{folder}/{name}") as descriptor:
-                if (other := _read(descriptor)) is not None:
+def _other_snapshots(folder: str) -> Iterator[FileSnapshot]:
+    for name in _record_names(folder):
+        if name.endswith(_COMPLETE_SUFFIX):
+            with suppress(FileNotFoundError, PermissionError), _open_record(f"{folder}/{name}") as fd:
+                if (other := _read_snapshot(fd)) is not None:
                     yield other
 
 
-def _names(folder: str) -> list[str]:
+def _record_names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder)) if folder else []  # noqa: PTH208
     except FileNotFoundError:
         return []
 
 
-def _read(descriptor: int) -> Before | None:
-    """None for what no process of ours has finished writing: the machine lost its power."""
+def _read_snapshot(fd: int) -> FileSnapshot | None:
+    """Read a snapshot; None for an incomplete file, as after a power failure."""
     try:
-        with open(descriptor, "rb", closefd=False) as file:
+        with open(fd, "rb", closefd=False) as file:
             raw = json.loads(file.read())
-        with _ONE_AT_A_TIME:
-            return msgspec.convert(raw, Before)
+        with _MSGSPEC_LOCK:
+            return msgspec.convert(raw, FileSnapshot)
     except (ValueError, msgspec.ValidationError):
         return None
 
 
-def _written(descriptor: int, raw: bytes) -> None:
-    with open(descriptor, "wb", closefd=False) as file:
+def _write_record(fd: int, raw: bytes) -> None:
+    with open(fd, "wb", closefd=False) as file:
         file.write(raw)
 
 
 @contextmanager
-def _locked(path: str) -> Generator[int]:
-    with _opened(path) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.fstat(descriptor).st_nlink:
+def _lock_record(path: str) -> Generator[int]:
+    with _open_record(path) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(fd).st_nlink:
             raise FileNotFoundError(path)
-        yield descriptor
+        yield fd
 
 
 @contextmanager
-def _opened(path: str) -> Generator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _open_record(path: str) -> Generator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        yield descriptor
+        yield fd
     finally:
-        os.close(descriptor)
+        os.close(fd)
 
 
-def _within(path: str, folders: Iterable[str]) -> bool:
+def _is_within(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)

@@ -1,7 +1,7 @@
-"""The middle level: the machine's own root behind the kernel's Landlock rules and a filter on system calls.
+"""Sandbox level landlock: the machine's own root behind Landlock rules and a seccomp filter.
 
-Landlock only allows, tree by tree: what a scope denies inside a tree that it allows stays reachable here, and so do
-the modes and times of files elsewhere. That is why every command at this level asks a person.
+Landlock only allows, tree by tree: what a scope denies inside an allowed tree stays reachable, and so do the
+modes and times of files elsewhere. That is why every command at this level asks a person.
 """
 
 import ctypes
@@ -14,210 +14,237 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from retinue.domain.ceiling import Wish
+from retinue.domain.ceiling import FileAccess
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import named
-from retinue.domain.skill import folders
+from retinue.domain.rules import literal_components
+from retinue.domain.skill import skill_folder_patterns
 from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
 from retinue.sandbox import launcher
-from retinue.sandbox.command import Cell
+from retinue.sandbox.command import SandboxedCommand
 from retinue.sandbox.launcher import LANDLOCK_CREATE
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 << bit for bit in range(6, 13))
 REFER, TRUNCATE, IOCTL_DEV = (1 << bit for bit in range(13, 16))
 
-READ = EXECUTE | READ_FILE | READ_DIR
-WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SYM | REFER | TRUNCATE
-OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-"""What can be allowed for something that is no folder."""
+READ_ACCESS = EXECUTE | READ_FILE | READ_DIR
+WRITE_ACCESS = (
+    READ_ACCESS | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SYM | REFER | TRUNCATE
+)
+FILE_ACCESS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+"""Rights that can be granted for something that is not a folder."""
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SETTINGS = (
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_FILES = (
     "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/ssl/certs",
     "/etc/ca-certificates.conf", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime",
     "/etc/timezone", "/etc/os-release", "/etc/debian_version", "/etc/hosts", "/etc/protocols", "/etc/services",
     "/etc/mime.types", "/etc/magic", "/etc/shells", "/etc/inputrc", "/etc/terminfo", "/etc/python3",
 )  # fmt: skip
-"""What programs look up about the machine; nothing here is secret."""
-FACTS = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems")
+"""System files that programs look up; none is secret."""
+PROC_FILES = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems")
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PROCESSES = 512
-"""How many a command may add to those that run already. The kernel does not hold root to it."""
-LARGEST_FILE = 1 << 31
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MAX_NEW_PROCESSES = 512
+"""Number of processes that a command may add; the kernel does not apply this to root."""
+MAX_FILE_BYTES = 1 << 31
 
-_UNLIKELY = ".retinue-probe-7c1f/x/y"
-"""A name that only a pattern of a whole tree allows."""
+_PROBE_NAME = ".retinue-probe-7c1f/x/y"
+"""A name that only a whole-tree pattern allows."""
 
 
 @cache
-def abi() -> int:
-    """How much of Landlock this kernel knows; 0: nothing, or it was left out at start."""
+def abi_version() -> int:
+    """Return the kernel's Landlock version; 0 if it is missing or was disabled at boot."""
     if sys.platform != "linux":
         return 0
     libc = ctypes.CDLL(None, use_errno=True)
     return max(0, libc.syscall(LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1))
 
 
-def landlocked(scope: Scope, command: str, *, code: bytes) -> Cell:
-    """`code` is the filter on system calls. There is no /tmp of the agent's own at this level: its folder is $TMPDIR."""
-    rules = [*_system(), *_allowed(scope)]
-    known = handled(abi())
-    own = scope.tmp if scope.path(TMP, "write").ok else ""
-    env = environment(home=own or scope.root, tmp=own)
-    return supervised(
-        said(command),
+def landlock_command(scope: Scope, command: str, *, seccomp_filter: bytes) -> SandboxedCommand:
+    """Build a command for level landlock.
+
+    The agent has no private /tmp at this level: its folder is $TMPDIR.
+    """
+    rules = [*_system_rules(), *_scope_rules(scope)]
+    supported_rights = handled_rights(abi_version())
+    private_tmp = scope.tmp_folder if scope.check_path(TMP, "write").ok else ""
+    env = minimal_environment(home=private_tmp or scope.root, tmp=private_tmp)
+    return launcher_command(
+        shell_argv(command),
         cwd=scope.root,
         env=env,
-        shut={
-            "attr": attributes(abi()),
-            "rules": [(path, access & known) for path, access in rules],
-            "filter": code,
+        restrictions={
+            "attr": ruleset_attributes(abi_version()),
+            "rules": [(path, access & supported_rights) for path, access in rules],
+            "filter": seccomp_filter,
         },
     )
 
 
-def bare(scope: Scope, command: str, *, env: Mapping[str, str]) -> Cell:
-    """The lowest level: a clean environment, a session of its own and a watcher, and nothing that holds."""
-    return supervised(said(command), cwd=scope.root, env=env, shut=None)
+def unsandboxed_command(scope: Scope, command: str, *, env: Mapping[str, str]) -> SandboxedCommand:
+    """Build a command for level none: clean environment, own session, launcher, no sandbox."""
+    return launcher_command(shell_argv(command), cwd=scope.root, env=env, restrictions=None)
 
 
-def said(command: str) -> tuple[str, ...]:
-    """A command as the shell's own words."""
-    return (shell(), "-c", "--", command)
+def shell_argv(command: str) -> tuple[str, ...]:
+    """Return the argument vector of a shell that runs the command."""
+    return (shell_path(), "-c", "--", command)
 
 
-def supervised(
-    argv: tuple[str, ...], *, cwd: str, env: Mapping[str, str], shut: Mapping[str, object] | None
-) -> Cell:
-    """A cell that the launcher holds: it is told to end, and ends all that came of the program."""
+def launcher_command(
+    argv: tuple[str, ...], *, cwd: str, env: Mapping[str, str], restrictions: Mapping[str, object] | None
+) -> SandboxedCommand:
+    """Build a command that runs under the launcher, which ends everything the program started."""
     plan = {
         "parent": os.getpid(),
         "argv": list(argv),
         "env": dict(env),
         "cwd": cwd,
-        "limits": _limits(bounded=shut is not None),
-        "shut": shut,
+        "limits": _resource_limits(is_sandboxed=restrictions is not None),
+        "shut": restrictions,
     }
     fd = os.memfd_create("retinue-plan", os.MFD_CLOEXEC)
     os.write(fd, marshal.dumps(plan))
     os.lseek(fd, 0, os.SEEK_SET)
     interpreter = (sys.executable, "-I", "-S", str(Path(launcher.__file__).resolve()))
-    return Cell(
+    return SandboxedCommand(
         argv=(*interpreter, str(fd)),
         env={"LANG": "C.UTF-8"},
         fds=(fd,),
-        head=len(interpreter),
-        end=launcher.END,
+        launcher_argc=len(interpreter),
+        end_signal=launcher.END_SIGNAL,
     )
 
 
-def environment(*, home: str, tmp: str) -> dict[str, str]:
-    """Complete, and the same for everyone: nothing of ours is handed on."""
-    made = {
-        "PATH": PATH,
+def minimal_environment(*, home: str, tmp: str) -> dict[str, str]:
+    """Return a complete environment, the same for everyone: nothing of ours is inherited."""
+    variables = {
+        "PATH": DEFAULT_PATH,
         "HOME": home,
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "USER": "agent",
         "LOGNAME": "agent",
     }
-    return made | ({"TMPDIR": tmp} if tmp else {})
+    return variables | ({"TMPDIR": tmp} if tmp else {})
 
 
 @cache
-def shell() -> str:
+def shell_path() -> str:
     return next((path for path in ("/bin/bash", "/usr/bin/bash") if os.access(path, os.X_OK)), "/bin/sh")
 
 
-def handled(version: int) -> int:
-    """Every right that a kernel of this version can withhold."""
-    known = (1 << 13) - 1
-    for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
-        known |= right if version >= since else 0
-    return known
+def handled_rights(version: int) -> int:
+    """Return every right that a kernel of this Landlock version can withhold."""
+    rights = (1 << 13) - 1
+    for since_version, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
+        rights |= right if version >= since_version else 0
+    return rights
 
 
-def attributes(version: int) -> bytes:
-    """Files; from version 4 also TCP, of which nothing is allowed; from 6 also signals and abstract sockets."""
+def ruleset_attributes(version: int) -> bytes:
+    """Encode what the ruleset restricts.
+
+    Files; from version 4 also TCP, of which nothing is allowed; from version 6 also signals and abstract
+    sockets.
+    """
     if version >= 6:  # noqa: PLR2004
-        return struct.pack("=QQQ", handled(version), 3, 3)
-    return struct.pack("=QQ", handled(version), 3) if version >= 4 else struct.pack("=Q", handled(version))  # noqa: PLR2004
+        return struct.pack("=QQQ", handled_rights(version), 3, 3)
+    return (
+        struct.pack("=QQ", handled_rights(version), 3)
+        if version >= 4  # noqa: PLR2004
+        else struct.pack("=Q", handled_rights(version))
+    )
 
 
-def trees(scope: Scope, wish: Wish) -> list[str]:
-    """Folders of which the scope, and every ceiling, allows everything but what is closed in them. A pattern that
-    does not name a whole tree allows nothing at this level."""
-    said = (*scope.read, *folders(scope.shelf)) if wish == "read" else scope.write
-    most = ((each.read if wish == "read" else each.write) or () for each in scope.ceilings)
-    found = {_tree(pattern) for pattern in (*said, *(one for each in most for one in each))}
-    return sorted(path for path in found if path is not None and _wholly(scope, path, wish))
+def allowed_trees(scope: Scope, access_kind: FileAccess) -> list[str]:
+    """Return the folders that the scope and every ceiling allow, except for closed paths inside.
+
+    A pattern that does not name a whole tree allows nothing at this level.
+    """
+    patterns = (
+        (*scope.read, *skill_folder_patterns(scope.available_skills))
+        if access_kind == "read"
+        else scope.write
+    )
+    ceiling_patterns = ((each.read if access_kind == "read" else each.write) or () for each in scope.ceilings)
+    found = {
+        _tree_folder(pattern) for pattern in (*patterns, *(one for each in ceiling_patterns for one in each))
+    }
+    return sorted(path for path in found if path is not None and _allows_whole_tree(scope, path, access_kind))
 
 
-def _tree(pattern: str) -> str | None:
+def _tree_folder(pattern: str) -> str | None:
     if not pattern.endswith("/**"):
         return None
-    parts = named(pattern.removesuffix("/**"))
+    parts = literal_components(pattern.removesuffix("/**"))
     folder = "/" + "/".join(parts)
-    plain = len(parts) == len([part for part in pattern.removesuffix("/**").split("/") if part])
-    # The whole machine is never handed to a command, and /tmp is the agent's own folder.
-    return folder if parts and plain and folder != TMP and os.path.realpath(folder) == folder else None
+    is_literal = len(parts) == len([part for part in pattern.removesuffix("/**").split("/") if part])
+    # Never allow the whole machine; /tmp is the agent's private folder.
+    return folder if parts and is_literal and folder != TMP and os.path.realpath(folder) == folder else None
 
 
-def _wholly(scope: Scope, folder: str, wish: Wish) -> bool:
-    return scope.path(folder, wish).ok and scope.path(f"{folder}/{_UNLIKELY}", wish).ok
+def _allows_whole_tree(scope: Scope, folder: str, access_kind: FileAccess) -> bool:
+    return (
+        scope.check_path(folder, access_kind).ok
+        and scope.check_path(f"{folder}/{_PROBE_NAME}", access_kind).ok
+    )
 
 
-def _allowed(scope: Scope) -> Iterable[tuple[str, int]]:
-    rights: tuple[tuple[Wish, int], ...] = (("read", READ), ("write", WRITE))
-    for wish, access in rights:
-        for folder in trees(scope, wish):
-            _without_house(scope, folder)
-            yield folder, access if Path(folder).is_dir() else access & OF_A_FILE
-    if scope.tmp and scope.path(TMP, "write").ok:
-        yield scope.tmp, WRITE | MAKE_FIFO
+def _scope_rules(scope: Scope) -> Iterable[tuple[str, int]]:
+    rights: tuple[tuple[FileAccess, int], ...] = (("read", READ_ACCESS), ("write", WRITE_ACCESS))
+    for access_kind, access in rights:
+        for folder in allowed_trees(scope, access_kind):
+            _check_excludes_own_files(scope, folder)
+            yield folder, access if Path(folder).is_dir() else access & FILE_ACCESS
+    if scope.tmp_folder and scope.check_path(TMP, "write").ok:
+        yield scope.tmp_folder, WRITE_ACCESS | MAKE_FIFO
 
 
-def _without_house(scope: Scope, folder: str) -> None:
-    """What cannot be closed inside a tree must not be in it: an agent never gets at Retinue's own files, but for those
-    of its skills."""
-    if folder in (each.folder for each in scope.shelf):
+def _check_excludes_own_files(scope: Scope, folder: str) -> None:
+    """Refuse a tree that contains Retinue's own files.
+
+    Nothing can be closed inside an allowed tree, and an agent never gets at Retinue's own files except its
+    skills.
+    """
+    if folder in (each.folder for each in scope.available_skills):
         return
-    for pattern in scope.house:
-        inside = "/" + "/".join(named(pattern))
-        if not scope.made and (
-            f"{inside}/".startswith(f"{folder}/") or f"{folder}/".startswith(f"{inside}/")
+    for pattern in scope.retinue_paths:
+        own_folder = "/" + "/".join(literal_components(pattern))
+        if not scope.is_worktree and (
+            f"{own_folder}/".startswith(f"{folder}/") or f"{folder}/".startswith(f"{own_folder}/")
         ):
             raise Failed(
-                f"the command was not run: {inside} lies in {folder}, and at sandbox level landlock it cannot be "
+                f"the command was not run: {own_folder} lies in {folder}, and at sandbox level landlock it cannot be "
                 "closed; work in another folder, or install bubblewrap"
             )
 
 
-def _system() -> Iterable[tuple[str, int]]:
-    for path in (*SYSTEM, *SETTINGS, *(f"/proc/{name}" for name in FACTS)):
+def _system_rules() -> Iterable[tuple[str, int]]:
+    for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES, *(f"/proc/{name}" for name in PROC_FILES)):
         real = Path(os.path.realpath(path))
         if real.exists():
-            yield str(real), READ if real.is_dir() else READ & OF_A_FILE
+            yield str(real), READ_ACCESS if real.is_dir() else READ_ACCESS & FILE_ACCESS
     for name in DEVICES:
         yield f"/dev/{name}", READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
 
 
-def _limits(*, bounded: bool) -> list[tuple[int, int]]:
+def _resource_limits(*, is_sandboxed: bool) -> list[tuple[int, int]]:
     limits = [(resource.RLIMIT_CORE, 0)]
-    if bounded:
+    if is_sandboxed:
         limits += [
-            (resource.RLIMIT_FSIZE, LARGEST_FILE),
-            (resource.RLIMIT_NPROC, _running() + PROCESSES),
+            (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
+            (resource.RLIMIT_NPROC, _process_count() + MAX_NEW_PROCESSES),
         ]
     return limits
 
 
-def _running() -> int:
+def _process_count() -> int:
     try:
         return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):
-        return PROCESSES
+        return MAX_NEW_PROCESSES

@@ -1,5 +1,7 @@
-"""A program that stays and is spoken to line by line. The launcher holds it: nothing that it started outlives its end,
-or ours."""
+"""A long-running program with line-based input and output, kept under the launcher.
+
+Nothing that it starts outlives its end, or ours.
+"""
 
 import asyncio
 import json
@@ -10,111 +12,118 @@ from contextlib import suppress
 from typing import cast
 
 from retinue.errors import Failed
-from retinue.sandbox.landlock import supervised
-from retinue.sandbox.launcher import descendants
-from retinue.sandbox.shell import HANDED_ON
+from retinue.sandbox.landlock import launcher_command
+from retinue.sandbox.launcher import descendant_pids
+from retinue.sandbox.shell import INHERITED_VARIABLES
 
-MAX_LINE = 8_000_000
-"""Bytes of one line: a program that says more at once is not heard to its end."""
-MAX_UNREAD = 16_000_000
-"""Bytes that wait for it to read them."""
-LAST_WORDS = 8_000
-"""Bytes of its standard error that are kept: the newest."""
-PATIENCE = 1.5
-"""Seconds that the launcher has to end all of it before it is killed itself."""
+MAX_LINE_BYTES = 8_000_000
+"""Bytes of one line: a program that writes a longer one is ended."""
+MAX_UNREAD_BYTES = 16_000_000
+"""Bytes that may wait for the program to read them."""
+MAX_STDERR_BYTES = 8_000
+"""Bytes of standard error that are kept: the newest."""
+LAUNCHER_TIMEOUT_S = 1.5
+"""Seconds that the launcher has to end everything before it is killed itself."""
 
-_STATUS = 4_000
+_MAX_STATUS_BYTES = 4_000
 
 
-class Program(asyncio.SubprocessProtocol):
-    """What it says is taken in as it comes, by the loop: nobody has to wait for it, and it never waits for us."""
+class LineProcess(asyncio.SubprocessProtocol):
+    """A running program whose output the event loop reads as it comes, so that neither side waits."""
 
-    def __init__(self, heard: Callable[[bytes], None], lost: Callable[[str], None], status: int) -> None:
-        self._heard = heard
-        self._lost = lost
-        self._status = status
-        self._line = bytearray()
-        self._errors = bytearray()
-        self._why = ""
+    def __init__(
+        self, on_line: Callable[[bytes], None], on_exit: Callable[[str], None], status_fd: int
+    ) -> None:
+        self._on_line = on_line
+        self._on_exit = on_exit
+        self._status_fd = status_fd
+        self._partial_line = bytearray()
+        self._stderr_tail = bytearray()
+        self._stop_reason = ""
         self._transport: asyncio.SubprocessTransport | None = None
-        self._gone = asyncio.Event()
+        self._exited = asyncio.Event()
 
     @property
-    def last_words(self) -> str:
-        """The end of what it wrote to its standard error."""
-        return bytes(self._errors).decode("utf-8", "replace").strip()
+    def stderr_tail(self) -> str:
+        """The end of its standard error."""
+        return bytes(self._stderr_tail).decode("utf-8", "replace").strip()
 
     def send(self, line: bytes) -> None:
-        """A program that is gone hears nothing; whoever waits for its answer is told by `lost`."""
-        if (pipe := self._stdin()) is None or pipe.is_closing() or self._why:
+        """Send one line; does nothing if the program has ended, which `on_exit` reports."""
+        if (pipe := self._stdin()) is None or pipe.is_closing() or self._stop_reason:
             return
         pipe.write(line + b"\n")
-        if pipe.get_write_buffer_size() > MAX_UNREAD:
-            self.stop("it does not read what it is told")
+        if pipe.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self.abort("it does not read what it is told")
 
-    def stop(self, why: str) -> None:
-        """Ends it at once, with all that it started, and nobody waits for that here: `lost` tells when it is done."""
-        self._why = f"{why}, and was ended"
-        self._line.clear()
+    def abort(self, reason: str) -> None:
+        """End the program, with everything it started, without waiting: `on_exit` reports the end."""
+        self._stop_reason = f"{reason}, and was ended"
+        self._partial_line.clear()
         self._terminate()
 
-    async def end(self, *, patience: float = 0.0) -> None:
-        """Returns when nothing of it lives. With patience it is first let go by itself, by closing its input."""
+    async def close(self, *, grace_s: float = 0.0) -> None:
+        """End the program and return when none of its processes is alive.
+
+        With `grace_s`, its input is closed first and it may end by itself.
+        """
         if (pipe := self._stdin()) is not None:
             pipe.close()
-        if not await self._is_gone(patience):
+        if not await self._has_exited(grace_s):
             self._terminate()
-        if not await self._is_gone(PATIENCE):
+        if not await self._has_exited(LAUNCHER_TIMEOUT_S):
             self._kill()
-            await self._is_gone(PATIENCE)
+            await self._has_exited(LAUNCHER_TIMEOUT_S)
         if self._transport is not None:
             self._transport.close()
 
-    # what the loop tells
+    # callbacks of asyncio.SubprocessProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
-            self._take(data)
+            self._split_lines(data)
         else:
-            self._errors += data[-LAST_WORDS:]
-            del self._errors[:-LAST_WORDS]
+            self._stderr_tail += data[-MAX_STDERR_BYTES:]
+            del self._stderr_tail[:-MAX_STDERR_BYTES]
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (how it ended is told by the launcher)
-        code = _exit_code(self._status)
-        os.close(self._status)
-        self._gone.set()
-        self._lost(self._why or ("it ended" if code is None else f"it ended with exit code {code}"))
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (the launcher reports how it ended)
+        exit_code = _read_exit_code(self._status_fd)
+        os.close(self._status_fd)
+        self._exited.set()
+        self._on_exit(
+            self._stop_reason or ("it ended" if exit_code is None else f"it ended with exit code {exit_code}")
+        )
 
-    def _take(self, data: bytes) -> None:
-        if self._why:
+    def _split_lines(self, data: bytes) -> None:
+        if self._stop_reason:
             return
         if b"\n" not in data:
-            self._line += data
+            self._partial_line += data
         else:
             first, *middle, rest = data.split(b"\n")
-            lines = [bytes(self._line) + first, *middle]
-            self._line = bytearray(rest)
+            lines = [bytes(self._partial_line) + first, *middle]
+            self._partial_line = bytearray(rest)
             for line in lines:
                 if line.strip():
-                    self._heard(line)
-        if len(self._line) > MAX_LINE:
-            self.stop(f"it said a line of more than {MAX_LINE // 1_000_000} MB")
+                    self._on_line(line)
+        if len(self._partial_line) > MAX_LINE_BYTES:
+            self.abort(f"it said a line of more than {MAX_LINE_BYTES // 1_000_000} MB")
 
     def _stdin(self) -> asyncio.WriteTransport | None:
         pipe = None if self._transport is None else self._transport.get_pipe_transport(0)
         return cast("asyncio.WriteTransport | None", pipe)
 
-    async def _is_gone(self, seconds: float) -> bool:
+    async def _has_exited(self, timeout_s: float) -> bool:
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._gone.wait()
-        return self._gone.is_set()
+            async with asyncio.timeout(timeout_s):
+                await self._exited.wait()
+        return self._exited.is_set()
 
     def _terminate(self) -> None:
-        """The launcher hears it, and ends everything."""
+        """Ask the launcher to end everything."""
         if self._transport is not None:
             with suppress(ProcessLookupError):
                 self._transport.terminate()
@@ -122,61 +131,76 @@ class Program(asyncio.SubprocessProtocol):
     def _kill(self) -> None:
         if self._transport is None:
             return
-        left = descendants(self._transport.get_pid())
+        descendants_left = descendant_pids(self._transport.get_pid())
         with suppress(ProcessLookupError):
             self._transport.kill()
-        for each in left:
+        for each in descendants_left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(each, 9)
 
 
-async def start(
+async def start_line_process(
     argv: tuple[str, ...],
     *,
     env: Mapping[str, str],
     cwd: str,
-    heard: Callable[[bytes], None],
-    lost: Callable[[str], None],
-) -> Program:
-    """`heard` gets each line of its output, `lost` once why there will be no more. `env` is complete."""
-    cell = supervised(argv, cwd=cwd, env=env, shut=None)
-    status, status_there = os.pipe()
-    os.set_blocking(status, False)
-    words = (*cell.argv[: cell.head], "--json-status-fd", str(status_there), *cell.argv[cell.head :])
+    on_line: Callable[[bytes], None],
+    on_exit: Callable[[str], None],
+) -> LineProcess:
+    """Start a program.
+
+    `on_line` gets each line of its output, `on_exit` once the reason why there will be no more. `env` is
+    complete.
+    """
+    command = launcher_command(argv, cwd=cwd, env=env, restrictions=None)
+    status_fd, child_status = os.pipe()
+    os.set_blocking(status_fd, False)
+    launch_argv = (
+        *command.argv[: command.launcher_argc],
+        "--json-status-fd",
+        str(child_status),
+        *command.argv[command.launcher_argc :],
+    )
     try:
         _, program = await asyncio.get_running_loop().subprocess_exec(
-            lambda: Program(heard, lost, status),
-            *words,
-            env=dict(cell.env),
-            pass_fds=(*cell.fds, status_there),
+            lambda: LineProcess(on_line, on_exit, status_fd),
+            *launch_argv,
+            env=dict(command.env),
+            pass_fds=(*command.fds, child_status),
             start_new_session=True,
         )
     except OSError as error:
-        os.close(status)
+        os.close(status_fd)
         raise Failed(f"{argv[0]} cannot be started ({error.strerror})") from error
     finally:
-        for fd in (status_there, *cell.fds):
+        for fd in (child_status, *command.fds):
             os.close(fd)
     return program
 
 
-def found(command: str, env: Mapping[str, str]) -> str | None:
-    """Where a program is: a whole path, or a name that the path of this environment leads to. Never relative: what is
-    meant must not depend on where somebody happens to work."""
+def find_executable(command: str, env: Mapping[str, str]) -> str | None:
+    """Find an executable by absolute path, or by name on this environment's PATH.
+
+    Relative paths are never used: the result must not depend on the current folder.
+    """
     if "/" in command:
-        return command if os.path.isabs(command) and os.access(command, os.X_OK) else None  # noqa: PTH117  (text)
-    places = [each for each in env.get("PATH", os.defpath).split(os.pathsep) if each.startswith("/")]
-    return shutil.which(command, path=os.pathsep.join(places))
+        return command if os.path.isabs(command) and os.access(command, os.X_OK) else None  # noqa: PTH117  (a string)
+    folders = [each for each in env.get("PATH", os.defpath).split(os.pathsep) if each.startswith("/")]
+    return shutil.which(command, path=os.pathsep.join(folders))
 
 
-def environment(ours: Mapping[str, str], inherit: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:
-    """A few words about the machine, what is handed on by name, and its own: nothing else of ours."""
-    handed = {name: ours[name] for name in (*HANDED_ON, *inherit) if name in ours}
-    return handed | dict(own)
+def build_environment(
+    own_environment: Mapping[str, str], inherit: tuple[str, ...], extra: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the machine's basic variables, those inherited by name, and the program's own."""
+    inherited = {
+        name: own_environment[name] for name in (*INHERITED_VARIABLES, *inherit) if name in own_environment
+    }
+    return inherited | dict(extra)
 
 
-def _exit_code(status: int) -> int | None:
-    """What the launcher said of the program's end; None: it was ended, or never began."""
+def _read_exit_code(status_fd: int) -> int | None:
+    """Read the exit code that the launcher reported; None if the program was killed or never started."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(os.read(status, _STATUS))["exit-code"])
+        return int(json.loads(os.read(status_fd, _MAX_STATUS_BYTES))["exit-code"])
     return None

@@ -1,4 +1,4 @@
-"""Makes ready the real folder behind an agent's /tmp, and in it the places where other folders will be laid."""
+"""Prepare the real folder behind an agent's /tmp and the mount points inside it."""
 
 import os
 import secrets
@@ -8,47 +8,51 @@ from contextlib import suppress
 
 from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
-from retinue.sandbox.mounts import How, Plan
+from retinue.sandbox.mounts import MountKind, MountPlan
 
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDERS = frozenset({How.SEALED_FOLDER, How.BLANK_FOLDER, How.FRAME})
+_FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_KINDS = frozenset({MountKind.MASKED_FOLDER, MountKind.EMPTY_FOLDER, MountKind.MOUNT_PARENT})
 
 
-def made_ready(plan: Plan) -> None:
-    """Only there is anything made: every other place of a plan is there already. Each step goes through no link, for
-    the folder is the agent's, and what it put in the way is renamed."""
-    if not plan.tmp:
+def prepare_mount_points(plan: MountPlan) -> None:
+    """Create the mount points below /tmp; all other targets of a plan exist already.
+
+    No step follows a link, because the folder is the agent's. Anything in the way is renamed.
+    """
+    if not plan.tmp_source:
         return
     try:
-        _made(plan)
-    except OSError as error:  # it names the real folder, which is nobody's business
+        _make_mount_points(plan)
+    except OSError as error:  # without the real folder's name, which the agent must not see
         raise Failed(f"the folder behind {TMP} cannot be made ready: {error.strerror}") from error
 
 
-def _made(plan: Plan) -> None:
-    os.makedirs(plan.tmp, mode=0o700, exist_ok=True)  # noqa: PTH103
-    laid: list[str] = []
+def _make_mount_points(plan: MountPlan) -> None:
+    os.makedirs(plan.tmp_source, mode=0o700, exist_ok=True)  # noqa: PTH103
+    mounted: list[str] = []
     for mount in plan.mounts:
-        if not mount.at.startswith(f"{TMP}/") or any(mount.at.startswith(f"{one}/") for one in laid):
+        if not mount.target.startswith(f"{TMP}/") or any(
+            mount.target.startswith(f"{one}/") for one in mounted
+        ):
             continue
-        is_folder = mount.how in _FOLDERS or os.path.isdir(mount.source)  # noqa: PTH112
-        own = mount.source.startswith(f"{plan.tmp}/")
-        _place(plan.tmp, mount.at[len(TMP) + 1 :].split("/"), is_folder or own)
-        laid += [] if own else [mount.at]
+        is_folder = mount.kind in _FOLDER_KINDS or os.path.isdir(mount.source)  # noqa: PTH112
+        is_private = mount.source.startswith(f"{plan.tmp_source}/")
+        _make_mount_point(plan.tmp_source, mount.target[len(TMP) + 1 :].split("/"), is_folder or is_private)
+        mounted += [] if is_private else [mount.target]
 
 
-def _place(top: str, parts: list[str], is_folder: bool) -> None:
-    folder = os.open(top, _FOLDER)
+def _make_mount_point(top: str, parts: list[str], is_folder: bool) -> None:
+    folder = os.open(top, _FOLDER_FLAGS)
     try:
         for part in parts[:-1] if not is_folder else parts:
-            _cleared(folder, part, stat.S_ISDIR)
+            _move_aside(folder, part, stat.S_ISDIR)
             with suppress(FileExistsError):
                 os.mkdir(part, 0o700, dir_fd=folder)
-            inner = os.open(part, _FOLDER, dir_fd=folder)
+            subfolder = os.open(part, _FOLDER_FLAGS, dir_fd=folder)
             os.close(folder)
-            folder = inner
+            folder = subfolder
         if not is_folder:
-            _cleared(folder, parts[-1], stat.S_ISREG)
+            _move_aside(folder, parts[-1], stat.S_ISREG)
             with suppress(FileExistsError):
                 flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 os.close(os.open(parts[-1], flags, 0o600, dir_fd=folder))
@@ -56,7 +60,7 @@ def _place(top: str, parts: list[str], is_folder: bool) -> None:
         os.close(folder)
 
 
-def _cleared(folder: int, name: str, wanted: Callable[[int], bool]) -> None:
+def _move_aside(folder: int, name: str, is_expected_type: Callable[[int], bool]) -> None:
     with suppress(FileNotFoundError):
-        if not wanted(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        if not is_expected_type(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             os.rename(name, f"taken-{secrets.token_hex(4)}", src_dir_fd=folder, dst_dir_fd=folder)

@@ -1,4 +1,4 @@
-"""What a command finds where: the folders and files of a scope, and what is laid over the places it closes."""
+"""Plan a sandboxed command's mounts: its scope's folders and files, and masks over closed paths."""
 
 import os
 import re
@@ -6,342 +6,460 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 
-from retinue.domain.agent import Paths
-from retinue.domain.ceiling import Ceiling, Wish
+from retinue.domain.agent import PathPatterns
+from retinue.domain.ceiling import Ceiling, FileAccess
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import Globs, named, unescaped
-from retinue.domain.tmp_paths import TMP, inside
+from retinue.domain.rules import Globs, literal_components, unescape_component
+from retinue.domain.tmp_paths import TMP, is_under_tmp
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.sandbox.files.closed_path_scan import Held, Kind, Look, Sight, looked
-from retinue.sandbox.files.hardlinks import denies, known_elsewhere, may_be_denied
-from retinue.sandbox.files.messages import shown
-from retinue.sandbox.files.pattern_roots import reach
+from retinue.sandbox.files.closed_path_scan import (
+    ClosedPaths,
+    FolderScan,
+    PathKind,
+    ScanResult,
+    scan_closed_paths,
+)
+from retinue.sandbox.files.hardlinks import can_be_denied, files_linked_elsewhere, has_deny_rules
+from retinue.sandbox.files.messages import printable_path
+from retinue.sandbox.files.pattern_roots import pattern_root
 
-MAX_FILES = 256
-"""Single files that patterns other than `folder/**` may bring in."""
-MAX_LOOKED = 20_000
-MAX_COVERS = 1_000
+MAX_SINGLE_FILES = 256
+"""Maximum number of single files that patterns other than `folder/**` may mount."""
+MAX_SCANNED_NAMES = 20_000
+MAX_MOUNTS = 1_000
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
-_GITS_OWN = re.compile(r"/\.git/(?:.*/)?(?:config|hooks)\Z", re.IGNORECASE | re.DOTALL)
-"""Git fails over a configuration that it may not read, and lives with an empty one."""
+_GIT_CONFIG_PATTERN = re.compile(r"/\.git/(?:.*/)?(?:config|hooks)\Z", re.IGNORECASE | re.DOTALL)
+"""Git fails if it cannot read its configuration, but accepts an empty one."""
 
 
-class How(Enum):
+class MountKind(Enum):
     READ = "read"
     WRITE = "write"
-    SEALED_FILE = "sealed file"
-    """There, and cannot be opened."""
-    SEALED_FOLDER = "sealed folder"
-    BLANK_FILE = "blank file"
-    """There, and empty."""
-    BLANK_FOLDER = "blank folder"
-    FRAME = "frame"
-    """A folder that holds what is laid in it, and takes nothing else."""
+    MASKED_FILE = "sealed file"
+    """The file exists and cannot be opened."""
+    MASKED_FOLDER = "sealed folder"
+    EMPTY_FILE = "blank file"
+    """The file exists and is empty."""
+    EMPTY_FOLDER = "blank folder"
+    MOUNT_PARENT = "frame"
+    """A read-only folder that contains only what is mounted inside it."""
 
 
-_COVERS = {
-    (Kind.FILE, False): How.SEALED_FILE,
-    (Kind.FILE, True): How.BLANK_FILE,
-    (Kind.FOLDER, False): How.SEALED_FOLDER,
-    (Kind.FOLDER, True): How.BLANK_FOLDER,
-    (Kind.DARK, False): How.SEALED_FOLDER,
-    (Kind.DARK, True): How.SEALED_FOLDER,
+_MASK_KINDS = {
+    (PathKind.FILE, False): MountKind.MASKED_FILE,
+    (PathKind.FILE, True): MountKind.EMPTY_FILE,
+    (PathKind.FOLDER, False): MountKind.MASKED_FOLDER,
+    (PathKind.FOLDER, True): MountKind.EMPTY_FOLDER,
+    (PathKind.UNREADABLE, False): MountKind.MASKED_FOLDER,
+    (PathKind.UNREADABLE, True): MountKind.MASKED_FOLDER,
 }
 
 
 @value
 class Mount:
-    how: How
-    at: str
-    """Where the command finds it."""
+    kind: MountKind
+    target: str
+    """Path inside the sandbox."""
     source: str = ""
-    """The real place; empty for a cover."""
+    """Real path; empty for a mask."""
 
 
 @value
-class Plan:
-    """In the order in which they are to be mounted."""
+class MountPlan:
+    """Mounts in the order in which they must be made."""
 
     mounts: tuple[Mount, ...]
-    tmp: str
-    """The real folder behind /tmp; empty: /tmp lasts only as long as the command."""
+    tmp_source: str
+    """Real folder mounted as /tmp; empty: /tmp lasts only as long as the command."""
     cwd: str
-    writable: tuple[str, ...]
-    """The folders that a command may change, to be looked through again afterwards; the agent's own /tmp is not one."""
-    sight: Sight
-    """What was found closed before the command."""
-    links: dict[str, str]
-    """Closed names that are links, and where they led: nothing can be laid over a link."""
-    folders: Mapping[str, Held]
-    """All that were entered to find it."""
+    writable_folders: tuple[str, ...]
+    """Folders that a command may change, to be scanned again afterwards; without the private /tmp."""
+    closed_paths: ClosedPaths
+    """Closed paths found before the command."""
+    closed_links: dict[str, str]
+    """Closed names that are symbolic links, with their targets: nothing can be mounted over a link."""
+    scanned_folders: Mapping[str, FolderScan]
+    """Every folder that the scan entered."""
     notes: tuple[str, ...] = ()
 
 
-def planned(scope: Scope) -> Plan:
-    """Reads the machine's folders, changes nothing."""
-    tmp = scope.tmp if scope.private(TMP) and scope.path(TMP, "write").ok else ""
-    trees = _trees(scope)
-    writable = _outermost(tree for tree, may in trees.items() if may)
-    shelves = _shelves(scope, trees)
-    look = looked(scope, (*_outermost(trees), *shelves))
-    sight = look.sight
-    files, notes = _single(scope, trees)
-    links = {path: os.readlink(path) for path in sight if _is_link(path, sight) and _within(path, writable)}  # noqa: PTH115
-    mounts = [Mount(how=How.WRITE if may else How.READ, at=one, source=one) for one, may in trees.items()]
-    mounts += files
-    mounts += [Mount(how=How.READ, at=one, source=one) for one in shelves]
-    mounts += _guarded(sight, links, writable)
-    mounts += _linked(scope, (*_outermost(trees), *shelves) if denies(scope) else writable, look)
-    mounts += _covers(sight, shelves)
-    mounts += [Mount(how=_sealing(place), at=place) for place in _closed_of_the_system(scope)]
-    mounts += _frame(scope, mounts)
-    mounts += _pins(mounts, writable, tmp)
-    if len(mounts) > MAX_COVERS:
+def plan_mounts(scope: Scope) -> MountPlan:
+    """Plan the mounts for a scope.
+
+    Reads the machine's folders and changes nothing.
+    """
+    tmp = scope.tmp_folder if scope.is_private_tmp(TMP) and scope.check_path(TMP, "write").ok else ""
+    trees = _allowed_trees(scope)
+    writable = _outermost_folders(tree for tree, can_write in trees.items() if can_write)
+    skill_folders = _skill_folders(scope, trees)
+    scan = scan_closed_paths(scope, (*_outermost_folders(trees), *skill_folders))
+    closed_paths = scan.closed_paths
+    file_mounts, notes = _single_file_mounts(scope, trees)
+    links = {
+        path: os.readlink(path)  # noqa: PTH115
+        for path in closed_paths
+        if _is_link(path, closed_paths) and _is_within(path, writable)
+    }
+    mounts = [
+        Mount(kind=MountKind.WRITE if can_write else MountKind.READ, target=one, source=one)
+        for one, can_write in trees.items()
+    ]
+    mounts += file_mounts
+    mounts += [Mount(kind=MountKind.READ, target=one, source=one) for one in skill_folders]
+    mounts += _read_only_mounts(closed_paths, links, writable)
+    mounts += _hard_link_mounts(
+        scope, (*_outermost_folders(trees), *skill_folders) if has_deny_rules(scope) else writable, scan
+    )
+    mounts += _masks(closed_paths, skill_folders)
+    mounts += [
+        Mount(kind=_mask_kind(closed_path), target=closed_path) for closed_path in _closed_system_paths(scope)
+    ]
+    mounts += _workspace_parent_mount(scope, mounts)
+    mounts += _rename_guards(mounts, writable, tmp)
+    if len(mounts) > MAX_MOUNTS:
         raise Failed(
-            f"{shown(scope.root)} holds more than {MAX_COVERS:,} closed places, files that have names elsewhere (hard "
+            f"{printable_path(scope.root)} holds more than {MAX_MOUNTS:,} closed places, files that have names elsewhere (hard "
             "links) and folders around them, too many to hide from a command: deny the folders that hold them"
         )
-    return Plan(
-        mounts=_ordered(mounts),
-        tmp=tmp,
-        cwd=_start(scope, mounts),
-        writable=writable,
-        sight=sight,
-        links=links,
-        folders=look.folders,
+    return MountPlan(
+        mounts=_sorted_mounts(mounts),
+        tmp_source=tmp,
+        cwd=_initial_folder(scope, mounts),
+        writable_folders=writable,
+        closed_paths=closed_paths,
+        closed_links=links,
+        scanned_folders=scan.folders,
         notes=notes,
     )
 
 
-def _trees(scope: Scope) -> dict[str, bool]:
-    """Real folders that may be read with all that is in them but what is closed, and whether they may be written. The
-    scope is asked with none but its `folder/**` patterns, so that a yes is a yes for the whole folder. `/**` brings
-    in no more than the workspace."""
-    whole = replace(
+def _allowed_trees(scope: Scope) -> dict[str, bool]:
+    """Return the real folders that may be read whole, and whether each may be written.
+
+    Closed paths inside them are masked. The scope is asked with only its `folder/**` patterns, so that a yes
+    covers the whole folder. `/**` brings in no more than the workspace.
+    """
+    tree_scope = replace(
         scope,
-        read=_only_trees(scope.read),
-        write=_only_trees(scope.write),
-        ceilings=tuple(_only_whole(each) for each in scope.ceilings),
-        lifted=Paths(read=_only_trees(scope.lifted.read or ()), write=_only_trees(scope.lifted.write or ())),
+        read=_tree_patterns(scope.read),
+        write=_tree_patterns(scope.write),
+        ceilings=tuple(_with_tree_patterns(each) for each in scope.ceilings),
+        user_grants=PathPatterns(
+            read=_tree_patterns(scope.user_grants.read or ()),
+            write=_tree_patterns(scope.user_grants.write or ()),
+        ),
     )
-    above = tuple(pattern for each in whole.ceilings for pattern in (*(each.read or ()), *(each.write or ())))
-    named_ones = {"/" + "/".join(named(pattern)) for pattern in (*whole.read, *whole.write, *above)}
+    ceiling_patterns = tuple(
+        pattern for each in tree_scope.ceilings for pattern in (*(each.read or ()), *(each.write or ()))
+    )
+    anchors = {
+        "/" + "/".join(literal_components(pattern))
+        for pattern in (*tree_scope.read, *tree_scope.write, *ceiling_patterns)
+    }
     found: dict[str, bool] = {}
-    for anchor in sorted(named_ones | {scope.root}):
+    for anchor in sorted(anchors | {scope.root}):
         real = os.path.realpath(anchor)
-        if real == "/" or scope.private(real) or whole.private(real) or not os.path.isdir(real):  # noqa: PTH112
+        if (
+            real == "/"
+            or scope.is_private_tmp(real)
+            or tree_scope.is_private_tmp(real)
+            or not os.path.isdir(real)  # noqa: PTH112
+        ):
             continue
-        if whole.path(real, "read").ok:
-            found[real] = whole.path(real, "write").ok
-    return {one: may for one, may in found.items() if not _said_already(one, may, found)}
+        if tree_scope.check_path(real, "read").ok:
+            found[real] = tree_scope.check_path(real, "write").ok
+    return {
+        one: can_write for one, can_write in found.items() if not _is_covered_by_parent(one, can_write, found)
+    }
 
 
-def _shelves(scope: Scope, trees: dict[str, bool]) -> tuple[str, ...]:
-    """Folders of skills that no tree brings in: they are elsewhere, or alone are open in a place that is closed."""
+def _skill_folders(scope: Scope, trees: dict[str, bool]) -> tuple[str, ...]:
+    """Return the skill folders that no tree brings in.
+
+    They lie elsewhere, or are the only open folder in a closed place.
+    """
     return tuple(
         each.folder
-        for each in scope.shelf
-        if (not _within(each.folder, trees) or scope.shut(os.path.dirname(each.folder)))  # noqa: PTH120
-        and scope.path(each.folder).ok
+        for each in scope.available_skills
+        if (not _is_within(each.folder, trees) or scope.closing_rule(os.path.dirname(each.folder)))  # noqa: PTH120
+        and scope.check_path(each.folder).ok
         and os.path.isdir(each.folder)  # noqa: PTH112
     )
 
 
-def _said_already(one: str, may: bool, found: dict[str, bool]) -> bool:
-    return any(other != one and _within(one, (other,)) and (kind or not may) for other, kind in found.items())
-
-
-def _only_trees(patterns: Globs) -> Globs:
-    return tuple(pattern for pattern in patterns if _is_tree(pattern))
-
-
-def _only_whole(ceiling: Ceiling) -> Ceiling:
-    return replace(
-        ceiling,
-        read=None if ceiling.read is None else _only_trees(ceiling.read),
-        write=None if ceiling.write is None else _only_trees(ceiling.write),
+def _is_covered_by_parent(path: str, can_write: bool, found: dict[str, bool]) -> bool:
+    return any(
+        other != path and _is_within(path, (other,)) and (other_writable or not can_write)
+        for other, other_writable in found.items()
     )
 
 
-def _is_tree(pattern: str) -> bool:
-    """A folder by its name, and everything in it."""
+def _tree_patterns(patterns: Globs) -> Globs:
+    return tuple(pattern for pattern in patterns if _is_tree_pattern(pattern))
+
+
+def _with_tree_patterns(ceiling: Ceiling) -> Ceiling:
+    return replace(
+        ceiling,
+        read=None if ceiling.read is None else _tree_patterns(ceiling.read),
+        write=None if ceiling.write is None else _tree_patterns(ceiling.write),
+    )
+
+
+def _is_tree_pattern(pattern: str) -> bool:
+    """Return whether the pattern names a folder literally, with everything in it."""
     parts = pattern.split("/")
     while parts and parts[-1] == "**":
         parts.pop()
-    return len(parts) < len(pattern.split("/")) and all(unescaped(part) is not None for part in parts)
-
-
-def _single(scope: Scope, trees: dict[str, bool]) -> tuple[list[Mount], tuple[str, ...]]:
-    """Files that stand in the scope by themselves, or by a pattern that is no whole folder."""
-    found: dict[str, Mount] = {}
-    hows: tuple[tuple[Wish, How, Globs], ...] = (
-        ("read", How.READ, scope.read),
-        ("write", How.WRITE, scope.write),
+    return len(parts) < len(pattern.split("/")) and all(
+        unescape_component(part) is not None for part in parts
     )
-    for wish, how, patterns in hows:
-        already = _outermost(tree for tree, may in trees.items() if may or wish == "read")
+
+
+def _single_file_mounts(scope: Scope, trees: dict[str, bool]) -> tuple[list[Mount], tuple[str, ...]]:
+    """Mount the files that a scope names one by one, or by a pattern that is not a whole folder."""
+    found: dict[str, Mount] = {}
+    patterns_by_access: tuple[tuple[FileAccess, MountKind, Globs], ...] = (
+        ("read", MountKind.READ, scope.read),
+        ("write", MountKind.WRITE, scope.write),
+    )
+    for access, kind, patterns in patterns_by_access:
+        covered_trees = _outermost_folders(
+            tree for tree, can_write in trees.items() if can_write or access == "read"
+        )
         for pattern in patterns:
-            if _is_tree(pattern) or not (anchor := reach(pattern).anchor):
+            if _is_tree_pattern(pattern) or not (anchor := pattern_root(pattern).folder):
                 continue
-            for real in _matches("/" + "/".join(anchor), pattern):
-                if _within(real, already) or scope.private(real) or not _may(scope, real, wish):
+            for real in _matching_files("/" + "/".join(anchor), pattern):
+                if (
+                    _is_within(real, covered_trees)
+                    or scope.is_private_tmp(real)
+                    or not _can_mount_file(scope, real, access)
+                ):
                     continue
-                if len(found) >= MAX_FILES and real not in found:
-                    return list(found.values()), (f"only the first {MAX_FILES} files of {pattern} are there",)
-                found[real] = Mount(how=how, at=real, source=real)
+                if len(found) >= MAX_SINGLE_FILES and real not in found:
+                    return list(found.values()), (
+                        f"only the first {MAX_SINGLE_FILES} files of {pattern} are there",
+                    )
+                found[real] = Mount(kind=kind, target=real, source=real)
     return list(found.values()), ()
 
 
-def _may(scope: Scope, real: str, wish: Wish) -> bool:
-    """What is written must be readable too: there is no other way to lay it there. Other names of a file count as in
-    the file tools: a file with several is not written, and not read where they may be denied."""
-    if not scope.path(real, "read").ok or not scope.path(real, wish).ok:
+def _can_mount_file(scope: Scope, real: str, access: FileAccess) -> bool:
+    """Return whether a single file can be mounted with this access.
+
+    A written file must be readable too: it cannot be mounted otherwise. Hard links count as in the file
+    tools: a file with several names is not written, and not read where another name may be denied.
+    """
+    if not scope.check_path(real, "read").ok or not scope.check_path(real, access).ok:
         return False
-    return os.lstat(real).st_nlink == 1 or (wish == "read" and not may_be_denied(scope, real))
+    return os.lstat(real).st_nlink == 1 or (access == "read" and not can_be_denied(scope, real))
 
 
-def _matches(anchor: str, pattern: str) -> Iterator[str]:
-    """Regular files below the pattern's folder, as deep as it can mean; links are not followed."""
-    exact = "/" + "/".join(named(pattern))
-    if len(named(pattern)) == len([part for part in pattern.split("/") if part]):
+def _matching_files(anchor: str, pattern: str) -> Iterator[str]:
+    """Yield the regular files below the pattern's folder, as deep as it can match.
+
+    Links are not followed.
+    """
+    exact = "/" + "/".join(literal_components(pattern))
+    if len(literal_components(pattern)) == len([part for part in pattern.split("/") if part]):
         real = os.path.realpath(exact)
         yield from (real,) if os.path.isfile(real) else ()  # noqa: PTH113
         return
     top = os.path.realpath(anchor)
-    depth, looked = reach(pattern).depth, 0
+    depth, scanned = pattern_root(pattern).max_depth, 0
     pending = [(top, 1)]
-    while pending and looked <= MAX_LOOKED:
-        folder, level = pending.pop()
+    while pending and scanned <= MAX_SCANNED_NAMES:
+        folder, depth_here = pending.pop()
         try:
             with os.scandir(folder) as entries:
-                inside = sorted(entries, key=_name)
+                children = sorted(entries, key=_entry_name)
         except OSError:
             continue
-        looked += len(inside)
-        yield from (entry.path for entry in inside if entry.is_file(follow_symlinks=False))
-        if depth is None or level < depth:
-            pending += [(entry.path, level + 1) for entry in inside if entry.is_dir(follow_symlinks=False)]
+        scanned += len(children)
+        yield from (entry.path for entry in children if entry.is_file(follow_symlinks=False))
+        if depth is None or depth_here < depth:
+            pending += [
+                (entry.path, depth_here + 1) for entry in children if entry.is_dir(follow_symlinks=False)
+            ]
 
 
-def _name(entry: "os.DirEntry[str]") -> str:
+def _entry_name(entry: "os.DirEntry[str]") -> str:
     return entry.name
 
 
-def _covers(sight: Sight, shelves: tuple[str, ...]) -> list[Mount]:
-    """A closed folder in which the folder of a skill is open holds that one and nothing else."""
+def _masks(closed_paths: ClosedPaths, skill_folders: tuple[str, ...]) -> list[Mount]:
+    """Mask every closed path.
+
+    A closed folder that contains an open skill folder shows that folder and nothing else.
+    """
     return [
-        Mount(how=How.FRAME if any(_within(one, (path,)) for one in shelves) else cover, at=path)
-        for path, kind in sight.items()
-        if (cover := _COVERS.get((kind, _GITS_OWN.search(path) is not None))) is not None
+        Mount(
+            kind=MountKind.MOUNT_PARENT
+            if any(_is_within(one, (path,)) for one in skill_folders)
+            else kind_of_mask,
+            target=path,
+        )
+        for path, kind in closed_paths.items()
+        if (kind_of_mask := _MASK_KINDS.get((kind, _GIT_CONFIG_PATTERN.search(path) is not None))) is not None
     ]
 
 
-def _guarded(sight: Sight, links: dict[str, str], writable: tuple[str, ...]) -> Iterator[Mount]:
-    """Readable, but not to be changed: what says where git finds its own, and what closed links lead to."""
-    for path, kind in sight.items():
-        if kind is Kind.POINTER and path not in links and _within(path, writable):
-            yield Mount(how=How.READ, at=path, source=path)
+def _read_only_mounts(
+    closed_paths: ClosedPaths, links: dict[str, str], writable: tuple[str, ...]
+) -> Iterator[Mount]:
+    """Mount read-only: pointers to git repositories, and the targets of closed links."""
+    for path, kind in closed_paths.items():
+        if kind is PathKind.PROTECTED and path not in links and _is_within(path, writable):
+            yield Mount(kind=MountKind.READ, target=path, source=path)
     for path in links:
         real = os.path.realpath(path)
-        if real not in sight and real not in writable and _within(real, writable) and os.path.exists(real):  # noqa: PTH110
-            yield Mount(how=How.READ, at=real, source=real)
+        if (
+            real not in closed_paths
+            and real not in writable
+            and _is_within(real, writable)
+            and os.path.exists(real)  # noqa: PTH110
+        ):
+            yield Mount(kind=MountKind.READ, target=real, source=real)
 
 
-def _linked(scope: Scope, trees: tuple[str, ...], look: Look) -> Iterator[Mount]:
-    """A file that has names elsewhere would be changed there too; and there it may be denied."""
-    for path in known_elsewhere(look, trees):
-        if may_be_denied(scope, path):
-            yield Mount(how=How.SEALED_FILE, at=path)
+def _hard_link_mounts(scope: Scope, trees: tuple[str, ...], scan: ScanResult) -> Iterator[Mount]:
+    """Protect files that have hard links elsewhere.
+
+    Writing one would also change the file under its other name, and that name may be denied.
+    """
+    for path in files_linked_elsewhere(scan, trees):
+        if can_be_denied(scope, path):
+            yield Mount(kind=MountKind.MASKED_FILE, target=path)
         else:
-            yield Mount(how=How.READ, at=path, source=path)
+            yield Mount(kind=MountKind.READ, target=path, source=path)
 
 
-def _frame(scope: Scope, mounts: list[Mount]) -> Iterator[Mount]:
-    """A workspace below /tmp of which only parts are there: what a command wrote beside them would look as if it were
-    in the workspace, and would be in the agent's own /tmp."""
+def _workspace_parent_mount(scope: Scope, mounts: list[Mount]) -> Iterator[Mount]:
+    """Mount an empty parent for a workspace below /tmp of which only parts are visible.
+
+    Without it, a file written beside those parts would appear to be in the workspace but land in the agent's
+    private /tmp.
+    """
     root = os.path.realpath(scope.root)
-    laid = [mount.at for mount in mounts if mount.source]
-    if root != TMP and inside(root) and not _within(root, laid) and any(_within(at, (root,)) for at in laid):
-        yield Mount(how=How.FRAME, at=root)
+    targets = [mount.target for mount in mounts if mount.source]
+    if (
+        root != TMP
+        and is_under_tmp(root)
+        and not _is_within(root, targets)
+        and any(_is_within(target, (root,)) for target in targets)
+    ):
+        yield Mount(kind=MountKind.MOUNT_PARENT, target=root)
 
 
-def _closed_of_the_system(scope: Scope) -> Iterator[str]:
-    """The system's own folders are there for every command; what is closed in them by its full name is hidden."""
-    above = tuple(pattern for ceiling in scope.ceilings for pattern in ceiling.deny)
-    for pattern in (*scope.deny, *scope.house, *above):
-        place = "/" + "/".join(named(pattern))
-        whole = _is_tree(pattern) or unescaped(pattern) is not None
-        if whole and place not in SYSTEM and _within(place, SYSTEM) and os.path.lexists(place):
-            yield os.path.realpath(place)
+def _closed_system_paths(scope: Scope) -> Iterator[str]:
+    """Yield the paths inside the system's folders that the scope closes by their full name.
+
+    The system's folders themselves are visible to every command.
+    """
+    ceiling_patterns = tuple(pattern for ceiling in scope.ceilings for pattern in ceiling.deny)
+    for pattern in (*scope.deny, *scope.retinue_paths, *ceiling_patterns):
+        path = "/" + "/".join(literal_components(pattern))
+        is_exact = _is_tree_pattern(pattern) or unescape_component(pattern) is not None
+        if (
+            is_exact
+            and path not in SYSTEM_FOLDERS
+            and _is_within(path, SYSTEM_FOLDERS)
+            and os.path.lexists(path)
+        ):
+            yield os.path.realpath(path)
 
 
-def _sealing(place: str) -> How:
-    return How.SEALED_FOLDER if os.path.isdir(place) else How.SEALED_FILE  # noqa: PTH112
+def _mask_kind(path: str) -> MountKind:
+    return MountKind.MASKED_FOLDER if os.path.isdir(path) else MountKind.MASKED_FILE  # noqa: PTH112
 
 
-def _pins(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Mount]:
-    """A folder that holds a mount, inside one that may be written, is laid over itself: then it cannot be renamed,
-    and no other can take its place. Without it a closed place would be open under its new name next time."""
-    taken = {mount.at for mount in mounts}
-    real = tuple(mount.at for mount in mounts if mount.how is How.FRAME or os.path.isdir(mount.source))  # noqa: PTH112
-    frames = tuple(mount.at for mount in mounts if mount.how is How.FRAME)
+def _rename_guards(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Mount]:
+    """Bind-mount each writable folder that contains a mount onto itself: no command can rename it.
+
+    No other folder can then take its place. Without this, a closed path would be open under its new name next
+    time.
+    """
+    targets = {mount.target for mount in mounts}
+    folder_targets = tuple(
+        mount.target
+        for mount in mounts
+        if mount.kind is MountKind.MOUNT_PARENT or os.path.isdir(mount.source)  # noqa: PTH112
+    )
+    mount_parents = tuple(mount.target for mount in mounts if mount.kind is MountKind.MOUNT_PARENT)
     found: dict[str, Mount] = {}
     for mount in mounts:
         tops = [
             top
             for top in (*writable, *((TMP,) if tmp else ()))
-            if _within(mount.at, (top,)) and mount.at != top
+            if _is_within(mount.target, (top,)) and mount.target != top
         ]
         for top in tops:
-            inner = mount.at[len(top) + 1 :].split("/")[:-1]
-            for count in range(1, len(inner) + 1):
-                below = "/".join(inner[:count])
-                at = f"{top}/{below}"
-                if at not in taken and not _said_otherwise(at, top, real) and not _framed(at, top, frames):
-                    source = f"{tmp}/{below}" if top == TMP and tmp else at
-                    found[at] = Mount(how=How.WRITE, at=at, source=source)
+            parents = mount.target[len(top) + 1 :].split("/")[:-1]
+            for count in range(1, len(parents) + 1):
+                relative = "/".join(parents[:count])
+                folder = f"{top}/{relative}"
+                if (
+                    folder not in targets
+                    and not _is_machine_tmp(folder, top, folder_targets)
+                    and not _is_in_mount_parent(folder, top, mount_parents)
+                ):
+                    source = f"{tmp}/{relative}" if top == TMP and tmp else folder
+                    found[folder] = Mount(kind=MountKind.WRITE, target=folder, source=source)
     return list(found.values())
 
 
-def _said_otherwise(at: str, top: str, real: tuple[str, ...]) -> bool:
-    """A folder of the machine below /tmp, whether it may be written or not, is not part of the agent's own /tmp."""
-    return top == TMP and TMP not in real and _within(at, real)
+def _is_machine_tmp(path: str, top: str, folder_targets: tuple[str, ...]) -> bool:
+    """Return whether a folder below /tmp belongs to the machine, not to the agent's private /tmp."""
+    return top == TMP and TMP not in folder_targets and _is_within(path, folder_targets)
 
 
-def _framed(at: str, top: str, frames: tuple[str, ...]) -> bool:
-    """In a frame there is nothing to be renamed, and the machine's folder of that name is closed."""
-    return any(_within(at, (frame,)) and frame != top and _within(frame, (top,)) for frame in frames)
+def _is_in_mount_parent(path: str, top: str, mount_parents: tuple[str, ...]) -> bool:
+    """Return whether a path is in a mount parent.
+
+    Nothing can be renamed there, and the machine's folder of that name is closed.
+    """
+    return any(
+        _is_within(path, (parent,)) and parent != top and _is_within(parent, (top,))
+        for parent in mount_parents
+    )
 
 
-def _ordered(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
-    """Outer before inner; of two at one place the later said counts."""
-    last = {mount.at: mount for mount in mounts}
-    return tuple(last[at] for at in sorted(last, key=_parts))
+def _sorted_mounts(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+    """Sort outer paths before inner ones; the later of two mounts of the same path wins."""
+    by_target = {mount.target: mount for mount in mounts}
+    return tuple(by_target[target] for target in sorted(by_target, key=_path_parts))
 
 
-def _parts(path: str) -> list[str]:
+def _path_parts(path: str) -> list[str]:
     return path.split("/")
 
 
-def _start(scope: Scope, mounts: list[Mount]) -> str:
-    """The workspace, if any of it is there."""
+def _initial_folder(scope: Scope, mounts: list[Mount]) -> str:
+    """Return the workspace if any part of it is mounted, else /tmp."""
     root = os.path.realpath(scope.root)
-    there = any(_within(root, (mount.at,)) or _within(mount.at, (root,)) for mount in mounts if mount.source)
-    return root if there else TMP
+    has_workspace = any(
+        _is_within(root, (mount.target,)) or _is_within(mount.target, (root,))
+        for mount in mounts
+        if mount.source
+    )
+    return root if has_workspace else TMP
 
 
-def _is_link(path: str, sight: Sight) -> bool:
-    return sight[path] in (Kind.LINK, Kind.POINTER) and os.path.islink(path)  # noqa: PTH114
+def _is_link(path: str, closed_paths: ClosedPaths) -> bool:
+    return closed_paths[path] in (PathKind.LINK, PathKind.PROTECTED) and os.path.islink(path)  # noqa: PTH114
 
 
-def _outermost(folders: Iterable[str]) -> tuple[str, ...]:
-    every = sorted(folders)
-    return tuple(one for one in every if not any(other != one and _within(one, (other,)) for other in every))
+def _outermost_folders(folders: Iterable[str]) -> tuple[str, ...]:
+    ordered = sorted(folders)
+    return tuple(
+        one for one in ordered if not any(other != one and _is_within(one, (other,)) for other in ordered)
+    )
 
 
-def _within(path: str, folders: Iterable[str]) -> bool:
-    """In words: both are real names."""
+def _is_within(path: str, folders: Iterable[str]) -> bool:
+    """Compare as text: all arguments are real paths."""
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)

@@ -1,4 +1,4 @@
-"""How tightly this machine can hold a command: found out by trying each level on a command that does nothing."""
+"""Detect the strictest sandbox level of this machine by running a command at each level."""
 
 import asyncio
 import os
@@ -7,16 +7,16 @@ from dataclasses import field
 from pathlib import Path
 
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.sandbox_level import Lack, Level
+from retinue.domain.sandbox_level import MissingLevel, SandboxLevel
 from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import process, seccomp
-from retinue.sandbox.bubblewrap import NEWER, PLACES, exact, strict
-from retinue.sandbox.command import Cell
-from retinue.sandbox.landlock import abi, landlocked
+from retinue.sandbox.bubblewrap import BWRAP_PATHS, INSTALL_HINT, bubblewrap_command, has_bind_fd
+from retinue.sandbox.command import SandboxedCommand
+from retinue.sandbox.landlock import abi_version, landlock_command
 
-_SECONDS = 10
-_NOTHING = Scope(root="/usr")
+_TRIAL_TIMEOUT_S = 10
+_EMPTY_SCOPE = Scope(root="/usr")
 _SYSCTLS = (
     (
         "kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor keeps programs from making user namespaces",
@@ -31,104 +31,121 @@ _SYSCTLS = (
         "set user.max_user_namespaces=10000 with sysctl",
     ),
 )  # fmt: skip
-_CONTAINER = (
+_NAMESPACE_REMEDY = (
     "let this machine make user namespaces (in a container: start it with a seccomp profile that allows them)"
 )
-_LANDLOCK = "use Linux 5.13 or newer with landlock in the kernel's list of security modules (lsm=)"
-_MACHINE = "no system calls are known by number for this kind of machine, so there is no filter"
+_LANDLOCK_REMEDY = "use Linux 5.13 or newer with landlock in the kernel's list of security modules (lsm=)"
+_UNKNOWN_MACHINE = "no system calls are known by number for this kind of machine, so there is no filter"
 
 
 @value
-class Found:
-    """The tightest level that works, and why not a tighter one."""
+class ProbeResult:
+    """The strictest working level, and why stricter ones do not work."""
 
-    level: Level
-    lacks: tuple[Lack, ...] = ()
-    bwrap: str = ""
-    code: bytes = field(default=b"", repr=False)
-    """The filter on system calls; empty at level none."""
+    level: SandboxLevel
+    missing_levels: tuple[MissingLevel, ...] = ()
+    bwrap_path: str = ""
+    seccomp_filter: bytes = field(default=b"", repr=False)
+    """The seccomp filter; empty at level none."""
 
 
-class Probe:
-    """Tried once, when it is first asked: a process that runs no command pays nothing."""
+class SandboxProbe:
+    """Detect the level once, on first use: a process that runs no command pays nothing."""
 
-    def __init__(self, *, most: Level = Level.STRICT, places: Sequence[str] = PLACES) -> None:
-        self._most = most
-        self._places = places
-        self._found: asyncio.Task[Found] | None = None
+    def __init__(
+        self, *, max_level: SandboxLevel = SandboxLevel.STRICT, bwrap_paths: Sequence[str] = BWRAP_PATHS
+    ) -> None:
+        self._max_level = max_level
+        self._bwrap_paths = bwrap_paths
+        self._result_task: asyncio.Task[ProbeResult] | None = None
 
-    async def level(self) -> Level:
-        return (await self.found()).level
+    async def level(self) -> SandboxLevel:
+        return (await self.result()).level
 
-    async def found(self) -> Found:
-        if self._found is None or self._found.cancelled():
-            self._found = asyncio.ensure_future(self._tried())
-        return await asyncio.shield(self._found)
+    async def result(self) -> ProbeResult:
+        if self._result_task is None or self._result_task.cancelled():
+            self._result_task = asyncio.ensure_future(self._try_levels())
+        return await asyncio.shield(self._result_task)
 
-    async def _tried(self) -> Found:
-        lacks: list[Lack] = []
-        code = seccomp.program()
-        bwrap = next((path for path in self._places if trusted(path)), "")
-        for level in (Level.STRICT, Level.LANDLOCK):
-            if not self._most.reaches(level):
-                lacks.append(
-                    Lack(
+    async def _try_levels(self) -> ProbeResult:
+        missing_levels: list[MissingLevel] = []
+        seccomp_filter = seccomp.build_filter()
+        bwrap_path = next((path for path in self._bwrap_paths if is_trusted_program(path)), "")
+        for level in (SandboxLevel.STRICT, SandboxLevel.LANDLOCK):
+            if not self._max_level.is_at_least(level):
+                missing_levels.append(
+                    MissingLevel(
                         level=level,
-                        why=f"RETINUE_SANDBOX={self._most} asks for less",
-                        do="unset RETINUE_SANDBOX",
+                        reason=f"RETINUE_SANDBOX={self._max_level} asks for less",
+                        remedy="unset RETINUE_SANDBOX",
                     )
                 )
-            elif (lack := await _lack(level, bwrap, code)) is None:
-                return Found(level=level, lacks=tuple(lacks), bwrap=bwrap, code=code or b"")
+            elif (missing := await _find_missing(level, bwrap_path, seccomp_filter)) is None:
+                return ProbeResult(
+                    level=level,
+                    missing_levels=tuple(missing_levels),
+                    bwrap_path=bwrap_path,
+                    seccomp_filter=seccomp_filter or b"",
+                )
             else:
-                lacks.append(lack)
-        return Found(level=Level.NONE, lacks=tuple(lacks))
+                missing_levels.append(missing)
+        return ProbeResult(level=SandboxLevel.NONE, missing_levels=tuple(missing_levels))
 
 
-async def _lack(level: Level, bwrap: str, code: bytes | None) -> Lack | None:
-    """What keeps this machine from a level; None when a command ran at it."""
-    if code is None:
-        return Lack(level=level, why=_MACHINE, do="use an x86_64 or aarch64 machine")
-    if level is Level.LANDLOCK:
-        if not abi():
-            return Lack(level=level, why="this kernel has no Landlock", do=_LANDLOCK)
-        why = await _trial(lambda: landlocked(_NOTHING, "true", code=code))
-        return None if why is None else Lack(level=level, why=why, do=_LANDLOCK)
-    if not bwrap:
-        return Lack(level=level, why="bubblewrap is not installed", do="apt-get install bubblewrap")
-    if not await asyncio.to_thread(exact, bwrap):
-        return Lack(level=level, why=f"{bwrap} has no --bind-fd, so it lays folders by name", do=NEWER)
-    why = await _trial(lambda: strict(_NOTHING, "true", bwrap=bwrap))
-    return None if why is None else _forbidden(why)
+async def _find_missing(
+    level: SandboxLevel, bwrap_path: str, seccomp_filter: bytes | None
+) -> MissingLevel | None:
+    """Return what is missing for a level; None if a command ran at it."""
+    if seccomp_filter is None:
+        return MissingLevel(level=level, reason=_UNKNOWN_MACHINE, remedy="use an x86_64 or aarch64 machine")
+    if level is SandboxLevel.LANDLOCK:
+        if not abi_version():
+            return MissingLevel(level=level, reason="this kernel has no Landlock", remedy=_LANDLOCK_REMEDY)
+        error = await _trial_error(
+            lambda: landlock_command(_EMPTY_SCOPE, "true", seccomp_filter=seccomp_filter)
+        )
+        return None if error is None else MissingLevel(level=level, reason=error, remedy=_LANDLOCK_REMEDY)
+    if not bwrap_path:
+        return MissingLevel(
+            level=level, reason="bubblewrap is not installed", remedy="apt-get install bubblewrap"
+        )
+    if not await asyncio.to_thread(has_bind_fd, bwrap_path):
+        return MissingLevel(
+            level=level,
+            reason=f"{bwrap_path} has no --bind-fd, so it lays folders by name",
+            remedy=INSTALL_HINT,
+        )
+    error = await _trial_error(lambda: bubblewrap_command(_EMPTY_SCOPE, "true", bwrap=bwrap_path))
+    return None if error is None else _namespace_error(error)
 
 
-async def _trial(made: Callable[[], Cell]) -> str | None:
-    """Why a command that does nothing could not be run."""
+async def _trial_error(build: Callable[[], SandboxedCommand]) -> str | None:
+    """Return why a command that does nothing could not run; None if it ran."""
     try:
-        ended = await process.run(await asyncio.to_thread(made), _SECONDS)
+        result = await process.run_command(await asyncio.to_thread(build), _TRIAL_TIMEOUT_S)
     except (Failed, OSError) as error:
         return str(error)
-    if ended.exit == 0:
+    if result.exit_code == 0:
         return None
-    return " ".join(ended.output.text().split()) or "it did not start, and does not say why"
+    return " ".join(result.output.text().split()) or "it did not start, and does not say why"
 
 
-def _forbidden(why: str) -> Lack:
-    """bubblewrap's own words, and the setting behind them where there is one."""
-    for name, given, meaning, do in _SYSCTLS:
+def _namespace_error(error: str) -> MissingLevel:
+    """Explain bubblewrap's error by the kernel setting behind it, where there is one."""
+    for name, bad_value, meaning, remedy in _SYSCTLS:
         try:
-            said = Path("/proc/sys", name).read_text(encoding="ascii").strip()
+            setting = Path("/proc/sys", name).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
             continue
-        if said == given:
-            return Lack(level=Level.STRICT, why=f"{meaning} ({why})", do=do)
-    return Lack(level=Level.STRICT, why=why, do=_CONTAINER)
+        if setting == bad_value:
+            return MissingLevel(level=SandboxLevel.STRICT, reason=f"{meaning} ({error})", remedy=remedy)
+    return MissingLevel(level=SandboxLevel.STRICT, reason=error, remedy=_NAMESPACE_REMEDY)
 
 
-def trusted(path: str) -> bool:
-    """A program that only root, or this user, could have put there."""
+def is_trusted_program(path: str) -> bool:
+    """Return whether only root, or this user, could have installed this program."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return False
-    return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022 and os.access(path, os.X_OK)
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022 and os.access(path, os.X_OK)

@@ -1,4 +1,4 @@
-"""Runs a cell: takes in what it writes, ends all of it in time or when nobody waits any more, and leaves nothing behind."""
+"""Run a sandboxed command: read its output, end it on timeout or cancellation, and clean up."""
 
 import asyncio
 import fcntl
@@ -13,346 +13,368 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.sandbox.command import Cell, nothing_left
-from retinue.sandbox.launcher import descendants
-from retinue.sandbox.output_capture import Keep, Output
+from retinue.sandbox.command import SandboxedCommand, no_clean_up
+from retinue.sandbox.launcher import descendant_pids
+from retinue.sandbox.output_capture import OpenOutputFile, OutputCapture
 
 T = TypeVar("T")
-S = TypeVar("S", bound="Sink")
+S = TypeVar("S", bound="OutputSink")
 
-PATIENCE = 1.5
-"""Seconds that the program which holds a command has to end all of it before it is killed itself."""
+LAUNCHER_TIMEOUT_S = 1.5
+"""Seconds that the launcher has to end the whole command before it is killed itself."""
 
-MOMENT = 0.02
-"""Seconds: what ends sooner is only looked after when it has ended."""
+MONITOR_DELAY_S = 0.02
+"""Seconds: a shorter command is checked only after it has ended."""
 
-_PIECE = 1_000_000
-_STATUS = 64_000
-_PIPE = 256_000
-"""A command that writes much is woken seldom."""
-_LOOK = 0.01
+_CHUNK_BYTES = 1_000_000
+_MAX_STATUS_BYTES = 64_000
+_PIPE_BYTES = 256_000
+"""Pipe size: large, so that a command with much output rarely wakes the loop."""
+_POLL_S = 0.01
 
 
 @value
-class Ended:
-    """What came of a cell."""
+class ProcessResult:
+    """Result of a sandboxed command."""
 
-    exit: int | None
-    """None: the command did not end by itself, or was never started."""
-    output: Output
-    ms: int
+    exit_code: int | None
+    """None: the command did not end by itself, or never started."""
+    output: OutputCapture
+    duration_ms: int
     timed_out: bool = False
     killed: bool = False
-    """Somebody else ended it, or the kernel did."""
+    """Ended from outside, or by the kernel."""
     notes: tuple[str, ...] = ()
 
 
-async def run(cell: Cell, seconds: float, keep: Keep | None = None) -> Ended:
-    """Returns, or raises, when nothing of the command lives. A cancellation ends the command first, then passes."""
+async def run_command(
+    command: SandboxedCommand, timeout_s: float, open_output_file: OpenOutputFile | None = None
+) -> ProcessResult:
+    """Run a command; return, or raise, when none of its processes is alive.
+
+    A cancellation ends the command first and is then raised.
+    """
     started = perf_counter()
     timed_out = False
     try:
-        held = _Held(cell, Output(keep))
+        running = _RunningCommand(command, OutputCapture(open_output_file))
     except Failed:
-        await to_the_end(asyncio.to_thread(cell.after))
+        await finish_despite_cancel(asyncio.to_thread(command.clean_up))
         raise
     try:
-        async with asyncio.timeout(seconds):
-            await held.left()
+        async with asyncio.timeout(timeout_s):
+            await running.wait_for_exit()
     except TimeoutError:
         timed_out = True
     finally:
-        notes = await to_the_end(held.over())
-    exit_code = None if timed_out else held.exit
-    ms = round((perf_counter() - started) * 1000)
-    return Ended(
-        exit=exit_code,
-        output=held.output,
-        ms=ms,
+        notes = await finish_despite_cancel(running.finish())
+    exit_code = None if timed_out else running.exit_code
+    duration_ms = round((perf_counter() - started) * 1000)
+    return ProcessResult(
+        exit_code=exit_code,
+        output=running.output,
+        duration_ms=duration_ms,
         timed_out=timed_out,
-        killed=held.killed,
+        killed=running.was_killed,
         notes=notes,
     )
 
 
-class Sink(Protocol):
-    """Where what a process writes goes, piece by piece."""
+class OutputSink(Protocol):
+    """Receiver of a process's output, chunk by chunk."""
 
-    def take(self, piece: bytes, /) -> None: ...
+    def write(self, piece: bytes, /) -> None: ...
     def close(self) -> None: ...
 
 
-class Streamed:
-    """A cell whose words are heard while it runs. Whoever else wants it gone says so."""
+class StreamedProcess:
+    """A command whose output is streamed while it runs, and which another task may end."""
 
-    def __init__(self, cell: Cell, out: Sink, complaints: Sink) -> None:
-        self._cell = cell
-        self._held = _Held(cell, out, complaints)
-        self.unwanted = False
+    def __init__(self, command: SandboxedCommand, stdout: OutputSink, stderr: OutputSink) -> None:
+        self._command = command
+        self._running = _RunningCommand(command, stdout, stderr)
+        self.end_requested = False
 
-    async def over(
-        self, hatch: Callable[[int], AbstractAsyncContextManager[None]]
+    async def wait(
+        self, open_network: Callable[[int], AbstractAsyncContextManager[None]]
     ) -> tuple[int | None, tuple[str, ...]]:
-        """Its exit code, and what had to be put right: when nothing of it lives. It begins when the hatch of its network
-        is there. A cancellation ends it first, then passes."""
+        """Wait for the end; return the exit code and the cleanup notes.
+
+        Returns when none of its processes is alive. The command starts when its network is open. A
+        cancellation ends it first and is then raised.
+        """
         notes: tuple[str, ...] = ()
         try:
-            if self._cell.gate < 0:
-                await self._held.left()
-            elif (inside := await self._held.began()) is not None:
-                async with hatch(inside):
-                    with suppress(BrokenPipeError):  # it is gone already
-                        os.write(self._cell.gate, b"go")
-                    await self._held.left()
+            if self._command.start_gate_fd < 0:
+                await self._running.wait_for_exit()
+            elif (pid := await self._running.wait_for_start()) is not None:
+                async with open_network(pid):
+                    with suppress(BrokenPipeError):  # the process is already gone
+                        os.write(self._command.start_gate_fd, b"go")
+                    await self._running.wait_for_exit()
         finally:
-            notes = await to_the_end(self._held.over())
-        return (None if self._held.killed else self._held.exit), notes
+            notes = await finish_despite_cancel(self._running.finish())
+        return (None if self._running.was_killed else self._running.exit_code), notes
 
     @property
-    def killed(self) -> bool:
-        return self._held.killed
+    def was_killed(self) -> bool:
+        return self._running.was_killed
 
-    async def end(self) -> None:
-        self.unwanted = True
-        await to_the_end(self._held.stopped())
+    async def terminate(self) -> None:
+        self.end_requested = True
+        await finish_despite_cancel(self._running.stop())
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """The work is done even if whoever waits for it is cancelled; the cancellation passes when it is."""
+async def finish_despite_cancel(work: Coroutine[Any, Any, T]) -> T:
+    """Finish the coroutine even if the caller is cancelled; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
+    cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:
             if task.cancelled():
                 raise
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
     return task.result()
 
 
-class _Held(Generic[S]):
-    """A cell that was started. The pipes are read on the loop; the loop's own thread starts the program, because a
-    program that asked to die with its parent dies with the thread that started it."""
+class _RunningCommand(Generic[S]):
+    """A started command.
 
-    def __init__(self, cell: Cell, output: S, complaints: Sink | None = None) -> None:
+    The event loop reads the pipes. The loop's own thread starts the program, because a program that asked to
+    die with its parent dies with the thread that started it.
+    """
+
+    def __init__(self, command: SandboxedCommand, output: S, stderr: OutputSink | None = None) -> None:
         self.output = output
-        self._complaints = complaints
-        self.exit: int | None = None
-        self._cell = cell
+        self._stderr = stderr
+        self.exit_code: int | None = None
+        self._command = command
         self._loop = asyncio.get_running_loop()
-        self._said = bytearray()
-        self._inside: int | None = None
-        """A descriptor of the first process inside, when the program that holds it told of one."""
-        self._first: asyncio.Future[int] = self._loop.create_future()
-        self._process, self._out, self._status, self._err = _started(cell)
-        self._gone = self._loop.create_task(_exited(self._process))
-        self._loop.add_reader(self._out, self._hear)
-        self._loop.add_reader(self._status, self._learn)
-        if self._err is not None:
-            self._loop.add_reader(self._err, self._hear_complaints)
-        self._attended = nothing_left
-        self._lasting = self._loop.call_later(MOMENT, self._attend)
+        self._status_buffer = bytearray()
+        self._first_pidfd: int | None = None
+        """Descriptor of the first process inside, if the launcher reported one."""
+        self._first_pid: asyncio.Future[int] = self._loop.create_future()
+        self._process, self._stdout_fd, self._status_fd, self._stderr_fd = _spawn(command)
+        self._exit_task = self._loop.create_task(_wait_exit(self._process))
+        self._loop.add_reader(self._stdout_fd, self._read_output)
+        self._loop.add_reader(self._status_fd, self._read_status)
+        if self._stderr_fd is not None:
+            self._loop.add_reader(self._stderr_fd, self._read_stderr)
+        self._stop_monitor = no_clean_up
+        self._monitor_timer = self._loop.call_later(MONITOR_DELAY_S, self._start_monitor)
 
     @property
-    def killed(self) -> bool:
+    def was_killed(self) -> bool:
         return (self._process.returncode or 0) < 0
 
-    async def left(self) -> None:
-        """Until the program that holds the command has left."""
-        await asyncio.shield(self._gone)
+    async def wait_for_exit(self) -> None:
+        """Wait until the launcher has exited."""
+        await asyncio.shield(self._exit_task)
 
-    async def began(self) -> int | None:
-        """The first process inside; None when there will be none."""
-        await asyncio.wait({self._first, self._gone}, return_when=asyncio.FIRST_COMPLETED)
-        return self._first.result() if self._first.done() else None
+    async def wait_for_start(self) -> int | None:
+        """Return the first process inside; None if there will be none."""
+        await asyncio.wait({self._first_pid, self._exit_task}, return_when=asyncio.FIRST_COMPLETED)
+        return self._first_pid.result() if self._first_pid.done() else None
 
-    async def stopped(self) -> None:
-        """Ends it; whoever looks after it finds it gone."""
-        if not self._gone.done():
-            await self._ended()
-        await asyncio.shield(self._gone)
+    async def stop(self) -> None:
+        """End the command; the task that waits for it finds it gone."""
+        if not self._exit_task.done():
+            await self._terminate()
+        await asyncio.shield(self._exit_task)
 
-    async def over(self) -> tuple[str, ...]:
-        """Ends what still lives, takes in the last words, and says what had to be put right."""
+    async def finish(self) -> tuple[str, ...]:
+        """End what is still alive, read the remaining output, and return the cleanup notes."""
         try:
-            if not self._gone.done():
-                await self._ended()
-            await self._gone
-            # What the program held dies with it, by the kernel's hand; this is where that is waited for.
-            if self._inside is not None:
-                await _readable(self._inside, PATIENCE)
+            if not self._exit_task.done():
+                await self._terminate()
+            await self._exit_task
+            # The kernel ends the launcher's children with it: wait for that here.
+            if self._first_pidfd is not None:
+                await _wait_readable(self._first_pidfd, LAUNCHER_TIMEOUT_S)
         finally:
-            self._lasting.cancel()
-            self._close()
-        works = [each for each in (self._attended, self._cell.after) if each is not nothing_left]
-        return tuple([note for each in works for note in await asyncio.to_thread(each)])
+            self._monitor_timer.cancel()
+            self._close_streams()
+        clean_ups = [
+            clean_up
+            for clean_up in (self._stop_monitor, self._command.clean_up)
+            if clean_up is not no_clean_up
+        ]
+        return tuple([note for clean_up in clean_ups for note in await asyncio.to_thread(clean_up)])
 
-    def _attend(self) -> None:
-        if self._cell.during is not None and not self._gone.done():
-            self._attended = self._cell.during(self._strike)
+    def _start_monitor(self) -> None:
+        if self._command.start_monitor is not None and not self._exit_task.done():
+            self._stop_monitor = self._command.start_monitor(self._kill_from_thread)
 
-    def _strike(self) -> None:
-        """Ends it at once, whatever it does. Said by another thread."""
-        self._loop.call_soon_threadsafe(self._struck)
+    def _kill_from_thread(self) -> None:
+        """Kill the command at once. Called from another thread."""
+        self._loop.call_soon_threadsafe(self._kill_now)
 
-    def _struck(self) -> None:
-        if not self._gone.done():
-            _kill_all(self._process)
+    def _kill_now(self) -> None:
+        if not self._exit_task.done():
+            _kill_tree(self._process)
 
-    async def _ended(self) -> None:
-        if self._cell.grace:
-            _asked_to_end(self._process)
+    async def _terminate(self) -> None:
+        if self._command.grace_s:
+            _terminate_groups(self._process)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._cell.grace):
-                    await asyncio.shield(self._gone)
-            if self._gone.done():
+                async with asyncio.timeout(self._command.grace_s):
+                    await asyncio.shield(self._exit_task)
+            if self._exit_task.done():
                 return
-        if self._cell.end is not signal.SIGKILL:
-            self._process.send_signal(self._cell.end)
+        if self._command.end_signal is not signal.SIGKILL:
+            self._process.send_signal(self._command.end_signal)
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
-                    await asyncio.shield(self._gone)
-        if not self._gone.done():
-            _kill_all(self._process)
+                async with asyncio.timeout(LAUNCHER_TIMEOUT_S):
+                    await asyncio.shield(self._exit_task)
+        if not self._exit_task.done():
+            _kill_tree(self._process)
 
-    def _hear(self) -> bool:
-        return self._heard(self._out, self.output)
+    def _read_output(self) -> bool:
+        return self._read_into(self._stdout_fd, self.output)
 
-    def _hear_complaints(self) -> bool:
+    def _read_stderr(self) -> bool:
         return (
-            self._err is not None
-            and self._complaints is not None
-            and self._heard(self._err, self._complaints)
+            self._stderr_fd is not None
+            and self._stderr is not None
+            and self._read_into(self._stderr_fd, self._stderr)
         )
 
-    def _heard(self, fd: int, sink: Sink) -> bool:
-        """False when there is no more, now or for ever."""
+    def _read_into(self, fd: int, sink: OutputSink) -> bool:
+        """Read one chunk; return False when there is no more, now or ever."""
         try:
-            piece = os.read(fd, _PIECE)
+            piece = os.read(fd, _CHUNK_BYTES)
         except BlockingIOError:
             return False
         if piece:
-            sink.take(piece)
+            sink.write(piece)
         else:
             self._loop.remove_reader(fd)
         return bool(piece)
 
-    def _learn(self) -> bool:
-        """One JSON object a line: `child-pid` when the command's first process is there, `exit-code` at its end."""
+    def _read_status(self) -> bool:
+        """Read status lines: JSON objects with `child-pid` at the start and `exit-code` at the end."""
         try:
-            piece = os.read(self._status, _STATUS)
+            piece = os.read(self._status_fd, _MAX_STATUS_BYTES)
         except BlockingIOError:
             return False
-        if not piece or len(self._said) > _STATUS:
-            self._loop.remove_reader(self._status)
+        if not piece or len(self._status_buffer) > _MAX_STATUS_BYTES:
+            self._loop.remove_reader(self._status_fd)
             return False
-        self._said += piece
-        *lines, rest = bytes(self._said).split(b"\n")
-        self._said = bytearray(rest)
+        self._status_buffer += piece
+        *lines, partial_line = bytes(self._status_buffer).split(b"\n")
+        self._status_buffer = bytearray(partial_line)
         for line in lines:
             with suppress(ValueError, KeyError, TypeError):
-                self._told(json.loads(line))
+                self._apply_status(json.loads(line))
         return True
 
-    def _told(self, facts: dict[str, Any]) -> None:
-        if "exit-code" in facts:
-            self.exit = int(facts["exit-code"])
-        if "child-pid" in facts and self._inside is None:
+    def _apply_status(self, status: dict[str, Any]) -> None:
+        if "exit-code" in status:
+            self.exit_code = int(status["exit-code"])
+        if "child-pid" in status and self._first_pidfd is None:
             with suppress(OSError, AttributeError):
-                self._inside = os.pidfd_open(int(facts["child-pid"]))
-            if not self._first.done():
-                self._first.set_result(int(facts["child-pid"]))
+                self._first_pidfd = os.pidfd_open(int(status["child-pid"]))
+            if not self._first_pid.done():
+                self._first_pid.set_result(int(status["child-pid"]))
 
-    def _close(self) -> None:
-        for read in (self._hear, self._learn, self._hear_complaints):
-            while read():
+    def _close_streams(self) -> None:
+        for read_more in (self._read_output, self._read_status, self._read_stderr):
+            while read_more():
                 pass
-        for fd in (self._out, self._status, self._err):
+        for fd in (self._stdout_fd, self._status_fd, self._stderr_fd):
             if fd is not None:
                 self._loop.remove_reader(fd)
                 os.close(fd)
-        if self._inside is not None:
-            os.close(self._inside)
-        for sink in (self.output, self._complaints):
+        if self._first_pidfd is not None:
+            os.close(self._first_pidfd)
+        for sink in (self.output, self._stderr):
             if sink is not None:
                 sink.close()
 
 
-def _started(cell: Cell) -> tuple["subprocess.Popen[bytes]", int, int, int | None]:
-    """The program, and the reading ends of its output, of its reports, and of its complaints if those come apart. Else
-    both streams are one pipe, so they come in the order they were written; whatever else is open here is closed to
-    it."""
-    out, out_there = os.pipe()
-    status, status_there = os.pipe()
-    err, err_there = os.pipe() if cell.apart else (None, out_there)
-    argv = (*cell.argv[: cell.head], "--json-status-fd", str(status_there), *cell.argv[cell.head :])
+def _spawn(command: SandboxedCommand) -> tuple["subprocess.Popen[bytes]", int, int, int | None]:
+    """Start the program; return it and the read ends of its output, status and separate stderr.
+
+    Without a separate stderr both streams share one pipe, so they stay in the order they were written. All
+    other descriptors are closed for the program.
+    """
+    stdout_fd, child_stdout = os.pipe()
+    status_fd, child_status = os.pipe()
+    stderr_fd, child_stderr = os.pipe() if command.separate_stderr else (None, child_stdout)
+    argv = (
+        *command.argv[: command.launcher_argc],
+        "--json-status-fd",
+        str(child_status),
+        *command.argv[command.launcher_argc :],
+    )
     try:
-        process = subprocess.Popen(  # noqa: S603  (the words come from a cell, one by one, through no shell)
+        process = subprocess.Popen(  # noqa: S603  (the arguments come from a SandboxedCommand, without a shell)
             argv,
             stdin=subprocess.DEVNULL,
-            stdout=out_there,
-            stderr=err_there,
-            env=dict(cell.env),
-            cwd=cell.cwd,
-            pass_fds=(*cell.fds, status_there),
+            stdout=child_stdout,
+            stderr=child_stderr,
+            env=dict(command.env),
+            cwd=command.cwd,
+            pass_fds=(*command.fds, child_status),
             start_new_session=True,
         )
     except OSError as error:
-        for fd in (out, status, err):
+        for fd in (stdout_fd, status_fd, stderr_fd):
             if fd is not None:
                 os.close(fd)
         raise Failed(f"the command was not run: {argv[0]} cannot be started ({error.strerror})") from error
     finally:
-        for fd in {out_there, err_there, status_there, *cell.fds}:
+        for fd in {child_stdout, child_stderr, child_status, *command.fds}:
             os.close(fd)
-    for fd in (out, status, err):
+    for fd in (stdout_fd, status_fd, stderr_fd):
         if fd is not None:
             os.set_blocking(fd, False)
     with suppress(OSError):
-        fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, _PIPE)
-    return process, out, status, err
+        fcntl.fcntl(stdout_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return process, stdout_fd, status_fd, stderr_fd
 
 
-async def _exited(process: "subprocess.Popen[bytes]") -> None:
-    """Asked of the kernel once, and the process is reaped; no thread waits for it."""
+async def _wait_exit(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for the process with a pidfd and reap it; no thread waits."""
     try:
         fd = os.pidfd_open(process.pid)
     except (OSError, AttributeError):
-        while process.poll() is None:  # noqa: ASYNC110  (a kernel without descriptors of processes)
-            await asyncio.sleep(_LOOK)
+        while process.poll() is None:  # noqa: ASYNC110  (a kernel without pidfds)
+            await asyncio.sleep(_POLL_S)
         return
     try:
-        await _readable(fd)
+        await _wait_readable(fd)
     finally:
         os.close(fd)
     process.wait()
 
 
-async def _readable(fd: int, seconds: float | None = None) -> None:
+async def _wait_readable(fd: int, timeout_s: float | None = None) -> None:
     loop = asyncio.get_running_loop()
-    seen: asyncio.Future[None] = loop.create_future()
+    readable: asyncio.Future[None] = loop.create_future()
 
-    def settle() -> None:
+    def on_readable() -> None:
         loop.remove_reader(fd)
-        if not seen.done():
-            seen.set_result(None)
+        if not readable.done():
+            readable.set_result(None)
 
-    loop.add_reader(fd, settle)
+    loop.add_reader(fd, on_readable)
     try:
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await seen
+            async with asyncio.timeout(timeout_s):
+                await readable
     finally:
         loop.remove_reader(fd)
 
 
-def _asked_to_end(process: "subprocess.Popen[bytes]") -> None:
-    """Every process group inside; the program that holds them has one of its own, and stays."""
+def _terminate_groups(process: "subprocess.Popen[bytes]") -> None:
+    """Send SIGTERM to every process group inside; the launcher has its own group and stays."""
     groups: set[int] = set()
-    for pid in descendants(process.pid):
+    for pid in descendant_pids(process.pid):
         with suppress(ProcessLookupError):
             groups.add(os.getpgid(pid))
     for group in groups - {process.pid, os.getpgid(0)}:
@@ -360,14 +382,14 @@ def _asked_to_end(process: "subprocess.Popen[bytes]") -> None:
             os.killpg(group, signal.SIGTERM)
 
 
-def _kill_all(process: "subprocess.Popen[bytes]") -> None:
-    """It is stopped first, so that it starts nothing while its descendants are looked for."""
+def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
+    """Stop the launcher, so that it starts nothing more, then kill it and its descendants."""
     process.send_signal(signal.SIGSTOP)
-    left = descendants(process.pid)
+    descendants_left = descendant_pids(process.pid)
     process.kill()
-    # Whatever it began in the moment before it stopped is still of its group: nothing has left that so early.
+    # Anything started just before the stop is still in its group: nothing leaves the group that early.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    for pid in left:
+    for pid in descendants_left:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The vigil over a command that lasts: a name that other programs obey is taken away the moment the command makes it."""
+"""Remove files that other programs act on as soon as a running command creates them."""
 
 import os
 import select
@@ -11,196 +11,213 @@ from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import Globs, unescaped
-from retinue.sandbox.cleanup import Before, listable, put_right_at, some
-from retinue.sandbox.command import Aftermath, nothing_left
-from retinue.sandbox.files.closed_path_scan import Held, stamp_of, worth
-from retinue.sandbox.files.hardlinks import SHARED
-from retinue.sandbox.files.messages import shown
-from retinue.sandbox.files.pattern_roots import forms
-from retinue.sandbox.inotify import ENDED, IS_FOLDER, LOST, Inotify
+from retinue.domain.rules import Globs, unescape_component
+from retinue.sandbox.cleanup import FileSnapshot, limit_notes, make_listable, restore_path
+from retinue.sandbox.command import CleanUp, no_clean_up
+from retinue.sandbox.files.closed_path_scan import FolderScan, build_name_filter, folder_stamp
+from retinue.sandbox.files.hardlinks import SHARED_FOLDERS
+from retinue.sandbox.files.messages import printable_path
+from retinue.sandbox.files.pattern_roots import unicode_forms
+from retinue.sandbox.inotify import IS_FOLDER, QUEUE_OVERFLOW, WATCH_REMOVED, Inotify
 
-AGAIN = 8
-"""So often one name is taken away; a command that makes it once more is ended."""
-AT_ONCE = 16
-"""Commands of one process that are watched at the same time."""
-MAX_FOLDERS = 2_048
+MAX_REMOVALS = 8
+"""Maximum number of removals of one name; the next one ends the command."""
+MAX_MONITORS = 16
+"""Maximum number of commands of one process that are monitored at the same time."""
+MAX_WATCHED_FOLDERS = 2_048
 
-_SHARE = 64
-"""Of all folders that the user's programs may watch, a command takes at most this part: editors need the others."""
-_MOST = Path("/proc/sys/fs/inotify/max_user_watches")
-_SAID = 256
+_WATCH_SHARE = 64
+"""A command uses at most this fraction of the user's inotify watches: editors need the rest."""
+_MAX_USER_WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
+_MAX_NOTES = 256
 _GIT = ".git"
 
-_places = BoundedSemaphore(AT_ONCE)
+_monitor_slots = BoundedSemaphore(MAX_MONITORS)
 
 
-def attend(before: Before, folders: Mapping[str, Held], end: Callable[[], None]) -> Aftermath:
-    """Begins the vigil, in a thread of its own, and gives what ends it and says what was taken away. Where none can be
-    kept, things are put right when the command has ended, as ever."""
-    if not before.writable or not _obeyed_patterns(before.scope) or not _places.acquire(blocking=False):
-        return nothing_left
+def start_monitor(
+    snapshot: FileSnapshot, folders: Mapping[str, FolderScan], end_command: Callable[[], None]
+) -> CleanUp:
+    """Start a monitor thread; return the function that stops it and reports what was removed.
+
+    If no monitor can be started, closed paths are restored after the command has ended, as always.
+    """
+    if (
+        not snapshot.writable
+        or not _protected_patterns(snapshot.scope)
+        or not _monitor_slots.acquire(blocking=False)
+    ):
+        return no_clean_up
     try:
-        vigil = _Vigil(before, folders, end)
+        monitor = _ProtectedFileMonitor(snapshot, folders, end_command)
     except OSError:
-        _places.release()
-        return nothing_left
-    thread = Thread(target=vigil.keep, name="vigil", daemon=True)
+        _monitor_slots.release()
+        return no_clean_up
+    thread = Thread(target=monitor.run, name="vigil", daemon=True)
     thread.start()
 
-    def over() -> tuple[str, ...]:
-        vigil.stop()
+    def stop_monitor() -> tuple[str, ...]:
+        monitor.stop()
         thread.join()
-        vigil.close()
-        _places.release()
-        return some([*vigil.notes.values()])
+        monitor.close()
+        _monitor_slots.release()
+        return limit_notes([*monitor.notes.values()])
 
-    return over
+    return stop_monitor
 
 
-class _Vigil:
-    """Folders that were there before the command are watched, the outer ones first; of those it makes, the ones whose
-    names lead to a place that others obey. What it makes in a repository of its own is git's to work with: that is put
-    right at the end."""
+class _ProtectedFileMonitor:
+    """Watch folders with inotify.
 
-    def __init__(self, before: Before, folders: Mapping[str, Held], end: Callable[[], None]) -> None:
+    Folders that existed before the command are watched, outer ones first; of the new ones, only those whose
+    names lead to a protected path. A new repository created by the command is left for git to work with and
+    is checked at the end.
+    """
+
+    def __init__(
+        self, snapshot: FileSnapshot, folders: Mapping[str, FolderScan], end_command: Callable[[], None]
+    ) -> None:
         self.notes: dict[str, str] = {}
-        self._before = before
-        self._folders = folders
-        self._end = end
-        self._bare = replace(before.scope, deny=())
-        patterns = _obeyed_patterns(before.scope)
-        self._means = worth(patterns).means
-        self._ways = _ways(patterns)
-        self._taken = Counter[str]()
-        self._watched: dict[int, str] = {}
-        self._attended: set[str] = set()
-        self._pending = deque[str]()
-        self._most = _share()
-        self._stopped = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._snapshot = snapshot
+        self._scanned_folders = folders
+        self._end_command = end_command
+        self._scope_without_deny = replace(snapshot.scope, deny=())
+        patterns = _protected_patterns(snapshot.scope)
+        self._may_match = build_name_filter(patterns).may_match
+        self._leading_names = _leading_folder_names(patterns)
+        self._removal_counts = Counter[str]()
+        self._watched_folders: dict[int, str] = {}
+        self._seen_folders: set[str] = set()
+        self._pending_folders = deque[str]()
+        self._max_watches = _watch_limit()
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
-            self._kernel = Inotify()
+            self._inotify = Inotify()
         except OSError:
-            os.close(self._stopped)
+            os.close(self._stop_fd)
             raise
 
-    def keep(self) -> None:
-        """Until it is stopped. What goes wrong ends it, and nothing else."""
+    def run(self) -> None:
+        """Watch until stopped. An operating-system error ends the monitor and nothing else."""
         with suppress(OSError):
-            known = [path for path in self._folders if _within(path, self._before.writable)]
-            for path in sorted(known, key=_depth):
-                if not SHARED.search(path):
-                    self._attend(path)
-            self._follow()
-            heard = select.poll()
-            heard.register(self._kernel.fd, select.POLLIN)
-            heard.register(self._stopped, select.POLLIN)
-            while all(fd != self._stopped for fd, _ in heard.poll()):
-                self._hear()
+            known = [path for path in self._scanned_folders if _is_within(path, self._snapshot.writable)]
+            for path in sorted(known, key=_path_depth):
+                if not SHARED_FOLDERS.search(path):
+                    self._watch_folder(path)
+            self._watch_pending_folders()
+            poller = select.poll()
+            poller.register(self._inotify.fd, select.POLLIN)
+            poller.register(self._stop_fd, select.POLLIN)
+            while all(fd != self._stop_fd for fd, _ in poller.poll()):
+                self._read_events()
 
     def stop(self) -> None:
-        os.eventfd_write(self._stopped, 1)
+        os.eventfd_write(self._stop_fd, 1)
 
     def close(self) -> None:
-        self._kernel.close()
-        os.close(self._stopped)
+        self._inotify.close()
+        os.close(self._stop_fd)
 
-    def _hear(self) -> None:
-        for told in self._kernel.read():
-            if told.what & LOST:
-                for path in sorted(self._watched.values(), key=_depth):
-                    self._look(path)
-            elif told.what & ENDED:
-                self._watched.pop(told.watch, None)
-            elif folder := self._watched.get(told.watch):
-                is_folder = bool(told.what & IS_FOLDER)
+    def _read_events(self) -> None:
+        for event in self._inotify.read_events():
+            if event.mask & QUEUE_OVERFLOW:
+                for path in sorted(self._watched_folders.values(), key=_path_depth):
+                    self._check_folder(path)
+            elif event.mask & WATCH_REMOVED:
+                self._watched_folders.pop(event.watch_id, None)
+            elif folder := self._watched_folders.get(event.watch_id):
+                is_folder = bool(event.mask & IS_FOLDER)
                 if is_folder:
-                    self._attended.discard(f"{folder}/{told.name}")
-                self._judge(folder, told.name, is_folder)
-        self._follow()
+                    self._seen_folders.discard(f"{folder}/{event.name}")
+                self._check_entry(folder, event.name, is_folder)
+        self._watch_pending_folders()
 
-    def _follow(self) -> None:
-        while self._pending:
-            self._attend(self._pending.popleft())
+    def _watch_pending_folders(self) -> None:
+        while self._pending_folders:
+            self._watch_folder(self._pending_folders.popleft())
 
-    def _attend(self, path: str) -> None:
-        """Watched first and then looked into, so that nothing appears in between. What did not change since it was
-        looked at before the command need not be."""
-        if path in self._attended or len(self._watched) >= self._most:
+    def _watch_folder(self, path: str) -> None:
+        """Add a watch, then check the folder, so that nothing appears in between.
+
+        A folder that has not changed since the scan before the command is not checked.
+        """
+        if path in self._seen_folders or len(self._watched_folders) >= self._max_watches:
             return
-        self._attended.add(path)
+        self._seen_folders.add(path)
         try:
-            self._watched[self._watch(path)] = path
-        except OSError:  # gone, closed to us for good, or one too many: the end of the command puts it right
+            self._watched_folders[self._add_watch(path)] = path
+        except OSError:  # gone, permanently unreadable or over the limit: cleaned up after the command
             return
-        held = self._folders.get(path)
+        scan = self._scanned_folders.get(path)
         with suppress(OSError):
-            if held is None or not held.settled or stamp_of(os.lstat(path)) != held.stamp:
-                self._look(path)
+            if scan is None or not scan.is_stable or folder_stamp(os.lstat(path)) != scan.stamp:
+                self._check_folder(path)
 
-    def _watch(self, path: str) -> int:
+    def _add_watch(self, path: str) -> int:
         try:
-            return self._kernel.watch(path)
+            return self._inotify.add_watch(path)
         except PermissionError:
-            listable(path, self._before.writable)
-            return self._kernel.watch(path)
+            make_listable(path, self._snapshot.writable)
+            return self._inotify.add_watch(path)
 
-    def _look(self, folder: str) -> None:
+    def _check_folder(self, folder: str) -> None:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
-                self._judge(folder, entry.name, entry.is_dir(follow_symlinks=False))
+                self._check_entry(folder, entry.name, entry.is_dir(follow_symlinks=False))
 
-    def _judge(self, folder: str, name: str, is_folder: bool) -> None:
-        if not is_folder and not self._means(name):
+    def _check_entry(self, folder: str, name: str, is_folder: bool) -> None:
+        if not is_folder and not self._may_match(name):
             return
         path = f"{folder}/{name}"
         is_repository = is_folder and name.lower() == _GIT
-        if self._means(name) and not is_repository and self._is_obeyed(path):
-            self._take(path)
-        elif is_folder and (path in self._folders or (name.lower() in self._ways and not is_repository)):
-            self._pending.append(path)
+        if self._may_match(name) and not is_repository and self._is_protected(path):
+            self._remove(path)
+        elif is_folder and (
+            path in self._scanned_folders or (name.lower() in self._leading_names and not is_repository)
+        ):
+            self._pending_folders.append(path)
 
-    def _is_obeyed(self, path: str) -> bool:
-        return any(self._bare.shut(form) is not None for form in forms(path)) or self._before.scope.guards(
-            path
-        )
+    def _is_protected(self, path: str) -> bool:
+        return any(
+            self._scope_without_deny.closing_rule(form) is not None for form in unicode_forms(path)
+        ) or self._snapshot.scope.is_guarded(path)
 
-    def _take(self, path: str) -> None:
-        note = put_right_at(path, self._before)
+    def _remove(self, path: str) -> None:
+        note = restore_path(path, self._snapshot)
         if note is None:
             return
-        if len(self.notes) < _SAID:
+        if len(self.notes) < _MAX_NOTES:
             self.notes[path] = note
-        self._taken[path] += 1
-        if self._taken[path] > AGAIN:
+        self._removal_counts[path] += 1
+        if self._removal_counts[path] > MAX_REMOVALS:
             self.notes[path] = (
-                f"the command was ended: it made {shown(path)} again and again, which is closed"
+                f"the command was ended: it made {printable_path(path)} again and again, which is closed"
             )
-            self._end()
+            self._end_command()
 
 
-def _obeyed_patterns(scope: Scope) -> Globs:
-    """What is only denied is nobody's to obey."""
-    return (*scope.closed, *scope.house, *scope.guarded)
+def _protected_patterns(scope: Scope) -> Globs:
+    """Return the patterns of files that other programs act on, without merely denied ones."""
+    return (*scope.closed_paths, *scope.retinue_paths, *scope.guarded_paths)
 
 
 @lru_cache(maxsize=64)
-def _ways(patterns: Globs) -> frozenset[str]:
-    """The names of folders that lead to such places."""
-    parts = (unescaped(part) for pattern in patterns for part in pattern.split("/")[:-1])
+def _leading_folder_names(patterns: Globs) -> frozenset[str]:
+    """Return the names of folders that lead to protected paths."""
+    parts = (unescape_component(part) for pattern in patterns for part in pattern.split("/")[:-1])
     return frozenset(part.lower() for part in parts if part)
 
 
-def _share() -> int:
+def _watch_limit() -> int:
     try:
-        return min(MAX_FOLDERS, int(_MOST.read_text(encoding="ascii")) // _SHARE)
+        return min(MAX_WATCHED_FOLDERS, int(_MAX_USER_WATCHES.read_text(encoding="ascii")) // _WATCH_SHARE)
     except (OSError, ValueError):
         return 0
 
 
-def _depth(path: str) -> int:
+def _path_depth(path: str) -> int:
     return path.count("/")
 
 
-def _within(path: str, folders: Iterable[str]) -> bool:
+def _is_within(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)

@@ -1,28 +1,34 @@
-"""Folders that a command closed by their mode: who owns them opens them again, reached through no link."""
+"""Restore the owner's access to folders that a command closed, without following links."""
 
 import errno
 import os
 import stat
 
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def opened(path: str, trees: tuple[str, ...]) -> int:
-    """A descriptor of this folder, which is one of the trees or in one. Whatever on the way is ours and does not let us
-    pass is mended: others may be moving folders meanwhile, so each is reached from the one above it."""
-    tree = max((one for one in trees if path == one or path.startswith(f"{one}/")), key=len)
-    folder = os.open(tree, _FOLDER)
+def open_folder(path: str, trees: tuple[str, ...]) -> int:
+    """Open a folder that is one of the trees or inside one.
+
+    Folders of ours on the way that deny access get their owner rights back. Each is opened from its parent,
+    because other processes may be moving folders meanwhile.
+    """
+    tree = max((each for each in trees if path == each or path.startswith(f"{each}/")), key=len)
+    folder = os.open(tree, _FOLDER_FLAGS)
     for name in filter(None, path[len(tree) :].split("/")):
-        above = folder
+        parent = folder
         try:
-            folder = _inner(above, name)
+            folder = _open_subfolder(parent, name)
         finally:
-            os.close(above)
+            os.close(parent)
     return folder
 
 
-def mended(folder: int) -> bool:
-    """Gives the owner every right to an open folder, if that is us; False when it is not its mode that closes it."""
+def restore_owner_access(folder: int) -> bool:
+    """Give the owner every right to an open folder.
+
+    Returns False if we do not own it or its mode is not the reason.
+    """
     status = os.fstat(folder)
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid() or mode & stat.S_IRWXU == stat.S_IRWXU:
@@ -31,10 +37,10 @@ def mended(folder: int) -> bool:
     return True
 
 
-def _inner(above: int, name: str) -> int:
+def _open_subfolder(parent: int, name: str) -> int:
     try:
-        return os.open(name, _FOLDER, dir_fd=above)
+        return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     except OSError as error:
-        if error.errno != errno.EACCES or not mended(above):
+        if error.errno != errno.EACCES or not restore_owner_access(parent):
             raise
-    return os.open(name, _FOLDER, dir_fd=above)
+    return os.open(name, _FOLDER_FLAGS, dir_fd=parent)

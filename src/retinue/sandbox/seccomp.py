@@ -1,4 +1,4 @@
-"""The filter on system calls, assembled here: what no command needs and what leads out of a sandbox is refused."""
+"""Build the seccomp filter: block calls that commands do not need or that leave the sandbox."""
 
 import errno
 import platform
@@ -7,25 +7,25 @@ from collections.abc import Iterable
 
 from retinue.domain.value import value
 
-_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
-_EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
-_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
+_BPF_LOAD, _BPF_AND, _BPF_RETURN = 0x20, 0x54, 0x06
+_BPF_JUMP_EQUAL, _BPF_JUMP_GE, _BPF_JUMP_SET = 0x15, 0x35, 0x45
+_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENTS = 0, 4, 16
 
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_X32 = 0x40000000
-"""The bit that marks calls of the x32 ABI: other numbers for the same calls."""
+_RET_ALLOW, _RET_KILL, _RET_ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_X32_BIT = 0x40000000
+"""Bit that marks calls of the x32 ABI: other numbers for the same calls."""
 
-_AF_UNIX, _SOCK_STREAM, _SOCK_TYPE = 1, 1, 0xF
+_AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 _AF_INET, _AF_INET6 = 2, 10
-_NEW_NAMESPACES = 0x7E020000
+_CLONE_NEW_FLAGS = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-_MAKES_A_FILE = 0o100 | 0o20000000
-"""O_CREAT and O_TMPFILE: without them the mode is not looked at and may hold anything."""
-_SET_ID = 0o6000
-_KIND, _FIFO, _REGULAR = 0o170000, 0o010000, 0o100000
+_CREATE_FLAGS = 0o100 | 0o20000000
+"""O_CREAT and O_TMPFILE: without them the mode is ignored and may hold anything."""
+_SETID_BITS = 0o6000
+_FILE_TYPE_MASK, _FILE_TYPE_FIFO, _FILE_TYPE_REGULAR = 0o170000, 0o010000, 0o100000
 
-_REFUSED = {
+_BLOCKED_SYSCALLS = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "pidfd_getfd": (438, 438), "kcmp": (312, 272), "process_madvise": (440, 440),
     "socket": (41, 198),
@@ -45,130 +45,162 @@ _REFUSED = {
     "sethostname": (170, 161), "setdomainname": (171, 162), "nfsservctl": (180, 42),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
 }  # fmt: skip
-"""Numbers on x86_64 and on aarch64. `socket` goes with them whatever its family: a command has no network, and the
-sockets of other programs are ways out. What a process may still do to itself (prctl, seccomp) only takes more away."""
+"""Numbers on x86_64 and on aarch64.
 
-_ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}
-"""What they are to do stands in memory, where no filter can look: programs take the older call instead."""
+`socket` is blocked for every family: a command has no network, and the sockets of other programs are ways
+out. Calls by which a process can only restrict itself further (prctl, seccomp) are allowed.
+"""
 
-_MODES = {"chmod": (90, None, 1), "fchmod": (91, 52, 1), "fchmodat": (268, 53, 2), "fchmodat2": (452, 452, 2),
+_UNSUPPORTED_SYSCALLS = {"clone3": (435, 435), "openat2": (437, 437)}
+"""Their arguments are in memory, where no filter can look: programs fall back to the older call."""
+
+_CHMOD_SYSCALLS = {"chmod": (90, None, 1), "fchmod": (91, 52, 1), "fchmodat": (268, 53, 2), "fchmodat2": (452, 452, 2),
           "creat": (85, None, 1)}  # fmt: skip
-"""And which argument is the mode. Nothing gets a set-user-id or set-group-id bit: its owner here may be root there."""
+"""The third number is the index of the mode argument.
 
-_OPENS = {"open": (2, None, 1), "openat": (257, 56, 2)}
-"""And which argument holds the flags; the mode is the next."""
+No file gets a set-user-id or set-group-id bit: its owner may be root outside the sandbox.
+"""
 
-_NODES = {"mknod": (133, None, 1), "mknodat": (259, 33, 2)}
+_OPEN_SYSCALLS = {"open": (2, None, 1), "openat": (257, 56, 2)}
+"""The third number is the index of the flags argument; the mode is the next one."""
+
+_MKNOD_SYSCALLS = {"mknod": (133, None, 1), "mknodat": (259, 33, 2)}
 _SOCKETPAIR, _CLONE, _IOCTL = (53, 199), (56, 220), (16, 29)
 
 
 @value
-class _Machine:
-    arch: int
+class _Architecture:
+    audit_arch: int
     column: int
     x32: bool = False
 
 
-_MACHINES = {
-    "x86_64": _Machine(arch=0xC000003E, column=0, x32=True),
-    "aarch64": _Machine(arch=0xC00000B7, column=1),
+_ARCHITECTURES = {
+    "x86_64": _Architecture(audit_arch=0xC000003E, column=0, x32=True),
+    "aarch64": _Architecture(audit_arch=0xC00000B7, column=1),
 }
 
-Code = list[tuple[int, int, int, int]]
+Instructions = list[tuple[int, int, int, int]]
 
 
-def program(machine: str | None = None, *, talks: bool = False) -> bytes | None:
-    """The filter for this kind of machine, as the kernel reads it; None where its numbers are not known. What `talks`
-    may make streams of the internet's kind: in a network of its own, where nothing is but what was put there."""
-    kind = _MACHINES.get(machine or platform.machine())
-    if kind is None:
+def build_filter(machine: str | None = None, *, allow_tcp: bool = False) -> bytes | None:
+    """Build the filter for a machine type in the kernel's format; None for an unknown machine.
+
+    `allow_tcp` permits TCP sockets: for a process in a network namespace that contains only what was put
+    there.
+    """
+    architecture = _ARCHITECTURES.get(machine or platform.machine())
+    if architecture is None:
         return None
-    code: Code = [_load(_ARCH), (_EQUAL, 1, 0, kind.arch), _give(_KILL), _load(_NUMBER)]
-    if kind.x32:
-        code += [(_AT_LEAST, 0, 1, _X32), _refuse()]
-    refused = [numbers for name, numbers in _REFUSED.items() if not (talks and name == "socket")]
-    code += _all_refused((numbers[kind.column] for numbers in refused), errno.EPERM)
-    code += _all_refused((numbers[kind.column] for numbers in _ABSENT.values()), errno.ENOSYS)
-    if talks:
-        code += _for(_REFUSED["socket"][kind.column], _streams())
-    for number, body in _looked_into(kind.column):
-        code += _for(number, body)
-    code.append(_give(_ALLOW))
-    return b"".join(struct.pack("<HBBI", *each) for each in code)
+    instructions: Instructions = [
+        _load_word(_OFFSET_ARCH),
+        (_BPF_JUMP_EQUAL, 1, 0, architecture.audit_arch),
+        _return_verdict(_RET_KILL),
+        _load_word(_OFFSET_NUMBER),
+    ]
+    if architecture.x32:
+        instructions += [(_BPF_JUMP_GE, 0, 1, _X32_BIT), _return_errno()]
+    blocked = [numbers for name, numbers in _BLOCKED_SYSCALLS.items() if not (allow_tcp and name == "socket")]
+    instructions += _block_syscalls((numbers[architecture.column] for numbers in blocked), errno.EPERM)
+    instructions += _block_syscalls(
+        (numbers[architecture.column] for numbers in _UNSUPPORTED_SYSCALLS.values()), errno.ENOSYS
+    )
+    if allow_tcp:
+        instructions += _syscall_rules(_BLOCKED_SYSCALLS["socket"][architecture.column], _tcp_socket_rules())
+    for number, rules in _argument_rules(architecture.column):
+        instructions += _syscall_rules(number, rules)
+    instructions.append(_return_verdict(_RET_ALLOW))
+    return b"".join(struct.pack("<HBBI", *each) for each in instructions)
 
 
-def _looked_into(column: int) -> Iterable[tuple[int | None, Code]]:
-    """The calls whose arguments decide. Only the low half of an argument is compared: the kernel, too, takes no more."""
-    yield _SOCKETPAIR[column], _pairs()
-    yield _CLONE[column], [_argument(0), *_refuse_bits(_NEW_NAMESPACES), _give(_ALLOW)]
-    yield _IOCTL[column], [_argument(1), *_refuse_value(_TIOCSTI), *_refuse_value(_TIOCLINUX), _give(_ALLOW)]
-    for *numbers, at in _MODES.values():
-        yield numbers[column], [_argument(at or 0), *_refuse_bits(_SET_ID), _give(_ALLOW)]
-    for *numbers, at in _OPENS.values():
-        yield numbers[column], _opening(at or 0)
-    for *numbers, at in _NODES.values():
-        yield numbers[column], _making(at or 0)
+def _argument_rules(column: int) -> Iterable[tuple[int | None, Instructions]]:
+    """Yield the calls that are decided by their arguments.
+
+    Only the low half of an argument is compared: the kernel uses no more either.
+    """
+    yield _SOCKETPAIR[column], _socketpair_rules()
+    yield _CLONE[column], [_load_argument(0), *_block_bits(_CLONE_NEW_FLAGS), _return_verdict(_RET_ALLOW)]
+    yield (
+        _IOCTL[column],
+        [_load_argument(1), *_block_value(_TIOCSTI), *_block_value(_TIOCLINUX), _return_verdict(_RET_ALLOW)],
+    )
+    for *numbers, index in _CHMOD_SYSCALLS.values():
+        yield (
+            numbers[column],
+            [_load_argument(index or 0), *_block_bits(_SETID_BITS), _return_verdict(_RET_ALLOW)],
+        )
+    for *numbers, index in _OPEN_SYSCALLS.values():
+        yield numbers[column], _open_rules(index or 0)
+    for *numbers, index in _MKNOD_SYSCALLS.values():
+        yield numbers[column], _mknod_rules(index or 0)
 
 
-def _pairs() -> Code:
-    """A connected pair of streams is a pipe. Datagram pairs can be pointed elsewhere."""
+def _socketpair_rules() -> Instructions:
+    """Allow connected stream pairs, which are pipes. Datagram pairs can be redirected elsewhere."""
     return [
-        _argument(0), (_EQUAL, 1, 0, _AF_UNIX), _refuse(),
-        _argument(1), (_AND, 0, 0, _SOCK_TYPE), (_EQUAL, 1, 0, _SOCK_STREAM), _refuse(), _give(_ALLOW),
+        _load_argument(0), (_BPF_JUMP_EQUAL, 1, 0, _AF_UNIX), _return_errno(),
+        _load_argument(1), (_BPF_AND, 0, 0, _SOCK_TYPE_MASK), (_BPF_JUMP_EQUAL, 1, 0, _SOCK_STREAM), _return_errno(), _return_verdict(_RET_ALLOW),
     ]  # fmt: skip
 
 
-def _streams() -> Code:
+def _tcp_socket_rules() -> Instructions:
     return [
-        _argument(0), (_EQUAL, 2, 0, _AF_INET), (_EQUAL, 1, 0, _AF_INET6), _refuse(),
-        _argument(1), (_AND, 0, 0, _SOCK_TYPE), (_EQUAL, 1, 0, _SOCK_STREAM), _refuse(), _give(_ALLOW),
+        _load_argument(0), (_BPF_JUMP_EQUAL, 2, 0, _AF_INET), (_BPF_JUMP_EQUAL, 1, 0, _AF_INET6), _return_errno(),
+        _load_argument(1), (_BPF_AND, 0, 0, _SOCK_TYPE_MASK), (_BPF_JUMP_EQUAL, 1, 0, _SOCK_STREAM), _return_errno(), _return_verdict(_RET_ALLOW),
     ]  # fmt: skip
 
 
-def _opening(flags: int) -> Code:
+def _open_rules(flags: int) -> Instructions:
     return [
-        _argument(flags), (_ANY_BIT, 1, 0, _MAKES_A_FILE), _give(_ALLOW),
-        _argument(flags + 1), *_refuse_bits(_SET_ID), _give(_ALLOW),
+        _load_argument(flags), (_BPF_JUMP_SET, 1, 0, _CREATE_FLAGS), _return_verdict(_RET_ALLOW),
+        _load_argument(flags + 1), *_block_bits(_SETID_BITS), _return_verdict(_RET_ALLOW),
     ]  # fmt: skip
 
 
-def _making(mode: int) -> Code:
-    """Files and pipes with a name; no devices and no sockets."""
+def _mknod_rules(mode: int) -> Instructions:
+    """Allow regular files and named pipes; no devices and no sockets."""
     return [
-        _argument(mode), *_refuse_bits(_SET_ID), (_AND, 0, 0, _KIND),
-        (_EQUAL, 3, 0, _FIFO), (_EQUAL, 2, 0, _REGULAR), (_EQUAL, 1, 0, 0), _refuse(), _give(_ALLOW),
+        _load_argument(mode), *_block_bits(_SETID_BITS), (_BPF_AND, 0, 0, _FILE_TYPE_MASK),
+        (_BPF_JUMP_EQUAL, 3, 0, _FILE_TYPE_FIFO), (_BPF_JUMP_EQUAL, 2, 0, _FILE_TYPE_REGULAR), (_BPF_JUMP_EQUAL, 1, 0, 0), _return_errno(), _return_verdict(_RET_ALLOW),
     ]  # fmt: skip
 
 
-def _all_refused(numbers: Iterable[int | None], code: int) -> Code:
-    return [line for number in numbers for line in _for(number, [_refuse(code)])]
+def _block_syscalls(numbers: Iterable[int | None], error_number: int) -> Instructions:
+    return [
+        instruction
+        for number in numbers
+        for instruction in _syscall_rules(number, [_return_errno(error_number)])
+    ]
 
 
-def _for(number: int | None, body: Code) -> Code:
-    """A body always ends the filter, so whoever passes by still has the number loaded."""
-    return [] if number is None else [(_EQUAL, 0, len(body), number), *body]
+def _syscall_rules(number: int | None, rules: Instructions) -> Instructions:
+    """Apply rules to one call number.
+
+    The rules always end the filter, so the number is still loaded when they are skipped.
+    """
+    return [] if number is None else [(_BPF_JUMP_EQUAL, 0, len(rules), number), *rules]
 
 
-def _refuse_bits(bits: int) -> Code:
-    return [(_ANY_BIT, 0, 1, bits), _refuse()]
+def _block_bits(bits: int) -> Instructions:
+    return [(_BPF_JUMP_SET, 0, 1, bits), _return_errno()]
 
 
-def _refuse_value(value: int) -> Code:
-    return [(_EQUAL, 0, 1, value), _refuse()]
+def _block_value(value: int) -> Instructions:
+    return [(_BPF_JUMP_EQUAL, 0, 1, value), _return_errno()]
 
 
-def _load(at: int) -> tuple[int, int, int, int]:
-    return (_LOAD, 0, 0, at)
+def _load_word(offset: int) -> tuple[int, int, int, int]:
+    return (_BPF_LOAD, 0, 0, offset)
 
 
-def _argument(which: int) -> tuple[int, int, int, int]:
-    """Its low half: both kinds of machine are little-endian."""
-    return _load(_ARGUMENTS + 8 * which)
+def _load_argument(index: int) -> tuple[int, int, int, int]:
+    """Load the low half of an argument: both architectures are little-endian."""
+    return _load_word(_OFFSET_ARGUMENTS + 8 * index)
 
 
-def _give(verdict: int) -> tuple[int, int, int, int]:
-    return (_RETURN, 0, 0, verdict)
+def _return_verdict(verdict: int) -> tuple[int, int, int, int]:
+    return (_BPF_RETURN, 0, 0, verdict)
 
 
-def _refuse(code: int = errno.EPERM) -> tuple[int, int, int, int]:
-    return _give(_ERRNO | code)
+def _return_errno(error_number: int = errno.EPERM) -> tuple[int, int, int, int]:
+    return _return_verdict(_RET_ERRNO | error_number)

@@ -1,4 +1,4 @@
-"""Commands held to one scope at the level this machine has: what cannot be held at that level is not run."""
+"""Run commands for one scope at this machine's sandbox level, or refuse to run them."""
 
 import asyncio
 import ctypes
@@ -8,57 +8,66 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from retinue.domain.io_results import Ran
+from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
 from retinue.interfaces import Shell
 from retinue.sandbox import process
-from retinue.sandbox.bubblewrap import strict
-from retinue.sandbox.command import Cell
-from retinue.sandbox.landlock import bare, landlocked
-from retinue.sandbox.output_capture import MAX_KEPT, Keep
-from retinue.sandbox.probe import Found, Probe
+from retinue.sandbox.bubblewrap import bubblewrap_command
+from retinue.sandbox.command import SandboxedCommand
+from retinue.sandbox.landlock import landlock_command, unsandboxed_command
+from retinue.sandbox.output_capture import MAX_FILE_BYTES, OpenOutputFile
+from retinue.sandbox.probe import ProbeResult, SandboxProbe
 
-MAX_COMMAND = 120_000
-"""Bytes: the kernel takes no longer word."""
+MAX_COMMAND_BYTES = 120_000
+"""The kernel accepts no longer single argument."""
 
-HANDED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ")
-"""All that a command at level none gets of our own environment."""
+INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ")
+"""The only variables of our environment that a command at level none gets."""
 
 _SET_DUMPABLE = 4
 
 
-def bound(probe: Probe, env: Mapping[str, str], records: str = "") -> Callable[[Scope], Shell]:
-    """The shell of each scope. The level is asked for again at every command, and found out once. `records` is a folder
-    of our own for what must outlive a kill."""
+def make_shell_factory(
+    probe: SandboxProbe, env: Mapping[str, str], records_folder: str = ""
+) -> Callable[[Scope], Shell]:
+    """Return a function that makes the shell of a scope.
+
+    The sandbox level is requested for every command, and detected once. `records_folder` holds the command
+    records that must survive a kill.
+    """
 
     def shell(scope: Scope) -> Shell:
-        async def run(command: str, seconds: float) -> Ran:
-            _possible(command)
-            found = await probe.found()
-            own = await asyncio.to_thread(_own_tmp, scope)
-            cell = await _built(lambda: cell_of(found, scope, command, env, records))
-            ended = await process.run(cell, seconds, _keeper(own))
-            return _ran(ended, found.level)
+        async def run(command: str, timeout_s: float) -> CommandResult:
+            _check_command(command)
+            sandbox = await probe.result()
+            private_tmp = await asyncio.to_thread(_prepare_private_tmp, scope)
+            prepared = await _build_command(
+                lambda: sandbox_command(sandbox, scope, command, env, records_folder)
+            )
+            result = await process.run_command(prepared, timeout_s, _output_file_opener(private_tmp))
+            return _command_result(result, sandbox.level)
 
         return run
 
     return shell
 
 
-def cell_of(found: Found, scope: Scope, command: str, env: Mapping[str, str], records: str = "") -> Cell:
-    if found.level is Level.STRICT:
-        return strict(scope, command, bwrap=found.bwrap, records=records)
-    if found.level is Level.LANDLOCK:
-        return landlocked(scope, command, code=found.code)
-    _unreadable()
-    return bare(scope, command, env=_handed_on(env, scope.root))
+def sandbox_command(
+    sandbox: ProbeResult, scope: Scope, command: str, env: Mapping[str, str], records_folder: str = ""
+) -> SandboxedCommand:
+    if sandbox.level is SandboxLevel.STRICT:
+        return bubblewrap_command(scope, command, bwrap=sandbox.bwrap_path, records_folder=records_folder)
+    if sandbox.level is SandboxLevel.LANDLOCK:
+        return landlock_command(scope, command, seccomp_filter=sandbox.seccomp_filter)
+    _protect_own_memory()
+    return unsandboxed_command(scope, command, env=_inherited_environment(env, scope.root))
 
 
-def _possible(command: str) -> None:
-    """Anything can be said in a command but what the system cannot take as one word."""
+def _check_command(command: str) -> None:
+    """Refuse a command that the system cannot take as one argument."""
     try:
         raw = command.encode()
     except UnicodeEncodeError as error:
@@ -67,96 +76,104 @@ def _possible(command: str) -> None:
         raise Failed("there is no command to run: it is blank")
     if b"\0" in raw:
         raise Failed("the command holds a NUL character, which no command can")
-    if len(raw) > MAX_COMMAND:
+    if len(raw) > MAX_COMMAND_BYTES:
         raise Failed(
-            f"the command is {len(raw):,} bytes long, and {MAX_COMMAND:,} is the most: "
+            f"the command is {len(raw):,} bytes long, and {MAX_COMMAND_BYTES:,} is the most: "
             "write it to a file and run that"
         )
 
 
-async def _built(made: Callable[[], Cell]) -> Cell:
-    """Off the loop, because it looks at the workspace's files. What it made is given up when nobody waits for it."""
-    building = asyncio.ensure_future(asyncio.to_thread(made))
+async def _build_command(build: Callable[[], SandboxedCommand]) -> SandboxedCommand:
+    """Build a command in a thread, because it scans the workspace.
+
+    If the caller is cancelled, the command is discarded.
+    """
+    building = asyncio.ensure_future(asyncio.to_thread(build))
     try:
         return await asyncio.shield(building)
     except asyncio.CancelledError:
-        building.add_done_callback(_given_up)
+        building.add_done_callback(_discard_command)
         raise
     except OSError as error:
         raise Failed(f"the command was not run: its sandbox cannot be made ({error})") from error
 
 
-def _given_up(building: "asyncio.Future[Cell]") -> None:
+def _discard_command(building: "asyncio.Future[SandboxedCommand]") -> None:
     if building.cancelled() or building.exception() is not None:
         return
-    cell = building.result()
-    for fd in cell.fds:
+    command = building.result()
+    for fd in command.fds:
         os.close(fd)
-    building.get_loop().run_in_executor(None, cell.after)
+    building.get_loop().run_in_executor(None, command.clean_up)
 
 
-def _ran(ended: process.Ended, level: Level) -> Ran:
-    if ended.exit is None and not ended.timed_out and not ended.killed:
-        said = " ".join(ended.output.text().split())[:1000] or "it does not say why"
+def _command_result(result: process.ProcessResult, level: SandboxLevel) -> CommandResult:
+    if result.exit_code is None and not result.timed_out and not result.killed:
+        message = " ".join(result.output.text().split())[:1000] or "it does not say why"
         raise Failed(
-            f"the command was not run: the sandbox (level {level}) could not be made: {said}; "
+            f"the command was not run: the sandbox (level {level}) could not be made: {message}; "
             "`retinue doctor` says what is missing"
         )
-    output = ended.output
-    notes = ended.notes
-    if output.kept and not output.whole:
-        notes = (*notes, f"{output.kept} holds only the first {MAX_KEPT // 1_000_000} MB")
-    return Ran(
-        exit=ended.exit,
-        text=output.text(),
-        level=level,
-        ms=ended.ms,
-        timed_out=ended.timed_out,
-        kept=output.kept,
+    output = result.output
+    notes = result.notes
+    if output.file_name and not output.is_file_complete:
+        notes = (*notes, f"{output.file_name} holds only the first {MAX_FILE_BYTES // 1_000_000} MB")
+    return CommandResult(
+        exit_code=result.exit_code,
+        output=output.text(),
+        sandbox_level=level,
+        duration_ms=result.duration_ms,
+        timed_out=result.timed_out,
+        full_output_path=output.file_name,
         notes=notes,
     )
 
 
-def _own_tmp(scope: Scope) -> str:
-    """The real folder behind the agent's /tmp, made when it is first needed; empty where the agent has none."""
-    if not scope.tmp or not scope.path(TMP, "write").ok:
+def _prepare_private_tmp(scope: Scope) -> str:
+    """Create the real folder behind the agent's /tmp on first use; empty if the agent has none."""
+    if not scope.tmp_folder or not scope.check_path(TMP, "write").ok:
         return ""
     try:
-        Path(scope.tmp).mkdir(mode=0o700, parents=True, exist_ok=True)
+        Path(scope.tmp_folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise Failed(f"the command was not run: {scope.tmp} cannot be made ({error.strerror})") from error
-    return scope.tmp
+        raise Failed(
+            f"the command was not run: {scope.tmp_folder} cannot be made ({error.strerror})"
+        ) from error
+    return scope.tmp_folder
 
 
-def _keeper(own: str) -> Keep | None:
-    """A file that did not exist before, by a name that cannot be foreseen: the command may be busy in there."""
+def _output_file_opener(private_tmp: str) -> OpenOutputFile | None:
+    """Return an opener for a new output file.
 
-    def keep() -> tuple[int, str]:
+    Its name is unpredictable: the command may write to the same folder.
+    """
+
+    def open_output_file() -> tuple[int, str]:
         name = f"output-{os.urandom(4).hex()}.txt"
-        folder = os.open(own, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = os.open(private_tmp, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(name, flags, 0o600, dir_fd=folder), f"{TMP}/{name}"
         finally:
             os.close(folder)
 
-    return keep if own else None
+    return open_output_file if private_tmp else None
 
 
-def _handed_on(env: Mapping[str, str], root: str) -> dict[str, str]:
-    """Programs are never looked for in the workspace."""
-    kept = {name: env[name] for name in HANDED_ON if name in env}
-    places = kept.get("PATH", os.defpath).split(os.pathsep)
+def _inherited_environment(env: Mapping[str, str], root: str) -> dict[str, str]:
+    """Return the inherited variables. PATH never contains the workspace."""
+    variables = {name: env[name] for name in INHERITED_VARIABLES if name in env}
+    folders = variables.get("PATH", os.defpath).split(os.pathsep)
     outside = [
-        place
-        for place in places
-        if place.startswith("/") and not f"{os.path.realpath(place)}/".startswith(f"{root.rstrip('/')}/")
+        folder
+        for folder in folders
+        if folder.startswith("/") and not f"{os.path.realpath(folder)}/".startswith(f"{root.rstrip('/')}/")
     ]
-    return kept | {"PATH": os.pathsep.join(outside) or os.defpath, "TERM": "dumb"}
+    return variables | {"PATH": os.pathsep.join(outside) or os.defpath, "TERM": "dumb"}
 
 
 @cache
-def _unreadable() -> None:
-    """Where nothing holds a command, at least our own memory and environment, which hold keys, are not its to read."""
+def _protect_own_memory() -> None:
+    """Protect our own memory and environment, which contain keys, where no sandbox does."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,1 +1,1 @@
-"""The daemon: an API that programs like, and the page that people look at."""
+"""The daemon: an HTTP API for programs, and a web page for people."""

@@ -1,48 +1,51 @@
-"""Hosts: the names under which the page may be asked for. A name that another site made point here is none of them."""
+"""Allowed Host headers, as protection against DNS rebinding."""
 
 import ipaddress
 import socket
 from urllib.parse import urlsplit
 
-ANYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  (named, not bound)
+WILDCARD_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104  (named, not bound)
 LOCALHOST = "localhost"
 
 
-class Hosts:
-    """What may stand in a Host header, letter by letter."""
+class AllowedHosts:
+    """The exact values that a Host header may have."""
 
-    def __init__(self, url: str, bound: str) -> None:
-        """`bound` is what the port listens on. Where that is every address of the machine, an address written as a
-        number is right too: nobody else can make a number point here."""
-        place = urlsplit(url)
-        self._port = place.port or 80
-        names = {place.netloc.rpartition(":")[0]}
-        if bound in ANYWHERE:
+    def __init__(self, page_url: str, bound_address: str) -> None:
+        """Derive the allowed names from the page's URL and the address the port listens on.
+
+        If it listens on every address, any IP literal is allowed too: no other site can make a literal point
+        here.
+        """
+        url_parts = urlsplit(page_url)
+        self._port = url_parts.port or 80
+        names = {url_parts.netloc.rpartition(":")[0]}
+        if bound_address in WILDCARD_ADDRESSES:
             names |= {LOCALHOST, socket.gethostname().lower()}
-        elif _loopback(bound):
+        elif _is_loopback(bound_address):
             names.add(LOCALHOST)
         self._names = frozenset(names)
-        self._numbers = bound in ANYWHERE
+        self._allows_ip_literals = bound_address in WILDCARD_ADDRESSES
 
-    def __contains__(self, said: str) -> bool:
-        name, colon, port = said.rpartition(":")
-        if not colon or said.endswith("]"):
-            name, port = said, "80"
+    def __contains__(self, host_header: str) -> bool:
+        name, colon, port = host_header.rpartition(":")
+        if not colon or host_header.endswith("]"):
+            name, port = host_header, "80"
         if port != str(self._port):
             return False
-        return name in self._names or (self._numbers and _number(name))
+        return name in self._names or (self._allows_ip_literals and _is_ip_literal(name))
 
 
-def _number(name: str) -> bool:
-    bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
+def _is_ip_literal(name: str) -> bool:
+    address = name[1:-1] if name.startswith("[") and name.endswith("]") else name
     try:
-        return (ipaddress.ip_address(bare).version == 6) == (bare != name)  # noqa: PLR2004  (the protocol's)
+        return (ipaddress.ip_address(address).version == 6) == (address != name)  # noqa: PLR2004  (the protocol's)
     except ValueError:
         return False
 
 
-def _loopback(bound: str) -> bool:
+def _is_loopback(address: str) -> bool:
     try:
-        return ipaddress.ip_address(bound).is_loopback
+        return ipaddress.ip_address(address).is_loopback
     except ValueError:
-        return bound == LOCALHOST
+        return address == LOCALHOST

@@ -1,4 +1,4 @@
-"""The application as the server calls it: a request becomes a wish, its route does it, and the answer is JSON."""
+"""The ASGI application: requests are parsed, routed, and answered with JSON."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path as Folder
@@ -11,83 +11,110 @@ from starlette.responses import Response
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp
 
-from retinue.errors import Conflict, Held, NobodyHere, NoRoom, NotFound, Refused, RetinueError, Usage
+from retinue.errors import (
+    Conflict,
+    DiskError,
+    NotFound,
+    Refused,
+    RetinueError,
+    SessionLocked,
+    UsageError,
+    UserUnavailable,
+)
 from retinue.server import static_page
-from retinue.server.context import House
-from retinue.server.error_responses import DEFECT, Turned, shaped
-from retinue.server.json_encoding import encoded
-from retinue.server.middleware import Wall, turned_away
-from retinue.server.request_parsing import read
+from retinue.server.context import ServerContext
+from retinue.server.error_responses import DEFECT_MESSAGE, HttpError, error_body
+from retinue.server.json_encoding import encode_json
+from retinue.server.middleware import SecurityMiddleware, http_error_response
+from retinue.server.request_parsing import parse_request
 from retinue.server.routing import Route
 
-STATUS: Sequence[tuple[type[RetinueError], int]] = (
+HTTP_STATUSES: Sequence[tuple[type[RetinueError], int]] = (
     (NotFound, 404),
-    (Usage, 400),
+    (UsageError, 400),
     (Conflict, 409),
-    (Held, 409),
-    (NobodyHere, 409),
+    (SessionLocked, 409),
+    (UserUnavailable, 409),
     (Refused, 403),
-    (NoRoom, 503),
+    (DiskError, 503),
 )
-"""What an error is over HTTP; the first that fits counts, and any other is 500."""
+"""HTTP status of each error type. The first match counts; any other error is 500."""
 
 
-def application(house: House, routes: Sequence[Route], *, static: Folder = static_page.STATIC) -> ASGIApp:
-    """Everything that can be asked, behind the wall; `static` is where the page's files are."""
+def create_asgi_app(
+    context: ServerContext, routes: Sequence[Route], *, static: Folder = static_page.STATIC_FOLDER
+) -> ASGIApp:
+    """Create the application with its routes, behind the security middleware.
+
+    `static` is the folder with the files of the page.
+    """
     paths: dict[str, dict[str, Route]] = {}
     for each in routes:
         paths.setdefault(each.path, {})[each.method] = each
-    asked = [Path(path, _endpoint(house, by), methods=list(by)) for path, by in paths.items()]
-    inner = Starlette(
-        routes=[*asked, *static_page.routes(house, static)],
-        exception_handlers={HTTPException: _missed, Turned: _turned, Exception: _defect},
+    api_routes = [
+        Path(path, _make_endpoint(context, by_method), methods=list(by_method))
+        for path, by_method in paths.items()
+    ]
+    app = Starlette(
+        routes=[*api_routes, *static_page.page_routes(context, static)],
+        exception_handlers={
+            HTTPException: _on_routing_error,
+            HttpError: _on_http_error,
+            Exception: _on_unhandled_error,
+        },
     )
-    inner.router.redirect_slashes = False
-    return Wall(house, inner)
+    app.router.redirect_slashes = False
+    return SecurityMiddleware(context, app)
 
 
-def _endpoint(house: House, by_method: Mapping[str, Route]) -> Callable[[Request], Awaitable[Response]]:
+def _make_endpoint(
+    context: ServerContext, by_method: Mapping[str, Route]
+) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         route = by_method["GET" if request.method == "HEAD" else request.method]
         try:
-            wish = await read(route, request)
-            if request.method == "HEAD" and route.streams:
+            api_request = await parse_request(route, request)
+            if request.method == "HEAD" and route.is_stream:
                 return Response(media_type="text/event-stream")
-            value = await route.does(house, wish)
+            value = await route.handler(context, api_request)
         except RetinueError as error:
-            return failed(_status(error), route.codes.get(error.code, error.code), str(error))
-        return value if isinstance(value, Response) else answered(value, route.status)
+            return error_response(
+                _http_status(error), route.error_codes.get(error.code, error.code), str(error)
+            )
+        return value if isinstance(value, Response) else json_response(value, route.success_status)
 
     return endpoint
 
 
-def _turned(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, Turned)  # noqa: S101  (the table says so)
-    return turned_away(error)
+def _on_http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpError)  # noqa: S101  (registered for this type only)
+    return http_error_response(error)
 
 
-def _defect(_request: Request, _error: Exception) -> Response:
-    """Nothing of it is told: the wall, which hears of it next, writes it down."""
-    return turned_away(Turned(500, DEFECT))
+def _on_unhandled_error(_request: Request, _error: Exception) -> Response:
+    """Answer without any details: the middleware, which sees the error next, logs them."""
+    return http_error_response(HttpError(500, DEFECT_MESSAGE))
 
 
-def _missed(_request: Request, error: Exception) -> Response:
-    """An address that is not there, or one that cannot be asked for so."""
+def _on_routing_error(_request: Request, error: Exception) -> Response:
+    """Answer for an unknown address, or a method that it does not allow."""
     if isinstance(error, HTTPException) and error.status_code == 405:  # noqa: PLR2004  (HTTP's)
         allowed = ", ".join(sorted((error.headers or {})["Allow"].split(", ")))
-        return turned_away(
-            Turned(405, f"this address can be asked for with {allowed}", headers={"allow": allowed})
+        return http_error_response(
+            HttpError(405, f"this address can be asked for with {allowed}", headers={"allow": allowed})
         )
-    return turned_away(Turned(404, "there is no such address: GET /api/openapi.json lists those there are"))
+    return http_error_response(
+        HttpError(404, "there is no such address: GET /api/openapi.json lists those there are")
+    )
 
 
-def answered(value: object, status: int = 200) -> Response:
-    return Response(encoded(value), status, media_type="application/json")
+def json_response(value: object, status: int = 200) -> Response:
+    return Response(encode_json(value), status, media_type="application/json")
 
 
-def failed(status: int, code: str, message: str, **details: Any) -> Response:
-    return Response(shaped(code, message, details), status, media_type="application/json")
+def error_response(status: int, code: str, message: str, **details: Any) -> Response:
+    return Response(error_body(code, message, details), status, media_type="application/json")
 
 
-def _status(error: RetinueError) -> int:
-    return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+def _http_status(error: RetinueError) -> int:
+    return next((status for error_type, status in HTTP_STATUSES if isinstance(error, error_type)), 500)

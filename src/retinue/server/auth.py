@@ -1,5 +1,4 @@
-"""Keys: who may come in by the port. The token of a home, narrower ones, links that open the page once, and the cookies
-they turn into."""
+"""Authentication for the TCP port: the home's token, API tokens, one-time links and cookies."""
 
 import base64
 import hashlib
@@ -11,139 +10,153 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from retinue.domain.api_permission import EVERY, PERSON, Right
-from retinue.domain.run import iso
+from retinue.domain.api_permission import ALL_PERMISSIONS, WEB_USER_PERMISSIONS, ApiPermission
+from retinue.domain.run import iso_timestamp
 from retinue.domain.sanitize import safe_text
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.server.auth_throttle import Throttle
-from retinue.storage.file_io import Stamp, stamp_of
-from retinue.storage.token_store import Tokens
+from retinue.server.auth_throttle import FailureThrottle
+from retinue.storage.file_io import FileStamp, file_stamp
+from retinue.storage.token_store import TokenStore
 
-TOKEN = "token"  # noqa: S105  (a file's name)
-SHORTEST = 32
-"""Characters of a token that somebody put there themselves: one that can be guessed is none."""
-LINK_SECONDS = 600
-MOST_LINKS = 1_000
-COOKIE_SECONDS = 30 * 86_400
+TOKEN_FILE = "token"  # noqa: S105  (a file's name)
+MIN_TOKEN_CHARS = 32
+"""Minimum length of a token that the user put into the file, so that it is not guessable."""
+LINK_LIFETIME_SECONDS = 600
+MAX_LINKS = 1_000
+COOKIE_LIFETIME_SECONDS = 30 * 86_400
 
 
 @value
 class Caller:
-    """Who asks, and what they may: the daemon's knowledge, whatever the request says of itself."""
+    """The authenticated caller and its rights, from the daemon's records only."""
 
-    rights: frozenset[Right]
-    by: str = "person"
-
-
-OWNER = Caller(rights=EVERY)
-VISITOR = Caller(rights=PERSON)
+    rights: frozenset[ApiPermission]
+    name: str = "person"
 
 
-class Keys:
-    """Everything is derived from the token in `<home>/token`: who replaces or removes that file locks everybody out,
-    at once. A cookie also needs its row among the tokens: who removes that ends one browser's visit."""
+OWNER = Caller(rights=ALL_PERMISSIONS)
+PAGE_VISITOR = Caller(rights=WEB_USER_PERMISSIONS)
+
+
+class Authenticator:
+    """Authenticate callers by secrets derived from the token in `<home>/token`.
+
+    Replacing or removing that file locks everybody out at once. A cookie also needs its row in the token
+    store: removing the row ends that browser's session.
+    """
 
     def __init__(self, home: Path) -> None:
-        self._path = home / TOKEN
-        self._narrow = Tokens(home)
+        self._token_path = home / TOKEN_FILE
+        self._token_store = TokenStore(home)
         self._links: dict[str, float] = {}
-        self._stamp: Stamp | None = None
+        self._stamp: FileStamp | None = None
         self._token = ""
-        self.throttle = Throttle()
-        self._look()
+        self.throttle = FailureThrottle()
+        self._reload_token()
 
     @property
     def token(self) -> str:
         with suppress(Failed, OSError):
-            self._look()
+            self._reload_token()
         return self._token
 
     @property
-    def cookie(self) -> str:
-        """Its name: pages of several homes on one machine share their host's cookies."""
+    def cookie_name(self) -> str:
+        """Name of the cookie: pages of several homes on one machine share their host's cookies."""
         return f"retinue-{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
 
-    def bearer(self, said: str) -> Caller | None:
-        """Whoever has this token; None: nobody."""
+    def authenticate_bearer(self, secret: str) -> Caller | None:
+        """Return the caller that has this token, or None."""
         token = self.token
-        if token and hmac.compare_digest(said.encode("utf-8", "replace"), token.encode()):
+        if token and hmac.compare_digest(secret.encode("utf-8", "replace"), token.encode()):
             return OWNER
         with suppress(Failed):
-            if found := self._narrow.find(said):
-                return Caller(rights=found.rights, by=found.name)
+            if token_info := self._token_store.find(secret):
+                return Caller(rights=token_info.rights, name=token_info.name)
         return None
 
-    def visitor(self, cookie: str) -> Caller | None:
-        """Whoever has this cookie, which a link of ours turned into; None: nobody."""
-        facts, _, seal = cookie.rpartition(".")
+    def authenticate_cookie(self, cookie: str) -> Caller | None:
+        """Return the caller that has this cookie, which a link was exchanged for, or None."""
+        payload, _, signature = cookie.rpartition(".")
         if not self.token or not hmac.compare_digest(
-            seal.encode("utf-8", "replace"), self._signed(facts).encode()
+            signature.encode("utf-8", "replace"), self._sign(payload).encode()
         ):
             return None
-        until = facts.partition(".")[0]
-        if not until.isdecimal() or int(until) <= time.time():
+        expires_at = payload.partition(".")[0]
+        if not expires_at.isdecimal() or int(expires_at) <= time.time():
             return None
         with suppress(Failed):
-            return VISITOR if self._narrow.find(cookie, visits=True) else None
+            return PAGE_VISITOR if self._token_store.find(cookie, browser_sessions=True) else None
         return None
 
-    def link(self) -> str:
-        """The code of a link that opens the page once."""
+    def create_link(self) -> str:
+        """Create the code of a link that opens the page once."""
         now = time.monotonic()
-        left = [(code, until) for code, until in self._links.items() if until > now]
-        self._links = dict(left[1 - MOST_LINKS :])
+        remaining = [(code, expires_at) for code, expires_at in self._links.items() if expires_at > now]
+        self._links = dict(remaining[1 - MAX_LINKS :])
         code = secrets.token_urlsafe(32)
-        self._links[code] = now + LINK_SECONDS
+        self._links[code] = now + LINK_LIFETIME_SECONDS
         return code
 
-    def entered(self, code: str, browser: str = "") -> str | None:
-        """The cookie's value for a code that is used now and never again; None for any other. The visit is noted, so that
-        it can be taken back alone."""
+    def redeem_link(self, code: str, browser: str = "") -> str | None:
+        """Exchange a one-time code for a cookie value; None if the code is unknown, used or expired.
+
+        The browser session is stored, so that it can be revoked alone.
+        """
         if self._links.pop(code, 0.0) <= time.monotonic():
             return None
         now = datetime.now(UTC)
-        until = now + timedelta(seconds=COOKIE_SECONDS)
-        facts = f"{int(until.timestamp())}.{secrets.token_urlsafe(12)}"
-        cookie = f"{facts}.{self._signed(facts)}"
-        self._narrow.visited(
-            cookie, VISITOR.rights, at=str(iso(now)), until=str(iso(until)), browser=safe_text(browser)
+        expires_at = now + timedelta(seconds=COOKIE_LIFETIME_SECONDS)
+        payload = f"{int(expires_at.timestamp())}.{secrets.token_urlsafe(12)}"
+        cookie = f"{payload}.{self._sign(payload)}"
+        self._token_store.add_browser_session(
+            cookie,
+            PAGE_VISITOR.rights,
+            at=str(iso_timestamp(now)),
+            until=str(iso_timestamp(expires_at)),
+            browser=safe_text(browser),
         )
         return cookie
 
-    def _signed(self, facts: str) -> str:
-        raw = hmac.digest(self._token.encode(), b"page:" + facts.encode("utf-8", "replace"), "sha256")
-        return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    def _sign(self, payload: str) -> str:
+        digest = hmac.digest(self._token.encode(), b"page:" + payload.encode("utf-8", "replace"), "sha256")
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
-    def _look(self) -> None:
-        """A token that was replaced counts no more; what cannot be read opens nothing."""
-        now = stamp_of(os.fspath(self._path))
-        if now is not None and now == self._stamp:
+    def _reload_token(self) -> None:
+        """Reload the token if its file changed.
+
+        An old token is invalid at once; an unreadable file admits nobody.
+        """
+        stamp = file_stamp(os.fspath(self._token_path))
+        if stamp is not None and stamp == self._stamp:
             return
         self._token, self._stamp = "", None
-        self._token = _kept(self._path)
-        self._stamp = stamp_of(os.fspath(self._path))
+        self._token = _read_or_create_token(self._token_path)
+        self._stamp = file_stamp(os.fspath(self._token_path))
 
 
-def _kept(path: Path) -> str:
-    """The token that is there, or a new one: 256 bits, for the owner's eyes only."""
+def _read_or_create_token(path: Path) -> str:
+    """Return the existing token, or create one of 256 bits that only the owner can read."""
     with suppress(FileNotFoundError):
-        found = path.read_bytes().decode("ascii", "replace").strip()
-        if len(found) >= SHORTEST:
+        token = path.read_bytes().decode("ascii", "replace").strip()
+        if len(token) >= MIN_TOKEN_CHARS:
             path.chmod(0o600)
-            return found
-        if found:
-            raise Failed(f"{path} is shorter than {SHORTEST} characters: remove it, and a new one is made")
-    made = secrets.token_urlsafe(32)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+            return token
+        if token:
+            raise Failed(
+                f"{path} is shorter than {MIN_TOKEN_CHARS} characters: remove it, and a new one is made"
+            )
+    new_token = secrets.token_urlsafe(32)
+    temporary_path = path.with_name(f"{path.name}.{os.getpid()}.new")
     with suppress(FileNotFoundError):
-        beside.unlink()
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        temporary_path.unlink()
+    descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(f"{made}\n")
-        beside.replace(path)
+            file.write(f"{new_token}\n")
+        temporary_path.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
         raise
-    return made
+    return new_token

@@ -1,27 +1,30 @@
-"""The throttle: whoever shows wrong keys again and again is told to wait, this machine's own programs too."""
+"""Throttling of failed authentication, per client address."""
 
 import math
 import time
 
-MOST_WRONG = 10
-WHILE_SECONDS = 60.0
-MOST_PEERS = 1_024
-"""How many are remembered; the one that was wrong longest ago is forgotten for another."""
+MAX_FAILURES = 10
+WINDOW_SECONDS = 60.0
+MAX_PEERS = 1_024
+"""Number of addresses that are remembered; the one that failed longest ago is dropped."""
 
 
-class Throttle:
-    """Counts wrong keys by peer. A right key is never refused: nobody can lock another out."""
+class FailureThrottle:
+    """Count failed keys per address.
+
+    A valid key is never refused, so that no client can lock out another.
+    """
 
     def __init__(self) -> None:
-        self._wrong: dict[str, tuple[int, float]] = {}
+        self._failures: dict[str, tuple[int, float]] = {}
 
-    def wrong(self, peer: str) -> int:
-        """One more wrong key: how many seconds this peer has to wait; 0: it may try again."""
+    def record_failure(self, peer: str) -> int:
+        """Record a failure, and return the seconds this address must wait; 0 if it may retry now."""
         now = time.monotonic()
-        count, until = self._wrong.pop(peer, (0, 0.0))
-        if until <= now:
-            count, until = 0, now + WHILE_SECONDS
-        self._wrong[peer] = (count + 1, until)
-        if len(self._wrong) > MOST_PEERS:
-            del self._wrong[next(iter(self._wrong))]
-        return math.ceil(until - now) if count >= MOST_WRONG else 0
+        count, window_end = self._failures.pop(peer, (0, 0.0))
+        if window_end <= now:
+            count, window_end = 0, now + WINDOW_SECONDS
+        self._failures[peer] = (count + 1, window_end)
+        if len(self._failures) > MAX_PEERS:
+            del self._failures[next(iter(self._failures))]
+        return math.ceil(window_end - now) if count >= MAX_FAILURES else 0

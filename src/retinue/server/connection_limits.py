@@ -1,5 +1,4 @@
-"""The line: one connection, from the kernel's socket to a request. Whoever says too much, too slowly or too many things
-at once is cut off here, before anything of ours is asked."""
+"""HTTP connections with limits on size, time and number, enforced before the application is called."""
 
 import asyncio
 import os
@@ -11,257 +10,281 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from retinue.domain.value import value
-from retinue.server.error_responses import Turned
+from retinue.server.error_responses import HttpError
 
 
-class Way(StrEnum):
-    """By which way in a request came. The listener knows it, and no header says it."""
+class Listener(StrEnum):
+    """The listener a request arrived on. The listening socket decides it, never a header."""
 
-    SOCKET = "socket"
-    """The socket in the home: the kernel vouches that it is the same user."""
-    PAGE = "page"
-    """The port: anybody, until a key says who."""
+    UNIX_SOCKET = "socket"
+    """The Unix socket in the home: the kernel guarantees that the peer is the same user."""
+    TCP_PORT = "page"
+    """The TCP port: the peer is unknown until it authenticates."""
 
 
 @value
-class Limits:
-    """How much a connection may say, and how slowly."""
+class ConnectionLimits:
+    """Limits of one connection."""
 
-    url: int = 8_192
-    headers: int = 100
-    head: int = 32_768
-    """Bytes from the first of a request to the end of its headers."""
-    body: int = 4 * 1024 * 1024
+    max_url_bytes: int = 8_192
+    max_headers: int = 100
+    max_head_bytes: int = 32_768
+    """Bytes from the start of a request to the end of its headers."""
+    max_body_bytes: int = 4 * 1024 * 1024
     head_seconds: float = 10.0
     body_seconds: float = 30.0
     stall_seconds: float = 30.0
-    """How long somebody who is being answered may read nothing at all."""
+    """Time for which a client may read nothing of its response."""
     linger_seconds: float = 1.0
-    """How long one who is turned away while still speaking is listened to, so that the answer reaches them."""
-    connections: int = 256
-    """By each way in: a crowd before the page does not keep the command line out."""
+    """Time for which a rejected client is still read, so that the response reaches it."""
+    max_connections: int = 256
+    """Counted per listener, so that many page visitors do not lock out the command line."""
 
 
-class Line(HttpToolsProtocol):
-    """uvicorn's, behind limits. `app_state` brings them and all lines there are; each request's state says its way."""
+class LimitedConnection(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with limits.
 
-    way: Way = Way.PAGE
+    `app_state` holds the limits and all open connections; the state of each request holds its listener.
+    """
+
+    listener: Listener = Listener.TCP_PORT
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._limits: Limits = self.app_state["limits"]
-        self._lines: set[Line] = self.app_state["lines"]
-        self.since = self.loop.time()
-        self.answering = False
-        self._deaf = False
-        """Nothing more is heard: the connection ends with what is being said."""
+        self._limits: ConnectionLimits = self.app_state["limits"]
+        self._open_connections: set[LimitedConnection] = self.app_state["lines"]
+        self.idle_since = self.loop.time()
+        self.is_responding = False
+        self._is_reading_stopped = False
+        """No more input is parsed: the connection ends with the current response."""
         self._in_head = True
-        self._head = 0
-        self._owed = False
-        """A request has begun and is not whole."""
-        self._leaving = False
-        self._why: Turned | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._watch: asyncio.TimerHandle | None = None
-        self._unread = 0
+        self._head_bytes = 0
+        self._request_incomplete = False
+        """A request has begun and is not complete."""
+        self._is_closing = False
+        self._parse_error: HttpError | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
 
-    # the connection
+    # Connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         peer: socket.socket = transport.get_extra_info("socket")
-        self.way = Way.SOCKET if peer.family == socket.AF_UNIX else Way.PAGE
-        if self.way is Way.SOCKET and _user(peer) != os.geteuid():
-            self._deaf = True
+        self.listener = Listener.UNIX_SOCKET if peer.family == socket.AF_UNIX else Listener.TCP_PORT
+        if self.listener is Listener.UNIX_SOCKET and _peer_uid(peer) != os.geteuid():
+            self._is_reading_stopped = True
             transport.abort()
-        elif not self._has_room():
-            self._turn(Turned(503, "too many connections are open: close some, or try again in a moment"))
+        elif not self._admit_connection():
+            self._reject(
+                HttpError(503, "too many connections are open: close some, or try again in a moment")
+            )
         else:
-            self._await_head()
+            self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lines.discard(self)
-        for timer in (self._deadline, self._watch):
+        self._open_connections.discard(self)
+        for timer in (self._deadline_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
-    def _has_room(self) -> bool:
-        """Where there is none, whoever has been silent longest gives way; one that is being answered never does."""
-        crowd = [each for each in self._lines if each.way is self.way]
-        if len(crowd) < self._limits.connections:
-            self._lines.add(self)
+    def _admit_connection(self) -> bool:
+        """Admit this connection, closing the one idle for longest if there are too many.
+
+        A connection that is being answered is never closed.
+        """
+        same_listener = [
+            connection for connection in self._open_connections if connection.listener is self.listener
+        ]
+        if len(same_listener) < self._limits.max_connections:
+            self._open_connections.add(self)
             return True
-        silent = [each for each in crowd if not each.answering]
-        if not silent:
+        idle = [connection for connection in same_listener if not connection.is_responding]
+        if not idle:
             return False
-        longest = min(silent, key=lambda each: each.since)
-        self._lines.discard(longest)
-        longest.transport.abort()
-        self._lines.add(self)
+        oldest = min(idle, key=lambda connection: connection.idle_since)
+        self._open_connections.discard(oldest)
+        oldest.transport.abort()
+        self._open_connections.add(self)
         return True
 
-    # what is said
+    # Parsing
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head and not self._deaf:
-            room = self._limits.head - self._head
-            self._head += len(data)
-            if data[:room]:
-                super().data_received(data[:room])
-            data = data[room:]
-            if data and self._in_head and not self._deaf:
-                self._turn(Turned(431, f"the head of a request is at most {self._limits.head} bytes"))
-        if data and not self._deaf:
+        if self._in_head and not self._is_reading_stopped:
+            allowed = self._limits.max_head_bytes - self._head_bytes
+            self._head_bytes += len(data)
+            if data[:allowed]:
+                super().data_received(data[:allowed])
+            data = data[allowed:]
+            if data and self._in_head and not self._is_reading_stopped:
+                self._reject(
+                    HttpError(431, f"the head of a request is at most {self._limits.max_head_bytes} bytes")
+                )
+        if data and not self._is_reading_stopped:
             super().data_received(data)
-        if self._in_head and not self._deaf and not self.answering and self.timeout_keep_alive_task is None:
-            self._await_head()
+        if (
+            self._in_head
+            and not self._is_reading_stopped
+            and not self.is_responding
+            and self.timeout_keep_alive_task is None
+        ):
+            self._start_head_timer()
 
     def on_message_begin(self) -> None:
-        if self.answering:  # a second request before the first is answered: it is not heard, as HTTP allows
+        if self.is_responding:  # pipelined request: ignored, as HTTP allows
             self.cycle.keep_alive = False
-            self._deaf = True
-            raise _Enough
-        self._owed = True
+            self._is_reading_stopped = True
+            raise _ParsingStopped
+        self._request_incomplete = True
         super().on_message_begin()
-        self.scope["state"] = {**self.app_state, "way": self.way, "abort": self.transport.abort}
+        self.scope["state"] = {**self.app_state, "way": self.listener, "abort": self.transport.abort}
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        if len(self.url) > self._limits.url:
-            self._stop(Turned(414, f"an address is at most {self._limits.url} bytes"))
+        if len(self.url) > self._limits.max_url_bytes:
+            self._reject_while_parsing(
+                HttpError(414, f"an address is at most {self._limits.max_url_bytes} bytes")
+            )
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        if len(self.headers) > self._limits.headers:
-            self._stop(Turned(431, f"a request has at most {self._limits.headers} headers"))
+        if len(self.headers) > self._limits.max_headers:
+            self._reject_while_parsing(
+                HttpError(431, f"a request has at most {self._limits.max_headers} headers")
+            )
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._forget_deadline()
+        self._cancel_deadline()
         if not self.url.startswith(b"/"):
-            self._stop(Turned(400, "the target of a request is a path that begins with /"))
-        self.answering = True
+            self._reject_while_parsing(HttpError(400, "the target of a request is a path that begins with /"))
+        self.is_responding = True
         super().on_headers_complete()
-        self.cycle.transport = _Leaving(self)
+        self.cycle.transport = _ClosingTransport(self)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._owed, self._in_head, self._head = False, True, 0
+        self._request_incomplete, self._in_head, self._head_bytes = False, True, 0
 
     def on_response_complete(self) -> None:
-        self.since = self.loop.time()
-        self.answering = False
+        self.idle_since = self.loop.time()
+        self.is_responding = False
         super().on_response_complete()
-        if self._owed:  # nobody wanted the rest of what it says
-            self.leave()
+        if self._request_incomplete:  # the rest of the request body is not needed
+            self.close_gracefully()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """No other protocol is spoken here: the request was answered as what it is, and nothing more is heard."""
-        self._deaf = True
+        """Answer an upgrade request as plain HTTP, and read nothing more from the connection."""
+        self._is_reading_stopped = True
         self.cycle.keep_alive = False
 
-    # turning away, and leaving
+    # Rejecting and closing
 
-    def _stop(self, why: Turned) -> None:
-        self._why = why
-        raise _Enough
+    def _reject_while_parsing(self, error: HttpError) -> None:
+        self._parse_error = error
+        raise _ParsingStopped
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (it has one message for everything)
-        if not self._deaf:
-            self._turn(self._why or Turned(400, "this is not HTTP that can be understood"))
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (uvicorn passes the same message for every error)
+        if not self._is_reading_stopped:
+            self._reject(self._parse_error or HttpError(400, "this is not HTTP that can be understood"))
 
-    def _turn(self, why: Turned) -> None:
-        self._deaf = True
-        self._forget_deadline()
-        if self.answering:
+    def _reject(self, error: HttpError) -> None:
+        self._is_reading_stopped = True
+        self._cancel_deadline()
+        if self.is_responding:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             if self.cycle.response_started:
                 self.transport.abort()
                 return
-        self.transport.write(why.raw())
-        self.leave()
+        self.transport.write(error.raw_response())
+        self.close_gracefully()
 
-    def leave(self) -> None:
-        """Closes, once what was said is read. Whoever is still speaking is heard out for a moment, into nothing: closed
-        before that, the kernel would take the answer away from them."""
-        self._deaf = True
-        self._watch_reading()
-        if self._leaving or self.transport.is_closing():
+    def close_gracefully(self) -> None:
+        """Close the connection once the response was read.
+
+        Input of a client that is still sending is read for a moment and discarded: if the socket were closed
+        before, the kernel would discard the response.
+        """
+        self._is_reading_stopped = True
+        self._start_stall_timer()
+        if self._is_closing or self.transport.is_closing():
             return
-        self._leaving = True
-        if self._owed and self.transport.can_write_eof():
+        self._is_closing = True
+        if self._request_incomplete and self.transport.can_write_eof():
             self.transport.write_eof()
             self.flow.resume_reading()
-            self._deadline = self.loop.call_later(self._limits.linger_seconds, self.transport.close)
+            self._deadline_timer = self.loop.call_later(self._limits.linger_seconds, self.transport.close)
         else:
             self.transport.close()
 
-    # time
+    # Timeouts
 
-    def _await_head(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self._limits.head_seconds, self._slow)
+    def _start_head_timer(self) -> None:
+        if self._deadline_timer is None:
+            self._deadline_timer = self.loop.call_later(self._limits.head_seconds, self._on_head_timeout)
 
-    def _slow(self) -> None:
-        self._deadline = None
-        if self._head:
-            self._turn(Turned(408, f"a request has {self._limits.head_seconds:g} s to say its headers"))
+    def _on_head_timeout(self) -> None:
+        self._deadline_timer = None
+        if self._head_bytes:
+            self._reject(HttpError(408, f"a request has {self._limits.head_seconds:g} s to say its headers"))
         else:
             self.transport.close()
 
-    def _forget_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _cancel_deadline(self) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_reading()
+        self._start_stall_timer()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._watch is not None and not self.transport.is_closing():
-            self._watch.cancel()
-            self._watch = None
+        if self._stall_timer is not None and not self.transport.is_closing():
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
-    def _watch_reading(self) -> None:
-        if self._watch is None:
-            self._unread = self.transport.get_write_buffer_size()
-            self._watch = self.loop.call_later(self._limits.stall_seconds, self._looked)
+    def _start_stall_timer(self) -> None:
+        if self._stall_timer is None:
+            self._unread_bytes = self.transport.get_write_buffer_size()
+            self._stall_timer = self.loop.call_later(self._limits.stall_seconds, self._on_stall_timeout)
 
-    def _looked(self) -> None:
-        """Whoever read nothing since the last look is cut off, and what was kept for them is free."""
-        self._watch = None
-        if self.transport.get_write_buffer_size() >= self._unread:
+    def _on_stall_timeout(self) -> None:
+        """Abort the connection if the client read nothing since the last check, and free its buffers."""
+        self._stall_timer = None
+        if self.transport.get_write_buffer_size() >= self._unread_bytes:
             self.transport.abort()
         else:
-            self._watch_reading()
+            self._start_stall_timer()
 
 
-class _Enough(Exception):
-    """Ends the reading of a request."""
+class _ParsingStopped(Exception):
+    """Stops the parsing of a request."""
 
 
-class _Leaving(asyncio.Transport):
-    """What the answer to one request is written to: it leaves by the line's own way of leaving."""
+class _ClosingTransport(asyncio.Transport):
+    """The transport of one response: closing it closes the connection gracefully."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, connection: LimitedConnection) -> None:
         super().__init__()
-        self._line = line
+        self._connection = connection
 
     def write(self, data: "bytes | bytearray | memoryview[Any]") -> None:
-        self._line.transport.write(data)
+        self._connection.transport.write(data)
 
     def is_closing(self) -> bool:
-        return self._line.transport.is_closing()
+        return self._connection.transport.is_closing()
 
     def close(self) -> None:
-        self._line.leave()
+        self._connection.close_gracefully()
 
 
-def _user(peer: socket.socket) -> int:
-    """Whose process is at the other end, by the kernel's word."""
+def _peer_uid(peer: socket.socket) -> int:
+    """Return the uid of the peer process, as reported by the kernel."""
     _pid, uid, _gid = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return uid

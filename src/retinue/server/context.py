@@ -1,4 +1,4 @@
-"""The house: what every route acts through."""
+"""The context that every route handler receives."""
 
 from collections.abc import Callable
 from dataclasses import field
@@ -6,22 +6,22 @@ from datetime import datetime
 
 from retinue.app import App
 from retinue.domain.value import value
-from retinue.server.auth import Keys
-from retinue.server.event_broadcaster import Hub
-from retinue.server.session_list_cache import Rows
+from retinue.server.auth import Authenticator
+from retinue.server.event_broadcaster import EventBroadcaster
+from retinue.server.session_list_cache import SessionRowCache
 
 
 @value
-class House:
+class ServerContext:
     app: App
-    hub: Hub
-    keys: Keys
+    broadcaster: EventBroadcaster
+    authenticator: Authenticator
     started_at: datetime
-    url: str
-    """Where the page is."""
-    bound: str = "127.0.0.1"
-    """What the page's port listens on."""
-    look: Callable[[], bool]
-    """Something was left for this process. False: it is about to leave, and takes nothing more."""
+    page_url: str
+    """Base URL of the page."""
+    bound_address: str = "127.0.0.1"
+    """Address that the page's port listens on."""
+    wake: Callable[[], bool]
+    """Tell the daemon that work was submitted; False if it is shutting down and accepts none."""
     stop: Callable[[], None]
-    rows: Rows = field(default_factory=Rows)
+    session_row_cache: SessionRowCache = field(default_factory=SessionRowCache)

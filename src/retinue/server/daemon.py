@@ -1,4 +1,4 @@
-"""The daemon: one process of a home that works what others left to it, and what they left behind."""
+"""The daemon: runs the HTTP server and works on runs that other processes submitted or left."""
 
 import asyncio
 import fcntl
@@ -11,19 +11,19 @@ from datetime import UTC, datetime
 from retinue import daemon_client
 from retinue.app import App
 from retinue.errors import Refused, RetinueError
-from retinue.server.asgi_app import application
-from retinue.server.auth import Keys
-from retinue.server.context import House
-from retinue.server.event_broadcaster import Hub
-from retinue.server.listeners import Server, local_socket, page_socket, url_of
+from retinue.server.asgi_app import create_asgi_app
+from retinue.server.auth import Authenticator
+from retinue.server.context import ServerContext
+from retinue.server.event_broadcaster import EventBroadcaster
+from retinue.server.listeners import ApiServer, open_tcp_socket, open_unix_socket, page_url
 from retinue.server.route_table import ROUTES
 
-LOOK_SECONDS = 2.0
-"""How often it looks for what dead processes left behind. What is handed to it, it is told of at once."""
-DRAIN_SECONDS = 10.0
-LEAVE_SECONDS = DRAIN_SECONDS + 2.0
-"""How long another daemon may take to leave."""
-IDLE_SECONDS = 10.0
+RECOVERY_POLL_SECONDS = 2.0
+"""Interval at which to look for work of dead processes. Submitted work is announced."""
+DRAIN_TIMEOUT_SECONDS = 10.0
+TAKEOVER_TIMEOUT_SECONDS = DRAIN_TIMEOUT_SECONDS + 2.0
+"""Time that another daemon may take to shut down."""
+IDLE_EXIT_SECONDS = 10.0
 
 
 async def serve(
@@ -35,123 +35,135 @@ async def serve(
     until_idle: bool = False,
     link: bool = True,
 ) -> None:
-    """Until it is told to stop, or has had nothing to do for a while. Where what it tells is kept in a file, it tells
-    no `link`."""
-    await Daemon(app, tell=tell).serve(host=host, port=port, until_idle=until_idle, link=link)
+    """Serve until stopped, or until idle for a while with `until_idle`.
+
+    With `link` the page's link is reported; not where reports go to a log file.
+    """
+    await Daemon(app, report=tell).serve(host=host, port=port, until_idle=until_idle, link=link)
 
 
 class Daemon:
-    def __init__(self, app: App, *, tell: Callable[[str], None]) -> None:
+    def __init__(self, app: App, *, report: Callable[[str], None]) -> None:
         self._app = app
-        self._tell = tell
-        self._stop = asyncio.Event()
-        self._poked = asyncio.Event()
+        self._report = report
+        self._stop_event = asyncio.Event()
+        self._wake_event = asyncio.Event()
         self._home = app.config.home
-        self._said = ""
-        """What is wrong at the moment."""
+        self._reported_error = ""
+        """The error that was reported last and still persists."""
 
     async def serve(self, *, host: str, port: int | None, until_idle: bool, link: bool) -> None:
-        lock = await self._alone()
-        if told := await self._app.sound():
-            self._tell(told)
-        page = page_socket(host, port)
-        house = self._house(url_of(host, page), host)
-        self._hear_signals()
+        lock = await self._acquire_lock()
+        if warning := await self._app.replace_damaged_ledger():
+            self._report(warning)
+        tcp_socket = open_tcp_socket(host, port)
+        context = self._make_context(page_url(host, tcp_socket), host)
+        self._install_signal_handlers()
         try:
             async with (
-                Server(application(house, ROUTES)).listening(local_socket(self._home), page),
+                ApiServer(create_asgi_app(context, ROUTES)).serve_sockets(
+                    open_unix_socket(self._home), tcp_socket
+                ),
                 asyncio.TaskGroup() as group,
             ):
-                group.create_task(house.hub.feed())
-                # Finding it out takes a moment, for which nobody who asks should wait.
-                group.create_task(self._app.level())
-                self._tell(f"at work in {self._home} (process {os.getpid()})")
+                group.create_task(context.broadcaster.run())
+                # Probing the sandbox takes a moment: do it before the first request needs it.
+                group.create_task(self._app.sandbox_level())
+                self._report(f"at work in {self._home} (process {os.getpid()})")
                 if link:
-                    self._tell(f"the page, once: {house.url}/enter/{house.keys.link()}")
-                await self._worked(house.hub, until_idle=until_idle)
-                await self._app.drain(DRAIN_SECONDS)
-                house.hub.close()
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
+                    self._report(
+                        f"the page, once: {context.page_url}/enter/{context.authenticator.create_link()}"
+                    )
+                await self._work_until_stopped(context.broadcaster, until_idle=until_idle)
+                await self._app.drain(DRAIN_TIMEOUT_SECONDS)
+                context.broadcaster.close()
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from group_error
         finally:
             with suppress(OSError):
-                (self._home / daemon_client.SOCKET).unlink()
+                (self._home / daemon_client.SOCKET_NAME).unlink()
             os.close(lock)
 
-    def _house(self, url: str, bound: str) -> House:
-        keys = Keys(self._home)
-        self._app.redact.learn(keys.token)
-        return House(
+    def _make_context(self, page_url: str, bound_address: str) -> ServerContext:
+        keys = Authenticator(self._home)
+        self._app.redact.add_secret(keys.token)
+        return ServerContext(
             app=self._app,
-            hub=Hub(self._app),
-            keys=keys,
+            broadcaster=EventBroadcaster(self._app),
+            authenticator=keys,
             started_at=datetime.now(UTC),
-            url=url,
-            bound=bound,
-            look=self._looked,
-            stop=self._stopped,
+            page_url=page_url,
+            bound_address=bound_address,
+            wake=self._wake,
+            stop=self._request_stop,
         )
 
-    async def _worked(self, hub: Hub, *, until_idle: bool) -> None:
+    async def _work_until_stopped(self, broadcaster: EventBroadcaster, *, until_idle: bool) -> None:
         idle_since = asyncio.get_running_loop().time()
-        while not self._stop.is_set():
-            self._poked.clear()
-            moving = await self._moved()
+        while not self._stop_event.is_set():
+            self._wake_event.clear()
+            is_active = await self._resume_work()
             now = asyncio.get_running_loop().time()
-            if not until_idle or hub.listened or moving:
+            if not until_idle or broadcaster.has_listeners or is_active:
                 idle_since = now
-            elif now - idle_since >= IDLE_SECONDS:
+            elif now - idle_since >= IDLE_EXIT_SECONDS:
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), LOOK_SECONDS)
+                await asyncio.wait_for(self._wake_event.wait(), RECOVERY_POLL_SECONDS)
 
-    async def _moved(self) -> bool:
-        """Takes up what there is, and says whether anything goes on. A full disk or a ledger that others hold ends
-        nothing: it is said once, and tried again."""
+    async def _resume_work(self) -> bool:
+        """Resume and take over pending runs, and return whether any run is active.
+
+        A full disk or a busy ledger does not end the daemon: the error is reported once, and the attempt
+        repeated.
+        """
         try:
             await self._app.resume()
-            await self._app.take_up()
-            moving = await self._app.moving()
+            await self._app.submit_queued_runs()
+            is_active = await self._app.has_active_runs()
         except RetinueError as error:
-            if str(error) != self._said:
-                self._said = str(error)
-                self._tell(self._said)
+            if str(error) != self._reported_error:
+                self._reported_error = str(error)
+                self._report(self._reported_error)
             return True
-        self._said = ""
-        return moving
+        self._reported_error = ""
+        return is_active
 
-    async def _alone(self) -> int:
-        """One daemon for a home; the kernel frees the place of a dead one, and one that leaves is waited for."""
+    async def _acquire_lock(self) -> int:
+        """Take the lock that allows one daemon per home.
+
+        The kernel releases the lock of a dead daemon; one that is shutting down is waited for.
+        """
         descriptor = os.open(self._home / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        until = asyncio.get_running_loop().time() + LEAVE_SECONDS
-        while not _locked(descriptor):
-            there = await daemon_client.hello(self._home)
-            if (there and there["looking"]) or asyncio.get_running_loop().time() >= until:
+        deadline = asyncio.get_running_loop().time() + TAKEOVER_TIMEOUT_SECONDS
+        while not _try_lock(descriptor):
+            daemon_info = await daemon_client.ping_daemon(self._home)
+            if (daemon_info and daemon_info["looking"]) or asyncio.get_running_loop().time() >= deadline:
                 os.close(descriptor)
                 raise Refused(f"a daemon is at work in {self._home} already: `retinue serve --stop` stops it")
             await asyncio.sleep(0.05)
         return descriptor
 
-    def _looked(self) -> bool:
-        self._poked.set()
-        return not self._stop.is_set()
+    def _wake(self) -> bool:
+        self._wake_event.set()
+        return not self._stop_event.is_set()
 
-    def _stopped(self) -> None:
-        self._stop.set()
-        self._poked.set()
+    def _request_stop(self) -> None:
+        self._stop_event.set()
+        self._wake_event.set()
 
-    def _hear_signals(self) -> None:
-        def heard() -> None:
-            if self._stop.is_set():
-                os._exit(1)  # a second signal: what is on disk is enough to go on from
-            self._stopped()
+    def _install_signal_handlers(self) -> None:
+        def on_signal() -> None:
+            if self._stop_event.is_set():
+                os._exit(1)  # second signal: the state on disk is enough to resume from
+            self._request_stop()
 
         loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(each, heard)
+        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(signal_number, on_signal)
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

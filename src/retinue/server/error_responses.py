@@ -1,4 +1,4 @@
-"""A refusal: what is answered where a request comes no further, in the shape of every error, behind every shield."""
+"""HTTP errors in the API's error format, with security headers."""
 
 import json
 from collections.abc import Mapping
@@ -7,22 +7,22 @@ from typing import Any
 
 Header = tuple[bytes, bytes]
 
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-SHIELD: tuple[Header, ...] = (
-    (b"content-security-policy", POLICY.encode()),
+SECURITY_HEADERS: tuple[Header, ...] = (
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-"""On every answer, whoever gives it. Nothing here ever lets another origin in."""
-UNKEPT: Header = (b"cache-control", b"no-store")
+"""Headers of every response. None of them allows another origin."""
+NO_STORE_HEADER: Header = (b"cache-control", b"no-store")
 
-CODES: Mapping[int, str] = {
+ERROR_CODES: Mapping[int, str] = {
     400: "usage",
     401: "unauthenticated",
     403: "forbidden",
@@ -38,13 +38,13 @@ CODES: Mapping[int, str] = {
     500: "defect",
     503: "busy",
 }
-"""The code of what the daemon itself says no to; errors of the product bring their own."""
+"""Error code of each status sent by the server; application errors have their own codes."""
 
-DEFECT = "this is a defect of Retinue: the log in its home has the details"
+DEFECT_MESSAGE = "this is a defect of Retinue: the log in its home has the details"
 
 
-class Turned(Exception):
-    """A request is turned away: the status, a sentence for a person, and facts for a program."""
+class HttpError(Exception):
+    """A rejected request: status, a sentence for people, and details for programs."""
 
     def __init__(
         self, status: int, message: str, *, headers: Mapping[str, str] | None = None, **details: Any
@@ -56,24 +56,24 @@ class Turned(Exception):
 
     @property
     def code(self) -> str:
-        return CODES[self.status]
+        return ERROR_CODES[self.status]
 
     def body(self) -> bytes:
-        return shaped(self.code, str(self), self.details)
+        return error_body(self.code, str(self), self.details)
 
-    def raw(self) -> bytes:
-        """The whole answer, for where no application is asked any more; the connection ends with it."""
+    def raw_response(self) -> bytes:
+        """Return the complete response, for use outside the application. It closes the connection."""
         body = self.body()
         lines = [
             f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             "content-type: application/json",
             f"content-length: {len(body)}",
             *(f"{name}: {value}" for name, value in self.headers.items()),
-            *(f"{name.decode()}: {value.decode()}" for name, value in (*SHIELD, UNKEPT)),
+            *(f"{name.decode()}: {value.decode()}" for name, value in (*SECURITY_HEADERS, NO_STORE_HEADER)),
             "connection: close",
         ]
         return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def shaped(code: str, message: str, details: Mapping[str, Any]) -> bytes:
+def error_body(code: str, message: str, details: Mapping[str, Any]) -> bytes:
     return json.dumps({"error": {"code": code, "message": message, "details": dict(details)}}).encode()

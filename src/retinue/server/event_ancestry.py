@@ -1,34 +1,37 @@
-"""Lineage: in which conversations an event is heard, so that who looks at one hears of everything below it."""
+"""The sessions an event belongs to: that of its run and those of all ancestors."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
 from retinue.domain.event import Event
 
-MOST = 4096
-"""Runs that are remembered: who was forgotten is asked for again."""
+MAX_CACHED_RUNS = 4096
+"""Number of runs whose ancestry is cached; others are loaded again."""
 
 
-class Lineage:
-    """Of each run, its own session and those of the runs that asked for it."""
+class SessionAncestry:
+    """The session of each run and those of its ancestor runs, cached."""
 
-    def __init__(self, look: Callable[[str], Awaitable[Sequence[str]]]) -> None:
-        self._look = look
-        self._known: dict[str, Sequence[str]] = {}
+    def __init__(self, load_ancestors: Callable[[str], Awaitable[Sequence[str]]]) -> None:
+        self._load_ancestors = load_ancestors
+        self._cache: dict[str, Sequence[str]] = {}
 
-    async def of(self, event: Event) -> Sequence[str]:
-        """The ledger is asked once for a run, and not at all for one whose parent is known."""
+    async def sessions_for(self, event: Event) -> Sequence[str]:
+        """Return the ids of the sessions in which an event is visible.
+
+        The ledger is read once per run, and not at all if the parent's ancestry is cached.
+        """
         if not event.run:
             return (event.session,)
-        if (found := self._known.get(event.run)) is None:
-            if len(self._known) >= MOST:
-                self._known.clear()
-            found = self._known[event.run] = await self._found(event)
-        return found
+        if (sessions := self._cache.get(event.run)) is None:
+            if len(self._cache) >= MAX_CACHED_RUNS:
+                self._cache.clear()
+            sessions = self._cache[event.run] = await self._find_sessions(event)
+        return sessions
 
-    async def _found(self, event: Event) -> Sequence[str]:
+    async def _find_sessions(self, event: Event) -> Sequence[str]:
         if not event.parent_run:
             return (event.session,)
-        if (above := self._known.get(event.parent_run)) is None:
-            above = await self._look(event.parent_run)
-            self._known[event.parent_run] = above
-        return (event.session, *above)
+        if (ancestors := self._cache.get(event.parent_run)) is None:
+            ancestors = await self._load_ancestors(event.parent_run)
+            self._cache[event.parent_run] = ancestors
+        return (event.session, *ancestors)

@@ -1,9 +1,9 @@
-"""The hub: every event once, in the ledger's order, to everybody who listens, and nobody is waited for.
+"""Broadcasts every event once, in ledger order, to all event streams, without waiting for any client.
 
-A cursor stands at the last durable event that was passed on. One of this process that comes next in number passes at
-once; where numbers are missing another process wrote them, and the ledger fills in. What one process alone writes is
-looked for a few times a second, and only while somebody listens. Events are gathered for a moment, encoded once, and
-given in one piece to all who want the same.
+A cursor marks the last durable event that was broadcast. An event of this process with the next number is
+sent at once; where numbers are missing, another process wrote those events, and they are read from the
+ledger. Events written only by other processes are polled for a few times a second, while there are streams.
+Events are collected for a moment, encoded once, and handed as one chunk to all streams with the same filter.
 """
 
 import asyncio
@@ -15,290 +15,320 @@ from dataclasses import replace
 import msgspec
 
 from retinue.app import App
-from retinue.domain.event import Event, as_json
+from retinue.domain.event import Event, event_as_json
 from retinue.domain.session import Session
 from retinue.errors import RetinueError
-from retinue.server.event_ancestry import Lineage
-from retinue.server.event_stream import MOST, Stream, Wanted
-from retinue.server.session_file_watcher import Watch
+from retinue.server.event_ancestry import SessionAncestry
+from retinue.server.event_stream import MAX_QUEUED_EVENTS, EventFilter, EventStream
+from retinue.server.session_file_watcher import SessionFileWatcher
 
-LOOK_SECONDS = 0.2
-"""How often the ledger is asked what other processes wrote."""
+LEDGER_POLL_SECONDS = 0.2
+"""Interval at which the ledger is polled for events of other processes."""
 HEARTBEAT_SECONDS = 15.0
-GATHER_SECONDS = 0.02
-"""How long events are gathered after some were passed on; the first after a silence passes at once."""
-GATHER_SECONDS_EACH = 0.0005
-"""And longer with every stream: a hundred of them are given something twenty times a second."""
-PAGE = 256
-"""Events that are passed on before clients get a moment to take them."""
-BREATHS = 10
-"""How often somebody who reads slowly is waited for, at most, before the next page."""
-MOST_WAITING = 16_384
-"""Events that may wait to be passed on while the ledger cannot be read; beyond it everybody is cut off, and resumes."""
+BATCH_SECONDS = 0.02
+"""Batching time after a broadcast; the first event after a pause is sent at once."""
+BATCH_SECONDS_PER_STREAM = 0.0005
+"""Additional batching time per stream: a hundred streams get a chunk twenty times a second."""
+PAGE_SIZE = 256
+"""Number of events broadcast before clients get a moment to take them."""
+MAX_PAUSES = 10
+"""Maximum number of pauses for slow clients before the next page."""
+MAX_PENDING_EVENTS = 16_384
+"""Maximum number of pending events while the ledger is unreadable.
 
-WORDS = ("text.delta", "thinking.delta")
+Beyond it all streams are cut off and must resume.
+"""
+
+MERGEABLE_KINDS = ("text.delta", "thinking.delta")
 
 _ENCODER = msgspec.json.Encoder()
 
 
-class Channel:
-    """All streams that want the same, and what was gathered for them."""
+class StreamGroup:
+    """All streams with the same filter, and the batch collected for them."""
 
     def __init__(self) -> None:
-        self.streams: set[Stream] = set()
-        self._gathered: list[bytes] = []
+        self.streams: set[EventStream] = set()
+        self._batch: list[bytes] = []
 
-    def put(self, raw: bytes) -> None:
-        self._gathered.append(raw)
+    def put(self, chunk: bytes) -> None:
+        self._batch.append(chunk)
 
     def flush(self) -> bool:
-        if not self._gathered:
+        if not self._batch:
             return False
-        raw, count = b"".join(self._gathered), len(self._gathered)
-        self._gathered.clear()
+        chunk, count = b"".join(self._batch), len(self._batch)
+        self._batch.clear()
         for stream in self.streams:
-            stream.put(raw, count)
+            stream.put(chunk, count)
         return True
 
 
-class Hub:
-    """Fans the application's events out to streams."""
+class EventBroadcaster:
+    """Broadcast the application's events to event streams."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._channels: dict[Wanted, Channel] = {}
-        self._lineage = Lineage(app.conversations)
-        self._watch = Watch(app.chance.now)
+        self._groups: dict[EventFilter, StreamGroup] = {}
+        self._ancestry = SessionAncestry(app.session_ancestry)
+        self._file_watcher = SessionFileWatcher(app.clock.now)
         self._cursor = 0
-        self._counts: dict[str, int] = {}
-        """How many live events of each run were passed on."""
-        self._waiting: list[Event] = []
-        self._awake = asyncio.Event()
-        self._listening = ExitStack()
-        self._joining = asyncio.Lock()
+        self._live_counts: dict[str, int] = {}
+        """Number of live events broadcast for each run."""
+        self._pending: list[Event] = []
+        self._wake_event = asyncio.Event()
+        self._subscription = ExitStack()
+        self._join_lock = asyncio.Lock()
         self._closed = False
-        self._look_at = self._beat_at = 0.0
+        self._next_poll_at = self._next_heartbeat_at = 0.0
 
     @property
-    def listened(self) -> bool:
-        """Whether anybody does."""
-        return bool(self._channels)
+    def has_listeners(self) -> bool:
+        """True if there is at least one stream."""
+        return bool(self._groups)
 
-    async def join(self, wanted: Wanted, after: int | None, looked_at: Session | None = None) -> Stream:
-        """A new stream: of what comes from now on, or of all that came past the number `after`. A number that the
-        ledger does not know yet is another ledger's, and counts for nothing."""
-        async with self._joining:
-            if not self._channels:
-                await self._begin()
-            channel = self._channels.setdefault(wanted, Channel())
-            channel.flush()
-            start = self._cursor if after is None or after > self._cursor else after
-            stream = Stream(wanted, after=start, until=self._cursor)
-            channel.streams.add(stream)
-        if looked_at is not None:
-            self._watch.look_at(looked_at)
+    async def subscribe(
+        self, event_filter: EventFilter, after_seq: int | None, viewed_session: Session | None = None
+    ) -> EventStream:
+        """Open a stream of the events from now on, or of all events after number `after_seq`.
+
+        A number that this ledger has not reached comes from another ledger, and is ignored.
+        """
+        async with self._join_lock:
+            if not self._groups:
+                await self._start_listening()
+            group = self._groups.setdefault(event_filter, StreamGroup())
+            group.flush()
+            start_seq = self._cursor if after_seq is None or after_seq > self._cursor else after_seq
+            stream = EventStream(event_filter, backlog_after=start_seq, backlog_until=self._cursor)
+            group.streams.add(stream)
+        if viewed_session is not None:
+            self._file_watcher.add_session(viewed_session)
         if self._closed:
             stream.end()
-        self._awake.set()
+        self._wake_event.set()
         return stream
 
-    def leave(self, stream: Stream) -> None:
-        channel = self._channels[stream.wanted]
-        channel.streams.discard(stream)
-        if not channel.streams:
-            self._channels.pop(stream.wanted)
-            self._watch.only(wanted.looks_at for wanted in self._channels)
-        if not self._channels:
-            self._listening.close()
-            self._waiting.clear()
-            self._counts.clear()
+    def unsubscribe(self, stream: EventStream) -> None:
+        group = self._groups[stream.event_filter]
+        group.streams.discard(stream)
+        if not group.streams:
+            self._groups.pop(stream.event_filter)
+            self._file_watcher.retain(event_filter.viewed_session for event_filter in self._groups)
+        if not self._groups:
+            self._subscription.close()
+            self._pending.clear()
+            self._live_counts.clear()
 
-    async def earlier(self, stream: Stream) -> bytes:
-        """The next of what a stream wants that stood in the ledger before it was there; nothing: that was all. Where
-        it is comes with it, so that who is cut off in between goes on from there."""
-        while stream.after < stream.until:
-            await asyncio.sleep(0)  # a look at the ledger does not leave the loop, and others wait for it
-            limit = min(PAGE, stream.until - stream.after)
-            events = await self._app.events(after=stream.after, limit=limit)
+    async def read_backlog(self, stream: EventStream) -> bytes:
+        """Return the next chunk of backlog that the stream wants; empty when there is no more.
+
+        The stream's position moves with it, so that a client that is cut off in between resumes from there.
+        """
+        while stream.backlog_after < stream.backlog_until:
+            await asyncio.sleep(0)  # the ledger read does not yield to the event loop
+            limit = min(PAGE_SIZE, stream.backlog_until - stream.backlog_after)
+            events = await self._app.durable_events(after=stream.backlog_after, limit=limit)
             if not events:
-                stream.after = stream.until
+                stream.backlog_after = stream.backlog_until
                 break
-            stream.after = events[-1].seq
-            wanted = [each for each in events if stream.wanted.takes(each, await self._lineage.of(each))]
-            if raw := b"".join(encoded(each) for each in wanted if each.seq <= stream.until):
-                return raw
+            stream.backlog_after = events[-1].seq
+            matching = [
+                each
+                for each in events
+                if stream.event_filter.matches(each, await self._ancestry.sessions_for(each))
+            ]
+            if chunk := b"".join(
+                encode_sse_event(each) for each in matching if each.seq <= stream.backlog_until
+            ):
+                return chunk
         return b""
 
-    async def feed(self) -> None:
-        """Until it is closed."""
+    async def run(self) -> None:
+        """Broadcast until closed."""
         while not self._closed:
-            await self._something()
-            if await self._passed_on():
-                streams = sum(len(each.streams) for each in self._channels.values())
-                await asyncio.sleep(max(GATHER_SECONDS, GATHER_SECONDS_EACH * streams))
-        self._look_at = 0.0
-        while self._channels and not self._look_at:
-            await self._passed_on()
-        for stream in self._streams():
+            await self._wait_for_work()
+            if await self._broadcast_pending():
+                streams = sum(len(group.streams) for group in self._groups.values())
+                await asyncio.sleep(max(BATCH_SECONDS, BATCH_SECONDS_PER_STREAM * streams))
+        self._next_poll_at = 0.0
+        while self._groups and not self._next_poll_at:
+            await self._broadcast_pending()
+        for stream in self._all_streams():
             stream.end()
 
     def close(self) -> None:
-        """Ends every stream when all is told: those who listen come back to the next daemon."""
+        """End all streams after their pending events; clients reconnect to the next daemon."""
         self._closed = True
-        self._awake.set()
+        self._wake_event.set()
 
-    async def _begin(self) -> None:
-        """From the first stream on."""
-        self._listening.enter_context(self._app.listen(self._heard))
+    async def _start_listening(self) -> None:
+        """Subscribe to the application's events when the first stream opens."""
+        self._subscription.enter_context(self._app.listen(self._on_event))
         try:
-            self._cursor = await self._app.last_seq()
+            self._cursor = await self._app.last_event_seq()
         except BaseException:
-            self._listening.close()
+            self._subscription.close()
             raise
-        self._beat_at = asyncio.get_running_loop().time() + HEARTBEAT_SECONDS
+        self._next_heartbeat_at = asyncio.get_running_loop().time() + HEARTBEAT_SECONDS
 
-    def _heard(self, event: Event) -> None:
-        self._watch.heard(event)  # now: when it is passed on, somebody else may have written since
-        self._waiting.append(event)
-        self._awake.set()
-        if len(self._waiting) > MOST_WAITING:
-            self._waiting.clear()
-            for stream in self._streams():
+    def _on_event(self, event: Event) -> None:
+        self._file_watcher.on_event(event)  # at once: another process may write before the event is broadcast
+        self._pending.append(event)
+        self._wake_event.set()
+        if len(self._pending) > MAX_PENDING_EVENTS:
+            self._pending.clear()
+            for stream in self._all_streams():
                 stream.cut_off()
 
-    async def _something(self) -> None:
-        """Waits for an event, or until it is time to look for those of others; without streams, for the first."""
-        if self._waiting:
+    async def _wait_for_work(self) -> None:
+        """Wait for an event or the next ledger poll; without streams, for the first stream."""
+        if self._pending:
             return
-        self._awake.clear()
-        if not self._channels:
-            await self._awake.wait()
+        self._wake_event.clear()
+        if not self._groups:
+            await self._wake_event.wait()
             return
-        timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._awake.set)
-        await self._awake.wait()
+        timer = asyncio.get_running_loop().call_later(LEDGER_POLL_SECONDS, self._wake_event.set)
+        await self._wake_event.wait()
         timer.cancel()
 
-    async def _passed_on(self) -> bool:
-        """In order: what was heard, then what others wrote, then what a person typed. False: there was nothing."""
-        if not self._channels:
-            return False
-        waiting, self._waiting = self._waiting, []
-        with suppress(RetinueError):  # a ledger that cannot be read now: it is asked again soon
-            for at, event in enumerate(joined(waiting), 1):
-                await self._pass(event)
-                if at % PAGE == 0:
-                    await self._breathed()
-            now = asyncio.get_running_loop().time()
-            if now >= self._look_at:
-                self._look_at = now + LOOK_SECONDS
-                await self._looked(until=None)
-                for change in self._watch.changes(now):
-                    await self._give(change)
-        found = await self._flushed()
-        self._beat()
-        return found
+    async def _broadcast_pending(self) -> bool:
+        """Broadcast pending events, then those of other processes, then file changes, in that order.
 
-    async def _pass(self, event: Event) -> None:
-        if event.n:
-            await self._give(event)
+        Returns False if there was nothing.
+        """
+        if not self._groups:
+            return False
+        pending, self._pending = self._pending, []
+        with suppress(RetinueError):  # an unreadable ledger is retried soon
+            for position, event in enumerate(merge_deltas(pending), 1):
+                await self._broadcast_in_order(event)
+                if position % PAGE_SIZE == 0:
+                    await self._pause_for_readers()
+            now = asyncio.get_running_loop().time()
+            if now >= self._next_poll_at:
+                self._next_poll_at = now + LEDGER_POLL_SECONDS
+                await self._broadcast_from_ledger(until_seq=None)
+                for change in self._file_watcher.poll_changes(now):
+                    await self._deliver(change)
+        has_sent = await self._flush_groups()
+        self._send_heartbeat()
+        return has_sent
+
+    async def _broadcast_in_order(self, event: Event) -> None:
+        if event.live_number:
+            await self._deliver(event)
         elif event.seq > self._cursor:
             if event.seq > self._cursor + 1:
-                await self._looked(until=event.seq - 1)
-            await self._give(event)
+                await self._broadcast_from_ledger(until_seq=event.seq - 1)
+            await self._deliver(event)
 
-    async def _looked(self, *, until: int | None) -> None:
-        """Everything that stands in the ledger past the cursor, up to a number. Without one it is left for the next time
-        if something was heard meanwhile: what was said before an end would come after it."""
-        while until is None or self._cursor < until:
-            limit = PAGE if until is None else min(PAGE, until - self._cursor)
-            events = await self._app.events(after=self._cursor, limit=limit)
-            if until is None and self._waiting:
-                self._look_at = 0.0
+    async def _broadcast_from_ledger(self, *, until_seq: int | None) -> None:
+        """Broadcast the ledger's events after the cursor, up to a number if one is given.
+
+        Without one, stop as soon as a local event is pending: deltas that precede the end of a run would
+        otherwise be sent after it.
+        """
+        while until_seq is None or self._cursor < until_seq:
+            limit = PAGE_SIZE if until_seq is None else min(PAGE_SIZE, until_seq - self._cursor)
+            events = await self._app.durable_events(after=self._cursor, limit=limit)
+            if until_seq is None and self._pending:
+                self._next_poll_at = 0.0
                 return
             for event in events:
-                if until is None or event.seq <= until:
-                    await self._give(event)
-            if len(events) < limit or (until is not None and events[-1].seq >= until):
+                if until_seq is None or event.seq <= until_seq:
+                    await self._deliver(event)
+            if len(events) < limit or (until_seq is not None and events[-1].seq >= until_seq):
                 return
-            await self._breathed()
+            await self._pause_for_readers()
 
-    async def _give(self, event: Event) -> None:
-        """The cursor and what is gathered change in one stroke: who joins sees both before, or both after."""
-        heard_in = await self._lineage.of(event) if self._by_session() else ()
-        if event.n:
-            event = self._placed(event)
+    async def _deliver(self, event: Event) -> None:
+        """Add an event to the groups that want it.
+
+        Cursor and batches change together, without an await in between, so that a new stream sees both before
+        or both after.
+        """
+        session_ids = await self._ancestry.sessions_for(event) if self._has_session_filters() else ()
+        if event.live_number:
+            event = self._with_live_position(event)
         elif event.seq <= self._cursor:
             return
         else:
             self._cursor = event.seq
             if event.kind == "run.ended":
-                self._counts.pop(event.run, None)
-        raw: bytes | None = None
-        for wanted, channel in self._channels.items():
-            if wanted.takes(event, heard_in):
-                raw = raw or encoded(event)
-                channel.put(raw)
+                self._live_counts.pop(event.run, None)
+        chunk: bytes | None = None
+        for event_filter, group in self._groups.items():
+            if event_filter.matches(event, session_ids):
+                chunk = chunk or encode_sse_event(event)
+                group.put(chunk)
 
-    def _placed(self, event: Event) -> Event:
-        """A live event says after which durable one it came, and which of its run's live ones it is."""
-        count = self._counts[event.run] = self._counts.get(event.run, 0) + 1
-        return replace(event, seq=self._cursor, n=count)
+    def _with_live_position(self, event: Event) -> Event:
+        """Return a live event with the number of the durable event before it and its own count."""
+        count = self._live_counts[event.run] = self._live_counts.get(event.run, 0) + 1
+        return replace(event, seq=self._cursor, live_number=count)
 
-    def _by_session(self) -> bool:
-        return any(wanted.session for wanted in self._channels)
+    def _has_session_filters(self) -> bool:
+        return any(event_filter.session for event_filter in self._groups)
 
-    async def _flushed(self) -> bool:
-        if found := [channel for channel in self._channels.values() if channel.flush()]:
+    async def _flush_groups(self) -> bool:
+        if flushed := [group for group in self._groups.values() if group.flush()]:
             await asyncio.sleep(0)
-        return bool(found)
+        return bool(flushed)
 
-    async def _breathed(self) -> None:
-        """Between two pages of very much, who reads gets a moment to take what waits. Who does not is soon cut off."""
-        await self._flushed()
-        for _ in range(BREATHS):
-            if all(stream.waiting <= MOST // 2 for stream in self._streams()):
+    async def _pause_for_readers(self) -> None:
+        """Flush, and give clients time to catch up; those who do not are soon cut off."""
+        await self._flush_groups()
+        for _ in range(MAX_PAUSES):
+            if all(stream.queued_events <= MAX_QUEUED_EVENTS // 2 for stream in self._all_streams()):
                 return
-            await asyncio.sleep(GATHER_SECONDS)
+            await asyncio.sleep(BATCH_SECONDS)
 
-    def _beat(self) -> None:
-        """A sign of life that says where the ledger is: who hears little goes on from there, and not from long ago."""
-        if (now := asyncio.get_running_loop().time()) < self._beat_at:
+    def _send_heartbeat(self) -> None:
+        """Send heartbeats, and cut off streams whose key was revoked.
+
+        A heartbeat carries the cursor, so that a client with few events resumes from there.
+        """
+        if (now := asyncio.get_running_loop().time()) < self._next_heartbeat_at:
             return
-        self._beat_at = now + HEARTBEAT_SECONDS
-        for stream in self._streams():
-            if stream.still():
+        self._next_heartbeat_at = now + HEARTBEAT_SECONDS
+        for stream in self._all_streams():
+            if stream.is_authorized():
                 stream.put(b": \nid: %d\n\n" % self._cursor, 1)
             else:
                 stream.cut_off()
 
-    def _streams(self) -> list[Stream]:
-        return [stream for channel in self._channels.values() for stream in channel.streams]
+    def _all_streams(self) -> list[EventStream]:
+        return [stream for group in self._groups.values() for stream in group.streams]
 
 
-def joined(events: Sequence[Event]) -> list[Event]:
-    """The same, with words of one run that came one after the other in one piece: however fast a model speaks, those
-    who listen are told a few times a second."""
-    told: list[Event] = []
-    words: dict[int, list[str]] = {}
+def merge_deltas(events: Sequence[Event]) -> list[Event]:
+    """Merge consecutive text deltas of the same run.
+
+    Clients then get a few events per second, however fast the model is.
+    """
+    merged: list[Event] = []
+    texts: dict[int, list[str]] = {}
     latest: dict[str, int] = {}
     for event in events:
-        at = latest.get(event.run, -1)
-        if event.kind in WORDS and at >= 0 and told[at].kind == event.kind:
-            words.setdefault(at, [told[at].data["text"]]).append(event.data["text"])
+        index = latest.get(event.run, -1)
+        if event.kind in MERGEABLE_KINDS and index >= 0 and merged[index].kind == event.kind:
+            texts.setdefault(index, [merged[index].data["text"]]).append(event.data["text"])
             continue
-        latest[event.run] = len(told)
-        told.append(event)
-    for at, pieces in words.items():
-        told[at] = replace(told[at], data={**told[at].data, "text": "".join(pieces)})
-    return told
+        latest[event.run] = len(merged)
+        merged.append(event)
+    for index, pieces in texts.items():
+        merged[index] = replace(merged[index], data={**merged[index].data, "text": "".join(pieces)})
+    return merged
 
 
-def encoded(event: Event) -> bytes:
-    """An event as it goes over the line. Only a durable one has an id: a stream is taken up again after it."""
-    facts = as_json(event)
+def encode_sse_event(event: Event) -> bytes:
+    """Encode an event in SSE format. Only durable events have an id: streams resume after one."""
+    fields = event_as_json(event)
     try:
-        data = _ENCODER.encode(facts)
-    except UnicodeEncodeError:  # half a surrogate pair, as a model may say it
-        data = json.dumps(facts).encode()
-    number = b"" if event.n else b"id: %d\n" % event.seq
-    return b"event: %s\n%sdata: %s\n\n" % (event.kind.encode(), number, data)
+        data = _ENCODER.encode(fields)
+    except UnicodeEncodeError:  # lone surrogate in model output
+        data = json.dumps(fields).encode()
+    id_line = b"" if event.live_number else b"id: %d\n" % event.seq
+    return b"event: %s\n%sdata: %s\n\n" % (event.kind.encode(), id_line, data)

@@ -1,4 +1,4 @@
-"""A stream: what one client wants to hear, and what it has not taken yet."""
+"""The event queue of one client, and the filter that says which events it gets."""
 
 import asyncio
 from collections import deque
@@ -7,110 +7,119 @@ from collections.abc import Callable, Collection
 from retinue.domain.event import Event
 from retinue.domain.value import value
 
-ALL = "all"
-NONE = "none"
-STILL = "still"
-"""In the state of a request's scope: what says whether the key that it came with is one still."""
-DELTAS = frozenset({"text.delta", "thinking.delta", "text.discarded"})
+ALL_DELTAS = "all"
+NO_DELTAS = "none"
+AUTHORIZED_STATE_KEY = "still"
+"""Key in the request scope's state: a function that tells if the API key is still valid."""
+DELTA_KINDS = frozenset({"text.delta", "thinking.delta", "text.discarded"})
 
-MOST = 1024
-"""Events that may wait for a client."""
-MOST_BYTES = 8 << 20
-"""And what they may weigh together."""
-GRACE_SECONDS = 2.0
-"""How long one that was cut off may take to go by itself."""
+MAX_QUEUED_EVENTS = 1024
+"""Maximum number of events queued for a client."""
+MAX_QUEUED_BYTES = 8 << 20
+"""Maximum total size of the queued events."""
+ABORT_DELAY_SECONDS = 2.0
+"""Time that a client that was cut off may take to disconnect by itself."""
 
 
 @value
-class Wanted:
-    """Which events a stream carries. Those who want the same share the work of it."""
+class EventFilter:
+    """Which events a stream carries. Streams with equal filters share their chunks."""
 
     session: str = ""
-    """Only of this session, and of the runs below it."""
-    deltas: str = ALL
-    """Whose words as they come: `all`, `none`, or a session's id."""
+    """Only events of this session and of its descendants; empty for all."""
+    deltas: str = ALL_DELTAS
+    """Whose text deltas to send: `all`, `none`, or those of a session id."""
 
-    def takes(self, event: Event, heard_in: Collection[str]) -> bool:
-        """`heard_in`: the sessions of the event's run, and of those that asked for it."""
-        if self.session and self.session not in heard_in:
+    def matches(self, event: Event, session_ids: Collection[str]) -> bool:
+        """Return whether the stream wants an event.
+
+        `session_ids`: the sessions of the event's run and of its ancestors.
+        """
+        if self.session and self.session not in session_ids:
             return False
-        return event.kind not in DELTAS or self.deltas in (ALL, event.session)
+        return event.kind not in DELTA_KINDS or self.deltas in (ALL_DELTAS, event.session)
 
     @property
-    def looks_at(self) -> str:
-        """The session whose conversation is looked at; empty where none is."""
-        return self.session or ("" if self.deltas in (ALL, NONE) else self.deltas)
+    def viewed_session(self) -> str:
+        """The session whose conversation the client shows; empty if none."""
+        return self.session or ("" if self.deltas in (ALL_DELTAS, NO_DELTAS) else self.deltas)
 
 
-def _still() -> bool:
+def _always_authorized() -> bool:
     return True
 
 
-class Stream:
-    """One client. Who does not keep up is cut off: it comes back and says where it was."""
+class EventStream:
+    """The event queue of one client.
 
-    def __init__(self, wanted: Wanted, *, after: int, until: int) -> None:
-        self.wanted = wanted
-        self.after = after
-        self.until = until
-        """What lies between the two stands in the ledger; later events are put here as they come."""
-        self.ended = False
-        self.cut = False
-        self.abort: Callable[[], None] | None = None
-        """Takes the connection away without waiting for the other side."""
-        self.still: Callable[[], bool] = _still
-        """Whether whoever listens may: a key can be taken back meanwhile."""
-        self._pieces: deque[tuple[bytes, int]] = deque()
-        self._count = 0
-        self._bytes = 0
-        self._more = asyncio.Event()
+    A client that does not keep up is cut off, reconnects, and names its position.
+    """
+
+    def __init__(self, event_filter: EventFilter, *, backlog_after: int, backlog_until: int) -> None:
+        self.event_filter = event_filter
+        self.backlog_after = backlog_after
+        self.backlog_until = backlog_until
+        """Events between the two numbers are read from the ledger; later ones are queued."""
+        self.is_ended = False
+        self.is_cut_off = False
+        self.abort_connection: Callable[[], None] | None = None
+        """Abort the connection without waiting for the client."""
+        self.is_authorized: Callable[[], bool] = _always_authorized
+        """Whether the client is still authorised: a key can be revoked meanwhile."""
+        self._chunks: deque[tuple[bytes, int]] = deque()
+        self._queued_events = 0
+        self._queued_bytes = 0
+        self._has_data = asyncio.Event()
 
     @property
-    def waiting(self) -> int:
-        """How many events it has not taken."""
-        return self._count
+    def queued_events(self) -> int:
+        """Number of queued events."""
+        return self._queued_events
 
-    def put(self, raw: bytes, count: int) -> None:
-        """One event, or several in one piece."""
-        if self.ended:
+    def put(self, chunk: bytes, count: int) -> None:
+        """Queue a chunk of one or more events."""
+        if self.is_ended:
             return
-        full = self._count + count > MOST or self._bytes + len(raw) > MOST_BYTES
-        if full and self._pieces:
+        is_full = (
+            self._queued_events + count > MAX_QUEUED_EVENTS
+            or self._queued_bytes + len(chunk) > MAX_QUEUED_BYTES
+        )
+        if is_full and self._chunks:
             self.cut_off()
             return
-        self._pieces.append((raw, count))
-        self._count += count
-        self._bytes += len(raw)
-        self._more.set()
+        self._chunks.append((chunk, count))
+        self._queued_events += count
+        self._queued_bytes += len(chunk)
+        self._has_data.set()
 
     async def take(self) -> bytes:
-        """All that waits; nothing: it is over."""
-        while not self._pieces and not self.ended:
-            self._more.clear()
-            await self._more.wait()
-        raw = self._pieces[0][0] if len(self._pieces) == 1 else b"".join(each for each, _ in self._pieces)
-        self._forget()
-        return raw
+        """Wait for data and return all that is queued; empty when the stream has ended."""
+        while not self._chunks and not self.is_ended:
+            self._has_data.clear()
+            await self._has_data.wait()
+        chunk = self._chunks[0][0] if len(self._chunks) == 1 else b"".join(each for each, _ in self._chunks)
+        self._clear_queue()
+        return chunk
 
     def end(self) -> None:
-        """What waits is still sent."""
-        self.ended = True
-        self._more.set()
+        """End the stream after the queued events were sent."""
+        self.is_ended = True
+        self._has_data.set()
 
     def cut_off(self) -> None:
-        """What waits is forgotten at once, and soon the connection is gone."""
-        if self.cut:
+        """Discard the queue and close the connection soon."""
+        if self.is_cut_off:
             return
-        self.cut = True
-        self.leave()
-        if self.abort is not None:
-            asyncio.get_running_loop().call_later(GRACE_SECONDS, self.abort)
+        self.is_cut_off = True
+        self.discard()
+        if self.abort_connection is not None:
+            asyncio.get_running_loop().call_later(ABORT_DELAY_SECONDS, self.abort_connection)
 
-    def leave(self) -> None:
-        """The other side is gone: nothing waits for it any more."""
-        self._forget()
+    def discard(self) -> None:
+        """Discard the queue and end the stream: the client has disconnected."""
+        self._clear_queue()
         self.end()
 
-    def _forget(self) -> None:
-        self._pieces.clear()
-        self._count = self._bytes = 0
+    def _clear_queue(self) -> None:
+        self._chunks.clear()
+        self._queued_events = self._queued_bytes = 0

@@ -1,4 +1,4 @@
-"""Values as the bytes of an answer."""
+"""JSON encoding of responses."""
 
 import json
 
@@ -7,8 +7,11 @@ import msgspec
 _ENCODER = msgspec.json.Encoder()
 
 
-def encoded(value: object) -> bytes:
-    """JSON in UTF-8. Half a character, which a file's name or a broken text may hold, becomes U+FFFD."""
+def encode_json(value: object) -> bytes:
+    """Encode a value as JSON in UTF-8.
+
+    Lone surrogates, which file names and damaged texts may contain, become U+FFFD.
+    """
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:

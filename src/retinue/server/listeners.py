@@ -1,4 +1,4 @@
-"""The server: two ways in, a socket for the command line and a port for the page, before one application."""
+"""The HTTP server: uvicorn on a Unix socket for the command line and a TCP port for the page."""
 
 import logging
 import os
@@ -12,22 +12,22 @@ from starlette.types import ASGIApp
 
 from retinue import daemon_client
 from retinue.errors import Failed
-from retinue.server.connection_limits import Limits, Line
+from retinue.server.connection_limits import ConnectionLimits, LimitedConnection
 
-PORT = 8765
+DEFAULT_PORT = 8765
 BACKLOG = 512
-UNREAD = 256 * 1024
-"""Bytes that the kernel keeps for each who does not read; left alone, it would keep megabytes."""
+SEND_BUFFER_BYTES = 256 * 1024
+"""Kernel send buffer per connection; the default would hold megabytes per slow client."""
 
 
-class Server(uvicorn.Server):
-    """uvicorn's, which ends when it is told to and wakes for nothing else; signals are the daemon's."""
+class ApiServer(uvicorn.Server):
+    """uvicorn's server without signal handling (the daemon's task) and periodic wake-ups."""
 
-    def __init__(self, app: ASGIApp, limits: Limits | None = None) -> None:
+    def __init__(self, app: ASGIApp, limits: ConnectionLimits | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Line,
+                http=LimitedConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -38,16 +38,16 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=2,
             )
         )
-        self._limits = limits or Limits()
-        # What strangers send is no reason to write: they would fill the disk with it.
+        self._limits = limits or ConnectionLimits()
+        # Do not log invalid requests: strangers could fill the disk with them.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     @asynccontextmanager
-    async def listening(self, *sockets: socket.socket) -> AsyncGenerator[None]:
-        """Serves these sockets while this lasts."""
+    async def serve_sockets(self, *sockets: socket.socket) -> AsyncGenerator[None]:
+        """Serve these sockets while the context is open."""
         self.config.load()
         self.lifespan = self.config.lifespan_class(self.config)
-        self.lifespan.state |= {"limits": self._limits, "lines": set[Line]()}
+        self.lifespan.state |= {"limits": self._limits, "lines": set[LimitedConnection]()}
         listeners = list(sockets)
         await self.startup(sockets=listeners)
         try:
@@ -56,44 +56,44 @@ class Server(uvicorn.Server):
             await self.shutdown(sockets=listeners)
 
 
-def local_socket(home: Path) -> socket.socket:
-    """The command line's way in, for this user only."""
+def open_unix_socket(home: Path) -> socket.socket:
+    """Open the Unix socket for the command line, accessible to this user only."""
     with suppress(FileNotFoundError):
-        (home / daemon_client.SOCKET).unlink()
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
+        (home / daemon_client.SOCKET_NAME).unlink()
+    unix_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    previous_umask = os.umask(0o177)
     try:
-        with daemon_client.address(home) as place:
-            found.bind(place)
+        with daemon_client.socket_path(home) as socket_path:
+            unix_socket.bind(socket_path)
     finally:
-        os.umask(before)
-    found.listen(BACKLOG)
-    return found
+        os.umask(previous_umask)
+    unix_socket.listen(BACKLOG)
+    return unix_socket
 
 
-def page_socket(host: str, port: int | None) -> socket.socket:
-    """The page's way in. A port that nobody asked for gives way to another where it is taken."""
+def open_tcp_socket(host: str, port: int | None) -> socket.socket:
+    """Open the TCP port of the page. Without an explicit port, fall back to a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for each in (PORT, 0) if port is None else (port,):
-        # Named as TCP, or asyncio leaves it to the kernel to wait 40 ms before the body of an answer.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
+    for candidate in (DEFAULT_PORT, 0) if port is None else (port,):
+        # asyncio sets TCP_NODELAY only for an explicit IPPROTO_TCP; otherwise bodies arrive 40 ms late.
+        tcp_socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         try:
-            found.bind((host, each))
+            tcp_socket.bind((host, candidate))
         except OSError as error:
-            found.close()
-            if port is not None or each == 0:
+            tcp_socket.close()
+            if port is not None or candidate == 0:
                 raise Failed(
-                    f"{host}:{each} cannot be listened on: {error.strerror}; --port names another"
+                    f"{host}:{candidate} cannot be listened on: {error.strerror}; --port names another"
                 ) from error
         else:
-            found.listen(BACKLOG)
-            return found
+            tcp_socket.listen(BACKLOG)
+            return tcp_socket
     raise AssertionError
 
 
-def url_of(host: str, page: socket.socket) -> str:
-    """Where the page is, as a browser of this machine is told."""
+def page_url(host: str, tcp_socket: socket.socket) -> str:
+    """Return the URL of the page for a browser on this machine."""
     name = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (named, not bound)
-    return f"http://{f'[{name}]' if ':' in name else name}:{page.getsockname()[1]}"
+    return f"http://{f'[{name}]' if ':' in name else name}:{tcp_socket.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""The document: the table of routes and their types, as OpenAPI 3.1 tells them."""
+"""The OpenAPI 3.1 document, generated from the routes and their types."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -6,11 +6,11 @@ from typing import Any, cast
 import msgspec
 
 from retinue import __version__
-from retinue.server.openapi_examples import GIVEN, SAID
-from retinue.server.response_schemas import Failed
-from retinue.server.routing import Nothing, Route
+from retinue.server.openapi_examples import REQUEST_EXAMPLES, RESPONSE_EXAMPLES
+from retinue.server.response_schemas import ErrorResponse
+from retinue.server.routing import NoFields, Route
 
-ERRORS: Mapping[int, str] = {
+COMMON_ERRORS: Mapping[int, str] = {
     400: "It cannot be understood; the message says what is wrong.",
     401: "No key, or a wrong one.",
     403: "The key has not the right, the request comes from another origin, or a rule says no.",
@@ -24,33 +24,35 @@ ERRORS: Mapping[int, str] = {
     500: "A defect of Retinue: the log in its home has the details.",
     503: "There is no room: on the disk, or for one more connection.",
 }
-"""What every route may answer; a route says itself what else it may mean by one of them."""
-MISSING = "There is nothing of that name."
-BODIED = (408, 413, 415)
-NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$"}
-KEY = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,200}$"}
-ABOUT = (
+"""Errors that every route may answer with; a route adds its own meanings."""
+NOT_FOUND_TEXT = "There is nothing of that name."
+BODY_ERRORS = (408, 413, 415)
+NAME_SCHEMA = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$"}
+IDEMPOTENCY_KEY_SCHEMA = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,200}$"}
+API_DESCRIPTION = (
     "Everything the daemon of a home can be asked. Over the unix socket in the home no key is needed; over TCP the "
     "token in `<home>/token`, or one of `retinue tokens`. Errors have one shape. Lists are arrays, times ISO 8601 UTC."
 )
 
-Facts = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-def document(routes: Sequence[Route]) -> Facts:
-    """The whole document."""
-    types = [Failed, *(each.gives for each in routes if each.gives is not None)]
-    types += [each.takes for each in routes if each.takes is not Nothing]
-    shown, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    schemas = {id(kind): schema for kind, schema in zip(types, shown, strict=True)}
-    paths: dict[str, Facts] = {}
-    for each in routes:
-        paths.setdefault(each.path.replace("{ref}", "{id}"), {})[each.method.lower()] = _operation(
-            each, schemas
+def build_openapi_document(routes: Sequence[Route]) -> JsonObject:
+    """Build the OpenAPI document of these routes."""
+    types = [ErrorResponse, *(item.response for item in routes if item.response is not None)]
+    types += [item.body for item in routes if item.body is not NoFields]
+    type_schemas, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}"
+    )
+    schemas = {id(kind): schema for kind, schema in zip(types, type_schemas, strict=True)}
+    paths: dict[str, JsonObject] = {}
+    for item in routes:
+        paths.setdefault(item.path.replace("{ref}", "{id}"), {})[item.method.lower()] = _operation_object(
+            item, schemas
         )
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Retinue", "version": __version__, "description": ABOUT},
+        "info": {"title": "Retinue", "version": __version__, "description": API_DESCRIPTION},
         "paths": paths,
         "components": {
             "schemas": components,
@@ -63,92 +65,117 @@ def document(routes: Sequence[Route]) -> Facts:
     }
 
 
-def _operation(route: Route, schemas: Mapping[int, Facts]) -> Facts:
-    found: Facts = {
-        "operationId": _name(route),
-        "summary": route.says,
-        "description": f"{route.says} Needs the right `{route.right}`.",
+def _operation_object(route: Route, schemas: Mapping[int, JsonObject]) -> JsonObject:
+    operation: JsonObject = {
+        "operationId": _operation_id(route),
+        "summary": route.summary,
+        "description": f"{route.summary} Needs the right `{route.right}`.",
         "tags": [route.path.split("/")[2]],
         "x-right": str(route.right),
-        "parameters": _parameters(route),
-        "responses": {str(route.status): _answer(route, schemas)} | _errors(route, schemas),
+        "parameters": _parameter_objects(route),
+        "responses": {str(route.success_status): _success_response(route, schemas)}
+        | _error_responses(route, schemas),
     }
-    if route.takes is not Nothing:
-        content = _content(schemas[id(route.takes)], SAID.get((route.method, route.path)))
-        found["requestBody"] = {"required": bool(_required(route.takes)), "content": content}
-    return found
+    if route.body is not NoFields:
+        content = _json_content(schemas[id(route.body)], REQUEST_EXAMPLES.get((route.method, route.path)))
+        operation["requestBody"] = {"required": bool(_required_fields(route.body)), "content": content}
+    return operation
 
 
-def _name(route: Route) -> str:
-    words = [each.strip("{}").replace(".", "_") for each in route.path.split("/")[2:]]
-    return "_".join([route.method.lower(), *(each for each in words if each != "ref")]) + (
+def _operation_id(route: Route) -> str:
+    words = [item.strip("{}").replace(".", "_") for item in route.path.split("/")[2:]]
+    return "_".join([route.method.lower(), *(item for item in words if item != "ref")]) + (
         "_one" if route.path.endswith("{ref}") else ""
     )
 
 
-def _parameters(route: Route) -> list[Facts]:
-    found: list[Facts] = []
+def _parameter_objects(route: Route) -> list[JsonObject]:
+    parameters: list[JsonObject] = []
     if "{ref}" in route.path:
-        what = f"Names it: an id, or an unambiguous beginning of one{_also(route)}."
-        found.append({"name": "id", "in": "path", "required": True, "schema": NAME, "description": what})
-    if route.keyed:
-        what = "The same request with the same key is done once; with another content it is a conflict."
-        found.append({"name": "Idempotency-Key", "in": "header", "schema": KEY, "description": what})
-    if route.streams:
-        what = "The number of the last event that was heard: the stream goes on after it."
-        found.append(
-            {"name": "Last-Event-ID", "in": "header", "schema": {"type": "integer"}, "description": what}
+        description = f"Names it: an id, or an unambiguous beginning of one{_extra_names_text(route)}."
+        parameters.append(
+            {"name": "id", "in": "path", "required": True, "schema": NAME_SCHEMA, "description": description}
         )
-    return [*found, *_query(route)]
+    if route.is_idempotent:
+        description = (
+            "The same request with the same key is done once; with another content it is a conflict."
+        )
+        parameters.append(
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "schema": IDEMPOTENCY_KEY_SCHEMA,
+                "description": description,
+            }
+        )
+    if route.is_stream:
+        description = "The number of the last event that was heard: the stream goes on after it."
+        parameters.append(
+            {
+                "name": "Last-Event-ID",
+                "in": "header",
+                "schema": {"type": "integer"},
+                "description": description,
+            }
+        )
+    return [*parameters, *_query_parameters(route)]
 
 
-def _also(route: Route) -> str:
+def _extra_names_text(route: Route) -> str:
     return ", a slug or an alias" if route.path.startswith("/api/sessions") else ""
 
 
-def _query(route: Route) -> list[Facts]:
-    if route.query is Nothing:
+def _query_parameters(route: Route) -> list[JsonObject]:
+    if route.query is NoFields:
         return []
     _, components = msgspec.json.schema_components([route.query], ref_template="{name}")
-    fields = cast("Mapping[str, Facts]", components[route.query.__name__]["properties"])
-    return [_parameter(name, schema, _required(route.query)) for name, schema in fields.items()]
+    fields = cast("Mapping[str, JsonObject]", components[route.query.__name__]["properties"])
+    return [_query_parameter(name, schema, _required_fields(route.query)) for name, schema in fields.items()]
 
 
-def _parameter(name: str, schema: Facts, required: Sequence[str]) -> Facts:
-    """Nothing in an address is null: what is not said is left out."""
+def _query_parameter(name: str, schema: JsonObject, required: Sequence[str]) -> JsonObject:
+    """Return a query parameter. Null alternatives are dropped: an absent value is simply left out."""
     rest = {key: value for key, value in schema.items() if key not in ("anyOf", "description", "default")}
-    chosen = [each for each in schema.get("anyOf", []) if each.get("type") != "null"]
+    alternatives = [item for item in schema.get("anyOf", []) if item.get("type") != "null"]
     default = {} if schema.get("default") in (None, "") else {"default": schema["default"]}
-    facts: Facts = {"name": name, "in": "query", "required": name in required}
-    if words := schema.get("description"):
-        facts["description"] = words
-    return facts | {"schema": {**(chosen[0] if chosen else {}), **rest, **default}}
+    parameter: JsonObject = {"name": name, "in": "query", "required": name in required}
+    if description := schema.get("description"):
+        parameter["description"] = description
+    return parameter | {"schema": {**(alternatives[0] if alternatives else {}), **rest, **default}}
 
 
-def _required(kind: type[msgspec.Struct]) -> list[str]:
-    return [each.encode_name for each in msgspec.structs.fields(kind) if each.required]
+def _required_fields(kind: type[msgspec.Struct]) -> list[str]:
+    return [item.encode_name for item in msgspec.structs.fields(kind) if item.required]
 
 
-def _answer(route: Route, schemas: Mapping[int, Facts]) -> Facts:
-    if route.streams:
+def _success_response(route: Route, schemas: Mapping[int, JsonObject]) -> JsonObject:
+    if route.is_stream:
         return {
             "description": "Server-sent events.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         }
-    schema = {} if route.gives is None else schemas[id(route.gives)]
-    return {"description": route.says, "content": _content(schema, GIVEN.get((route.method, route.path)))}
+    schema = {} if route.response is None else schemas[id(route.response)]
+    return {
+        "description": route.summary,
+        "content": _json_content(schema, RESPONSE_EXAMPLES.get((route.method, route.path))),
+    }
 
 
-def _errors(route: Route, schemas: Mapping[int, Facts]) -> Facts:
-    bodied = route.method in ("POST", "PUT", "PATCH")
-    words = {status: text for status, text in ERRORS.items() if bodied or status not in BODIED}
+def _error_responses(route: Route, schemas: Mapping[int, JsonObject]) -> JsonObject:
+    has_body = route.method in ("POST", "PUT", "PATCH")
+    descriptions = {
+        status: text for status, text in COMMON_ERRORS.items() if has_body or status not in BODY_ERRORS
+    }
     if "{ref}" in route.path:
-        words[404] = MISSING
-    for status, text in route.errors.items():
-        words[status] = f"{words[status]} {text}" if status in words else text
-    content = _content(schemas[id(Failed)], None)
-    return {str(status): {"description": words[status], "content": content} for status in sorted(words)}
+        descriptions[404] = NOT_FOUND_TEXT
+    for status, text in route.extra_errors.items():
+        descriptions[status] = f"{descriptions[status]} {text}" if status in descriptions else text
+    content = _json_content(schemas[id(ErrorResponse)], None)
+    return {
+        str(status): {"description": descriptions[status], "content": content}
+        for status in sorted(descriptions)
+    }
 
 
-def _content(schema: Facts, example: object) -> Facts:
+def _json_content(schema: JsonObject, example: object) -> JsonObject:
     return {"application/json": {"schema": schema} | ({} if example is None else {"example": example})}

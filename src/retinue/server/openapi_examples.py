@@ -1,19 +1,19 @@
-"""Examples of what is said and answered, for the document; tests hold each against its type."""
+"""Example bodies and responses for the OpenAPI document; tests check each against its type."""
 
 from collections.abc import Mapping
 from typing import Any
 
-AT = "2026-11-16T09:30:00.000Z"
+TIMESTAMP = "2026-11-16T09:30:00.000Z"
 SESSION_ID = "01a1e333-cbe6-7aef-b141-0270fa1d63e1"
 SLUG = "general-20261116093000"
-FILE = f"/home/ada/.local/share/retinue/sessions/{SLUG}/branches/main/session.md"
+TRANSCRIPT_PATH = f"/home/ada/.local/share/retinue/sessions/{SLUG}/branches/main/session.md"
 RUN_ID = "01M7HK7KD5RZWT5M8C1AFZXXWY"
 CHILD_ID = "01M7HK7MBNXFY0HP6FBRSA646Q"
 CALL_ID = "01M7HK7KEKJRY01VP9AE08W7C0"
 APPROVAL_ID = "01M7HK7KFYBCDG472M22ECXS2M"
-HOME = "/home/ada/parcel"
+WORKSPACE_PATH = "/home/ada/parcel"
 
-ROW: dict[str, Any] = {
+SESSION_ROW: dict[str, Any] = {
     "session_id": SESSION_ID,
     "slug": SLUG,
     "key": f"{SLUG}/main",
@@ -24,14 +24,14 @@ ROW: dict[str, Any] = {
     "parent": None,
     "type": "branch",
     "depth": 0,
-    "path": FILE,
-    "created_at": AT,
-    "updated_at": AT,
+    "path": TRANSCRIPT_PATH,
+    "created_at": TIMESTAMP,
+    "updated_at": TIMESTAMP,
     "pinned_at": None,
     "last_snippet": "It is src/timetable.py.",
     "attributes": {"panel": "left"},
     "workspace": {
-        "root": HOME,
+        "root": WORKSPACE_PATH,
         "isolation": "shared",
         "writable": True,
         "label": "parcel",
@@ -42,7 +42,7 @@ ROW: dict[str, Any] = {
     "waiting_for": None,
     "run": None,
 }
-SHOWN: dict[str, Any] = ROW | {
+SESSION_DETAILS: dict[str, Any] = SESSION_ROW | {
     "entries": 2,
     "draft": "",
     "announcements": [],
@@ -52,7 +52,7 @@ SHOWN: dict[str, Any] = ROW | {
     "permissions": None,
     "problems": [],
 }
-SAID_ENTRY: dict[str, Any] = {
+MESSAGE_ENTRY: dict[str, Any] = {
     "kind": "said",
     "id": RUN_ID,
     "by": "user",
@@ -65,7 +65,7 @@ SAID_ENTRY: dict[str, Any] = {
     "stop": "",
     "calls": 0,
 }
-RESPONSE: dict[str, Any] = {
+MESSAGE_RESPONSE: dict[str, Any] = {
     "mode": "sync",
     "status": "complete",
     "agentId": "general",
@@ -79,7 +79,7 @@ RESPONSE: dict[str, Any] = {
     "toolCallCount": 0,
     "toolCalls": [],
 }
-RUN: dict[str, Any] = {
+RUN_ROW: dict[str, Any] = {
     "run_id": RUN_ID,
     "session_id": SESSION_ID,
     "slug": SLUG,
@@ -94,10 +94,10 @@ RUN: dict[str, Any] = {
     "turns": 1,
     "tool_calls": 0,
     "usage": {"input": 1310, "output": 9},
-    "started_at": AT,
-    "ended_at": AT,
+    "started_at": TIMESTAMP,
+    "ended_at": TIMESTAMP,
     "duration_ms": 812,
-    "path": FILE,
+    "path": TRANSCRIPT_PATH,
     "children": [],
     "requester": "person",
     "parent": None,
@@ -113,11 +113,11 @@ RUN: dict[str, Any] = {
     "trigger": "command",
     "keep": True,
     "timeout_seconds": None,
-    "created_at": AT,
-    "deadline_at": AT,
+    "created_at": TIMESTAMP,
+    "deadline_at": TIMESTAMP,
     "delivery": {"state": None, "attempts": 0},
     "attempts": 1,
-    "workspace": HOME,
+    "workspace": WORKSPACE_PATH,
     "scope_hash": "fec6620007877347",
     "exit": None,
     "evidence": {"tool_calls": 0, "no_work": True},
@@ -126,7 +126,7 @@ RUN: dict[str, Any] = {
     "cached_tokens": 0,
     "cost": 0.000477,
 }
-RUN_SHOWN: dict[str, Any] = RUN | {
+RUN_DETAILS: dict[str, Any] = RUN_ROW | {
     "sandbox": None,
     "questions": [],
     "tree": {
@@ -137,7 +137,7 @@ RUN_SHOWN: dict[str, Any] = RUN | {
         "unpriced": 0,
     },
 }
-APPROVAL: dict[str, Any] = {
+APPROVAL_ROW: dict[str, Any] = {
     "id": APPROVAL_ID,
     "run_id": RUN_ID,
     "session_id": SESSION_ID,
@@ -148,20 +148,20 @@ APPROVAL: dict[str, Any] = {
     "resource": "make test",
     "args": '{"command": "make test"}',
     "reason": "no rule lets it run without a yes",
-    "workspace": HOME,
+    "workspace": WORKSPACE_PATH,
     "sandbox": "strict",
     "files": [],
     "chain": ["person", SLUG],
     "add": None,
     "digest": "9f2c",
     "state": "pending",
-    "asked_at": AT,
-    "expires_at": AT,
+    "asked_at": TIMESTAMP,
+    "expires_at": TIMESTAMP,
     "answered_at": None,
     "answered_by": None,
     "answer": None,
 }
-INBOX: dict[str, Any] = {
+INBOX_ROW: dict[str, Any] = {
     "id": CALL_ID,
     "sessionId": SESSION_ID,
     "sessionKey": f"{SLUG}/main",
@@ -172,10 +172,10 @@ INBOX: dict[str, Any] = {
     "status": "complete",
     "summary": "Parcels leave at nine.",
     "error": None,
-    "timestamp": AT,
+    "timestamp": TIMESTAMP,
     "stats": {"turns": 1, "toolCalls": 2, "inputTokens": 2100, "outputTokens": 40, "durationMs": 1900},
     "delivery": "pending",
-    "transcript": FILE,
+    "transcript": TRANSCRIPT_PATH,
     "for": SLUG,
     "kind": "result",
     "severity": None,
@@ -183,7 +183,7 @@ INBOX: dict[str, Any] = {
     "suggestion": None,
     "interrupts": None,
 }
-INTERJECTION: dict[str, Any] = INBOX | {
+INTERJECTION_ROW: dict[str, Any] = INBOX_ROW | {
     "agentId": "pair",
     "capability": "watcher",
     "label": None,
@@ -193,7 +193,7 @@ INTERJECTION: dict[str, Any] = INBOX | {
     "reason": "It rewrites the parser, and a typo was to be fixed.",
     "suggestion": "Change line 12 only.",
 }
-WATCH: dict[str, Any] = {
+WATCHER_ROW: dict[str, Any] = {
     "id": CALL_ID,
     "name": "pair#1",
     "agent": "pair",
@@ -204,12 +204,12 @@ WATCH: dict[str, Any] = {
     "trigger": "key",
     "told": 3,
     "heard": RUN_ID,
-    "told_at": AT,
-    "created_at": AT,
+    "told_at": TIMESTAMP,
+    "created_at": TIMESTAMP,
 }
 
-SAID: Mapping[tuple[str, str], Any] = {
-    ("POST", "/api/sessions"): {"agent": "general", "name": "Timetable", "workspace": HOME},
+REQUEST_EXAMPLES: Mapping[tuple[str, str], Any] = {
+    ("POST", "/api/sessions"): {"agent": "general", "name": "Timetable", "workspace": WORKSPACE_PATH},
     ("PATCH", "/api/sessions/{ref}"): {"pinned": True, "attributes": {"panel": "left", "old": None}},
     ("POST", "/api/sessions/{ref}/branch"): {"at": RUN_ID, "include": False, "name": "other"},
     ("PUT", "/api/sessions/{ref}/draft"): {"content": "Where is the time"},
@@ -232,16 +232,16 @@ SAID: Mapping[tuple[str, str], Any] = {
     ("POST", "/api/inbox/drain"): {"session": SLUG},
     ("POST", "/api/approvals/{ref}"): {"answer": "allow"},
 }
-"""By route: a body."""
+"""Example request body of each route."""
 
-GIVEN: Mapping[tuple[str, str], Any] = {
+RESPONSE_EXAMPLES: Mapping[tuple[str, str], Any] = {
     ("GET", "/api/health"): {
         "version": "0.1.0",
         "pid": 4711,
         "owner": "432f1ea6-7847-4d2a-9ec6-3fba747fc09c",
         "settings": "81d9fb8f8762b4e907479029a9f54c94",
         "url": "http://127.0.0.1:8765",
-        "started_at": AT,
+        "started_at": TIMESTAMP,
         "sandbox": "strict",
         "model": "openai:gpt-5-mini",
         "demonstration": False,
@@ -289,10 +289,10 @@ GIVEN: Mapping[tuple[str, str], Any] = {
         "skills": [],
         "skills_withheld": {},
     },
-    ("GET", "/api/sessions"): [ROW],
-    ("POST", "/api/sessions"): SHOWN,
-    ("GET", "/api/sessions/{ref}"): SHOWN,
-    ("PATCH", "/api/sessions/{ref}"): SHOWN | {"pinned_at": AT},
+    ("GET", "/api/sessions"): [SESSION_ROW],
+    ("POST", "/api/sessions"): SESSION_DETAILS,
+    ("GET", "/api/sessions/{ref}"): SESSION_DETAILS,
+    ("PATCH", "/api/sessions/{ref}"): SESSION_DETAILS | {"pinned_at": TIMESTAMP},
     ("DELETE", "/api/sessions/{ref}"): {
         "session_id": SESSION_ID,
         "slug": SLUG,
@@ -300,32 +300,32 @@ GIVEN: Mapping[tuple[str, str], Any] = {
         "path": f"/home/ada/.local/share/retinue/sessions/{SLUG}.deleted.20261116094500",
         "undo": SESSION_ID,
     },
-    ("POST", "/api/sessions/{ref}/restore"): SHOWN,
-    ("POST", "/api/sessions/{ref}/clear"): SHOWN | {"entries": 0, "last_snippet": ""},
-    ("POST", "/api/sessions/{ref}/branch"): SHOWN | {"branch": "20261116094500-other"},
+    ("POST", "/api/sessions/{ref}/restore"): SESSION_DETAILS,
+    ("POST", "/api/sessions/{ref}/clear"): SESSION_DETAILS | {"entries": 0, "last_snippet": ""},
+    ("POST", "/api/sessions/{ref}/branch"): SESSION_DETAILS | {"branch": "20261116094500-other"},
     ("PUT", "/api/sessions/{ref}/draft"): {"saved": True},
-    ("GET", "/api/sessions/{ref}/entries"): [SAID_ENTRY],
-    ("POST", "/api/sessions/{ref}/messages"): RESPONSE,
-    ("POST", "/api/agents/{ref}/messages"): RESPONSE | {"created": True},
-    ("GET", "/api/runs"): [RUN],
-    ("GET", "/api/runs/{ref}"): RUN_SHOWN,
-    ("POST", "/api/runs/{ref}/cancel"): RUN_SHOWN | {"status": "cancelled", "reason": "user_cancel"},
-    ("POST", "/api/runs/{ref}/interrupt"): RUN_SHOWN | {"status": "running", "reason": "interrupted"},
-    ("POST", "/api/runs/{ref}/detach"): RUN_SHOWN | {"status": "running"},
-    ("POST", "/api/runs/{ref}/resume"): RUN_SHOWN | {"status": "queued"},
-    ("GET", "/api/watchers"): [WATCH],
-    ("GET", "/api/sessions/{ref}/watchers"): [WATCH],
-    ("POST", "/api/sessions/{ref}/watchers"): WATCH,
-    ("DELETE", "/api/sessions/{ref}/watchers"): [WATCH | {"watching": False}],
-    ("POST", "/api/sessions/{ref}/children"): RUN_SHOWN | {"agent": "oracle", "trigger": "slash"},
-    ("POST", "/api/inbox/{ref}/dismiss"): INTERJECTION | {"delivery": "delivered"},
-    ("GET", "/api/inbox"): [INBOX],
-    ("POST", "/api/inbox/drain"): [INBOX | {"delivery": "delivered"}],
-    ("POST", "/api/inbox/{ref}/promote"): INBOX
+    ("GET", "/api/sessions/{ref}/entries"): [MESSAGE_ENTRY],
+    ("POST", "/api/sessions/{ref}/messages"): MESSAGE_RESPONSE,
+    ("POST", "/api/agents/{ref}/messages"): MESSAGE_RESPONSE | {"created": True},
+    ("GET", "/api/runs"): [RUN_ROW],
+    ("GET", "/api/runs/{ref}"): RUN_DETAILS,
+    ("POST", "/api/runs/{ref}/cancel"): RUN_DETAILS | {"status": "cancelled", "reason": "user_cancel"},
+    ("POST", "/api/runs/{ref}/interrupt"): RUN_DETAILS | {"status": "running", "reason": "interrupted"},
+    ("POST", "/api/runs/{ref}/detach"): RUN_DETAILS | {"status": "running"},
+    ("POST", "/api/runs/{ref}/resume"): RUN_DETAILS | {"status": "queued"},
+    ("GET", "/api/watchers"): [WATCHER_ROW],
+    ("GET", "/api/sessions/{ref}/watchers"): [WATCHER_ROW],
+    ("POST", "/api/sessions/{ref}/watchers"): WATCHER_ROW,
+    ("DELETE", "/api/sessions/{ref}/watchers"): [WATCHER_ROW | {"watching": False}],
+    ("POST", "/api/sessions/{ref}/children"): RUN_DETAILS | {"agent": "oracle", "trigger": "slash"},
+    ("POST", "/api/inbox/{ref}/dismiss"): INTERJECTION_ROW | {"delivery": "delivered"},
+    ("GET", "/api/inbox"): [INBOX_ROW],
+    ("POST", "/api/inbox/drain"): [INBOX_ROW | {"delivery": "delivered"}],
+    ("POST", "/api/inbox/{ref}/promote"): INBOX_ROW
     | {"delivery": "delivered", "entry": CALL_ID, "already": False},
-    ("GET", "/api/approvals"): [APPROVAL],
-    ("GET", "/api/approvals/{ref}"): APPROVAL,
-    ("POST", "/api/approvals/{ref}"): APPROVAL
-    | {"state": "allowed", "answer": "allow", "answered_at": AT, "answered_by": "person"},
+    ("GET", "/api/approvals"): [APPROVAL_ROW],
+    ("GET", "/api/approvals/{ref}"): APPROVAL_ROW,
+    ("POST", "/api/approvals/{ref}"): APPROVAL_ROW
+    | {"state": "allowed", "answer": "allow", "answered_at": TIMESTAMP, "answered_by": "person"},
 }
-"""By route: an answer."""
+"""Example response of each route."""

@@ -1,4 +1,4 @@
-"""Reading a request: its rights, its names, its query and its body are judged before any route sees them."""
+"""Parse a request: check its rights, then its path, headers, query and body, before a handler runs."""
 
 import asyncio
 import re
@@ -7,146 +7,154 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from retinue.errors import Usage
+from retinue.errors import UsageError
 from retinue.server.auth import Caller
-from retinue.server.connection_limits import Limits
-from retinue.server.error_responses import Turned
-from retinue.server.routing import Route, Wish
+from retinue.server.connection_limits import ConnectionLimits
+from retinue.server.error_responses import HttpError
+from retinue.server.routing import ApiRequest, Route
 from retinue.storage import strict_json
-from retinue.storage.strict_yaml import Mistake
+from retinue.storage.strict_yaml import ParseError
 
-REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
-"""How a thing is named in an address; whatever is not so names nothing, and no folder is asked about it."""
-KEY = re.compile(r"[\x21-\x7e]{1,200}")
-JSON = re.compile(r'application/json(\s*;\s*charset="?utf-8"?)?', re.IGNORECASE)
-UNSEEN = re.compile(r"[\x00-\x1f\x7f]")
-HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-OUT_OF_RANGE = "Number out of range"
-"""How msgspec begins its word on what no number of ours can hold."""
-BODILESS = ("GET", "HEAD", "DELETE")
-BIGGEST = 19
-"""Digits of the largest number that an event can have."""
+REF_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
+"""Form of an id or name in a path. Anything else never reaches the file system."""
+IDEMPOTENCY_KEY_PATTERN = re.compile(r"[\x21-\x7e]{1,200}")
+JSON_CONTENT_TYPE = re.compile(r'application/json(\s*;\s*charset="?utf-8"?)?', re.IGNORECASE)
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+OUT_OF_RANGE_PREFIX = "Number out of range"
+"""Start of msgspec's message for a number out of range."""
+BODILESS_METHODS = ("GET", "HEAD", "DELETE")
+MAX_NUMBER_DIGITS = 19
+"""Number of digits of the largest event number."""
 
 
-async def read(route: Route, request: Request) -> Wish[Any, Any]:
-    """The wish that a request is; Turned or Usage where it is none."""
-    caller = _may(route, request)
-    return Wish(
-        ref=_ref(request),
-        query=_query(route, request),
-        body=await _body(route, request),
-        key=_key(request),
-        last_event=_last_event(request.headers.get("last-event-id", "")) if route.streams else None,
+async def parse_request(route: Route, request: Request) -> ApiRequest[Any, Any]:
+    """Parse a request for its route.
+
+    Raises:
+        HttpError, Usage: The request is not valid for the route.
+    """
+    caller = _authorize(route, request)
+    return ApiRequest(
+        ref=_parse_ref(request),
+        query=_parse_query(route, request),
+        body=await _parse_body(route, request),
+        idempotency_key=_parse_idempotency_key(request),
+        last_event_id=_parse_last_event_id(request.headers.get("last-event-id", ""))
+        if route.is_stream
+        else None,
         rights=caller.rights,
-        by=caller.by,
+        caller_name=caller.name,
     )
 
 
-def _may(route: Route, request: Request) -> Caller:
+def _authorize(route: Route, request: Request) -> Caller:
     caller: Caller | None = request.state.caller
     if caller is None or route.right not in caller.rights:
-        has = ", ".join(sorted(caller.rights)) if caller else "none"
-        raise Turned(
+        rights_text = ", ".join(sorted(caller.rights)) if caller else "none"
+        raise HttpError(
             403,
-            f"this needs the right {route.right}, and your key has {has}: "
+            f"this needs the right {route.right}, and your key has {rights_text}: "
             f"`retinue tokens add NAME --rights {route.right}` makes one that has it",
             right=str(route.right),
         )
     return caller
 
 
-def _ref(request: Request) -> str:
-    found: str = request.path_params.get("ref", "")
-    if "ref" in request.path_params and not REF.fullmatch(found):
-        raise Turned(
+def _parse_ref(request: Request) -> str:
+    ref: str = request.path_params.get("ref", "")
+    if "ref" in request.path_params and not REF_PATTERN.fullmatch(ref):
+        raise HttpError(
             404, "no name of anything here is written so: letters, digits and . _ : - are, 200 at most"
         )
-    return found
+    return ref
 
 
-def _query(route: Route, request: Request) -> Any:
-    said = request.query_params.multi_items()
-    query = dict(said)
-    if len(query) != len(said):
-        raise Usage("the query says something twice: say it once")
-    if any(UNSEEN.search(each) for pair in said for each in pair):
-        raise Usage("the query has characters in it that nobody sees: leave them out")
+def _parse_query(route: Route, request: Request) -> Any:
+    items = request.query_params.multi_items()
+    query = dict(items)
+    if len(query) != len(items):
+        raise UsageError("the query says something twice: say it once")
+    if any(CONTROL_CHARACTERS.search(text) for pair in items for text in pair):
+        raise UsageError("the query has characters in it that nobody sees: leave them out")
     try:
         return msgspec.convert(query, route.query, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
-        raise Usage(f"the query cannot be understood: {error}") from error
+        raise UsageError(f"the query cannot be understood: {error}") from error
 
 
-def _key(request: Request) -> str:
-    said = request.headers.get("idempotency-key")
-    if said is not None and not KEY.fullmatch(said):
-        raise Usage("an Idempotency-Key is 1 to 200 characters that can be seen, without spaces")
-    return said or ""
+def _parse_idempotency_key(request: Request) -> str:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not IDEMPOTENCY_KEY_PATTERN.fullmatch(key):
+        raise UsageError("an Idempotency-Key is 1 to 200 characters that can be seen, without spaces")
+    return key or ""
 
 
-def _last_event(said: str) -> int | None:
-    """Only what a stream has said itself; anything else is another server's, and counts for nothing."""
-    return int(said) if said.isascii() and said.isdigit() and len(said) <= BIGGEST else None
+def _parse_last_event_id(header: str) -> int | None:
+    """Return the number of a Last-Event-ID; None for anything that no stream of ours has sent."""
+    return int(header) if header.isascii() and header.isdigit() and len(header) <= MAX_NUMBER_DIGITS else None
 
 
-async def _body(route: Route, request: Request) -> Any:
-    if request.method in BODILESS:
+async def _parse_body(route: Route, request: Request) -> Any:
+    if request.method in BODILESS_METHODS:
         return None
-    kind = request.headers.get("content-type")
+    content_type = request.headers.get("content-type")
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise Turned(415, "a body is taken as it is: send it without Content-Encoding")
-    if kind is not None and not JSON.fullmatch(kind):
-        raise Turned(415, "a body is JSON: send it with Content-Type: application/json")
-    raw = await _heard(request)
-    if not raw and not any(each.required for each in msgspec.structs.fields(route.takes)):
-        return route.takes()
-    if kind is None:
-        raise Turned(415, "a body is JSON, and says so: send it with Content-Type: application/json")
-    return understood(raw, route.takes)
+        raise HttpError(415, "a body is taken as it is: send it without Content-Encoding")
+    if content_type is not None and not JSON_CONTENT_TYPE.fullmatch(content_type):
+        raise HttpError(415, "a body is JSON: send it with Content-Type: application/json")
+    raw = await _read_body(request)
+    if not raw and not any(each.required for each in msgspec.structs.fields(route.body)):
+        return route.body()
+    if content_type is None:
+        raise HttpError(415, "a body is JSON, and says so: send it with Content-Type: application/json")
+    return decode_body(raw, route.body)
 
 
-async def _heard(request: Request) -> bytes:
-    """All of the body, or as much as shows that it is too large."""
-    limits: Limits = request.state.limits
-    whole = Turned(413, f"a body is at most {limits.body} bytes", most=limits.body)
-    said = request.headers.get("content-length", "")
-    if said.isdigit() and (len(said) > BIGGEST or int(said) > limits.body):
-        raise whole
+async def _read_body(request: Request) -> bytes:
+    """Read the body, at most until it exceeds the limit."""
+    limits: ConnectionLimits = request.state.limits
+    too_large = HttpError(413, f"a body is at most {limits.max_body_bytes} bytes", most=limits.max_body_bytes)
+    content_length = request.headers.get("content-length", "")
+    if content_length.isdigit() and (
+        len(content_length) > MAX_NUMBER_DIGITS or int(content_length) > limits.max_body_bytes
+    ):
+        raise too_large
     raw = bytearray()
     try:
         async with asyncio.timeout(limits.body_seconds):
-            async for piece in request.stream():
-                raw += piece
-                if len(raw) > limits.body:
-                    raise whole
+            async for chunk in request.stream():
+                raw += chunk
+                if len(raw) > limits.max_body_bytes:
+                    raise too_large
     except TimeoutError as error:
-        raise Turned(408, f"a body has {limits.body_seconds:g} s to arrive: send it faster") from error
+        raise HttpError(408, f"a body has {limits.body_seconds:g} s to arrive: send it faster") from error
     return bytes(raw)
 
 
-def understood(raw: bytes, kind: type[msgspec.Struct]) -> Any:
-    """A body as its route takes it: nothing said twice, nothing deep, no numbers that are none, nothing unknown."""
+def decode_body(raw: bytes, body_type: type[msgspec.Struct]) -> Any:
+    """Decode a body; duplicate keys, deep nesting, invalid numbers and unknown fields are errors."""
     try:
         text = raw.decode()
-        strict_json.read(text)
-        return msgspec.json.decode(raw, type=kind)
-    except Mistake as mistake:
-        raise Usage(_mistaken(mistake)) from mistake
+        strict_json.parse_json(text)
+        return msgspec.json.decode(raw, type=body_type)
+    except ParseError as mistake:
+        raise UsageError(_syntax_error_text(mistake)) from mistake
     except UnicodeDecodeError as error:
-        raise Usage(f"the body is not UTF-8 at byte {error.start}: send it as UTF-8") from error
+        raise UsageError(f"the body is not UTF-8 at byte {error.start}: send it as UTF-8") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Usage(_misunderstood(error, raw)) from error
+        raise UsageError(_decode_error_text(error, raw)) from error
 
 
-def _mistaken(mistake: Mistake) -> str:
+def _syntax_error_text(mistake: ParseError) -> str:
     if not mistake.problem.startswith("is "):
         return f"in the body {mistake.problem}"
     return f"the body {mistake.problem} (line {mistake.line})"
 
 
-def _misunderstood(error: Exception, raw: bytes) -> str:
-    if not isinstance(error, msgspec.ValidationError) and HALF.search(raw):
+def _decode_error_text(error: Exception, raw: bytes) -> str:
+    if not isinstance(error, msgspec.ValidationError) and SURROGATE_ESCAPE.search(raw):
         return "in the body a character is cut in two: a \\ud800 to \\udfff stands without its other half"
-    if (said := str(error)).startswith(OUT_OF_RANGE):
-        return f"in the body a number is too large{said.removeprefix(OUT_OF_RANGE)}"
-    return f"the body cannot be understood: {said}"
+    if (text := str(error)).startswith(OUT_OF_RANGE_PREFIX):
+        return f"in the body a number is too large{text.removeprefix(OUT_OF_RANGE_PREFIX)}"
+    return f"the body cannot be understood: {text}"

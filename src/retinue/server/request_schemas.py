@@ -1,4 +1,4 @@
-"""What can be asked: the queries and bodies of requests, as types that read them; a word too many is a mistake."""
+"""Types of queries and request bodies; unknown fields are rejected."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,60 +11,63 @@ Ref = Annotated[
         description="An id, slug or alias, or an unambiguous beginning of one.",
     ),
 ]
-Some = Annotated[int, Meta(ge=1, le=1000)]
-Words = Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+ResultLimit = Annotated[int, Meta(ge=1, le=1000)]
+MessageText = Annotated[str, Meta(min_length=1, max_length=1_000_000)]
 
 
-class Asked(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Nothing but what is named."""
+class RequestModel(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Base of queries and bodies: unknown fields are rejected."""
 
 
-class AgentsQuery(Asked):
+class AgentsQuery(RequestModel):
     all: Annotated[bool, Meta(description="Also those that people are not shown.")] = False
     workspace: Annotated[
         str | None, Meta(description="An absolute folder: the agents of a trusted project there count too.")
     ] = None
 
 
-class AgentQuery(Asked):
+class AgentQuery(RequestModel):
     workspace: Annotated[str | None, Meta(description="The absolute folder it would work in.")] = None
 
 
-class SessionsQuery(Asked):
+class SessionsQuery(RequestModel):
     agent: Annotated[str | None, Meta(description="Only this agent's.")] = None
     children: Annotated[bool, Meta(description="With the sessions that other sessions began.")] = True
     q: Annotated[
-        str, Meta(max_length=1000, description="Words that its name, slug, agent or last words hold.")
+        str, Meta(max_length=1000, description="MessageText that its name, slug, agent or last words hold.")
     ] = ""
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
-class EntriesQuery(Asked):
-    """At most one of the three names. Without a limit all that they leave; with one, those nearest to the name, or the
-    newest."""
+class EntriesQuery(RequestModel):
+    """Select entries before, after or around an entry; at most one of the three may be given.
 
-    limit: Some | None = None
+    Without a limit all matching entries are returned; with one, those nearest to the named entry, or the
+    newest.
+    """
+
+    limit: ResultLimit | None = None
     before: Annotated[str, Meta(max_length=400)] = ""
     after: Annotated[str, Meta(max_length=400)] = ""
     around: Annotated[str, Meta(max_length=400)] = ""
 
 
-class RunsQuery(Asked):
+class RunsQuery(RequestModel):
     live: Annotated[bool, Meta(description="Only those that have not ended.")] = False
     session: Ref | None = None
     root: Annotated[Ref | None, Meta(description="A run: all of its tree.")] = None
-    limit: Some = 50
+    limit: ResultLimit = 50
 
 
-class InboxQuery(Asked):
+class InboxQuery(RequestModel):
     session: Ref | None = None
 
 
-class ApprovalsQuery(Asked):
+class ApprovalsQuery(RequestModel):
     all: Annotated[bool, Meta(description="Also those that were answered, used up or expired.")] = False
 
 
-class NewSession(Asked):
+class NewSessionBody(RequestModel):
     agent: Annotated[str, Meta(examples=["general"])]
     name: Annotated[str | None, Meta(description="One line for people; no two sessions have the same.")] = (
         None
@@ -78,8 +81,8 @@ class NewSession(Asked):
     ] = None
 
 
-class Change(Asked):
-    """What is not said stays."""
+class SessionPatch(RequestModel):
+    """Changes to a session; fields that are not given stay."""
 
     name: Annotated[str | UnsetType | None, Meta(description="null takes the name away.")] = UNSET
     pinned: bool | UnsetType = UNSET
@@ -89,7 +92,7 @@ class Change(Asked):
     ] = UNSET
 
 
-class Branching(Asked):
+class BranchBody(RequestModel):
     at: Annotated[
         Annotated[str, Meta(max_length=400)] | None,
         Meta(description="A user's entry; without one, all that was said."),
@@ -98,12 +101,12 @@ class Branching(Asked):
     name: Annotated[str, Meta(max_length=200)] = ""
 
 
-class Drafted(Asked):
+class DraftBody(RequestModel):
     content: Annotated[str, Meta(max_length=1_000_000, description="All that is typed; empty clears it.")]
 
 
-class Saying(Asked):
-    content: Words
+class MessageBody(RequestModel):
+    content: MessageText
     mode: Annotated[
         Literal["sync", "async"], Meta(description="sync waits for the response, async returns at once.")
     ] = "sync"
@@ -115,7 +118,7 @@ class Saying(Asked):
     ] = 300
 
 
-class Addressing(Saying):
+class AgentMessageBody(MessageBody):
     session: Annotated[
         Ref,
         Meta(
@@ -129,11 +132,11 @@ class Addressing(Saying):
     ] = None
 
 
-class Draining(Asked):
+class DrainBody(RequestModel):
     session: Ref | None = None
 
 
-class Answering(Asked):
+class ApprovalAnswerBody(RequestModel):
     answer: Annotated[
         Literal["allow", "deny", "add"],
         Meta(description="add: of a wish for more scope (touch more), from now on."),

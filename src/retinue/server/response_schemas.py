@@ -1,28 +1,28 @@
-"""Shapes of answers: types that describe what each route gives, and that tests hold every answer against."""
+"""Response types of the API; tests check every response against them."""
 
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-Time = Annotated[str, Meta(description="ISO 8601, UTC.", examples=["2026-11-16T09:30:00.000Z"])]
-Facts = dict[str, Any]
+Timestamp = Annotated[str, Meta(description="ISO 8601, UTC.", examples=["2026-11-16T09:30:00.000Z"])]
+JsonObject = dict[str, Any]
 
 
-class Shape(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Nothing but what is named."""
+class ResponseModel(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Base of response types: unknown fields are errors."""
 
 
-class Failure(Shape):
+class ErrorInfo(ResponseModel):
     code: Annotated[str, Meta(examples=["not_found"])]
     message: Annotated[str, Meta(description="One sentence that says what to do.")]
-    details: Facts
+    details: JsonObject
 
 
-class Failed(Shape):
-    error: Failure
+class ErrorResponse(ResponseModel):
+    error: ErrorInfo
 
 
-class Counts(Shape):
+class Counts(ResponseModel):
     sessions: int
     queued: int
     running: int
@@ -31,13 +31,13 @@ class Counts(Shape):
     inbox: Annotated[int, Meta(description="Results that nobody has heard of.")]
 
 
-class Health(Shape):
+class Health(ResponseModel):
     version: str
     pid: int
     owner: str
     settings: str
     url: str
-    started_at: Time
+    started_at: Timestamp
     sandbox: Annotated[str, Meta(description="How tightly commands are held: strict, landlock or none.")]
     model: Annotated[str | None, Meta(description="The default model, as driver:model.")]
     demonstration: Annotated[
@@ -47,7 +47,7 @@ class Health(Shape):
     counts: Counts
 
 
-class Looking(Shape):
+class DaemonInfo(ResponseModel):
     looking: Annotated[bool, Meta(description="False: it is about to leave, and takes nothing more.")]
     version: str
     pid: int
@@ -56,22 +56,22 @@ class Looking(Shape):
     seq: Annotated[int, Meta(description="The number of the newest durable event.")]
 
 
-class Link(Shape):
+class PageLink(ResponseModel):
     url: str
 
 
-class Stopping(Shape):
+class StoppedDaemon(ResponseModel):
     pid: int
     owner: str
     version: str
 
 
-class Triggers(Shape):
+class Triggers(ResponseModel):
     slash: list[str]
     hotkeys: list[str]
 
 
-class AgentRow(Shape):
+class AgentRow(ResponseModel):
     name: str
     display_name: str | None
     description: str
@@ -84,8 +84,8 @@ class AgentRow(Shape):
     source: Annotated[str, Meta(description="Where its name was said: built in, inline, or a file's path.")]
 
 
-class AgentShown(Struct, kw_only=True):
-    """Every field of the definition, as `agents show --json` prints it; a few of them stand here."""
+class AgentDetails(Struct, kw_only=True):
+    """An agent definition, as in `agents show --json`; only some of its fields are declared."""
 
     name: str
     description: str
@@ -100,7 +100,7 @@ class AgentShown(Struct, kw_only=True):
     skills_withheld: Annotated[dict[str, str], Meta(description="Skill → the rule that keeps it away.")]
 
 
-class WorkspaceShown(Shape):
+class WorkspaceInfo(ResponseModel):
     root: str
     isolation: str
     writable: bool
@@ -109,8 +109,8 @@ class WorkspaceShown(Shape):
     project: str | None
 
 
-class SessionRow(Shape):
-    """As a row of `sessions list --json`, with what is going on in it."""
+class SessionRow(ResponseModel):
+    """A session, with the fields of `sessions list --json` and its current activity."""
 
     session_id: Annotated[str, Meta(description="The UUID.")]
     slug: str
@@ -123,26 +123,26 @@ class SessionRow(Shape):
     type: Literal["branch", "agent"]
     depth: int
     path: Annotated[str, Meta(description="Of session.md.")]
-    created_at: Time
-    updated_at: Time
-    pinned_at: Time | None
+    created_at: Timestamp
+    updated_at: Timestamp
+    pinned_at: Timestamp | None
     last_snippet: str
-    attributes: Facts
-    workspace: WorkspaceShown
+    attributes: JsonObject
+    workspace: WorkspaceInfo
     status: Literal["idle", "queued", "running", "waiting"]
     waiting_for: str | None
     run: Annotated[str | None, Meta(description="The run that is going on.")]
 
 
-class Announced(Shape):
+class AnnouncementRow(ResponseModel):
     type: str
     summary: str
-    createdAt: Time  # noqa: N815  (names that programs know)
+    createdAt: Timestamp  # noqa: N815  (names that programs know)
     childSessionId: str  # noqa: N815
-    metadata: Facts
+    metadata: JsonObject
 
 
-class ApprovalRow(Shape):
+class ApprovalRow(ResponseModel):
     id: str
     run_id: str
     session_id: str
@@ -155,26 +155,26 @@ class ApprovalRow(Shape):
     reason: str | None
     workspace: str | None
     sandbox: str | None
-    files: list[Facts]
+    files: list[JsonObject]
     chain: Annotated[list[str], Meta(description="Who asked for whom, outermost first.")]
     add: Annotated[
         str | None, Meta(description="What the answer add would come to; null: nothing can be added.")
     ]
     digest: str
     state: Literal["pending", "allowed", "denied", "expired", "void", "used"]
-    asked_at: Time
-    expires_at: Time
-    answered_at: Time | None
+    asked_at: Timestamp
+    expires_at: Timestamp
+    answered_at: Timestamp | None
     answered_by: str | None
     answer: Literal["allow", "deny", "add"] | None
 
 
-class ApprovalAsked(ApprovalRow):
+class SessionApprovalRow(ApprovalRow):
     slug: Annotated[str, Meta(description="Of the session that asks.")]
 
 
-class QuestionAsked(Shape):
-    """What an agent wants to know of a person: the next message to its session answers it."""
+class QuestionRow(ResponseModel):
+    """A question that an agent asks the user; the next message to its session answers it."""
 
     question: str
     options: Annotated[
@@ -185,20 +185,20 @@ class QuestionAsked(Shape):
     call: Annotated[str, Meta(description="The entry of the call that asks.")]
 
 
-class SessionShown(SessionRow):
-    """As `sessions show --json`."""
+class SessionDetails(SessionRow):
+    """A session, with the fields of `sessions show --json`."""
 
     entries: int
     draft: Annotated[str, Meta(description="What is typed below the file's open user line.")]
-    announcements: list[Announced]
-    approvals: list[ApprovalAsked]
-    questions: list[QuestionAsked]
+    announcements: list[AnnouncementRow]
+    approvals: list[SessionApprovalRow]
+    questions: list[QuestionRow]
     preset: Literal["live", "edited", "own", "unreadable"]
-    permissions: Facts | None
+    permissions: JsonObject | None
     problems: list[str]
 
 
-class Deleted(Shape):
+class DeletedSession(ResponseModel):
     session_id: str
     slug: str
     deleted: bool
@@ -206,20 +206,20 @@ class Deleted(Shape):
     undo: Annotated[str, Meta(description="The id for POST /api/sessions/{id}/restore.")]
 
 
-class Saved(Shape):
+class SavedDraft(ResponseModel):
     saved: bool
 
 
-class Tokens(Shape):
+class TokenUsage(ResponseModel):
     input: int
     output: int
 
 
-class Spent(Tokens):
+class EntryTokenUsage(TokenUsage):
     cached: Annotated[int, Meta(description="Of the input, what came from the provider's cache.")]
 
 
-class SaidEntry(Shape, tag_field="kind", tag="said"):
+class MessageEntry(ResponseModel, tag_field="kind", tag="said"):
     id: str
     by: Literal["user", "agent"]
     text: str
@@ -227,12 +227,12 @@ class SaidEntry(Shape, tag_field="kind", tag="said"):
     origin: Annotated[str, Meta(description="Of a user's entry: empty for a person, else who speaks.")]
     run: str
     model: str
-    usage: Spent
+    usage: EntryTokenUsage
     stop: str
     calls: int
 
 
-class CalledEntry(Shape, tag_field="kind", tag="called"):
+class ToolCallEntry(ResponseModel, tag_field="kind", tag="called"):
     id: str
     tool: str
     args: Annotated[str, Meta(description="JSON text, as the model wrote it.")]
@@ -241,7 +241,7 @@ class CalledEntry(Shape, tag_field="kind", tag="called"):
     broken: str
 
 
-class ReturnedEntry(Shape, tag_field="kind", tag="returned"):
+class ToolResultEntry(ResponseModel, tag_field="kind", tag="returned"):
     id: str
     of: Annotated[str, Meta(description="The id of the call.")]
     text: str
@@ -251,7 +251,7 @@ class ReturnedEntry(Shape, tag_field="kind", tag="returned"):
     run: str
 
 
-class NoticeEntry(Shape, tag_field="kind", tag="notice"):
+class NoticeEntry(ResponseModel, tag_field="kind", tag="notice"):
     id: str
     about: str
     text: str
@@ -259,16 +259,16 @@ class NoticeEntry(Shape, tag_field="kind", tag="notice"):
     run: str
 
 
-EntryShown = SaidEntry | CalledEntry | ReturnedEntry | NoticeEntry
+TranscriptEntry = MessageEntry | ToolCallEntry | ToolResultEntry | NoticeEntry
 
 
-class ToolCalled(Shape):
+class ToolCallSummary(ResponseModel):
     name: str
     durationMs: int  # noqa: N815  (names that programs know)
 
 
-class Response(Shape):
-    """What became of a message, in the shape of `agents_message`."""
+class MessageResponse(ResponseModel):
+    """The outcome of a message, in the format of `agents_message`."""
 
     mode: Literal["sync", "async"]
     status: Annotated[
@@ -287,12 +287,12 @@ class Response(Shape):
     truncated: bool | UnsetType = UNSET
     durationMs: int | UnsetType | None = UNSET  # noqa: N815
     toolCallCount: int | UnsetType = UNSET  # noqa: N815
-    toolCalls: list[ToolCalled] | UnsetType = UNSET  # noqa: N815
+    toolCalls: list[ToolCallSummary] | UnsetType = UNSET  # noqa: N815
     timeoutSeconds: float | UnsetType = UNSET  # noqa: N815
     message: str | UnsetType = UNSET
 
 
-class Stats(Shape):
+class RunStats(ResponseModel):
     turns: int
     toolCalls: int  # noqa: N815  (names that programs know)
     inputTokens: int  # noqa: N815
@@ -300,8 +300,8 @@ class Stats(Shape):
     durationMs: int | None  # noqa: N815
 
 
-class InboxRow(Shape, rename={"for_": "for"}):
-    """As `inbox --json`."""
+class InboxRow(ResponseModel, rename={"for_": "for"}):
+    """An inbox item, with the fields of `inbox --json`."""
 
     id: Annotated[str | None, Meta(description="Of the delivery; null while it works.")]
     sessionId: str  # noqa: N815  (names that programs know)
@@ -313,8 +313,8 @@ class InboxRow(Shape, rename={"for_": "for"}):
     status: Literal["pending", "running", "waiting", "complete", "error"]
     summary: str | None
     error: str | None
-    timestamp: Time | None
-    stats: Stats
+    timestamp: Timestamp | None
+    stats: RunStats
     delivery: str | None
     transcript: str
     for_: Annotated[str | None, Meta(description="The slug of the conversation that hears of it.")]
@@ -329,6 +329,6 @@ class InboxRow(Shape, rename={"for_": "for"}):
     interrupts: Annotated[str | None, Meta(description="The run whose turn it has ended.")]
 
 
-class Promoted(InboxRow):
+class PromotedRow(InboxRow):
     entry: Annotated[str, Meta(description="Where it stands in that conversation.")]
     already: bool

@@ -1,24 +1,26 @@
-"""The table of routes: everything that can be asked over HTTP stands here, and nothing else can."""
+"""All routes of the API."""
 
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from retinue.domain.api_permission import Right
-from retinue.server.context import House
-from retinue.server.openapi import document
+from retinue.domain.api_permission import ApiPermission
+from retinue.server.context import ServerContext
+from retinue.server.openapi import build_openapi_document
 from retinue.server.routes import agents, daemon, events, inbox, messages, runs, sessions, watchers
-from retinue.server.routing import Nothing, Route, Wish
+from retinue.server.routing import ApiRequest, NoFields, Route
 
 
 @cache
-def openapi() -> dict[str, Any]:
-    """The document of this table, made when somebody first asks for it."""
-    return document(ROUTES)
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of the routes, built on first use."""
+    return build_openapi_document(ROUTES)
 
 
-async def described(_house: House, _wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    return openapi()
+async def get_openapi_document(
+    _context: ServerContext, _request: ApiRequest[NoFields, NoFields]
+) -> dict[str, Any]:
+    return openapi_document()
 
 
 ROUTES: Sequence[Route] = (
@@ -33,9 +35,9 @@ ROUTES: Sequence[Route] = (
     Route(
         method="GET",
         path="/api/openapi.json",
-        right=Right.READ,
-        does=described,
-        says="This document.",
-        gives=dict[str, Any],
+        right=ApiPermission.READ,
+        handler=get_openapi_document,
+        summary="This document.",
+        response=dict[str, Any],
     ),
 )

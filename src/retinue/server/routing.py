@@ -1,4 +1,4 @@
-"""A route: what may be asked over HTTP, who may ask it, and what it takes and gives."""
+"""Routes and parsed requests."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
@@ -6,13 +6,13 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from retinue.domain.api_permission import Right
+from retinue.domain.api_permission import ApiPermission
 from retinue.domain.value import value
-from retinue.server.context import House
+from retinue.server.context import ServerContext
 
 
-class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A body or a query that says nothing."""
+class NoFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """An empty body or query."""
 
 
 Q = TypeVar("Q")
@@ -20,42 +20,42 @@ B = TypeVar("B")
 
 
 @value
-class Wish(Generic[Q, B]):
-    """One request, understood: what stood in its path, its query and its body, of the types that its route names."""
+class ApiRequest(Generic[Q, B]):
+    """A parsed request: path, query and body in the types that its route declares."""
 
     ref: str = ""
-    """What the path names: a session, a run, an approval, an agent."""
+    """The id or name in the path: a session, run, approval or agent."""
     query: Q
     body: B
-    key: str = ""
-    """The Idempotency-Key: asked twice, it is done once."""
-    last_event: int | None = None
-    """The Last-Event-ID of a stream that is taken up again."""
-    rights: frozenset[Right] = frozenset()
-    by: str = "person"
+    idempotency_key: str = ""
+    """The Idempotency-Key: repeated requests with the same key are executed once."""
+    last_event_id: int | None = None
+    """The Last-Event-ID of a stream that resumes."""
+    rights: frozenset[ApiPermission] = frozenset()
+    caller_name: str = "person"
 
 
-Does = Callable[[House, Wish[Any, Any]], Awaitable[Any]]
+RouteHandler = Callable[[ServerContext, ApiRequest[Any, Any]], Awaitable[Any]]
 
 
 @value
 class Route:
     method: str
     path: str
-    """With `{ref}` where it names a thing."""
-    right: Right
-    does: Does
-    says: str
-    """One sentence on what it does, for the document."""
-    query: type[msgspec.Struct] = Nothing
-    takes: type[msgspec.Struct] = Nothing
-    gives: Any = None
-    """The type of the answer; None: JSON of any shape."""
-    status: int = 200
-    streams: bool = False
-    keyed: bool = False
-    """Whether an Idempotency-Key is honoured."""
-    errors: Mapping[int, str] = field(default_factory=dict[int, str])
-    """What it may answer besides, beyond what every route may."""
-    codes: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What it calls errors, where it has words of its own for them."""
+    """Path, with `{ref}` for an id or name."""
+    right: ApiPermission
+    handler: RouteHandler
+    summary: str
+    """Summary in the OpenAPI document, one sentence."""
+    query: type[msgspec.Struct] = NoFields
+    body: type[msgspec.Struct] = NoFields
+    response: Any = None
+    """Type of the response; None means JSON of any shape."""
+    success_status: int = 200
+    is_stream: bool = False
+    is_idempotent: bool = False
+    """True if the route honours an Idempotency-Key."""
+    extra_errors: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Additional error statuses and their meanings."""
+    error_codes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Replacement error codes, where the route has its own."""

@@ -1,34 +1,34 @@
-"""Accounts of runs: the shapes in which they are answered."""
+"""Response types for runs."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from retinue.server.response_schemas import QuestionAsked, Shape, Time, Tokens
+from retinue.server.response_schemas import QuestionRow, ResponseModel, Timestamp, TokenUsage
 
 
-class DeliveryShown(Shape):
+class DeliveryInfo(ResponseModel):
     state: str | None
     attempts: int
 
 
-class Evidence(Shape):
+class WorkEvidence(ResponseModel):
     tool_calls: int
     no_work: bool
 
 
-class Effect(Shape):
+class SideEffectRow(ResponseModel):
     call: str
     tool: str
     arguments_hash: str
     state: Literal["started", "ended", "unknown"]
     ok: bool | None
-    started_at: Time
-    ended_at: Time | None
+    started_at: Timestamp
+    ended_at: Timestamp | None
 
 
-class RunRow(Shape):
-    """As `runs show --json`."""
+class RunRow(ResponseModel):
+    """A run, with the fields of `runs show --json`."""
 
     run_id: str
     session_id: str
@@ -43,9 +43,9 @@ class RunRow(Shape):
     error: str | None
     turns: int
     tool_calls: int
-    usage: Tokens
-    started_at: Time | None
-    ended_at: Time | None
+    usage: TokenUsage
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
     duration_ms: int | None
     path: str
     children: list[str]
@@ -63,15 +63,15 @@ class RunRow(Shape):
     trigger: str
     keep: bool
     timeout_seconds: float | None
-    created_at: Time
-    deadline_at: Time | None
-    delivery: DeliveryShown
+    created_at: Timestamp
+    deadline_at: Timestamp | None
+    delivery: DeliveryInfo
     attempts: int
     workspace: str | None
     scope_hash: str | None
     exit: str | None
-    evidence: Evidence
-    effects: list[Effect]
+    evidence: WorkEvidence
+    effects: list[SideEffectRow]
     call: Annotated[str | None, Meta(description="The entry of the call that asked for it.")]
     cached_tokens: Annotated[int, Meta(description="Of the input, what came from the provider's cache.")]
     cost: Annotated[
@@ -79,21 +79,21 @@ class RunRow(Shape):
     ]
 
 
-class Tally(Shape):
-    """What a run and all below it came to."""
+class TreeTotals(ResponseModel):
+    """Totals of a run and all of its descendants."""
 
     runs: int
-    usage: Tokens
+    usage: TokenUsage
     cached_tokens: int
     cost: Annotated[float | None, Meta(description="Of those whose model has a price; null: none has.")]
     unpriced: Annotated[int, Meta(description="How many spoke with a model that has none.")]
 
 
-class RunShown(RunRow):
-    tree: Tally
+class RunDetails(RunRow):
+    tree: TreeTotals
     sandbox: Annotated[
         str | None, Meta(description="How tightly its commands were held at the least; null: it ran none.")
     ]
     questions: Annotated[
-        list[QuestionAsked], Meta(description="What it, and those it asked, want to know of a person.")
+        list[QuestionRow], Meta(description="What it, and those it asked, want to know of a person.")
     ]

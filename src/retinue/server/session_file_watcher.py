@@ -1,4 +1,4 @@
-"""The watch: a person may write into a conversation's file while somebody looks at it, and that is told too."""
+"""Detects changes that people make to the session files that clients are viewing."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -6,67 +6,71 @@ from datetime import datetime
 
 from retinue.domain.event import Event
 from retinue.domain.session import Session
-from retinue.server.event_stream import DELTAS
+from retinue.server.event_stream import DELTA_KINDS
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
-Stamp = tuple[int, int, int] | None
+FileStamp = tuple[int, int, int] | None
 
 
-class _Seen:
+class _WatchedFile:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.path = f"{session.path}/session.md"
-        self.stamp = _stamp(self.path)
-        self.told = 0
+        self.stamp = _file_stamp(self.path)
+        self.change_count = 0
 
 
-class Watch:
-    """Looks at the files of those sessions alone that somebody looks at. What this process writes tells itself."""
+class SessionFileWatcher:
+    """Poll the files of viewed sessions for changes by others; this process announces its own."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._seen: dict[str, _Seen] = {}
-        self._look_at = 0.0
+        self._files: dict[str, _WatchedFile] = {}
+        self._next_poll_at = 0.0
 
-    def look_at(self, session: Session) -> None:
-        if session.id not in self._seen:
-            self._seen[session.id] = _Seen(session)
+    def add_session(self, session: Session) -> None:
+        if session.id not in self._files:
+            self._files[session.id] = _WatchedFile(session)
 
-    def only(self, wanted: Iterable[str]) -> None:
-        """Nobody looks at the others any more."""
-        kept = set(wanted)
-        self._seen = {each: seen for each, seen in self._seen.items() if each in kept}
+    def retain(self, session_ids: Iterable[str]) -> None:
+        """Stop watching all sessions but these."""
+        kept_ids = set(session_ids)
+        self._files = {session_id: file for session_id, file in self._files.items() if session_id in kept_ids}
 
-    def heard(self, event: Event) -> None:
-        """This process has worked on the session: the file is as it left it."""
-        if (seen := self._seen.get(event.session)) is not None and event.kind not in DELTAS:
-            seen.stamp = _stamp(seen.path)
+    def on_event(self, event: Event) -> None:
+        """Record that this process has written to the session: the file's current state is known."""
+        if (file := self._files.get(event.session)) is not None and event.kind not in DELTA_KINDS:
+            file.stamp = _file_stamp(file.path)
 
-    def changes(self, now: float) -> list[Event]:
-        """What others have written since, once a second."""
-        if not self._seen or now < self._look_at:
+    def poll_changes(self, now: float) -> list[Event]:
+        """Return an event for each file that was changed since, at most once a second."""
+        if not self._files or now < self._next_poll_at:
             return []
-        self._look_at = now + LOOK_SECONDS
-        return [self._changed(seen) for seen in self._seen.values() if seen.stamp != _stamp(seen.path)]
+        self._next_poll_at = now + POLL_SECONDS
+        return [
+            self._make_change_event(file)
+            for file in self._files.values()
+            if file.stamp != _file_stamp(file.path)
+        ]
 
-    def _changed(self, seen: _Seen) -> Event:
-        seen.stamp = _stamp(seen.path)
-        seen.told += 1
+    def _make_change_event(self, file: _WatchedFile) -> Event:
+        file.stamp = _file_stamp(file.path)
+        file.change_count += 1
         return Event(
             kind="session.changed",
             at=self._now(),
-            session=seen.session.id,
-            agent=seen.session.agent,
-            n=seen.told,
+            session=file.session.id,
+            agent=file.session.agent,
+            live_number=file.change_count,
             data={"what": "file"},
         )
 
 
-def _stamp(path: str) -> Stamp:
-    """What differs when a file was changed or replaced; None: it is not there."""
+def _file_stamp(path: str) -> FileStamp:
+    """Return what differs when a file was changed or replaced; None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116  (a path object for each look would cost more than the look)
+        info = os.stat(path)  # noqa: PTH116  (creating a Path would cost more than the stat)
     except OSError:
         return None
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+    return (info.st_ino, info.st_size, info.st_mtime_ns)

@@ -1,44 +1,47 @@
-"""Rows of the list of sessions, each encoded once: ten thousand of them are sent without being made anew."""
+"""A cache of encoded session rows, so that long session lists are not encoded anew."""
 
 import asyncio
 from collections.abc import Sequence
 
-from retinue.app.session_status import IDLE, Standing
-from retinue.domain.session import Session, as_json
-from retinue.server.json_encoding import encoded
+from retinue.app.session_status import IDLE, SessionStatus
+from retinue.domain.session import Session, session_as_json
+from retinue.server.json_encoding import encode_json
 
-AT_ONCE = 500
-"""Rows that are made before others get their turn."""
+ROWS_BEFORE_YIELD = 500
+"""Number of rows encoded before the event loop gets a turn."""
 
 
-class Rows:
-    """What a session is called by stays the same value as long as nothing in it changes."""
+class SessionRowCache:
+    """Encoded session rows, by session id.
+
+    An unchanged session is the same object, so that identity shows whether a row is current.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Session, bytes]] = {}
-        self._most = 0
-        """How long the longest list was."""
+        self._cache: dict[str, tuple[Session, bytes]] = {}
+        self._longest_list = 0
+        """Length of the longest list so far."""
 
-    async def array(self, found: Sequence[tuple[Session, Standing]]) -> bytes:
-        """A JSON array."""
+    async def encode_list(self, sessions: Sequence[tuple[Session, SessionStatus]]) -> bytes:
+        """Encode sessions and their status as a JSON array."""
         pieces: list[bytes] = []
-        fresh = 0
-        for session, stands in found:
-            known = self._known.get(session.id)
-            if known is None or known[0] is not session:
-                known = self._known[session.id] = (session, encoded(as_json(session))[:-1])
-                fresh += 1
-                if fresh % AT_ONCE == 0:
+        encoded_count = 0
+        for session, status in sessions:
+            cached = self._cache.get(session.id)
+            if cached is None or cached[0] is not session:
+                cached = self._cache[session.id] = (session, encode_json(session_as_json(session))[:-1])
+                encoded_count += 1
+                if encoded_count % ROWS_BEFORE_YIELD == 0:
                     await asyncio.sleep(0)
-            pieces.append(known[1] + (_IDLE if stands is IDLE else _rest(stands)))
-        self._most = max(self._most, len(found))
-        if len(self._known) > 2 * self._most + AT_ONCE:
-            self._known.clear()  # most of them are gone
+            pieces.append(cached[1] + (_IDLE_STATUS if status is IDLE else _encode_status(status)))
+        self._longest_list = max(self._longest_list, len(sessions))
+        if len(self._cache) > 2 * self._longest_list + ROWS_BEFORE_YIELD:
+            self._cache.clear()  # most cached sessions no longer exist
         return b"[" + b",".join(pieces) + b"]"
 
 
-def _rest(stands: Standing) -> bytes:
-    return b"," + encoded(stands.as_json())[1:]
+def _encode_status(status: SessionStatus) -> bytes:
+    return b"," + encode_json(status.as_json())[1:]
 
 
-_IDLE = _rest(IDLE)
+_IDLE_STATUS = _encode_status(IDLE)

@@ -1,4 +1,4 @@
-"""The page as it is served: its few files, the link that opens it once, and what it says to somebody without a key."""
+"""The static page: its files, the one-time link, and the messages shown without a key."""
 
 import hashlib
 import html
@@ -10,14 +10,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retinue.domain.value import value
-from retinue.server.auth import COOKIE_SECONDS
-from retinue.server.context import House
-from retinue.server.error_responses import Turned
-from retinue.server.middleware import peer_of
+from retinue.server.auth import COOKIE_LIFETIME_SECONDS
+from retinue.server.context import ServerContext
+from retinue.server.error_responses import HttpError
+from retinue.server.middleware import client_address
 
-STATIC = Path(__file__).parent / "static"
-INDEX = "index.html"
-TYPES: Mapping[str, str] = {
+STATIC_FOLDER = Path(__file__).parent / "static"
+INDEX_FILE = "index.html"
+MEDIA_TYPES: Mapping[str, str] = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -28,97 +28,109 @@ TYPES: Mapping[str, str] = {
     ".txt": "text/plain; charset=utf-8",
     ".webmanifest": "application/manifest+json",
 }
-PACKED: Mapping[str, str] = {"br": ".br", "gzip": ".gz"}
-"""Coding → how the name of a file goes on that was packed so beforehand; the first that a browser takes is sent."""
+COMPRESSED_SUFFIXES: Mapping[str, str] = {"br": ".br", "gzip": ".gz"}
+"""Suffix of the precompressed variant for each content encoding, in order of preference."""
 
-NO_KEY = (
+NO_KEY_MESSAGE = (
     "This page needs a link",
     "On the machine where Retinue runs, type <code>retinue serve --link</code> and open the link it prints.",
 )
-NO_LINK = (
+INVALID_LINK_MESSAGE = (
     "This link was used before, or is too old",
     "Type <code>retinue serve --link</code> on the machine where Retinue runs, and open the new link it prints.",
 )
-NO_PAGE = (
+NOT_BUILT_MESSAGE = (
     "The page is not built",
     "Run <code>scripts/page</code> in the folder of Retinue's sources, then load this again.",
 )
 
 
-def routes(house: House, static: Path) -> list[Route]:
-    async def front(request: Request) -> Response:
+def page_routes(context: ServerContext, static: Path) -> list[Route]:
+    async def serve_index(request: Request) -> Response:
         if request.state.caller is None:
-            return _told(401, NO_KEY)
-        return _served(request, INDEX, static) or _told(503, NO_PAGE)
+            return _message_response(401, NO_KEY_MESSAGE)
+        return _file_response(request, INDEX_FILE, static) or _message_response(503, NOT_BUILT_MESSAGE)
 
-    async def enter(request: Request) -> Response:
-        if request.method == "HEAD":  # whoever only looks does not use it up
-            return Response(media_type=TYPES[".html"])
-        value = house.keys.entered(request.path_params["code"], request.headers.get("user-agent", ""))
-        if value is None and request.state.caller is None:
-            if seconds := house.keys.throttle.wrong(peer_of(request.scope)):
-                raise Turned(
-                    429, f"too many wrong links: wait {seconds} s", headers={"retry-after": str(seconds)}
+    async def redeem_link(request: Request) -> Response:
+        if request.method == "HEAD":  # HEAD does not use up the link
+            return Response(media_type=MEDIA_TYPES[".html"])
+        cookie = context.authenticator.redeem_link(
+            request.path_params["code"], request.headers.get("user-agent", "")
+        )
+        if cookie is None and request.state.caller is None:
+            if wait_s := context.authenticator.throttle.record_failure(client_address(request.scope)):
+                raise HttpError(
+                    429, f"too many wrong links: wait {wait_s} s", headers={"retry-after": str(wait_s)}
                 )
-            return _told(404, NO_LINK)
+            return _message_response(404, INVALID_LINK_MESSAGE)
         response = Response(status_code=303, headers={"location": "/"})
-        if value is not None:
+        if cookie is not None:
             response.set_cookie(
-                house.keys.cookie, value, max_age=COOKIE_SECONDS, path="/", httponly=True, samesite="strict"
+                context.authenticator.cookie_name,
+                cookie,
+                max_age=COOKIE_LIFETIME_SECONDS,
+                path="/",
+                httponly=True,
+                samesite="strict",
             )
         return response
 
-    async def file(request: Request) -> Response:
-        found = _served(request, request.path_params["name"], static)
-        if found is None:
-            raise Turned(404, "there is no such file: / is the page, and /api/openapi.json lists the API")
-        return found
+    async def serve_file(request: Request) -> Response:
+        response = _file_response(request, request.path_params["name"], static)
+        if response is None:
+            raise HttpError(404, "there is no such file: / is the page, and /api/openapi.json lists the API")
+        return response
 
-    return [Route("/", front), Route("/enter/{code}", enter), Route("/{name}", file)]
+    return [Route("/", serve_index), Route("/enter/{code}", redeem_link), Route("/{name}", serve_file)]
 
 
 @value
-class _Found:
+class _StaticFile:
     data: bytes
-    coding: str
+    content_encoding: str
 
 
-def _served(request: Request, name: str, static: Path) -> Response | None:
-    """A file that the folder lists under just this name: what was asked for is compared, and never opened."""
-    there = {each.name: each for each in static.iterdir() if _plain(each)} if static.is_dir() else {}
-    if name not in there or (kind := TYPES.get(Path(name).suffix)) is None:
+def _file_response(request: Request, name: str, static: Path) -> Response | None:
+    """Return a static file that is listed under exactly this name, or None.
+
+    The requested name is only compared with the listing, never opened as a path.
+    """
+    files = (
+        {each.name: each for each in static.iterdir() if _is_regular_file(each)} if static.is_dir() else {}
+    )
+    if name not in files or (media_type := MEDIA_TYPES.get(Path(name).suffix)) is None:
         return None
-    found = _packed(request, name, there)
-    mark = f'"{hashlib.sha256(found.data).hexdigest()[:32]}"'
-    headers = {"etag": mark, "cache-control": "no-cache", "vary": "accept-encoding"}
-    if mark in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
+    static_file = _read_static_file(request, name, files)
+    etag = f'"{hashlib.sha256(static_file.data).hexdigest()[:32]}"'
+    headers = {"etag": etag, "cache-control": "no-cache", "vary": "accept-encoding"}
+    if etag in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers=headers)
-    if found.coding:
-        headers["content-encoding"] = found.coding
-    return Response(found.data, headers=headers, media_type=kind)
+    if static_file.content_encoding:
+        headers["content-encoding"] = static_file.content_encoding
+    return Response(static_file.data, headers=headers, media_type=media_type)
 
 
-def _plain(path: Path) -> bool:
+def _is_regular_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _packed(request: Request, name: str, there: Mapping[str, Path]) -> _Found:
-    taken = {
+def _read_static_file(request: Request, name: str, files: Mapping[str, Path]) -> _StaticFile:
+    accepted = {
         each.partition(";")[0].strip()
         for each in request.headers.get("accept-encoding", "").lower().split(",")
         if "q=0" not in each.replace(" ", "").split(";")[1:]
     }
-    for coding, ending in PACKED.items():
-        if coding in taken and name + ending in there:
-            return _Found(data=there[name + ending].read_bytes(), coding=coding)
-    return _Found(data=there[name].read_bytes(), coding="")
+    for encoding, suffix in COMPRESSED_SUFFIXES.items():
+        if encoding in accepted and name + suffix in files:
+            return _StaticFile(data=files[name + suffix].read_bytes(), content_encoding=encoding)
+    return _StaticFile(data=files[name].read_bytes(), content_encoding="")
 
 
-def _told(status: int, words: tuple[str, str]) -> Response:
-    title, text = words
-    body = (
+def _message_response(status: int, message: tuple[str, str]) -> Response:
+    title, body_html = message
+    document = (
         "<!doctype html><html lang=en><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width'>"
-        f"<title>Retinue: {html.escape(title)}</title><h1>{html.escape(title)}</h1><p>{text}</p>"
+        f"<title>Retinue: {html.escape(title)}</title><h1>{html.escape(title)}</h1><p>{body_html}</p>"
     )
-    return Response(body.encode(), status, media_type=TYPES[".html"])
+    return Response(document.encode(), status, media_type=MEDIA_TYPES[".html"])

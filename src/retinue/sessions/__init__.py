@@ -1,1 +1,1 @@
-"""Conversations as files, and agents as definitions."""
+"""Sessions stored as files, and agent definitions."""

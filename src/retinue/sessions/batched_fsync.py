@@ -1,6 +1,6 @@
-"""Settling: a new session's folder is on disk before anybody is told that it is there."""
+"""Batched fsync: new sessions are durable before their creation is acknowledged."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH118, PTH120
 
 import asyncio
@@ -10,117 +10,125 @@ from contextlib import suppress
 
 from retinue.domain.session import Session
 from retinue.errors import Failed
-from retinue.sessions.folder import Built
+from retinue.sessions.folder import NewSessionFolder
 from retinue.storage import file_names
-from retinue.storage.file_io import sync_path
-from retinue.storage.thread_pool import Threads
+from retinue.storage.file_io import fsync_path
+from retinue.storage.thread_pool import DiskThreadPool
 
-SHARE = 32
-"""Sessions that one thread puts on disk while others are still being made."""
+MAX_BATCH_SIZE = 32
+"""Sessions that one thread makes durable while others are still being created."""
 
 
-class Settling:
-    """Sessions that are made at one time reach the disk together: a few threads are asked once each, and a folder that
-    many of them stand in is synced once for all."""
+class BatchedFsync:
+    """Make sessions that are created at the same time durable together.
 
-    def __init__(self, threads: Threads) -> None:
+    Few threads are used, and a parent folder shared by many sessions is synced once.
+    """
+
+    def __init__(self, threads: DiskThreadPool) -> None:
         self._threads = threads
-        self._new: list[tuple[Built, asyncio.Future[None]]] = []
+        self._pending: list[tuple[NewSessionFolder, asyncio.Future[None]]] = []
 
-    async def settled(self, built: Built) -> None:
-        """On disk when this returns; an OSError where it is not."""
+    async def sync(self, built: NewSessionFolder) -> None:
+        """Return once the session is on disk; raise OSError if that fails."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._new.append((built, done))
-        if len(self._new) == 1:
-            loop.call_soon(self._begin)
-        elif len(self._new) >= SHARE:
-            self._begin()
-        await self._threads.over(done)
+        self._pending.append((built, done))
+        if len(self._pending) == 1:
+            loop.call_soon(self._start_batch)
+        elif len(self._pending) >= MAX_BATCH_SIZE:
+            self._start_batch()
+        await self._threads.await_completion(done)
 
-    def _begin(self) -> None:
-        new, self._new = self._new, []
-        if not new:
+    def _start_batch(self) -> None:
+        batch, self._pending = self._pending, []
+        if not batch:
             return
-        made = [built for built, _ in new]
+        sessions = [built for built, _ in batch]
         try:
-            work = self._threads.do(lambda: settle_all(made, self._threads), long=True)
-        except Failed as closed:
-            _told(new, [closed] * len(new))
+            result = self._threads.submit(
+                lambda: sync_new_sessions(sessions, self._threads), force_thread=True
+            )
+        except Failed as closed_error:
+            _resolve_futures(batch, [closed_error] * len(batch))
             return
-        work.add_done_callback(lambda done: _told(new, _failures(done, len(new))))
+        result.add_done_callback(lambda done: _resolve_futures(batch, _failure_per_session(done, len(batch))))
 
 
-def _failures(
+def _failure_per_session(
     done: "asyncio.Future[list[BaseException | None]]", count: int
 ) -> Sequence[BaseException | None]:
-    """Whatever kept all of them from being tried kept each."""
+    """Return one failure per session; an error of the whole batch counts for each of them."""
     error = done.exception()
     return done.result() if error is None else [error] * count
 
 
-def _told(
-    new: Sequence[tuple[Built, asyncio.Future[None]]], failures: Sequence[BaseException | None]
+def _resolve_futures(
+    batch: Sequence[tuple[NewSessionFolder, asyncio.Future[None]]], failures: Sequence[BaseException | None]
 ) -> None:
-    for (_, done), failure in zip(new, failures, strict=True):
+    for (_, done), failure in zip(batch, failures, strict=True):
         if failure is None:
             done.set_result(None)
         else:
             done.set_exception(failure)
 
 
-def settle_all(new: Sequence[Built], threads: Threads) -> list[BaseException | None]:
-    """What kept each of them from being on disk."""
-    failures: list[BaseException | None] = [None] * len(new)
-    above: dict[str, list[int]] = {}
-    for number, built in enumerate(new):
+def sync_new_sessions(
+    sessions: Sequence[NewSessionFolder], threads: DiskThreadPool
+) -> list[BaseException | None]:
+    """Sync new sessions to disk and return the failure of each, or None."""
+    failures: list[BaseException | None] = [None] * len(sessions)
+    by_parent: dict[str, list[int]] = {}
+    for index, built in enumerate(sessions):
         try:
-            above.setdefault(_inside(built.session, built.opened), []).append(number)
+            by_parent.setdefault(_sync_session_files(built.session, built.open_fds), []).append(index)
         except OSError as error:
-            failures[number] = error
-    for folder, numbers in above.items():
+            failures[index] = error
+    for folder, indexes in by_parent.items():
         try:
-            _synced(folder, threads)
+            _sync_sessions_folder(folder, threads)
         except OSError as error:
-            for number in numbers:
-                failures[number] = error
-    threads.settled.update(
-        built.session.path for built, failure in zip(new, failures, strict=True) if failure is None
+            for index in indexes:
+                failures[index] = error
+    threads.durable_sessions.update(
+        built.session.path for built, failure in zip(sessions, failures, strict=True) if failure is None
     )
     return failures
 
 
-def settle(session: Session, threads: Threads) -> None:
-    """A session whose folder somebody made by other means."""
-    _synced(_inside(session, ()), threads)
-    threads.settled.add(session.path)
+def sync_session(session: Session, threads: DiskThreadPool) -> None:
+    """Make a session durable whose folder was created by other means."""
+    _sync_sessions_folder(_sync_session_files(session, ()), threads)
+    threads.durable_sessions.add(session.path)
 
 
-def _inside(session: Session, opened: Sequence[int]) -> str:
-    """What says who the session is and what it may do, and every name that is in nobody else's way; gives back the folder
-    that it shares with others. The folder has its name already: so the first sync takes most of this along, where one
-    before would cost a journal a commit of its own. The plan's facts stand in session.json, so the plan need not be
-    waited for: one that was lost is written anew. The preset goes before session.json: a session that says who it is has
-    rights that can be read. Whoever has just made these files has them `opened`, in this order."""
+def _sync_session_files(session: Session, opened: Sequence[int]) -> str:
+    """Sync a session's own files and folders; return the parent folder it shares with others.
+
+    The folder already has its final name, so the first fsync takes most of this along, where an fsync before
+    the rename would cost the journal a commit of its own. The plan repeats facts of session.json, so it is
+    not synced: a lost plan is written again. The preset is synced before session.json, so that a session with
+    an identity has readable permissions. `opened` holds descriptors of freshly written files, in this order.
+    """
     for descriptor in opened:
         os.fsync(descriptor)
     if not opened:
         for name in (file_names.PRESET, file_names.FACTS):
             with suppress(FileNotFoundError):
-                sync_path(os.path.join(session.path, name))
-        sync_path(session.path)
+                fsync_path(os.path.join(session.path, name))
+        fsync_path(session.path)
     folder = session.path
-    for _ in range(2 if session.top else 0):
+    for _ in range(2 if session.is_top_level else 0):
         folder = os.path.dirname(folder)
-        sync_path(folder)  # nobody else's
+        fsync_path(folder)  # not shared with other sessions
     return os.path.dirname(folder)
 
 
-def _synced(folder: str, threads: Threads) -> None:
-    """A folder of sessions; the one above it may be new too, with the first session of a process."""
+def _sync_sessions_folder(folder: str, threads: DiskThreadPool) -> None:
+    """Sync a folder of sessions, and its parent if the folder itself may be new."""
     for _ in range(2):
-        known = threads.known_folder(folder)
+        known_before = threads.has_synced_folder(folder)
         threads.sync_folder(folder)
-        if known:
+        if known_before:
             return
         folder = os.path.dirname(folder)

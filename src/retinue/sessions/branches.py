@@ -1,6 +1,6 @@
-"""Branching: a second timeline of a top-level session, with its own copy of every agent."""
+"""Branches: alternative timelines of a top-level session, each with its own copy of every agent."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH102, PTH104, PTH105, PTH112, PTH113, PTH118, PTH119, PTH120, PTH211
 
 import os
@@ -9,168 +9,176 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from retinue.domain.clock import Chance
+from retinue.domain.clock import Clock
 from retinue.domain.session import Session
-from retinue.domain.transcript import Entry, Said
-from retinue.errors import Failed, NotFound, Refused, Usage
+from retinue.domain.transcript import Entry, Message
+from retinue.errors import Failed, NotFound, Refused, UsageError
 from retinue.sessions import folder, session_tree
 from retinue.sessions.lookup import top_folder
-from retinue.sessions.markdown.chunks import Lines, portions
-from retinue.sessions.markdown.marker import read_head
-from retinue.sessions.markdown.parser import read_portion, starts
-from retinue.sessions.markdown.torn_tail import torn_from
-from retinue.sessions.markdown.writer import head
-from retinue.sessions.metadata_files import write_branch, write_facts
+from retinue.sessions.markdown.chunks import LineCounter, iter_chunks
+from retinue.sessions.markdown.marker import parse_head
+from retinue.sessions.markdown.parser import entry_offsets, parse_chunk
+from retinue.sessions.markdown.torn_tail import find_tear
+from retinue.sessions.markdown.writer import render_head
+from retinue.sessions.metadata_files import render_branch_metadata, render_metadata
 from retinue.storage import file_names
 from retinue.storage.file_io import (
-    GONE,
-    TAKEN,
-    copy_new,
-    not_moved,
-    open_file,
+    EXISTS_ERRNOS,
+    MISSING_ERRNOS,
+    copy_byte_range,
+    create_file,
+    fsync_path,
+    move_error,
+    open_regular_file,
     read_at,
-    sync_path,
-    unused,
-    write_new,
+    unused_path,
 )
 
-_HEAD = 64 * 1024
-_COPIED = (file_names.PRESET, file_names.PLAN, file_names.TOOLS, file_names.THOUGHTS)
+_MAX_HEAD_BYTES = 64 * 1024
+_COPIED_FILES = (file_names.PRESET, file_names.PLAN, file_names.TOOLS, file_names.THOUGHTS)
 
 
-def branch(session: Session, chance: Chance, *, at: str | None, include: bool, name: str) -> str:
-    """Copies the history up to a user prompt (all of it when `at` is None), the configuration and all agents, and
-    makes the copy current. Returns the new branch's folder."""
-    if not session.top:
+def create_branch(session: Session, clock: Clock, *, prompt_id: str | None, include: bool, name: str) -> str:
+    """Create a branch and make it current; return its folder.
+
+    Copies the history up to a user prompt (all of it without a prompt), the configuration and all agents.
+    """
+    if not session.is_top_level:
         raise Refused(f"{session.slug} is a child session; only top-level sessions have branches")
     if os.path.basename(os.path.dirname(session.path)) != file_names.BRANCHES:
         raise Refused(f"{session.path} was moved out of its session's folder and cannot be branched")
-    with _opened(os.path.join(session.path, file_names.SESSION)) as (file, size):
-        torn = torn_from(file, size)
-        end = _position(session, at, file, size if torn is None else torn, include=include)
-        while (made := _branched(session, file, end, name, chance)) is None:
+    with _open_with_size(os.path.join(session.path, file_names.SESSION)) as (fd, size):
+        tear = find_tear(fd, size)
+        end = _branch_offset(session, prompt_id, fd, size if tear is None else tear, include=include)
+        while (branch_path := _try_create_branch(session, fd, end, name, clock)) is None:
             pass
-        return made
+        return branch_path
 
 
-def _branched(session: Session, file: int, end: int, name: str, chance: Chance) -> str | None:
-    """None: another took the name meanwhile, and the next free one is to be tried."""
-    now = chance.now()
-    inside = os.path.dirname(session.path)
-    temporary = os.path.join(inside, f"{file_names.NEW}{chance.uuid()}")
+def _try_create_branch(session: Session, fd: int, end: int, name: str, clock: Clock) -> str | None:
+    """Try to create the branch; None if another process took the name and the next one must be tried."""
+    now = clock.now()
+    branches_folder = os.path.dirname(session.path)
+    temporary = os.path.join(branches_folder, f"{file_names.NEW_PREFIX}{clock.new_uuid()}")
     try:
-        chosen = os.path.basename(unused(inside, file_names.branch(name, now)))
-        twin = replace(
+        branch_name = os.path.basename(unused_path(branches_folder, file_names.branch_folder_name(name, now)))
+        copy = replace(
             session,
-            id=chance.uuid(),
-            branch=chosen,
+            id=clock.new_uuid(),
+            branch=branch_name,
             created_at=now,
             aliases=(),
             path=temporary,
             pinned_at=None,
         )
-        _copy(session.path, file, end, twin, chance)
-        write_new(
+        _copy_session(session.path, fd, end, copy, clock)
+        create_file(
             os.path.join(temporary, file_names.BRANCH_FACTS),
-            write_branch(session.branch, now, end),
-            sync=True,
+            render_branch_metadata(session.branch, now, end),
+            fsync=True,
         )
-        _sync(temporary)
-        final = os.path.join(inside, chosen)
+        _sync_tree(temporary)
+        branch_path = os.path.join(branches_folder, branch_name)
         try:
-            os.rename(temporary, final)
+            os.rename(temporary, branch_path)
         except OSError as error:
-            if error.errno in TAKEN:
+            if error.errno in EXISTS_ERRNOS:
                 return None
             raise
-        sync_path(inside)
-        make_current(top_folder(session), chosen, chance.uuid())
+        fsync_path(branches_folder)
+        set_current_branch(top_folder(session), branch_name, clock.new_uuid())
     except OSError as error:
-        raise not_moved(session.path, error) from error
+        raise move_error(session.path, error) from error
     finally:
         if os.path.lexists(temporary):
             shutil.rmtree(temporary, ignore_errors=True)
-    return final
+    return branch_path
 
 
-def make_current(top: str, branch_name: str, token: str) -> None:
-    """Moves the link in one step, so that a session is never without a current branch."""
+def set_current_branch(top: str, branch_name: str, token: str) -> None:
+    """Replace the link atomically, so that a session always has a current branch."""
     temporary = os.path.join(top, f".{file_names.CURRENT}-{token}")
     os.symlink(os.path.join(file_names.BRANCHES, branch_name), temporary)
     os.replace(temporary, os.path.join(top, file_names.CURRENT))
-    sync_path(top)
+    fsync_path(top)
 
 
-def _position(session: Session, at: str | None, file: int, end: int, *, include: bool) -> int:
-    """Where in session.md the branch leaves; what stands before is read, and raises Unreadable if it cannot be."""
-    where = os.path.join(session.path, file_names.SESSION)
-    lines = Lines(file)
-    for portion in portions(file, 0, end):
-        reading = read_portion(portion, where, lines=lines.before)
-        end = reading.end
-        index = _prompt(reading.entries, at)
+def _branch_offset(session: Session, prompt_id: str | None, fd: int, end: int, *, include: bool) -> int:
+    """Return the byte offset in session.md where the branch starts.
+
+    Everything before it is parsed; raises Unreadable if that fails.
+    """
+    path = os.path.join(session.path, file_names.SESSION)
+    line_counter = LineCounter(fd)
+    for chunk in iter_chunks(fd, 0, end):
+        parsed = parse_chunk(chunk, path, count_lines_before=line_counter.count_before)
+        end = parsed.end
+        index = _prompt_index(parsed.entries, prompt_id)
         if index is not None:
-            return [*starts(portion, reading), end][index + include]
-    if at is None:
+            return [*entry_offsets(chunk, parsed), end][index + include]
+    if prompt_id is None:
         return end
-    raise NotFound(f"There is no user prompt {at!r} in {session.slug}/{session.branch}")
+    raise NotFound(f"There is no user prompt {prompt_id!r} in {session.slug}/{session.branch}")
 
 
-def _prompt(entries: Sequence[Entry], at: str | None) -> int | None:
+def _prompt_index(entries: Sequence[Entry], prompt_id: str | None) -> int | None:
     for index, entry in enumerate(entries):
-        if entry.id == at and isinstance(entry, Said):
+        if entry.id == prompt_id and isinstance(entry, Message):
             if entry.by != "user":
-                raise Usage(f"{at} is a reply; a branch starts at a user prompt")
+                raise UsageError(f"{prompt_id} is a reply; a branch starts at a user prompt")
             return index
     return None
 
 
 @contextmanager
-def _opened(path: str) -> Generator[tuple[int, int]]:
-    """A file and its size."""
+def _open_with_size(path: str) -> Generator[tuple[int, int]]:
+    """Open a file and yield its descriptor and size."""
     try:
-        file = open_file(path)
+        fd = open_regular_file(path)
     except OSError as error:
-        if error.errno in GONE:
-            raise not_moved(path, error) from error
+        if error.errno in MISSING_ERRNOS:
+            raise move_error(path, error) from error
         raise Failed(f"{path} cannot be read: {error.strerror}") from error
     try:
-        yield file, os.fstat(file).st_size
+        yield fd, os.fstat(fd).st_size
     finally:
-        os.close(file)
+        os.close(fd)
 
 
-def _copy(source: str, file: int, end: int, twin: Session, chance: Chance) -> None:
-    """A session's files under the twin's identity, its conversation up to an end, and its agents under new ids below."""
-    os.mkdir(twin.path, 0o700)
-    first, start = _new_head(file, end, twin)
-    copy_new(os.path.join(twin.path, file_names.SESSION), file, start, end, first=first)
-    write_new(os.path.join(twin.path, file_names.FACTS), write_facts(twin))
-    for name in _COPIED:
+def _copy_session(source: str, fd: int, end: int, copy: Session, clock: Clock) -> None:
+    """Copy a session's files under a new identity.
+
+    The conversation is copied up to `end`; the agents below get new ids.
+    """
+    os.mkdir(copy.path, 0o700)
+    head_line, start = _replace_head_line(fd, end, copy)
+    copy_byte_range(os.path.join(copy.path, file_names.SESSION), fd, start, end, prefix=head_line)
+    create_file(os.path.join(copy.path, file_names.FACTS), render_metadata(copy))
+    for name in _COPIED_FILES:
         if os.path.isfile(os.path.join(source, name)):
-            with _opened(os.path.join(source, name)) as (other, size):
-                copy_new(os.path.join(twin.path, name), other, 0, size)
-    inside = os.path.join(twin.path, file_names.AGENTS)
-    for child in session_tree.children(source):
-        if not os.path.isdir(inside):
-            os.mkdir(inside, 0o700)
-        known = folder.read(child).session
-        path = os.path.join(inside, os.path.basename(child))
-        copied = replace(known, id=chance.uuid(), parent=twin.id, aliases=(), path=path)
-        with _opened(os.path.join(child, file_names.SESSION)) as (talk, size):
-            _copy(child, talk, size, copied, chance)
+            with _open_with_size(os.path.join(source, name)) as (source_fd, size):
+                copy_byte_range(os.path.join(copy.path, name), source_fd, 0, size)
+    agents_folder = os.path.join(copy.path, file_names.AGENTS)
+    for child in session_tree.child_folders(source):
+        if not os.path.isdir(agents_folder):
+            os.mkdir(agents_folder, 0o700)
+        child_session = folder.load_session(child).session
+        path = os.path.join(agents_folder, os.path.basename(child))
+        copied = replace(child_session, id=clock.new_uuid(), parent_id=copy.id, aliases=(), path=path)
+        with _open_with_size(os.path.join(child, file_names.SESSION)) as (child_fd, size):
+            _copy_session(child, child_fd, size, copied, clock)
 
 
-def _new_head(file: int, end: int, twin: Session) -> tuple[bytes, int]:
-    """The twin's own head line, and where the old one ends; nothing where there is none."""
-    line, newline, _ = read_at(file, 0, min(_HEAD, end)).partition(b"\n")
-    if read_head(line.decode("utf-8", "replace")) is None:
+def _replace_head_line(fd: int, end: int, copy: Session) -> tuple[bytes, int]:
+    """Return the copy's head line and the offset where the old one ends; empty if there is none."""
+    line, newline, _ = read_at(fd, 0, min(_MAX_HEAD_BYTES, end)).partition(b"\n")
+    if parse_head(line.decode("utf-8", "replace")) is None:
         return b"", 0
-    return head(twin).rstrip("\n").encode() + b"\n", len(line) + len(newline)
+    return render_head(copy).rstrip("\n").encode() + b"\n", len(line) + len(newline)
 
 
-def _sync(path: str) -> None:
-    for above, _, files in os.walk(path):
+def _sync_tree(path: str) -> None:
+    for folder_path, _, files in os.walk(path):
         for name in files:
-            sync_path(os.path.join(above, name))
-        sync_path(above)
+            fsync_path(os.path.join(folder_path, name))
+        fsync_path(folder_path)

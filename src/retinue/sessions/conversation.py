@@ -1,4 +1,4 @@
-"""A session held open by this process: its entries as the file has them, and the only way to add to it."""
+"""An open session: its entries as the file has them, and the only way to add to it."""
 
 import asyncio
 import os
@@ -9,330 +9,381 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from retinue.domain.clock import Chance
+from retinue.domain.clock import Clock
 from retinue.domain.session import Session
-from retinue.domain.transcript import Called, Entry, Returned, Said, distinct
-from retinue.errors import Failed, NoRoom
+from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, make_ids_unique
+from retinue.errors import DiskError, Failed
 from retinue.sessions import thinking_blocks
-from retinue.sessions.markdown.marker import quoted
-from retinue.sessions.markdown.parser import Reading
-from retinue.sessions.markdown.writer import open_line, render
+from retinue.sessions.markdown.marker import quote_value
+from retinue.sessions.markdown.parser import ParsedTranscript
+from retinue.sessions.markdown.writer import render_entry, render_open_line
 from retinue.sessions.markdown_file import SessionFile
-from retinue.sessions.metadata_files import blank, write_plan
-from retinue.sessions.snippet import last_said
-from retinue.sessions.tools_log import heading
-from retinue.sessions.window import WINDOW
+from retinue.sessions.metadata_files import is_blank_plan, render_scope_plan
+from retinue.sessions.snippet import snippet_from_entries
+from retinue.sessions.tools_log import render_tool_heading
+from retinue.sessions.window import WINDOW_BYTES
 from retinue.storage import file_names
-from retinue.storage.file_io import Stamp, read_file, replace_file, stamp_of, write_all
-from retinue.storage.file_lock import hold
-from retinue.storage.thread_pool import Threads
+from retinue.storage.file_io import FileStamp, file_stamp, read_file, replace_file, write_all
+from retinue.storage.file_lock import acquire_session_lock
+from retinue.storage.thread_pool import DiskThreadPool
 
-_SEVERAL = 2
-"""A reply and the result of its call may well come in one turn of the loop; more are many at once."""
-_TRIES = 8
-"""How often an append is repeated when a person saves the file at the very same moment."""
+_BATCH_THRESHOLD = 2
+"""A reply and its tool result may come in one event-loop turn; more appends than that are batched."""
+_MAX_ATTEMPTS = 8
+"""Attempts to append while a person keeps saving the file."""
 
-Asked = tuple[Sequence[Entry], asyncio.Future[None]]
-Key = tuple[bool, str]
-"""A result bears its call's id, so the id alone does not tell them apart."""
+QueuedAppend = tuple[Sequence[Entry], asyncio.Future[None]]
+EntryKey = tuple[bool, str]
+"""A tool result has the id of its call, so the id alone is not unique."""
 
 
 class FileConversation:
-    """Implements `ports.Conversation` on a folder. Whatever waits for the disk is done in a thread where that would hold
-    others up, one thing at a time."""
+    """Implements `interfaces.Conversation` on a folder.
+
+    Disk work runs one at a time, in a thread wherever it would block other work.
+    """
 
     def __init__(
-        self, session: Session, *, directory: int, chance: Chance, threads: Threads, window: int = WINDOW
+        self,
+        session: Session,
+        *,
+        dir_fd: int,
+        clock: Clock,
+        threads: DiskThreadPool,
+        window: int = WINDOW_BYTES,
     ) -> None:
         self.session = session
         self.entries: list[Entry] = []
-        self.memo: dict[str, Any] = {}
-        self.torn: str | None = None
-        self._directory = directory
-        self._file = SessionFile(session, directory, threads, window=window)
-        self._chance = chance
+        self.provider_cache: dict[str, Any] = {}
+        self.torn_tail_path: str | None = None
+        self._dir_fd = dir_fd
+        self._file = SessionFile(session, dir_fd, threads, window=window)
+        self._clock = clock
         self._threads = threads
-        self.alone = threading.Lock()
-        self._present: set[Key] = set()
-        self._own: dict[Key, Entry] = {}
-        """What was added since the conversation was opened or last rested: a save may not drop it."""
-        self._opened = ""
-        self._typed = ""
-        self._taken: dict[str, Said] = {}
-        self.exact = True
-        """Whether reading the file anew would find exactly these entries: not after a write that failed, nor where a
-        person typed, nor when earlier ones were looked up."""
-        self._asked: list[Asked] = []
-        """What is to be added next, with those who wait for it."""
-        self._flying = False
-        """Whether something is being added."""
-        self._lately = 0
-        """How often something was added in this very turn of the loop: what comes now may have company."""
-        self._thoughts: Stamp | None = None
-        """Of the file of thoughts, when the conversation was closed."""
+        self.write_lock = threading.Lock()
+        self._known_keys: set[EntryKey] = set()
+        self._own_entries: dict[EntryKey, Entry] = {}
+        """Entries added since the conversation was opened or idle; an outside save must not drop them."""
+        self._open_line_id = ""
+        self._draft = ""
+        self._taken_drafts: dict[str, Message] = {}
+        self.is_exact = True
+        """True if reading the file again would give exactly these entries.
+
+        False after a failed write, after a person typed, and when earlier entries were looked up.
+        """
+        self._queued: list[QueuedAppend] = []
+        """Entries to append next, with the futures of their callers."""
+        self._append_running = False
+        """True while an append is running."""
+        self._recent_appends = 0
+        """Number of appends in the current event-loop turn; more may follow that can share a write."""
+        self._thinking_stamp: FileStamp | None = None
+        """Stamp of the thinking-blocks file when the conversation was closed."""
 
     @property
-    def weight(self) -> int:
-        """The bytes of the file it stands for as long as nobody touches it; 0 when the file must be read anew."""
-        return self._file.held if self.exact else 0
+    def cached_bytes(self) -> int:
+        """Bytes of the file that an unchanged cached copy stands for; 0 if the file must be read again."""
+        return self._file.loaded_bytes if self.is_exact else 0
 
     @property
-    def left(self) -> tuple[Stamp, str] | None:
-        """The stamp of a file that holds exactly these entries, and its last words as lists show them; None where they
-        may stand so far from its end that nobody would look for them."""
-        if not self.exact or self._file.stamp is None:
+    def final_state(self) -> tuple[FileStamp, str] | None:
+        """The file's stamp and its snippet for lists, or None.
+
+        None if the file may differ from the entries, or the last message may be too far from the file's end
+        to be found there.
+        """
+        if not self.is_exact or self._file.stamp is None:
             return None
-        words = last_said(self.entries)
+        words = snippet_from_entries(self.entries)
         return None if words is None else (self._file.stamp, words)
 
     @property
-    def abridged(self) -> bool:
-        return self._file.start > 0
+    def is_truncated(self) -> bool:
+        return self._file.window_start > 0
 
-    async def earlier(self, run: str) -> list[Entry]:
-        return await self._threads.through(lambda: self._earlier(run)) if self.abridged else []
+    async def read_earlier_entries(self, run_id: str) -> list[Entry]:
+        return await self._threads.run(lambda: self._read_earlier(run_id)) if self.is_truncated else []
 
     async def append(self, *entries: Entry, sync: bool = True) -> None:
-        """What comes at the same time, or while others are being written, is written together, by one write and one
-        sync."""
-        if not (sync or self._flying) and self._idle and self._append(entries, sync=False, waits=False):
+        """Append entries; concurrent appends share one write and one fsync."""
+        if (
+            not (sync or self._append_running)
+            and self._is_idle
+            and self._append_entries(entries, sync=False, retry=False)
+        ):
             return
         loop = asyncio.get_running_loop()
-        if self._threads.free and not self._flying and self._lately < _SEVERAL:
-            if not self._lately:
-                loop.call_soon(self._not_lately)
-            self._lately += 1
-            self._append(entries)
+        if (
+            self._threads.can_run_inline
+            and not self._append_running
+            and self._recent_appends < _BATCH_THRESHOLD
+        ):
+            if not self._recent_appends:
+                loop.call_soon(self._reset_recent_appends)
+            self._recent_appends += 1
+            self._append_entries(entries)
             return
-        landed: asyncio.Future[None] = loop.create_future()
-        self._asked.append((entries, landed))
-        if not self._flying:
-            self._flying = True
-            loop.call_soon(self._fly)
-        await self._threads.over(landed)
+        written: asyncio.Future[None] = loop.create_future()
+        self._queued.append((entries, written))
+        if not self._append_running:
+            self._append_running = True
+            loop.call_soon(self._start_queued_append)
+        await self._threads.await_completion(written)
 
-    def _not_lately(self) -> None:
-        self._lately = 0
+    def _reset_recent_appends(self) -> None:
+        self._recent_appends = 0
 
-    def _fly(self) -> None:
-        asked, self._asked = self._asked, []
-        self._flying = bool(asked)
-        if asked:
-            entries = [entry for some, _ in asked for entry in some]
+    def _start_queued_append(self) -> None:
+        batch, self._queued = self._queued, []
+        self._append_running = bool(batch)
+        if batch:
+            entries = [entry for some, _ in batch for entry in some]
             try:
-                self._threads.told(lambda: self._append(entries), lambda error: self._landed(asked, error))
-            except BaseException as error:  # whatever ends the process must not leave anybody waiting
-                self._landed(asked, error)
+                self._threads.submit_with_callback(
+                    lambda: self._append_entries(entries), lambda error: self._resolve_queued(batch, error)
+                )
+            except (
+                BaseException
+            ) as error:  # even an exception that ends the process must not leave a caller waiting
+                self._resolve_queued(batch, error)
                 raise
 
-    def _landed(self, asked: "list[Asked]", error: BaseException | None) -> None:
-        for _, landed in asked:
-            if landed.done():
+    def _resolve_queued(self, batch: "list[QueuedAppend]", error: BaseException | None) -> None:
+        for _, written in batch:
+            if written.done():
                 continue
             if error is None:
-                landed.set_result(None)
+                written.set_result(None)
             else:
-                landed.set_exception(error)
-        self._fly()
+                written.set_exception(error)
+        self._start_queued_append()
 
     async def refresh(self) -> bool:
-        if self._directory < 0 or not self._file.changed():
+        if self._dir_fd < 0 or not self._file.has_changed():
             return False
-        return await self._threads.through(self._refresh)
+        return await self._threads.run(self._reload_if_changed)
 
-    def typed(self) -> str:
-        return self._typed
+    def typed_text(self) -> str:
+        return self._draft
 
-    async def take_typed(self, said: Entry) -> None:
-        await self._threads.through(lambda: self._take_typed(said))
+    async def save_typed_text(self, message: Entry) -> None:
+        await self._threads.run(lambda: self._take_draft(message))
 
-    async def rest(self) -> None:
-        quick = not self._threads.free and not self._file.loose and self._at_hand
-        await self._threads.through(self._rest, quick=quick)
+    async def write_idle_prompt(self) -> None:
+        force_inline = (
+            not self._threads.can_run_inline and not self._file.has_unsynced and self._can_append_inline
+        )
+        await self._threads.run(self._write_open_line, force_inline=force_inline)
 
-    async def log_tool(self, called: Called, returned: Returned) -> None:
-        text = heading(called, returned, self._chance.now() - timedelta(milliseconds=returned.ms))
+    async def log_tool_call(self, tool_call: ToolCall, tool_result: ToolResult) -> None:
+        text = render_tool_heading(
+            tool_call, tool_result, self._clock.now() - timedelta(milliseconds=tool_result.ms)
+        )
         raw = text.encode("utf-8", "backslashreplace")
-        await self._threads.do(lambda: self._log_tool(raw), quick=not self.alone.locked())
+        await self._threads.submit(
+            lambda: self._append_tool_log(raw), force_inline=not self.write_lock.locked()
+        )
 
     @property
-    def _at_hand(self) -> bool:
-        """Whether nobody is writing to the file, so that what is not synced may be added at once."""
-        return self._idle and not self._file.changed()
+    def _can_append_inline(self) -> bool:
+        """True if nobody is writing to the file, so that unsynced data may be added inline."""
+        return self._is_idle and not self._file.has_changed()
 
     @property
-    def _idle(self) -> bool:
-        return not self.alone.locked() and self._directory >= 0
+    def _is_idle(self) -> bool:
+        return not self.write_lock.locked() and self._dir_fd >= 0
 
     def load(self) -> None:
-        """Reads the file for the first time; a torn tail is cut aside now and never later, and a plan that never reached
-        the disk is written anew."""
-        if self.session.path not in self._threads.settled:
-            self._mend_plan()
-        reading, self.torn = self._file.open(file_names.torn(self._chance.now()))
-        self._adopt(reading)
+        """Read the file for the first time.
 
-    def _mend_plan(self) -> None:
-        with suppress(OSError, NoRoom):
-            if blank(read_file(file_names.PLAN, directory=self._directory)):
+        A torn tail is cut off now and never later; a plan that never reached the disk is written again.
+        """
+        if self.session.path not in self._threads.durable_sessions:
+            self._repair_plan()
+        parsed, self.torn_tail_path = self._file.open(file_names.torn_tail_name(self._clock.now()))
+        self._adopt_transcript(parsed)
+
+    def _repair_plan(self) -> None:
+        with suppress(OSError, DiskError):
+            if is_blank_plan(read_file(file_names.PLAN, dir_fd=self._dir_fd)):
                 replace_file(
-                    f"{self.session.path}/{file_names.PLAN}", write_plan(self.session), token=self.session.id
+                    f"{self.session.path}/{file_names.PLAN}",
+                    render_scope_plan(self.session),
+                    token=self.session.id,
                 )
 
-    def successor(self, session: Session, directory: int) -> "FileConversation | None":
-        """What was closed, opened anew under another lock, when its files are still as they were left."""
-        if not self._file.taken_up(session, directory) or self._thoughts != _thoughts_in(directory):
+    def reopen(self, session: Session, dir_fd: int) -> "FileConversation | None":
+        """Reopen a closed conversation under a new lock, or return None if its files changed."""
+        if not self._file.try_reattach(session, dir_fd) or self._thinking_stamp != _thinking_file_stamp(
+            dir_fd
+        ):
             return None
-        anew = FileConversation(session, directory=directory, chance=self._chance, threads=self._threads)
-        anew._file = self._file
-        anew.entries, anew.memo = self.entries.copy(), self.memo
-        anew._present, anew._opened = self._present, self._opened
-        return anew
+        reopened = FileConversation(session, dir_fd=dir_fd, clock=self._clock, threads=self._threads)
+        reopened._file = self._file
+        reopened.entries, reopened.provider_cache = self.entries.copy(), self.provider_cache
+        reopened._known_keys, reopened._open_line_id = self._known_keys, self._open_line_id
+        return reopened
 
     def close(self) -> None:
-        """Gives the lock back, once nothing is being written any more."""
-        with self.alone:
-            directory, self._directory = self._directory, -1
-            if directory >= 0:
-                self._thoughts = _thoughts_in(directory)
-                if self._file.loose:
-                    with suppress(NoRoom):  # it is written, and would be found elsewhere or come again
+        """Release the session's lock after running writes are finished."""
+        with self.write_lock:
+            dir_fd, self._dir_fd = self._dir_fd, -1
+            if dir_fd >= 0:
+                self._thinking_stamp = _thinking_file_stamp(dir_fd)
+                if self._file.has_unsynced:
+                    with suppress(
+                        DiskError
+                    ):  # the data is written; if it is lost the entries are appended again
                         self._file.sync()
-                self._threads.conversations -= 1
+                self._threads.open_conversations -= 1
                 self._file.close()
-                os.close(directory)
+                os.close(dir_fd)
 
-    def begin(self) -> None:
-        """From here on nobody else writes."""
-        self.alone.acquire()
-        if self._directory < 0:
-            self.alone.release()
+    def acquire_write_lock(self) -> None:
+        """Acquire the write lock; raise Failed if the conversation is closed."""
+        self.write_lock.acquire()
+        if self._dir_fd < 0:
+            self.write_lock.release()
             raise Failed(f"{self.session.slug} is not open any more")
 
-    def _append(self, entries: Sequence[Entry], *, sync: bool = True, waits: bool = True) -> bool:
-        """False, where nobody `waits`: a person has changed the file, and it must be read first."""
-        with _Alone(self):
-            fresh = {key: entry for entry in entries if (key := _key(entry)) not in self._present}
-            if not fresh:
-                if sync and self._file.loose:
+    def _append_entries(self, entries: Sequence[Entry], *, sync: bool = True, retry: bool = True) -> bool:
+        """Append entries that are not in the file yet.
+
+        Without `retry`, return False if a person changed the file, which must then be read first.
+        """
+        with _WriteLock(self):
+            new_entries = {
+                key: entry for entry in entries if (key := _entry_key(entry)) not in self._known_keys
+            }
+            if not new_entries:
+                if sync and self._file.has_unsynced:
                     self._file.sync()
                 return True
-            self._own.update(fresh)
-            added = False
+            self._own_entries.update(new_entries)
+            is_added = False
             try:
-                added = self._write(list(fresh.values()), sync=sync, waits=waits)
+                is_added = self._write_entries(list(new_entries.values()), sync=sync, retry=retry)
             finally:
-                if not added:
-                    for key in fresh:
-                        self._own.pop(key, None)
-            return added
+                if not is_added:
+                    for key in new_entries:
+                        self._own_entries.pop(key, None)
+            return is_added
 
-    def _write(self, missing: list[Entry], *, sync: bool = True, waits: bool = True) -> bool:
-        for _ in range(_TRIES):
-            thinking_blocks.add(self.session.path, self._directory, missing)
-            if self._file.add(b"".join([render(entry) for entry in missing]), sync=sync):
-                self._note(missing)
+    def _write_entries(self, missing: list[Entry], *, sync: bool = True, retry: bool = True) -> bool:
+        for _ in range(_MAX_ATTEMPTS):
+            thinking_blocks.append_thinking_blocks(self.session.path, self._dir_fd, missing)
+            if self._file.append(b"".join([render_entry(entry) for entry in missing]), sync=sync):
+                self._record_entries(missing)
                 return True
-            if not waits:
+            if not retry:
                 return False
-            missing = self._reread()
+            missing = self._reload()
             if not missing:
                 return True
         raise Failed(f"{self._file.path} keeps changing; try again when nobody is writing to it")
 
-    def _note(self, added: Sequence[Entry]) -> None:
-        if self._typed:
-            self._hear(Said(id=self._opened, by="user", text=self._typed))
-        self._opened = self._typed = ""
+    def _record_entries(self, added: Sequence[Entry]) -> None:
+        if self._draft:
+            self._record_message(Message(id=self._open_line_id, by="user", text=self._draft))
+        self._open_line_id = self._draft = ""
         self.entries.extend(added)
-        self._present.update(map(_key, added))
+        self._known_keys.update(map(_entry_key, added))
 
-    def _hear(self, said: Said) -> None:
-        self.entries.append(said)
-        self._present.add(_key(said))
+    def _record_message(self, message: Message) -> None:
+        self.entries.append(message)
+        self._known_keys.add(_entry_key(message))
 
-    def _refresh(self) -> bool:
-        with _Alone(self):
-            if not self._file.changed():
+    def _reload_if_changed(self) -> bool:
+        with _WriteLock(self):
+            if not self._file.has_changed():
                 return False
             before = self.entries
-            missing = self._reread()
+            missing = self._reload()
             if missing:
-                self._write(missing)
+                self._write_entries(missing)
             return self.entries != before
 
-    def _reread(self) -> list[Entry]:
-        """Takes the file as a person left it; what is missing of our own must be added again."""
-        self._adopt(self._file.reread())
-        missing = {key: entry for key, entry in self._own.items() if key not in self._present}
+    def _reload(self) -> list[Entry]:
+        """Load the file as a person left it and return our own entries that it lost."""
+        self._adopt_transcript(self._file.reload())
+        missing = {key: entry for key, entry in self._own_entries.items() if key not in self._known_keys}
         if missing:
-            for entry in self._file.left_out([f"={quoted(entry_id)}" for _, entry_id in missing]):
-                missing.pop(_key(entry), None)
+            for entry in self._file.entries_before_window(
+                [f"={quote_value(entry_id)}" for _, entry_id in missing]
+            ):
+                missing.pop(_entry_key(entry), None)
         return list(missing.values())
 
-    def _earlier(self, run: str) -> list[Entry]:
-        """From here on they are present: none of them is added again."""
-        with _Alone(self):
-            found = [entry for entry in self._file.left_out([f" run={quoted(run)}"]) if entry.run == run]
-            self.exact = self.exact and not found
-            self._present.update(map(_key, found))
+    def _read_earlier(self, run_id: str) -> list[Entry]:
+        """Read a run's entries before the window and mark them as present, so that none is added again."""
+        with _WriteLock(self):
+            found = [
+                entry
+                for entry in self._file.entries_before_window([f" run={quote_value(run_id)}"])
+                if entry.run == run_id
+            ]
+            self.is_exact = self.is_exact and not found
+            self._known_keys.update(map(_entry_key, found))
             return found
 
-    def _adopt(self, reading: Reading) -> None:
+    def _adopt_transcript(self, parsed: ParsedTranscript) -> None:
         entries = (
-            thinking_blocks.restored(reading.entries, reading.thoughtful, self._directory)
-            if reading.thoughtful
-            else reading.entries
+            thinking_blocks.restore_thinking_blocks(parsed.entries, parsed.ids_with_thinking, self._dir_fd)
+            if parsed.ids_with_thinking
+            else parsed.entries
         )
-        self._opened, self._typed = reading.opened, reading.typed
-        self.exact = self.exact and not self._typed
-        if self._typed and self._opened in self._taken:
-            entries.append(replace(self._taken[self._opened], text=self._typed))
-            self._typed = ""
-        self._present = set(map(_key, entries))
-        if len(self._present) != len(entries):
-            entries = distinct(entries)
+        self._open_line_id, self._draft = parsed.open_line_id, parsed.draft
+        self.is_exact = self.is_exact and not self._draft
+        if self._draft and self._open_line_id in self._taken_drafts:
+            entries.append(replace(self._taken_drafts[self._open_line_id], text=self._draft))
+            self._draft = ""
+        self._known_keys = set(map(_entry_key, entries))
+        if len(self._known_keys) != len(entries):
+            entries = make_ids_unique(entries)
         if entries != self.entries:
-            self.entries, self.memo = entries, {}
+            self.entries, self.provider_cache = entries, {}
 
-    def _take_typed(self, said: Entry) -> None:
-        with _Alone(self):
-            if self._file.changed():
-                self._reread()
-            typed, opened = self._typed, self._opened
-            if typed and isinstance(said, Said):
+    def _take_draft(self, message: Entry) -> None:
+        with _WriteLock(self):
+            if self._file.has_changed():
+                self._reload()
+            draft, open_line_id = self._draft, self._open_line_id
+            if draft and isinstance(message, Message):
                 self._file.sync()
-                self._taken[opened] = replace(said, id=opened, text=typed)
-                self._hear(self._taken[opened])
-                self._typed = ""
+                self._taken_drafts[open_line_id] = replace(message, id=open_line_id, text=draft)
+                self._record_message(self._taken_drafts[open_line_id])
+                self._draft = ""
                 return
-        self._append((said,))
+        self._append_entries((message,))
 
-    def _rest(self) -> None:
-        with _Alone(self):
-            self._own.clear()
-            for _ in range(_TRIES):
-                if self._file.empty or (self._opened and self._opened not in self._taken):
+    def _write_open_line(self) -> None:
+        with _WriteLock(self):
+            self._own_entries.clear()
+            for _ in range(_MAX_ATTEMPTS):
+                if self._file.is_empty or (
+                    self._open_line_id and self._open_line_id not in self._taken_drafts
+                ):
                     return
-                entry_id = self._chance.entry_id()
-                if self._file.add_open_line(open_line(entry_id).encode()):
-                    self._opened = entry_id
+                entry_id = self._clock.new_entry_id()
+                if self._file.append_open_line(render_open_line(entry_id).encode()):
+                    self._open_line_id = entry_id
                     return
-                self._reread()
+                self._reload()
 
-    def _log_tool(self, heading: bytes) -> None:
-        """The log is derived and never read back, so a full disk may cost it a heading."""
-        with _Alone(self), suppress(OSError):
+    def _append_tool_log(self, heading: bytes) -> None:
+        """Append to tools.org. The log is derived and never read back, so a full disk may drop an entry."""
+        with _WriteLock(self), suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            file = os.open(file_names.TOOLS, flags, 0o600, dir_fd=self._directory)
+            file = os.open(file_names.TOOLS, flags, 0o600, dir_fd=self._dir_fd)
             try:
                 write_all(file, heading)
             finally:
                 os.close(file)
 
 
-class _Alone:
-    """One at a time writes to a conversation that is open."""
+class _WriteLock:
+    """Context manager that lets one writer at a time use an open conversation."""
 
     __slots__ = ("_conversation",)
 
@@ -340,33 +391,36 @@ class _Alone:
         self._conversation = conversation
 
     def __enter__(self) -> None:
-        self._conversation.begin()
+        self._conversation.acquire_write_lock()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            self._conversation.exact = False
-        self._conversation.alone.release()
+            self._conversation.is_exact = False
+        self._conversation.write_lock.release()
 
 
-def opened(session: Session, *, chance: Chance, threads: Threads, window: int = WINDOW) -> FileConversation:
-    """Takes the session's lock and reads its file; the lock is given back when that fails."""
-    directory = hold(session.path)
+def open_conversation(
+    session: Session, *, clock: Clock, threads: DiskThreadPool, window: int = WINDOW_BYTES
+) -> FileConversation:
+    """Lock a session and read its file; release the lock if that fails."""
+    dir_fd = acquire_session_lock(session.path)
     try:
-        conversation = FileConversation(
-            session, directory=directory, chance=chance, threads=threads, window=window
-        )
+        conversation = FileConversation(session, dir_fd=dir_fd, clock=clock, threads=threads, window=window)
         conversation.load()
     except BaseException:
-        os.close(directory)
+        os.close(dir_fd)
         raise
     return conversation
 
 
-def _key(entry: Entry) -> Key:
-    return (isinstance(entry, Returned), entry.id)
+def _entry_key(entry: Entry) -> EntryKey:
+    return (isinstance(entry, ToolResult), entry.id)
 
 
-def _thoughts_in(directory: int) -> Stamp | None:
-    """Most have none, and to find that out by an error costs three times as much."""
-    there = os.access(file_names.THOUGHTS, os.F_OK, dir_fd=directory)
-    return stamp_of(file_names.THOUGHTS, directory=directory) if there else None
+def _thinking_file_stamp(dir_fd: int) -> FileStamp | None:
+    """Return the stamp of the thinking-blocks file, or None.
+
+    Most sessions have none, and a failing stat costs three times as much as the access check.
+    """
+    exists = os.access(file_names.THOUGHTS, os.F_OK, dir_fd=dir_fd)
+    return file_stamp(file_names.THOUGHTS, dir_fd=dir_fd) if exists else None

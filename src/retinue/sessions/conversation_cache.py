@@ -1,78 +1,86 @@
-"""Conversations closed lately, kept as they were: a file that nobody touched since then is not read again."""
+"""A cache of recently closed conversations: an unchanged file is not read again."""
 
 import os
 import threading
 
-from retinue.domain.clock import Chance
+from retinue.domain.clock import Clock
 from retinue.domain.session import Session
-from retinue.sessions.conversation import FileConversation, opened
-from retinue.sessions.window import WINDOW
-from retinue.storage.file_lock import hold
-from retinue.storage.thread_pool import Threads
+from retinue.sessions.conversation import FileConversation, open_conversation
+from retinue.sessions.window import WINDOW_BYTES
+from retinue.storage.file_lock import acquire_session_lock
+from retinue.storage.thread_pool import DiskThreadPool
 
-MOST = 64
-"""Short conversations that are kept."""
-MOST_BYTES = 4 << 20
-"""Of what is held of their files together: it takes a few times as much memory."""
-LONG = 1 << 20
-"""From so many bytes on a conversation is long. Of those at most so much is kept together as a single one may hold: reading
-one again takes longer than everything else in a run."""
+MAX_CACHED = 64
+"""Maximum number of small conversations in the cache."""
+MAX_CACHED_BYTES = 4 << 20
+"""Maximum total file bytes of small conversations; in memory they take a few times as much."""
+LARGE_CONVERSATION_BYTES = 1 << 20
+"""From this size on a conversation is large.
+
+Large ones share a separate budget as big as the largest conversation that can be loaded, because reading one
+again takes longer than everything else in a run.
+"""
 
 
-class Residents:
-    """The latest few, by their folder. The files stay the truth: each is compared by its stamp, under its lock."""
+class ConversationCache:
+    """The most recently closed conversations, by folder.
 
-    def __init__(self, chance: Chance, threads: Threads, *, window: int = WINDOW) -> None:
-        self._chance = chance
+    The files stay authoritative: each is compared with its stamp under its lock.
+    """
+
+    def __init__(self, clock: Clock, threads: DiskThreadPool, *, window: int = WINDOW_BYTES) -> None:
+        self._clock = clock
         self._threads = threads
         self._window = window
         self._lock = threading.Lock()
-        self._short = _Kept(MOST, min(MOST_BYTES, window))
-        self._long = _Kept(MOST, window)
+        self._small = _LruCache(MAX_CACHED, min(MAX_CACHED_BYTES, window))
+        self._large = _LruCache(MAX_CACHED, window)
 
-    def opened(self, session: Session) -> FileConversation:
-        """The conversation as its file has it, locked by this process."""
-        kept = self._taken(session.path)
-        if kept is not None:
-            directory = hold(session.path)
-            if (anew := kept.successor(session, directory)) is not None:
-                return anew
-            os.close(directory)
-        return opened(session, chance=self._chance, threads=self._threads, window=self._window)
+    def open(self, session: Session) -> FileConversation:
+        """Lock a session and return its conversation as its file has it."""
+        cached = self._take(session.path)
+        if cached is not None:
+            dir_fd = acquire_session_lock(session.path)
+            if (reopened := cached.reopen(session, dir_fd)) is not None:
+                return reopened
+            os.close(dir_fd)
+        return open_conversation(session, clock=self._clock, threads=self._threads, window=self._window)
 
     def close(self, conversation: FileConversation) -> None:
-        """Gives the lock back, and keeps what would be found again."""
+        """Release the session's lock and cache the conversation if it equals its file."""
         conversation.close()
-        path, weight = conversation.session.path, conversation.weight
+        path, size = conversation.session.path, conversation.cached_bytes
         with self._lock:
-            self._short.take(path)
-            self._long.take(path)
-            if weight:
-                (self._long if weight > LONG else self._short).put(path, conversation, weight)
+            self._small.take(path)
+            self._large.take(path)
+            if size:
+                (self._large if size > LARGE_CONVERSATION_BYTES else self._small).put(
+                    path, conversation, size
+                )
 
-    def _taken(self, path: str) -> FileConversation | None:
+    def _take(self, path: str) -> FileConversation | None:
         with self._lock:
-            return self._short.take(path) or self._long.take(path)
+            return self._small.take(path) or self._large.take(path)
 
 
-class _Kept:
-    """As many as have room; the oldest make way."""
+class _LruCache:
+    """A size-limited cache that drops the oldest items first."""
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._kept: dict[str, tuple[FileConversation, int]] = {}
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._items: dict[str, tuple[FileConversation, int]] = {}
         self._bytes = 0
 
-    def put(self, path: str, conversation: FileConversation, weight: int) -> None:
-        if weight > self._most_bytes:
+    def put(self, path: str, conversation: FileConversation, size: int) -> None:
+        if size > self._max_bytes:
             return
-        self._kept[path] = (conversation, weight)
-        self._bytes += weight
-        while self._bytes > self._most_bytes or len(self._kept) > self._most:
-            self.take(next(iter(self._kept)))
+        self._items[path] = (conversation, size)
+        self._bytes += size
+        while self._bytes > self._max_bytes or len(self._items) > self._max_count:
+            self.take(next(iter(self._items)))
 
     def take(self, path: str) -> FileConversation | None:
-        conversation, weight = self._kept.pop(path, (None, 0))
-        self._bytes -= weight
+        conversation, size = self._items.pop(path, (None, 0))
+        self._bytes -= size
         return conversation

@@ -1,88 +1,96 @@
-"""What a person is typing, kept where it would be sent from: below the open user line of the session's file."""
+"""A person's draft, stored below the open user line of the session's file."""
 
-# Names are joined below descriptors: text is enough.
+# Paths are joined as plain strings here, like in the modules around.
 # ruff: noqa: PTH118, PTH120
 
 import os
 from contextlib import suppress
 
-from retinue.domain.clock import Chance
+from retinue.domain.clock import Clock
 from retinue.domain.session import Session
 from retinue.errors import Conflict, Failed
-from retinue.sessions.markdown.parser import Reading, typed_text
-from retinue.sessions.markdown.torn_tail import end_of, ends
-from retinue.sessions.markdown.writer import escape, head, open_line
-from retinue.sessions.pagination import last_reading
+from retinue.sessions.markdown.parser import ParsedTranscript, strip_draft
+from retinue.sessions.markdown.torn_tail import file_size_and_tear, intact_end
+from retinue.sessions.markdown.writer import escape_body, render_head, render_open_line
+from retinue.sessions.pagination import parse_last_chunk
 from retinue.storage import file_names
-from retinue.storage.file_io import no_room, open_file, sync_path, write_all
-from retinue.storage.file_lock import held
+from retinue.storage.file_io import fsync_path, open_regular_file, write_all, write_error
+from retinue.storage.file_lock import session_lock
 
 
-def typed_in(path: str) -> str:
-    """What stands below the open user line; the last few entries are read, and nothing is locked."""
+def read_draft(path: str) -> str:
+    """Read the draft below the open user line from the last few entries, without a lock."""
     try:
-        file = open_file(path)
+        fd = open_regular_file(path)
     except OSError:
         return ""
     try:
-        return last_reading(file, path, end_of(file)).typed
+        return parse_last_chunk(fd, path, intact_end(fd)).draft
     finally:
-        os.close(file)
+        os.close(fd)
 
 
-def put(session: Session, text: str, chance: Chance) -> None:
-    """Replaces what is typed there, by anybody; blank words leave the line open and empty."""
-    with held(session.path) as directory:
+def write_draft(session: Session, text: str, clock: Clock) -> None:
+    """Replace the draft, regardless of its author; blank text leaves the line open and empty."""
+    with session_lock(session.path) as dir_fd:
         try:
-            file = os.open(file_names.SESSION, os.O_RDWR | os.O_CLOEXEC, dir_fd=directory)
+            fd = os.open(file_names.SESSION, os.O_RDWR | os.O_CLOEXEC, dir_fd=dir_fd)
         except OSError as error:
             raise Failed(f"{session.path}/{file_names.SESSION} cannot be opened: {error.strerror}") from error
         try:
-            _put(file, session, text, chance)
+            _write_draft_to_file(fd, session, text, clock)
         finally:
-            os.close(file)
+            os.close(fd)
 
 
-def _put(file: int, session: Session, text: str, chance: Chance) -> None:
-    where = f"{session.path}/{file_names.SESSION}"
-    size, torn = ends(file)
-    if torn is not None:
-        raise Conflict(f"{where} ends in the midst of an entry: send something, and it is put in order first")
-    reading = last_reading(file, where, size)
-    if reading.problem is not None:
-        raise reading.problem
-    if reading.typed and reading.opened_at < 0:
-        raise Conflict(f"{where} holds words that were typed there by hand: send or remove them first")
-    if typed_text(text) == reading.typed and (reading.opened or not reading.typed):
+def _write_draft_to_file(fd: int, session: Session, text: str, clock: Clock) -> None:
+    path = f"{session.path}/{file_names.SESSION}"
+    size, tear = file_size_and_tear(fd)
+    if tear is not None:
+        raise Conflict(f"{path} ends in the midst of an entry: send something, and it is put in order first")
+    parsed = parse_last_chunk(fd, path, size)
+    if parsed.error is not None:
+        raise parsed.error
+    if parsed.draft and parsed.open_line_at < 0:
+        raise Conflict(f"{path} holds words that were typed there by hand: send or remove them first")
+    if strip_draft(text) == parsed.draft and (parsed.open_line_id or not parsed.draft):
         return
-    at = reading.opened_at if reading.opened_at >= 0 else size
-    data = _new_end(session, text, reading, chance, fresh=not size)
+    offset = parsed.open_line_at if parsed.open_line_at >= 0 else size
+    new_end = _render_draft(session, text, parsed, clock, is_new_file=not size)
     try:
-        os.ftruncate(file, at)
-        os.lseek(file, at, os.SEEK_SET)
-        write_all(file, data)
-        os.fsync(file)
+        os.ftruncate(fd, offset)
+        os.lseek(fd, offset, os.SEEK_SET)
+        write_all(fd, new_end)
+        os.fsync(fd)
         if not size:
-            _sync_folders(session)
+            _sync_new_session(session)
     except OSError as error:
-        raise no_room(where, error) from error
+        raise write_error(path, error) from error
 
 
-def _sync_folders(session: Session) -> None:
-    """A new folder reaches the disk together with the first words in it."""
+def _sync_new_session(session: Session) -> None:
+    """Sync a new session's folders together with the first text in it."""
     for name in (file_names.PRESET, file_names.FACTS):
         with suppress(FileNotFoundError):
-            sync_path(os.path.join(session.path, name))
+            fsync_path(os.path.join(session.path, name))
     folder = session.path
-    for _ in range(4 if session.top else 3):
-        sync_path(folder)
+    for _ in range(4 if session.is_top_level else 3):
+        fsync_path(folder)
         folder = os.path.dirname(folder)
 
 
-def _new_end(session: Session, text: str, reading: Reading, chance: Chance, *, fresh: bool) -> bytes:
-    """All from the open line on, or from the end where there is none yet."""
-    body, escaped = escape(text.rstrip())
-    line = open_line(reading.opened or chance.entry_id(), escaped=escaped)
-    words = f"{body}\n" if body.strip() else ""
-    opening = head(session).encode() if fresh else b"" if reading.opened_at >= 0 else reading.gap
-    return opening + (line + words).encode()
+def _render_draft(
+    session: Session, text: str, parsed: ParsedTranscript, clock: Clock, *, is_new_file: bool
+) -> bytes:
+    """Render the file from the open user line on, or from the end if there is no such line yet."""
+    body, escaped = escape_body(text.rstrip())
+    line = render_open_line(parsed.open_line_id or clock.new_entry_id(), escaped=escaped)
+    draft = f"{body}\n" if body.strip() else ""
+    opening = (
+        render_head(session).encode()
+        if is_new_file
+        else b""
+        if parsed.open_line_at >= 0
+        else parsed.missing_newlines
+    )
+    return opening + (line + draft).encode()

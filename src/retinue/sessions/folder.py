@@ -1,6 +1,6 @@
-"""A session's folder: built complete or not at all, and read back as the session it is."""
+"""A session's folder: created atomically, and loaded back as a session."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH102, PTH103, PTH104, PTH108, PTH112, PTH118, PTH119, PTH120, PTH211
 
 import errno
@@ -13,85 +13,96 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from retinue.domain.change import replace
-from retinue.domain.clock import Chance
-from retinue.domain.session import NewSession, Session, child_slug, top_slug
+from retinue.domain.clock import Clock
+from retinue.domain.session import NewSession, Session, child_slug, top_level_slug
 from retinue.domain.value import value
-from retinue.errors import BadDefinition, NotFound, Usage
-from retinue.sessions.markdown.marker import Head, read_head
+from retinue.errors import BadDefinition, NotFound, UsageError
+from retinue.sessions.markdown.marker import SessionHead, parse_head
 from retinue.sessions.metadata_files import (
-    Facts,
-    ceilings_of,
-    in_utc,
-    lifted_of,
-    read_facts,
-    read_plan,
-    time_of,
-    workspace_of,
-    write_facts,
-    write_plan,
+    SessionMetadata,
+    as_utc,
+    parse_ceilings,
+    parse_metadata,
+    parse_scope_plan,
+    parse_time,
+    parse_user_grants,
+    parse_workspace,
+    render_metadata,
+    render_scope_plan,
 )
-from retinue.sessions.snippet import last_words
+from retinue.sessions.snippet import snippet_from_file
 from retinue.storage import file_names
-from retinue.storage.file_io import Stamp, no_room, read_file, read_start, stamp, stamp_of, write_all
+from retinue.storage.file_io import (
+    FileStamp,
+    file_stamp,
+    read_file,
+    read_prefix,
+    stamp_from_stat,
+    write_all,
+    write_error,
+)
 
-_TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
+_EXISTS_ERRNOS = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
 _SLUG_TIME = re.compile(r"-(\d{14})(?:-|$)")
-_NO_FACTS = Facts(id="")
-_NO_HEAD = Head(slug="")
-_NEVER = datetime.fromtimestamp(0, UTC)
-_LAG = timedelta(seconds=1)
+_NO_METADATA = SessionMetadata(id="")
+_NO_HEAD = SessionHead(slug="")
+_UNKNOWN_TIME = datetime.fromtimestamp(0, UTC)
+_CLOCK_LAG = timedelta(seconds=1)
 
-_MOST_OF_ONE_NAME = 1_000_000
-_MOST_REMEMBERED = 1_000
-_TRIED: dict[str, int] = {}
-_MADE: set[str] = set()
-"""Folders of sessions that were there a moment ago: whoever finds one gone makes it anew."""
+_MAX_SAME_NAME = 1_000_000
+_MAX_REMEMBERED = 1_000
+_NEXT_NUMBERS: dict[str, int] = {}
+_KNOWN_FOLDERS: set[str] = set()
+"""Session folders seen a moment ago; when one turns out to be missing it is created again."""
 
-Stamps = tuple[Stamp | None, Stamp | None, Stamp | None]
+SessionStamps = tuple[FileStamp | None, FileStamp | None, FileStamp | None]
 
 
 @value
-class Found:
-    """A session as its files say, and what is wrong with them."""
+class LoadedSession:
+    """A session as loaded from its files, with the problems found in them."""
 
     session: Session
     problems: tuple[str, ...]
-    stamps: Stamps
+    stamps: SessionStamps
 
 
 @value
-class Built:
-    """A session whose folder is complete under its name, and not yet on disk."""
+class NewSessionFolder:
+    """A session folder that is complete under its final name, but not yet synced to disk."""
 
     session: Session
-    preset: Stamp
-    """Of preset.md as it was written, before anybody could find it."""
-    opened: list[int]
-    """Descriptors of what must be on disk, in the order in which it is synced."""
+    preset_stamp: FileStamp
+    """Stamp of preset.md as written, taken before the folder became visible."""
+    open_fds: list[int]
+    """Descriptors of the files to sync, in order."""
 
     def close(self) -> None:
-        """Whoever has it closes it, once or twice."""
-        while self.opened:
-            os.close(self.opened.pop())
+        """Close the descriptors. The caller that received the value must call this; repeating is harmless."""
+        while self.open_fds:
+            os.close(self.open_fds.pop())
 
 
-def build(root: str, new: NewSession, chance: Chance) -> Built:
-    """Makes the folder of a new session under a hidden name and renames it last."""
+def create_session_folder(root: str, new: NewSession, clock: Clock) -> NewSessionFolder:
+    """Create a new session's folder under a hidden name and rename it into place last."""
     if not new.agent:
-        raise Usage("A session needs an agent; name one")
-    now = chance.now()
+        raise UsageError("A session needs an agent; name one")
+    now = clock.now()
     parent = new.parent
     if parent is None:
-        where, slug = root, top_slug(new.agent, now)
+        parent_folder, slug = root, top_level_slug(new.agent, now)
     else:
-        where, slug = f"{parent.path}/{file_names.AGENTS}", child_slug(new.agent, new.description, now)
+        parent_folder, slug = (
+            f"{parent.path}/{file_names.AGENTS}",
+            child_slug(new.agent, new.description, now),
+        )
     session = Session(
-        id=chance.uuid(),
+        id=clock.new_uuid(),
         slug=slug,
         agent=new.agent,
         type="agent" if parent else "branch",
         path="",
-        parent=parent.id if parent else None,
+        parent_id=parent.id if parent else None,
         parent_slug=parent.slug if parent else None,
         depth=parent.depth + 1 if parent else 0,
         aliases=tuple(new.aliases),
@@ -101,48 +112,51 @@ def build(root: str, new: NewSession, chance: Chance) -> Built:
         attributes=new.attributes,
         workspace=new.workspace,
         ceilings=new.ceilings,
-        lifted=new.lifted,
+        user_grants=new.user_grants,
         preset_hash=new.preset_hash,
     )
     try:
         try:
-            if where not in _MADE:
-                _make(where)
-                _remember(where)
-            return _built(session, root, where, new.preset)
+            if parent_folder not in _KNOWN_FOLDERS:
+                _ensure_folder(parent_folder)
+                _remember_folder(parent_folder)
+            return _build_in_staging(session, root, parent_folder, new.preset_text)
         except FileNotFoundError:
-            _make_room(root, where, parent)
-            return _built(session, root, where, new.preset)
+            _create_parent_folders(root, parent_folder, parent)
+            return _build_in_staging(session, root, parent_folder, new.preset_text)
     except OSError as error:
-        raise no_room(where, error) from error
+        raise write_error(parent_folder, error) from error
 
 
-def _make_room(root: str, where: str, parent: Session | None) -> None:
-    """All folders above a new one: only the first session of a root finds none."""
+def _create_parent_folders(root: str, parent_folder: str, parent: Session | None) -> None:
+    """Create all folders above a new one; only the first session of a root needs this."""
     os.makedirs(root, 0o700, exist_ok=True)
     if parent is not None and not os.path.isdir(parent.path):
         raise NotFound(f"The folder of the parent session is gone: {parent.path}")
-    _make(f"{root}/{file_names.STAGING}")
-    _make(where)
+    _ensure_folder(f"{root}/{file_names.STAGING}")
+    _ensure_folder(parent_folder)
 
 
-def _remember(where: str) -> None:
-    if len(_MADE) > _MOST_REMEMBERED:
-        _MADE.clear()
-    _MADE.add(where)
+def _remember_folder(parent_folder: str) -> None:
+    if len(_KNOWN_FOLDERS) > _MAX_REMEMBERED:
+        _KNOWN_FOLDERS.clear()
+    _KNOWN_FOLDERS.add(parent_folder)
 
 
-def _make(folder: str) -> None:
+def _ensure_folder(folder: str) -> None:
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
 
 
-def _built(session: Session, root: str, where: str, preset: str) -> Built:
-    """What dies half way is left where it is swept: in one folder for all, where that is one file system."""
-    for above in (f"{root}/{file_names.STAGING}", where):
-        temporary = f"{above}/{file_names.NEW}{session.id}"
+def _build_in_staging(session: Session, root: str, parent_folder: str, preset: str) -> NewSessionFolder:
+    """Build in the shared staging folder, or beside the target if that is another file system.
+
+    A crash leaves the half-built folder where the sweep finds it.
+    """
+    for staging_folder in (f"{root}/{file_names.STAGING}", parent_folder):
+        temporary = f"{staging_folder}/{file_names.NEW_PREFIX}{session.id}"
         try:
-            return _build(session, where, temporary, preset)
+            return _build_folder(session, parent_folder, temporary, preset)
         except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
             if not isinstance(error, OSError) or error.errno != errno.EXDEV:
@@ -150,58 +164,67 @@ def _built(session: Session, root: str, where: str, preset: str) -> Built:
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
-def _build(session: Session, where: str, temporary: str, preset: str) -> Built:
+def _build_folder(session: Session, parent_folder: str, temporary: str, preset: str) -> NewSessionFolder:
     os.mkdir(temporary, 0o700)
-    inner = temporary
-    if session.top:
-        inner = f"{temporary}/{file_names.BRANCHES}/{session.branch}"
-        os.mkdir(os.path.dirname(inner), 0o700)
-        os.mkdir(inner, 0o700)
+    branch_folder = temporary
+    if session.is_top_level:
+        branch_folder = f"{temporary}/{file_names.BRANCHES}/{session.branch}"
+        os.mkdir(os.path.dirname(branch_folder), 0o700)
+        os.mkdir(branch_folder, 0o700)
         os.symlink(f"{file_names.BRANCHES}/{session.branch}", f"{temporary}/{file_names.CURRENT}")
-    opened = [os.open(inner, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    open_fds = [os.open(branch_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
     try:
-        opened.insert(0, _made(f"{inner}/{file_names.PRESET}", preset.encode("utf-8", "surrogateescape")))
-        written = stamp(os.fstat(opened[0]))
-        named, facts = _named(session, where, temporary, inner)
+        open_fds.insert(
+            0,
+            _create_open_file(
+                f"{branch_folder}/{file_names.PRESET}", preset.encode("utf-8", "surrogateescape")
+            ),
+        )
+        preset_stamp = stamp_from_stat(os.fstat(open_fds[0]))
+        renamed, metadata_fd = _claim_slug(session, parent_folder, temporary, branch_folder)
     except BaseException:
-        for each in opened:
+        for each in open_fds:
             os.close(each)
         raise
-    opened.insert(1, facts)
-    folder = f"{where}/{named.slug}"
-    path = f"{folder}/{file_names.BRANCHES}/{session.branch}" if session.top else folder
-    return Built(session=replace(named, path=path), preset=written, opened=opened)
+    open_fds.insert(1, metadata_fd)
+    folder = f"{parent_folder}/{renamed.slug}"
+    path = f"{folder}/{file_names.BRANCHES}/{session.branch}" if session.is_top_level else folder
+    return NewSessionFolder(session=replace(renamed, path=path), preset_stamp=preset_stamp, open_fds=open_fds)
 
 
-def _named(session: Session, where: str, temporary: str, inner: str) -> tuple[Session, int]:
-    """The folder takes the first of its names that is free, and its files say which. With it comes the descriptor of
-    session.json."""
-    wanted = f"{where}/{session.slug}"
-    for count in range(_tried(wanted), _MOST_OF_ONE_NAME):
-        _TRIED[wanted] = count
-        slug = file_names.numbered(session.slug, count)
-        folder = f"{where}/{slug}"
+def _claim_slug(
+    session: Session, parent_folder: str, temporary: str, branch_folder: str
+) -> tuple[Session, int]:
+    """Rename the folder to the first free slug and write that slug to its files.
+
+    Returns the session and the open descriptor of session.json.
+    """
+    wanted_path = f"{parent_folder}/{session.slug}"
+    for count in range(_next_number(wanted_path), _MAX_SAME_NAME):
+        _NEXT_NUMBERS[wanted_path] = count
+        slug = file_names.numbered_name(session.slug, count)
+        folder = f"{parent_folder}/{slug}"
         if os.path.lexists(folder):
             continue
-        named = replace(session, slug=slug)
-        os.close(_made(f"{inner}/{file_names.PLAN}", write_plan(named)))
-        os.close(_made(f"{inner}/{file_names.SESSION}", b""))
-        facts = _made(f"{inner}/{file_names.FACTS}", write_facts(named))
+        renamed = replace(session, slug=slug)
+        os.close(_create_open_file(f"{branch_folder}/{file_names.PLAN}", render_scope_plan(renamed)))
+        os.close(_create_open_file(f"{branch_folder}/{file_names.SESSION}", b""))
+        metadata_fd = _create_open_file(f"{branch_folder}/{file_names.FACTS}", render_metadata(renamed))
         try:
             os.rename(temporary, folder)
         except OSError as error:
-            os.close(facts)
-            if error.errno not in _TAKEN or not os.path.isdir(where):
+            os.close(metadata_fd)
+            if error.errno not in _EXISTS_ERRNOS or not os.path.isdir(parent_folder):
                 raise
             for name in (file_names.PLAN, file_names.SESSION, file_names.FACTS):
-                os.unlink(f"{inner}/{name}")
+                os.unlink(f"{branch_folder}/{name}")
             continue
-        return named, facts
+        return renamed, metadata_fd
     raise OSError(errno.EEXIST, "too many folders of one name")
 
 
-def _made(path: str, data: bytes) -> int:
-    """A new file of a folder that is being built, for its owner's eyes only; it stays open, to be synced."""
+def _create_open_file(path: str, data: bytes) -> int:
+    """Create a private file in a new folder; its descriptor stays open for the later fsync."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, data)
@@ -211,157 +234,170 @@ def _made(path: str, data: bytes) -> int:
     return descriptor
 
 
-def _tried(wanted: str) -> int:
-    """Where to look for a free number: those below are taken, as this process has seen. A thousand children of one
-    second would otherwise each count from one."""
-    if len(_TRIED) > _MOST_REMEMBERED:
-        _TRIED.clear()
-    return _TRIED.get(wanted, 1)
+def _next_number(wanted_path: str) -> int:
+    """Return the first number that may still be free; lower ones were taken earlier in this process.
+
+    Without this, a thousand children created in one second would each count from one.
+    """
+    if len(_NEXT_NUMBERS) > _MAX_REMEMBERED:
+        _NEXT_NUMBERS.clear()
+    return _NEXT_NUMBERS.get(wanted_path, 1)
 
 
-def stamps_of(path: str) -> Stamps:
+def session_stamps(path: str) -> SessionStamps:
     return (
-        stamp_of(f"{path}/{file_names.FACTS}"),
-        stamp_of(f"{path}/{file_names.PLAN}"),
-        stamp_of(f"{path}/{file_names.SESSION}"),
+        file_stamp(f"{path}/{file_names.FACTS}"),
+        file_stamp(f"{path}/{file_names.PLAN}"),
+        file_stamp(f"{path}/{file_names.SESSION}"),
     )
 
 
-def updated_at(stamps: Stamps, created: datetime) -> datetime:
-    """The newer of what was said and what is known of the session; the plan's time is its own. The clock by which the
-    kernel stamps files lags behind ours: nothing is older than its birth for that."""
+def last_update_time(stamps: SessionStamps, created: datetime) -> datetime:
+    """Return the newer modification time of session.json and session.md; the plan has its own time.
+
+    The kernel's file clock lags behind ours, so a time slightly before `created` counts as `created`.
+    """
     times = [each[2] for each in (stamps[0], stamps[2]) if each]
-    last = datetime.fromtimestamp(max(times, default=0) / 1e9, UTC)
-    return created if last < created <= last + _LAG else last
+    last_change = datetime.fromtimestamp(max(times, default=0) / 1e9, UTC)
+    return created if last_change < created <= last_change + _CLOCK_LAG else last_change
 
 
-def read(path: str) -> Found:
-    """The session in a folder, wherever the folder is. Damage is reported, and what else is known still counts."""
-    stamps = stamps_of(path)
+def load_session(path: str) -> LoadedSession:
+    """Load the session in a folder, wherever the folder is. Damage is reported; intact facts still count."""
+    stamps = session_stamps(path)
     problems: list[str] = []
-    facts, plan = _facts(path, stamps, problems), _plan(path, stamps, problems)
-    head = _NO_HEAD if facts.id and facts.slug else _head(path)
-    session = _session(path, facts, plan, head, problems)
-    return _told(Found(session=session, problems=tuple(problems), stamps=stamps), stamps)
+    facts, plan = _load_metadata(path, stamps, problems), _load_scope_plan(path, stamps, problems)
+    head = _NO_HEAD if facts.id and facts.slug else _read_head_line(path)
+    session = _assemble_session(path, facts, plan, head, problems)
+    return _with_snippet(LoadedSession(session=session, problems=tuple(problems), stamps=stamps), stamps)
 
 
-def again(found: Found) -> Found:
-    """The same session as its files are now. When only the conversation grew, only that is looked at."""
-    stamps = stamps_of(found.session.path)
+def reload_session(found: LoadedSession) -> LoadedSession:
+    """Return the session as its files are now; if only the conversation grew, read nothing else."""
+    stamps = session_stamps(found.session.path)
     if stamps == found.stamps:
         return found
     if stamps[:2] == found.stamps[:2] and stamps[0] is not None:
-        return _told(found, stamps)
-    return read(found.session.path)
+        return _with_snippet(found, stamps)
+    return load_session(found.session.path)
 
 
-def _told(found: Found, stamps: Stamps) -> Found:
-    words = last_words(f"{found.session.path}/{file_names.SESSION}") if stamps[2] and stamps[2][1] else ""
-    return _saying(found, stamps, words)
-
-
-def grown(found: Found, now: Stamp, words: str) -> Found:
-    """The same session with a conversation that ends with these words."""
-    return _saying(found, (found.stamps[0], found.stamps[1], now), words)
-
-
-def _saying(found: Found, stamps: Stamps, words: str) -> Found:
-    session = replace(
-        found.session, updated_at=updated_at(stamps, found.session.created_at), last_snippet=words
+def _with_snippet(found: LoadedSession, stamps: SessionStamps) -> LoadedSession:
+    snippet = (
+        snippet_from_file(f"{found.session.path}/{file_names.SESSION}") if stamps[2] and stamps[2][1] else ""
     )
-    return Found(session=session, problems=found.problems, stamps=stamps)
+    return _with_conversation_state(found, stamps, snippet)
 
 
-def _head(path: str) -> Head:
+def with_new_conversation_end(found: LoadedSession, stamp_now: FileStamp, snippet: str) -> LoadedSession:
+    """Return the same session with a new end of its conversation, given its stamp and snippet."""
+    return _with_conversation_state(found, (found.stamps[0], found.stamps[1], stamp_now), snippet)
+
+
+def _with_conversation_state(found: LoadedSession, stamps: SessionStamps, snippet: str) -> LoadedSession:
+    session = replace(
+        found.session, updated_at=last_update_time(stamps, found.session.created_at), last_snippet=snippet
+    )
+    return LoadedSession(session=session, problems=found.problems, stamps=stamps)
+
+
+def _read_head_line(path: str) -> SessionHead:
     try:
-        text = read_start(f"{path}/{file_names.SESSION}").decode("utf-8", "replace")
+        text = read_prefix(f"{path}/{file_names.SESSION}").decode("utf-8", "replace")
     except OSError:
         return _NO_HEAD
-    return read_head(text) or _NO_HEAD
+    return parse_head(text) or _NO_HEAD
 
 
-def _facts(path: str, stamps: Stamps, problems: list[str]) -> Facts:
+def _load_metadata(path: str, stamps: SessionStamps, problems: list[str]) -> SessionMetadata:
     if stamps[0] is None:
         problems.append(f"{path} has no {file_names.FACTS}; its identity is taken from {file_names.SESSION}")
-        return _NO_FACTS
+        return _NO_METADATA
     try:
-        return read_facts(read_file(os.path.join(path, file_names.FACTS)))
+        return parse_metadata(read_file(os.path.join(path, file_names.FACTS)))
     except (ValueError, OSError) as error:
         problems.append(f"{os.path.join(path, file_names.FACTS)} cannot be read: {error}")
-        return _NO_FACTS
+        return _NO_METADATA
 
 
-def _plan(path: str, stamps: Stamps, problems: list[str]) -> Mapping[str, str]:
-    where = os.path.join(path, file_names.PLAN)
+def _load_scope_plan(path: str, stamps: SessionStamps, problems: list[str]) -> Mapping[str, str]:
+    plan_path = os.path.join(path, file_names.PLAN)
     if stamps[1] is None:
         problems.append(f"{path} has no {file_names.PLAN}; {file_names.FACTS} is taken instead")
         return {}
     try:
-        return read_plan(read_file(where), where)
+        return parse_scope_plan(read_file(plan_path), plan_path)
     except (BadDefinition, OSError) as error:
-        problems.append(f"{where} cannot be read: {error}")
+        problems.append(f"{plan_path} cannot be read: {error}")
         return {}
 
 
-def _session(path: str, facts: Facts, plan: Mapping[str, str], head: Head, problems: list[str]) -> Session:
-    slug, branch = _place(path)
-    slug = facts.slug or head.slug or plan.get("session_id") or slug
-    parent_slug = plan.get("parent_session_id") or facts.parent_slug or head.parent or None
-    kind = plan.get("type") or facts.type
+def _assemble_session(
+    path: str, metadata: SessionMetadata, plan: Mapping[str, str], head: SessionHead, problems: list[str]
+) -> Session:
+    slug, branch = _slug_and_branch(path)
+    slug = metadata.slug or head.slug or plan.get("session_id") or slug
+    parent_slug = plan.get("parent_session_id") or metadata.parent_slug or head.parent or None
+    kind = plan.get("type") or metadata.type
     if kind not in {"agent", "branch"}:
         if kind:
             problems.append(f"{path}: type {kind!r} is neither agent nor branch")
         kind = "agent" if parent_slug else "branch"
-    created = time_of(plan.get("created", "")) or _aware(facts.created_at) or _slug_time(slug) or _NEVER
-    exact = _aware(facts.created_at)
-    if exact is not None and exact.replace(microsecond=0) == created:
-        created = exact
+    created = (
+        parse_time(plan.get("created", ""))
+        or _utc_or_none(metadata.created_at)
+        or _slug_time(slug)
+        or _UNKNOWN_TIME
+    )
+    precise = _utc_or_none(metadata.created_at)
+    if precise is not None and precise.replace(microsecond=0) == created:
+        created = precise
     return Session(
-        id=facts.id or head.id or str(uuid.uuid5(uuid.NAMESPACE_URL, f"retinue:{slug}/{branch}")),
+        id=metadata.id or head.id or str(uuid.uuid5(uuid.NAMESPACE_URL, f"retinue:{slug}/{branch}")),
         slug=slug,
-        agent=plan.get("preset") or facts.agent or _slug_agent(slug),
+        agent=plan.get("preset") or metadata.agent or _slug_agent(slug),
         type="agent" if kind == "agent" else "branch",
-        branch=facts.branch or head.branch or branch,
+        branch=metadata.branch or head.branch or branch,
         path=path,
-        parent=facts.parent,
+        parent_id=metadata.parent,
         parent_slug=parent_slug,
-        depth=facts.depth or int(kind == "agent"),
-        aliases=facts.aliases,
-        name=facts.name,
-        pinned_at=_aware(facts.pinned_at) or (created if facts.pinned else None),
+        depth=metadata.depth or int(kind == "agent"),
+        aliases=metadata.aliases,
+        name=metadata.name,
+        pinned_at=_utc_or_none(metadata.pinned_at) or (created if metadata.pinned else None),
         created_at=created,
         updated_at=created,
-        attributes=facts.attributes,
-        workspace=workspace_of(facts.workspace, path),
-        ceilings=ceilings_of(facts.ceiling),
-        lifted=lifted_of(facts.lifted),
-        preset_hash=facts.preset_hash,
+        attributes=metadata.attributes,
+        workspace=parse_workspace(metadata.workspace, path),
+        ceilings=parse_ceilings(metadata.ceiling),
+        user_grants=parse_user_grants(metadata.lifted),
+        preset_hash=metadata.preset_hash,
     )
 
 
-def _place(path: str) -> tuple[str, str]:
-    """Slug and branch as the folder's name has them: the last resort."""
-    above, name = os.path.split(path)
-    if os.path.basename(above) == file_names.BRANCHES:
-        return os.path.basename(os.path.dirname(above)), name
+def _slug_and_branch(path: str) -> tuple[str, str]:
+    """Derive slug and branch from the folder's name, as a last resort."""
+    parent_folder, name = os.path.split(path)
+    if os.path.basename(parent_folder) == file_names.BRANCHES:
+        return os.path.basename(os.path.dirname(parent_folder)), name
     return name, file_names.MAIN
 
 
 def _slug_time(slug: str) -> datetime | None:
-    found = _SLUG_TIME.search(slug)
+    match = _SLUG_TIME.search(slug)
     try:
-        return datetime.strptime(found[1], "%Y%m%d%H%M%S").replace(tzinfo=UTC) if found else None
+        return datetime.strptime(match[1], "%Y%m%d%H%M%S").replace(tzinfo=UTC) if match else None
     except ValueError:
         return None
 
 
 def _slug_agent(slug: str) -> str:
-    found = _SLUG_TIME.search(slug)
-    return slug[: found.start()] if found else slug
+    match = _SLUG_TIME.search(slug)
+    return slug[: match.start()] if match else slug
 
 
-def _aware(at: datetime | None) -> datetime | None:
+def _utc_or_none(time: datetime | None) -> datetime | None:
     try:
-        return None if at is None else in_utc(at)
+        return None if time is None else as_utc(time)
     except OverflowError:
         return None

@@ -1,6 +1,6 @@
-"""What the last list found and how the folders looked then: ten thousand sessions are listed without reading them."""
+"""A cache of the session list: ten thousand unchanged sessions are listed without reading them."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH102, PTH105, PTH108, PTH118
 
 import gc
@@ -20,234 +20,261 @@ from retinue.domain.session import Session
 from retinue.domain.workspace import Workspace
 from retinue.sessions import session_tree
 from retinue.storage import file_names
-from retinue.storage.file_io import Stamp, open_file, stamp_of, write_new
+from retinue.storage.file_io import FileStamp, create_file, file_stamp, open_regular_file
 
-SETTLED_NS = 50_000_000
-"""The kernel's clock for files ticks every few milliseconds: of two changes within one tick the second leaves no
-trace. What changed so shortly before it was looked at is looked through again the next time."""
-_FEWEST = 64
-"""So many changed folders are read faster than the index is written."""
-_RATIO = 64
+STAMP_SETTLE_NS = 50_000_000
+"""Stamps this young are not trusted.
+
+The kernel's file clock ticks every few milliseconds, and of two changes within a tick the second leaves no
+trace.
+"""
+_MIN_CHANGED = 64
+"""Fewer changed folders are read faster than the cache file is written."""
+_SAVE_RATIO = 64
 
 
-class Look(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How a file or folder looked: its path below the root, and its stamp."""
+class PathStamp(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A path below the root with its stamp."""
 
     path: str
     inode: int
     size: int
-    changed: int
-    touched: int
+    mtime_ns: int
+    ctime_ns: int
 
 
-class Family(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
-    """A folder below the root: the sessions in it, and the stamps that tell that they are still what they were."""
+class CachedFamily(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """A top-level folder: its sessions, and the stamps that show that they are unchanged."""
 
-    looks: tuple[Look, ...]
-    """None at all when the folder must be looked through in any case."""
+    stamps: tuple[PathStamp, ...]
+    """Empty if the folder must be scanned in any case."""
     sessions: tuple[Session, ...]
 
 
-class _Kept(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
-    form: str
+class _CacheFile(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    format: str
     root: str
-    families: dict[str, Family]
+    families: dict[str, CachedFamily]
 
 
-_FORM = f"1 {__version__} {' '.join(each.name for kind in (Session, Workspace) for each in fields(kind))}"
-"""What wrote an index. Another release, or another idea of a session, begins anew."""
-_DECODER = msgspec.msgpack.Decoder(_Kept)
+_FORMAT = f"1 {__version__} {' '.join(each.name for kind in (Session, Workspace) for each in fields(kind))}"
+"""Identifies the writer of a cache file. Another release, or other session fields, start a new cache."""
+_DECODER = msgspec.msgpack.Decoder(_CacheFile)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class Index:
-    """Derived from the folders, and only for lists: whoever works in a session reads its files. It may be deleted at
-    any time, and an index that cannot be read or written costs time and nothing else."""
+class SessionListCache:
+    """List cache derived from the folders, used only for lists; work in a session always reads its files.
+
+    The cache file may be deleted at any time; failing to read or write it only costs time.
+    """
 
     def __init__(self, root: str, token: Callable[[], str]) -> None:
         self._root = root
         self._token = token
-        self._known: Mapping[str, Family] | None = None
+        self._families: Mapping[str, CachedFamily] | None = None
         self._unsaved: frozenset[str] = frozenset()
-        self._list: list[Session] = []
-        """What was found last; nobody changes it, and a new one is made where anything is different."""
-        self._fresh: set[str] = set()
-        """Families that had changed so shortly before that a second change may not show."""
-        self._looked = 0.0
-        """When every folder was last looked at."""
-        self._root_then: Stamp | None = None
-        self._one = threading.Lock()
-        """One list is made at a time, or an older one would come last."""
+        self._last_list: list[Session] = []
+        """The last list. Never changed in place; a new list is made when anything differs."""
+        self._unsettled: set[str] = set()
+        """Families that changed so recently that a second change might not show."""
+        self._checked_at = 0.0
+        """Monotonic time of the last full check."""
+        self._root_stamp: FileStamp | None = None
+        self._list_lock = threading.Lock()
+        """Ensures that one list is made at a time, so that an older list cannot replace a newer one."""
         self._lock = threading.Lock()
-        self._touched: set[str] = set()
-        """Families in which this process changed something since they were looked at."""
-        self._worked: Counter[str] = Counter()
-        """Families in which this process may change something at any time."""
+        self._changed: set[str] = set()
+        """Families that this process changed since they were last checked."""
+        self._in_use: Counter[str] = Counter()
+        """Families in which this process may change something at any time, with a count of users."""
 
-    def touched(self, path: str) -> None:
-        """This process has changed something in a session's folder."""
-        if top := self._top(path):
+    def mark_changed(self, path: str) -> None:
+        """Record that this process changed something in a session's folder."""
+        if family := self._family_name(path):
             with self._lock:
-                self._touched.add(top)
+                self._changed.add(family)
 
-    def working(self, path: str, *, more: int) -> None:
-        """This process begins to work in a session's folder, or has ended: `more` is 1 or -1."""
-        if top := self._top(path):
+    def track_work(self, path: str, *, change: int) -> None:
+        """Record that this process started (1) or stopped (-1) working in a session's folder."""
+        if family := self._family_name(path):
             with self._lock:
-                self._touched.add(top)
-                self._worked[top] += more
-                if not self._worked[top]:
-                    del self._worked[top]
+                self._changed.add(family)
+                self._in_use[family] += change
+                if not self._in_use[family]:
+                    del self._in_use[family]
 
-    def sessions(self, read: Callable[[str], Session], *, age: float = 0.0) -> list[Session]:
-        """Every session below the root. `read` is asked for those in folders that do not look as they did. With an
-        `age`, what others changed in a session so many seconds ago, or later, need not be seen yet."""
-        with self._one:
-            if self._known is not None and time.monotonic() - self._looked < age:
-                return self._lately(self._known, read)
-            return self._all(read)
+    def list_sessions(self, read: Callable[[str], Session], *, max_age_s: float = 0.0) -> list[Session]:
+        """List every session below the root.
 
-    def _all(self, read: Callable[[str], Session]) -> list[Session]:
+        Args:
+            read: Loads a session whose folder has changed.
+            max_age_s: Changes by other processes within the last so many seconds may be missing.
+        """
+        with self._list_lock:
+            if self._families is not None and time.monotonic() - self._checked_at < max_age_s:
+                return self._list_recent_changes(self._families, read)
+            return self._list_all(read)
+
+    def _list_all(self, read: Callable[[str], Session]) -> list[Session]:
         try:
-            directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            root_fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return []
         try:
-            with _no_collecting():
-                return self._sessions(directory, read)
+            with _pause_gc():
+                return self._refresh(root_fd, read)
         finally:
-            os.close(directory)
+            os.close(root_fd)
 
-    def _lately(self, known: Mapping[str, Family], read: Callable[[str], Session]) -> list[Session]:
-        """The list as it was, but for sessions that came or went, and for those that this process works in."""
-        then, anew = self._root_then, self._due(known)
-        self._root_then = stamp_of(self._root)
-        if then == self._root_then and not anew:
-            return self._list
-        tops = known.keys() if then == self._root_then else dict.fromkeys(session_tree.tops(self._root))
-        with _no_collecting():
+    def _list_recent_changes(
+        self, families: Mapping[str, CachedFamily], read: Callable[[str], Session]
+    ) -> list[Session]:
+        """Update the last list for sessions that came, went or were changed by this process."""
+        stamp_before, changed = self._root_stamp, self._take_changed_families(families)
+        self._root_stamp = file_stamp(self._root)
+        if stamp_before == self._root_stamp and not changed:
+            return self._last_list
+        tops = (
+            families.keys()
+            if stamp_before == self._root_stamp
+            else dict.fromkeys(session_tree.top_level_names(self._root))
+        )
+        with _pause_gc():
             found = {
-                name: _surveyed(self._root, name, read) if name in anew or name not in known else known[name]
-                for name in (*tops, *(each for each in anew if each not in tops))
+                name: _scan_family(self._root, name, read)
+                if name in changed or name not in families
+                else families[name]
+                for name in (*tops, *(each for each in changed if each not in tops))
             }
-            self._fresh = {name for name, family in found.items() if not family.looks}
-            self._known = {name: family for name, family in found.items() if family.sessions or name in tops}
-            self._list = [session for family in self._known.values() for session in family.sessions]
-        return self._list
+            self._unsettled = {name for name, family in found.items() if not family.stamps}
+            self._families = {
+                name: family for name, family in found.items() if family.sessions or name in tops
+            }
+            self._last_list = [session for family in self._families.values() for session in family.sessions]
+        return self._last_list
 
-    def _due(self, known: Mapping[str, Family]) -> set[str]:
-        """Which families are looked through: this process changed them, or they had just been changed."""
+    def _take_changed_families(self, families: Mapping[str, CachedFamily]) -> set[str]:
+        """Return the families to scan: changed by this process, or just before the last check."""
         with self._lock:
-            touched, self._touched = self._touched, set()
-            touched |= self._worked.keys()
-        return touched | {name for name in self._fresh if name in known and not known[name].looks}
+            changed, self._changed = self._changed, set()
+            changed |= self._in_use.keys()
+        return changed | {name for name in self._unsettled if name in families and not families[name].stamps}
 
-    def _top(self, path: str) -> str:
+    def _family_name(self, path: str) -> str:
         return path[len(self._root) + 1 :].partition("/")[0] if path.startswith(f"{self._root}/") else ""
 
-    def _sessions(self, directory: int, read: Callable[[str], Session]) -> list[Session]:
-        known = self._loaded() if self._known is None else self._known
-        self._looked, self._root_then = time.monotonic(), stamp_of(self._root)
-        self._due(known)
-        found: dict[str, Family] = {}
+    def _refresh(self, root_fd: int, read: Callable[[str], Session]) -> list[Session]:
+        families = self._load() if self._families is None else self._families
+        self._checked_at, self._root_stamp = time.monotonic(), file_stamp(self._root)
+        self._take_changed_families(families)
+        found: dict[str, CachedFamily] = {}
         changed: set[str] = set()
-        for name in session_tree.tops(self._root):
-            family = known.get(name)
-            if family is None or not _as_before(family, directory):
-                family = _surveyed(self._root, name, read)
+        for name in session_tree.top_level_names(self._root):
+            family = families.get(name)
+            if family is None or not _is_family_unchanged(family, root_fd):
+                family = _scan_family(self._root, name, read)
                 changed.add(name)
             found[name] = family
-        if changed or self._known is None or found.keys() != known.keys():
-            self._list = [session for family in found.values() for session in family.sessions]
-        self._known = found
-        self._fresh = {name for name in changed if not found[name].looks}
-        self._keep(found, self._unsaved | changed, gone=known.keys() - found.keys())
-        return self._list
+        if changed or self._families is None or found.keys() != families.keys():
+            self._last_list = [session for family in found.values() for session in family.sessions]
+        self._families = found
+        self._unsettled = {name for name in changed if not found[name].stamps}
+        self._save_if_worthwhile(found, self._unsaved | changed, removed=families.keys() - found.keys())
+        return self._last_list
 
-    def _loaded(self) -> Mapping[str, Family]:
+    def _load(self) -> Mapping[str, CachedFamily]:
         try:
             with open(
-                os.path.join(self._root, file_names.INDEX), "rb", opener=lambda path, _: open_file(path)
+                os.path.join(self._root, file_names.LIST_CACHE),
+                "rb",
+                opener=lambda path, _: open_regular_file(path),
             ) as file:
                 data = memoryview(file.read())
             if zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
                 return {}
-            kept = _DECODER.decode(data[4:])
+            cache = _DECODER.decode(data[4:])
         except (OSError, ValueError):
             return {}
-        return kept.families if (kept.form, kept.root) == (_FORM, self._root) else {}
+        return cache.families if (cache.format, cache.root) == (_FORMAT, self._root) else {}
 
-    def _keep(self, found: Mapping[str, Family], unsaved: frozenset[str], *, gone: set[str]) -> None:
-        """Written when reading what changed costs more than writing it down, and when it names what is no more."""
-        ripe = {name for name in unsaved if name in found and found[name].looks}
-        many = len(ripe) >= _FEWEST and len(ripe) * _RATIO >= len(found)
+    def _save_if_worthwhile(
+        self, found: Mapping[str, CachedFamily], unsaved: frozenset[str], *, removed: set[str]
+    ) -> None:
+        """Save the cache if that is cheaper than reading changed folders again, or if folders are gone."""
+        savable = {name for name in unsaved if name in found and found[name].stamps}
+        is_worthwhile = len(savable) >= _MIN_CHANGED and len(savable) * _SAVE_RATIO >= len(found)
         self._unsaved = unsaved
-        if not many and not (gone and os.path.lexists(os.path.join(self._root, file_names.INDEX))):
+        if not is_worthwhile and not (
+            removed and os.path.lexists(os.path.join(self._root, file_names.LIST_CACHE))
+        ):
             return
         staging = os.path.join(self._root, file_names.STAGING)
         temporary = os.path.join(staging, self._token())
         try:
             with suppress(FileExistsError):
                 os.mkdir(staging, 0o700)
-            write_new(temporary, _encoded(self._root, found))
-            os.replace(temporary, os.path.join(self._root, file_names.INDEX))
+            create_file(temporary, _encode_cache(self._root, found))
+            os.replace(temporary, os.path.join(self._root, file_names.LIST_CACHE))
         except OSError:
             with suppress(OSError):
                 os.unlink(temporary)
-        self._unsaved = unsaved - ripe
+        self._unsaved = unsaved - savable
 
 
-def _as_before(family: Family, directory: int) -> bool:
+def _is_family_unchanged(family: CachedFamily, root_fd: int) -> bool:
     try:
-        for look in family.looks:
-            now = os.stat(look.path, dir_fd=directory)
+        for stamp in family.stamps:
+            status = os.stat(stamp.path, dir_fd=root_fd)
             if (
-                now.st_ctime_ns != look.touched
-                or now.st_mtime_ns != look.changed
-                or now.st_size != look.size
-                or now.st_ino != look.inode
+                status.st_ctime_ns != stamp.ctime_ns
+                or status.st_mtime_ns != stamp.mtime_ns
+                or status.st_size != stamp.size
+                or status.st_ino != stamp.inode
             ):
                 return False
     except OSError:
         return False
-    return bool(family.looks)
+    return bool(family.stamps)
 
 
-def _surveyed(root: str, name: str, read: Callable[[str], Session]) -> Family:
-    """Each path is looked at before what it holds is read: a change in between is seen the next time."""
-    began = time.time_ns()
-    looks: list[Look] = []
+def _scan_family(root: str, name: str, read: Callable[[str], Session]) -> CachedFamily:
+    """Scan a family, stamping each path before its content is read: a later change shows the next time."""
+    started_ns = time.time_ns()
+    stamps: list[PathStamp] = []
 
-    def look(path: str) -> None:
+    def record_stamp(path: str) -> None:
         with suppress(OSError):
-            if found := stamp_of(path):
-                looks.append(Look(path[len(root) + 1 :], *found))
+            if found := file_stamp(path):
+                stamps.append(PathStamp(path[len(root) + 1 :], *found))
 
-    sessions = tuple(read(path) for path in session_tree.family(os.path.join(root, name), look))
-    settled = all(each.touched < began - SETTLED_NS for each in looks)
-    return Family(looks=tuple(looks) if settled else (), sessions=sessions)
+    sessions = tuple(read(path) for path in session_tree.walk_family(os.path.join(root, name), record_stamp))
+    is_settled = all(each.ctime_ns < started_ns - STAMP_SETTLE_NS for each in stamps)
+    return CachedFamily(stamps=tuple(stamps) if is_settled else (), sessions=sessions)
 
 
-def _encoded(root: str, found: Mapping[str, Family]) -> bytes:
+def _encode_cache(root: str, found: Mapping[str, CachedFamily]) -> bytes:
     families: dict[str, msgspec.Raw] = {}
     for name, family in found.items():
-        if family.looks:
-            # What no such file can hold, a name that is no text for example, is read each time.
+        if family.stamps:
+            # A family that cannot be encoded, such as a name that is not valid text, is scanned each time.
             with suppress(ValueError, TypeError, OverflowError):
                 _ENCODER.encode(name)
                 families[name] = msgspec.Raw(_ENCODER.encode(family))
-    data = _ENCODER.encode((_FORM, root, families))
+    data = _ENCODER.encode((_FORMAT, root, families))
     return zlib.crc32(data).to_bytes(4, "big") + data
 
 
 @contextmanager
-def _no_collecting() -> Generator[None]:
-    """Very many values with no cycles among them: looking for some again and again would take longer than making
-    them."""
-    was = gc.isenabled()
+def _pause_gc() -> Generator[None]:
+    """Pause garbage collection.
+
+    The many new values have no cycles, and collecting would take longer than creating them.
+    """
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()

@@ -1,6 +1,6 @@
-"""All sessions below one root, found by any of their names; each folder is read again only when its files changed."""
+"""Look up sessions below one root by any reference; a folder is read again only when its files changed."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH119, PTH120, PTH206
 
 import difflib
@@ -9,258 +9,286 @@ from collections.abc import Callable, Iterable, Sequence
 
 from retinue.domain.change import replace
 from retinue.domain.session import Session
-from retinue.errors import NotFound, Usage
+from retinue.errors import NotFound, UsageError
 from retinue.sessions import folder, session_tree
-from retinue.sessions.list_cache import Index
-from retinue.sessions.markdown.marker import read_head
+from retinue.sessions.list_cache import SessionListCache
+from retinue.sessions.markdown.marker import parse_head
 from retinue.storage import file_names
-from retinue.storage.file_io import Stamp, read_start, stamp_of
+from retinue.storage.file_io import FileStamp, file_stamp, read_prefix
 
-LATELY = 1.0
-"""Seconds for which a list of very many sessions may not show what other processes changed in them."""
-_SHOWN = 8
-_MOST_PATHS = 1000
-_COMPARED = 1000
-"""Among more sessions no nearest name is looked for: that would take longer than looking oneself."""
+LIST_MAX_AGE_S = 1.0
+"""Seconds for which a list of very many sessions may miss changes by other processes."""
+_MAX_CANDIDATES_SHOWN = 8
+_MAX_RESOLVED_PATHS = 1000
+_MAX_COMPARED = 1000
+"""With more sessions no nearest name is suggested, because the search would take too long."""
 
 
-class Shelf:
-    """The files are the truth. What is remembered is where a session was and how its files looked then."""
+class SessionLookup:
+    """Session lookup with a cache of paths and file stamps; the files are authoritative."""
 
     def __init__(self, root: str, token: Callable[[], str]) -> None:
         self.root = root
-        self._index = Index(root, token)
-        self._known: dict[str, folder.Found] = {}
-        self._places: dict[str, str] = {}
-        self._files: dict[str, tuple[str, str]] = {}
-        """By a path that somebody named: the session.md it leads to, and the session's folder."""
-        self._list: Sequence[Session] = ()
+        self._list_cache = SessionListCache(root, token)
+        self._loaded: dict[str, folder.LoadedSession] = {}
+        self._path_by_id: dict[str, str] = {}
+        self._resolved_paths: dict[str, tuple[str, str]] = {}
+        """The session.md and session folder that a path leads to, by the path somebody used."""
+        self._last_list: Sequence[Session] = ()
 
-    def at(self, path: str) -> folder.Found:
-        """The session in this folder, as its files are now."""
-        known = self._known.get(path)
-        found = folder.read(path) if known is None else folder.again(known)
-        if found is not known:
-            self._known[path] = found
-            self._places[found.session.id] = path
-        return found
+    def load(self, path: str) -> folder.LoadedSession:
+        """Load the session in this folder as its files are now."""
+        cached = self._loaded.get(path)
+        loaded = folder.load_session(path) if cached is None else folder.reload_session(cached)
+        if loaded is not cached:
+            self._loaded[path] = loaded
+            self._path_by_id[loaded.session.id] = path
+        return loaded
 
-    def put(self, session: Session) -> Session:
-        """Remembers a session that was just made, without reading back what was just written."""
-        stamps = folder.stamps_of(session.path)
-        fresh = replace(session, updated_at=folder.updated_at(stamps, session.created_at))
-        self._known[session.path] = folder.Found(session=fresh, problems=(), stamps=stamps)
-        self._places[session.id] = session.path
+    def remember_new(self, session: Session) -> Session:
+        """Remember a session that was just created, without reading its files back."""
+        stamps = folder.session_stamps(session.path)
+        fresh = replace(session, updated_at=folder.last_update_time(stamps, session.created_at))
+        self._loaded[session.path] = folder.LoadedSession(session=fresh, problems=(), stamps=stamps)
+        self._path_by_id[session.id] = session.path
         return fresh
 
-    def listed(self, *, age: float = 0.0) -> Sequence[Session]:
-        """Every session, for showing. Whether a person wrote into a session's small files in place is not looked at.
-        With an `age`, what other processes changed in one so lately need not show yet."""
-        found = self._index.sessions(lambda path: self.at(path).session, age=age)
-        if found is not self._list:
-            self._list = found
-            self._places = {each.id: each.path for each in found}
+    def list_cached(self, *, max_age_s: float = 0.0) -> Sequence[Session]:
+        """Return every session for display.
+
+        Edits that a person makes inside a session's metadata files may not show. With `max_age_s`, recent
+        changes by other processes may not show either.
+        """
+        found = self._list_cache.list_sessions(lambda path: self.load(path).session, max_age_s=max_age_s)
+        if found is not self._last_list:
+            self._last_list = found
+            self._path_by_id = {each.id: each.path for each in found}
         return found
 
-    def touched(self, path: str) -> None:
-        """This process has changed something in a session's folder."""
-        self._index.touched(path)
+    def mark_changed(self, path: str) -> None:
+        """Record that this process changed something in a session's folder."""
+        self._list_cache.mark_changed(path)
 
-    def working(self, path: str, *, more: int) -> None:
-        """This process begins to work in a session's folder (1), or has ended (-1)."""
-        self._index.working(path, more=more)
+    def track_work(self, path: str, *, change: int) -> None:
+        """Record that this process started (1) or stopped (-1) working in a session's folder."""
+        self._list_cache.track_work(path, change=change)
 
-    def all(self) -> list[Session]:
-        """Every session, as all of its files are now."""
-        found = {path: self.at(path) for path in session_tree.walk(self.root)}
-        self._known = found
-        self._places = {each.session.id: path for path, each in found.items()}
+    def load_all(self) -> list[Session]:
+        """Load every session as its files are now."""
+        found = {path: self.load(path) for path in session_tree.walk_sessions(self.root)}
+        self._loaded = found
+        self._path_by_id = {each.session.id: path for path, each in found.items()}
         return [each.session for each in found.values()]
 
     def find(self, ref: str, *, paths: bool = True) -> Session:
-        """The one session that is meant. Usage lists the candidates of an ambiguous name, NotFound the nearest. Without
-        `paths` nothing outside the root is ever looked at, the list is believed, and what people call a session counts
-        for nothing: who asks again for one that is gone must never get another."""
+        """Find the one session that a reference means.
+
+        Without `paths` nothing outside the root is read, the cached list is trusted, and display names are
+        ignored: a caller that asks again for a deleted session must never get another one.
+
+        Raises:
+            UsageError: The reference is ambiguous; lists the candidates.
+            NotFound: Nothing matches; names the nearest.
+        """
         if not ref.strip():
-            raise Usage("Name a session: its id, slug, alias, name or path")
-        found = self._remembered(ref) or self._named(ref)
-        age = 0.0 if paths else LATELY
-        found = found or (self._by_path(ref) if paths else None) or self._listed(ref, age=age)
+            raise UsageError("Name a session: its id, slug, alias, name or path")
+        found = self._find_remembered(ref) or self._find_by_folder_name(ref)
+        max_age_s = 0.0 if paths else LIST_MAX_AGE_S
+        found = (
+            found
+            or (self._find_by_path(ref) if paths else None)
+            or self._find_in_list(ref, max_age_s=max_age_s)
+        )
         if found is not None:
             return found
-        everything = self.all() if paths else self.listed(age=age)
-        for matches in _WAYS if paths else _FAR_WAYS:
-            meant = self._one([each for each in everything if matches(each, ref)], ref)
-            if meant is not None:
-                return meant
-        raise NotFound(f"There is no session {ref!r}{_nearest(ref, everything, called=paths)}")
+        sessions = self.load_all() if paths else self.list_cached(max_age_s=max_age_s)
+        for is_match in _MATCHERS if paths else _REMOTE_MATCHERS:
+            match = self._single_match([each for each in sessions if is_match(each, ref)], ref)
+            if match is not None:
+                return match
+        raise NotFound(f"There is no session {ref!r}{_nearest_hint(ref, sessions, with_names=paths)}")
 
-    def unchanged(self, session_id: str) -> Session | None:
-        """A session of this id whose files are as they were: a few looks at the disk, no reading."""
-        known = self._known.get(self._places.get(session_id, ""))
-        if known is None or known.stamps != folder.stamps_of(known.session.path):
+    def get_if_unchanged(self, session_id: str) -> Session | None:
+        """Return the session of this id if its files have not changed, without reading them."""
+        loaded = self._loaded.get(self._path_by_id.get(session_id, ""))
+        if loaded is None or loaded.stamps != folder.session_stamps(loaded.session.path):
             return None
-        return known.session if known.session.id == session_id and known.stamps[2] else None
+        return loaded.session if loaded.session.id == session_id and loaded.stamps[2] else None
 
-    def at_the_same(self, path: str) -> Session | None:
-        """A session that was found by this path before, and whose files, the one that it leads to among them, are as they
-        were."""
-        file = self._files.get(path)
+    def get_by_same_path(self, path: str) -> Session | None:
+        """Return the session found earlier under this path if all its files are unchanged."""
+        file = self._resolved_paths.get(path)
         if file is None:
             return None
-        known = self._known.get(file[1])
-        if known is None or known.stamps[2] is None or stamp_of(file[0]) != known.stamps[2]:
+        loaded = self._loaded.get(file[1])
+        if loaded is None or loaded.stamps[2] is None or file_stamp(file[0]) != loaded.stamps[2]:
             return None
-        return known.session if known.stamps == folder.stamps_of(file[1]) else None
+        return loaded.session if loaded.stamps == folder.session_stamps(file[1]) else None
 
-    def grown(self, path: str, left: tuple[Stamp, str] | None) -> None:
-        """This process has ended its work in a conversation: what it wrote there it need not read. The stamps say so as
-        long as nobody else has written."""
-        known = self._known.get(path)
-        if known is not None and left is not None and known.stamps[2] != left[0]:
-            self._known[path] = folder.grown(known, *left)
+    def update_conversation_end(self, path: str, final_state: tuple[FileStamp, str] | None) -> None:
+        """Record the end of a conversation that this process wrote, so that it need not be read.
 
-    def _remembered(self, ref: str) -> Session | None:
-        path = self._places.get(ref)
+        The stamps stay valid as long as nobody else writes.
+        """
+        loaded = self._loaded.get(path)
+        if loaded is not None and final_state is not None and loaded.stamps[2] != final_state[0]:
+            self._loaded[path] = folder.with_new_conversation_end(loaded, *final_state)
+
+    def _find_remembered(self, ref: str) -> Session | None:
+        path = self._path_by_id.get(ref)
         if path is None or not os.path.lexists(os.path.join(path, file_names.SESSION)):
             return None
-        session = self.at(path).session
+        session = self.load(path).session
         return session if session.id == ref else None
 
-    def _named(self, ref: str) -> Session | None:
-        """A top-level session by the name of its folder: no list is needed."""
+    def _find_by_folder_name(self, ref: str) -> Session | None:
+        """Find a top-level session by its folder's name; needs no list."""
         slug, _, branch = ref.partition("/")
-        top = os.path.join(self.root, slug)
-        if slug in {"", ".", ".."} or "/" in branch or not file_names.listed(slug) or not os.path.isdir(top):
+        top_path = os.path.join(self.root, slug)
+        if (
+            slug in {"", ".", ".."}
+            or "/" in branch
+            or not file_names.is_listable(slug)
+            or not os.path.isdir(top_path)
+        ):
             return None
         if not branch:
-            path = session_tree.current(top)
-            return self.at(path).session if path else None
-        path = os.path.join(top, file_names.BRANCHES, branch)
-        hidden = branch in {".", ".."} or not file_names.listed(branch)
+            path = session_tree.current_branch(top_path)
+            return self.load(path).session if path else None
+        path = os.path.join(top_path, file_names.BRANCHES, branch)
+        hidden = branch in {".", ".."} or not file_names.is_listable(branch)
         if hidden or not os.path.lexists(os.path.join(path, file_names.SESSION)):
             return None
-        return self.at(path).session
+        return self.load(path).session
 
-    def _by_path(self, ref: str) -> Session | None:
+    def _find_by_path(self, ref: str) -> Session | None:
         path = os.path.realpath(os.path.expanduser(ref))
         if os.path.isdir(path):
-            found = self._by_folder(path, ref)
+            found = self._session_in_folder(path, ref)
             return (
-                self._kept(found, ref, f"{ref}/{file_names.SESSION}")
+                self._remember_path(found, ref, f"{ref}/{file_names.SESSION}")
                 if found and found.path == path
                 else found
             )
         if os.path.isfile(path):
-            return self._kept(self._by_file(path, ref), ref, ref)
+            return self._remember_path(self._session_of_file(path, ref), ref, ref)
         if ref.startswith(("/", "./", "../", "~")):
             raise NotFound(f"There is no file or folder {ref}")
         return None
 
-    def _kept(self, found: Session | None, ref: str, file: str) -> Session | None:
-        """Remembers what a whole path leads to."""
+    def _remember_path(self, found: Session | None, ref: str, file: str) -> Session | None:
+        """Remember which session an absolute path leads to."""
         if found is not None and ref.startswith("/"):
-            if len(self._files) >= _MOST_PATHS:
-                self._files.clear()
-            self._files[ref] = (file, found.path)
+            if len(self._resolved_paths) >= _MAX_RESOLVED_PATHS:
+                self._resolved_paths.clear()
+            self._resolved_paths[ref] = (file, found.path)
         return found
 
-    def _by_folder(self, path: str, ref: str) -> Session | None:
-        if os.path.isfile(os.path.join(path, file_names.SESSION)) and _is_session(path):
-            return self.at(path).session
+    def _session_in_folder(self, path: str, ref: str) -> Session | None:
+        if os.path.isfile(os.path.join(path, file_names.SESSION)) and _is_session_folder(path):
+            return self.load(path).session
         branch = (
-            session_tree.current(path) if os.path.isdir(os.path.join(path, file_names.BRANCHES)) else None
+            session_tree.current_branch(path)
+            if os.path.isdir(os.path.join(path, file_names.BRANCHES))
+            else None
         )
-        if branch is not None and _is_session(branch):
-            return self.at(branch).session
+        if branch is not None and _is_session_folder(branch):
+            return self.load(branch).session
         if "/" in ref:
-            raise Usage(f"{ref} is not a session's folder: it holds no {file_names.SESSION} of Retinue's")
+            raise UsageError(
+                f"{ref} is not a session's folder: it holds no {file_names.SESSION} of Retinue's"
+            )
         return None
 
-    def _by_file(self, path: str, ref: str) -> Session | None:
-        above, name = os.path.split(path)
-        if name == file_names.SESSION and _is_session(above):
-            return self.at(above).session
+    def _session_of_file(self, path: str, ref: str) -> Session | None:
+        folder_path, name = os.path.split(path)
+        if name == file_names.SESSION and _is_session_folder(folder_path):
+            return self.load(folder_path).session
         if name == file_names.SESSION or "/" in ref or name.endswith(".md"):
-            raise Usage(f"{ref} is not a session: it does not begin with Retinue's head line")
+            raise UsageError(f"{ref} is not a session: it does not begin with Retinue's head line")
         return None
 
-    def _listed(self, ref: str, *, age: float) -> Session | None:
-        """The list says where to look, and the files there whether it was right."""
-        found = [each for each in self.listed(age=age) if _exactly(each, ref)]
+    def _find_in_list(self, ref: str, *, max_age_s: float) -> Session | None:
+        """Find a session in the cached list, then verify it against its files."""
+        found = [each for each in self.list_cached(max_age_s=max_age_s) if _matches_exactly(each, ref)]
         if len(found) != 1:
             return None
-        session = self.at(found[0].path).session
-        return session if _exactly(session, ref) else None
+        session = self.load(found[0].path).session
+        return session if _matches_exactly(session, ref) else None
 
-    def _one(self, found: Sequence[Session], ref: str) -> Session | None:
-        """Branches of one session are told apart by which of them is current."""
+    def _single_match(self, found: Sequence[Session], ref: str) -> Session | None:
+        """Return the single match, preferring the current branch among branches of one session."""
         if len(found) <= 1:
             return found[0] if found else None
         if len({each.slug for each in found}) == 1:
-            live = [each for each in found if self._is_current(each)]
-            if len(live) == 1:
-                return live[0]
-        shown = ", ".join(f"{each.slug}/{each.branch} ({each.id})" for each in found[:_SHOWN])
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise Usage(f"{ref!r} could be {len(found)} sessions: {shown}{more}; say more of it")
+            current = [each for each in found if self._is_current(each)]
+            if len(current) == 1:
+                return current[0]
+        shown = ", ".join(f"{each.slug}/{each.branch} ({each.id})" for each in found[:_MAX_CANDIDATES_SHOWN])
+        rest = f" and {len(found) - _MAX_CANDIDATES_SHOWN} more" if len(found) > _MAX_CANDIDATES_SHOWN else ""
+        raise UsageError(f"{ref!r} could be {len(found)} sessions: {shown}{rest}; say more of it")
 
     def _is_current(self, session: Session) -> bool:
-        inside = os.path.relpath(session.path, self.root).split(os.sep)
-        branch = os.path.join(self.root, *inside[:3])
-        return session_tree.current(os.path.join(self.root, inside[0])) == os.path.realpath(branch)
+        parts = os.path.relpath(session.path, self.root).split(os.sep)
+        branch = os.path.join(self.root, *parts[:3])
+        return session_tree.current_branch(os.path.join(self.root, parts[0])) == os.path.realpath(branch)
 
 
 def top_folder(session: Session) -> str:
-    """The folder that is the whole session: of a top-level one the folder above its branches."""
-    above = os.path.dirname(session.path)
-    return os.path.dirname(above) if os.path.basename(above) == file_names.BRANCHES else session.path
+    """Return the folder of the whole session; for a top-level one, the folder above its branches."""
+    parent = os.path.dirname(session.path)
+    return os.path.dirname(parent) if os.path.basename(parent) == file_names.BRANCHES else session.path
 
 
-def _is_session(path: str) -> bool:
-    """By content: our head line at the very start, or an empty conversation beside our other files."""
+def _is_session_folder(path: str) -> bool:
+    """Return True if the folder's content is a session.
+
+    Either session.md starts with the head line, or an empty conversation stands beside other session files.
+    """
     try:
-        text = read_start(os.path.join(path, file_names.SESSION)).decode("utf-8", "replace")
+        text = read_prefix(os.path.join(path, file_names.SESSION)).decode("utf-8", "replace")
     except OSError:
         return False
-    if read_head(text) is not None:
+    if parse_head(text) is not None:
         return True
-    ours = file_names.FACTS if text.strip() else file_names.PRESET
-    return any(os.path.isfile(os.path.join(path, name)) for name in (file_names.FACTS, ours))
+    other_file = file_names.FACTS if text.strip() else file_names.PRESET
+    return any(os.path.isfile(os.path.join(path, name)) for name in (file_names.FACTS, other_file))
 
 
-def _labels(session: Session) -> Iterable[str]:
+def _reference_names(session: Session) -> Iterable[str]:
     return (session.id, session.slug, *session.aliases)
 
 
-def _exactly(session: Session, ref: str) -> bool:
-    return ref in _labels(session) or ref == f"{session.slug}/{session.branch}"
+def _matches_exactly(session: Session, ref: str) -> bool:
+    return ref in _reference_names(session) or ref == f"{session.slug}/{session.branch}"
 
 
-def _by_name(session: Session, ref: str) -> bool:
+def _matches_name(session: Session, ref: str) -> bool:
     return session.name is not None and session.name.casefold() == ref.casefold()
 
 
-def _by_prefix(session: Session, ref: str) -> bool:
-    return any(label.startswith(ref) for label in _labels(session))
+def _matches_prefix(session: Session, ref: str) -> bool:
+    return any(label.startswith(ref) for label in _reference_names(session))
 
 
-def _by_beginning(session: Session, ref: str) -> bool:
-    """As by prefix, but a whole slug means itself, and never another that goes on with a number or more words."""
-    return session.id.startswith(ref) or (not file_names.stamped(ref) and _by_prefix(session, ref))
+def _matches_id_prefix(session: Session, ref: str) -> bool:
+    """Match by prefix, except that a whole slug matches only itself and never a longer one."""
+    return session.id.startswith(ref) or (not file_names.contains_slug(ref) and _matches_prefix(session, ref))
 
 
-_WAYS: tuple[Callable[[Session, str], bool], ...] = (_exactly, _by_name, _by_prefix)
-"""What a reference may be, in this order; the first that fits anything decides."""
-_FAR_WAYS: tuple[Callable[[Session, str], bool], ...] = (_exactly, _by_beginning)
-"""The same for programs that are far away."""
+_MATCHERS: tuple[Callable[[Session, str], bool], ...] = (_matches_exactly, _matches_name, _matches_prefix)
+"""Kinds of reference in order; the first kind with a match decides."""
+_REMOTE_MATCHERS: tuple[Callable[[Session, str], bool], ...] = (_matches_exactly, _matches_id_prefix)
+"""The kinds of reference accepted from remote programs."""
 
 
-def _nearest(ref: str, everything: Sequence[Session], *, called: bool) -> str:
-    if len(everything) > _COMPARED:
+def _nearest_hint(ref: str, sessions: Sequence[Session], *, with_names: bool) -> str:
+    if len(sessions) > _MAX_COMPARED:
         return ""
-    known = {
-        label for each in everything for label in (*_labels(each), *((each.name or "",) if called else ()))
+    candidates = {
+        label
+        for each in sessions
+        for label in (*_reference_names(each), *((each.name or "",) if with_names else ()))
     }
-    near = difflib.get_close_matches(ref, sorted(known), n=1)
+    near = difflib.get_close_matches(ref, sorted(candidates), n=1)
     return f"; the nearest is {near[0]!r}" if near else ""

@@ -1,6 +1,6 @@
-"""The session.md of a folder held open: read from its window on, added to by one write, never written over."""
+"""The session.md of an open session: read from its window on, appended to, never overwritten."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH104, PTH108, PTH118, PTH119, PTH120
 
 import errno
@@ -14,314 +14,333 @@ from typing import TypeVar
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry
 from retinue.errors import Failed, Unreadable
-from retinue.sessions.batched_fsync import settle
-from retinue.sessions.markdown.chunks import portions
-from retinue.sessions.markdown.parser import Reading, joined, read_portion, readings
-from retinue.sessions.markdown.torn_tail import torn_from
-from retinue.sessions.markdown.writer import head
-from retinue.sessions.window import WINDOW, beginning
+from retinue.sessions.batched_fsync import sync_session
+from retinue.sessions.markdown.chunks import iter_chunks
+from retinue.sessions.markdown.parser import ParsedTranscript, join_chunks, parse_chunk, parse_file
+from retinue.sessions.markdown.torn_tail import find_tear
+from retinue.sessions.markdown.writer import render_head
+from retinue.sessions.window import WINDOW_BYTES, window_start
 from retinue.storage import file_names
-from retinue.storage.file_io import Stamp, copy_new, no_room, open_file, stamp, stamp_of, unused, write_all
-from retinue.storage.thread_pool import Threads
+from retinue.storage.file_io import (
+    FileStamp,
+    copy_byte_range,
+    file_stamp,
+    open_regular_file,
+    stamp_from_stat,
+    unused_path,
+    write_all,
+    write_error,
+)
+from retinue.storage.thread_pool import DiskThreadPool
 
 T = TypeVar("T")
 
-_SETTLE = 0.02
-"""Seconds between two looks at a file that somebody is saving."""
-_LOOKS = 25
-_FEW = 64
-"""While no more conversations are open, each has its file open: a process may open only so many."""
+_POLL_SECONDS = 0.02
+"""Seconds between two polls of a file that somebody is saving."""
+_MAX_POLLS = 25
+_MAX_OPEN_FILES = 64
+"""While at most so many conversations are open, each keeps its file descriptor."""
 
 
 class SessionFile:
-    """Reached through the folder's descriptor, so that a folder moved while it is open does not matter."""
+    """Access through the folder's descriptor, so that moving the folder while it is open does not matter."""
 
-    def __init__(self, session: Session, directory: int, threads: Threads, *, window: int = WINDOW) -> None:
+    def __init__(
+        self, session: Session, dir_fd: int, threads: DiskThreadPool, *, window: int = WINDOW_BYTES
+    ) -> None:
         self.path = f"{session.path}/{file_names.SESSION}"
         self._session = session
-        self._directory = directory
+        self._dir_fd = dir_fd
         self._threads = threads
         self._window = window
-        self.start = 0
-        """Where what was read begins: what stands before it is left out."""
-        self._stamp: Stamp | None = None
-        self._gap = b""
-        self._blank: int | None = None
-        """Where a blank open user line starts: it is no entry, so what is added takes its place."""
-        self._synced = True
-        self.loose = False
-        """Whether anything stands there that may not be synced yet: the next sync takes it along."""
-        self._loose_from: int | None = None
-        """Where what this process has added so begins."""
-        self._file = -1
+        self.window_start = 0
+        """Offset of the first byte that was read; everything before it is outside the window."""
+        self._stamp: FileStamp | None = None
+        self._missing_newlines = b""
+        self._open_line_at: int | None = None
+        """Offset of an empty open user line. The line is no entry, so appended data replaces it."""
+        self._folder_synced = True
+        self.has_unsynced = False
+        """True if the file may hold unsynced data, which the next fsync includes."""
+        self._unsynced_from: int | None = None
+        """Offset of the first unsynced byte that this process appended."""
+        self._fd = -1
         self._inode = (-1, -1)
-        """Of the file that is open to be written, as long as it is."""
+        """Device and inode of the file while it is open for writing."""
 
-    def open(self, torn_name: str) -> tuple[Reading, str | None]:
-        """The file as it stands, without a torn tail; that is kept beside it under the name given back."""
-        if self._newborn():
-            return Reading(), None
-        torn, reading = self._steadily(self._whole)
-        kept = None if torn is None else self._cut(torn, torn_name)
-        if reading is None:
-            reading = self._steadily(self._read)
-        self.loose = not self.empty  # whoever wrote it may have died before it was synced
-        self._synced = not self.empty or self._session.path in self._threads.settled
-        return self._understood(reading), kept
+    def open(self, torn_name: str) -> tuple[ParsedTranscript, str | None]:
+        """Read the file; cut off a torn tail and keep it beside the file under the returned path."""
+        if self._is_new_and_empty():
+            return ParsedTranscript(), None
+        tear, parsed = self._read_stable(self._read_unless_torn)
+        torn_path = None if tear is None else self._cut_torn_tail(tear, torn_name)
+        if parsed is None:
+            parsed = self._read_stable(self._read_window)
+        self.has_unsynced = not self.is_empty  # the writer may have crashed before it was synced
+        self._folder_synced = not self.is_empty or self._session.path in self._threads.durable_sessions
+        return self._remember_end(parsed), torn_path
 
-    def _newborn(self) -> bool:
-        """Whether this process has made the session, and nobody has said anything in it."""
-        if self._session.path not in self._threads.settled:
+    def _is_new_and_empty(self) -> bool:
+        """Return True if this process created the session and nothing was appended yet."""
+        if self._session.path not in self._threads.durable_sessions:
             return False
         try:
-            found = os.stat(file_names.SESSION, dir_fd=self._directory)
+            status = os.stat(file_names.SESSION, dir_fd=self._dir_fd)
         except OSError:
             return False
-        self._stamp = stamp(found)
-        return self.empty and kinds.S_ISREG(found.st_mode)
+        self._stamp = stamp_from_stat(status)
+        return self.is_empty and kinds.S_ISREG(status.st_mode)
 
-    def taken_up(self, session: Session, directory: int) -> bool:
-        """Goes on below another descriptor of the same folder, when the file is still as it was left."""
-        self._session, self._directory = session, directory
-        return not self.changed() and self._begins_as_before()
+    def try_reattach(self, session: Session, dir_fd: int) -> bool:
+        """Switch to another descriptor of the same folder if the file has not changed."""
+        self._session, self._dir_fd = session, dir_fd
+        return not self.has_changed() and self._is_window_unmoved()
 
-    def changed(self) -> bool:
-        return stamp_of(file_names.SESSION, directory=self._directory) != self._stamp
+    def has_changed(self) -> bool:
+        return file_stamp(file_names.SESSION, dir_fd=self._dir_fd) != self._stamp
 
-    def _begins_as_before(self) -> bool:
-        """Whether reading it anew would begin where it began: a window moves on while the file grows."""
+    def _is_window_unmoved(self) -> bool:
+        """Return True if the window still starts at the same offset; it moves as the file grows."""
         if self.size <= self._window:
-            return self.start == 0
+            return self.window_start == 0
         try:
-            file = open_file(file_names.SESSION, directory=self._directory)
+            fd = open_regular_file(file_names.SESSION, dir_fd=self._dir_fd)
         except OSError:
             return False
         try:
-            return beginning(file, self.size, self._window) == self.start
+            return window_start(fd, self.size, self._window) == self.window_start
         finally:
-            os.close(file)
+            os.close(fd)
 
-    def reread(self) -> Reading:
-        """The file as a person left it, once it has stopped changing. Some editors empty a file before they fill
-        it again, so an empty one is believed only after a while."""
-        for look in range(2 * _LOOKS):
-            self._stamp = stamp_of(file_names.SESSION, directory=self._directory)
-            time.sleep(_SETTLE)
-            if not self.changed() and (not self.empty or look >= _LOOKS):
+    def reload(self) -> ParsedTranscript:
+        """Read the file as a person left it, once it has stopped changing.
+
+        Some editors empty a file before they fill it again, so an empty file is believed only after a while.
+        """
+        for poll in range(2 * _MAX_POLLS):
+            self._stamp = file_stamp(file_names.SESSION, dir_fd=self._dir_fd)
+            time.sleep(_POLL_SECONDS)
+            if not self.has_changed() and (not self.is_empty or poll >= _MAX_POLLS):
                 break
-        return self._understood(self._steadily(self._read))
+        return self._remember_end(self._read_stable(self._read_window))
 
-    def left_out(self, words: Collection[str]) -> Iterator[Entry]:
-        """Entries before the window, among them all whose marker holds one of these words. Most of a long file is only
-        looked through for them."""
-        if not self.start:
+    def entries_before_window(self, words: Collection[str]) -> Iterator[Entry]:
+        """Yield entries before the window, including all whose marker contains one of these words.
+
+        Most of a long file is only searched for the words, not parsed.
+        """
+        if not self.window_start:
             return
-        wanted = [word.encode() for word in words]
+        needles = [word.encode() for word in words]
         try:
-            file = open_file(file_names.SESSION, directory=self._directory)
+            fd = open_regular_file(file_names.SESSION, dir_fd=self._dir_fd)
         except OSError as error:
             raise Failed(f"{self.path} cannot be read: {error.strerror}") from error
         try:
-            for portion in portions(file, 0, self.start):
-                if any(word in portion.data for word in wanted):
-                    yield from read_portion(portion, self.path, lenient=True).entries
+            for chunk in iter_chunks(fd, 0, self.window_start):
+                if any(word in chunk.data for word in needles):
+                    yield from parse_chunk(chunk, self.path, lenient=True).entries
         finally:
-            os.close(file)
+            os.close(fd)
 
-    def add(self, data: bytes, *, sync: bool = True) -> bool:
-        """Adds at the end, in one write; with `sync` it is on disk then, with all before it. False when somebody changed or replaced the file before it was on disk:
-        then what stands there must be read before anything is taken for written."""
+    def append(self, data: bytes, *, sync: bool = True) -> bool:
+        """Append data in one write; with `sync`, return after it and all earlier data are on disk.
+
+        Returns False if somebody changed or replaced the file first: then it must be read before anything
+        counts as written.
+        """
         try:
-            before = os.stat(file_names.SESSION, dir_fd=self._directory)
-            if stamp(before) != self._stamp or not self._writable(before):
+            before = os.stat(file_names.SESSION, dir_fd=self._dir_fd)
+            if stamp_from_stat(before) != self._stamp or not self._open_for_writing(before):
                 return False
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise no_room(self.path, error) from error
+            raise write_error(self.path, error) from error
         try:
-            return self._add(data, before, sync=sync)
+            return self._append_and_verify(data, before, sync=sync)
         except FileNotFoundError:
             return False
         finally:
-            if self._threads.conversations > _FEW:
+            if self._threads.open_conversations > _MAX_OPEN_FILES:
                 self.close()
 
     def close(self) -> None:
-        """What is added later opens it anew."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
+        """Close the file; a later append opens it again."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
-    def add_open_line(self, line: bytes) -> bool:
-        """An invitation to type; losing it loses nothing, so it is not synced for its own sake."""
-        size = self._stamp[1] + len(self._gap) if self._stamp else 0
-        loose = self.loose
-        added = self.add(line, sync=loose)
-        self.loose = loose and not added
+    def append_open_line(self, line: bytes) -> bool:
+        """Append an open user line. Losing it loses nothing, so it is not synced for its own sake."""
+        size = self._stamp[1] + len(self._missing_newlines) if self._stamp else 0
+        had_unsynced = self.has_unsynced
+        added = self.append(line, sync=had_unsynced)
+        self.has_unsynced = had_unsynced and not added
         if added:
-            self._blank = size
+            self._open_line_at = size
         return added
 
     @property
-    def stamp(self) -> Stamp | None:
-        """Of the file as it was read, or written last."""
+    def stamp(self) -> FileStamp | None:
+        """Stamp of the file as last read or written."""
         return self._stamp
 
     @property
     def size(self) -> int:
-        """In bytes, as far as it is known; 0 when it is not."""
+        """Size in bytes if known, else 0."""
         return self._stamp[1] if self._stamp else 0
 
     @property
-    def held(self) -> int:
-        """How many of its bytes were read, or written since."""
-        return max(0, self.size - self.start)
+    def loaded_bytes(self) -> int:
+        """Number of the file's bytes that were read, or written since."""
+        return max(0, self.size - self.window_start)
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return self.size == 0
 
     def sync(self) -> None:
-        """All that stands there is on disk: so is what a person typed, before it is acted on."""
+        """Fsync the whole file, including text a person typed, before anything acts on it."""
         try:
-            file = os.open(file_names.SESSION, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            fd = os.open(file_names.SESSION, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._dir_fd)
             try:
-                os.fsync(file)
+                os.fsync(fd)
             finally:
-                os.close(file)
+                os.close(fd)
         except OSError as error:
-            raise no_room(self.path, error) from error
-        self._tight()
+            raise write_error(self.path, error) from error
+        self._mark_synced()
 
-    def _writable(self, now: os.stat_result) -> bool:
-        """Opens the file that has the name now, unless it is open already: nobody else gets its inode until then."""
-        if self._file >= 0 and self._inode == (now.st_dev, now.st_ino):
+    def _open_for_writing(self, status: os.stat_result) -> bool:
+        """Open the file that currently has the name; while it is open, its inode cannot be reused."""
+        if self._fd >= 0 and self._inode == (status.st_dev, status.st_ino):
             return True
         self.close()
-        self._file = os.open(
-            file_names.SESSION, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, dir_fd=self._directory
-        )
-        opened = os.fstat(self._file)
+        self._fd = os.open(file_names.SESSION, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, dir_fd=self._dir_fd)
+        opened = os.fstat(self._fd)
         self._inode = (opened.st_dev, opened.st_ino)
-        return os.path.samestat(opened, now)
+        return os.path.samestat(opened, status)
 
-    def _add(self, data: bytes, before: os.stat_result, *, sync: bool) -> bool:
+    def _append_and_verify(self, data: bytes, before: os.stat_result, *, sync: bool) -> bool:
         size = before.st_size
-        if self._blank is not None:
-            size, self._blank = self._blank, None
-            self._shorten(self._file, size)
-        opening = head(self._session).encode() if not size else b""
-        whole = b"".join((opening, self._gap, data))
-        self._write(self._file, whole, size, sync=sync)
-        after = os.stat(file_names.SESSION, dir_fd=self._directory)
-        mine = after.st_ino == before.st_ino and after.st_size == size + len(whole)
-        self._stamp = stamp(after) if mine else None
-        self._gap = b""
-        return mine
+        if self._open_line_at is not None:
+            size, self._open_line_at = self._open_line_at, None
+            self._truncate(self._fd, size)
+        head_line = render_head(self._session).encode() if not size else b""
+        data_to_write = b"".join((head_line, self._missing_newlines, data))
+        self._write_data(self._fd, data_to_write, size, sync=sync)
+        after = os.stat(file_names.SESSION, dir_fd=self._dir_fd)
+        is_ours = after.st_ino == before.st_ino and after.st_size == size + len(data_to_write)
+        self._stamp = stamp_from_stat(after) if is_ours else None
+        self._missing_newlines = b""
+        return is_ours
 
-    def _write(self, file: int, data: bytes, size: int, *, sync: bool) -> None:
+    def _write_data(self, fd: int, data: bytes, size: int, *, sync: bool) -> None:
         try:
-            write_all(file, data)
+            write_all(fd, data)
             if sync:
-                os.fsync(file)
+                os.fsync(fd)
                 self._sync_folder()
-                self._tight()
-            elif not self.loose:
-                self.loose, self._loose_from = True, size
+                self._mark_synced()
+            elif not self.has_unsynced:
+                self.has_unsynced, self._unsynced_from = True, size
         except OSError as error:
-            self._cut_back(file, size)
-            raise no_room(self.path, error) from error
+            self._undo_append(fd, size)
+            raise write_error(self.path, error) from error
 
-    def _tight(self) -> None:
-        self.loose, self._loose_from = False, None
+    def _mark_synced(self) -> None:
+        self.has_unsynced, self._unsynced_from = False, None
 
-    def _cut_back(self, file: int, size: int) -> None:
-        """What could not be written was not said. Of what was added before and not synced nobody knows any more whether
-        the disk has it: it goes too, and is written anew, because the file looks changed then."""
-        before = self._loose_from
+    def _undo_append(self, fd: int, size: int) -> None:
+        """Truncate a failed append.
+
+        Whether earlier unsynced data reached the disk is unknown, so it is truncated too. The stamp is reset,
+        so the file looks changed and that data is written again.
+        """
+        before = self._unsynced_from
         with suppress(OSError):
-            os.ftruncate(file, size if before is None else min(before, size))
-        self._stamp = stamp(os.fstat(file)) if before is None else None
-        self._loose_from = None
+            os.ftruncate(fd, size if before is None else min(before, size))
+        self._stamp = stamp_from_stat(os.fstat(fd)) if before is None else None
+        self._unsynced_from = None
 
     def _sync_folder(self) -> None:
-        """A folder that somebody made by other means reaches the disk together with its first acknowledged entry."""
-        if not self._synced:
-            settle(self._session, self._threads)
-            self._synced = True
+        """Sync a folder that was created by other means, together with its first acknowledged entry."""
+        if not self._folder_synced:
+            sync_session(self._session, self._threads)
+            self._folder_synced = True
 
-    def _whole(self, file: int, size: int) -> tuple[int | None, Reading | None]:
-        """Where the tail is torn, or what stands there when it is not."""
-        torn = torn_from(file, size)
-        return torn, self._read(file, size) if torn is None else None
+    def _read_unless_torn(self, fd: int, size: int) -> tuple[int | None, ParsedTranscript | None]:
+        """Return the offset of a torn tail, or the parsed file if there is none."""
+        tear = find_tear(fd, size)
+        return tear, self._read_window(fd, size) if tear is None else None
 
-    def _read(self, file: int, size: int) -> Reading:
-        self.start = beginning(file, size, self._window)
-        return joined(readings(file, self.start, size, self.path))
+    def _read_window(self, fd: int, size: int) -> ParsedTranscript:
+        self.window_start = window_start(fd, size, self._window)
+        return join_chunks(parse_file(fd, self.window_start, size, self.path))
 
-    def _understood(self, reading: Reading) -> Reading:
-        self._blank = reading.end if reading.opened and not reading.typed else None
-        self._gap = reading.gap if self._blank is None else b""
-        return reading
+    def _remember_end(self, parsed: ParsedTranscript) -> ParsedTranscript:
+        self._open_line_at = parsed.end if parsed.open_line_id and not parsed.draft else None
+        self._missing_newlines = parsed.missing_newlines if self._open_line_at is None else b""
+        return parsed
 
-    def _steadily(self, look: Callable[[int, int], T]) -> T:
-        """A look at the file as it was at one moment. An editor that saves may take it away for that long."""
-        for _ in range(_LOOKS):
+    def _read_stable(self, read_at_once: Callable[[int, int], T]) -> T:
+        """Read the file at one consistent moment; while saving, an editor may briefly remove it."""
+        for _ in range(_MAX_POLLS):
             try:
-                found = self._looked(look)
+                found = self._read_once(read_at_once)
             except FileNotFoundError:
-                time.sleep(_SETTLE)
+                time.sleep(_POLL_SECONDS)
                 continue
             except OSError as error:
                 raise Failed(f"{self.path} cannot be read: {error.strerror}") from error
             except Unreadable:
-                if not self.changed():
+                if not self.has_changed():
                     raise
                 continue
-            if not self.changed():
+            if not self.has_changed():
                 return found
-        if stamp_of(file_names.SESSION, directory=self._directory) is None:
+        if file_stamp(file_names.SESSION, dir_fd=self._dir_fd) is None:
             raise Failed(f"{self.path} is gone; put it back, or make an empty one to start anew")
         raise Failed(f"{self.path} keeps changing; try again when nobody is writing to it")
 
-    def _looked(self, look: Callable[[int, int], T]) -> T:
-        file = open_file(file_names.SESSION, directory=self._directory)
+    def _read_once(self, read_at_once: Callable[[int, int], T]) -> T:
+        fd = open_regular_file(file_names.SESSION, dir_fd=self._dir_fd)
         try:
-            self._stamp = stamp(os.fstat(file))
-            return look(file, self._stamp[1])
+            self._stamp = stamp_from_stat(os.fstat(fd))
+            return read_at_once(fd, self._stamp[1])
         finally:
-            os.close(file)
+            os.close(fd)
 
-    def _cut(self, good: int, torn_name: str) -> str:
-        """The torn bytes are safe under another name before the file is shortened."""
+    def _cut_torn_tail(self, intact_size: int, torn_name: str) -> str:
+        """Copy the torn bytes to another file durably, then truncate."""
         folder = os.path.dirname(self.path)
         try:
-            kept = unused(folder, torn_name)
-            temporary = os.path.join(folder, f".{os.path.basename(kept)}")
+            torn_path = unused_path(folder, torn_name)
+            temporary = os.path.join(folder, f".{os.path.basename(torn_path)}")
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
-            file = os.open(file_names.SESSION, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._directory)
+            fd = os.open(file_names.SESSION, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._dir_fd)
             try:
-                self._check_unchanged(file)
-                copy_new(temporary, file, good, os.fstat(file).st_size, sync=True)
-                os.rename(temporary, kept)
-                os.fsync(self._directory)
-                self._check_unchanged(file)
-                os.ftruncate(file, good)
-                os.fsync(file)
+                self._check_unchanged(fd)
+                copy_byte_range(temporary, fd, intact_size, os.fstat(fd).st_size, fsync=True)
+                os.rename(temporary, torn_path)
+                os.fsync(self._dir_fd)
+                self._check_unchanged(fd)
+                os.ftruncate(fd, intact_size)
+                os.fsync(fd)
             finally:
-                os.close(file)
+                os.close(fd)
         except OSError as error:
-            raise no_room(self.path, error) from error
-        return kept
+            raise write_error(self.path, error) from error
+        return torn_path
 
-    def _check_unchanged(self, file: int) -> None:
-        if stamp(os.fstat(file)) != self._stamp:
+    def _check_unchanged(self, fd: int) -> None:
+        if stamp_from_stat(os.fstat(fd)) != self._stamp:
             raise OSError(errno.EBUSY, "somebody else is writing to it")
 
-    def _shorten(self, file: int, size: int) -> None:
+    def _truncate(self, fd: int, size: int) -> None:
         try:
-            os.ftruncate(file, size)
+            os.ftruncate(fd, size)
         except OSError as error:
-            raise no_room(self.path, error) from error
+            raise write_error(self.path, error) from error

@@ -1,4 +1,4 @@
-"""The small files that say who a session is: session.json, scope-plan.yml and branch-metadata.yml."""
+"""A session's metadata files: session.json, scope-plan.yml and branch-metadata.yml."""
 
 import re
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.agent import Paths
-from retinue.domain.ceiling import Ceiling, ceiling_of
-from retinue.domain.run import iso_seconds
+from retinue.domain.agent import PathPatterns
+from retinue.domain.ceiling import Ceiling, parse_ceiling
+from retinue.domain.run import iso_timestamp_seconds
 from retinue.domain.session import Session
 from retinue.domain.workspace import Isolation, Workspace
-from retinue.errors import BadDefinition, Usage
+from retinue.errors import BadDefinition, UsageError
 from retinue.storage import strict_yaml
 
 _PLAN_LINE = re.compile(r'([a-z_]+): "([^"\\\n]*)"')
 _PLAN_KEYS = ("version", "session_id", "created", "updated", "type", "parent_session_id", "preset")
 
 
-class Place(msgspec.Struct, kw_only=True):
+class StoredWorkspace(msgspec.Struct, kw_only=True):
     root: str
     isolation: str = "shared"
     writable: bool = True
@@ -30,8 +30,8 @@ class Place(msgspec.Struct, kw_only=True):
     project: str | None = None
 
 
-class Facts(msgspec.Struct, kw_only=True):
-    """session.json as it stands. What an older or a newer Retinue wrote beside it is passed over."""
+class SessionMetadata(msgspec.Struct, kw_only=True):
+    """The fields of session.json. Unknown fields of older or newer versions are ignored."""
 
     id: str
     slug: str = ""
@@ -46,16 +46,16 @@ class Facts(msgspec.Struct, kw_only=True):
     created_at: datetime | None = None
     pinned_at: datetime | None = None
     pinned: bool = False
-    """An older way to say it, without the time."""
+    """Older form of `pinned_at`, without the time."""
     attributes: dict[str, Any] = {}
-    workspace: Place | None = None
+    workspace: StoredWorkspace | None = None
     ceiling: Any = None
     lifted: dict[str, tuple[str, ...] | None] = {}
     preset_hash: str = ""
 
 
-class Link(msgspec.Struct, kw_only=True):
-    """One ceiling of the chain, typed: a list that is no list of texts must not pass for one."""
+class StoredCeiling(msgspec.Struct, kw_only=True):
+    """Ceiling of the chain, with checked types: a malformed list is never taken for a valid one."""
 
     by: str
     tools: tuple[str, ...] | None = None
@@ -67,18 +67,18 @@ class Link(msgspec.Struct, kw_only=True):
     network: bool | None = None
 
 
-_FACTS = msgspec.json.Decoder(Facts)
-_LINK = msgspec.json.Decoder(Link)
-_LINK_ENCODER = msgspec.json.Encoder()
+_METADATA_DECODER = msgspec.json.Decoder(SessionMetadata)
+_CEILING_DECODER = msgspec.json.Decoder(StoredCeiling)
+_JSON_ENCODER = msgspec.json.Encoder()
 
 
-def read_facts(data: bytes) -> Facts:
-    """Raises ValueError with what is wrong."""
-    return _FACTS.decode(data)
+def parse_metadata(data: bytes) -> SessionMetadata:
+    """Parse session.json. Raises ValueError that names the problem."""
+    return _METADATA_DECODER.decode(data)
 
 
-def write_facts(session: Session) -> bytes:
-    """session.json, for machines first and for people who look."""
+def render_metadata(session: Session) -> bytes:
+    """Render session.json, indented for readers."""
     value = {
         "id": session.id,
         "slug": session.slug,
@@ -86,7 +86,7 @@ def write_facts(session: Session) -> bytes:
         "agent": session.agent,
         "branch": session.branch,
         "type": session.type,
-        "parent": session.parent,
+        "parent": session.parent_id,
         "parent_slug": session.parent_slug,
         "depth": session.depth,
         "name": session.name,
@@ -94,55 +94,58 @@ def write_facts(session: Session) -> bytes:
         "pinned_at": session.pinned_at,
         "attributes": session.attributes,
         "workspace": session.workspace.as_json(),
-        "ceiling": [each.facts() for each in session.ceilings],
-        "lifted": {"read": session.lifted.read, "write": session.lifted.write},
+        "ceiling": [each.as_json() for each in session.ceilings],
+        "lifted": {"read": session.user_grants.read, "write": session.user_grants.write},
         "preset_hash": session.preset_hash,
     }
     try:
         return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
     except (TypeError, UnicodeEncodeError) as error:
-        raise Usage(f"The facts of session {session.slug} cannot be stored as JSON: {error}") from error
+        raise UsageError(f"The facts of session {session.slug} cannot be stored as JSON: {error}") from error
 
 
-def workspace_of(place: Place | None, folder: str) -> Workspace:
-    """Where a session works. A folder that does not say works on itself, and may not write."""
-    if place is None:
+def parse_workspace(stored: StoredWorkspace | None, folder: str) -> Workspace:
+    """Return a session's workspace. Without one the session may only read its own folder."""
+    if stored is None:
         return Workspace(root=folder, writable=False, label="unknown")
-    known = place.isolation in set(Isolation)
+    is_known = stored.isolation in set(Isolation)
     return Workspace(
-        root=place.root,
-        isolation=Isolation(place.isolation) if known else Isolation.SANDBOX,
-        writable=place.writable,
-        label=place.label,
-        source=place.source or "",
-        project=place.project or "",
+        root=stored.root,
+        isolation=Isolation(stored.isolation) if is_known else Isolation.SANDBOX,
+        writable=stored.writable,
+        label=stored.label,
+        source_repository=stored.source or "",
+        project_folder=stored.project or "",
     )
 
 
-def ceilings_of(said: Any) -> tuple[Ceiling, ...]:
-    """The chain of ceilings a session was born under. What cannot be read as one leaves no rights at all."""
-    if not said:
+def parse_ceilings(stored: Any) -> tuple[Ceiling, ...]:
+    """Return the chain of ceilings a session was created under.
+
+    A chain that cannot be parsed grants no permissions at all.
+    """
+    if not stored:
         return ()
     try:
-        links = [_LINK.decode(_LINK_ENCODER.encode(each)) for each in said]
+        ceilings = [_CEILING_DECODER.decode(_JSON_ENCODER.encode(each)) for each in stored]
     except (msgspec.ValidationError, TypeError):
-        none = Ceiling(by="an unreadable session.json", tools=(), capabilities=(), agents=(), skills=())
+        none = Ceiling(set_by="an unreadable session.json", tools=(), capabilities=(), agents=(), skills=())
         return (replace(none, read=(), write=()),)
-    return tuple(ceiling_of(msgspec.structs.asdict(each), by=each.by, root="/") for each in links)
+    return tuple(parse_ceiling(msgspec.structs.asdict(each), set_by=each.by, root="/") for each in ceilings)
 
 
-def lifted_of(said: Mapping[str, tuple[str, ...] | None]) -> Paths:
-    return Paths(read=said.get("read"), write=said.get("write"))
+def parse_user_grants(stored: Mapping[str, tuple[str, ...] | None]) -> PathPatterns:
+    return PathPatterns(read=stored.get("read"), write=stored.get("write"))
 
 
-def write_plan(session: Session, *, updated: datetime | None = None) -> bytes:
-    """scope-plan.yml: metadata only, seven keys, six for a session without a parent."""
-    created = iso(session.created_at)
+def render_scope_plan(session: Session, *, updated: datetime | None = None) -> bytes:
+    """Render scope-plan.yml: seven metadata keys, six for a session without a parent."""
+    created = utc_iso(session.created_at)
     lines = {
         "version": "3.0",
         "session_id": session.slug,
         "created": created,
-        "updated": iso(updated) if updated else created,
+        "updated": utc_iso(updated) if updated else created,
         "type": session.type,
         "parent_session_id": session.parent_slug,
         "preset": session.agent,
@@ -152,51 +155,56 @@ def write_plan(session: Session, *, updated: datetime | None = None) -> bytes:
     ).encode()
 
 
-def blank(plan: bytes) -> bool:
-    """Whether the power failed before a new session's plan was on disk: it is not waited for, because session.json has
-    all that it says."""
+def is_blank_plan(plan: bytes) -> bool:
+    """Return True for a plan whose bytes were lost in a power failure.
+
+    The plan is not synced when a session is created, because session.json repeats everything in it.
+    """
     return not plan.strip(b"\0")
 
 
-def read_plan(data: bytes, where: str) -> Mapping[str, str]:
-    """Its texts by key. What we wrote ourselves needs no YAML reader. Raises BadDefinition."""
+def parse_scope_plan(data: bytes, location: str) -> Mapping[str, str]:
+    """Parse scope-plan.yml into text values, without the YAML parser for files written by Retinue.
+
+    Raises BadDefinition.
+    """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise BadDefinition(where, "it is not UTF-8 text") from error
-    found = [_PLAN_LINE.fullmatch(line) for line in text.splitlines()]
-    pairs = [(each[1], each[2]) for each in found if each]
-    plain = len(pairs) == len(found) and len(dict(pairs)) == len(pairs)
-    value: Any = dict(pairs) if plain else strict_yaml.load(text, where)
+        raise BadDefinition(location, "it is not UTF-8 text") from error
+    matches = [_PLAN_LINE.fullmatch(line) for line in text.splitlines()]
+    pairs = [(each[1], each[2]) for each in matches if each]
+    is_plain = len(pairs) == len(matches) and len(dict(pairs)) == len(pairs)
+    value: Any = dict(pairs) if is_plain else strict_yaml.load_yaml(text, location)
     if not isinstance(value, dict):
-        raise BadDefinition(where, "it does not hold keys and values")
+        raise BadDefinition(location, "it does not hold keys and values")
     plan = {str(key): str(each) for key, each in cast("dict[Any, Any]", value).items() if each is not None}
     if "preset" not in plan and "agent_type" in plan:
         plan["preset"] = plan["agent_type"]
     if not any(key in plan for key in _PLAN_KEYS):
-        raise BadDefinition(where, "it holds none of the keys of a scope plan")
+        raise BadDefinition(location, "it holds none of the keys of a scope plan")
     return plan
 
 
-def write_branch(parent: str, created: datetime, position: int) -> bytes:
-    """branch-metadata.yml: where a branch left its parent."""
+def render_branch_metadata(parent: str, created: datetime, position: int) -> bytes:
+    """Render branch-metadata.yml: the branch point in the parent branch."""
     return (
-        f"parent_branch: {quoted(parent)}\ncreated: {quoted(iso(created))}\n"
+        f"parent_branch: {quoted(parent)}\ncreated: {quoted(utc_iso(created))}\n"
         f"branch_point_position: {position}\n"
     ).encode()
 
 
-def iso(at: datetime) -> str:
-    return iso_seconds(at.astimezone(UTC))
+def utc_iso(time: datetime) -> str:
+    return iso_timestamp_seconds(time.astimezone(UTC))
 
 
-def time_of(text: str) -> datetime | None:
-    """A time as ISO 8601 spells it, in UTC and taken for it unless it says otherwise; None for anything else."""
+def parse_time(text: str) -> datetime | None:
+    """Parse an ISO 8601 time, taken as UTC unless it has an offset; None for anything else."""
     try:
-        return in_utc(datetime.fromisoformat(text))
+        return as_utc(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
         return None
 
 
-def in_utc(at: datetime) -> datetime:
-    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+def as_utc(time: datetime) -> datetime:
+    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)

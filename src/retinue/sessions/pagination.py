@@ -1,221 +1,232 @@
-"""A page of a conversation: some entries of a file of any length, found from its end without reading the rest."""
+"""Pages of a conversation, found from the file's end without reading the rest."""
 
 import os
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
-from retinue.domain.transcript import OF_RESULT, Entry, name_of
+from retinue.domain.transcript import RESULT_ID_SUFFIX, Entry, public_entry_id
 from retinue.domain.value import value
 from retinue.errors import Failed, NotFound
-from retinue.sessions.markdown.chunks import PORTION, Lines, Portion
-from retinue.sessions.markdown.marker import KINDS, OPEN, attributes, quoted
-from retinue.sessions.markdown.parser import Reading, read_portion, readings, starts
-from retinue.sessions.markdown.torn_tail import end_of
-from retinue.storage.file_io import open_file, read_at
+from retinue.sessions.markdown.chunks import CHUNK_BYTES, Chunk, LineCounter
+from retinue.sessions.markdown.marker import COMMENT_OPEN, MARKER_KINDS, parse_marker, quote_value
+from retinue.sessions.markdown.parser import ParsedTranscript, entry_offsets, parse_chunk, parse_file
+from retinue.sessions.markdown.torn_tail import intact_end
+from retinue.storage.file_io import open_regular_file, read_at
 
-_MARKER = re.compile(rf"\n{OPEN}(?:{'|'.join(KINDS)}) ".encode())
-_LONGEST_MARKER = 64 * 1024
-_MOST_REMEMBERED = 4096
+_MARKER = re.compile(rf"\n{COMMENT_OPEN}(?:{'|'.join(MARKER_KINDS)}) ".encode())
+_MAX_MARKER_BYTES = 64 * 1024
+_MAX_REMEMBERED = 4096
 
-Placed = tuple[int, Entry]
-"""An entry, and where in the file its marker line starts."""
+EntryAtOffset = tuple[int, Entry]
+"""The offset of an entry's marker line in the file, and the entry."""
 
 
 @value
-class Span:
-    """Which entries are meant. At most one of the three names is given, and `limit` counts from there: without a name
-    it counts from the end."""
+class PageRequest:
+    """A request for some entries of a conversation.
+
+    At most one of the three names is given and `limit` counts from there; without a name it counts from the
+    end.
+    """
 
     limit: int
     before: str = ""
     after: str = ""
     around: str = ""
-    within: int | None = None
-    """How many bytes from the end an entry of that name is looked for; without it, everywhere."""
+    within_bytes: int | None = None
+    """Search distance in bytes from the end of the file; without a value the whole file is searched."""
 
 
-class Pages:
-    """Remembers where the pages it gave began and ended, so that the next one is not searched for."""
+class PageReader:
+    """Page reader that remembers the offsets of page boundaries, so that the next page needs no search."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, str], int] = {}
+        self._offsets: dict[tuple[str, str], int] = {}
 
-    def page(self, path: str, span: Span) -> list[Entry]:
-        """Oldest first."""
-        with _opened(path) as file:
-            end = end_of(file)
-            placed = self._placed(file, path, end, span)
+    def read_page(self, path: str, span: PageRequest) -> list[Entry]:
+        """Read a page, oldest entry first."""
+        with _open_file(path) as fd:
+            end = intact_end(fd)
+            placed = self._read_placed(fd, path, end, span)
             for at, entry in (placed[0], placed[-1]) if placed else ():
-                self._remember(path, name_of(entry), at)
+                self._remember_offset(path, public_entry_id(entry), at)
         return [entry for _, entry in placed]
 
-    def between(self, path: str, *, after: str = "", before: str = "") -> Iterator[list[Entry]]:
-        """All entries after one and before another, some at a time."""
-        with _opened(path) as file:
-            end = end_of(file)
-            first = self._find(file, path, end, after) if after else 0
-            last = self._find(file, path, end, before) if before else end
-            for reading in readings(file, first, last, path, lenient=True):
-                yield reading.entries[1:] if after else reading.entries
+    def iter_between(self, path: str, *, after: str = "", before: str = "") -> Iterator[list[Entry]]:
+        """Yield all entries after one and before another, in batches."""
+        with _open_file(path) as fd:
+            end = intact_end(fd)
+            first = self._find_entry(fd, path, end, after) if after else 0
+            last = self._find_entry(fd, path, end, before) if before else end
+            for parsed in parse_file(fd, first, last, path, lenient=True):
+                yield parsed.entries[1:] if after else parsed.entries
                 after = ""
 
-    def _placed(self, file: int, path: str, end: int, span: Span) -> list[Placed]:
+    def _read_placed(self, fd: int, path: str, end: int, span: PageRequest) -> list[EntryAtOffset]:
         name = span.before or span.after or span.around
         if not name:
-            return _last(file, path, end, end, span.limit)
-        at = self._find(file, path, end, name, within=span.within)
+            return _entries_before(fd, path, end, end, span.limit)
+        at = self._find_entry(fd, path, end, name, within_bytes=span.within_bytes)
         if span.before:
-            return _last(file, path, at, end, span.limit)
+            return _entries_before(fd, path, at, end, span.limit)
         if span.after:
-            return _first(file, path, at, end, span.limit + 1)[1:]
-        earlier = _last(file, path, at, end, span.limit // 2)
-        return [*earlier, *_first(file, path, at, end, span.limit - len(earlier))]
+            return _entries_from(fd, path, at, end, span.limit + 1)[1:]
+        earlier = _entries_before(fd, path, at, end, span.limit // 2)
+        return [*earlier, *_entries_from(fd, path, at, end, span.limit - len(earlier))]
 
-    def _find(self, file: int, path: str, end: int, name: str, *, within: int | None = None) -> int:
-        known = self._places.get((path, name))
-        if known is not None and known < end and _stands(file, known, name):
-            return known
+    def _find_entry(self, fd: int, path: str, end: int, name: str, *, within_bytes: int | None = None) -> int:
+        remembered = self._offsets.get((path, name))
+        if remembered is not None and remembered < end and _is_entry_at(fd, remembered, name):
+            return remembered
         if name.startswith("line-"):
-            found = _by_line(file, path, end, name)
+            found = _find_by_line(fd, path, end, name)
         else:
-            found = _searched(file, end, name, within=within)
+            found = _search_backwards(fd, end, name, within_bytes=within_bytes)
         if found is None:
             raise NotFound(f"there is no entry {name!r} in {path}")
         return found
 
-    def _remember(self, path: str, name: str, at: int) -> None:
-        if len(self._places) >= _MOST_REMEMBERED:
-            self._places.clear()
-        self._places[path, name] = at
+    def _remember_offset(self, path: str, name: str, at: int) -> None:
+        if len(self._offsets) >= _MAX_REMEMBERED:
+            self._offsets.clear()
+        self._offsets[path, name] = at
 
 
-def last_reading(file: int, path: str, end: int) -> Reading:
-    """How a file ends: its last few entries, and what is typed below them."""
-    return read_portion(next(_backwards(file, end, end)), path, lenient=True, lines=Lines(file).before)
+def parse_last_chunk(fd: int, path: str, end: int) -> ParsedTranscript:
+    """Parse the end of a file: its last few entries and the draft below them."""
+    return parse_chunk(
+        next(_chunks_backwards(fd, end, end)),
+        path,
+        lenient=True,
+        count_lines_before=LineCounter(fd).count_before,
+    )
 
 
-def _last(file: int, path: str, upto: int, end: int, limit: int) -> list[Placed]:
-    """The newest so many before a place."""
-    lines = Lines(file)
-    pieces: list[list[Placed]] = []
+def _entries_before(fd: int, path: str, end_offset: int, end: int, limit: int) -> list[EntryAtOffset]:
+    """Return the newest `limit` entries before an offset."""
+    line_counter = LineCounter(fd)
+    chunks: list[list[EntryAtOffset]] = []
     count = 0
-    for portion in _backwards(file, upto, end) if limit else ():
-        reading = read_portion(portion, path, lenient=True, lines=lines.before)
-        pieces.append(_where(portion, reading))
-        count += len(reading.entries)
+    for chunk in _chunks_backwards(fd, end_offset, end) if limit else ():
+        parsed = parse_chunk(chunk, path, lenient=True, count_lines_before=line_counter.count_before)
+        chunks.append(_with_offsets(chunk, parsed))
+        count += len(parsed.entries)
         if count >= limit:
             break
-    placed = [each for piece in reversed(pieces) for each in piece]
+    placed = [each for part in reversed(chunks) for each in part]
     return placed[max(0, len(placed) - limit) :]
 
 
-def _first(file: int, path: str, at: int, end: int, limit: int) -> list[Placed]:
-    """The oldest so many from a place on."""
-    lines = Lines(file)
-    placed: list[Placed] = []
-    while len(placed) < limit and at < end:
-        portion = _forwards(file, at, end)
-        reading = read_portion(portion, path, lenient=True, lines=lines.before)
-        placed += _where(portion, reading)
-        if reading.problem is not None:
+def _entries_from(fd: int, path: str, start: int, end: int, limit: int) -> list[EntryAtOffset]:
+    """Return the oldest `limit` entries from an offset on."""
+    line_counter = LineCounter(fd)
+    placed: list[EntryAtOffset] = []
+    while len(placed) < limit and start < end:
+        chunk = _chunk_from(fd, start, end)
+        parsed = parse_chunk(chunk, path, lenient=True, count_lines_before=line_counter.count_before)
+        placed += _with_offsets(chunk, parsed)
+        if parsed.error is not None:
             break
-        at += len(portion.data)
+        start += len(chunk.data)
     return placed[:limit]
 
 
-def _where(portion: Portion, reading: Reading) -> list[Placed]:
-    """Words at the very start of a file have no marker line: they stand at its beginning."""
-    found = zip(starts(portion, reading), reading.entries, strict=True)
-    return [(max(0, at), entry) for at, entry in found]
+def _with_offsets(chunk: Chunk, parsed: ParsedTranscript) -> list[EntryAtOffset]:
+    """Pair entries with their offsets.
+
+    Text at the very start of a file has no marker line and gets offset 0.
+    """
+    pairs = zip(entry_offsets(chunk, parsed), parsed.entries, strict=True)
+    return [(max(0, at), entry) for at, entry in pairs]
 
 
-def _forwards(file: int, at: int, end: int) -> Portion:
-    """Whole entries from a marker line on."""
-    size = PORTION
+def _chunk_from(fd: int, start: int, end: int) -> Chunk:
+    """Read complete entries from a marker line on."""
+    size = CHUNK_BYTES
     while True:
-        data = read_at(file, at, min(size, end - at))
-        if at + len(data) >= end:
-            return Portion(data=data, at=at)
-        cut = max((found.start() + 1 for found in _MARKER.finditer(data)), default=0)
-        if cut:
-            return Portion(data=data[:cut], at=at, more=True)
+        data = read_at(fd, start, min(size, end - start))
+        if start + len(data) >= end:
+            return Chunk(data=data, offset=start)
+        last_marker = max((match.start() + 1 for match in _MARKER.finditer(data)), default=0)
+        if last_marker:
+            return Chunk(data=data[:last_marker], offset=start, has_next=True)
         size *= 2
 
 
-def _backwards(file: int, upto: int, end: int) -> Iterator[Portion]:
-    """Whole entries before a place, which is the end or a marker line: the last portion first."""
+def _chunks_backwards(fd: int, end_offset: int, end: int) -> Iterator[Chunk]:
+    """Yield chunks of complete entries backwards from an offset, which is the end or a marker line."""
     while True:
-        portion = _before(file, upto, end)
-        yield portion
-        upto = portion.at
-        if not upto:
+        chunk = _chunk_before(fd, end_offset, end)
+        yield chunk
+        end_offset = chunk.offset
+        if not end_offset:
             return
 
 
-def _before(file: int, upto: int, end: int) -> Portion:
-    size = PORTION
+def _chunk_before(fd: int, end_offset: int, end: int) -> Chunk:
+    size = CHUNK_BYTES
     while True:
-        at = max(0, upto - size)
-        data = read_at(file, at, upto - at)
-        found = _MARKER.search(data) if at else None
-        if not at or found is not None:
-            cut = found.start() + 1 if found is not None else 0
-            return Portion(data=data[cut:], at=at + cut, more=upto < end)
+        start = max(0, end_offset - size)
+        data = read_at(fd, start, end_offset - start)
+        match = _MARKER.search(data) if start else None
+        if not start or match is not None:
+            marker_start = match.start() + 1 if match is not None else 0
+            return Chunk(data=data[marker_start:], offset=start + marker_start, has_next=end_offset < end)
         size *= 2
 
 
-def _searched(file: int, end: int, name: str, *, within: int | None) -> int | None:
-    """The last entry of this name, looked for from the end. Most of a long file is only searched for the bytes."""
-    word = f"={quoted(name.removesuffix(OF_RESULT))}".encode()
-    for portion in _backwards(file, end, end):
-        if within is not None and end - portion.at - len(portion.data) > within:
+def _search_backwards(fd: int, end: int, name: str, *, within_bytes: int | None) -> int | None:
+    """Find the last entry of this name, from the end; most of a long file is only searched for bytes."""
+    needle = f"={quote_value(name.removesuffix(RESULT_ID_SUFFIX))}".encode()
+    for chunk in _chunks_backwards(fd, end, end):
+        if within_bytes is not None and end - chunk.offset - len(chunk.data) > within_bytes:
             return None
-        if word not in portion.data:
+        if needle not in chunk.data:
             continue
-        marks = [0, *(found.start() + 1 for found in _MARKER.finditer(portion.data))]
-        for mark in reversed(marks):
-            if _named(portion.data[mark : mark + _LONGEST_MARKER], name):
-                return portion.at + mark
+        markers = [0, *(match.start() + 1 for match in _MARKER.finditer(chunk.data))]
+        for marker in reversed(markers):
+            if _is_marker_of(chunk.data[marker : marker + _MAX_MARKER_BYTES], name):
+                return chunk.offset + marker
     return None
 
 
-def _by_line(file: int, path: str, end: int, name: str) -> int | None:
-    """An entry that a person typed has no name in the file but the line it stands on."""
-    lines, at = Lines(file), 0
-    while at < end:
-        portion = _forwards(file, at, end)
-        reading = read_portion(portion, path, lenient=True, lines=lines.before)
-        for start, entry in _where(portion, reading):
-            if name_of(entry) == name:
-                return start
-        at += len(portion.data)
+def _find_by_line(fd: int, path: str, end: int, name: str) -> int | None:
+    """Find an entry that a person typed; its name is only its line number."""
+    line_counter, position = LineCounter(fd), 0
+    while position < end:
+        chunk = _chunk_from(fd, position, end)
+        parsed = parse_chunk(chunk, path, lenient=True, count_lines_before=line_counter.count_before)
+        for entry_offset, entry in _with_offsets(chunk, parsed):
+            if public_entry_id(entry) == name:
+                return entry_offset
+        position += len(chunk.data)
     return None
 
 
-def _stands(file: int, at: int, name: str) -> bool:
-    """Whether the entry is still where it was: a person may have edited the file."""
-    before = read_at(file, max(0, at - 1), 1)
-    return (not at or before == b"\n") and _named(read_at(file, at, _LONGEST_MARKER), name)
+def _is_entry_at(fd: int, position: int, name: str) -> bool:
+    """Return True if the entry is still at this offset; a person may have edited the file."""
+    before = read_at(fd, max(0, position - 1), 1)
+    return (not position or before == b"\n") and _is_marker_of(read_at(fd, position, _MAX_MARKER_BYTES), name)
 
 
-def _named(data: bytes, name: str) -> bool:
+def _is_marker_of(data: bytes, name: str) -> bool:
     line = data.partition(b"\n")[0].decode("utf-8", "surrogateescape")
-    known = attributes(line[len(OPEN) :]) if line.startswith(OPEN) else None
-    if known is None:
+    attrs = parse_marker(line[len(COMMENT_OPEN) :]) if line.startswith(COMMENT_OPEN) else None
+    if attrs is None:
         return False
-    if known[""] == "result":
-        return f"{known.get('of')}{OF_RESULT}" == name
-    return known.get("id") == name and known[""] != "retinue"
+    if attrs[""] == "result":
+        return f"{attrs.get('of')}{RESULT_ID_SUFFIX}" == name
+    return attrs.get("id") == name and attrs[""] != "retinue"
 
 
 @contextmanager
-def _opened(path: str) -> Generator[int]:
+def _open_file(path: str) -> Generator[int]:
     try:
-        file = open_file(path)
+        fd = open_regular_file(path)
     except OSError as error:
         raise Failed(f"{path} cannot be read: {error.strerror}") from error
     try:
-        yield file
+        yield fd
     finally:
-        os.close(file)
+        os.close(fd)

@@ -1,4 +1,4 @@
-"""What sessions obey: each preset.md is read once as long as it looks as it did."""
+"""A cache of session presets: each preset.md is parsed once until it changes."""
 
 import time
 from contextlib import suppress
@@ -7,60 +7,60 @@ from retinue.agents import definition_file
 from retinue.domain.agent import Agent, preset_hash
 from retinue.domain.session import Session
 from retinue.errors import BadDefinition, Failed
-from retinue.sessions.list_cache import SETTLED_NS
+from retinue.sessions.list_cache import STAMP_SETTLE_NS
 from retinue.storage import file_names
-from retinue.storage.file_io import Stamp, read_file, stamp_of
+from retinue.storage.file_io import FileStamp, file_stamp, read_file
 
-_MOST_KEPT = 1024
+_MAX_CACHED = 1024
 
 
-class Presets:
-    """By the session's folder. A thousand children ask for their parent's."""
+class PresetCache:
+    """Preset cache by session folder; a thousand children may ask for the preset of one parent."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Stamp, tuple[Agent, str]]] = {}
+        self._cached: dict[str, tuple[FileStamp, tuple[Agent, str]]] = {}
 
-    def unchanged(self, session: Session) -> tuple[Agent, str] | None:
-        """The definition and the hash of its text, where the file looks as it did."""
-        known = self._known.get(session.path)
-        return known[1] if known and known[0] == stamp_of(_file(session)) else None
+    def get_unchanged(self, session: Session) -> tuple[Agent, str] | None:
+        """Return the cached agent and preset hash, or None if the file changed."""
+        cached = self._cached.get(session.path)
+        return cached[1] if cached and cached[0] == file_stamp(_preset_path(session)) else None
 
-    def read(self, session: Session) -> tuple[Agent, str]:
-        now, found = stamp_of(_file(session)), _read(session)
-        if now is not None and time.time_ns() - now[3] > SETTLED_NS:
-            self._keep(session, now, found)
-        return found
+    def load(self, session: Session) -> tuple[Agent, str]:
+        current_stamp, preset = file_stamp(_preset_path(session)), _load_preset(session)
+        if current_stamp is not None and time.time_ns() - current_stamp[3] > STAMP_SETTLE_NS:
+            self._put(session, current_stamp, preset)
+        return preset
 
-    def wrote(self, session: Session, text: str, stamp: Stamp) -> None:
-        """The file was made with this text, and looked like this then: as long as it does, it need not be read."""
+    def put_written(self, session: Session, text: str, stamp: FileStamp) -> None:
+        """Cache a preset that this process has just written, with the stamp of the written file."""
         with suppress(BadDefinition, UnicodeEncodeError):
             text.encode()
-            self._keep(session, stamp, _understood(session, text))
+            self._put(session, stamp, _parse_preset(session, text))
 
-    def _keep(self, session: Session, now: Stamp, found: tuple[Agent, str]) -> None:
-        if len(self._known) >= _MOST_KEPT:
-            self._known.clear()
-        self._known[session.path] = (now, found)
+    def _put(self, session: Session, current_stamp: FileStamp, preset: tuple[Agent, str]) -> None:
+        if len(self._cached) >= _MAX_CACHED:
+            self._cached.clear()
+        self._cached[session.path] = (current_stamp, preset)
 
 
-def problems(session: Session) -> list[str]:
+def preset_problems(session: Session) -> list[str]:
     try:
-        _read(session)
+        _load_preset(session)
     except Failed as error:
         return [f"{session.path}/{file_names.PRESET}: {error.__cause__}"]
     return []
 
 
-def _read(session: Session) -> tuple[Agent, str]:
+def _load_preset(session: Session) -> tuple[Agent, str]:
     try:
-        return _understood(session, read_file(_file(session)).decode())
+        return _parse_preset(session, read_file(_preset_path(session)).decode())
     except (OSError, UnicodeDecodeError, BadDefinition) as error:
         raise Failed(f"Failed to load preset from {session.path}") from error
 
 
-def _understood(session: Session, text: str) -> tuple[Agent, str]:
-    return definition_file.parse_preset(text, _file(session), name=session.agent), preset_hash(text)
+def _parse_preset(session: Session, text: str) -> tuple[Agent, str]:
+    return definition_file.parse_preset(text, _preset_path(session), name=session.agent), preset_hash(text)
 
 
-def _file(session: Session) -> str:
+def _preset_path(session: Session) -> str:
     return f"{session.path}/{file_names.PRESET}"

@@ -1,88 +1,96 @@
-"""Bringing back what was deleted, as long as it has not been swept away."""
+"""Restore deleted sessions that have not been swept yet."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH104, PTH118, PTH119, PTH120, PTH208
 
 import os
 from collections.abc import Iterator
 
 from retinue.domain.session import Session
-from retinue.errors import Conflict, NotFound, Usage
+from retinue.errors import Conflict, NotFound, UsageError
 from retinue.sessions import folder, session_tree
 from retinue.storage import file_names
-from retinue.storage.file_io import GONE, not_moved, sync_path
+from retinue.storage.file_io import MISSING_ERRNOS, fsync_path, move_error
 
 
-def found(root: str, ref: str) -> str:
-    """The folder of the deleted session that is meant: of several of one name, the one deleted last."""
+def find_deleted_session(root: str, ref: str) -> str:
+    """Find a deleted session's folder; of several with one name, the one deleted last."""
     if not ref.strip():
-        raise Usage("Say which deleted session: its id, its slug, or its folder's name")
-    for places in (_tops(root), _inner(root)):
-        meant = [path for path in places if _means(path, ref)]
-        if meant:
-            return max(meant, key=_when)
+        raise UsageError("Say which deleted session: its id, its slug, or its folder's name")
+    for candidates in (_deleted_top_level(root), _deleted_children(root)):
+        matches = [path for path in candidates if _is_match(path, ref)]
+        if matches:
+            return max(matches, key=_deletion_sort_key)
     raise NotFound(
         f"There is no deleted session {ref!r}: what was deleted stays for 30 days, under its id, slug or folder's name"
     )
 
 
-def put_aside(root: str, path: str) -> str | None:
-    """Where a file below the root is now that stood in a folder which was deleted since, or in one within it; None: it is
-    nowhere any more. Only the folders on the way to it are looked into."""
+def find_deleted_file(root: str, path: str) -> str | None:
+    """Return the current path of a file below the root whose folder, or a parent of it, was deleted.
+
+    Returns None if the file no longer exists. Only folders on the way to the file are searched.
+    """
     if os.path.lexists(path):
         return path
-    above, name = os.path.split(path)
-    folder = put_aside(root, above) if above.startswith(f"{root}/") or above == root else None
-    if folder is None:
+    parent, name = os.path.split(path)
+    parent_now = find_deleted_file(root, parent) if parent.startswith(f"{root}/") or parent == root else None
+    if parent_now is None:
         return None
-    if os.path.lexists(os.path.join(folder, name)):
-        return os.path.join(folder, name)
-    aside = [each for each in _deleted_in(folder) if file_names.undeleted(os.path.basename(each)) == name]
-    return max(aside, key=_when, default=None)
+    if os.path.lexists(os.path.join(parent_now, name)):
+        return os.path.join(parent_now, name)
+    deleted = [
+        each
+        for each in _deleted_folders(parent_now)
+        if file_names.name_before_deletion(os.path.basename(each)) == name
+    ]
+    return max(deleted, key=_deletion_sort_key, default=None)
 
 
-def sessions_in(path: str) -> list[Session]:
-    """Those that come back with a folder."""
-    return [folder.read(each).session for each in session_tree.within(path)]
+def sessions_in_folder(path: str) -> list[Session]:
+    """Return the sessions that a folder would restore."""
+    return [folder.load_session(each).session for each in session_tree.walk_subtree(path)]
 
 
-def restored(path: str) -> str:
-    """The folder has the name again that it had. Says where that is."""
-    before = file_names.undeleted(path)
-    if os.path.lexists(before):
-        raise Conflict(f"{before} is there again: rename or delete that session first")
+def restore_folder(path: str) -> str:
+    """Rename a deleted folder back to its original name and return that path."""
+    original_path = file_names.name_before_deletion(path)
+    if os.path.lexists(original_path):
+        raise Conflict(f"{original_path} is there again: rename or delete that session first")
     try:
-        os.rename(path, before)
-        sync_path(os.path.dirname(before))
+        os.rename(path, original_path)
+        fsync_path(os.path.dirname(original_path))
     except OSError as error:
-        raise not_moved(path if error.errno in GONE else before, error) from error
-    return before
+        raise move_error(path if error.errno in MISSING_ERRNOS else original_path, error) from error
+    return original_path
 
 
-def _means(path: str, ref: str) -> bool:
+def _is_match(path: str, ref: str) -> bool:
     name = os.path.basename(path)
-    if ref in (name, path, file_names.undeleted(name)):
+    if ref in (name, path, file_names.name_before_deletion(name)):
         return True
-    return any(ref in (each.id, each.slug, *each.aliases) for each in sessions_in(path))
+    return any(ref in (each.id, each.slug, *each.aliases) for each in sessions_in_folder(path))
 
 
-def _when(path: str) -> tuple[str, str]:
-    return file_names.deleted_at(os.path.basename(path)) or "", path
+def _deletion_sort_key(path: str) -> tuple[str, str]:
+    return file_names.deletion_time(os.path.basename(path)) or "", path
 
 
-def _tops(root: str) -> Iterator[str]:
-    return _deleted_in(root)
+def _deleted_top_level(root: str) -> Iterator[str]:
+    return _deleted_folders(root)
 
 
-def _inner(root: str) -> Iterator[str]:
-    """Children that were deleted below sessions that live."""
-    for path in session_tree.walk(root):
-        yield from _deleted_in(os.path.join(path, file_names.AGENTS))
+def _deleted_children(root: str) -> Iterator[str]:
+    """Yield deleted children of existing sessions."""
+    for path in session_tree.walk_sessions(root):
+        yield from _deleted_folders(os.path.join(path, file_names.AGENTS))
 
 
-def _deleted_in(path: str) -> Iterator[str]:
+def _deleted_folders(path: str) -> Iterator[str]:
     try:
-        inside = os.listdir(path)
+        folder_names = os.listdir(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
-    yield from (os.path.join(path, name) for name in inside if file_names.deleted_at(name) is not None)
+    yield from (
+        os.path.join(path, name) for name in folder_names if file_names.deletion_time(name) is not None
+    )

@@ -1,99 +1,101 @@
-"""What a session.md holds, read from its first entry to its last without a lock and in little memory."""
+"""Scan a session.md from its first entry to its last, without a lock and in little memory."""
 
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from retinue.domain.transcript import Entry, Said
+from retinue.domain.transcript import Entry, Message
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.sessions.markdown.chunks import PORTION
-from retinue.sessions.markdown.parser import readings
-from retinue.sessions.markdown.torn_tail import ends
-from retinue.storage.file_io import Stamp, open_file, stamp_of
+from retinue.sessions.markdown.chunks import CHUNK_BYTES
+from retinue.sessions.markdown.parser import parse_file
+from retinue.sessions.markdown.torn_tail import file_size_and_tear
+from retinue.storage.file_io import FileStamp, file_stamp, open_regular_file
 
 T = TypeVar("T")
-_TRIES = 3
+_MAX_ATTEMPTS = 3
 
 
 @value
-class Survey:
-    """A conversation in numbers, and what is wrong with its file."""
+class SessionScan:
+    """Counts of a conversation's entries, and the problems in its file."""
 
     entries: int
-    runs: frozenset[str]
-    """The runs that any entry is of."""
+    run_ids: frozenset[str]
+    """Ids of the runs that have entries."""
     replies: Mapping[str, int]
-    """How many replies of each run stand there."""
+    """Number of replies by run id."""
     problems: tuple[str, ...]
 
 
-def survey(path: str) -> Survey:
-    def look(problems: list[str]) -> tuple[int, set[str], Counter[str]]:
+def scan_session(path: str) -> SessionScan:
+    def count_entries(problems: list[str]) -> tuple[int, set[str], Counter[str]]:
         count, runs, replies = 0, set[str](), Counter[str]()
-        for entries in entries_of(path, problems):
+        for entries in iter_entry_batches(path, problems):
             count += len(entries)
             runs.update(entry.run for entry in entries if entry.run)
-            replies.update(entry.run for entry in entries if isinstance(entry, Said) and entry.by == "agent")
+            replies.update(
+                entry.run for entry in entries if isinstance(entry, Message) and entry.by == "agent"
+            )
         return count, runs, replies
 
-    (count, runs, replies), problems = _settled(path, look)
-    return Survey(entries=count, runs=frozenset(runs), replies=replies, problems=tuple(problems))
+    (count, run_ids, replies), problems = _retry_while_changing(path, count_entries)
+    return SessionScan(entries=count, run_ids=frozenset(run_ids), replies=replies, problems=tuple(problems))
 
 
-def everything(path: str) -> tuple[list[Entry], list[str]]:
-    """All entries at once, and what is wrong with the file."""
-    return _settled(
-        path, lambda problems: [entry for entries in entries_of(path, problems) for entry in entries]
+def read_all_entries(path: str) -> tuple[list[Entry], list[str]]:
+    """Read all entries at once, and the file's problems."""
+    return _retry_while_changing(
+        path, lambda problems: [entry for entries in iter_entry_batches(path, problems) for entry in entries]
     )
 
 
-def entries_of(path: str, problems: list[str]) -> Iterator[list[Entry]]:
-    """All entries, some at a time, up to the first that cannot be read; what is wrong is added to the problems."""
+def iter_entry_batches(path: str, problems: list[str]) -> Iterator[list[Entry]]:
+    """Yield all entries in batches up to the first error; append problems to `problems`."""
     try:
-        file = open_file(path)
+        fd = open_regular_file(path)
     except OSError as error:
         problems.append(f"{path} cannot be read: {error.strerror}")
         return
     try:
-        size, torn = ends(file)
-        if torn is not None:
+        size, tear = file_size_and_tear(fd)
+        if tear is not None:
             problems.append(
-                f"{path} has a torn tail of {size - torn} bytes; it is cut off when the session is opened"
+                f"{path} has a torn tail of {size - tear} bytes; it is cut off when the session is opened"
             )
-        for reading in readings(file, 0, size if torn is None else torn, path, lenient=True):
-            if reading.problem is not None:
-                problems.append(str(reading.problem))
-            yield reading.entries
+        for parsed in parse_file(fd, 0, size if tear is None else tear, path, lenient=True):
+            if parsed.error is not None:
+                problems.append(str(parsed.error))
+            yield parsed.entries
     finally:
-        os.close(file)
+        os.close(fd)
 
 
-def text_of(path: str) -> Iterator[str]:
-    """The file's text as it stands, piece by piece."""
+def iter_text(path: str) -> Iterator[str]:
+    """Yield the file's text in pieces."""
     try:
-        file = open_file(path)
+        fd = open_regular_file(path)
     except OSError as error:
         raise Failed(f"{path} cannot be read: {error.strerror}") from error
-    with os.fdopen(file, encoding="utf-8", errors="replace") as text:
-        while piece := text.read(PORTION):
+    with os.fdopen(fd, encoding="utf-8", errors="replace") as text:
+        while piece := text.read(CHUNK_BYTES):
             yield piece
 
 
-def _settled(path: str, look: Callable[[list[str]], T]) -> tuple[T, list[str]]:
-    """What a look finds; a problem that was seen while somebody wrote may be none, so it is looked for again."""
-    for _ in range(_TRIES - 1):
-        before, problems = _stamp(path), list[str]()
-        found = look(problems)
-        if not problems or _stamp(path) == before:
+def _retry_while_changing(path: str, read_once: Callable[[list[str]], T]) -> tuple[T, list[str]]:
+    """Run a read; repeat it if a problem may be due to a concurrent write."""
+    for _ in range(_MAX_ATTEMPTS - 1):
+        stamp_before, problems = _stamp_or_none(path), list[str]()
+        found = read_once(problems)
+        if not problems or _stamp_or_none(path) == stamp_before:
             return found, problems
     problems = list[str]()
-    return look(problems), problems
+    return read_once(problems), problems
 
 
-def _stamp(path: str) -> Stamp | None:
+def _stamp_or_none(path: str) -> FileStamp | None:
     try:
-        return stamp_of(path)
+        return file_stamp(path)
     except OSError:
         return None

@@ -1,6 +1,6 @@
-"""Where sessions lie below a root, and what must stay as it is for them to stay there."""
+"""Find session folders below a root, and report the paths whose change would change the result."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH112, PTH118
 
 import os
@@ -8,58 +8,62 @@ from collections.abc import Callable, Iterator
 
 from retinue.storage import file_names
 
-_DEEPEST = 16
+_MAX_DEPTH = 16
 
-Look = Callable[[str], object]
-"""Is told each path whose change could change what is found there, before it is looked at. Some are missing: then the
-folder above was told too."""
+PathCallback = Callable[[str], object]
+"""Called with each path that could change the result, before the path is read.
 
-
-def _unwatched(_path: str) -> None:
-    """Nobody wants to know."""
+For a missing path the callback has already seen its parent folder.
+"""
 
 
-def tops(root: str) -> list[str]:
-    """The names of the folders that may be top-level sessions, in order."""
-    return _names(root)
+def _ignore_path(_path: str) -> None:
+    """Ignore the path."""
 
 
-def walk(root: str) -> Iterator[str]:
-    """Every session folder below the root: branches, and the agents of each, and theirs."""
-    for name in tops(root):
-        yield from family(os.path.join(root, name))
+def top_level_names(root: str) -> list[str]:
+    """Return the names of folders that may be top-level sessions, in order."""
+    return _folder_names(root)
 
 
-def family(top: str, look: Look = _unwatched) -> Iterator[str]:
-    """The session folders of a top-level session. A folder with a conversation of its own directly below the root is
-    no such session."""
+def walk_sessions(root: str) -> Iterator[str]:
+    """Yield every session folder below the root: branches, their agents, and agents of agents."""
+    for name in top_level_names(root):
+        yield from walk_family(os.path.join(root, name))
+
+
+def walk_family(top: str, on_path: PathCallback = _ignore_path) -> Iterator[str]:
+    """Yield the session folders of a top-level session.
+
+    A folder directly below the root with a session.md of its own is not a top-level session.
+    """
     if os.path.lexists(os.path.join(top, file_names.SESSION)):
-        look(top)
+        on_path(top)
         return
-    yield from within(top, look)
+    yield from walk_subtree(top, on_path)
 
 
-def within(path: str, look: Look = _unwatched) -> Iterator[str]:
-    """The session folders in one session's folder, itself included."""
+def walk_subtree(path: str, on_path: PathCallback = _ignore_path) -> Iterator[str]:
+    """Yield the session folders in one session's folder, including itself."""
     if os.path.lexists(os.path.join(path, file_names.SESSION)):
         yield path
-        yield from _agents(path, 0, look)
+        yield from _walk_agents(path, 0, on_path)
         return
-    inside = os.path.join(path, file_names.BRANCHES)
-    if not os.path.isdir(inside):
-        look(path)
-    for branch in _sessions(inside, look):
+    parent = os.path.join(path, file_names.BRANCHES)
+    if not os.path.isdir(parent):
+        on_path(path)
+    for branch in _session_folders(parent, on_path):
         yield branch
-        yield from _agents(branch, 0, look)
+        yield from _walk_agents(branch, 0, on_path)
 
 
-def children(path: str, look: Look = _unwatched) -> Iterator[str]:
-    """The folders of a session's own children."""
-    return _sessions(os.path.join(path, file_names.AGENTS), look)
+def child_folders(path: str, on_path: PathCallback = _ignore_path) -> Iterator[str]:
+    """Yield the folders of a session's own children."""
+    return _session_folders(os.path.join(path, file_names.AGENTS), on_path)
 
 
-def current(top: str) -> str | None:
-    """The branch folder that `current` names; main when the link is gone."""
+def current_branch(top: str) -> str | None:
+    """Return the branch folder that `current` links to, or main if the link is missing."""
     for name in (file_names.CURRENT, os.path.join(file_names.BRANCHES, file_names.MAIN)):
         branch = os.path.realpath(os.path.join(top, name))
         if os.path.lexists(os.path.join(branch, file_names.SESSION)):
@@ -67,31 +71,31 @@ def current(top: str) -> str | None:
     return None
 
 
-def _agents(path: str, depth: int, look: Look) -> Iterator[str]:
-    if depth > _DEEPEST:
+def _walk_agents(path: str, depth: int, on_path: PathCallback) -> Iterator[str]:
+    if depth > _MAX_DEPTH:
         return
-    for child in children(path, look):
+    for child in child_folders(path, on_path):
         yield child
-        yield from _agents(child, depth + 1, look)
+        yield from _walk_agents(child, depth + 1, on_path)
 
 
-def _sessions(inside: str, look: Look) -> Iterator[str]:
-    look(inside)
-    for name in _names(inside):
-        path = os.path.join(inside, name)
-        look(path)
+def _session_folders(parent: str, on_path: PathCallback) -> Iterator[str]:
+    on_path(parent)
+    for name in _folder_names(parent):
+        path = os.path.join(parent, name)
+        on_path(path)
         if os.path.lexists(os.path.join(path, file_names.SESSION)):
-            look(os.path.join(path, file_names.SESSION))
+            on_path(os.path.join(path, file_names.SESSION))
             yield path
 
 
-def _names(path: str) -> list[str]:
+def _folder_names(path: str) -> list[str]:
     try:
         with os.scandir(path) as found:
             return sorted(
                 each.name
                 for each in found
-                if file_names.listed(each.name) and each.is_dir(follow_symlinks=False)
+                if file_names.is_listable(each.name) and each.is_dir(follow_symlinks=False)
             )
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []

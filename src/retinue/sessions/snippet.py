@@ -1,73 +1,72 @@
-"""The last words of a conversation, for lists: read from the end of the file, however long it is."""
+"""The last message of a conversation as a snippet for lists, read from the end of the file."""
 
 import os
 from collections.abc import Sequence
 
-from retinue.domain.transcript import Called, Entry, Said, snippet
-from retinue.sessions.markdown.marker import OPEN, attributes
-from retinue.sessions.markdown.writer import unescape
-from retinue.storage.file_io import open_file
+from retinue.domain.transcript import Entry, Message, ToolCall, last_message_snippet
+from retinue.sessions.markdown.marker import COMMENT_OPEN, parse_marker
+from retinue.sessions.markdown.writer import unescape_body
+from retinue.storage.file_io import open_regular_file
 
-_NEAR = 4 * 1024
-_FAR = 64 * 1024
-_MARKER = 256
-_SURE = 4 * 1024
-"""Characters that take up less than the far distance even where each must be spelled out."""
-_SEPARATOR = f"\n{OPEN}".encode()
-_SPEAKERS = (f"{OPEN}user".encode(), f"{OPEN}agent".encode())
+_NEAR_BYTES = 4 * 1024
+_FAR_BYTES = 64 * 1024
+_MARKER_CHARS = 256
+_SAFE_CHARS = 4 * 1024
+"""Characters that fit into the far distance even if each of them must be escaped."""
+_SEPARATOR = f"\n{COMMENT_OPEN}".encode()
+_MESSAGE_MARKERS = (f"{COMMENT_OPEN}user".encode(), f"{COMMENT_OPEN}agent".encode())
 
 
-def last_words(path: str) -> str:
-    """The start of what was said last in a session.md; nothing when that lies too far from its end."""
+def snippet_from_file(path: str) -> str:
+    """Return the start of the last message in session.md; empty if it is too far from the end."""
     try:
-        file = open_file(path)
+        fd = open_regular_file(path)
     except OSError:
         return ""
     try:
-        return _near_the_end(file)
+        return _snippet_near_end(fd)
     except OSError:
         return ""
     finally:
-        os.close(file)
+        os.close(fd)
 
 
-def last_said(entries: Sequence[Entry]) -> str | None:
-    """The same of entries that stand in such a file, without a look at it; None when they may lie too far from its end,
-    however they are written there."""
+def snippet_from_entries(entries: Sequence[Entry]) -> str | None:
+    """Return the snippet from loaded entries; None if in the file it may be too far from the end."""
     length = 0
     for entry in reversed(entries):
-        length += _MARKER + len(entry.args if isinstance(entry, Called) else entry.text)
-        if length > _SURE:
+        length += _MARKER_CHARS + len(entry.args if isinstance(entry, ToolCall) else entry.text)
+        if length > _SAFE_CHARS:
             return None
-        if isinstance(entry, Said) and entry.text.strip():
-            return snippet((entry,))
+        if isinstance(entry, Message) and entry.text.strip():
+            return last_message_snippet((entry,))
     return ""
 
 
-def _near_the_end(file: int) -> str:
-    size = os.fstat(file).st_size
-    for length in (_NEAR, _FAR):
-        words = _words(b"\n" + os.pread(file, length, max(0, size - length)))
-        if words or size <= length:
-            return words
+def _snippet_near_end(fd: int) -> str:
+    size = os.fstat(fd).st_size
+    for length in (_NEAR_BYTES, _FAR_BYTES):
+        found_snippet = _find_last_message(b"\n" + os.pread(fd, length, max(0, size - length)))
+        if found_snippet or size <= length:
+            return found_snippet
     return ""
 
 
-def _words(data: bytes) -> str:
-    """Goes back from marker to marker until one has words. A user line that nothing follows is still open."""
-    end, last = len(data), True
+def _find_last_message(data: bytes) -> str:
+    """Go back from marker to marker until one has text; a last user line without a length is still open."""
+    end, is_last = len(data), True
     while (start := data.rfind(_SEPARATOR, 0, end)) >= 0:
-        if data.startswith(_SPEAKERS, start + 1):
-            text = _said(data[start + 1 : end].decode("utf-8", "replace"), last=last)
+        if data.startswith(_MESSAGE_MARKERS, start + 1):
+            text = _message_text(data[start + 1 : end].decode("utf-8", "replace"), is_last=is_last)
             if text.strip():
-                return snippet([Said(id="", by="user", text=text)])
-        end, last = start, False
+                return last_message_snippet([Message(id="", by="user", text=text)])
+        end, is_last = start, False
     return ""
 
 
-def _said(piece: str, *, last: bool) -> str:
-    line, _, body = piece[len(OPEN) :].partition("\n")
-    known = attributes(line)
-    if known is None or (last and known[""] == "user" and "n" not in known):
+def _message_text(piece: str, *, is_last: bool) -> str:
+    line, _, body = piece[len(COMMENT_OPEN) :].partition("\n")
+    attrs = parse_marker(line)
+    if attrs is None or (is_last and attrs[""] == "user" and "n" not in attrs):
         return ""
-    return unescape(body, escaped="esc" in known)
+    return unescape_body(body, escaped="esc" in attrs)

@@ -1,6 +1,6 @@
-"""Conversations as folders below one root: the store that one machine uses."""
+"""The session store: conversations as folders below one root on this machine."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH118, PTH119, PTH120
 
 import os
@@ -14,393 +14,443 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retinue.agents import definition_file
-from retinue.agents.pattern_grants import widened
+from retinue.agents.pattern_grants import with_granted_pattern
 from retinue.domain.agent import Agent
-from retinue.domain.approval import Touch
-from retinue.domain.clock import Chance
+from retinue.domain.approval import ToolAccess
+from retinue.domain.clock import Clock
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry
-from retinue.errors import Conflict, Usage
+from retinue.errors import Conflict, UsageError
 from retinue.sessions import branches, draft, folder, preset_cache, restore, session_tree
-from retinue.sessions.batched_fsync import Settling
+from retinue.sessions.batched_fsync import BatchedFsync
 from retinue.sessions.conversation import FileConversation
-from retinue.sessions.conversation_cache import Residents
-from retinue.sessions.list_cache import SETTLED_NS
-from retinue.sessions.lookup import Shelf, top_folder
-from retinue.sessions.metadata_files import write_facts, write_plan
-from retinue.sessions.pagination import Pages, Span
-from retinue.sessions.preset_cache import Presets
-from retinue.sessions.scan import Survey, entries_of, everything, survey, text_of
-from retinue.sessions.trash import sweep
-from retinue.sessions.window import WINDOW
+from retinue.sessions.conversation_cache import ConversationCache
+from retinue.sessions.list_cache import STAMP_SETTLE_NS
+from retinue.sessions.lookup import SessionLookup, top_folder
+from retinue.sessions.metadata_files import render_metadata, render_scope_plan
+from retinue.sessions.pagination import PageReader, PageRequest
+from retinue.sessions.preset_cache import PresetCache
+from retinue.sessions.scan import SessionScan, iter_entry_batches, iter_text, read_all_entries, scan_session
+from retinue.sessions.trash import sweep_trash
+from retinue.sessions.window import WINDOW_BYTES
 from retinue.storage import file_names
 from retinue.storage.file_io import (
-    Stamp,
-    no_room,
-    not_moved,
+    FileStamp,
+    create_file,
+    file_stamp,
+    fsync_path,
+    move_error,
     read_file,
     replace_file,
-    stamp_of,
-    sync_path,
-    unused,
-    write_new,
+    unused_path,
+    write_error,
 )
-from retinue.storage.file_lock import alone, held, hold
-from retinue.storage.thread_pool import Threads
+from retinue.storage.file_lock import acquire_session_lock, file_lock, session_lock
+from retinue.storage.thread_pool import DiskThreadPool
 
 T = TypeVar("T")
-_LONGEST_NAME = 200
-_SHORT = 1 << 14
-_LONG = 1 << 20
-_MOST_KEPT = 256
-_MANY = 500
-"""Sessions that are listed aside: looking at their folders would keep others waiting."""
-_CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases", "lifted"})
+_MAX_NAME_CHARS = 200
+_SMALL_FILE_BYTES = 1 << 14
+_LARGE_FILE_BYTES = 1 << 20
+_MAX_CACHED_SCANS = 256
+_MANY_SESSIONS = 500
+"""From this many sessions on, lists are made in a thread so that the event loop is not blocked."""
+_CHANGEABLE_FIELDS = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases", "user_grants"})
 
 
 class FileStore:
-    """Implements `ports.Store`."""
+    """Implements `interfaces.SessionStore` with one folder per session."""
 
     def __init__(
-        self, root: Path, chance: Chance, *, window: int = WINDOW, threads: Threads | None = None
+        self, root: Path, clock: Clock, *, window: int = WINDOW_BYTES, threads: DiskThreadPool | None = None
     ) -> None:
         self.root = root
-        self._chance = chance
-        self._threads = threads or Threads()
-        self._settling = Settling(self._threads)
-        self._residents = Residents(chance, self._threads, window=window)
-        self._pages = Pages()
-        self._surveys: dict[str, tuple[Stamp, Survey]] = {}
-        self._presets = Presets()
-        self._shelf = Shelf(os.path.realpath(root), chance.uuid)
-        self._rooted = False
-        """Whether the root was there before: whoever finds it gone makes it anew."""
-        self._sorted: tuple[Sequence[Session], list[Session]] = ((), [])
-        """The last list as it was found, and as it is shown."""
+        self._clock = clock
+        self._threads = threads or DiskThreadPool()
+        self._fsync_batch = BatchedFsync(self._threads)
+        self._conversation_cache = ConversationCache(clock, self._threads, window=window)
+        self._page_reader = PageReader()
+        self._scan_cache: dict[str, tuple[FileStamp, SessionScan]] = {}
+        self._preset_cache = PresetCache()
+        self._lookup = SessionLookup(os.path.realpath(root), clock.new_uuid)
+        self._root_exists = False
+        """True if this process has seen the root folder; a missing root is created again."""
+        self._sorted_list: tuple[Sequence[Session], list[Session]] = ((), [])
+        """The last list as found, and as sorted for display."""
 
     def close(self) -> None:
-        """Ends the threads; what they are writing is written first."""
+        """Stop the threads after their running writes are finished."""
         self._threads.close()
 
     @property
-    def _many(self) -> bool:
-        """Whether looking at all sessions would keep others waiting."""
-        return len(self._sorted[0]) > _MANY
+    def _has_many_sessions(self) -> bool:
+        """True if looking at all sessions would block other work."""
+        return len(self._sorted_list[0]) > _MANY_SESSIONS
 
     async def create(self, new: NewSession) -> Session:
-        """On disk when this returns: a run that is acknowledged finds it after a loss of power."""
+        """Create a session and return once it is on disk.
+
+        A run that was acknowledged afterwards finds its session even after a power loss.
+        """
         if new.name is None:
-            built = await self._threads.do(lambda: self._built(new), quick=True)
+            new_folder = await self._threads.submit(lambda: self._create_unnamed(new), force_inline=True)
         else:
-            built = await self._threads.through(lambda: self._named(new), long=True)
-        session = built.session
+            new_folder = await self._threads.run(lambda: self._create_named(new), force_thread=True)
+        session = new_folder.session
         try:
-            await self._settling.settled(built)
+            await self._fsync_batch.sync(new_folder)
         except OSError as error:
             shutil.rmtree(top_folder(session), ignore_errors=True)
-            raise no_room(session.path, error) from error
+            raise write_error(session.path, error) from error
         finally:
-            built.close()
-        self._presets.wrote(session, new.preset, built.preset)
-        self._shelf.touched(session.path)
-        return self._shelf.put(session)
+            new_folder.close()
+        self._preset_cache.put_written(session, new.preset_text, new_folder.preset_stamp)
+        self._lookup.mark_changed(session.path)
+        return self._lookup.remember_new(session)
 
     async def find(self, ref: str) -> Session:
-        known = self._shelf.unchanged(ref) or self._shelf.at_the_same(ref)
-        return known or await self._threads.do(lambda: self._shelf.find(ref))
+        cached = self._lookup.get_if_unchanged(ref) or self._lookup.get_by_same_path(ref)
+        return cached or await self._threads.submit(lambda: self._lookup.find(ref))
 
-    async def named(self, ref: str) -> Session:
-        """By id, slug, alias or unambiguous prefix, and never by a path or a name."""
-        return self._shelf.unchanged(ref) or await self._threads.do(
-            lambda: self._shelf.find(ref, paths=False), long=self._many
+    async def find_by_key(self, ref: str) -> Session:
+        """Find a session by id, slug, alias or unambiguous prefix, never by path or display name."""
+        return self._lookup.get_if_unchanged(ref) or await self._threads.submit(
+            lambda: self._lookup.find(ref, paths=False), force_thread=self._has_many_sessions
         )
 
     async def sessions(
-        self, *, agent: str | None = None, children: bool = True, age: float = 0.0
+        self, *, agent: str | None = None, children: bool = True, max_age_s: float = 0.0
     ) -> list[Session]:
-        """Newest first by updated_at. With an `age`, what other processes changed in a session so many seconds ago, or
-        later, need not show yet; what this one changed does."""
-        everything = await self._threads.do(lambda: self._shelf.listed(age=age), long=self._many)
-        if everything is not self._sorted[0]:
-            by_id = sorted(everything, key=attrgetter("id"), reverse=True)
-            self._sorted = (everything, sorted(by_id, key=attrgetter("updated_at"), reverse=True))
-        if agent is None and children:
-            return self._sorted[1].copy()
-        return [each for each in self._sorted[1] if (children or each.top) and agent in (None, each.agent)]
+        """List sessions, newest first by `updated_at`.
 
-    async def free(self, session: Session) -> None:
-        """Held says who has the session open; nothing is read or written."""
-        await self._threads.through(lambda: os.close(hold(session.path)))
+        With `max_age_s`, changes that other processes made within the last so many seconds may be missing;
+        changes by this process always show.
+        """
+        all_sessions = await self._threads.submit(
+            lambda: self._lookup.list_cached(max_age_s=max_age_s), force_thread=self._has_many_sessions
+        )
+        if all_sessions is not self._sorted_list[0]:
+            by_id = sorted(all_sessions, key=attrgetter("id"), reverse=True)
+            self._sorted_list = (all_sessions, sorted(by_id, key=attrgetter("updated_at"), reverse=True))
+        if agent is None and children:
+            return self._sorted_list[1].copy()
+        return [
+            each
+            for each in self._sorted_list[1]
+            if (children or each.is_top_level) and agent in (None, each.agent)
+        ]
+
+    async def check_unlocked(self, session: Session) -> None:
+        """Raise SessionLocked if another process has the session open; read and write nothing."""
+        await self._threads.run(lambda: os.close(acquire_session_lock(session.path)))
 
     def open(self, session: Session) -> AbstractAsyncContextManager[FileConversation]:
-        return _Opening(session, self._threads, self._residents, self._shelf)
+        return _OpenConversation(session, self._threads, self._conversation_cache, self._lookup)
 
-    async def preset(self, session: Session) -> tuple[Agent, str]:
-        return self._presets.unchanged(session) or await self._threads.do(lambda: self._presets.read(session))
-
-    async def change(self, session: Session, **facts: Any) -> Session:
-        return await self._threads.do(
-            lambda: self._change(session, facts), long="name" in facts and self._many
+    async def read_preset(self, session: Session) -> tuple[Agent, str]:
+        return self._preset_cache.get_unchanged(session) or await self._threads.submit(
+            lambda: self._preset_cache.load(session)
         )
 
-    async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
-        """One pattern more in the session's own preset.md."""
-        await self._threads.do(lambda: self._widen(session, touch, pattern))
+    async def update(self, session: Session, **facts: Any) -> Session:
+        return await self._threads.submit(
+            lambda: self._write_facts(session, facts),
+            force_thread="name" in facts and self._has_many_sessions,
+        )
+
+    async def grant_pattern(self, session: Session, access: ToolAccess, pattern: str) -> None:
+        """Add one pattern to the permissions in the session's own preset.md."""
+        await self._threads.submit(lambda: self._grant_pattern(session, access, pattern))
 
     async def set_preset(self, session: Session, text: str) -> None:
-        """A person or a scope command changes what a session obeys; only this moves the plan's `updated`."""
-        await self._threads.do(lambda: self._set_preset(session, text))
+        """Replace a session's preset on behalf of a person. Only this changes the plan's `updated` time."""
+        await self._threads.submit(lambda: self._write_preset(session, text))
 
-    async def entries(self, session: Session) -> tuple[list[Entry], list[str]]:
-        """What the file says, read without a lock and without touching it, and what is wrong with it."""
-        return await self._threads.do(lambda: everything(_file(session)))
+    async def read_entries(self, session: Session) -> tuple[list[Entry], list[str]]:
+        """Read all entries and the file's problems without taking the session's lock."""
+        return await self._threads.submit(lambda: read_all_entries(_session_file(session)))
 
-    async def survey(self, session: Session) -> Survey:
-        """How much the file holds and what is wrong with it: read as `entries` does, and nothing of it is kept."""
-        return await self._threads.do(lambda: self._survey(_file(session)), long=_is_long(session))
+    async def scan(self, session: Session) -> SessionScan:
+        """Count a conversation's entries and find problems in its file without keeping the entries."""
+        return await self._threads.submit(
+            lambda: self._scan_file(_session_file(session)), force_thread=_is_large(session)
+        )
 
-    def portions(self, session: Session) -> AsyncGenerator[list[Entry]]:
-        """The entries of a file of any length, some at a time."""
-        return self._step_by_step(entries_of(_file(session), []))
+    def iter_entries(self, session: Session) -> AsyncGenerator[list[Entry]]:
+        """Iterate over a conversation of any length in batches of entries."""
+        return self._iterate_in_threads(iter_entry_batches(_session_file(session), []))
 
-    async def page(self, session: Session, span: Span) -> list[Entry]:
-        """Some entries of a file of any length, oldest first."""
-        return await self._threads.do(lambda: self._pages.page(_file(session), span), long=_is_long(session))
+    async def read_page(self, session: Session, span: PageRequest) -> list[Entry]:
+        """Read some entries of a conversation of any length, oldest first."""
+        return await self._threads.submit(
+            lambda: self._page_reader.read_page(_session_file(session), span), force_thread=_is_large(session)
+        )
 
-    async def recent(self, session: Session, *, after: str = "", before: str = "", limit: int) -> list[Entry]:
-        """The first entries after one, the last before one, or the newest."""
-        return await self.page(session, Span(after=after, before=before, limit=limit))
+    async def read_entry_page(
+        self, session: Session, *, after: str = "", before: str = "", limit: int
+    ) -> list[Entry]:
+        """Return the first entries after one, the last before one, or the newest."""
+        return await self.read_page(session, PageRequest(after=after, before=before, limit=limit))
 
-    def between(self, session: Session, *, after: str = "", before: str = "") -> AsyncGenerator[list[Entry]]:
-        """All entries after one and before another, some at a time."""
-        return self._step_by_step(self._pages.between(_file(session), after=after, before=before))
+    def iter_entries_between(
+        self, session: Session, *, after: str = "", before: str = ""
+    ) -> AsyncGenerator[list[Entry]]:
+        """Iterate in batches over all entries after one and before another."""
+        return self._iterate_in_threads(
+            self._page_reader.iter_between(_session_file(session), after=after, before=before)
+        )
 
-    async def typed(self, session: Session) -> str:
-        """What stands below the file's open user line."""
-        return await self._threads.do(lambda: draft.typed_in(_file(session)))
+    async def read_draft(self, session: Session) -> str:
+        """Return the draft below the file's open user line."""
+        return await self._threads.submit(lambda: draft.read_draft(_session_file(session)))
 
-    async def draft(self, session: Session, text: str) -> None:
-        """Replaces what stands there."""
-        await self._threads.through(lambda: draft.put(session, text, self._chance))
-        self._shelf.touched(session.path)
+    async def save_draft(self, session: Session, text: str) -> None:
+        """Replace the draft below the file's open user line."""
+        await self._threads.run(lambda: draft.write_draft(session, text, self._clock))
+        self._lookup.mark_changed(session.path)
 
-    def text(self, session: Session) -> AsyncGenerator[str]:
-        """The file of any length as it stands, piece by piece."""
-        return self._step_by_step(text_of(_file(session)))
+    def iter_text(self, session: Session) -> AsyncGenerator[str]:
+        """Iterate over the raw text of session.md in pieces."""
+        return self._iterate_in_threads(iter_text(_session_file(session)))
 
-    async def _step_by_step(self, found: Iterator[T]) -> AsyncGenerator[T]:
-        while (each := await self._threads.do(lambda: next(found, None))) is not None:
+    async def _iterate_in_threads(self, iterator: Iterator[T]) -> AsyncGenerator[T]:
+        while (each := await self._threads.submit(lambda: next(iterator, None))) is not None:
             yield each
 
     async def problems(self, session: Session) -> tuple[str, ...]:
-        """What is wrong with the files that say who the session is."""
-        return await self._threads.do(
-            lambda: (*self._shelf.at(session.path).problems, *preset_cache.problems(session))
+        """Return the problems in the files that identify the session."""
+        return await self._threads.submit(
+            lambda: (*self._lookup.load(session.path).problems, *preset_cache.preset_problems(session))
         )
 
     async def clear(self, session: Session) -> Session:
-        """The history is put aside under another name; who the session is stays."""
-        return await self._threads.do(lambda: self._clear(session))
+        """Archive the history under another name; the session keeps its identity."""
+        return await self._threads.submit(lambda: self._clear_history(session))
 
     async def delete(self, session: Session) -> str:
-        """The folder gets a name that no list shows and no reference finds; `sweep` removes it later."""
-        return await self._threads.do(lambda: self._delete(session))
+        """Rename the folder to a deleted name, which no list or lookup finds; `sweep` removes it later."""
+        return await self._threads.submit(lambda: self._delete_folder(session))
 
     async def restore(self, ref: str) -> Session:
-        """A deleted session is where it was again; `ref` is its id, slug, or the folder's name after it was deleted."""
-        return await self._threads.do(lambda: self._restore(ref))
+        """Restore a deleted session to its place.
 
-    async def put_aside(self, path: str) -> str | None:
-        """Where the file of a session is that was deleted, as long as it is there."""
-        return await self._threads.do(lambda: restore.put_aside(self._shelf.root, path))
+        Args:
+            ref: Its id, its slug, or the folder's name after the deletion.
+        """
+        return await self._threads.submit(lambda: self._restore_folder(ref))
+
+    async def find_deleted_file(self, path: str) -> str | None:
+        """Return the current path of a file of a deleted session, or None once it is removed."""
+        return await self._threads.submit(lambda: restore.find_deleted_file(self._lookup.root, path))
 
     async def branch(
-        self, session: Session, *, at: str | None = None, include: bool = True, name: str
+        self, session: Session, *, prompt_id: str | None = None, include: bool = True, name: str
     ) -> Session:
-        """A new branch of a top-level session, from here on the current one."""
-        return await self._threads.do(lambda: self._branch(session, at=at, include=include, name=name))
+        """Create a branch of a top-level session and make it the current one."""
+        return await self._threads.submit(
+            lambda: self._create_branch(session, prompt_id=prompt_id, include=include, name=name)
+        )
 
     def sweep(self) -> list[str]:
-        """What crashes left half built and what was deleted long ago is removed, at most once a day; says what was."""
-        return sweep(self._shelf.root, self._chance.now())
+        """Remove leftovers of crashes and old deleted sessions; return the removed paths.
 
-    def _survey(self, path: str) -> Survey:
-        """A file that looks as it did is not counted again."""
-        known, now = self._surveys.get(path), stamp_of(path)
-        if known is not None and known[0] == now:
-            return known[1]
-        found = survey(path)
-        if len(self._surveys) >= _MOST_KEPT:
-            self._surveys.clear()
-        if now is not None and time.time_ns() - now[3] > SETTLED_NS:
-            self._surveys[path] = (now, found)
-        return found
+        Does nothing if the last sweep was less than a day ago.
+        """
+        return sweep_trash(self._lookup.root, self._clock.now())
 
-    def _built(self, new: NewSession) -> folder.Built:
-        if not self._rooted:
-            self._make_root()
-        return folder.build(self._shelf.root, new, self._chance)
+    def _scan_file(self, path: str) -> SessionScan:
+        """Scan a file, or return the cached result if the file has not changed."""
+        cached, current_stamp = self._scan_cache.get(path), file_stamp(path)
+        if cached is not None and cached[0] == current_stamp:
+            return cached[1]
+        result = scan_session(path)
+        if len(self._scan_cache) >= _MAX_CACHED_SCANS:
+            self._scan_cache.clear()
+        if current_stamp is not None and time.time_ns() - current_stamp[3] > STAMP_SETTLE_NS:
+            self._scan_cache[path] = (current_stamp, result)
+        return result
 
-    def _named(self, new: NewSession) -> folder.Built:
-        self._make_root()
-        with alone(os.path.join(self._shelf.root, file_names.CHANGES)):
-            self._free_name(new.name or "", None)
-            return folder.build(self._shelf.root, new, self._chance)
+    def _create_unnamed(self, new: NewSession) -> folder.NewSessionFolder:
+        if not self._root_exists:
+            self._ensure_root()
+        return folder.create_session_folder(self._lookup.root, new, self._clock)
 
-    def _make_root(self) -> None:
+    def _create_named(self, new: NewSession) -> folder.NewSessionFolder:
+        self._ensure_root()
+        with file_lock(os.path.join(self._lookup.root, file_names.CHANGES_LOCK)):
+            self._check_name_free(new.name or "", None)
+            return folder.create_session_folder(self._lookup.root, new, self._clock)
+
+    def _ensure_root(self) -> None:
         try:
-            os.makedirs(self._shelf.root, 0o700, exist_ok=True)
+            os.makedirs(self._lookup.root, 0o700, exist_ok=True)
         except OSError as error:
-            raise no_room(self._shelf.root, error) from error
-        self._rooted = True
+            raise write_error(self._lookup.root, error) from error
+        self._root_exists = True
 
-    def _free_name(self, name: str, slug: str | None) -> None:
-        if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
-            raise Usage(f"A session's name is one line of at most {_LONGEST_NAME} characters")
-        if file_names.ours(name):
-            raise Usage(f'A session cannot be called "{name}": ids and slugs look so; choose other words')
-        if taken := self._taken(name, slug):
-            raise Usage(taken)
+    def _check_name_free(self, name: str, slug: str | None) -> None:
+        if not name.strip() or not name.isprintable() or len(name) > _MAX_NAME_CHARS:
+            raise UsageError(f"A session's name is one line of at most {_MAX_NAME_CHARS} characters")
+        if file_names.looks_like_session_id(name):
+            raise UsageError(
+                f'A session cannot be called "{name}": ids and slugs look so; choose other words'
+            )
+        if conflict := self._name_conflict(name, slug):
+            raise UsageError(conflict)
 
-    def _taken(self, name: str, slug: str | None) -> str:
-        """Why nobody but the session of this slug can be called so; empty when it can."""
-        for each in self._shelf.all():
+    def _name_conflict(self, name: str, slug: str | None) -> str:
+        """Explain why no session but the one with this slug can take the name; empty if it is free."""
+        for each in self._lookup.load_all():
             if each.slug != slug and name in (each.id, each.slug, each.key, *each.aliases):
                 return f'Session name "{name}" is already in use: another session is found by it'
             if each.slug != slug and each.name is not None and each.name.casefold() == name.casefold():
                 return f'Session name "{name}" is already in use'
         return ""
 
-    def _change(self, session: Session, facts: dict[str, Any]) -> Session:
-        unknown = sorted(set(facts) - _CHANGEABLE)
+    def _write_facts(self, session: Session, facts: dict[str, Any]) -> Session:
+        unknown = sorted(set(facts) - _CHANGEABLE_FIELDS)
         if unknown:
-            raise Usage(f"A session's {unknown[0]} cannot be changed; {', '.join(sorted(_CHANGEABLE))} can")
-        self._make_root()
-        with alone(os.path.join(self._shelf.root, file_names.CHANGES)):
+            raise UsageError(
+                f"A session's {unknown[0]} cannot be changed; {', '.join(sorted(_CHANGEABLE_FIELDS))} can"
+            )
+        self._ensure_root()
+        with file_lock(os.path.join(self._lookup.root, file_names.CHANGES_LOCK)):
             if facts.get("name") is not None:
-                self._free_name(facts["name"], session.slug)
-            known = replace(self._shelf.at(session.path).session, **facts)
-            where = os.path.join(session.path, file_names.FACTS)
-            replace_file(where, write_facts(known), token=self._chance.uuid())
-        self._shelf.touched(session.path)
-        return self._shelf.at(session.path).session
+                self._check_name_free(facts["name"], session.slug)
+            changed = replace(self._lookup.load(session.path).session, **facts)
+            path = os.path.join(session.path, file_names.FACTS)
+            replace_file(path, render_metadata(changed), token=self._clock.new_uuid())
+        self._lookup.mark_changed(session.path)
+        return self._lookup.load(session.path).session
 
-    def _widen(self, session: Session, touch: Touch, pattern: str) -> None:
-        where = os.path.join(session.path, file_names.PRESET)
-        text = read_file(where).decode()
-        wider = widened(text, touch, pattern, top=session.top, where=where, name=session.agent)
-        if wider != text:
-            self._set_preset(session, wider)
+    def _grant_pattern(self, session: Session, access: ToolAccess, pattern: str) -> None:
+        path = os.path.join(session.path, file_names.PRESET)
+        text = read_file(path).decode()
+        new_text = with_granted_pattern(
+            text, access, pattern, is_top_level=session.is_top_level, location=path, name=session.agent
+        )
+        if new_text != text:
+            self._write_preset(session, new_text)
 
-    def _set_preset(self, session: Session, text: str) -> None:
-        where = os.path.join(session.path, file_names.PRESET)
-        definition_file.parse_preset(text, where, name=session.agent)
-        replace_file(where, text.encode(), token=self._chance.uuid())
-        plan = write_plan(self._shelf.at(session.path).session, updated=self._chance.now())
-        replace_file(os.path.join(session.path, file_names.PLAN), plan, token=self._chance.uuid())
-        self._shelf.touched(session.path)
+    def _write_preset(self, session: Session, text: str) -> None:
+        path = os.path.join(session.path, file_names.PRESET)
+        definition_file.parse_preset(text, path, name=session.agent)
+        replace_file(path, text.encode(), token=self._clock.new_uuid())
+        plan = render_scope_plan(self._lookup.load(session.path).session, updated=self._clock.now())
+        replace_file(os.path.join(session.path, file_names.PLAN), plan, token=self._clock.new_uuid())
+        self._lookup.mark_changed(session.path)
 
-    def _clear(self, session: Session) -> Session:
-        now = self._chance.now()
-        with held(session.path):
+    def _clear_history(self, session: Session) -> Session:
+        now = self._clock.now()
+        with session_lock(session.path):
             for name in (file_names.SESSION, file_names.TOOLS, file_names.THOUGHTS):
-                where = os.path.join(session.path, name)
-                if os.path.lexists(where):
-                    self._put_aside(where, file_names.cleared(name, now), keep=name != file_names.THOUGHTS)
-            sync_path(session.path)
-        self._shelf.touched(session.path)
-        return self._shelf.at(session.path).session
+                path = os.path.join(session.path, name)
+                if os.path.lexists(path):
+                    self._archive_file(
+                        path, file_names.cleared_name(name, now), leave_empty_file=name != file_names.THOUGHTS
+                    )
+            fsync_path(session.path)
+        self._lookup.mark_changed(session.path)
+        return self._lookup.load(session.path).session
 
-    def _put_aside(self, where: str, name: str, *, keep: bool) -> None:
-        """An empty file takes the old one's place in one step: the folder is never without it."""
-        above = os.path.dirname(where)
+    def _archive_file(self, path: str, name: str, *, leave_empty_file: bool) -> None:
+        """Rename a file and put an empty one in its place atomically, so that the file is never missing."""
+        parent = os.path.dirname(path)
         try:
-            os.link(where, unused(above, name))
-            if not keep:
-                os.unlink(where)
+            os.link(path, unused_path(parent, name))
+            if not leave_empty_file:
+                os.unlink(path)
                 return
-            temporary = os.path.join(above, f".{os.path.basename(where)}.{self._chance.uuid()}")
-            write_new(temporary, b"")
-            os.replace(temporary, where)
+            temporary = os.path.join(parent, f".{os.path.basename(path)}.{self._clock.new_uuid()}")
+            create_file(temporary, b"")
+            os.replace(temporary, path)
         except OSError as error:
-            raise no_room(where, error) from error
+            raise write_error(path, error) from error
 
-    def _delete(self, session: Session) -> str:
+    def _delete_folder(self, session: Session) -> str:
         top = top_folder(session)
-        now = self._chance.now()
+        now = self._clock.now()
         with ExitStack() as stack:
-            for path in session_tree.within(top):
-                stack.enter_context(held(path))
-            final = unused(os.path.dirname(top), file_names.deleted(os.path.basename(top), now))
+            for path in session_tree.walk_subtree(top):
+                stack.enter_context(session_lock(path))
+            deleted_path = unused_path(
+                os.path.dirname(top), file_names.deleted_name(os.path.basename(top), now)
+            )
             try:
-                os.rename(top, final)
-                sync_path(os.path.dirname(top))
+                os.rename(top, deleted_path)
+                fsync_path(os.path.dirname(top))
             except OSError as error:
-                raise not_moved(top, error) from error
-        self._shelf.touched(top)
-        return final
+                raise move_error(top, error) from error
+        self._lookup.mark_changed(top)
+        return deleted_path
 
-    def _branch(self, session: Session, *, at: str | None, include: bool, name: str) -> Session:
-        path = branches.branch(session, self._chance, at=at, include=include, name=name)
-        self._shelf.touched(path)
-        return self._shelf.at(path).session
+    def _create_branch(self, session: Session, *, prompt_id: str | None, include: bool, name: str) -> Session:
+        path = branches.create_branch(session, self._clock, prompt_id=prompt_id, include=include, name=name)
+        self._lookup.mark_changed(path)
+        return self._lookup.load(path).session
 
-    def _restore(self, ref: str) -> Session:
-        folder_now = restore.found(self._shelf.root, ref)
-        with alone(os.path.join(self._shelf.root, file_names.CHANGES)):
-            for each in restore.sessions_in(folder_now):
-                if each.name is not None and (taken := self._taken(each.name, each.slug)):
-                    raise Conflict(f"{taken}: rename that session first")
-            before = restore.restored(folder_now)
-        self._shelf.touched(before)
-        inside = [self._shelf.at(path).session for path in session_tree.within(before)]
+    def _restore_folder(self, ref: str) -> Session:
+        deleted_folder = restore.find_deleted_session(self._lookup.root, ref)
+        with file_lock(os.path.join(self._lookup.root, file_names.CHANGES_LOCK)):
+            for each in restore.sessions_in_folder(deleted_folder):
+                if each.name is not None and (conflict := self._name_conflict(each.name, each.slug)):
+                    raise Conflict(f"{conflict}: rename that session first")
+            restored_path = restore.restore_folder(deleted_folder)
+        self._lookup.mark_changed(restored_path)
+        restored = [self._lookup.load(path).session for path in session_tree.walk_subtree(restored_path)]
         return (
-            next((each for each in inside if each.id == ref), None)
-            or self._shelf.at(session_tree.current(before) or before).session
+            next((each for each in restored if each.id == ref), None)
+            or self._lookup.load(session_tree.current_branch(restored_path) or restored_path).session
         )
 
 
-class _Opening:
-    """A conversation while it is open."""
+class _OpenConversation:
+    """Context manager of an open conversation."""
 
-    __slots__ = ("_conversation", "_residents", "_session", "_shelf", "_threads")
+    __slots__ = ("_conversation", "_conversation_cache", "_lookup", "_session", "_threads")
 
-    def __init__(self, session: Session, threads: Threads, residents: Residents, shelf: Shelf) -> None:
+    def __init__(
+        self,
+        session: Session,
+        threads: DiskThreadPool,
+        conversation_cache: ConversationCache,
+        lookup: SessionLookup,
+    ) -> None:
         self._session = session
         self._threads = threads
-        self._residents = residents
-        self._shelf = shelf
+        self._conversation_cache = conversation_cache
+        self._lookup = lookup
         self._conversation: FileConversation | None = None
 
     async def __aenter__(self) -> FileConversation:
-        session, residents = self._session, self._residents
-        opened = self._conversation = await self._threads.have(
-            lambda: residents.opened(session),
+        session, conversation_cache = self._session, self._conversation_cache
+        conversation = self._conversation = await self._threads.open_conversation(
+            lambda: conversation_cache.open(session),
             FileConversation.close,
-            quick=_is_short(session),
+            force_inline=_is_small(session),
         )
-        self._shelf.working(session.path, more=1)
-        return opened
+        self._lookup.track_work(session.path, change=1)
+        return conversation
 
     async def __aexit__(self, *_: object) -> None:
         conversation, path = self._conversation, self._session.path
         if conversation is not None:
-            self._residents.close(conversation)
-            self._shelf.grown(path, conversation.left)
-            self._shelf.working(path, more=-1)
+            self._conversation_cache.close(conversation)
+            self._lookup.update_conversation_end(path, conversation.final_state)
+            self._lookup.track_work(path, change=-1)
 
 
-def _is_short(session: Session) -> bool:
-    """Whether reading its file takes no longer than asking somebody else to."""
-    stamp = stamp_of(_file(session))
-    return stamp is not None and stamp[1] <= _SHORT
+def _is_small(session: Session) -> bool:
+    """Return True if reading the file inline is faster than handing it to a thread."""
+    stamp = file_stamp(_session_file(session))
+    return stamp is not None and stamp[1] <= _SMALL_FILE_BYTES
 
 
-def _is_long(session: Session) -> bool:
-    """Whether reading its file would keep others waiting."""
-    stamp = stamp_of(_file(session))
-    return stamp is not None and stamp[1] > _LONG
+def _is_large(session: Session) -> bool:
+    """Return True if reading the file would block other work."""
+    stamp = file_stamp(_session_file(session))
+    return stamp is not None and stamp[1] > _LARGE_FILE_BYTES
 
 
-def _file(session: Session) -> str:
+def _session_file(session: Session) -> str:
     return f"{session.path}/{file_names.SESSION}"

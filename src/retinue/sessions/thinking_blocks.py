@@ -1,6 +1,6 @@
-"""What a provider wants back unchanged, kept beside session.md so that the conversation stays readable."""
+"""Thinking blocks that a provider wants back unchanged, stored beside session.md to keep it readable."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH118
 
 import json
@@ -9,85 +9,90 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from retinue.domain.transcript import Entry, Said
+from retinue.domain.transcript import Entry, Message
 from retinue.storage import file_names
-from retinue.storage.file_io import no_room, open_file, read_at, write_all
+from retinue.storage.file_io import open_regular_file, read_at, write_all, write_error
 
-_BLOCK = 1 << 20
+_READ_BLOCK_BYTES = 1 << 20
 
 
-def add(folder: str, directory: int, entries: Iterable[Entry]) -> None:
-    """On disk before the entries that name them."""
+def append_thinking_blocks(folder: str, dir_fd: int, entries: Iterable[Entry]) -> None:
+    """Write the entries' thinking blocks to disk. Must happen before the entries themselves are written."""
     lines = [
         json.dumps({"id": entry.id, "blocks": entry.thoughts})
         for entry in entries
-        if isinstance(entry, Said) and entry.thoughts
+        if isinstance(entry, Message) and entry.thoughts
     ]
     if not lines:
         return
     data = "".join(f"{line}\n" for line in lines).encode()
     try:
         file = os.open(
-            file_names.THOUGHTS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=directory
+            file_names.THOUGHTS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=dir_fd
         )
         try:
             size = os.fstat(file).st_size
-            whole = size == 0 or os.pread(file, 1, size - 1) == b"\n"
-            write_all(file, data if whole else b"\n" + data)
+            ends_with_newline = size == 0 or os.pread(file, 1, size - 1) == b"\n"
+            write_all(file, data if ends_with_newline else b"\n" + data)
             os.fsync(file)
             if not size:
-                os.fsync(directory)  # its name is new, too
+                os.fsync(dir_fd)  # the file's name is new, too
         finally:
             os.close(file)
     except OSError as error:
-        raise no_room(os.path.join(folder, file_names.THOUGHTS), error) from error
+        raise write_error(os.path.join(folder, file_names.THOUGHTS), error) from error
 
 
-def restored(entries: Sequence[Entry], thoughtful: Collection[str], directory: int) -> list[Entry]:
-    """The entries with their blocks; an entry whose blocks are lost goes on without them."""
+def restore_thinking_blocks(
+    entries: Sequence[Entry], ids_with_thinking: Collection[str], dir_fd: int
+) -> list[Entry]:
+    """Return the entries with their thinking blocks; an entry whose blocks are lost has none."""
     try:
-        file = open_file(file_names.THOUGHTS, directory=directory)
+        file = open_regular_file(file_names.THOUGHTS, dir_fd=dir_fd)
     except OSError:
         return list(entries)
     try:
-        known = _blocks(_lines_back(file, os.fstat(file).st_size), set(thoughtful))
+        blocks = _find_blocks(_lines_backwards(file, os.fstat(file).st_size), set(ids_with_thinking))
     finally:
         os.close(file)
     return [
-        replace(entry, thoughts=known[entry.id])
-        if isinstance(entry, Said) and entry.by == "agent" and entry.id in known
+        replace(entry, thoughts=blocks[entry.id])
+        if isinstance(entry, Message) and entry.by == "agent" and entry.id in blocks
         else entry
         for entry in entries
     ]
 
 
-def _blocks(lines: Iterator[bytes], wanted: set[str]) -> Mapping[str, tuple[str, ...]]:
-    """Of several lines for one entry the last holds, so the first from the end; when all are found, nothing more is read."""
+def _find_blocks(lines: Iterator[bytes], wanted_ids: set[str]) -> Mapping[str, tuple[str, ...]]:
+    """Find the blocks of the wanted entries in lines read backwards.
+
+    Of several lines for one entry the last in the file counts; reading stops when all are found.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for line in lines:
         try:
             record: Any = json.loads(line)
-            if record["id"] in wanted:
+            if record["id"] in wanted_ids:
                 found[record["id"]] = tuple(map(str, record["blocks"]))
-                wanted.discard(record["id"])
+                wanted_ids.discard(record["id"])
         except (ValueError, TypeError, KeyError, RecursionError):
-            continue  # A line that a crash cut short belongs to an entry that was never written.
-        if not wanted:
+            continue  # A line truncated by a crash belongs to an entry that was never written.
+        if not wanted_ids:
             break
     return found
 
 
-def _lines_back(file: int, end: int) -> Iterator[bytes]:
-    """A file's lines from its last to its first, a block at a time."""
-    pieces: list[bytes] = []
+def _lines_backwards(file: int, end: int) -> Iterator[bytes]:
+    """Yield a file's lines from last to first, reading block by block."""
+    chunks: list[bytes] = []
     while end > 0:
-        start = max(0, end - _BLOCK)
+        start = max(0, end - _READ_BLOCK_BYTES)
         first, *lines = read_at(file, start, end - start).split(b"\n")
         if lines:
-            pieces.append(lines.pop())
-            yield b"".join(reversed(pieces))
+            chunks.append(lines.pop())
+            yield b"".join(reversed(chunks))
             yield from reversed(lines)
-            pieces = []
-        pieces.append(first)
+            chunks = []
+        chunks.append(first)
         end = start
-    yield b"".join(reversed(pieces))
+    yield b"".join(reversed(chunks))

@@ -1,43 +1,43 @@
-"""tools.org: one heading per tool call, for people who read logs in an outline. It is never read back."""
+"""tools.org: an outline of tool calls for people; written only, never read back."""
 
 import re
 from datetime import datetime
 
-from retinue.domain.run import iso_seconds
-from retinue.domain.transcript import Called, Returned
-from retinue.sessions.markdown.writer import spelled
+from retinue.domain.run import iso_timestamp_seconds
+from retinue.domain.transcript import ToolCall, ToolResult
+from retinue.sessions.markdown.writer import escape_unsafe_characters
 
 _ORG_SYNTAX = re.compile(r"(\n[ \t]*)(,*(?:\*|#\+))")
-"""At the start of a line. Looked for by the end of the line before: that is many times as fast as `^`."""
+"""Org syntax at the start of a line. Matching the preceding newline is many times faster than `^`."""
 
 
-def heading(called: Called, returned: Returned, started_at: datetime) -> str:
-    """The call with its properties, its arguments and what came of it."""
-    outcome = "ok" if returned.ok else "failed"
-    tool, call = _flat(called.tool), _flat(called.id)
+def render_tool_heading(tool_call: ToolCall, tool_result: ToolResult, started_at: datetime) -> str:
+    """Render a tool call with its properties, arguments and result."""
+    outcome = "ok" if tool_result.ok else "failed"
+    tool, call = _single_line(tool_call.tool), _single_line(tool_call.id)
     return (
         f"* {tool} {call}\n"
         f":PROPERTIES:\n"
         f":ID: {call}\n"
         f":TOOL: {tool}\n"
-        f":START: {iso_seconds(started_at)}\n"
-        f":DURATION_MS: {returned.ms}\n"
+        f":START: {iso_timestamp_seconds(started_at)}\n"
+        f":DURATION_MS: {tool_result.ms}\n"
         f":OUTCOME: {outcome}\n"
         f":END:\n"
-        f"#+begin_src json\n{_block(called.args)}#+end_src\n"
-        f"#+begin_example\n{_block(returned.text)}#+end_example\n\n"
+        f"#+begin_src json\n{_org_block(tool_call.args)}#+end_src\n"
+        f"#+begin_example\n{_org_block(tool_result.text)}#+end_example\n\n"
     )
 
 
-def _flat(text: str) -> str:
-    return text if text.isalnum() and text.isascii() else " ".join(spelled(text).split())
+def _single_line(text: str) -> str:
+    return text if text.isalnum() and text.isascii() else " ".join(escape_unsafe_characters(text).split())
 
 
-def _block(text: str) -> str:
-    """No line of it can end the block or open a heading."""
+def _org_block(text: str) -> str:
+    """Escape text so that no line can end the block or open a heading."""
     if not text:
         return ""
-    safe = spelled(text)
+    safe = escape_unsafe_characters(text)
     if "*" in safe or "#+" in safe:
         safe = _ORG_SYNTAX.sub(r"\1,\2", f"\n{safe}")[1:]
     return safe if safe.endswith("\n") else f"{safe}\n"

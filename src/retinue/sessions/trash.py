@@ -1,6 +1,6 @@
-"""What crashes and deletions left behind, removed a little at a time, so that no start waits for it."""
+"""Remove what crashes and deletions left behind, a little at a time."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH108, PTH112, PTH116, PTH118, PTH119, PTH120, PTH208
 
 import os
@@ -13,64 +13,70 @@ from datetime import datetime, timedelta
 from itertools import islice
 from stat import S_ISDIR
 
-from retinue.domain.session import stamp
+from retinue.domain.session import slug_timestamp
 from retinue.sessions import session_tree
 from retinue.storage import file_names
 
-_EVERY_SECONDS = 24 * 3600
-_STALE_SECONDS = 3600
-"""Nobody takes so long to build a folder: whoever began it is dead."""
-_DELETED_KEPT = timedelta(days=30)
-_TOPS_AT_ONCE = 300
-_REMOVED_AT_ONCE = 200
+_INTERVAL_S = 24 * 3600
+_STALE_AFTER_S = 3600
+"""No folder takes this long to build, so its builder must have crashed."""
+_DELETED_RETENTION = timedelta(days=30)
+_MAX_FAMILIES = 300
+_MAX_REMOVED = 200
 
 
-def sweep(root: str, now: datetime) -> list[str]:
-    """Removes what was never finished and what was deleted long ago, and says what it removed: at most once a day, and
-    then so much that it takes a moment. Inside the sessions it goes on where it stopped the last time."""
-    marker = os.path.join(root, file_names.SWEPT)
-    if not _due(marker):
+def sweep_trash(root: str, now: datetime) -> list[str]:
+    """Remove unfinished and long-deleted files, at most once a day, and return the removed paths.
+
+    Each sweep is short and continues among the sessions where the last one stopped.
+    """
+    marker = os.path.join(root, file_names.SWEEP_MARKER)
+    if not _is_due(marker):
         return []
     try:
-        reached = _begin(marker)
-        tops = session_tree.tops(root)
-        first = bisect_right(tops, reached)
-        chosen = tops[first : first + _TOPS_AT_ONCE]
-        gone = (path for path in _leftovers(root, chosen) if _removed(path, now))
-        removed = list(islice(gone, _REMOVED_AT_ONCE))
-        _end(marker, chosen[-1] if first + len(chosen) < len(tops) else "")
+        last_name = _start_sweep(marker)
+        families = session_tree.top_level_names(root)
+        first = bisect_right(families, last_name)
+        batch = families[first : first + _MAX_FAMILIES]
+        removals = (path for path in _iter_leftovers(root, batch) if _remove_if_expired(path, now))
+        removed = list(islice(removals, _MAX_REMOVED))
+        _record_progress(marker, batch[-1] if first + len(batch) < len(families) else "")
     except OSError:
-        return []  # Whoever may not write here sweeps nothing.
+        return []  # A process without write permission sweeps nothing.
     return removed
 
 
-def leftovers(root: str, now: datetime) -> list[str]:
-    """All that a sweep would remove sooner or later, looked for everywhere at once."""
+def find_leftovers(root: str, now: datetime) -> list[str]:
+    """Return everything that sweeps would remove, searched for everywhere at once."""
     try:
-        return [path for path in _leftovers(root, session_tree.tops(root)) if _over(path, now)]
+        return [
+            path
+            for path in _iter_leftovers(root, session_tree.top_level_names(root))
+            if _is_expired(path, now)
+        ]
     except OSError:
         return []
 
 
-def remove(path: str) -> bool:
-    """Another sweep may be faster: then there is nothing left to do."""
+def remove_path(path: str) -> bool:
+    """Remove a file or folder; return False if that fails, for example because another sweep was faster."""
     with suppress(OSError):
         shutil.rmtree(path) if S_ISDIR(os.lstat(path).st_mode) else os.unlink(path)
         return True
     return False
 
 
-def _due(marker: str) -> bool:
+def _is_due(marker: str) -> bool:
     try:
-        return not 0 <= time.time() - os.stat(marker).st_mtime < _EVERY_SECONDS
+        return not 0 <= time.time() - os.stat(marker).st_mtime < _INTERVAL_S
     except FileNotFoundError:
         return os.path.isdir(os.path.dirname(marker))
     except OSError:
         return False
 
 
-def _begin(marker: str) -> str:
-    """From now on it is nobody else's turn. Says how far the last one came."""
+def _start_sweep(marker: str) -> str:
+    """Claim this sweep for this process and return how far the last one came."""
     descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.utime(descriptor)
@@ -79,45 +85,47 @@ def _begin(marker: str) -> str:
         os.close(descriptor)
 
 
-def _end(marker: str, last: str) -> None:
+def _record_progress(marker: str, last_name: str) -> None:
     descriptor = os.open(marker, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
-        os.write(descriptor, last.encode("utf-8", "surrogateescape"))
+        os.write(descriptor, last_name.encode("utf-8", "surrogateescape"))
     finally:
         os.close(descriptor)
 
 
-def _leftovers(root: str, tops: Sequence[str]) -> Iterator[str]:
-    """Only where sessions are built and kept: what else a person or an agent put there is theirs."""
+def _iter_leftovers(root: str, families: Sequence[str]) -> Iterator[str]:
+    """Yield leftovers only where sessions are built and stored; other files belong to people or agents."""
     staging = os.path.join(root, file_names.STAGING)
-    yield from (os.path.join(staging, name) for name in _inside(staging))
-    for place in (root, *(each for top in tops for each in _places(os.path.join(root, top)))):
-        yield from (os.path.join(place, name) for name in _inside(place) if file_names.left_over(name))
+    yield from (os.path.join(staging, name) for name in _list_names(staging))
+    for folder in (root, *(each for top in families for each in _folders_to_sweep(os.path.join(root, top)))):
+        yield from (
+            os.path.join(folder, name) for name in _list_names(folder) if file_names.is_leftover(name)
+        )
 
 
-def _places(top: str) -> list[str]:
-    seen = [top]
-    for _ in session_tree.family(top, seen.append):
+def _folders_to_sweep(top: str) -> list[str]:
+    paths = [top]
+    for _ in session_tree.walk_family(top, paths.append):
         pass
-    return [path for path in seen if not path.endswith(f"/{file_names.SESSION}")]
+    return [path for path in paths if not path.endswith(f"/{file_names.SESSION}")]
 
 
-def _inside(path: str) -> list[str]:
+def _list_names(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
 
 
-def _removed(path: str, now: datetime) -> bool:
-    return _over(path, now) and remove(path)
+def _remove_if_expired(path: str, now: datetime) -> bool:
+    return _is_expired(path, now) and remove_path(path)
 
 
-def _over(path: str, now: datetime) -> bool:
-    """Whether nobody is at it or may want it back any more."""
+def _is_expired(path: str, now: datetime) -> bool:
+    """Return True if nobody can still be using the path or may want it restored."""
     with suppress(OSError):
-        deleted = file_names.deleted_at(os.path.basename(path))
+        deleted = file_names.deletion_time(os.path.basename(path))
         if deleted is None:
-            return time.time() - os.lstat(path).st_mtime > _STALE_SECONDS
-        return deleted < stamp(now - _DELETED_KEPT)
+            return time.time() - os.lstat(path).st_mtime > _STALE_AFTER_S
+        return deleted < slug_timestamp(now - _DELETED_RETENTION)
     return False

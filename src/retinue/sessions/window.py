@@ -1,94 +1,107 @@
-"""How much of a long session.md is held: its newest entries, from a place that moves rarely and splits no exchange."""
+"""Which part of a long session.md is loaded: its newest complete exchanges, from a rarely moving start."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retinue.sessions.markdown.marker import OPEN, attributes
+from retinue.sessions.markdown.marker import COMMENT_OPEN, parse_marker
 from retinue.storage.file_io import read_at
 
-WINDOW = 16 << 20
-"""The most bytes of a conversation that are held, as long as no single exchange is longer; at least half as many are.
-That half is about two million tokens: more than models take."""
-_BLOCK = 64 * 1024
-_LONGEST_LINE = 1 << 20
-_MARKER = re.compile(rf"\n{OPEN}((?:user|agent|call|result) [^\n]*)(?=\n)".encode())
-_BEGINS = f"\n{OPEN}".encode()
+WINDOW_BYTES = 16 << 20
+"""Maximum bytes of a conversation to load, unless a single exchange is longer.
+
+At least half as many are loaded: about two million tokens, more than models accept.
+"""
+_BLOCK_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 1 << 20
+_MARKER = re.compile(rf"\n{COMMENT_OPEN}((?:user|agent|call|result) [^\n]*)(?=\n)".encode())
+_MARKER_PREFIX = f"\n{COMMENT_OPEN}".encode()
 
 
-def beginning(file: int, size: int, window: int = WINDOW) -> int:
-    """Where the window of a file of this size begins: at 0, or at an entry of a user, else of an agent, with no result
-    behind it whose call stands before. It moves only when the file has grown by another quarter of the window, so that
-    what a model is sent begins the same from turn to turn and from run to run."""
+def window_start(fd: int, size: int, window: int = WINDOW_BYTES) -> int:
+    """Return the offset where the window of a file of this size starts.
+
+    The start is 0 or a user's entry, else an agent's, such that no later tool result lacks its call. It moves
+    only when the file has grown by another quarter of the window, so that the prompt prefix stays the same
+    from turn to turn and from run to run.
+    """
     if size <= window:
         return 0
     step = max(1, window // 4)
     floor = -(-(size - window) // step) * step
     while floor > 0:
         for kind in ("user", "agent"):
-            found = _whole_exchanges(_marks(file, floor, size), kind, floor + step)
-            if found is not None:
-                return found
+            start = _first_safe_start(_iter_markers(fd, floor, size), kind, floor + step)
+            if start is not None:
+                return start
         floor -= step
     return 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    at: int
+class _MarkerLine:
+    offset: int
     kind: str
-    call: str
-    """The id of the call, of a call and of its result."""
+    call_id: str
+    """Id of the tool call, for a call and for its result."""
 
 
-def _whole_exchanges(marks: Iterator[_Mark], kind: str, limit: int) -> int | None:
-    """The first entry of this kind, before the limit, that no call or result follows which belongs before it: that is
-    known when a second reply begins. What stands in the way of one stands in the way of all before it."""
+def _first_safe_start(markers: Iterator[_MarkerLine], kind: str, limit: int) -> int | None:
+    """Return the first entry of this kind before the limit that starts a complete exchange.
+
+    No later tool call or result may belong to an earlier entry, which is known when a second reply starts. A
+    result that rules out one start rules out all earlier ones too.
+    """
     start: int | None = None
     replies = 0
-    calls: set[str] = set()
-    for mark in marks:
+    call_ids: set[str] = set()
+    for marker in markers:
         if start is not None:
-            replies += mark.kind == "agent"
+            replies += marker.kind == "agent"
             if replies > 1:
                 return start
-            if mark.kind == "call" and replies:
-                calls.add(mark.call)
-            elif mark.kind in {"call", "result"} and mark.call not in calls:
+            if marker.kind == "call" and replies:
+                call_ids.add(marker.call_id)
+            elif marker.kind in {"call", "result"} and marker.call_id not in call_ids:
                 start = None
-        elif mark.at >= limit:
+        elif marker.offset >= limit:
             return None
-        elif mark.kind == kind:
-            start, replies = mark.at, int(kind == "agent")
-            calls.clear()
+        elif marker.kind == kind:
+            start, replies = marker.offset, int(kind == "agent")
+            call_ids.clear()
     return start
 
 
-def _marks(file: int, floor: int, size: int) -> Iterator[_Mark]:
-    """The marker lines from a place on, wherever that is in a line. The byte before it tells whether one starts there."""
-    at, held = floor - 1, b""
-    while at + len(held) < size:
-        block = read_at(file, at + len(held), min(_BLOCK, size - at - len(held)))
+def _iter_markers(fd: int, floor: int, size: int) -> Iterator[_MarkerLine]:
+    """Yield the marker lines after an offset in the middle of any line.
+
+    The byte before it is read too, because it tells whether a marker starts exactly there.
+    """
+    offset, buffer = floor - 1, b""
+    while offset + len(buffer) < size:
+        block = read_at(fd, offset + len(buffer), min(_BLOCK_BYTES, size - offset - len(buffer)))
         if not block:
             return
-        held += block
-        end = held.rfind(b"\n")
-        for found in _MARKER.finditer(held):
-            mark = _mark(at + found.start() + 1, found[1])
-            if mark is not None:
-                yield mark
-        if end < 0 or (end == 0 and not _may_begin(held)):
-            end = len(held)
-        held, at = held[end:], at + end
+        buffer += block
+        end = buffer.rfind(b"\n")
+        for match in _MARKER.finditer(buffer):
+            marker = _parse_marker_line(offset + match.start() + 1, match[1])
+            if marker is not None:
+                yield marker
+        if end < 0 or (end == 0 and not _may_be_marker(buffer)):
+            end = len(buffer)
+        buffer, offset = buffer[end:], offset + end
 
 
-def _may_begin(line: bytes) -> bool:
-    """Whether a line that has not ended yet could be a marker."""
-    return len(line) < _LONGEST_LINE and (line.startswith(_BEGINS) or _BEGINS.startswith(line))
+def _may_be_marker(line: bytes) -> bool:
+    """Return True if an unfinished line could be a marker."""
+    return len(line) < _MAX_LINE_BYTES and (
+        line.startswith(_MARKER_PREFIX) or _MARKER_PREFIX.startswith(line)
+    )
 
 
-def _mark(at: int, line: bytes) -> _Mark | None:
-    known = attributes(line.decode("utf-8", "surrogateescape"))
-    if known is None:
+def _parse_marker_line(offset: int, line: bytes) -> _MarkerLine | None:
+    attrs = parse_marker(line.decode("utf-8", "surrogateescape"))
+    if attrs is None:
         return None
-    return _Mark(at, known[""], known.get("id" if known[""] == "call" else "of", ""))
+    return _MarkerLine(offset, attrs[""], attrs.get("id" if attrs[""] == "call" else "of", ""))

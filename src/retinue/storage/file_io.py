@@ -1,6 +1,6 @@
-"""The few ways this room touches the disk: files replaced whole, stamps that tell a change."""
+"""Read, write and atomically replace files; stamps that detect changes."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH105, PTH108, PTH118
 
 import errno
@@ -8,37 +8,40 @@ import os
 import stat as kinds
 from contextlib import suppress
 
-from retinue.errors import Conflict, NoRoom, NotFound, RetinueError
+from retinue.errors import Conflict, DiskError, NotFound, RetinueError
 from retinue.storage import file_names
 
-Stamp = tuple[int, int, int, int]
-"""Inode, size, and both times in nanoseconds: what differs when a file was changed or replaced."""
+FileStamp = tuple[int, int, int, int]
+"""Inode, size, mtime and ctime in nanoseconds: differs after every change or replacement."""
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The disk, this user's share of it, or what this process may put into one file: each can be raised while we wait."""
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errnos of a full disk, an exceeded quota or a file-size limit. All can be lifted while a run waits."""
 
-GONE = frozenset({errno.ENOENT, errno.ENOTDIR})
-TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
+MISSING_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR})
+EXISTS_ERRNOS = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 
-_PIECE = 256 * 1024
-
-
-def stamp(stat: os.stat_result) -> Stamp:
-    return (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+_COPY_CHUNK_BYTES = 256 * 1024
 
 
-def stamp_of(path: str, *, directory: int | None = None) -> Stamp | None:
-    """None when there is no such file."""
+def stamp_from_stat(status: os.stat_result) -> FileStamp:
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def file_stamp(path: str, *, dir_fd: int | None = None) -> FileStamp | None:
+    """Return the file's stamp, or None if there is no such file."""
     try:
-        return stamp(os.stat(path, dir_fd=directory))
+        return stamp_from_stat(os.stat(path, dir_fd=dir_fd))
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def open_file(path: str, *, directory: int | None = None) -> int:
-    """A regular file, for reading. A pipe or a device of that name is refused, and nobody waits for one."""
+def open_regular_file(path: str, *, dir_fd: int | None = None) -> int:
+    """Open a regular file for reading without ever blocking.
+
+    A pipe or device of that name is refused instead of waited for.
+    """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    descriptor = os.open(path, flags, dir_fd=directory)
+    descriptor = os.open(path, flags, dir_fd=dir_fd)
     mode = os.fstat(descriptor).st_mode
     if kinds.S_ISREG(mode):
         return descriptor
@@ -48,16 +51,16 @@ def open_file(path: str, *, directory: int | None = None) -> int:
     raise OSError(errno.EINVAL, "Not a regular file", path)
 
 
-def read_file(path: str, *, directory: int | None = None) -> bytes:
-    descriptor = open_file(path, directory=directory)
+def read_file(path: str, *, dir_fd: int | None = None) -> bytes:
+    descriptor = open_regular_file(path, dir_fd=dir_fd)
     try:
         return read_all(descriptor)
     finally:
         os.close(descriptor)
 
 
-def read_start(path: str, length: int = 4096) -> bytes:
-    descriptor = open_file(path)
+def read_prefix(path: str, length: int = 4096) -> bytes:
+    descriptor = open_regular_file(path)
     try:
         return os.read(descriptor, length)
     finally:
@@ -66,72 +69,77 @@ def read_start(path: str, length: int = 4096) -> bytes:
 
 def read_all(descriptor: int) -> bytes:
     size = os.fstat(descriptor).st_size
-    pieces = [os.read(descriptor, size + 1)]
-    while pieces[-1]:
-        pieces.append(os.read(descriptor, 1 << 20))
-    return b"".join(pieces)
+    chunks = [os.read(descriptor, size + 1)]
+    while chunks[-1]:
+        chunks.append(os.read(descriptor, 1 << 20))
+    return b"".join(chunks)
 
 
 def read_at(descriptor: int, start: int, length: int) -> bytes:
-    """So many bytes from there on; fewer only where the file ends."""
+    """Read exactly `length` bytes from `start`; fewer only at the end of the file."""
     data = os.pread(descriptor, length, start)
     if len(data) == length or not data:
         return data
-    pieces, read = [data], len(data)
-    while read < length and (piece := os.pread(descriptor, length - read, start + read)):
-        pieces.append(piece)
-        read += len(piece)
-    return b"".join(pieces)
+    chunks, read_bytes = [data], len(data)
+    while read_bytes < length and (chunk := os.pread(descriptor, length - read_bytes, start + read_bytes)):
+        chunks.append(chunk)
+        read_bytes += len(chunk)
+    return b"".join(chunks)
 
 
-def write_new(path: str, data: bytes, *, sync: bool = False) -> None:
-    """A file that must not be there yet, for its owner's eyes only."""
+def create_file(path: str, data: bytes, *, fsync: bool = False) -> None:
+    """Create a file that must not exist yet, readable and writable only by its owner."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, data)
-        if sync:
+        if fsync:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def copy_new(path: str, source: int, start: int, end: int, *, first: bytes = b"", sync: bool = False) -> None:
-    """A new file of some bytes of another, behind a beginning of its own; however many, a few at a time."""
-    write_new(path, first)
+def copy_byte_range(
+    path: str, source: int, start: int, end: int, *, prefix: bytes = b"", fsync: bool = False
+) -> None:
+    """Create a file from `first` and a byte range of `source`, copied in chunks."""
+    create_file(path, prefix)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        while start < end and (piece := read_at(source, start, min(_PIECE, end - start))):
-            write_all(descriptor, piece)
-            start += len(piece)
-        if sync:
+        while start < end and (chunk := read_at(source, start, min(_COPY_CHUNK_BYTES, end - start))):
+            write_all(descriptor, chunk)
+            start += len(chunk)
+        if fsync:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """One write of everything; what a short write left over is tried again, so that the disk says why."""
+    """Write all bytes, preferably in one system call.
+
+    The rest of a short write is retried so that the system reports why it failed.
+    """
     written = os.write(descriptor, data) if data else 0
     while written < len(data):
         written += os.write(descriptor, data[written:])
 
 
 def replace_file(path: str, data: bytes, *, token: str) -> None:
-    """The whole new content or the whole old one, never a mixture, whatever happens meanwhile."""
+    """Replace a file atomically: readers see the whole old or the whole new content."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{token}")
     try:
-        write_new(temporary, data, sync=True)
+        create_file(temporary, data, fsync=True)
         os.replace(temporary, path)
-        sync_path(folder)
+        fsync_path(folder)
     except OSError as error:
         with suppress(OSError):
             os.unlink(temporary)
-        raise not_moved(path, error) from error
+        raise move_error(path, error) from error
 
 
-def sync_path(path: str) -> None:
-    """On disk: a file's bytes, or which names a folder holds."""
+def fsync_path(path: str) -> None:
+    """Fsync a file's content, or a folder's directory entries."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -139,26 +147,26 @@ def sync_path(path: str) -> None:
         os.close(descriptor)
 
 
-def unused(folder: str, name: str) -> str:
-    """A path in this folder that nothing has yet: the name, or the name with a number."""
+def unused_path(folder: str, name: str) -> str:
+    """Return a path in this folder that does not exist yet: the name, or the name with a number."""
     count = 1
-    while os.path.lexists(os.path.join(folder, file_names.numbered(name, count))):
+    while os.path.lexists(os.path.join(folder, file_names.numbered_name(name, count))):
         count += 1
-    return os.path.join(folder, file_names.numbered(name, count))
+    return os.path.join(folder, file_names.numbered_name(name, count))
 
 
-def not_moved(path: str, error: OSError) -> RetinueError:
-    """Why something did not come to its place: others were quicker, or the disk takes nothing."""
-    if error.errno in GONE:
+def move_error(path: str, error: OSError) -> RetinueError:
+    """Explain why a rename failed: source missing, target exists, or the disk refuses writes."""
+    if error.errno in MISSING_ERRNOS:
         return NotFound(f"{path} is gone: it was deleted, renamed or moved meanwhile")
-    if error.errno in TAKEN:
+    if error.errno in EXISTS_ERRNOS:
         return Conflict(f"{path} is there already: others were quicker; try again")
-    return no_room(path, error)
+    return write_error(path, error)
 
 
-def no_room(path: str, error: OSError) -> NoRoom:
+def write_error(path: str, error: OSError) -> DiskError:
     reason = error.strerror or str(error)
-    return NoRoom(
+    return DiskError(
         f"Cannot write {path}: {reason}; nothing was added. Free the disk or make it writable",
-        full=error.errno in FULL,
+        is_full=error.errno in DISK_FULL_ERRNOS,
     )

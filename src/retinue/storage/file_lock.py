@@ -1,6 +1,6 @@
-"""One owner per session: the kernel's lock on the folder, and the holder's name for whoever comes second."""
+"""One owner per session: a kernel lock on its folder, and the PID of the current holder."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# Paths are joined and opened thousands of times here, so plain strings are used instead of pathlib.
 # ruff: noqa: PTH116, PTH119, PTH120, PTH123
 
 import fcntl
@@ -9,45 +9,51 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
-from retinue.errors import Held, NotFound
+from retinue.errors import NotFound, SessionLocked
 from retinue.storage import file_names
-from retinue.storage.file_io import no_room
+from retinue.storage.file_io import write_error
 
-_LOCKS = "/proc/locks"
+_PROC_LOCKS = "/proc/locks"
 
 
-def hold(folder: str) -> int:
-    """The folder's descriptor, locked until it is closed or the process dies, however it dies."""
+def acquire_session_lock(folder: str) -> int:
+    """Lock a session's folder without waiting and return its descriptor.
+
+    The lock lasts until the descriptor is closed or the process dies. Raises SessionLocked with the current
+    holder.
+    """
     try:
-        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"There is no session folder {folder}") from error
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(dir_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        who = _holder(directory)
-        os.close(directory)
-        raise Held(f"{_called(folder)} is open in {who}; end that process or wait") from error
-    return directory
+        holder = _describe_lock_holder(dir_fd)
+        os.close(dir_fd)
+        raise SessionLocked(
+            f"{_session_slug(folder)} is open in {holder}; end that process or wait"
+        ) from error
+    return dir_fd
 
 
 @contextmanager
-def held(folder: str) -> Generator[int]:
-    """The folder's lock for the length of a block."""
-    directory = hold(folder)
+def session_lock(folder: str) -> Generator[int]:
+    """Hold a session's lock for the length of a block."""
+    dir_fd = acquire_session_lock(folder)
     try:
-        yield directory
+        yield dir_fd
     finally:
-        os.close(directory)
+        os.close(dir_fd)
 
 
 @contextmanager
-def alone(path: str) -> Generator[None]:
-    """Waits for a moment's lock on a file, which is made if it is missing."""
+def file_lock(path: str) -> Generator[None]:
+    """Wait for an exclusive lock on a file; create the file if it is missing."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise no_room(path, error) from error
+        raise write_error(path, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -55,35 +61,35 @@ def alone(path: str) -> Generator[None]:
         os.close(descriptor)
 
 
-def _called(folder: str) -> str:
-    """A session by its slug: the folder of a branch is not called after it."""
-    above = os.path.dirname(folder)
+def _session_slug(folder: str) -> str:
+    """Return the slug of a session from its folder; a branch folder does not carry the slug itself."""
+    parent = os.path.dirname(folder)
     return os.path.basename(
-        os.path.dirname(above) if os.path.basename(above) == file_names.BRANCHES else folder
+        os.path.dirname(parent) if os.path.basename(parent) == file_names.BRANCHES else folder
     )
 
 
-def _holder(directory: int) -> str:
-    """Who has the lock, as the kernel knows it: no file of ours can be stale or lie about it."""
-    pid = _locker(os.fstat(directory))
+def _describe_lock_holder(dir_fd: int) -> str:
+    """Name the lock's holder according to the kernel, which unlike a PID file is never stale."""
+    pid = _lock_holder_pid(os.fstat(dir_fd))
     if pid is None:
         return "another process"
-    return f"PID {pid} on host {os.uname().nodename}{_since(pid)}"
+    return f"PID {pid} on host {os.uname().nodename}{_format_start_time(pid)}"
 
 
-def _locker(folder: os.stat_result) -> int | None:
+def _lock_holder_pid(folder: os.stat_result) -> int | None:
     device = f"{os.major(folder.st_dev):02x}:{os.minor(folder.st_dev):02x}:{folder.st_ino}"
-    with suppress(OSError), open(_LOCKS, encoding="ascii") as file:
+    with suppress(OSError), open(_PROC_LOCKS, encoding="ascii") as file:
         for line in file:
-            words = line.split()
-            if "FLOCK" in words and device in words:
-                pid = words[words.index(device) - 1]
+            columns = line.split()
+            if "FLOCK" in columns and device in columns:
+                pid = columns[columns.index(device) - 1]
                 return int(pid) if pid.isdigit() and pid != "0" else None
     return None
 
 
-def _since(pid: int) -> str:
+def _format_start_time(pid: int) -> str:
     with suppress(OSError):
-        began = datetime.fromtimestamp(os.stat(f"/proc/{pid}").st_ctime, UTC)
-        return f" since {began:%Y-%m-%dT%H:%M:%SZ}"
+        started_at = datetime.fromtimestamp(os.stat(f"/proc/{pid}").st_ctime, UTC)
+        return f" since {started_at:%Y-%m-%dT%H:%M:%SZ}"
     return ""

@@ -1,9 +1,9 @@
-"""Every file and folder name in a session's folder, so that no other module spells one."""
+"""File and folder names in a session's folder; no other module spells them."""
 
 import re
 from datetime import datetime
 
-from retinue.domain.session import SLUG_UNSAFE, stamp
+from retinue.domain.session import UNSAFE_SLUG_CHARACTER, slug_timestamp
 
 SESSION = "session.md"
 PRESET = "preset.md"
@@ -17,74 +17,81 @@ AGENTS = "agents"
 CURRENT = "current"
 MAIN = "main"
 STAGING = ".staging"
-"""Where new files and folders are made before they are moved to their place."""
-INDEX = ".index"
-"""What the last list found: derived, and gone without loss."""
-SWEPT = ".swept"
-"""When leftovers were last looked for, and how far."""
-CHANGES = ".changes"
-"""Locked for a moment while names and facts change, so that two processes do not both take one name."""
-NEW = ".new-"
-"""How a folder is called until it is complete."""
+"""Folder where new files and folders are made before they are moved into place."""
+LIST_CACHE = ".index"
+"""Cache of the session list; derived, so it can be deleted without loss."""
+SWEEP_MARKER = ".swept"
+"""Records when leftovers were last swept, and how far."""
+CHANGES_LOCK = ".changes"
+"""Lock file held briefly while names and facts change.
 
-_UNFINISHED = re.compile(
+Prevents two processes from taking the same name.
+"""
+NEW_PREFIX = ".new-"
+"""Prefix of a folder's name until the folder is complete."""
+
+_TEMPORARY_NAME = re.compile(
     rf"\.(?:session\.md|preset\.md|scope-plan\.yml|session\.json|{CURRENT})[.-]"
     r"(?:[0-9a-f]{8}-[0-9a-f-]{27}|torn-\d{14}(?:-\d+)?)"
 )
-"""How a file or a link is called until it takes the place of another."""
-_STAMPED = re.compile(r"-\d{14}(?![^-/])")
+"""Name of a temporary file or link before it replaces its target."""
+_SLUG_TIMESTAMP = re.compile(r"-\d{14}(?![^-/])")
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{0,27}", re.IGNORECASE)
-_DELETED = re.compile(r"\.deleted\.(\d{14})(?:-\d+)?$")
+_DELETED_SUFFIX = re.compile(r"\.deleted\.(\d{14})(?:-\d+)?$")
 
 
-def stamped(text: str) -> bool:
-    """Whether it holds a whole slug: an agent, and when its session was begun."""
-    return _STAMPED.search(text) is not None
+def contains_slug(text: str) -> bool:
+    """Return True if the text contains a whole slug: an agent's name and a timestamp."""
+    return _SLUG_TIMESTAMP.search(text) is not None
 
 
-def ours(text: str) -> bool:
-    """Whether an id or a slug, of whatever session, looks like this, or begins so."""
-    return stamped(text) or _ID.fullmatch(text) is not None
+def looks_like_session_id(text: str) -> bool:
+    """Return True if the text looks like, or begins like, an id or slug of a session."""
+    return contains_slug(text) or _ID.fullmatch(text) is not None
 
 
-def torn(at: datetime) -> str:
-    return f"{SESSION}.torn-{stamp(at)}"
+def torn_tail_name(at: datetime) -> str:
+    return f"{SESSION}.torn-{slug_timestamp(at)}"
 
 
-def cleared(name: str, at: datetime) -> str:
-    return f"{name}.cleared-{stamp(at)}"
+def cleared_name(name: str, at: datetime) -> str:
+    return f"{name}.cleared-{slug_timestamp(at)}"
 
 
-def deleted(name: str, at: datetime) -> str:
-    return f"{name}.deleted.{stamp(at)}"
+def deleted_name(name: str, at: datetime) -> str:
+    return f"{name}.deleted.{slug_timestamp(at)}"
 
 
-def deleted_at(name: str) -> str | None:
-    """When a folder of this name was deleted, as its name says; None for a living one."""
-    found = _DELETED.search(name) if ".deleted." in name else None
-    return found[1] if found else None
+def deletion_time(name: str) -> str | None:
+    """Return the deletion time encoded in a folder's name, or None for a folder that is not deleted."""
+    match = _DELETED_SUFFIX.search(name) if ".deleted." in name else None
+    return match[1] if match else None
 
 
-def undeleted(name: str) -> str:
-    """What something of this name, or path, was called before it was deleted."""
-    return _DELETED.sub("", name)
+def name_before_deletion(name: str) -> str:
+    """Return the name or path that a deleted folder had before."""
+    return _DELETED_SUFFIX.sub("", name)
 
 
-def left_over(name: str) -> bool:
-    """Whether something of this name was never finished, or was deleted."""
-    return name.startswith(NEW) or _UNFINISHED.fullmatch(name) is not None or deleted_at(name) is not None
+def is_leftover(name: str) -> bool:
+    """Return True if the name belongs to something unfinished or deleted."""
+    return (
+        name.startswith(NEW_PREFIX)
+        or _TEMPORARY_NAME.fullmatch(name) is not None
+        or deletion_time(name) is not None
+    )
 
 
-def branch(name: str, at: datetime) -> str:
-    """`<YYYYMMDDHHMMSS>-<name>`."""
-    return f"{stamp(at)}-{SLUG_UNSAFE.sub('-', name.strip().lower())[:80] or 'branch'}"
+def branch_folder_name(name: str, at: datetime) -> str:
+    """Return `<YYYYMMDDHHMMSS>-<name>`."""
+    return f"{slug_timestamp(at)}-{UNSAFE_SLUG_CHARACTER.sub('-', name.strip().lower())[:80] or 'branch'}"
 
 
-def numbered(name: str, count: int) -> str:
-    """The count-th try at a name that must be new: x, x-2, x-3."""
+def numbered_name(name: str, count: int) -> str:
+    """Return the count-th candidate for a unique name: x, x-2, x-3."""
     return name if count == 1 else f"{name}-{count}"
 
 
-def listed(name: str) -> bool:
-    """Whether a folder of this name can be a session: hidden and deleted ones cannot."""
-    return not name.startswith(".") and deleted_at(name) is None
+def is_listable(name: str) -> bool:
+    """Return True if a folder of this name can be a session: not hidden and not deleted."""
+    return not name.startswith(".") and deletion_time(name) is None

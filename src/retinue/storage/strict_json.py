@@ -1,59 +1,66 @@
-"""JSON as definitions and settings may use it: no key twice, not deep, every mistake on its line."""
+"""Strict JSON for definitions and settings: no duplicate keys, limited depth, errors with line numbers."""
 
 import json
 import re
 from typing import Any
 
-from retinue.storage.strict_yaml import MAX_DEPTH, Mistake
+from retinue.storage.strict_yaml import MAX_DEPTH, ParseError
 
-_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
-"""A string whole, or a bracket. A quote always begins one of the two, so nothing is looked at twice."""
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
+"""A whole string, or a bracket. A quote always starts one of the two, so the scan is linear."""
 
-_MOST_DIGITS = 1000
+_MAX_DIGITS = 1000
 
 
-def read(text: str) -> Any:
-    """Raises Mistake for what is no JSON, for a key said twice and for depth."""
+def parse_json(text: str) -> Any:
+    """Parse JSON text. Raises ParseError for invalid JSON, duplicate keys and excessive nesting."""
     text = text.removeprefix("\ufeff")
-    if depth(text) > MAX_DEPTH:
-        raise Mistake(1, f"is nested deeper than {MAX_DEPTH} levels")
+    if nesting_depth(text) > MAX_DEPTH:
+        raise ParseError(1, f"is nested deeper than {MAX_DEPTH} levels")
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=_whole)
+        return json.loads(
+            text,
+            object_pairs_hook=_reject_duplicate_keys,
+            parse_constant=_reject_constant,
+            parse_int=_parse_int,
+        )
     except json.JSONDecodeError as error:
-        raise Mistake(error.lineno, f"is not JSON: {error.msg} at column {error.colno}") from error
+        raise ParseError(error.lineno, f"is not JSON: {error.msg} at column {error.colno}") from error
     except (ValueError, OverflowError) as error:
-        raise Mistake(1, str(error)[:200]) from error
+        raise ParseError(1, str(error)[:200]) from error
 
 
-def depth(text: str) -> int:
-    """How deep brackets nest outside of double quotes; a scan, so that no text can exhaust the stack. Past what is
-    allowed it looks no further."""
+def nesting_depth(text: str) -> int:
+    """Return how deep brackets nest outside strings, without recursion.
+
+    A scan, so that no text can exhaust the stack; it stops just past the allowed depth.
+    """
     deepest = level = 0
-    for found in _BRACKETS.finditer(text):
-        if found[0] in "[{":
+    for match in _STRING_OR_BRACKET.finditer(text):
+        if match[0] in "[{":
             level += 1
             deepest = max(deepest, level)
             if level > MAX_DEPTH:
                 break
-        elif found[0] in "]}":
+        elif match[0] in "]}":
             level -= 1
     return deepest
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in result:
             raise ValueError(f"'{key[:80]}' is said twice; keep one of the two")
-        found[key] = value
-    return found
+        result[key] = value
+    return result
 
 
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is not a number that can be used")
+def _reject_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number that can be used")
 
 
-def _whole(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a number has {len(digits):,} digits; {_MOST_DIGITS} are the most")
+def _parse_int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number has {len(digits):,} digits; {_MAX_DIGITS} are the most")
     return int(digits)

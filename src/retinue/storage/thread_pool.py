@@ -1,4 +1,4 @@
-"""The few threads that wait for the disk, so that the loop never does."""
+"""A thread pool for disk work, so that the event loop never waits for the disk."""
 
 import asyncio
 import threading
@@ -9,166 +9,190 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from retinue.errors import Failed
-from retinue.storage.file_io import sync_path
+from retinue.storage.file_io import fsync_path
 
 T = TypeVar("T")
-_COUNT = 8
-"""Syncs that wait at the same time share the disk's commits."""
-_CLOSED = "The store is closed"
+_MAX_THREADS = 8
+"""Fsyncs that wait at the same time share the disk's journal commits."""
+_CLOSED_MESSAGE = "The store is closed"
 
 Job = tuple[asyncio.Future[Any], Callable[[], Any]]
 
 
-class Threads:
-    """Work done together is told together: many results wake the loop once."""
+class DiskThreadPool:
+    """A thread pool that posts many results to the event loop with one wake-up."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._told = False
-        self._folders: dict[str, _Folder] = {}
+        self._completed: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._wakeup_scheduled = False
+        self._folders: dict[str, _FolderSync] = {}
         self._closed = False
-        self._busy = 0
-        """Jobs given to the threads and not yet settled."""
-        self.settled: set[str] = set()
-        """Folders of new sessions that this process has put on disk."""
-        self.conversations = 0
-        """How many are open or being opened; whoever closes one counts it out, on the loop."""
+        self._pending_jobs = 0
+        """Jobs submitted to the threads and not yet resolved."""
+        self.durable_sessions: set[str] = set()
+        """Folders of new sessions that this process has made durable."""
+        self.open_conversations = 0
+        """Number of conversations open or being opened. Closing one decrements it on the event loop."""
 
-    def do(self, work: Callable[[], T], *, long: bool = False, quick: bool = False) -> asyncio.Future[T]:
-        """What has begun is finished even when nobody waits for it any more. While at most one conversation is
-        open there is nobody to hold up, and the work is done at once, unless it is `long`: a thread would cost more
-        than the disk. What is `quick`, because it waits neither for the disk nor for anybody, is always done at once."""
+    def submit(
+        self, func: Callable[[], T], *, force_thread: bool = False, force_inline: bool = False
+    ) -> asyncio.Future[T]:
+        """Run a job in a thread, or inline when no other conversation would be delayed.
+
+        A started job finishes even if its future is cancelled. While at most one conversation is open the job
+        runs inline, because a thread would cost more than the disk; `force_thread` prevents that. With
+        `force_inline` the job always runs inline, because it waits neither for the disk nor for a lock.
+        """
         loop = asyncio.get_running_loop()
-        if (quick and not self._closed) or (self.free and not long):
-            return _at_once(work, loop.create_future())
+        if (force_inline and not self._closed) or (self.can_run_inline and not force_thread):
+            return _run_inline(func, loop.create_future())
         if self._closed:
-            raise Failed(_CLOSED)
+            raise Failed(_CLOSED_MESSAGE)
         if loop is not self._loop:
-            self._loop, self._done, self._told, self._busy = loop, deque(), False, 0
-        if len(self._threads) < _COUNT:
-            self._start()
+            self._loop, self._completed, self._wakeup_scheduled, self._pending_jobs = loop, deque(), False, 0
+        if len(self._threads) < _MAX_THREADS:
+            self._start_thread()
         future: asyncio.Future[T] = loop.create_future()
-        self._busy += 1
-        self._jobs.put((future, work))
+        self._pending_jobs += 1
+        self._jobs.put((future, func))
         return future
 
     @property
-    def free(self) -> bool:
-        """Whether there is nobody to hold up."""
-        return self.conversations <= 1 and not self._busy and not self._closed
+    def can_run_inline(self) -> bool:
+        """True while no other work would be delayed by running inline."""
+        return self.open_conversations <= 1 and not self._pending_jobs and not self._closed
 
-    async def through(self, work: Callable[[], T], *, long: bool = False, quick: bool = False) -> T:
-        """As `do`, for what changes a file: a cancellation passes on when the work is done, so that whoever cleans up
-        finds all of it or nothing."""
-        if (quick and not self._closed) or (self.free and not long):
-            return work()
-        return await self.over(self.do(work, long=long))
+    async def run(
+        self, func: Callable[[], T], *, force_thread: bool = False, force_inline: bool = False
+    ) -> T:
+        """Run a job that changes a file, as `submit` does, and await its completion.
 
-    async def over(self, future: asyncio.Future[T]) -> T:
-        """What comes of it; a cancellation passes on when it is done."""
+        Cancellation is delivered only after the job is done, so that clean-up finds all of the change or
+        none.
+        """
+        if (force_inline and not self._closed) or (self.can_run_inline and not force_thread):
+            return func()
+        return await self.await_completion(self.submit(func, force_thread=force_thread))
+
+    async def await_completion(self, future: asyncio.Future[T]) -> T:
+        """Await a future; delay cancellation until the future is done."""
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            future.add_done_callback(lambda done: done.exception())  # nobody is left to be told
+            future.add_done_callback(
+                lambda done: done.exception()
+            )  # retrieve the exception, because no caller is left to receive it
             if not future.done():
                 await asyncio.wait([future])
             raise
 
-    def told(self, work: Callable[[], object], then: Callable[[BaseException | None], None]) -> None:
-        """As `do`, for whoever goes on by being called: with what went wrong, or None."""
+    def submit_with_callback(
+        self, func: Callable[[], object], on_done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Submit a job and call `on_done` with its exception, or with None on success."""
         try:
-            future = self.do(work)
-        except Failed as closed:
-            then(closed)
+            future = self.submit(func)
+        except Failed as closed_error:
+            on_done(closed_error)
             return
-        future.add_done_callback(lambda done: then(done.exception()))
+        future.add_done_callback(lambda done: on_done(done.exception()))
 
-    async def have(self, work: Callable[[], T], drop: Callable[[T], object], *, quick: bool = False) -> T:
-        """As `through`, for a conversation, which must be given back: when nobody waits any more, `drop` gets it."""
-        self.conversations += 1
-        if (quick and not self._closed) or self.free:
+    async def open_conversation(
+        self, func: Callable[[], T], on_abandoned: Callable[[T], object], *, force_inline: bool = False
+    ) -> T:
+        """Run a job that opens a conversation, and count the conversation as open.
+
+        If the caller is cancelled meanwhile, the opened conversation is passed to `on_abandoned` to be
+        released.
+        """
+        self.open_conversations += 1
+        if (force_inline and not self._closed) or self.can_run_inline:
             try:
-                return work()
+                return func()
             except BaseException:
-                self.conversations -= 1
+                self.open_conversations -= 1
                 raise
-        future = self.do(work)
-        future.add_done_callback(self._not_opened)
+        future = self.submit(func)
+        future.add_done_callback(self._uncount_failed_open)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            future.add_done_callback(lambda done: None if done.exception() else drop(done.result()))
+            future.add_done_callback(lambda done: None if done.exception() else on_abandoned(done.result()))
             if not future.done():
                 await asyncio.wait([future])
             raise
 
-    def _not_opened(self, future: asyncio.Future[Any]) -> None:
+    def _uncount_failed_open(self, future: asyncio.Future[Any]) -> None:
         if future.cancelled() or future.exception() is not None:
-            self.conversations -= 1
+            self.open_conversations -= 1
 
     def sync_folder(self, path: str) -> None:
-        """On disk: which names the folder holds. Threads that ask for one folder at once share a sync."""
-        folder = self._folders.setdefault(path, _Folder())
-        with folder.counting:
-            folder.asked += 1
-            mine = folder.asked
-        with folder.syncing:
-            if folder.synced >= mine:
+        """Fsync a folder's directory entries; concurrent requests for one folder share one fsync."""
+        folder = self._folders.setdefault(path, _FolderSync())
+        with folder.count_lock:
+            folder.requested += 1
+            ticket = folder.requested
+        with folder.sync_lock:
+            if folder.covered >= ticket:
                 return
-            covered = folder.asked
-            sync_path(path)
-            folder.synced = covered
+            covered_requests = folder.requested
+            fsync_path(path)
+            folder.covered = covered_requests
 
-    def known_folder(self, path: str) -> bool:
-        """Whether this process has synced that folder before, so that its own name is on disk."""
-        return path in self._folders and self._folders[path].synced > 0
+    def has_synced_folder(self, path: str) -> bool:
+        """Return True if this process has synced the folder before, so that its own name is durable."""
+        return path in self._folders and self._folders[path].covered > 0
 
     def close(self) -> None:
-        """Waits for what is being written; work not yet begun is never begun."""
+        """Wait for running jobs and stop the threads; jobs not yet started never run."""
         self._closed = True
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
 
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._work, name=f"retinue-store-{len(self._threads)}", daemon=True)
+    def _start_thread(self) -> None:
+        thread = threading.Thread(
+            target=self._run_worker, name=f"retinue-store-{len(self._threads)}", daemon=True
+        )
         self._threads.append(thread)
         thread.start()
 
-    def _work(self) -> None:
+    def _run_worker(self) -> None:
         while (job := self._jobs.get()) is not None:
-            future, work = job
+            future, func = job
             result, error = None, None
             try:
-                result = None if future.cancelled() else self._begun(work)
+                result = None if future.cancelled() else self._run_unless_closed(func)
             except BaseException as caught:  # noqa: BLE001 - it is raised again, in the task that waits
                 error = caught
-            self._tell(future, result, error)
+            self._post_result(future, result, error)
 
-    def _begun(self, work: Callable[[], Any]) -> Any:
-        """Whoever waits for work that is never begun must not take it for done."""
+    def _run_unless_closed(self, func: Callable[[], Any]) -> Any:
+        """Run a job, or raise Failed if the pool is closed, so that its waiter does not take it for done."""
         if self._closed:
-            raise Failed(_CLOSED)
-        return work()
+            raise Failed(_CLOSED_MESSAGE)
+        return func()
 
-    def _tell(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        loop, done = self._loop, self._done
+    def _post_result(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        loop, completed = self._loop, self._completed
         if loop is None or future.get_loop() is not loop or loop.is_closed():
             return
-        done.append((future, result, error))
-        if not self._told:
-            self._told = True
-            loop.call_soon_threadsafe(self._settle, done)
+        completed.append((future, result, error))
+        if not self._wakeup_scheduled:
+            self._wakeup_scheduled = True
+            loop.call_soon_threadsafe(self._resolve_futures, completed)
 
-    def _settle(self, done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
-        self._told = False
-        while done:
-            future, result, error = done.popleft()
-            self._busy -= 1
+    def _resolve_futures(
+        self, completed: deque[tuple[asyncio.Future[Any], Any, BaseException | None]]
+    ) -> None:
+        self._wakeup_scheduled = False
+        while completed:
+            future, result, error = completed.popleft()
+            self._pending_jobs -= 1
             if future.cancelled():
                 continue
             if error is None:
@@ -177,17 +201,17 @@ class Threads:
                 future.set_exception(error)
 
 
-def _at_once(work: Callable[[], T], future: asyncio.Future[T]) -> asyncio.Future[T]:
+def _run_inline(func: Callable[[], T], future: asyncio.Future[T]) -> asyncio.Future[T]:
     try:
-        future.set_result(work())
+        future.set_result(func())
     except Exception as error:  # noqa: BLE001  (it is raised again, in the task that waits)
         future.set_exception(error)
     return future
 
 
 @dataclass(slots=True)
-class _Folder:
-    counting: threading.Lock = field(default_factory=threading.Lock)
-    syncing: threading.Lock = field(default_factory=threading.Lock)
-    asked: int = 0
-    synced: int = 0
+class _FolderSync:
+    count_lock: threading.Lock = field(default_factory=threading.Lock)
+    sync_lock: threading.Lock = field(default_factory=threading.Lock)
+    requested: int = 0
+    covered: int = 0

@@ -1,5 +1,4 @@
-"""Narrower tokens, and visits: a name, some rights and a hash each, in `<home>/tokens.json`. What opens a door is itself
-kept nowhere."""
+"""API tokens with limited permissions and browser sessions, stored as hashes in `<home>/tokens.json`."""
 
 import hashlib
 import hmac
@@ -12,144 +11,160 @@ from pathlib import Path
 
 import msgspec
 
-from retinue.domain.api_permission import Right
+from retinue.domain.api_permission import ApiPermission
 from retinue.domain.value import value
-from retinue.errors import Failed, NotFound, Usage
-from retinue.storage.file_io import Stamp, no_room, read_file, replace_file, stamp_of
-from retinue.storage.file_lock import alone
+from retinue.errors import Failed, NotFound, UsageError
+from retinue.storage.file_io import FileStamp, file_stamp, read_file, replace_file, write_error
+from retinue.storage.file_lock import file_lock
 
-FILE = "tokens.json"
-NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-VISIT = "page-"
-"""What the name of a visit begins with."""
-MOST_VISITS = 200
-MOST_BROWSER = 200
-"""Characters of what a browser calls itself."""
+TOKENS_FILE = "tokens.json"
+TOKEN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+BROWSER_TOKEN_PREFIX = "page-"  # noqa: S105  (a prefix)
+"""Prefix of the names of browser sessions."""
+MAX_BROWSER_TOKENS = 200
+MAX_BROWSER_NAME_CHARS = 200
+"""Maximum length of the stored User-Agent."""
 
 
 @value
 class Token:
-    """What is known of a token without having it."""
+    """The stored facts about a token, without its secret."""
 
     name: str
-    rights: frozenset[Right]
+    rights: frozenset[ApiPermission]
     made_at: str
     until: str | None = None
-    """Of a visit: when it ends by itself."""
+    """Expiry time of a browser session."""
     browser: str | None = None
-    """Of a visit: what the browser calls itself."""
+    """User-Agent of a browser session."""
 
 
-class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class _StoredToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     sha256: str
-    rights: list[Right]
+    rights: list[ApiPermission]
     made_at: str
     until: str | None = None
     browser: str | None = None
 
 
-class Tokens:
-    """Read again whenever the file is another one: what is added or removed counts at once, in every process."""
+class TokenStore:
+    """Token store, read again whenever its file changed.
+
+    Added and removed tokens take effect at once in every process.
+    """
 
     def __init__(self, home: Path) -> None:
-        self.path = home / FILE
-        self._stamp: Stamp | None = None
-        self._known: Mapping[str, _Kept] = {}
+        self.path = home / TOKENS_FILE
+        self._loaded_stamp: FileStamp | None = None
+        self._stored_tokens: Mapping[str, _StoredToken] = {}
 
     def all(self) -> Sequence[Token]:
-        return [_token(name, kept) for name, kept in sorted(self._read().items())]
+        return [_token_info(name, stored) for name, stored in sorted(self._load().items())]
 
-    def find(self, said: str, *, visits: bool = False) -> Token | None:
-        """Whose token this is, or whose cookie. Every hash is compared, and each in a time that tells nothing."""
-        mark, found = _hashed(said), None
-        for name, kept in self._read().items():
-            if hmac.compare_digest(kept.sha256, mark) and (kept.until is not None) is visits:
-                found = _token(name, kept)
+    def find(self, secret: str, *, browser_sessions: bool = False) -> Token | None:
+        """Return the token or browser session that this secret belongs to.
+
+        Every hash is compared, each in constant time, so that timing reveals nothing.
+        """
+        digest, found = _hash_token(secret), None
+        for name, stored in self._load().items():
+            if hmac.compare_digest(stored.sha256, digest) and (stored.until is not None) is browser_sessions:
+                found = _token_info(name, stored)
         return found
 
-    def visited(self, cookie: str, rights: frozenset[Right], *, at: str, until: str, browser: str) -> None:
-        """A browser has come in with a link. Visits that are over by themselves go, and so does the oldest of very many."""
-        kept = _Kept(
-            sha256=_hashed(cookie),
+    def add_browser_session(
+        self, cookie: str, rights: frozenset[ApiPermission], *, at: str, until: str, browser: str
+    ) -> None:
+        """Store a browser session; drop expired ones, and the oldest beyond the maximum."""
+        stored = _StoredToken(
+            sha256=_hash_token(cookie),
             rights=sorted(rights),
             made_at=at,
             until=until,
-            browser=browser[:MOST_BROWSER] or "unknown",
+            browser=browser[:MAX_BROWSER_NAME_CHARS] or "unknown",
         )
-        with self._alone():
-            known = {key: each for key, each in self._read().items() if each.until is None or each.until > at}
-            visits = sorted((each.made_at, key) for key, each in known.items() if each.until is not None)
-            for _, oldest in visits[: max(0, len(visits) - MOST_VISITS + 1)]:
-                del known[oldest]
-            self._write({**known, f"{VISIT}{kept.sha256[:12]}": kept})
+        with self._exclusive():
+            tokens = {
+                key: each for key, each in self._load().items() if each.until is None or each.until > at
+            }
+            browser_tokens = sorted(
+                (each.made_at, key) for key, each in tokens.items() if each.until is not None
+            )
+            for _, oldest in browser_tokens[: max(0, len(browser_tokens) - MAX_BROWSER_TOKENS + 1)]:
+                del tokens[oldest]
+            self._save({**tokens, f"{BROWSER_TOKEN_PREFIX}{stored.sha256[:12]}": stored})
 
-    def add(self, name: str, rights: frozenset[Right], *, at: str) -> str:
-        """The new token, which nobody can be told again."""
-        if not NAME.fullmatch(name):
-            raise Usage(f"{name[:80]!r} is no name for a token: use a to z, 0 to 9 and -, at most 64")
-        if name.startswith(VISIT):
-            raise Usage(f"{name!r} would look like a browser's: names that begin with {VISIT} are theirs")
+    def add(self, name: str, rights: frozenset[ApiPermission], *, at: str) -> str:
+        """Create a token and return its secret, which cannot be shown again."""
+        if not TOKEN_NAME.fullmatch(name):
+            raise UsageError(f"{name[:80]!r} is no name for a token: use a to z, 0 to 9 and -, at most 64")
+        if name.startswith(BROWSER_TOKEN_PREFIX):
+            raise UsageError(
+                f"{name!r} would look like a browser's: names that begin with {BROWSER_TOKEN_PREFIX} are theirs"
+            )
         if not rights:
-            raise Usage(f"a token without rights opens nothing: name some of {', '.join(Right)}")
-        made = secrets.token_urlsafe(32)
-        with self._alone():
-            known = self._read()
-            if name in known:
-                raise Usage(f"there is a token {name} already: `retinue tokens remove {name}` first")
-            kept = _Kept(sha256=_hashed(made), rights=sorted(rights), made_at=at)
-            self._write({**known, name: kept})
-        return made
+            raise UsageError(f"a token without rights opens nothing: name some of {', '.join(ApiPermission)}")
+        secret = secrets.token_urlsafe(32)
+        with self._exclusive():
+            tokens = self._load()
+            if name in tokens:
+                raise UsageError(f"there is a token {name} already: `retinue tokens remove {name}` first")
+            stored = _StoredToken(sha256=_hash_token(secret), rights=sorted(rights), made_at=at)
+            self._save({**tokens, name: stored})
+        return secret
 
     def remove(self, name: str) -> None:
-        with self._alone():
-            known = self._read()
-            if name not in known:
+        with self._exclusive():
+            tokens = self._load()
+            if name not in tokens:
                 raise NotFound(
                     f"there is no token {name[:80]!r}: `retinue tokens list` shows those there are"
                 )
-            self._write({key: kept for key, kept in known.items() if key != name})
+            self._save({key: stored for key, stored in tokens.items() if key != name})
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
+    def _exclusive(self) -> Generator[None]:
         with ExitStack() as stack:
             try:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                stack.enter_context(alone(f"{self.path}.lock"))
+                stack.enter_context(file_lock(f"{self.path}.lock"))
             except OSError as error:
-                raise no_room(f"{self.path}.lock", error) from error
+                raise write_error(f"{self.path}.lock", error) from error
             yield
 
-    def _read(self) -> Mapping[str, _Kept]:
-        """A file that cannot be understood opens nothing to anybody."""
+    def _load(self) -> Mapping[str, _StoredToken]:
+        """Load the file if it changed. An unreadable file grants no access to anybody."""
         path = os.fspath(self.path)
         try:
-            if (now := stamp_of(path)) != self._stamp or now is None:
-                self._known = (
-                    {} if now is None else msgspec.json.decode(read_file(path), type=dict[str, _Kept])
+            if (stamp := file_stamp(path)) != self._loaded_stamp or stamp is None:
+                self._stored_tokens = (
+                    {}
+                    if stamp is None
+                    else msgspec.json.decode(read_file(path), type=dict[str, _StoredToken])
                 )
-                self._stamp = now
+                self._loaded_stamp = stamp
         except FileNotFoundError:
-            self._known, self._stamp = {}, None
+            self._stored_tokens, self._loaded_stamp = {}, None
         except (OSError, ValueError, RecursionError) as error:
-            self._known, self._stamp = {}, None
+            self._stored_tokens, self._loaded_stamp = {}, None
             raise Failed(f"{path} cannot be read ({error}): mend or remove it") from error
-        return self._known
+        return self._stored_tokens
 
-    def _write(self, known: Mapping[str, _Kept]) -> None:
-        text = msgspec.json.format(msgspec.json.encode(dict(known)), indent=2) + b"\n"
+    def _save(self, tokens: Mapping[str, _StoredToken]) -> None:
+        text = msgspec.json.format(msgspec.json.encode(dict(tokens)), indent=2) + b"\n"
         replace_file(os.fspath(self.path), text, token=secrets.token_hex(8))
 
 
-def _token(name: str, kept: _Kept) -> Token:
+def _token_info(name: str, stored: _StoredToken) -> Token:
     return Token(
         name=name,
-        rights=frozenset(kept.rights),
-        made_at=kept.made_at,
-        until=kept.until,
-        browser=kept.browser,
+        rights=frozenset(stored.rights),
+        made_at=stored.made_at,
+        until=stored.until,
+        browser=stored.browser,
     )
 
 
-def _hashed(token: str) -> str:
-    """Fast on purpose: 256 random bits cannot be guessed, however quickly they are tried."""
+def _hash_token(token: str) -> str:
+    """Hash a token. A fast hash is enough: 256 random bits cannot be guessed at any speed."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()

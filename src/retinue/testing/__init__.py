@@ -1,1 +1,1 @@
-"""Public fakes, and a scripted model server on loopback."""
+"""Public fakes for tests, and a fake model server on the loopback interface."""

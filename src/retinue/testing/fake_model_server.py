@@ -1,4 +1,4 @@
-"""A model server on loopback that plays a script: both providers' shapes, good answers and bad ones."""
+"""A fake model server on the loopback interface that plays a script, for both provider APIs."""
 
 import argparse
 import asyncio
@@ -12,56 +12,62 @@ from aiohttp import web
 
 from retinue.domain.value import value
 from retinue.errors import RetinueError
-from retinue.testing.model_script_file import script_file
-from retinue.testing.replies import Answer, status
+from retinue.testing.model_script_file import load_script_file
+from retinue.testing.replies import FakeResponse, http_error
 from retinue.testing.wire_formats import (
     anthropic_events,
-    anthropic_whole,
+    anthropic_message,
     error_body,
+    openai_completion,
     openai_events,
-    openai_whole,
 )
 
 
 @value
-class Captured:
-    """A request as it came."""
+class CapturedRequest:
+    """A request as the server received it."""
 
     path: str
     headers: Mapping[str, str]
     """Names in lower case."""
     body: dict[str, Any]
-    raw: bytes
-    at: float
-    """The loop's time at which all of it was there."""
+    raw_body: bytes
+    received_at: float
+    """The event loop's time when the whole request had arrived."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         return self.body.get("messages", [])
 
     @property
-    def turns(self) -> int:
-        """How many replies of the model the conversation holds."""
+    def reply_count(self) -> int:
+        """Number of the model's replies in the conversation."""
         return sum(1 for message in self.messages if message.get("role") == "assistant")
 
 
-Script = Sequence[Answer] | Callable[[Captured], Answer | Awaitable[Answer]]
+Script = Sequence[FakeResponse] | Callable[[CapturedRequest], FakeResponse | Awaitable[FakeResponse]]
 
 
-class ModelServer:
-    """`async with ModelServer([reply("hi")]) as server:` answers at `server.url` and keeps `server.requests`.
+class FakeModelServer:
+    """A fake model server for both provider APIs.
 
-    A list is played in order, whoever asks; a function chooses by the request. Give `server.url` as the base
-    URL to either driver."""
+    `async with FakeModelServer([text_reply("hi")]) as server:` answers at `server.url`, which is the base URL
+    for either provider, and records `server.requests`.
+
+    Args:
+        script: Responses played in order for all clients, or a function that chooses one by the request.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes any free one.
+    """
 
     def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.requests: list[Captured] = []
+        self.requests: list[CapturedRequest] = []
         self.url = ""
-        self.hung_up = asyncio.Event()
-        """Set once a client went away before its answer was whole."""
-        self._peers: set[object] = set()
+        self.client_disconnected = asyncio.Event()
+        """Set once a client disconnected before its response was complete."""
+        self._client_addresses: set[object] = set()
         self._script = script
-        self._played = 0
+        self._next_index = 0
         self._host = host
         self._port = port
         self._runner: web.AppRunner | None = None
@@ -70,8 +76,8 @@ class ModelServer:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=1 << 30)
         for prefix in ("", "/v1"):
-            app.router.add_post(f"{prefix}/chat/completions", self._openai)
-            app.router.add_post(f"{prefix}/messages", self._anthropic)
+            app.router.add_post(f"{prefix}/chat/completions", self._serve_openai)
+            app.router.add_post(f"{prefix}/messages", self._serve_anthropic)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port)
@@ -86,89 +92,99 @@ class ModelServer:
             await self._runner.cleanup()
 
     @property
-    def connections(self) -> int:
-        """How many connections brought the requests so far."""
-        return len(self._peers)
+    def connection_count(self) -> int:
+        """Number of connections that requests came from so far."""
+        return len(self._client_addresses)
 
-    async def _openai(self, request: web.Request) -> web.StreamResponse:
-        answer, captured = await self._chosen(request)
+    async def _serve_openai(self, request: web.Request) -> web.StreamResponse:
+        scripted, captured = await self._choose_response(request)
         model = str(captured.body.get("model", ""))
-        if not answer.stream:
-            return await self._sent(request, answer, [msgspec.json.encode(openai_whole(answer, model))])
-        return await self._sent(request, answer, openai_events(answer, model))
+        if not scripted.stream:
+            return await self._send_response(
+                request, scripted, [msgspec.json.encode(openai_completion(scripted, model))]
+            )
+        return await self._send_response(request, scripted, openai_events(scripted, model))
 
-    async def _anthropic(self, request: web.Request) -> web.StreamResponse:
-        answer, captured = await self._chosen(request)
+    async def _serve_anthropic(self, request: web.Request) -> web.StreamResponse:
+        scripted, captured = await self._choose_response(request)
         model = str(captured.body.get("model", ""))
-        if not answer.stream:
-            return await self._sent(request, answer, [msgspec.json.encode(anthropic_whole(answer, model))])
-        return await self._sent(request, answer, anthropic_events(answer, model))
+        if not scripted.stream:
+            return await self._send_response(
+                request, scripted, [msgspec.json.encode(anthropic_message(scripted, model))]
+            )
+        return await self._send_response(request, scripted, anthropic_events(scripted, model))
 
-    async def _chosen(self, request: web.Request) -> tuple[Answer, Captured]:
+    async def _choose_response(self, request: web.Request) -> tuple[FakeResponse, CapturedRequest]:
         raw = await request.read()
-        captured = Captured(
+        captured = CapturedRequest(
             path=request.path,
             headers={name.lower(): value for name, value in request.headers.items()},
             body=msgspec.json.decode(raw, type=dict[str, Any]),
-            raw=raw,
-            at=asyncio.get_running_loop().time(),
+            raw_body=raw,
+            received_at=asyncio.get_running_loop().time(),
         )
         self.requests.append(captured)
         if request.transport is not None:
-            self._peers.add(request.transport.get_extra_info("peername"))
+            self._client_addresses.add(request.transport.get_extra_info("peername"))
         if not callable(self._script):
-            at, self._played = self._played, self._played + 1
-            if at < len(self._script):
-                return self._script[at], captured
-            return status(400, f"the script holds {len(self._script)} answers, and all are used"), captured
-        answer = self._script(captured)
-        return (answer if isinstance(answer, Answer) else await answer), captured
+            index, self._next_index = self._next_index, self._next_index + 1
+            if index < len(self._script):
+                return self._script[index], captured
+            return http_error(
+                400, f"the script holds {len(self._script)} answers, and all are used"
+            ), captured
+        scripted = self._script(captured)
+        return (scripted if isinstance(scripted, FakeResponse) else await scripted), captured
 
-    async def _sent(
-        self, request: web.Request, answer: Answer, events: Iterator[bytes] | Sequence[bytes]
+    async def _send_response(
+        self, request: web.Request, scripted: FakeResponse, events: Iterator[bytes] | Sequence[bytes]
     ) -> web.StreamResponse:
-        await self._pause(answer.delay)
-        if answer.body is not None:
-            events = [answer.body]
-        elif answer.status != 200:  # noqa: PLR2004 — any other status has an error's body
-            events = [error_body(answer)]
-        kind = answer.content_type if answer.stream and answer.status == 200 else "application/json"  # noqa: PLR2004 — see above
-        if answer.body is not None:
-            kind = answer.content_type
-        response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Content-Type": kind})
+        await self._sleep_unless_closing(scripted.delay)
+        if scripted.body is not None:
+            events = [scripted.body]
+        elif scripted.status != 200:  # noqa: PLR2004 — any other status has an error body
+            events = [error_body(scripted)]
+        content_type = (
+            scripted.content_type if scripted.stream and scripted.status == 200 else "application/json"  # noqa: PLR2004 — see above
+        )
+        if scripted.body is not None:
+            content_type = scripted.content_type
+        response = web.StreamResponse(
+            status=scripted.status, headers={**scripted.headers, "Content-Type": content_type}
+        )
         try:
             await response.prepare(request)
-            await self._written(request, response, answer, events)
+            await self._write_body(request, response, scripted, events)
         except (ConnectionError, asyncio.CancelledError):
-            self.hung_up.set()
+            self.client_disconnected.set()
             raise
         return response
 
-    async def _written(
+    async def _write_body(
         self,
         request: web.Request,
         response: web.StreamResponse,
-        answer: Answer,
+        scripted: FakeResponse,
         events: Iterator[bytes] | Sequence[bytes],
     ) -> None:
-        sent = 0
-        limits = [limit for limit in (answer.drop_after, answer.silent_after) if limit is not None]
-        for piece in _cut(events, answer.chunk):
-            if limits and sent + len(piece) >= limits[0]:
-                await response.write(piece[: limits[0] - sent])
-                if answer.silent_after is not None:
+        sent_bytes = 0
+        cut_offs = [limit for limit in (scripted.drop_after, scripted.silent_after) if limit is not None]
+        for piece in _split_into_chunks(events, scripted.chunk):
+            if cut_offs and sent_bytes + len(piece) >= cut_offs[0]:
+                await response.write(piece[: cut_offs[0] - sent_bytes])
+                if scripted.silent_after is not None:
                     await self._closing.wait()
-                # The bytes written so far are let go before the line is cut.
+                # Let the written bytes be sent before the connection is closed.
                 await asyncio.sleep(0)
                 if request.transport is not None:
                     request.transport.close()
                 return
             await response.write(piece)
-            sent += len(piece)
-            await self._pause(answer.pace)
+            sent_bytes += len(piece)
+            await self._sleep_unless_closing(scripted.pace)
         await response.write_eof()
 
-    async def _pause(self, seconds: float) -> None:
+    async def _sleep_unless_closing(self, seconds: float) -> None:
         if seconds > 0:
             try:
                 await asyncio.wait_for(self._closing.wait(), seconds)
@@ -176,29 +192,31 @@ class ModelServer:
                 return
 
 
-def _cut(events: Iterator[bytes] | Sequence[bytes], size: int) -> Iterator[bytes]:
-    """The events as they are, or their bytes in pieces of one size, wherever the cuts fall."""
-    if size <= 0:
+def _split_into_chunks(events: Iterator[bytes] | Sequence[bytes], chunk_bytes: int) -> Iterator[bytes]:
+    """Yield the events unchanged, or their bytes in chunks of one size regardless of event boundaries."""
+    if chunk_bytes <= 0:
         yield from events
         return
-    rest = b""
+    buffer = b""
     for event in events:
-        rest += event
-        while len(rest) >= size:
-            yield rest[:size]
-            rest = rest[size:]
-    if rest:
-        yield rest
+        buffer += event
+        while len(buffer) >= chunk_bytes:
+            yield buffer[:chunk_bytes]
+            buffer = buffer[chunk_bytes:]
+    if buffer:
+        yield buffer
 
 
-async def serve(script: str, *, host: str = "127.0.0.1", port: int = 0) -> None:
-    """Plays a script file until a signal ends it. The first line on standard output is the URL."""
-    chosen = script_file(script)
+async def serve_script_file(script: str, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    """Play a script file until a signal arrives. The first line on standard output is the URL."""
+    choose_response = load_script_file(script)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, stopped.set)
-    async with ModelServer(lambda asked: chosen(asked.raw, asked.turns), host=host, port=port) as server:
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stopped.set)
+    async with FakeModelServer(
+        lambda captured: choose_response(captured.raw_body, captured.reply_count), host=host, port=port
+    ) as server:
         sys.stdout.write(f"{server.url}\n")
         sys.stdout.flush()
         await stopped.wait()
@@ -211,9 +229,9 @@ def main() -> int:
     parser.add_argument("--script", required=True, help="JSON file with the answers")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0, the default, takes any free one")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        asyncio.run(serve(given.script, host=given.host, port=given.port))
+        asyncio.run(serve_script_file(options.script, host=options.host, port=options.port))
     except RetinueError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -1,24 +1,27 @@
-"""Chance without any: a clock that moves by itself, ids that count, and always the middle."""
+"""A deterministic clock: time that advances by a fixed step, counting ids, and no randomness."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from retinue.domain.clock import Chance
-from retinue.worker.clock import ulid, uuid7
+from retinue.domain.clock import Clock
+from retinue.worker.clock import format_ulid, format_uuid7
 
-START = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)
+START_TIME = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)
 
 
-def fixed_chance(
-    start: datetime = START, *, step: timedelta = timedelta(milliseconds=1), seed: int = 0
-) -> Chance:
-    """Each look at the clock moves it by `step`. Ids are well formed, rise, and are the same in every test;
-    another `seed` gives ids that never meet the first ones, as another process has."""
-    born = int(start.timestamp() * 1000)
-    ticks, entries, uuids = count(), count(1), count(1)
-    return Chance(
+def fixed_clock(
+    start: datetime = START_TIME, *, step: timedelta = timedelta(milliseconds=1), seed: int = 0
+) -> Clock:
+    """Return a clock that advances by `step` at each reading.
+
+    Ids are well formed, increase, and are the same in every test. Another `seed` gives ids that never collide
+    with those of the first, as in another process. `uniform` returns the middle of its range.
+    """
+    start_ms = int(start.timestamp() * 1000)
+    ticks, entry_numbers, uuid_numbers = count(), count(1), count(1)
+    return Clock(
         now=lambda: start + step * next(ticks),
-        entry_id=lambda: ulid(born << 80 | seed << 40 | next(entries)),
-        uuid=lambda: uuid7(born << 74 | seed << 40 | next(uuids)),
+        new_entry_id=lambda: format_ulid(start_ms << 80 | seed << 40 | next(entry_numbers)),
+        new_uuid=lambda: format_uuid7(start_ms << 74 | seed << 40 | next(uuid_numbers)),
         uniform=lambda low, high: (low + high) / 2,
     )

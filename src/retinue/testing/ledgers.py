@@ -1,4 +1,4 @@
-"""A ledger on a file for the length of a block, and runs to put into one."""
+"""A ledger on a file for the length of a block, and runs to store in one."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -7,32 +7,32 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.run import Ask, Run
+from retinue.domain.run import Run, RunRequest
 from retinue.ledger.ledger import SqliteLedger
 
-AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
+CREATED_AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
 
 
 @asynccontextmanager
-async def open_ledger(path: Path, **how: Any) -> AsyncGenerator[SqliteLedger]:
-    ledger = SqliteLedger(path, **how)
+async def open_ledger(path: Path, **options: Any) -> AsyncGenerator[SqliteLedger]:
+    ledger = SqliteLedger(path, **options)
     try:
         yield ledger
     finally:
         await ledger.close()
 
 
-def a_run(name: str, **facts: Any) -> Run:
-    """A queued run with every fact it must have; `facts` replace what matters to a test."""
-    ask = facts.pop("ask", Ask(key=f"key of {name}", agent="main", task="look around"))
+def make_run(name: str, **fields: Any) -> Run:
+    """Return a queued run with every required field; `fields` override the ones a test is about."""
+    request = fields.pop("ask", RunRequest(key=f"key of {name}", agent="main", task="look around"))
     run = Run(
         id=name,
-        ask=ask,
+        request=request,
         session_id="s",
         slug="main-1",
-        key="main-1/main",
+        session_key="main-1/main",
         agent="main",
-        path="session.md",
-        created_at=AT,
+        transcript_path="session.md",
+        created_at=CREATED_AT,
     )
-    return replace(run, **facts)
+    return replace(run, **fields)

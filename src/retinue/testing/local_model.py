@@ -1,8 +1,13 @@
-"""A stand-in for the process that holds a local model: it says what a plan says, in the same lines, and dies on demand.
+"""A stand-in for the local model's process, with scripted answers and failures.
 
-The plan is a JSON file: `broken` instead of getting ready; `likely`, a list of [part of a prompt, {piece: likelihood}],
-of which the first that fits counts; `says`, the texts it speaks one after another, across its lives; `dies`, the numbers
-of the questions after which it is killed, and `dies_loading`, once, before it is ready; `silent`, those it never answers. What it is asked it adds to PLAN.asked.
+The plan is a JSON file:
+    broken: Report this error instead of becoming ready.
+    likely: List of [part of a prompt, {piece: log probability}]; the first part that occurs counts.
+    says: Texts generated one after another, across restarts.
+    dies: Numbers of the requests after which the process is killed.
+    dies_loading: Die once before becoming ready.
+    silent: Numbers of the requests that are never answered.
+Received requests are appended to PLAN.asked.
 """
 
 import json
@@ -13,60 +18,68 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-NOTHING = {" ": -1.0}
+DEFAULT_LOGPROBS = {" ": -1.0}
 
 
-def command(plan: Path) -> list[str]:
+def local_model_command(plan: Path) -> list[str]:
     return [sys.executable, "-m", "retinue.testing.local_model", str(plan)]
 
 
-def asked(plan: Path) -> list[dict[str, Any]]:
-    """Every line it was sent, over all its lives."""
-    log = plan.with_suffix(".asked")
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+def read_received_requests(plan: Path) -> list[dict[str, Any]]:
+    """Return every request received, by all processes of this plan."""
+    log_file = plan.with_suffix(".asked")
+    return (
+        [json.loads(line) for line in log_file.read_text(encoding="utf-8").splitlines()]
+        if log_file.exists()
+        else []
+    )
 
 
-def main(path: str) -> None:
-    plan = json.loads(Path(path).read_text(encoding="utf-8"))
-    _say(loading=0.5)
-    if plan.get("dies_loading") and not (log := Path(path).with_suffix(".asked")).exists():
-        log.touch()
+def main(plan_path: str) -> None:
+    plan = json.loads(Path(plan_path).read_text(encoding="utf-8"))
+    _write_line(loading=0.5)
+    if plan.get("dies_loading") and not (log_file := Path(plan_path).with_suffix(".asked")).exists():
+        log_file.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     if plan.get("broken"):
-        _say(broken=plan["broken"])
+        _write_line(broken=plan["broken"])
         return
-    _say(loading=1.0)
-    _say(ready=True)
+    _write_line(loading=1.0)
+    _write_line(ready=True)
     for line in sys.stdin:
-        told = json.loads(line)
-        before = asked(Path(path))
-        with Path(path).with_suffix(".asked").open("a", encoding="utf-8") as log:
-            log.write(json.dumps({**told, "pid": os.getpid()}) + "\n")
-        if not told.get("stop"):
-            _answer(plan, told, [each for each in before if not each.get("stop")])
+        request = json.loads(line)
+        earlier_requests = read_received_requests(Path(plan_path))
+        with Path(plan_path).with_suffix(".asked").open("a", encoding="utf-8") as log_file:
+            log_file.write(json.dumps({**request, "pid": os.getpid()}) + "\n")
+        if not request.get("stop"):
+            _answer_request(plan, request, [each for each in earlier_requests if not each.get("stop")])
 
 
-def _answer(plan: dict[str, Any], told: dict[str, Any], before: Sequence[dict[str, Any]]) -> None:
-    number = len(before) + 1
+def _answer_request(
+    plan: dict[str, Any], request: dict[str, Any], earlier_requests: Sequence[dict[str, Any]]
+) -> None:
+    number = len(earlier_requests) + 1
     if number in plan.get("silent", ()):
         return
-    cost = {"input": len(told["prompt"].split()), "output": 1}
-    if "top" in told:
-        fits = (likely for part, likely in plan.get("likely", ()) if part in told["prompt"])
-        _say(id=told["id"], top=next(fits, NOTHING), **cost)
+    usage = {"input": len(request["prompt"].split()), "output": 1}
+    if "top" in request:
+        matches = (
+            logprobs for prompt_part, logprobs in plan.get("likely", ()) if prompt_part in request["prompt"]
+        )
+        _write_line(id=request["id"], top=next(matches, DEFAULT_LOGPROBS), **usage)
     else:
-        spoken = sum(1 for each in before if "top" not in each)
-        text: str = plan["says"][spoken % len(plan["says"])]
+        text_count = sum(1 for each in earlier_requests if "top" not in each)
+        text: str = plan["says"][text_count % len(plan["says"])]
         for piece in text.split(" "):
-            _say(id=told["id"], text=f"{piece} ")
+            _write_line(id=request["id"], text=f"{piece} ")
         if number not in plan.get("dies", ()):
-            _say(id=told["id"], end="stop", **cost)
+            _write_line(id=request["id"], end="stop", **usage)
     if number in plan.get("dies", ()):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _say(**words: Any) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
+def _write_line(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""A model server's script as a JSON file: which answer is played for which request."""
+"""The fake model server's script as a JSON file: which response is played for which request."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,69 +7,73 @@ from typing import Any, Literal
 import msgspec
 
 from retinue.errors import BadConfig
-from retinue.testing.replies import Answer, from_json, status
+from retinue.testing.replies import FakeResponse, http_error, response_from_json
 
 
-class Part(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Answers for some of the requests."""
+class ScriptPart(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Responses for some of the requests."""
 
     replies: list[Any]
     when: str = ""
     """Text that must occur in the request's body; empty: any request."""
     by: Literal["order", "history"] = "order"
-    """order: one after the other, whoever asks. history: the n-th answer when the conversation holds n replies,
-    so that a client that was killed and resumed hears what it would have heard."""
+    """order: one after the other, for all clients. history: the n-th response when the conversation holds n
+    replies, so that a client that was killed and resumed gets the response it would have got.
+    """
     loop: bool = False
-    """Begin again when all answers are used."""
+    """Start again when all responses are used."""
 
 
-class Parts(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    parts: list[Part]
+class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    parts: list[ScriptPart]
 
 
-_File = list[Any] | dict[str, Any]
+_ScriptDocument = list[Any] | dict[str, Any]
 
 
-def script_file(path: str) -> Callable[[bytes, int], Answer]:
-    """The script in a file: a list of answers played in order, one part, or {"parts": […]} of which the first
-    that fits a request answers it. The function takes a request's body and its number of replies."""
+def load_script_file(path: str) -> Callable[[bytes, int], FakeResponse]:
+    """Load a script: a list of responses played in order, one part, or {"parts": […]}.
+
+    The first part that matches a request answers it. The returned function takes a request's body and its
+    number of replies. Raises BadConfig if the file cannot be read or is invalid.
+    """
     try:
-        value = msgspec.json.decode(Path(path).read_bytes(), type=_File)
-        parts = [_Playing(part) for part in _parts(value)]
+        document = msgspec.json.decode(Path(path).read_bytes(), type=_ScriptDocument)
+        parts = [_PartPlayer(part) for part in _parse_parts(document)]
     except OSError as error:
         raise BadConfig(f"cannot read the script {path}: {error.strerror}") from error
     except (msgspec.MsgspecError, ValueError) as error:
         raise BadConfig(f"the script {path} is wrong: {error}") from error
 
-    def answer(body: bytes, turns: int) -> Answer:
+    def choose_response(body: bytes, turns: int) -> FakeResponse:
         for part in parts:
-            if part.when in body:
-                return part.answer(turns)
-        return status(400, f"no part of the script {path} fits this request")
+            if part.required_text in body:
+                return part.next_response(turns)
+        return http_error(400, f"no part of the script {path} fits this request")
 
-    return answer
-
-
-def _parts(value: _File) -> list[Part]:
-    if isinstance(value, list):
-        return [Part(replies=value)]
-    if "parts" in value:
-        return msgspec.convert(value, Parts).parts
-    return [msgspec.convert(value, Part)]
+    return choose_response
 
 
-class _Playing:
-    def __init__(self, part: Part) -> None:
-        self.when = part.when.encode()
+def _parse_parts(document: _ScriptDocument) -> list[ScriptPart]:
+    if isinstance(document, list):
+        return [ScriptPart(replies=document)]
+    if "parts" in document:
+        return msgspec.convert(document, ScriptFile).parts
+    return [msgspec.convert(document, ScriptPart)]
+
+
+class _PartPlayer:
+    def __init__(self, part: ScriptPart) -> None:
+        self.required_text = part.when.encode()
         self._part = part
-        self._answers = [from_json(value) for value in part.replies]
-        self._played = 0
+        self._responses = [response_from_json(value) for value in part.replies]
+        self._request_count = 0
 
-    def answer(self, turns: int) -> Answer:
-        at = self._played if self._part.by == "order" else turns
-        self._played += 1
-        if self._part.loop and self._answers:
-            at %= len(self._answers)
-        if at < len(self._answers):
-            return self._answers[at]
-        return status(400, f"the script holds {len(self._answers)} answers here, and all are used")
+    def next_response(self, reply_count: int) -> FakeResponse:
+        index = self._request_count if self._part.by == "order" else reply_count
+        self._request_count += 1
+        if self._part.loop and self._responses:
+            index %= len(self._responses)
+        if index < len(self._responses):
+            return self._responses[index]
+        return http_error(400, f"the script holds {len(self._responses)} answers here, and all are used")

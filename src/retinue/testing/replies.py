@@ -1,4 +1,4 @@
-"""What a scripted model server can answer: good replies, and every bad habit of servers."""
+"""Responses of the fake model server: good replies, and the failures of real servers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
@@ -6,152 +6,163 @@ from typing import Any, cast
 
 from retinue.domain.value import value
 
-Args = Mapping[str, Any] | str
+ToolArguments = Mapping[str, Any] | str
 
 
 @value
-class Answer:
-    """One answer of the server, whichever provider it plays. Made by the functions below; `replace` changes it."""
+class FakeResponse:
+    """A response of the server, for either provider API. The functions below make it; `replace` changes it."""
 
     text: str = ""
     thinking: str = ""
-    calls: tuple[tuple[str, Args], ...] = ()
-    """Tool name and arguments; a text is sent as the arguments' JSON just as it is."""
+    calls: tuple[tuple[str, ToolArguments], ...] = ()
+    """Tool names and arguments; a text is sent unchanged as the JSON of the arguments."""
     call_ids: tuple[str, ...] = ()
-    """The provider's ids of the calls; made up where they are missing."""
+    """The provider's ids of the calls; missing ones are generated."""
     stop: str = ""
-    """In the words of Chat Completions (stop, tool_calls, length, content_filter); chosen by content if empty."""
+    """A finish reason of Chat Completions (stop, tool_calls, length, content_filter); derived if empty."""
     model: str = ""
-    """The model that claims to have answered; the one asked for if empty."""
+    """The model named in the response; the requested one if empty."""
     usage: Mapping[str, Any] | None = field(default_factory=lambda: {"input": 10, "output": 5})
-    """Input and output tokens; None sends no counts at all."""
+    """Input and output tokens; None omits the counts."""
     error: Mapping[str, str] | None = None
-    """A provider's error object (type, message) sent inside the stream, after the content."""
+    """A provider's error object (type, message), sent inside the stream after the content."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     body: bytes | None = None
-    """Sent as it is instead of a reply."""
+    """Sent unchanged instead of a reply."""
     content_type: str = "text/event-stream"
     stream: bool = True
-    """False: the whole reply as one JSON document, as servers do that cannot stream."""
+    """False: the whole reply as one JSON document, like a server that cannot stream."""
     piece: int = 8
     """Characters of text or arguments per event."""
 
     delay: float = 0
-    """Seconds before the answer begins."""
+    """Seconds before the response begins."""
     pace: float = 0
-    """Seconds between the pieces written."""
+    """Seconds between writes."""
     chunk: int = 0
-    """Bytes per piece written, cutting wherever it falls; 0: one event each."""
+    """Bytes per write, regardless of event boundaries; 0: one event per write."""
     finish: bool = True
-    """False: the stream ends in good order without having said why."""
+    """False: the stream ends normally without a finish reason."""
     done: bool = True
-    """False: the finish reason comes, the closing event does not."""
+    """False: the finish reason is sent, the closing event is not."""
     drop_after: int | None = None
-    """Bytes after which the connection is cut."""
+    """Bytes after which the connection is closed."""
     silent_after: int | None = None
-    """Bytes after which nothing more comes while the connection stays open."""
+    """Bytes after which nothing more is sent while the connection stays open."""
 
 
-def reply(text: str = "", **more: Any) -> Answer:
-    """Words, in a stream of small events."""
-    return Answer(text=text, **more)
+def text_reply(text: str = "", **options: Any) -> FakeResponse:
+    """Return a text reply, streamed in small events."""
+    return FakeResponse(text=text, **options)
 
 
-def calls(*wishes: tuple[str, Args], text: str = "", **more: Any) -> Answer:
-    """Tool calls, each a name and its arguments: `calls(("read", {"path": "x"}))`."""
-    return Answer(text=text, calls=wishes, **more)
+def tool_call_reply(*tool_calls: tuple[str, ToolArguments], text: str = "", **options: Any) -> FakeResponse:
+    """Return tool calls, each a name and its arguments: `tool_call_reply(("read", {"path": "x"}))`."""
+    return FakeResponse(text=text, calls=tool_calls, **options)
 
 
-def status(code: int, message: str = "", *, retry_after: str | float | None = None, kind: str = "") -> Answer:
-    """An HTTP error in the shape both providers use."""
+def http_error(
+    code: int, message: str = "", *, retry_after: str | float | None = None, kind: str = ""
+) -> FakeResponse:
+    """Return an HTTP error in the format of both providers."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-    names = {429: "rate_limit_error", 529: "overloaded_error"}
-    error = {"type": kind or names.get(code, "api_error"), "message": message or f"scripted HTTP {code}"}
-    return Answer(status=code, headers=headers, error=error)
+    error_types = {429: "rate_limit_error", 529: "overloaded_error"}
+    error = {
+        "type": kind or error_types.get(code, "api_error"),
+        "message": message or f"scripted HTTP {code}",
+    }
+    return FakeResponse(status=code, headers=headers, error=error)
 
 
-def html(code: int = 200) -> Answer:
-    """A web page where a reply should be, as captive portals and proxies send."""
+def html_page(code: int = 200) -> FakeResponse:
+    """Return a web page instead of a reply, like captive portals and proxies."""
     page = b"<!doctype html><title>Sign in</title><p>Please sign in to continue."
-    return Answer(status=code, body=page, content_type="text/html")
+    return FakeResponse(status=code, body=page, content_type="text/html")
 
 
-def empty() -> Answer:
-    """Status 200 and not a byte."""
-    return Answer(body=b"")
+def empty_response() -> FakeResponse:
+    """Return status 200 with an empty body."""
+    return FakeResponse(body=b"")
 
 
-def raw_stream(data: bytes | str, **more: Any) -> Answer:
-    """Exactly these bytes as an event stream."""
-    return Answer(body=data.encode() if isinstance(data, str) else data, **more)
+def raw_stream(data: bytes | str, **options: Any) -> FakeResponse:
+    """Return exactly these bytes as an event stream."""
+    return FakeResponse(body=data.encode() if isinstance(data, str) else data, **options)
 
 
-def drop_after(size: int, answer: Answer | None = None) -> Answer:
-    """The connection breaks after so many bytes."""
-    return replace(answer or reply("a text that will not be heard to its end"), drop_after=size)
+def dropped_connection(after_bytes: int, response: FakeResponse | None = None) -> FakeResponse:
+    """Close the connection after so many bytes."""
+    return replace(response or text_reply("a text that will not be heard to its end"), drop_after=after_bytes)
 
 
-def silence(after: int = 0, answer: Answer | None = None) -> Answer:
-    """Nothing more comes after so many bytes, and nobody hangs up."""
-    return replace(answer or reply("a text that will not be heard to its end"), silent_after=after)
+def stalled_stream(after_bytes: int = 0, response: FakeResponse | None = None) -> FakeResponse:
+    """Stop sending after so many bytes, but keep the connection open."""
+    return replace(
+        response or text_reply("a text that will not be heard to its end"), silent_after=after_bytes
+    )
 
 
-def drip(text: str = "slow", *, pace: float = 0.01, **more: Any) -> Answer:
-    """One byte at a time."""
-    return Answer(text=text, chunk=1, pace=pace, **more)
+def byte_by_byte_reply(text: str = "slow", *, pace: float = 0.01, **options: Any) -> FakeResponse:
+    """Return a reply sent one byte at a time."""
+    return FakeResponse(text=text, chunk=1, pace=pace, **options)
 
 
-def unfinished(text: str = "par", **more: Any) -> Answer:
-    """The stream ends in good order in the middle of the reply."""
-    return Answer(text=text, finish=False, done=False, **more)
+def unfinished_stream(text: str = "par", **options: Any) -> FakeResponse:
+    """Return a stream that ends normally in the middle of the reply."""
+    return FakeResponse(text=text, finish=False, done=False, **options)
 
 
-def cut_call(name: str, args: str) -> Answer:
-    """The output limit falls inside a call's arguments."""
-    return Answer(calls=((name, args),), stop="length")
+def truncated_tool_call(name: str, args: str) -> FakeResponse:
+    """Return a tool call whose arguments are cut off by the output limit."""
+    return FakeResponse(calls=((name, args),), stop="length")
 
 
-def refusal(text: str = "I cannot help with that.") -> Answer:
-    return Answer(text=text, stop="content_filter")
+def refused_reply(text: str = "I cannot help with that.") -> FakeResponse:
+    return FakeResponse(text=text, stop="content_filter")
 
 
-def stream_error(kind: str = "overloaded_error", message: str = "Overloaded", *, text: str = "") -> Answer:
-    """A good beginning, then the provider's error object inside the stream."""
-    return Answer(text=text, error={"type": kind, "message": message}, finish=False, done=False)
+def stream_error(
+    kind: str = "overloaded_error", message: str = "Overloaded", *, text: str = ""
+) -> FakeResponse:
+    """Return a stream that starts well and then contains the provider's error object."""
+    return FakeResponse(text=text, error={"type": kind, "message": message}, finish=False, done=False)
 
 
-def huge(size: int, **more: Any) -> Answer:
-    """A text of so many bytes."""
-    return Answer(text="x" * size, piece=64 * 1024, **more)
+def huge_reply(size: int, **options: Any) -> FakeResponse:
+    """Return a text of so many bytes."""
+    return FakeResponse(text="x" * size, piece=64 * 1024, **options)
 
 
-def blanks(count: int = 1000, *, pace: float = 0.01) -> Answer:
-    """A stream that is alive and says nothing: whitespace, for as long as anyone listens."""
-    return Answer(text=" " * count, piece=1, pace=pace)
+def whitespace_stream(count: int = 1000, *, pace: float = 0.01) -> FakeResponse:
+    """Return a stream that stays alive but contains only whitespace."""
+    return FakeResponse(text=" " * count, piece=1, pace=pace)
 
 
-def from_json(value: Any) -> Answer:
-    """An answer as a script file writes it: a text, or an object with the fields of Answer. `tools`, a list of
-    {name, args}, may stand for `calls`, as in the scripted driver's files."""
+def response_from_json(value: Any) -> FakeResponse:
+    """Parse a response of a script file: a text, or an object with the fields of FakeResponse.
+
+    `tools`, a list of {name, args}, may stand for `calls`, as in the scripted provider's files.
+    """
     if isinstance(value, str):
-        return reply(value)
+        return text_reply(value)
     if not isinstance(value, dict):
-        raise ValueError("a reply is a text or an object")  # noqa: TRY004 — a wrong value in a file, not a wrong call
+        raise ValueError("a reply is a text or an object")  # noqa: TRY004 — an invalid file, not a wrong argument type
     fields = dict(cast("dict[str, Any]", value))
     tools: Sequence[Mapping[str, Any]] = fields.pop("tools", ())
     if tools:
         fields["calls"] = tuple(
-            (_either(tool, "name", "tool"), _either(tool, "args", "arguments")) for tool in tools
+            (_first_given(tool, "name", "tool"), _first_given(tool, "args", "arguments")) for tool in tools
         )
     if isinstance(fields.get("body"), str):
         fields["body"] = fields["body"].encode()
-    unknown = sorted(set(fields) - set(Answer.__dataclass_fields__))
+    unknown = sorted(set(fields) - set(FakeResponse.__dataclass_fields__))
     if unknown:
         raise ValueError(f"a reply has no field {unknown[0]!r}")
-    return Answer(**fields)
+    return FakeResponse(**fields)
 
 
-def _either(tool: Mapping[str, Any], first: str, second: str) -> Any:
-    return tool[first] if first in tool else tool.get(second, "" if first == "name" else {})
+def _first_given(tool: Mapping[str, Any], key: str, alias: str) -> Any:
+    return tool[key] if key in tool else tool.get(alias, "" if key == "name" else {})

@@ -1,72 +1,76 @@
-"""A driver that plays given replies from memory, and keeps what it was asked."""
+"""A provider that returns scripted replies from memory and records its requests."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from retinue.domain.model_turn import Delta, Reply, Request, Stop, Wish
+from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
-from retinue.domain.transcript import Entry, Said
+from retinue.domain.transcript import Entry, Message
 from retinue.domain.value import value
 from retinue.errors import ModelFailed
 
-Step = Reply | Exception | Callable[[Request], Reply]
+ScriptedStep = Reply | Exception | Callable[[Request], Reply]
 
 
-def says(text: str, *, stop: Stop = Stop.END) -> Reply:
-    return Reply(text=text, stop=stop, usage=Usage(input=10, output=5), model="played")
+def text_reply(text: str, *, stop: StopReason = StopReason.END) -> Reply:
+    return Reply(text=text, stop_reason=stop, usage=Usage(input=10, output=5), model="played")
 
 
-def calls(*wishes: tuple[str, str], text: str = "") -> Reply:
-    """A reply that calls tools: names and the arguments' JSON texts."""
+def tool_call_reply(*tool_calls: tuple[str, str], text: str = "") -> Reply:
+    """Return a reply that calls tools, each given as name and JSON text of its arguments."""
     return Reply(
         text=text,
-        wishes=tuple(Wish(tool=tool, args=args) for tool, args in wishes),
-        stop=Stop.TOOLS,
+        tool_calls=tuple(UnsavedToolCall(tool=tool, arguments=arguments) for tool, arguments in tool_calls),
+        stop_reason=StopReason.TOOLS,
         usage=Usage(input=10, output=5),
         model="played",
     )
 
 
 @value
-class Asked:
-    """One request as it was made: the entries are those of that moment."""
+class RecordedRequest:
+    """A request, with the entries it had at that moment."""
 
     request: Request
     entries: tuple[Entry, ...]
 
 
 @dataclass(slots=True)
-class PlayedDriver:
-    """Steps by a conversation's first words, else by agent name; `*` serves any other. An exception in the list is
-    raised in its turn."""
+class FakeProvider:
+    """A provider that plays a script.
 
-    steps: Mapping[str, Sequence[Step]]
-    asked: list[Asked] = field(default_factory=list[Asked])
-    hold: asyncio.Event | None = None
-    """While set and not yet released, a turn waits in the middle of its reply."""
-    _played: dict[str, int] = field(default_factory=dict[str, int])
+    Steps are chosen by the conversation's first message, else by the agent's name; `*` serves any other. An
+    exception among the steps is raised in its turn.
+    """
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        self.asked.append(Asked(request=request, entries=tuple(request.entries)))
-        first = request.entries[0] if request.entries else None
-        spoken = first.text if isinstance(first, Said) else ""
-        key = next((each for each in (spoken, request.agent) if each in self.steps), "*")
-        at = self._played.get(key, 0)
-        if at >= len(self.steps.get(key, ())):
+    script: Mapping[str, Sequence[ScriptedStep]]
+    requests: list[RecordedRequest] = field(default_factory=list[RecordedRequest])
+    hold_until: asyncio.Event | None = None
+    """If set, a turn waits for this event in the middle of its reply."""
+    _next_step: dict[str, int] = field(default_factory=dict[str, int])
+
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        self.requests.append(RecordedRequest(request=request, entries=tuple(request.entries)))
+        first_entry = request.entries[0] if request.entries else None
+        first_text = first_entry.text if isinstance(first_entry, Message) else ""
+        key = next((each for each in (first_text, request.agent_name) if each in self.script), "*")
+        index = self._next_step.get(key, 0)
+        if index >= len(self.script.get(key, ())):
             raise ModelFailed(
-                f"the script for {request.agent} has {at} replies and was asked for one more", reason="config"
+                f"the script for {request.agent_name} has {index} replies and was asked for one more",
+                reason="config",
             )
-        self._played[key] = at + 1
-        step = self.steps[key][at]
+        self._next_step[key] = index + 1
+        step = self.script[key][index]
         if isinstance(step, Exception):
             raise step
         reply = step if isinstance(step, Reply) else step(request)
         middle = len(reply.text) // 2
-        heard(Delta(text=reply.text[:middle]))
-        if self.hold is not None:
-            await self.hold.wait()
-        heard(Delta(text=reply.text[middle:]))
+        on_delta(ReplyDelta(text=reply.text[:middle]))
+        if self.hold_until is not None:
+            await self.hold_until.wait()
+        on_delta(ReplyDelta(text=reply.text[middle:]))
         return reply
 
     async def close(self) -> None:

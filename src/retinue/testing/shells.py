@@ -1,46 +1,48 @@
-"""Shells for tests that run no real command: one that refuses, and one that plays what it is told to."""
+"""Shells for tests that run no real command: one that refuses, and one with a fixed result."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from retinue.domain.io_results import Ran
+from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Refused
 from retinue.interfaces import Shell
 
 
-async def no_level() -> Level:
-    return Level.NONE
+async def no_sandbox_level() -> SandboxLevel:
+    return SandboxLevel.NONE
 
 
-def no_shell(_scope: Scope) -> Shell:
-    async def run(_command: str, _seconds: float) -> Ran:
+def refusing_shell_for(_scope: Scope) -> Shell:
+    async def refuse_command(_command: str, _seconds: float) -> CommandResult:
         raise Refused("commands cannot be run here")
 
-    return run
+    return refuse_command
 
 
 @dataclass(slots=True, kw_only=True)
-class PlayedShell:
-    """Answers every command with the same words, and remembers who ran what under which scope."""
+class FakeShell:
+    """A shell that returns the same result for every command and records commands and scopes."""
 
-    text: str = ""
-    exit: int | None = 0
-    level: Level = Level.STRICT
-    ran: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    output: str = ""
+    exit_code: int | None = 0
+    level: SandboxLevel = SandboxLevel.STRICT
+    commands: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     scopes: list[Scope] = field(default_factory=list[Scope])
 
     def __call__(self, scope: Scope) -> Shell:
-        async def run(command: str, seconds: float) -> Ran:
-            self.ran.append((command, seconds))
+        async def run_command(command: str, seconds: float) -> CommandResult:
+            self.commands.append((command, seconds))
             self.scopes.append(scope)
-            return Ran(exit=self.exit, text=self.text, level=self.level, ms=1)
+            return CommandResult(
+                exit_code=self.exit_code, output=self.output, sandbox_level=self.level, duration_ms=1
+            )
 
-        return run
+        return run_command
 
-    def at(self) -> Callable[[], Awaitable[Level]]:
-        async def level() -> Level:
+    def level_detector(self) -> Callable[[], Awaitable[SandboxLevel]]:
+        async def detect_level() -> SandboxLevel:
             return self.level
 
-        return level
+        return detect_level

@@ -1,1 +1,1 @@
-"""What agents can do: one file, one tool or one family."""
+"""Tools that agents can use: one file per tool or family of tools."""

@@ -1,4 +1,4 @@
-"""Work that may never come back, set aside in a thread of its own."""
+"""Run work that may never return in its own thread."""
 
 import asyncio
 import contextvars
@@ -8,33 +8,37 @@ from contextlib import suppress
 from typing import Any
 
 
-def own_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
-    """A pool would let a few calls that hang hold up everyone else's, and the process could not end before them."""
+def run_in_own_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Run work in a new daemon thread and return its future.
+
+    In a thread pool, a few calls that hang would block everyone else's, and the process could not end before
+    them.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def thread() -> None:
+    def run_work() -> None:
         result, error = None, None
         try:
             result = context.run(work)
-        except BaseException as caught:  # noqa: BLE001  (it is raised again, in the task that waits)
-            error = caught
-        # A closed loop has nobody left to tell.
+        except BaseException as exception:  # noqa: BLE001  (raised again in the waiting task)
+            error = exception
+        # On a closed loop nothing waits for the result.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_settle, future, result, error)
+            loop.call_soon_threadsafe(_set_result, future, result, error)
 
-    threading.Thread(target=thread, name="retinue-tool", daemon=True).start()
+    threading.Thread(target=run_work, name="retinue-tool", daemon=True).start()
     return future
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _set_result(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:
         future.set_result(result)
     elif isinstance(error, StopIteration):
-        # A future cannot carry it: whoever waits would wait for ever.
+        # A future cannot carry StopIteration: the waiting task would never wake.
         future.set_exception(RuntimeError(f"it raised {error!r}"))
     else:
         future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Arguments as a model wrote them: bounded before they are decoded, strict when they are, and errors are sentences."""
+"""Parse a model's tool arguments: limits first, then strict decoding, with errors as sentences."""
 
 import json
 import re
@@ -8,65 +8,72 @@ from typing import Any
 import msgspec
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_ARGUMENT_DEPTH
-from retinue.tools.schema import is_nested, stranger
+from retinue.tools.schema import find_unknown_key, has_nested_objects
 
 _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z)|([{\[])|([}\]])', re.DOTALL)
-"""A string, perhaps a key; or a bracket. Everything else between them is the decoder's business. A string that
-does not end is taken to the end, so that no text makes the search start over and over."""
+"""A string, possibly a key, or a bracket; the decoder checks everything else.
 
-_AT = re.compile(r" - at `\$\.?(.*)`$")
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`$")
-_MISSING = re.compile(r"Object missing required field `(.*)`$")
-_TYPES = re.compile(r"Expected `(.*)`, got `(.*)`$")
+A string that does not end is taken to the end, so that no text makes the search restart again and again.
+"""
+
+_ERROR_PATH = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`$")
+_MISSING_FIELD = re.compile(r"Object missing required field `(.*)`$")
+_WRONG_TYPE = re.compile(r"Expected `(.*)`, got `(.*)`$")
 
 
-def parser(struct: type[msgspec.Struct], schema: Mapping[str, Any]) -> Callable[[bytes], Mapping[str, Any]]:
-    """Decodes into the struct's fields. What does not fit is a ValueError that names the key."""
-    nested = is_nested(schema)
+def make_argument_parser(
+    struct: type[msgspec.Struct], schema: Mapping[str, Any]
+) -> Callable[[bytes], Mapping[str, Any]]:
+    """Make a parser that decodes into the struct's fields.
+
+    For invalid input it raises ValueError with a sentence that names the key.
+    """
+    checks_nested = has_nested_objects(schema)
     decoder = msgspec.json.Decoder(struct)
     fields: tuple[str, ...] = struct.__struct_fields__
-    named = {field.encode_name for field in msgspec.structs.fields(struct)}
+    names = {field.encode_name for field in msgspec.structs.fields(struct)}
 
-    def parse(raw: bytes) -> Mapping[str, Any]:
+    def parse_arguments(raw: bytes) -> Mapping[str, Any]:
         raw = raw.strip() or b"{}"
-        prescan(raw)
+        check_json_limits(raw)
         try:
             value = decoder.decode(raw)
         except UnicodeDecodeError as error:
             raise ValueError("the arguments are not valid UTF-8") from error
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(_sentence(str(error), named)) from error
-        if nested and (place := stranger(msgspec.json.decode(raw), schema)):
-            raise ValueError(f"there is no argument `{place}`")
+            raise ValueError(_describe_error(str(error), names)) from error
+        if checks_nested and (key_path := find_unknown_key(msgspec.json.decode(raw), schema)):
+            raise ValueError(f"there is no argument `{key_path}`")
         return {field: getattr(value, field) for field in fields}
 
-    return parse
+    return parse_arguments
 
 
-def prescan(raw: bytes) -> None:
-    """Refuses what is too large, too deep or says a key twice, in one pass and before anything is built of it."""
+def check_json_limits(raw: bytes) -> None:
+    """Refuse JSON that is too large, too deep or repeats a key, in one pass before decoding."""
     if len(raw) > MAX_ARGUMENT_BYTES:
         raise ValueError(f"the arguments are {len(raw):,} bytes; at most {MAX_ARGUMENT_BYTES:,} are taken")
     keys: list[set[bytes]] = [set()]
     for token in _TOKEN.finditer(raw):
-        text, colon, opened, closed = token.groups()
-        if opened:
+        text, colon, opening, closing = token.groups()
+        if opening:
             keys.append(set())
             if len(keys) > MAX_ARGUMENT_DEPTH + 1:
                 raise ValueError(f"the arguments are nested deeper than {MAX_ARGUMENT_DEPTH} levels")
-        elif closed:
+        elif closing:
             keys.pop()
             if not keys:
-                return  # more is closed than was opened: the decoder says so
+                return  # unbalanced brackets: the decoder reports them
         elif colon:
-            key = _unescaped(text)
+            key = _decode_key(text)
             if key in keys[-1]:
                 raise ValueError(f"the key `{key.decode(errors='replace')}` is given twice")
             keys[-1].add(key)
 
 
-def _unescaped(key: bytes) -> bytes:
-    """Two spellings of one key are one key."""
+def _decode_key(key: bytes) -> bytes:
+    """Decode a key: two spellings of one key are the same key."""
     if b"\\" not in key:
         return key
     try:
@@ -76,23 +83,23 @@ def _unescaped(key: bytes) -> bytes:
     return plain.encode(errors="surrogatepass")
 
 
-def _sentence(message: str, named: set[str]) -> str:
-    where = ""
-    if at := _AT.search(message):
-        where, message = at.group(1), message[: at.start()]
-    inside = f" in `{where}`" if where else ""
-    if unknown := _UNKNOWN.search(message):
-        takes = "" if where else f"; it takes {_listed(named)}"
-        return f"there is no argument `{unknown.group(1)}`{inside}{takes}"
-    if missing := _MISSING.search(message):
-        return f"the argument `{missing.group(1)}` is missing{inside}"
-    subject = f"the argument `{where}`" if where else "the arguments"
-    if types := _TYPES.search(message):
+def _describe_error(message: str, names: set[str]) -> str:
+    path = ""
+    if match := _ERROR_PATH.search(message):
+        path, message = match.group(1), message[: match.start()]
+    location = f" in `{path}`" if path else ""
+    if unknown := _UNKNOWN_FIELD.search(message):
+        accepted = "" if path else f"; it takes {_name_list(names)}"
+        return f"there is no argument `{unknown.group(1)}`{location}{accepted}"
+    if missing := _MISSING_FIELD.search(message):
+        return f"the argument `{missing.group(1)}` is missing{location}"
+    subject = f"the argument `{path}`" if path else "the arguments"
+    if types := _WRONG_TYPE.search(message):
         return f"{subject} must be {types.group(1).replace(' | ', ' or ')}, not {types.group(2)}"
-    if not where:
+    if not path:
         return f"the arguments cannot be read: {message}"
     return f"{subject} does not fit: {message[:1].lower()}{message[1:]}"
 
 
-def _listed(named: set[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(named)) or "none"
+def _name_list(names: set[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"

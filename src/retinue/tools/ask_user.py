@@ -1,11 +1,11 @@
-"""ask_user: a question to the person, and the answer."""
+"""ask_user: ask the user a question and wait for the answer."""
 
 from typing import Annotated
 
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call
-from retinue.runtime.approvals import Later, Parked
+from retinue.runtime.approvals import AnswerDeferred, RunSuspended
 from retinue.tools.define import tool
 
 
@@ -22,6 +22,6 @@ async def ask_user(
     if not question.strip():
         raise Failed("the question is empty")
     try:
-        return await call.ask(question, options or [])
-    except Later as nobody:
-        raise Parked(question) from nobody
+        return await call.ask_user(question, options or [])
+    except AnswerDeferred as error:
+        raise RunSuspended(question) from error

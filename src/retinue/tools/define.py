@@ -1,4 +1,4 @@
-"""How a Python function becomes a tool: its signature is the schema, its docstring the description."""
+"""Turn a Python function into a tool: its signature is the schema, its docstring the description."""
 
 import inspect
 import re
@@ -9,22 +9,22 @@ from typing import Annotated, Any, cast, get_args, get_origin, overload
 
 import msgspec
 
-from retinue.domain.approval import Touch
+from retinue.domain.approval import ToolAccess
 from retinue.domain.system_prompt import SYSTEM_PREFIX
-from retinue.domain.tool import Asks, Effect, ToolSpec
-from retinue.errors import Usage
-from retinue.interfaces import Body, Call, Tool
-from retinue.tools.abandonable_thread import own_thread
-from retinue.tools.arguments import parser
-from retinue.tools.schema import schema_of
+from retinue.domain.tool import AskPolicy, Effect, ToolSpec
+from retinue.errors import UsageError
+from retinue.interfaces import Call, Tool, ToolFunction
+from retinue.tools.abandonable_thread import run_in_own_thread
+from retinue.tools.arguments import make_argument_parser
+from retinue.tools.schema import tool_schema
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 Function = Callable[..., Any]
 Field = tuple[str, Any] | tuple[str, Any, Any]
 Parse = Callable[[bytes], Mapping[str, Any]]
 
-_TAKEN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_ACCEPTED_PARAMETERS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @overload
@@ -38,16 +38,16 @@ def tool(
     capabilities: Iterable[str] = (),
     category: str = "",
     plugin: str = "",
-    door: bool = False,
-    asks: Asks | str | None = None,
-    touches: tuple[Touch, str] | None = None,
-    names_agent: str = "",
-    looks: bool = False,
-    decides: bool = False,
-    forbidden: str = "",
-    misread: Callable[[str], str] | None = None,
+    is_delegation: bool = False,
+    asks: AskPolicy | str | None = None,
+    touches: tuple[ToolAccess, str] | None = None,
+    agent_argument: str = "",
+    inspects_runs: bool = False,
+    can_verify_completion: bool = False,
+    delegation_refused_text: str = "",
+    format_argument_error: Callable[[str], str] | None = None,
 ) -> Callable[[Function], Tool]: ...
-def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
+def tool(  # noqa: PLR0913  (one keyword per property of a tool)
     function: Function | None = None,
     /,
     *,
@@ -57,133 +57,162 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     capabilities: Iterable[str] = (),
     category: str = "",
     plugin: str = "",
-    door: bool = False,
-    asks: Asks | str | None = None,
-    touches: tuple[Touch, str] | None = None,
-    names_agent: str = "",
-    looks: bool = False,
-    decides: bool = False,
-    forbidden: str = "",
-    misread: Callable[[str], str] | None = None,
+    is_delegation: bool = False,
+    asks: AskPolicy | str | None = None,
+    touches: tuple[ToolAccess, str] | None = None,
+    agent_argument: str = "",
+    inspects_runs: bool = False,
+    can_verify_completion: bool = False,
+    delegation_refused_text: str = "",
+    format_argument_error: Callable[[str], str] | None = None,
 ) -> Tool | Callable[[Function], Tool]:
-    """Makes a tool of a function, async or not: `@tool`, or `@tool(effect="read")`. A parameter annotated
-    `Call` gets the call and is not shown to the model; `Annotated[str, "text"]` describes an argument. A tool that
-    only reads never asks a person; any other asks unless it says `asks="never"`. `touches` names the argument that
-    holds a path or a command, so that the scope's rules are known before the tool is called. `plugin` is whose
-    operation it is, so that an agent with the skill of that name can have that instead."""
+    """Make a tool of a function, async or not.
 
-    def made(function: Function) -> Tool:
-        own = _name(name or getattr(function, "__name__", ""))
-        fields, call_name = _signature(own, function)
-        parse, schema = _faces(own, fields)
+    Use as `@tool` or `@tool(effect="read")`. A parameter annotated `Call` receives the call and is not shown
+    to the model. `Annotated[str, "text"]` describes an argument.
+
+    Args:
+        function: The function.
+        name: The tool's name; the function's name by default.
+        description: Description for the model; the docstring by default.
+        effect: Effect of a repeated call: read, idempotent or once.
+        capabilities: Capabilities that an agent needs for it.
+        category: Heading under which lists show it.
+        plugin: Plugin it belongs to: an agent with the skill of that name can have that instead.
+        is_delegation: It starts other agents.
+        asks: Whether a person is asked before a call. By default a tool that only reads never asks and
+        any other tool does unless it was granted.
+        touches: Kind of access and name of the argument that holds a path or a command, so that the
+        scope's rules are checked before the call.
+        agent_argument: Name of the argument that takes an agent's name.
+        inspects_runs: It looks at other agents and their runs, and starts none.
+        can_verify_completion: After a crash it finds out by what it recorded whether it has happened.
+        delegation_refused_text: Its message where a sub-agent may not delegate.
+        format_argument_error: Formats the message for invalid arguments.
+
+    Returns:
+        The tool, or a decorator that makes it.
+
+    Raises:
+        Usage: The name, the description, the effect or the signature cannot be used.
+    """
+
+    def make_tool(function: Function) -> Tool:
+        tool_name = _check_name(name or getattr(function, "__name__", ""))
+        fields, call_name = _parse_signature(tool_name, function)
+        parse, schema = _argument_parser_and_schema(tool_name, fields)
         return Tool(
             spec=ToolSpec(
-                name=own,
-                description=_description(own, description or inspect.getdoc(function)),
+                name=tool_name,
+                description=_check_description(tool_name, description or inspect.getdoc(function)),
                 schema=schema,
             ),
-            parse=parse,
-            body=_body(function, call_name),
-            effect=_effect(own, effect),
+            parse_arguments=parse,
+            function=_make_body(function, call_name),
+            effect=_parse_effect(tool_name, effect),
             capabilities=tuple(capabilities),
             category=category,
             plugin=plugin,
-            door=door,
-            asks=_asks(own, asks, Effect(effect), door=door),
-            names_agent=names_agent,
-            looks=looks,
-            decides=decides,
-            forbidden=forbidden,
-            misread=misread,
-            touch=touches[0] if touches else "tool",
-            resource=_argument(touches[1]) if touches else None,
+            is_delegation=is_delegation,
+            ask_policy=_parse_ask_policy(tool_name, asks, Effect(effect), is_delegation=is_delegation),
+            agent_argument=agent_argument,
+            inspects_runs=inspects_runs,
+            can_verify_completion=can_verify_completion,
+            delegation_refused_text=delegation_refused_text,
+            format_argument_error=format_argument_error,
+            access=touches[0] if touches else "tool",
+            resource_of=_argument_reader(touches[1]) if touches else None,
         )
 
-    return made if function is None else made(function)
+    return make_tool if function is None else make_tool(function)
 
 
-def _name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise Usage(
+def _check_name(name: str) -> str:
+    if not TOOL_NAME.fullmatch(name):
+        raise UsageError(
             f"{name!r} is no name for a tool: use letters, digits, _ . and -, at most 64, not starting with a digit"
         )
     if name.startswith(SYSTEM_PREFIX):
-        raise Usage(f"the tool {name} must be called otherwise: names with {SYSTEM_PREFIX} are reserved")
+        raise UsageError(f"the tool {name} must be called otherwise: names with {SYSTEM_PREFIX} are reserved")
     return name
 
 
-def _description(name: str, text: str | None) -> str:
+def _check_description(name: str, text: str | None) -> str:
     if not text or not text.strip():
-        raise Usage(f"the tool {name} needs a description: give its function a docstring")
+        raise UsageError(f"the tool {name} needs a description: give its function a docstring")
     return text.strip()
 
 
-def _effect(name: str, effect: Effect | str) -> Effect:
+def _parse_effect(name: str, effect: Effect | str) -> Effect:
     try:
         return Effect(effect)
     except ValueError as error:
         known = ", ".join(Effect)
-        raise Usage(f"the tool {name} has the unknown effect {effect!r}; use one of {known}") from error
+        raise UsageError(f"the tool {name} has the unknown effect {effect!r}; use one of {known}") from error
 
 
-def _argument(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """A path that is not given is the workspace."""
+def _argument_reader(name: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return a function that reads one argument; a missing path is the workspace."""
     return lambda arguments: str(arguments.get(name) or ".")
 
 
-def _asks(name: str, asks: Asks | str | None, effect: Effect, *, door: bool) -> Asks:
+def _parse_ask_policy(
+    name: str, asks: AskPolicy | str | None, effect: Effect, *, is_delegation: bool
+) -> AskPolicy:
     if asks is None:
-        return Asks.NEVER if effect is Effect.READ or door else Asks.UNLESS_GRANTED
+        return AskPolicy.NEVER if effect is Effect.READ or is_delegation else AskPolicy.UNLESS_GRANTED
     try:
-        return Asks(asks)
+        return AskPolicy(asks)
     except ValueError:
-        known = ", ".join(repr(str(each)) for each in Asks)
-        raise Usage(f"the tool {name} asks {asks!r}; it can say {known}") from None
+        known = ", ".join(repr(str(each)) for each in AskPolicy)
+        raise UsageError(f"the tool {name} asks {asks!r}; it can say {known}") from None
 
 
-def _signature(name: str, function: Function) -> tuple[list[Field], str | None]:
-    """The arguments, and the name of the parameter that gets the call."""
+def _parse_signature(name: str, function: Function) -> tuple[list[Field], str | None]:
+    """Return the arguments, and the name of the parameter that receives the call."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
-        raise Usage(f"the tool {name} has an annotation that cannot be resolved: {error}") from error
+        raise UsageError(f"the tool {name} has an annotation that cannot be resolved: {error}") from error
     call_name: str | None = None
     fields: list[Field] = []
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind not in _TAKEN or parameter.name not in hints:
-            raise Usage(f"the parameter {parameter.name} of the tool {name} needs a plain name and a type")
+        if parameter.kind not in _ACCEPTED_PARAMETERS or parameter.name not in hints:
+            raise UsageError(
+                f"the parameter {parameter.name} of the tool {name} needs a plain name and a type"
+            )
         if hints[parameter.name] is Call:
             call_name = parameter.name
         else:
-            fields.append(_field(parameter, hints[parameter.name]))
+            fields.append(_struct_field(parameter, hints[parameter.name]))
     return fields, call_name
 
 
-def _faces(name: str, fields: list[Field]) -> tuple[Parse, Mapping[str, Any]]:
-    """What the tool takes, and what the model is told of it: of one type, so they cannot differ."""
+def _argument_parser_and_schema(name: str, fields: list[Field]) -> tuple[Parse, Mapping[str, Any]]:
+    """Return the argument parser and the schema, both made from one type, so that they cannot differ."""
     try:
         struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
-        schema = schema_of(struct)
-        return parser(struct, schema), schema
+        schema = tool_schema(struct)
+        return make_argument_parser(struct, schema), schema
     except TypeError as error:
-        raise Usage(f"the arguments of the tool {name} cannot be described: {error}") from error
+        raise UsageError(f"the arguments of the tool {name} cannot be described: {error}") from error
 
 
-def _field(parameter: inspect.Parameter, hint: Any) -> Field:
-    described = _described(hint)
+def _struct_field(parameter: inspect.Parameter, hint: Any) -> Field:
+    annotation = _with_descriptions(hint)
     default: Any = parameter.default
     if default is inspect.Parameter.empty:
-        return parameter.name, described
+        return parameter.name, annotation
     if isinstance(default, list | dict | set):
-        again = cast("Callable[[], Any]", default.copy)
-        return parameter.name, described, msgspec.field(default_factory=again)
-    return parameter.name, described, default
+        copy_default = cast("Callable[[], Any]", default.copy)
+        return parameter.name, annotation, msgspec.field(default_factory=copy_default)
+    return parameter.name, annotation, default
 
 
-def _described(hint: Any) -> Any:
-    """A plain string beside a type is its description."""
+def _with_descriptions(hint: Any) -> Any:
+    """Turn plain strings in Annotated into descriptions."""
     if get_origin(hint) in (typing.Union, types.UnionType):
-        return typing.Union[tuple(map(_described, get_args(hint)))]  # noqa: UP007  (made of a tuple)
+        return typing.Union[tuple(map(_with_descriptions, get_args(hint)))]  # noqa: UP007  (built from a tuple)
     if get_origin(hint) is not Annotated:
         return hint
     kind, *notes = get_args(hint)
@@ -193,15 +222,22 @@ def _described(hint: Any) -> Any:
     return kind
 
 
-def _body(function: Function, call_name: str | None) -> Body:
-    """A function that is not async runs in a thread, so that it cannot hold up the other agents."""
+def _make_body(function: Function, call_name: str | None) -> ToolFunction:
+    """Wrap the function.
+
+    A function that is not async runs in its own thread, so that it cannot block other agents.
+    """
     is_async = inspect.iscoroutinefunction(function)
 
-    async def body(arguments: Mapping[str, Any], call: Call) -> str:
-        given = {**arguments, call_name: call} if call_name else arguments
-        result: Any = await (function(**given) if is_async else own_thread(lambda: function(**given)))
+    async def call_function(arguments: Mapping[str, Any], call: Call) -> str:
+        keyword_arguments = {**arguments, call_name: call} if call_name else arguments
+        result: Any = await (
+            function(**keyword_arguments)
+            if is_async
+            else run_in_own_thread(lambda: function(**keyword_arguments))
+        )
         if not is_async and inspect.isawaitable(result):
             result = await result
         return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
-    return body
+    return call_function

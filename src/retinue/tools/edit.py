@@ -1,4 +1,4 @@
-"""edit: one text in a file replaced by another, and everything else left as it stands."""
+"""edit: replace text in a file and leave everything else as it is."""
 
 import asyncio
 import hashlib
@@ -6,31 +6,31 @@ import re
 from typing import Annotated
 from weakref import WeakKeyDictionary
 
-from retinue.domain.io_results import Opened
+from retinue.domain.io_results import FileContent
 from retinue.domain.tool import Effect
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.interfaces import Call, Files
+from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
-from retinue.tools.nearest_lines import nearest
-from retinue.tools.output_text import is_binary, placed, shown_line, shown_name, size
-from retinue.tools.write import encoded
+from retinue.tools.nearest_lines import nearest_lines_hint
+from retinue.tools.output_text import clip_line, format_size, is_binary, printable_name, workspace_path
+from retinue.tools.write import encode_text
 
-MAX_FILE = 8_000_000
-MAX_PLACES = 10_000
-PLACES_SHOWN = 3
+MAX_FILE_BYTES = 8_000_000
+MAX_MATCHES = 10_000
+MATCHES_SHOWN = 3
 LINES_SHOWN = 12
-_NUMBERS_SHOWN = 10
+_LINE_NUMBERS_SHOWN = 10
 
-DONE = "{name} was changed as asked: the process ended before it could say so."
+ALREADY_EDITED = "{name} was changed as asked: the process ended before it could say so."
 
 _LOCKS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
-_ENDING = re.compile(r"\r?\n")
-_BARE = re.compile(r"(?<!\r)\n")
+_LINE_ENDING = re.compile(r"\r?\n")
+_BARE_NEWLINE = re.compile(r"(?<!\r)\n")
 
 
-@tool(effect=Effect.ONCE, category="files", touches=("write", "path"), decides=True)
+@tool(effect=Effect.ONCE, category="files", touches=("write", "path"), can_verify_completion=True)
 async def edit(
     call: Call,
     path: Annotated[str, "The file, relative to the workspace or absolute."],
@@ -38,88 +38,92 @@ async def edit(
         str, "The text to replace, exactly as it stands in the file, with enough around it to be unique."
     ],
     new: Annotated[str, "The text to put in its place; empty to take it away."],
-    all: Annotated[bool, "Replace it wherever it stands."] = False,  # noqa: A002  (the model's word)
+    all: Annotated[bool, "Replace it wherever it stands."] = False,  # noqa: A002  (the tool's argument name)
 ) -> str:
     """Change a part of a text file. `old` must stand in the file exactly once, or give all=true. Line endings and
     the rights of the file stay as they are. Read the file first; use write to make a new one."""
-    change = Change(old=old, new=new, everywhere=all)
-    async with _in_turn():
-        planned = await asyncio.to_thread(_planned, call.files, path, change)
-        if call.recorded and planned.before == call.recorded:
-            return DONE.format(name=shown_name(path))
-        after = await asyncio.to_thread(_applied, planned, change)
-        await call.record(_digest(after.data))
-        await asyncio.to_thread(call.files.write, path, after.data, instead_of=planned.opened.data)
-    return _told(placed(planned.opened.real, call.session.workspace.root), planned.text, after.pieces)
+    replacement = Replacement(old=old, new=new, replace_all=all)
+    async with _edit_lock():
+        original = await asyncio.to_thread(_read_original, call.files, path, replacement)
+        if call.recorded_intent and original.digest == call.recorded_intent:
+            return ALREADY_EDITED.format(name=printable_name(path))
+        edited = await asyncio.to_thread(_edit_file, original, replacement)
+        await call.record_intent(_sha256(edited.data))
+        await asyncio.to_thread(call.files.write, path, edited.data, expected=original.content.data)
+    return _edit_summary(
+        workspace_path(original.content.real_path, call.session.workspace.root), original.text, edited.edits
+    )
 
 
 @value
-class Change:
+class Replacement:
     old: str
     new: str
-    everywhere: bool = False
+    replace_all: bool = False
 
 
 @value
-class Before:
-    """The file as it was found."""
+class OriginalFile:
+    """The file as it was read."""
 
-    opened: Opened
+    content: FileContent
     text: str
     name: str
 
     @property
-    def before(self) -> str:
-        return _digest(self.opened.data)
+    def digest(self) -> str:
+        return _sha256(self.content.data)
 
 
 @value
-class After:
+class EditedFile:
     data: bytes
-    pieces: "list[Piece]"
+    edits: "list[TextEdit]"
 
 
 @value
-class Piece:
-    """One place in a text, and what comes there."""
+class TextEdit:
+    """Replacement of one range of a text."""
 
     start: int
     end: int
     new: str
 
 
-def _in_turn() -> asyncio.Lock:
-    """Several edits of one file in one reply build on each other, in whichever order they come."""
+def _edit_lock() -> asyncio.Lock:
+    """Return the edit lock: several edits of a file in one reply build on each other, in any order."""
     return _LOCKS.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
-def _digest(data: bytes) -> str:
+def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _planned(files: Files, path: str, change: Change) -> Before:
-    if not change.old:
+def _read_original(files: ScopedFiles, path: str, replacement: Replacement) -> OriginalFile:
+    if not replacement.old:
         raise Failed("old is empty: give the text that is to be replaced, or use write for a whole file")
-    if change.old == change.new:
+    if replacement.old == replacement.new:
         raise Failed("old and new are the same: nothing would change")
-    opened = files.read(path, max_bytes=MAX_FILE)
-    name = shown_name(path)
-    if opened.size > len(opened.data):
-        raise Failed(f"{name} is {size(opened.size)}: only files up to {size(MAX_FILE)} can be edited")
-    return Before(opened=opened, text=_decoded(opened.data, name), name=name)
-
-
-def _applied(file: Before, change: Change) -> After:
-    pieces = pieces_of(file.text, change, file.name)
-    changed = applied(file.text, pieces)
-    if changed == file.text:
+    content = files.read(path, max_bytes=MAX_FILE_BYTES)
+    name = printable_name(path)
+    if content.size > len(content.data):
         raise Failed(
-            f"old and new differ only in line endings, and those of {file.name} stay: nothing would change"
+            f"{name} is {format_size(content.size)}: only files up to {format_size(MAX_FILE_BYTES)} can be edited"
         )
-    return After(data=encoded(changed), pieces=pieces)
+    return OriginalFile(content=content, text=_decode_text(content.data, name), name=name)
 
 
-def _decoded(data: bytes, name: str) -> str:
+def _edit_file(original: OriginalFile, replacement: Replacement) -> EditedFile:
+    edits = find_edits(original.text, replacement, original.name)
+    changed = apply_edits(original.text, edits)
+    if changed == original.text:
+        raise Failed(
+            f"old and new differ only in line endings, and those of {original.name} stay: nothing would change"
+        )
+    return EditedFile(data=encode_text(changed), edits=edits)
+
+
+def _decode_text(data: bytes, name: str) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -129,105 +133,112 @@ def _decoded(data: bytes, name: str) -> str:
     return text
 
 
-def pieces_of(text: str, change: Change, name: str) -> list[Piece]:
-    """Where the old text stands. Asked for with the other line endings, it is found with those the file has."""
-    for old in _spellings(text, change.old):
-        starts = _starts(text, old)
-        if starts and not change.everywhere:
+def find_edits(text: str, replacement: Replacement, name: str) -> list[TextEdit]:
+    """Find where the old text occurs. With other line endings it is matched by those of the file."""
+    for old in _line_ending_variants(text, replacement.old):
+        starts = _find_all(text, old)
+        if starts and not replacement.replace_all:
             _check_unique(text, old, starts[0], name)
         if starts:
-            return [_piece(text, start, old, change.new) for start in starts]
-    raise Failed(f"old does not stand in {name}: nothing was changed.{nearest(text, change.old)}")
+            return [_text_edit(text, start, old, replacement.new) for start in starts]
+    raise Failed(
+        f"old does not stand in {name}: nothing was changed.{nearest_lines_hint(text, replacement.old)}"
+    )
 
 
-def applied(text: str, pieces: list[Piece]) -> str:
-    out: list[str] = []
-    at = 0
-    for piece in pieces:
-        out += (text[at : piece.start], piece.new)
-        at = piece.end
-    return "".join([*out, text[at:]])
+def apply_edits(text: str, edits: list[TextEdit]) -> str:
+    parts: list[str] = []
+    position = 0
+    for edit_here in edits:
+        parts += (text[position : edit_here.start], edit_here.new)
+        position = edit_here.end
+    return "".join([*parts, text[position:]])
 
 
-def _spellings(text: str, old: str) -> list[str]:
-    """As it was given, then with the other line endings."""
-    ways = [old]
+def _line_ending_variants(text: str, old: str) -> list[str]:
+    """Return the text as given, then with the other line endings."""
+    variants = [old]
     if "\r\n" in text:
-        ways.append(_BARE.sub("\r\n", old))
+        variants.append(_BARE_NEWLINE.sub("\r\n", old))
     if "\r" in old:
-        ways.append(old.replace("\r\n", "\n"))
-    return list(dict.fromkeys(ways))
+        variants.append(old.replace("\r\n", "\n"))
+    return list(dict.fromkeys(variants))
 
 
-def _starts(text: str, old: str) -> list[int]:
-    found: list[int] = []
-    at = text.find(old)
-    while at >= 0:
-        found.append(at)
-        if len(found) > MAX_PLACES:
-            raise Failed(f"old stands there more than {MAX_PLACES:,} times: give more of what is around it")
-        at = text.find(old, at + len(old))
-    return found
+def _find_all(text: str, old: str) -> list[int]:
+    positions: list[int] = []
+    position = text.find(old)
+    while position >= 0:
+        positions.append(position)
+        if len(positions) > MAX_MATCHES:
+            raise Failed(f"old stands there more than {MAX_MATCHES:,} times: give more of what is around it")
+        position = text.find(old, position + len(old))
+    return positions
 
 
 def _check_unique(text: str, old: str, first: int, name: str) -> None:
-    """Places that overlap are two as well: which one is meant cannot be told."""
+    """Fail if the text occurs more than once.
+
+    Overlapping matches count too: it is not clear which one is meant.
+    """
     lines: list[int] = []
-    at, counted, line = first, 0, 1
+    position, counted_to, line = first, 0, 1
     count = 0
-    while at >= 0 and count <= MAX_PLACES:
-        line += text.count("\n", counted, at)
-        counted = at
+    while position >= 0 and count <= MAX_MATCHES:
+        line += text.count("\n", counted_to, position)
+        counted_to = position
         count += 1
-        if len(lines) < _NUMBERS_SHOWN:
+        if len(lines) < _LINE_NUMBERS_SHOWN:
             lines.append(line)
-        at = text.find(old, at + 1)
+        position = text.find(old, position + 1)
     if count > 1:
-        where = ", ".join(f"{each:,}" for each in lines) + (", …" if count > len(lines) else "")
+        line_list = ", ".join(f"{each:,}" for each in lines) + (", …" if count > len(lines) else "")
         raise Failed(
-            f"old stands {count:,} times in {name}, at lines {where}: give more of the lines around the one you mean, "
+            f"old stands {count:,} times in {name}, at lines {line_list}: give more of the lines around the one you mean, "
             "or all=true. Nothing was changed"
         )
 
 
-def _piece(text: str, start: int, old: str, new: str) -> Piece:
-    """The new text gets the line endings of the place it comes to."""
+def _text_edit(text: str, start: int, old: str, new: str) -> TextEdit:
+    """Make one edit; the new text gets the line endings of its surroundings."""
     end = start + len(old)
-    ending = _ENDING.search(old) or _ENDING.search(text, end) or _last_ending(text)
+    ending = _LINE_ENDING.search(old) or _LINE_ENDING.search(text, end) or _last_line_ending(text)
     if ending is not None:
-        plain = new.replace("\r\n", "\n")
-        new = _BARE.sub("\r\n", plain) if ending[0] == "\r\n" else plain
-    return Piece(start=start, end=end, new=new)
+        unix_text = new.replace("\r\n", "\n")
+        new = _BARE_NEWLINE.sub("\r\n", unix_text) if ending[0] == "\r\n" else unix_text
+    return TextEdit(start=start, end=end, new=new)
 
 
-def _last_ending(text: str) -> re.Match[str] | None:
-    at = text.rfind("\n")
-    return _ENDING.match(text, at - (text[at - 1 : at] == "\r")) if at >= 0 else None
+def _last_line_ending(text: str) -> re.Match[str] | None:
+    newline = text.rfind("\n")
+    return _LINE_ENDING.match(text, newline - (text[newline - 1 : newline] == "\r")) if newline >= 0 else None
 
 
-def _told(name: str, text: str, pieces: list[Piece]) -> str:
-    """What changed, as a reader of differences knows it."""
-    count = len(pieces)
+def _edit_summary(name: str, text: str, edits: list[TextEdit]) -> str:
+    """Summarise the edits as a diff."""
+    count = len(edits)
     lines = [f"edited {name}: {'1 place' if count == 1 else f'{count:,} places'}"]
-    counted, number = 0, 1
-    for piece in pieces[:PLACES_SHOWN]:
-        start = text.rfind("\n", 0, piece.start) + 1
-        stop = text.find("\n", max(piece.end - 1, start))
-        stop = len(text) if stop < 0 else stop
-        number += text.count("\n", counted, start)
-        counted = start
-        now = text[start : piece.start] + piece.new + text[piece.end : max(stop, piece.end)]
-        lines += [f"line {number:,}:", *_marked("-", text[start:stop]), *_marked("+", now)]
-    if count > PLACES_SHOWN:
-        lines.append(f"[and {count - PLACES_SHOWN:,} more]")
+    counted_to, line_number = 0, 1
+    for edit_here in edits[:MATCHES_SHOWN]:
+        start = text.rfind("\n", 0, edit_here.start) + 1
+        end = text.find("\n", max(edit_here.end - 1, start))
+        end = len(text) if end < 0 else end
+        line_number += text.count("\n", counted_to, start)
+        counted_to = start
+        new_lines = (
+            text[start : edit_here.start] + edit_here.new + text[edit_here.end : max(end, edit_here.end)]
+        )
+        lines += [f"line {line_number:,}:", *_diff_lines("-", text[start:end]), *_diff_lines("+", new_lines)]
+    if count > MATCHES_SHOWN:
+        lines.append(f"[and {count - MATCHES_SHOWN:,} more]")
     return "\n".join(lines)
 
 
-def _marked(mark: str, part: str) -> list[str]:
-    part = part.removesuffix("\n")
-    if not part:
+def _diff_lines(mark: str, text_part: str) -> list[str]:
+    text_part = text_part.removesuffix("\n")
+    if not text_part:
         return []
-    lines = part.split("\n")
-    shown = [f"{mark} {shown_line(line.rstrip())}".rstrip() for line in lines[:LINES_SHOWN]]
-    more = len(lines) - LINES_SHOWN
-    return [*shown, f"{mark} [{more:,} more lines]"] if more > 0 else shown
+    lines = text_part.split("\n")
+    diff = [f"{mark} {clip_line(line.rstrip())}".rstrip() for line in lines[:LINES_SHOWN]]
+    omitted = len(lines) - LINES_SHOWN
+    return [*diff, f"{mark} [{omitted:,} more lines]"] if omitted > 0 else diff

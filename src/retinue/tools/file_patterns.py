@@ -1,47 +1,50 @@
-"""File patterns as models write them: the glob language of scopes, and `{a,b}` for either."""
+"""File patterns as models write them: the glob syntax of scopes, plus `{a,b}` alternatives."""
 
 import re
 from collections.abc import Callable
 
-from retinue.domain.glob import MAX_PATTERN, compiled
+from retinue.domain.glob import MAX_PATTERN_CHARS, compile_glob
 from retinue.errors import Failed
 
 MAX_ALTERNATIVES = 64
 
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-_GLOB = re.compile(r"[*?\[\\{]")
+_GLOB_CHARACTER = re.compile(r"[*?\[\\{]")
 
 
-def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a path, relative to the folder that is searched, fits the whole pattern."""
-    compiled_ones = [compiled(one) for one in alternatives(pattern)]
+def compile_matcher(pattern: str) -> Callable[[str], bool]:
+    """Return a function that tests whether a path in the searched folder matches the pattern."""
+    globs = [compile_glob(candidate) for candidate in expand_braces(pattern)]
 
-    def fits(path: str) -> bool:
-        return any(one.match(path) for one in compiled_ones)
+    def matches(path: str) -> bool:
+        return any(candidate.match(path) for candidate in globs)
 
-    return fits
+    return matches
 
 
-def alternatives(pattern: str) -> list[str]:
-    """`*.{py,toml}` is `*.py` and `*.toml`."""
-    if not pattern or len(pattern) > MAX_PATTERN:
-        raise Failed(f"the pattern must be between 1 and {MAX_PATTERN:,} characters long")
-    done: list[str] = []
-    todo = [pattern]
-    while todo:
-        one = todo.pop(0)
-        braces = _BRACES.search(one)
+def expand_braces(pattern: str) -> list[str]:
+    """Expand braces: `*.{py,toml}` becomes `*.py` and `*.toml`."""
+    if not pattern or len(pattern) > MAX_PATTERN_CHARS:
+        raise Failed(f"the pattern must be between 1 and {MAX_PATTERN_CHARS:,} characters long")
+    expanded: list[str] = []
+    pending = [pattern]
+    while pending:
+        candidate = pending.pop(0)
+        braces = _BRACES.search(candidate)
         if braces is None:
-            done.append(one)
+            expanded.append(candidate)
         else:
-            todo += [one[: braces.start()] + word + one[braces.end() :] for word in braces[1].split(",")]
-        if len(done) + len(todo) > MAX_ALTERNATIVES:
+            pending += [
+                candidate[: braces.start()] + word + candidate[braces.end() :]
+                for word in braces[1].split(",")
+            ]
+        if len(expanded) + len(pending) > MAX_ALTERNATIVES:
             raise Failed(f"the pattern has more than {MAX_ALTERNATIVES} alternatives: use fewer braces")
-    return done
+    return expanded
 
 
-def split_literal(pattern: str) -> tuple[str, str]:
-    """The folder that a pattern names outright, and the rest: only that folder need be walked."""
-    at = _GLOB.search(pattern)
-    end = pattern.rfind("/", 0, at.start() if at else len(pattern))
+def split_literal_folder(pattern: str) -> tuple[str, str]:
+    """Split a pattern into its literal folder and the rest: only that folder must be searched."""
+    glob_start = _GLOB_CHARACTER.search(pattern)
+    end = pattern.rfind("/", 0, glob_start.start() if glob_start else len(pattern))
     return (pattern[:end], pattern[end + 1 :]) if end > 0 else ("", pattern)

@@ -1,14 +1,14 @@
-"""glob: files whose paths fit a pattern."""
+"""glob: find files whose paths match a pattern."""
 
 import asyncio
 from typing import Annotated
 
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.interfaces import Call, Files
+from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
-from retinue.tools.file_patterns import matcher, split_literal
-from retinue.tools.output_text import placed
+from retinue.tools.file_patterns import compile_matcher, split_literal_folder
+from retinue.tools.output_text import workspace_path
 
 MAX_PATHS = 1_000
 
@@ -21,19 +21,19 @@ async def glob(
 ) -> str:
     """Find files by name. The answer is one path per line, sorted, relative to the workspace; `*.py` finds files
     in the folder itself, `**/*.py` also in the folders below it. Use grep to search in what files say."""
-    return await asyncio.to_thread(_found, call.files, call.session.workspace.root, pattern, path or ".")
+    return await asyncio.to_thread(_find_files, call.files, call.session.workspace.root, pattern, path or ".")
 
 
-def _found(files: Files, root: str, pattern: str, path: str) -> str:
-    folder, rest = split_literal(_relative(pattern, root))
-    fits = matcher(rest)
+def _find_files(files: ScopedFiles, root: str, pattern: str, path: str) -> str:
+    folder, relative_pattern = split_literal_folder(_relative_pattern(pattern, root))
+    matches = compile_matcher(relative_pattern)
     lines: list[str] = []
     note = ""
-    for one in files.walk(f"{path}/{folder}" if folder else path):
-        if one.kind == "cut":
+    for entry in files.walk(f"{path}/{folder}" if folder else path):
+        if entry.kind == "cut":
             note = "[there are too many files to look at: start from a folder further down with path]"
-        elif one.path != "." and fits(one.path):
-            lines.append(placed(one.real, root))
+        elif entry.path != "." and matches(entry.path):
+            lines.append(workspace_path(entry.real_path, root))
         if len(lines) > MAX_PATHS:
             lines.pop()
             note = f"[more than {MAX_PATHS:,} files fit: use a narrower pattern]"
@@ -41,9 +41,9 @@ def _found(files: Files, root: str, pattern: str, path: str) -> str:
     return "\n".join([*lines, note] if note else lines) or "[no file fits]"
 
 
-def _relative(pattern: str, root: str) -> str:
-    """An absolute pattern is taken if it starts in the workspace."""
-    inside = pattern.removeprefix("./").removeprefix(root.rstrip("/") + "/")
-    if inside.startswith("/"):
+def _relative_pattern(pattern: str, root: str) -> str:
+    """Make a pattern relative; an absolute one must start in the workspace."""
+    relative = pattern.removeprefix("./").removeprefix(root.rstrip("/") + "/")
+    if relative.startswith("/"):
         raise Failed("the pattern must be relative: give the folder it starts from as path")
-    return inside
+    return relative

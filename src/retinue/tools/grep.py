@@ -1,4 +1,4 @@
-"""grep: lines of files that match a regular expression, within a bounded time."""
+"""grep: search files for a regular expression, within a time limit."""
 
 import asyncio
 import re
@@ -6,34 +6,40 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
-from retinue.domain.io_results import Found
+from retinue.domain.io_results import FileEntry
 from retinue.domain.tool import Effect
 from retinue.domain.value import value
 from retinue.errors import Failed, RetinueError
-from retinue.interfaces import Call, Files
+from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
-from retinue.tools.file_patterns import matcher
-from retinue.tools.output_text import is_binary, placed, shown_line
+from retinue.tools.file_patterns import compile_matcher
+from retinue.tools.output_text import clip_line, is_binary, workspace_path
 
 MAX_MATCHES = 500
-MAX_SECONDS = 10.0
-MAX_EXPRESSION = 1_000
-MAX_FILE = 8_000_000
+TIMEOUT_S = 10.0
+MAX_PATTERN_CHARS = 1_000
+MAX_FILE_BYTES = 8_000_000
 
-_SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()\n]")
-_BY_LINE = re.compile(r"\(\?(?!:|i\))|[*+?}]\+|\\[AZzGKBWD]|\[\^")
-"""What can fail on a text and yet match one of its lines, or crawls over many: look-around, atomic groups,
-ends of the text, and all that runs on over line ends."""
+_REGEX_SYNTAX = re.compile(r"[\\.^$*+?{}\[\]|()\n]")
+_LINE_BY_LINE_SYNTAX = re.compile(r"\(\?(?!:|i\))|[*+?}]\+|\\[AZzGKBWD]|\[\^")
+"""Syntax that needs a line-by-line search.
+
+These constructs (look-around, atomic groups, anchors of the whole text, and classes that match line ends) may
+fail on a text and yet match one of its lines, or are slow over many lines.
+"""
 
 
 @value
-class Search:
-    """How a pattern is looked for. Both are given the seconds left, and raise TimeoutError when they are over."""
+class LineSearch:
+    """A compiled pattern.
 
-    may_be_in: Callable[[str, float], bool]
+    Both functions get the seconds left and raise TimeoutError when these are over.
+    """
+
+    may_match: Callable[[str, float], bool]
     """False only for a text of which no line matches."""
-    find: Callable[[str, float], int]
-    """Where in a line the first match starts, or -1."""
+    find_in_line: Callable[[str, float], int]
+    """Index in a line where the first match starts, or -1."""
 
 
 @tool(effect=Effect.READ, category="files", touches=("read", "path"))
@@ -47,95 +53,104 @@ async def grep(
 ) -> str:
     """Search in files. The answer has one line per match, as `file:line: text`, with paths relative to the
     workspace. Binary files are left out. Use read to see what is around a match."""
-    hunt = Hunt(
+    search_job = GrepSearch(
         files=call.files,
         root=call.session.workspace.root,
         pattern=pattern,
         path=path or ".",
-        fits=_anywhere if glob is None else matcher(glob if "/" in glob else f"**/{glob}"),
+        matches_path=_match_any_path
+        if glob is None
+        else compile_matcher(glob if "/" in glob else f"**/{glob}"),
     )
-    return await asyncio.to_thread(hunt.run)
+    return await asyncio.to_thread(search_job.run)
 
 
 @value
-class Hunt:
-    """One search, made in a thread of its own."""
+class GrepSearch:
+    """A search, run in its own thread."""
 
-    files: Files
+    files: ScopedFiles
     root: str
     pattern: str
     path: str
-    fits: Callable[[str], bool]
-    seconds: float = MAX_SECONDS
+    matches_path: Callable[[str], bool]
+    timeout_s: float = TIMEOUT_S
 
     def run(self) -> str:
-        search = searcher(self.pattern)
-        deadline = time.monotonic() + self.seconds
+        search = compile_search(self.pattern)
+        deadline = time.monotonic() + self.timeout_s
         lines: list[str] = []
         try:
-            for line in self._matches(search, deadline):
+            for line in self._matching_lines(search, deadline):
                 lines.append(line)
                 if len(lines) > MAX_MATCHES:
                     lines[-1] = f"[more than {MAX_MATCHES} matches: use a narrower pattern, path or glob]"
                     break
         except TimeoutError:
-            lines.append(f"[stopped after {self.seconds:g} seconds: use a simpler pattern, or path and glob]")
+            lines.append(
+                f"[stopped after {self.timeout_s:g} seconds: use a simpler pattern, or path and glob]"
+            )
         return "\n".join(lines) or "[nothing matches]"
 
-    def _matches(self, search: Search, deadline: float) -> Iterator[str]:
-        for one in self.files.walk(self.path):
-            if one.kind == "cut":
+    def _matching_lines(self, search: LineSearch, deadline: float) -> Iterator[str]:
+        for entry in self.files.walk(self.path):
+            if entry.kind == "cut":
                 yield "[there are too many files to search: start from a folder further down with path]"
-            elif one.kind == "file" and (one.path == "." or self.fits(one.path)):
-                yield from self._in_file(one, search, deadline)
+            elif entry.kind == "file" and (entry.path == "." or self.matches_path(entry.path)):
+                yield from self._file_matches(entry, search, deadline)
             if time.monotonic() > deadline:
                 raise TimeoutError
 
-    def _in_file(self, one: Found, search: Search, deadline: float) -> Iterator[str]:
-        """A file that went away or may not be read by this user is as if it were not there."""
+    def _file_matches(self, entry: FileEntry, search: LineSearch, deadline: float) -> Iterator[str]:
+        """Yield the matches of one file; a file that vanished or may not be read has none."""
         try:
-            data = self.files.read(one.real, max_bytes=MAX_FILE).data
+            data = self.files.read(entry.real_path, max_bytes=MAX_FILE_BYTES).data
         except RetinueError:
             return
         if is_binary(data):
             return
-        name = placed(one.real, self.root)
+        name = workspace_path(entry.real_path, self.root)
         text = data.decode(errors="replace").replace("\r\n", "\n")
-        if search.may_be_in(text, deadline - time.monotonic()):
+        if search.may_match(text, deadline - time.monotonic()):
             for number, line in enumerate(text.split("\n"), 1):
-                at = search.find(line, deadline - time.monotonic())
-                if at >= 0:
-                    yield f"{name}:{number}: {shown_line(line.rstrip(), at)}"
-        if one.size > MAX_FILE:
-            yield f"[of {name} only the first {MAX_FILE // 1_000_000} MB were searched]"
+                column = search.find_in_line(line, deadline - time.monotonic())
+                if column >= 0:
+                    yield f"{name}:{number}: {clip_line(line.rstrip(), column)}"
+        if entry.size > MAX_FILE_BYTES:
+            yield f"[of {name} only the first {MAX_FILE_BYTES // 1_000_000} MB were searched]"
 
 
-def searcher(pattern: str) -> Search:
-    """Plain words are looked for as they are; expressions by an engine that can be stopped."""
-    if not pattern or len(pattern) > MAX_EXPRESSION:
-        raise Failed(f"the pattern must be between 1 and {MAX_EXPRESSION:,} characters long")
-    if not _SPECIAL.search(pattern):
-        return Search(may_be_in=lambda text, _: pattern in text, find=lambda line, _: line.find(pattern))
-    import regex  # noqa: PLC0415  (30 ms that only a search by expression needs)
+def compile_search(pattern: str) -> LineSearch:
+    """Compile a pattern: plain text is searched directly, an expression with a timeout."""
+    if not pattern or len(pattern) > MAX_PATTERN_CHARS:
+        raise Failed(f"the pattern must be between 1 and {MAX_PATTERN_CHARS:,} characters long")
+    if not _REGEX_SYNTAX.search(pattern):
+        return LineSearch(
+            may_match=lambda text, _: pattern in text, find_in_line=lambda line, _: line.find(pattern)
+        )
+    import regex  # noqa: PLC0415  (30 ms, needed only for regular expressions)
 
     try:
         expression = regex.compile(pattern, regex.MULTILINE)
     except (regex.error, RecursionError, OverflowError, MemoryError) as error:
         raise Failed(f"the pattern is not a regular expression: {error}") from error
 
-    def find(line: str, seconds: float) -> int:
-        found = expression.search(line, timeout=max(seconds, 0.001), concurrent=True)
+    def find_in_line(line: str, timeout_s: float) -> int:
+        found = expression.search(line, timeout=max(timeout_s, 0.001), concurrent=True)
         return found.start() if found else -1
 
-    def may_be_in(text: str, seconds: float) -> bool:
-        return find(text, seconds) >= 0
+    def may_match(text: str, timeout_s: float) -> bool:
+        return find_in_line(text, timeout_s) >= 0
 
-    return Search(may_be_in=_always if _BY_LINE.search(pattern) else may_be_in, find=find)
+    return LineSearch(
+        may_match=_always_true if _LINE_BY_LINE_SYNTAX.search(pattern) else may_match,
+        find_in_line=find_in_line,
+    )
 
 
-def _always(_text: str, _seconds: float) -> bool:
+def _always_true(_text: str, _seconds: float) -> bool:
     return True
 
 
-def _anywhere(_: str) -> bool:
+def _match_any_path(_: str) -> bool:
     return True

@@ -1,81 +1,94 @@
-"""A tool that a server brings: shown to the model as a person agreed to it, and believed as little as the operator says."""
+"""Make tools from pinned MCP tools: shown as the user approved them, trusted as configured."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.ceiling import NETWORK
-from retinue.domain.mcp_tool import Offer, Pin, full_name
-from retinue.domain.tool import Asks, Effect, ToolSpec
+from retinue.domain.ceiling import NETWORK_CAPABILITY
+from retinue.domain.mcp_tool import McpTool, PinnedTool, qualified_tool_name
+from retinue.domain.tool import AskPolicy, Effect, ToolSpec
 from retinue.interfaces import Call, Tool
-from retinue.tools.arguments import prescan
+from retinue.tools.arguments import check_json_limits
 
-Ask = Callable[[Pin, Mapping[str, Any]], Awaitable[str]]
-"""Calls the tool at its server, if it is still what was agreed to."""
+CallMcpTool = Callable[[PinnedTool, Mapping[str, Any]], Awaitable[str]]
+"""Call the tool at its server, if it is still the tool that was trusted."""
 
 CATEGORY = "mcp"
-CHANGED = "its server describes it otherwise than you trusted it: retinue mcp trust {server}"
+CHANGED_REASON = "its server describes it otherwise than you trusted it: retinue mcp trust {server}"
 
 
-def served(server: str, pin: Pin, ask: Ask, *, believe_hints: bool = False) -> Tool:
-    """Without a hint that counts it may destroy, happens once, asks first and reaches the network."""
-    face = pin.offer.for_model()
-    hints: Mapping[str, bool] = pin.offer.hints if believe_hints else {}
-    reads = hints.get("readOnlyHint") is True
+def make_mcp_tool(
+    server: str, pin: PinnedTool, call_mcp_tool: CallMcpTool, *, believe_hints: bool = False
+) -> Tool:
+    """Make a tool from a pinned MCP tool.
 
-    async def body(arguments: Mapping[str, Any], _call: Call) -> str:
-        return await ask(pin, arguments)
+    Unless its hints are believed, it counts as destructive: not repeatable, asking first, and reaching the
+    network.
+    """
+    visible_tool = pin.tool.with_visible_text()
+    hints: Mapping[str, bool] = pin.tool.hints if believe_hints else {}
+    is_read_only = hints.get("readOnlyHint") is True
+
+    async def call_server(arguments: Mapping[str, Any], _call: Call) -> str:
+        return await call_mcp_tool(pin, arguments)
 
     return Tool(
         spec=ToolSpec(
-            name=full_name(server, face.name),
-            description=face.description or f"{face.name}, a tool of the server {server}.",
-            schema=face.schema,
+            name=qualified_tool_name(server, visible_tool.name),
+            description=visible_tool.description or f"{visible_tool.name}, a tool of the server {server}.",
+            schema=visible_tool.schema,
         ),
-        parse=_parser(pin.offer),
-        body=body,
-        effect=_effect(reads=reads, again=hints.get("idempotentHint") is True),
-        asks=Asks.NEVER if reads else Asks.UNLESS_GRANTED,
-        capabilities=() if hints.get("openWorldHint") is False else (NETWORK,),
+        parse_arguments=_make_argument_parser(pin.tool),
+        function=call_server,
+        effect=_effect_from_hints(
+            is_read_only=is_read_only, is_idempotent=hints.get("idempotentHint") is True
+        ),
+        ask_policy=AskPolicy.NEVER if is_read_only else AskPolicy.UNLESS_GRANTED,
+        capabilities=() if hints.get("openWorldHint") is False else (NETWORK_CAPABILITY,),
         category=CATEGORY,
         plugin=server,
-        withheld=CHANGED.format(server=server) if pin.changed else "",
+        unavailable_reason=CHANGED_REASON.format(server=server) if pin.changed_hash else "",
     )
 
 
-def _effect(*, reads: bool, again: bool) -> Effect:
-    if reads:
+def _effect_from_hints(*, is_read_only: bool, is_idempotent: bool) -> Effect:
+    if is_read_only:
         return Effect.READ
-    return Effect.IDEMPOTENT if again else Effect.ONCE
+    return Effect.IDEMPOTENT if is_idempotent else Effect.ONCE
 
 
-def _parser(offer: Offer) -> Callable[[bytes], Mapping[str, Any]]:
-    """One object, with what must be there and nothing that is said to have no place; the rest its server judges."""
+def _make_argument_parser(offer: McpTool) -> Callable[[bytes], Mapping[str, Any]]:
+    """Make a parser that checks for one object with the required arguments and no forbidden ones.
+
+    The server checks the rest.
+    """
     required: Any = offer.schema.get("required")
-    needed = [str(each) for each in cast("list[Any]", required)] if isinstance(required, list) else []
+    required_names = [str(each) for each in cast("list[Any]", required)] if isinstance(required, list) else []
     properties: Any = offer.schema.get("properties")
     known = set(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else set[str]()
-    closed = offer.schema.get("additionalProperties") is False and "patternProperties" not in offer.schema
+    forbids_others = (
+        offer.schema.get("additionalProperties") is False and "patternProperties" not in offer.schema
+    )
 
-    def parse(raw: bytes) -> Mapping[str, Any]:
+    def parse_arguments(raw: bytes) -> Mapping[str, Any]:
         raw = raw.strip() or b"{}"
-        prescan(raw)
+        check_json_limits(raw)
         try:
-            given: Any = msgspec.json.decode(raw)
+            decoded: Any = msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"the arguments cannot be read: {error}") from error
-        if not isinstance(given, dict):
-            raise ValueError("the arguments must be one object")  # noqa: TRY004  (they were misread, not mistyped)
-        found = cast("dict[str, Any]", given)
-        for each in needed:
-            if each not in found:
+        if not isinstance(decoded, dict):
+            raise ValueError("the arguments must be one object")  # noqa: TRY004  (callers expect ValueError)
+        arguments = cast("dict[str, Any]", decoded)
+        for each in required_names:
+            if each not in arguments:
                 raise ValueError(f"the argument `{each}` is missing")
-        for each in found:
-            if closed and each not in known:
+        for each in arguments:
+            if forbids_others and each not in known:
                 raise ValueError(
                     f"there is no argument `{each}`; it takes {', '.join(sorted(known)) or 'none'}"
                 )
-        return found
+        return arguments
 
-    return parse
+    return parse_arguments

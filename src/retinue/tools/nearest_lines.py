@@ -1,52 +1,57 @@
-"""The lines of a text that come nearest to one that was looked for and is not there."""
+"""Find the lines of a text that are most similar to a text that was not found."""
 
 import difflib
 
-from retinue.tools.output_text import shown_line
+from retinue.tools.output_text import clip_line
 
 LINES_COMPARED = 5_000
 LINES_SHOWN = 8
-_WIDTH = 160
-_LIKE = 0.6
+_COMPARED_CHARS = 160
+_MIN_SIMILARITY = 0.6
 
 
-def nearest(text: str, wanted: str) -> str:
-    """A sentence and the lines themselves with their numbers; blank when nothing is like it."""
+def nearest_lines_hint(text: str, wanted: str) -> str:
+    """Return a hint with the most similar lines and their numbers; empty for a blank text."""
     lines = text.split("\n")
-    asked = [line for line in wanted.split("\n") if line.strip()]
-    if not asked:
+    wanted_lines = [line for line in wanted.split("\n") if line.strip()]
+    if not wanted_lines:
         return ""
-    at = _same_but_for_blanks(lines, asked[0])
-    if at is not None:
-        said = "The blanks differ from these lines:"
-    elif (at := _alike(lines, asked[0])) is not None:
-        said = "The nearest lines are:"
+    index = _match_ignoring_whitespace(lines, wanted_lines[0])
+    if index is not None:
+        heading = "The blanks differ from these lines:"
+    elif (index := _most_similar_line(lines, wanted_lines[0])) is not None:
+        heading = "The nearest lines are:"
     else:
         return " Read it again: no line is like the first one of old."
-    last = min(len(lines), at + min(wanted.strip("\n").count("\n") + 1, LINES_SHOWN))
-    return "\n".join([f" {said}", *(f"{each + 1}: {_shown(lines[each])}" for each in range(at, last))])
+    last = min(len(lines), index + min(wanted.strip("\n").count("\n") + 1, LINES_SHOWN))
+    return "\n".join(
+        [f" {heading}", *(f"{each + 1}: {_clip_line(lines[each])}" for each in range(index, last))]
+    )
 
 
-def _same_but_for_blanks(lines: list[str], wanted: str) -> int | None:
-    flat = "".join(wanted.split())
-    return next((at for at, line in enumerate(lines) if flat in "".join(line.split())), None)
+def _match_ignoring_whitespace(lines: list[str], wanted: str) -> int | None:
+    compact = "".join(wanted.split())
+    return next((index for index, line in enumerate(lines) if compact in "".join(line.split())), None)
 
 
-def _alike(lines: list[str], wanted: str) -> int | None:
-    """The best of the first lines, none of them compared beyond its width: a file cannot make this crawl."""
+def _most_similar_line(lines: list[str], wanted: str) -> int | None:
+    """Return the most similar of the first lines.
+
+    Each is compared only up to a fixed width, so that no file makes this slow.
+    """
     matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(wanted.strip()[:_WIDTH])
-    best, found = _LIKE, None
-    for at, line in enumerate(lines[:LINES_COMPARED]):
-        matcher.set_seq1(line.strip()[:_WIDTH])
+    matcher.set_seq2(wanted.strip()[:_COMPARED_CHARS])
+    best, best_index = _MIN_SIMILARITY, None
+    for index, line in enumerate(lines[:LINES_COMPARED]):
+        matcher.set_seq1(line.strip()[:_COMPARED_CHARS])
         if (
             matcher.real_quick_ratio() > best
             and matcher.quick_ratio() > best
             and (ratio := matcher.ratio()) > best
         ):
-            best, found = ratio, at
-    return found
+            best, best_index = ratio, index
+    return best_index
 
 
-def _shown(line: str) -> str:
-    return shown_line(line.rstrip("\r"))
+def _clip_line(line: str) -> str:
+    return clip_line(line.rstrip("\r"))

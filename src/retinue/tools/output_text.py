@@ -1,43 +1,43 @@
-"""Text made fit for a model: no escape sequences, no names that mislead, and every cut says that it is one."""
+"""Format text for a model: no escape sequences, no misleading names, and every cut is marked."""
 
-from retinue.domain.sanitize import without_escapes
+from retinue.domain.sanitize import strip_escapes
 
-LINE = 500
+MAX_LINE_CHARS = 500
 """Characters of one line that a search shows."""
 
 
 def is_binary(data: bytes) -> bool:
-    """A NUL near the start, as every text tool decides it."""
+    """Return whether there is a NUL near the start, the usual test of text tools."""
     return b"\0" in data[:8192]
 
 
-def shown_name(name: str) -> str:
-    """A file's name on one line: characters that would not show, or would mislead, are written out."""
+def printable_name(name: str) -> str:
+    """Format a file name on one line: invisible or misleading characters are escaped."""
     if name.isprintable():
         return name
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
 
 
-def shown_line(line: str, at: int = 0) -> str:
-    """A long line is cut around the place that matters."""
-    if len(line) <= LINE:
-        return without_escapes(line)
-    start = max(0, min(at - LINE // 4, len(line) - LINE))
-    end = start + LINE
-    return f"{'…' if start else ''}{without_escapes(line[start:end])}{'…' if end < len(line) else ''}"
+def clip_line(line: str, position: int = 0) -> str:
+    """Strip escape sequences and clip a long line around a position."""
+    if len(line) <= MAX_LINE_CHARS:
+        return strip_escapes(line)
+    start = max(0, min(position - MAX_LINE_CHARS // 4, len(line) - MAX_LINE_CHARS))
+    end = start + MAX_LINE_CHARS
+    return f"{'…' if start else ''}{strip_escapes(line[start:end])}{'…' if end < len(line) else ''}"
 
 
-def placed(real: str, root: str) -> str:
-    """A real name as the agent would write it: relative to its workspace where it is inside."""
+def workspace_path(real_path: str, root: str) -> str:
+    """Format a real path as the agent would write it: relative to its workspace if inside."""
     prefix = root.rstrip("/") + "/"
-    return shown_name(real.removeprefix(prefix))
+    return printable_name(real_path.removeprefix(prefix))
 
 
-def size(count: int) -> str:
-    """Bytes for a reader."""
-    if count < 10_000:  # noqa: PLR2004  (below it the exact number is as short)
-        return f"{count:,} byte{'' if count == 1 else 's'}"
+def format_size(byte_count: int) -> str:
+    """Format a number of bytes for a reader."""
+    if byte_count < 10_000:  # noqa: PLR2004  (smaller numbers are shown exactly)
+        return f"{byte_count:,} byte{'' if byte_count == 1 else 's'}"
     for unit, factor in (("GB", 1_000_000_000), ("MB", 1_000_000)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count // 1000} kB"
+        if byte_count >= factor:
+            return f"{byte_count / factor:.1f} {unit}"
+    return f"{byte_count // 1000} kB"

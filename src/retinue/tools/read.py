@@ -1,26 +1,26 @@
-"""read: the text of a file, in pieces a model can take."""
+"""read: the text of a file, in pieces that fit a model's context."""
 
 import asyncio
 from typing import Annotated
 
 from msgspec import Meta
 
-from retinue.domain.io_results import Opened
-from retinue.domain.sanitize import without_escapes
+from retinue.domain.io_results import FileContent
+from retinue.domain.sanitize import strip_escapes
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.interfaces import Call, Files
+from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
-from retinue.tools.output_text import is_binary, shown_name, size
+from retinue.tools.output_text import format_size, is_binary, printable_name
 
 Count = Annotated[int, Meta(ge=1)]
 
 MAX_LINES = 2_000
-MAX_TEXT = 200_000
-SMALL = 64_000
-"""Bytes that are read on the spot: a thread would cost more."""
+MAX_TEXT_CHARS = 200_000
+INLINE_READ_BYTES = 64_000
+"""Bytes that are read without a thread, which would cost more."""
 
-_MAGIC = (
+_FILE_SIGNATURES = (
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
     (b"GIF8", "a GIF image"),
@@ -43,54 +43,62 @@ async def read(
 ) -> str:
     """Read a text file. Long files come in pieces: the last line of the answer says how to read on with
     offset. Use ls for folders, and grep to find the place in a large file."""
-    first, most = offset or 1, limit or MAX_LINES
-    opened = call.files.read(path, max_bytes=SMALL)
-    if opened.size > len(opened.data):
-        return await asyncio.to_thread(_read_whole, call.files, path, first, most)
-    return answer(path, opened, first=first, limit=most)
+    first_line, max_lines = offset or 1, limit or MAX_LINES
+    content = call.files.read(path, max_bytes=INLINE_READ_BYTES)
+    if content.size > len(content.data):
+        return await asyncio.to_thread(_read_and_format, call.files, path, first_line, max_lines)
+    return format_lines(path, content, first_line=first_line, limit=max_lines)
 
 
-def _read_whole(files: Files, path: str, first: int, limit: int) -> str:
-    return answer(path, files.read(path), first=first, limit=limit)
+def _read_and_format(files: ScopedFiles, path: str, first_line: int, limit: int) -> str:
+    return format_lines(path, files.read(path), first_line=first_line, limit=limit)
 
 
-def answer(path: str, opened: Opened, *, first: int, limit: int) -> str:
-    """The lines asked for, as they stand in the file, and a note on everything that is missing."""
-    if is_binary(opened.data):
-        kind = next((kind for magic, kind in _MAGIC if opened.data.startswith(magic)), "not text")
-        return f"[{shown_name(path)} is {kind}, {size(opened.size)}: it is not shown]"
-    text, broken = _decoded(opened)
-    lines = _lines(text)
+def format_lines(path: str, content: FileContent, *, first_line: int, limit: int) -> str:
+    """Format the requested lines as they are in the file, with a note on everything missing."""
+    if is_binary(content.data):
+        kind = next((kind for magic, kind in _FILE_SIGNATURES if content.data.startswith(magic)), "not text")
+        return f"[{printable_name(path)} is {kind}, {format_size(content.size)}: it is not shown]"
+    text, has_invalid_utf8 = _decode_text(content)
+    lines = _split_lines(text)
     if not lines:
         return "[the file is empty]"
-    if first > len(lines):
-        raise Failed(f"{shown_name(path)} has {len(lines):,} lines: offset {first:,} is past its end")
-    taken = _fitting(lines[first - 1 : first - 1 + limit])
-    body = "".join(taken)
-    clean = without_escapes(body[:MAX_TEXT])
-    last = first + len(taken) - 1
-    cut = opened.size > len(opened.data)
+    if first_line > len(lines):
+        raise Failed(
+            f"{printable_name(path)} has {len(lines):,} lines: offset {first_line:,} is past its end"
+        )
+    shown_lines = _lines_that_fit(lines[first_line - 1 : first_line - 1 + limit])
+    body = "".join(shown_lines)
+    visible = strip_escapes(body[:MAX_TEXT_CHARS])
+    last_line = first_line + len(shown_lines) - 1
+    is_truncated = content.size > len(content.data)
     notes = (
         (
-            len(body) > MAX_TEXT,
-            f"[line {first:,} is {len(body):,} characters long; the first {MAX_TEXT:,} are shown]",
+            len(body) > MAX_TEXT_CHARS,
+            f"[line {first_line:,} is {len(body):,} characters long; the first {MAX_TEXT_CHARS:,} are shown]",
         ),
-        (broken, "[some bytes are not UTF-8 and are shown as \ufffd]"),
-        (len(clean) < min(len(body), MAX_TEXT), "[escape sequences are left out]"),
-        (cut, f"[the file is {size(opened.size)}; only its first {size(len(opened.data))} can be read]"),
+        (has_invalid_utf8, "[some bytes are not UTF-8 and are shown as \ufffd]"),
+        (len(visible) < min(len(body), MAX_TEXT_CHARS), "[escape sequences are left out]"),
         (
-            last < len(lines),
-            f"[lines {first:,}\u2013{last:,} of {len(lines):,}; read on with offset={last + 1}]",
+            is_truncated,
+            f"[the file is {format_size(content.size)}; only its first {format_size(len(content.data))} can be read]",
+        ),
+        (
+            last_line < len(lines),
+            f"[lines {first_line:,}\u2013{last_line:,} of {len(lines):,}; read on with offset={last_line + 1}]",
         ),
     )
-    said = [note for true, note in notes if true]
-    return "\n".join([clean.removesuffix("\n"), *said]) if said else clean
+    active_notes = [note for applies, note in notes if applies]
+    return "\n".join([visible.removesuffix("\n"), *active_notes]) if active_notes else visible
 
 
-def _decoded(opened: Opened) -> tuple[str, bool]:
-    """The text, and whether bytes had to be replaced. A file that was cut ends with its last whole line."""
-    data = opened.data
-    if opened.size > len(data):
+def _decode_text(content: FileContent) -> tuple[str, bool]:
+    """Return the text, and whether bytes had to be replaced.
+
+    A truncated file ends with its last whole line.
+    """
+    data = content.data
+    if content.size > len(data):
         data = data[: data.rfind(b"\n") + 1] or data
     try:
         return data.decode(), False
@@ -98,18 +106,18 @@ def _decoded(opened: Opened) -> tuple[str, bool]:
         return data.decode(errors="replace"), True
 
 
-def _lines(text: str) -> list[str]:
-    """Only a line feed ends a line; it and a carriage return before it stay."""
+def _split_lines(text: str) -> list[str]:
+    """Split at line feeds only; these and preceding carriage returns are kept."""
     lines = [f"{line}\n" for line in text.split("\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]
 
 
-def _fitting(lines: list[str]) -> list[str]:
-    """As many as fit, and always one."""
-    room = MAX_TEXT
+def _lines_that_fit(lines: list[str]) -> list[str]:
+    """Return as many lines as fit, at least one."""
+    chars_left = MAX_TEXT_CHARS
     for count, line in enumerate(lines):
-        room -= len(line)
-        if room < 0:
+        chars_left -= len(line)
+        if chars_left < 0:
             return lines[: max(1, count)]
     return lines

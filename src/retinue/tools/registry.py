@@ -1,4 +1,4 @@
-"""The tools that every agent can be given."""
+"""The built-in tools."""
 
 from retinue.interfaces import Tool
 from retinue.tools.ask_user import ask_user
@@ -10,7 +10,7 @@ from retinue.tools.delegation.request_review import request_review
 from retinue.tools.delegation.sessions_spawn import sessions_list, sessions_spawn
 from retinue.tools.delegation.spawn_subagent import spawn_subagent
 from retinue.tools.edit import edit
-from retinue.tools.exit_tools import exits
+from retinue.tools.exit_tools import exit_tools
 from retinue.tools.glob import glob
 from retinue.tools.grep import grep
 from retinue.tools.inbox import inbox
@@ -21,9 +21,9 @@ from retinue.tools.request_scope_expansion import request_scope_expansion
 from retinue.tools.todo import todo
 from retinue.tools.write import write
 
-_TOOLS = (
+_BUILT_IN_TOOLS = (
     *(read, write, edit, ls, glob, grep, bash, todo, ask_user, request_scope_expansion),
-    *exits(),
+    *exit_tools(),
     *(agent, agent_ask, explore, plan),
     *(persistent_agent, sessions_spawn, sessions_list),
     *(spawn_subagent, request_review, inbox, interject),
@@ -31,6 +31,6 @@ _TOOLS = (
 )
 
 
-def built_in() -> dict[str, Tool]:
-    """By name, in the order the model sees them."""
-    return {each.spec.name: each for each in _TOOLS}
+def built_in_tools() -> dict[str, Tool]:
+    """Return the built-in tools by name, in the order in which the model sees them."""
+    return {each.spec.name: each for each in _BUILT_IN_TOOLS}

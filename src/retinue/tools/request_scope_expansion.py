@@ -1,22 +1,22 @@
-"""request_scope_expansion: a wish for one path or command more, put to a person."""
+"""request_scope_expansion: ask a person to allow one more path or command."""
 
 from typing import Annotated
 
 from retinue.domain.approval import Answer
-from retinue.domain.tool import Asks, Effect
+from retinue.domain.tool import AskPolicy, Effect
 from retinue.interfaces import Call
 from retinue.tools.define import tool
 
 
-@tool(effect=Effect.IDEMPOTENT, category="people", asks=Asks.ALWAYS, touches=("more", "resource"))
+@tool(effect=Effect.IDEMPOTENT, category="people", asks=AskPolicy.ALWAYS, touches=("more", "resource"))
 async def request_scope_expansion(
     call: Call,
     tool: Annotated[str, "The tool you need it for, for example read, write or bash."],
     resource: Annotated[str, "The one path, or the exact command, that was refused."],
-    reason: Annotated[str, "Why you need it, in one sentence a person can judge."],  # noqa: ARG001  (the person sees it)
+    reason: Annotated[str, "Why you need it, in one sentence a person can judge."],  # noqa: ARG001  (shown to the person)
 ) -> str:
     """Ask a person for something outside your scope. Use it only after a tool has refused what the task cannot do
     without. The person may refuse, allow it once, or add it to your scope; they see your reason."""
-    if call.answer is Answer.ADD:
+    if call.approval_answer is Answer.ADD:
         return f"Added to your scope: {tool} {resource}. It is yours from now on."
     return f"Allowed once: {tool} {resource}. The next such call uses it up."

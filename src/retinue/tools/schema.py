@@ -1,122 +1,145 @@
-"""The schema a model sees: one plain object, with nothing to look up elsewhere."""
+"""Build the JSON Schema that a model sees: one plain object without references to resolve."""
 
 from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 
-_REF = "#/$defs/{name}"
-_PREFIX = "#/$defs/"
+_REF_TEMPLATE = "#/$defs/{name}"
+_REF_PREFIX = "#/$defs/"
 
-Node = dict[str, Any]
+SchemaNode = dict[str, Any]
 
 
-def schema_of(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """Definitions stand where they are used; only a type that holds itself keeps its name."""
-    (top,), definitions = msgspec.json.schema_components((struct,), ref_template=_REF)
-    kept: dict[str, Node] = {}
-    plain = _inlined(top, definitions, (), kept)
-    ordered: Node = {
+def tool_schema(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """Build the schema of a struct. Definitions are inlined; only a recursive type keeps its name."""
+    (top,), definitions = msgspec.json.schema_components((struct,), ref_template=_REF_TEMPLATE)
+    recursive: dict[str, SchemaNode] = {}
+    inlined = _inline_references(top, definitions, (), recursive)
+    ordered: SchemaNode = {
         "type": "object",
-        "properties": plain.get("properties", {}),
-        "required": plain.get("required", []),
+        "properties": inlined.get("properties", {}),
+        "required": inlined.get("required", []),
         "additionalProperties": False,
     }
-    return ordered | ({"$defs": kept} if kept else {})
+    return ordered | ({"$defs": recursive} if recursive else {})
 
 
-def _inlined(
-    node: Node, definitions: Mapping[str, Node], around: tuple[str, ...], kept: dict[str, Node]
-) -> Node:
-    """`around` are the definitions this node stands in: one of them again is a type that holds itself."""
+def _inline_references(
+    node: SchemaNode,
+    definitions: Mapping[str, SchemaNode],
+    enclosing: tuple[str, ...],
+    recursive: dict[str, SchemaNode],
+) -> SchemaNode:
+    """Inline the references of a node.
+
+    `enclosing` are the definitions around it: meeting one of them again means a recursive type.
+    """
     reference = node.get("$ref")
     if isinstance(reference, str):
-        name = reference.removeprefix(_PREFIX)
-        if name in around:
-            kept.setdefault(name, {})
+        name = reference.removeprefix(_REF_PREFIX)
+        if name in enclosing:
+            recursive.setdefault(name, {})
             return node
-        whole = _inlined(definitions[name], definitions, (*around, name), kept)
-        if name in kept:
-            kept[name] = whole
+        inlined = _inline_references(definitions[name], definitions, (*enclosing, name), recursive)
+        if name in recursive:
+            recursive[name] = inlined
             return node
-        return whole | {key: value for key, value in node.items() if key != "$ref"}
-    out: Node = {}
+        return inlined | {key: value for key, value in node.items() if key != "$ref"}
+    result: SchemaNode = {}
     for key, value in node.items():
         if key == "title":
             continue
         if key == "properties":
-            out[key] = {name: _inlined(each, definitions, around, kept) for name, each in value.items()}
-        elif key not in _NOT_SCHEMAS:
-            out[key] = _walked(value, definitions, around, kept)
+            result[key] = {
+                name: _inline_references(each, definitions, enclosing, recursive)
+                for name, each in value.items()
+            }
+        elif key not in _DATA_KEYWORDS:
+            result[key] = _inline_value(value, definitions, enclosing, recursive)
         else:
-            out[key] = value
-    return _plain(out)
+            result[key] = value
+    return _simplify_node(result)
 
 
-def is_nested(schema: Mapping[str, Any]) -> bool:
-    """Whether an argument is, or holds, an object with named properties."""
+def has_nested_objects(schema: Mapping[str, Any]) -> bool:
+    """Return whether an argument is, or contains, an object with named properties."""
     return any(
         '"properties"' in msgspec.json.encode(each).decode() for each in schema["properties"].values()
     ) or ("$defs" in schema)
 
 
-def stranger(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Where the first key stands that the schema does not know: a decoder of plain classes would drop it."""
-    todo: list[tuple[Any, list[Node], str]] = [(value, _options(dict(schema), schema), "")]
-    while todo:
-        given, options, where = todo.pop()
-        if isinstance(given, list):
-            items = [inner for option in options for inner in _options(option.get("items"), schema)]
-            todo += [(each, items, f"{where}[{at}]") for at, each in enumerate(cast("list[Any]", given))]
-        elif isinstance(given, dict) and options and all("properties" in option for option in options):
-            for key, each in cast("dict[str, Any]", given).items():
-                place = f"{where}.{key}" if where else key
-                known = [option["properties"][key] for option in options if key in option["properties"]]
-                if not known:
-                    return place
-                todo.append((each, [inner for one in known for inner in _options(one, schema)], place))
+def find_unknown_key(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """Return the path of the first unknown key: a decoder would drop it silently."""
+    pending: list[tuple[Any, list[SchemaNode], str]] = [(value, _container_schemas(dict(schema), schema), "")]
+    while pending:
+        item, options, path = pending.pop()
+        if isinstance(item, list):
+            items = [inner for option in options for inner in _container_schemas(option.get("items"), schema)]
+            pending += [
+                (each, items, f"{path}[{index}]") for index, each in enumerate(cast("list[Any]", item))
+            ]
+        elif isinstance(item, dict) and options and all("properties" in option for option in options):
+            for key, each in cast("dict[str, Any]", item).items():
+                key_path = f"{path}.{key}" if path else key
+                schemas = [option["properties"][key] for option in options if key in option["properties"]]
+                if not schemas:
+                    return key_path
+                pending.append(
+                    (each, [inner for one in schemas for inner in _container_schemas(one, schema)], key_path)
+                )
     return None
 
 
-def _options(node: Node | None, schema: Mapping[str, Any]) -> list[Node]:
-    """The objects and lists that a value may be; text and numbers have no keys."""
-    found: list[Node] = []
-    todo = [node] if isinstance(node, dict) else []
-    while todo:
-        one = todo.pop()
+def _container_schemas(node: SchemaNode | None, schema: Mapping[str, Any]) -> list[SchemaNode]:
+    """Return the object and array schemas that a value may have; text and numbers have no keys."""
+    found: list[SchemaNode] = []
+    pending = [node] if isinstance(node, dict) else []
+    while pending:
+        one = pending.pop()
         if "$ref" in one:
-            todo.append(schema["$defs"][one["$ref"].removeprefix(_PREFIX)])
+            pending.append(schema["$defs"][one["$ref"].removeprefix(_REF_PREFIX)])
         elif "anyOf" in one:
-            todo += one["anyOf"]
+            pending += one["anyOf"]
         elif one.get("type") in ("object", "array") or not one:
             found.append(one)
     return found
 
 
-_NOT_SCHEMAS = frozenset({"default", "enum", "const", "examples", "required", "description"})
+_DATA_KEYWORDS = frozenset({"default", "enum", "const", "examples", "required", "description"})
 """Keywords whose values are data, not schemas."""
 
 
-def _walked(
-    value: Any, definitions: Mapping[str, Node], around: tuple[str, ...], kept: dict[str, Node]
+def _inline_value(
+    value: Any,
+    definitions: Mapping[str, SchemaNode],
+    enclosing: tuple[str, ...],
+    recursive: dict[str, SchemaNode],
 ) -> Any:
     if isinstance(value, dict):
-        return _inlined(cast("Node", value), definitions, around, kept)
+        return _inline_references(cast("SchemaNode", value), definitions, enclosing, recursive)
     if isinstance(value, list):
-        return [_walked(each, definitions, around, kept) for each in cast("list[Any]", value)]
+        return [_inline_value(each, definitions, enclosing, recursive) for each in cast("list[Any]", value)]
     return value
 
 
-def _plain(node: Node) -> Node:
-    """`X or null, by default null` is shown as an optional X; a choice of words says that it is of strings;
-    an object with named properties takes no others."""
+def _simplify_node(node: SchemaNode) -> SchemaNode:
+    """Simplify a node.
+
+    `X or null, by default null` becomes an optional X; an enum of strings gets its type; an object with named
+    properties accepts no others.
+    """
     choices = node.get("anyOf")
     if isinstance(choices, list) and node.get("default", 0) is None:
-        left = [choice for choice in cast("list[Node]", choices) if choice != {"type": "null"}]
-        if len(left) == 1:
-            node = left[0] | {key: value for key, value in node.items() if key not in ("anyOf", "default")}
-    words = node.get("enum")
-    if isinstance(words, list) and all(isinstance(word, str) for word in cast("list[Any]", words)):
+        remaining = [choice for choice in cast("list[SchemaNode]", choices) if choice != {"type": "null"}]
+        if len(remaining) == 1:
+            node = remaining[0] | {
+                key: value for key, value in node.items() if key not in ("anyOf", "default")
+            }
+    enum_values = node.get("enum")
+    if isinstance(enum_values, list) and all(
+        isinstance(enum_value, str) for enum_value in cast("list[Any]", enum_values)
+    ):
         node = {"type": "string"} | node
     if "properties" in node:
         node = node | {"additionalProperties": False}

@@ -1,4 +1,4 @@
-"""todo: the agent's own list of what is to do, kept in its transcript."""
+"""todo: the agent's own task list, kept in its transcript."""
 
 from typing import Annotated, Literal
 
@@ -7,22 +7,22 @@ import msgspec
 from retinue.domain.tool import Effect
 from retinue.tools.define import tool
 
-Status = Literal["pending", "in_progress", "done"]
+ItemStatus = Literal["pending", "in_progress", "done"]
 
-_BOXES: dict[Status, str] = {"pending": "[ ]", "in_progress": "[~]", "done": "[x]"}
+_CHECKBOXES: dict[ItemStatus, str] = {"pending": "[ ]", "in_progress": "[~]", "done": "[x]"}
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TodoItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     text: str
-    status: Status = "pending"
+    status: ItemStatus = "pending"
 
 
 @tool(effect=Effect.IDEMPOTENT, category="planning", asks="never")
 async def todo(
-    items: Annotated[list[str | Item], "The whole list, in order: it replaces the one before."],
+    items: Annotated[list[str | TodoItem], "The whole list, in order: it replaces the one before."],
 ) -> str:
     """Write down what is to do. Give the whole list each time, with the status of every item: pending,
     in_progress or done. Use it for work of more than a few steps, and keep it true."""
-    given = [Item(text=item) if isinstance(item, str) else item for item in items]
-    lines = [f"{number}. {_BOXES[item.status]} {item.text}" for number, item in enumerate(given, 1)]
+    entries = [TodoItem(text=item) if isinstance(item, str) else item for item in items]
+    lines = [f"{number}. {_CHECKBOXES[item.status]} {item.text}" for number, item in enumerate(entries, 1)]
     return "\n".join(lines) or "[the list is empty]"

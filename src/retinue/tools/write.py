@@ -1,4 +1,4 @@
-"""write: a whole file, made or replaced."""
+"""write: create or replace a whole file."""
 
 import asyncio
 from typing import Annotated
@@ -7,7 +7,7 @@ from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call
 from retinue.tools.define import tool
-from retinue.tools.output_text import placed, size
+from retinue.tools.output_text import format_size, workspace_path
 
 
 @tool(effect=Effect.IDEMPOTENT, category="files", touches=("write", "path"))
@@ -18,14 +18,14 @@ async def write(
 ) -> str:
     """Write a whole text file: it is made, or what it held is replaced. Use edit to change a part of a file; use
     /tmp for what nobody needs later."""
-    done = await asyncio.to_thread(call.files.write, path, encoded(content))
-    what = "made" if done.made else "replaced"
+    result = await asyncio.to_thread(call.files.write, path, encode_text(content))
+    verb = "made" if result.is_new else "replaced"
     lines = content.count("\n") + (not content.endswith("\n") and bool(content))
-    count = f"{lines:,} {'line' if lines == 1 else 'lines'}, {size(done.size)}"
-    return f"{what} {placed(done.real, call.session.workspace.root)}: {count}"
+    summary = f"{lines:,} {'line' if lines == 1 else 'lines'}, {format_size(result.size)}"
+    return f"{verb} {workspace_path(result.real_path, call.session.workspace.root)}: {summary}"
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:

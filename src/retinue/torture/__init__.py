@@ -1,1 +1,1 @@
-"""Torture: a tree of agents is killed in every way there is, and what is left is held against what was promised."""
+"""Crash test: kill a tree of agents in many ways and check that no guarantee was broken."""

@@ -1,4 +1,7 @@
-"""Tools whose effects can be counted from outside: each leaves one line in a file that no agent's runtime owns."""
+"""Tools with countable side effects.
+
+Each call appends one line to a file that the runtime does not control.
+"""
 
 import asyncio
 import os
@@ -7,35 +10,37 @@ from contextlib import suppress
 from retinue.interfaces import Call
 from retinue.tools.define import tool
 
-FILE = "effects.log"
-LINE = 2 * 26 + 2
-"""Bytes of a mark: two ids, a blank and the end of the line."""
-MOMENT = 0.01
-"""Seconds on either side of the effect, so that a kill has somewhere to fall."""
+EFFECTS_FILE = "effects.log"
+LINE_BYTES = 2 * 26 + 2
+"""Length of a line: two ids, a space and a newline."""
+PAUSE_SECONDS = 0.01
+"""Pause before and after the side effect, so that a kill can fall there."""
 
 
-async def _left(call: Call) -> str:
-    await asyncio.sleep(MOMENT)
+async def _write_mark(call: Call) -> str:
+    await asyncio.sleep(PAUSE_SECONDS)
     descriptor = os.open(
-        f"{call.session.workspace.root}/{FILE}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        f"{call.session.workspace.root}/{EFFECTS_FILE}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
     )
     try:
         os.write(descriptor, f"{call.run.id} {call.id}\n".encode())
-        with suppress(OSError):  # a fault may strike here: what is written has happened, and is told as such
+        with suppress(
+            OSError
+        ):  # a fault may be injected here: the line is written, so the call reports success
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    await asyncio.sleep(MOMENT)
+    await asyncio.sleep(PAUSE_SECONDS)
     return f"done({call.id})"
 
 
 @tool(effect="once", asks="never")
 async def mark(call: Call) -> str:
-    """Leaves a mark, which must not happen twice."""
-    return await _left(call)
+    """Append a mark, which must not happen twice."""
+    return await _write_mark(call)
 
 
 @tool(effect="once")
 async def sign(call: Call) -> str:
-    """Leaves a mark that a person must have allowed."""
-    return await _left(call)
+    """Append a mark, which requires approval."""
+    return await _write_mark(call)

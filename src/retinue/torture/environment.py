@@ -1,4 +1,4 @@
-"""The ground of a trial: a home that is thrown away, its configuration, and the commands that work there."""
+"""The environment of a crash test: a temporary home, its configuration, and the commands run in it."""
 
 import asyncio
 import json
@@ -12,156 +12,167 @@ from pathlib import Path
 
 from retinue import daemon_client
 from retinue.app import open as open_app
-from retinue.domain.approval import Approval, State
+from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.run import Run
 from retinue.ledger.ledger import SqliteLedger
-from retinue.torture.counted_tools import FILE, LINE
-from retinue.torture.scenario import agents, task
+from retinue.torture.counted_tools import EFFECTS_FILE, LINE_BYTES
+from retinue.torture.scenario import agent_definitions, task_text
 
-FOREIGN = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
-TOOLS = "retinue.torture.counted_tools"
-PATIENCE = 90.0
-"""Seconds after which whatever has not ended counts as not ending."""
-GLANCE = 0.02
+REMOVED_ENV_PREFIXES = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
+TOOLS_MODULE = "retinue.torture.counted_tools"
+TIMEOUT_S = 90.0
+"""Time limit after which a command or run counts as hanging."""
+POLL_SECONDS = 0.02
 
 
 @dataclass(slots=True)
-class Ground:
-    """A home of its own below `root`, and beside it what no agent's runtime owns: the effects and the outputs."""
+class TortureEnvironment:
+    """A home below `root`, with the side effects and outputs kept outside the runtime's control."""
 
     root: Path
     url: str
-    live: int = 64
+    max_live: int = 64
     processes: list[asyncio.subprocess.Process] = field(default_factory=list[asyncio.subprocess.Process])
 
-    groups: set[int] = field(default_factory=set[int])
-    """Processes with somebody in front of them: they go together."""
+    process_groups: set[int] = field(default_factory=set[int])
+    """Processes started through a wrapper such as strace; killed together with it."""
 
     def __post_init__(self) -> None:
-        for folder in (self.root, self.home, self.config, self.work, self.said):
+        for folder in (self.root, self.home, self.config_dir, self.work_dir, self.output_dir):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings = {
-            "agents": agents(),
-            "tools": [f"{TOOLS}:mark", f"{TOOLS}:sign"],
-            "limits": {"max_depth": 4, "max_live": self.live, "max_live_per_requester": self.live},
+            "agents": agent_definitions(),
+            "tools": [f"{TOOLS_MODULE}:mark", f"{TOOLS_MODULE}:sign"],
+            "limits": {"max_depth": 4, "max_live": self.max_live, "max_live_per_requester": self.max_live},
         }
-        (self.config / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+        (self.config_dir / "config.json").write_text(json.dumps(settings), encoding="utf-8")
 
     @property
     def home(self) -> Path:
         return self.root / "home"
 
     @property
-    def config(self) -> Path:
+    def config_dir(self) -> Path:
         return self.root / "config"
 
     @property
-    def work(self) -> Path:
+    def work_dir(self) -> Path:
         return self.root / "work"
 
     @property
-    def said(self) -> Path:
+    def output_dir(self) -> Path:
         return self.root / "said"
 
     @property
     def env(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        return kept | {
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(REMOVED_ENV_PREFIXES)
+        }
+        return inherited | {
             "HOME": str(self.root),
             "RETINUE_HOME": str(self.home),
-            "RETINUE_CONFIG": str(self.config),
+            "RETINUE_CONFIG": str(self.config_dir),
             "RETINUE_MODEL": "openai:torture",
             "OPENAI_BASE_URL": self.url,
             "OPENAI_API_KEY": "torture-key-000",
         }
 
-    async def started(self, *words: str, before: tuple[str, ...] = ()) -> asyncio.subprocess.Process:
-        """A command of ours at work here; what it says is kept in files. `before` stands in front of it."""
+    async def start_command(
+        self, *arguments: str, wrapper: tuple[str, ...] = ()
+    ) -> asyncio.subprocess.Process:
+        """Start a command and save its output in files; `wrapper` is put before it (strace)."""
         number = len(self.processes)
         with (
-            (self.said / f"{number:03}.out").open("wb") as out,
-            (self.said / f"{number:03}.err").open("wb") as err,
+            (self.output_dir / f"{number:03}.out").open("wb") as stdout_file,
+            (self.output_dir / f"{number:03}.err").open("wb") as stderr_file,
         ):
             process = await asyncio.create_subprocess_exec(
-                *before, sys.executable, "-m", "retinue", *words,
-                stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, env=self.env, cwd=self.work,
-                start_new_session=bool(before),
+                *wrapper, sys.executable, "-m", "retinue", *arguments,
+                stdin=asyncio.subprocess.DEVNULL, stdout=stdout_file, stderr=stderr_file, env=self.env, cwd=self.work_dir,
+                start_new_session=bool(wrapper),
             )  # fmt: skip
-            if before:
-                self.groups.add(process.pid)
+            if wrapper:
+                self.process_groups.add(process.pid)
         self.processes.append(process)
         return process
 
-    async def ended(self, *words: str) -> int:
-        """The same, to its end."""
-        process = await self.started(*words)
-        return await self.over(process)
+    async def run_command(self, *arguments: str) -> int:
+        """Run a command to its end and return its exit code."""
+        process = await self.start_command(*arguments)
+        return await self.wait_for_exit(process)
 
-    async def over(self, process: asyncio.subprocess.Process) -> int:
-        """Its exit code; what does not end in all that time is killed, and shows as not ended by itself."""
+    async def wait_for_exit(self, process: asyncio.subprocess.Process) -> int:
+        """Return the exit code; a command that exceeds the time limit is killed and returns -1."""
         try:
-            return await asyncio.wait_for(process.wait(), PATIENCE)
+            return await asyncio.wait_for(process.wait(), TIMEOUT_S)
         except TimeoutError:
-            await self.killed(process)
+            await self.kill_process(process)
             return -1
 
-    async def killed(self, process: asyncio.subprocess.Process) -> bool:
-        """Whether it was still there to be killed."""
-        there = process.returncode is None
+    async def kill_process(self, process: asyncio.subprocess.Process) -> bool:
+        """Kill a process and return whether it was still running."""
+        was_running = process.returncode is None
         with suppress(ProcessLookupError):
-            if there and process.pid in self.groups:
+            if was_running and process.pid in self.process_groups:
                 os.killpg(process.pid, signal.SIGKILL)
             else:
                 process.kill()
         await process.wait()
-        return there and (process.returncode or 0) < 0
+        return was_running and (process.returncode or 0) < 0
 
     async def close(self) -> None:
         for process in self.processes:
             if process.returncode is None:
-                await self.killed(process)
+                await self.kill_process(process)
 
-    async def begin(self, *trees: str) -> None:
-        """The first run of each tree, left to the daemon that is at work here."""
-        while (daemon := await daemon_client.hello(self.home)) is None:  # noqa: ASYNC110  (another process begins)
-            await asyncio.sleep(GLANCE)
+    async def start_trees(self, *trees: str) -> None:
+        """Start the first run of each tree and assign it to the running daemon."""
+        while (daemon := await daemon_client.ping_daemon(self.home)) is None:  # noqa: ASYNC110  (waits for another process to start)
+            await asyncio.sleep(POLL_SECONDS)
         async with open_app(env=self.env) as app:
             for tree in trees:
                 await app.start(
-                    task(f"{tree}/lead"), agent="lead", workspace=self.work, owner=daemon["owner"]
+                    task_text(f"{tree}/lead"), agent="lead", workspace=self.work_dir, owner=daemon["owner"]
                 )
-        await daemon_client.hello(self.home)
+        await daemon_client.ping_daemon(self.home)
 
-    async def rows(self) -> tuple[list[Run], list[Approval]]:
-        """All runs, and what waits for a person. The ledger is let go of at once: it is not ours."""
+    async def read_ledger(self) -> tuple[list[Run], list[Approval]]:
+        """Return all runs and pending approvals.
+
+        The ledger is closed at once, because other processes use it.
+        """
         if not (self.home / "ledger.db").exists():
             return [], []
         ledger = SqliteLedger(self.home / "ledger.db")
         try:
-            return await ledger.look(lambda tx: (tx.runs(), tx.approvals(state=[State.PENDING])))
+            return await ledger.read(
+                lambda tx: (tx.find_runs(), tx.find_approvals(state=[ApprovalState.PENDING]))
+            )
         finally:
             await ledger.close()
 
-    def effects(self) -> Counter[str]:
-        """How often each call happened, by the file that nobody but the tools writes to."""
+    def effect_counts(self) -> Counter[str]:
+        """Count the side effects of each call, from the file that only the tools write."""
         try:
-            lines = (self.work / FILE).read_text(encoding="utf-8").splitlines()
+            lines = (self.work_dir / EFFECTS_FILE).read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return Counter()
         return Counter(line.split()[-1] for line in lines if line)
 
-    def done(self) -> int:
-        """How much was done so far, by the size of that file."""
+    def effects_written(self) -> int:
+        """Return the number of side effects so far, by the size of that file."""
         try:
-            return (self.work / FILE).stat().st_size // LINE
+            return (self.work_dir / EFFECTS_FILE).stat().st_size // LINE_BYTES
         except FileNotFoundError:
             return 0
 
-    def defects(self) -> list[str]:
-        """Commands that ended with a defect of ours instead of a sentence."""
-        told = sorted(self.said.glob("*.err"))
+    def commands_with_defects(self) -> list[str]:
+        """Return the error outputs that contain a traceback or report an internal error."""
+        error_files = sorted(self.output_dir.glob("*.err"))
         return [
             path.name
-            for path in told
-            if any(word in path.read_text("utf-8", "replace") for word in ("Traceback", "this is a defect"))
+            for path in error_files
+            if any(
+                marker in path.read_text("utf-8", "replace") for marker in ("Traceback", "this is a defect")
+            )
         ]

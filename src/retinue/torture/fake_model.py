@@ -1,4 +1,4 @@
-"""The model of the trial: slow, deterministic, and with a memory of everything that it was asked."""
+"""A slow, deterministic fake model that records every request."""
 
 import hashlib
 import json
@@ -9,62 +9,74 @@ from time import perf_counter
 from typing import Any
 
 from retinue.domain.value import value
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, status
-from retinue.torture.scenario import Token, place_of, wishes, word, words
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, http_error
+from retinue.torture.scenario import ReplyToken, position_in, reply_token, reply_tokens_in, scripted_calls
 
 
 @value
-class Asked:
-    """One request, as the server saw it."""
+class ModelRequest:
+    """A model request."""
 
-    place: str
+    position: str
     turn: int
-    time: int
-    """The how many-th request for this very turn."""
-    seen: frozenset[Token]
-    """The replies that the request quotes: whoever quotes them has them on disk."""
-    messages: tuple[str, ...]
-    """A digest of each message after the system's."""
+    attempt: int
+    """1 for the first request of this turn, 2 for the second, and so on."""
+    quoted_tokens: frozenset[ReplyToken]
+    """Replies quoted in the request: the requester must have them on disk."""
+    message_digests: tuple[str, ...]
+    """A digest of each message after the system message."""
 
 
-class Model:
-    """Answers by place and turn, so that whoever asks the same hears the same, and says which time it was."""
+class FakeModel:
+    """Answers by position and turn: the same request gets the same answer, with the number of the attempt."""
 
-    def __init__(self, seed: int, *, slowest: float = 0.05) -> None:
-        self.asked: list[Asked] = []
-        self.at: list[float] = []
-        """When each of them came, by the clock that the trial measures with."""
-        self.slowest = slowest
-        self.hold: Callable[[str, int], float] | None = None
-        """Seconds by which an answer is held back, by place and turn."""
-        self._chance = random.Random(seed)  # noqa: S311  (how slow a model is, is no secret)
-        self._times: Counter[tuple[str, int]] = Counter()
+    def __init__(self, seed: int, *, max_delay_s: float = 0.05) -> None:
+        self.requests: list[ModelRequest] = []
+        self.request_times: list[float] = []
+        """Arrival time of each request, by the clock the trial measures with."""
+        self.max_delay_s = max_delay_s
+        self.answer_delay_s: Callable[[str, int], float] | None = None
+        """Seconds to delay an answer, by position and turn."""
+        self._rng = random.Random(seed)  # noqa: S311  (the delay of a fake model needs no secure randomness)
+        self._attempts: Counter[tuple[str, int]] = Counter()
 
-    def __call__(self, captured: Captured) -> Answer:
-        rest = [each for each in captured.messages if each.get("role") != "system"]
-        place = next(filter(None, (place_of(_text(each)) for each in rest)), None)
-        if place is None:
-            return status(400, "this request belongs to no place of the tree")
-        turn = captured.turns
-        self._times[place, turn] += 1
-        time = self._times[place, turn]
-        seen = frozenset(token for each in rest for token in words(_text(each)))
-        digests = tuple(hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16] for each in rest)
-        self.at.append(perf_counter())
-        self.asked.append(Asked(place=place, turn=turn, time=time, seen=seen, messages=digests))
-        return Answer(
-            text=f"Here is {word(place, turn, time)}, as it should be.",
-            calls=tuple(wishes(place, turn)),
-            delay=self.hold(place, turn) if self.hold else self._chance.uniform(0, self.slowest),
-            pace=self._chance.uniform(0, self.slowest / 10),
+    def __call__(self, captured: CapturedRequest) -> FakeResponse:
+        messages = [each for each in captured.messages if each.get("role") != "system"]
+        position = next(filter(None, (position_in(_message_text(each)) for each in messages)), None)
+        if position is None:
+            return http_error(400, "this request belongs to no place of the tree")
+        turn = captured.reply_count
+        self._attempts[position, turn] += 1
+        attempt = self._attempts[position, turn]
+        quoted_tokens = frozenset(
+            token for each in messages for token in reply_tokens_in(_message_text(each))
+        )
+        digests = tuple(hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16] for each in messages)
+        self.request_times.append(perf_counter())
+        self.requests.append(
+            ModelRequest(
+                position=position,
+                turn=turn,
+                attempt=attempt,
+                quoted_tokens=quoted_tokens,
+                message_digests=digests,
+            )
+        )
+        return FakeResponse(
+            text=f"Here is {reply_token(position, turn, attempt)}, as it should be.",
+            calls=tuple(scripted_calls(position, turn)),
+            delay=self.answer_delay_s(position, turn)
+            if self.answer_delay_s
+            else self._rng.uniform(0, self.max_delay_s),
+            pace=self._rng.uniform(0, self.max_delay_s / 10),
         )
 
-    def of(self, tree: str) -> list[Asked]:
-        """What was asked for one tree."""
-        return [each for each in self.asked if each.place.startswith(f"{tree}/")]
+    def requests_for_tree(self, tree: str) -> list[ModelRequest]:
+        """Return the requests for one tree."""
+        return [each for each in self.requests if each.position.startswith(f"{tree}/")]
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def _message_text(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else json.dumps(content)

@@ -1,4 +1,4 @@
-"""The laws: what must hold of a home when everything in it has come to its end, however it got there."""
+"""Invariants that must hold for a home once all its runs have ended."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,289 +8,357 @@ from itertools import pairwise
 from pathlib import Path
 
 from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import State as Delivered
+from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
-from retinue.domain.side_effect import Deed, Progress
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, dangling
+from retinue.domain.side_effect import SideEffect, SideEffectState
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, unanswered_calls
 from retinue.domain.value import value
 from retinue.errors import RetinueError
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 from retinue.ledger.ledger import SqliteLedger
-from retinue.runtime.recovery import UNKNOWN
+from retinue.runtime.recovery import UNKNOWN_OUTCOME
 from retinue.sessions.store import FileStore
-from retinue.torture.environment import Ground
-from retinue.torture.fake_model import Asked
-from retinue.torture.scenario import Token, place_of, words
-from retinue.worker.clock import system_chance
+from retinue.torture.environment import TortureEnvironment
+from retinue.torture.fake_model import ModelRequest
+from retinue.torture.scenario import ReplyToken, position_in, reply_tokens_in
+from retinue.worker.clock import system_clock
 
-FILES = ("session.md", "preset.md", "scope-plan.yml", "session.json")
-COUNTED = ("mark", "sign")
-
-
-class Law(StrEnum):
-    """Each is a number that must be 0."""
-
-    LOST = "acknowledged entries lost"
-    AGAIN = "answered model calls asked again"
-    REPEATED = "effects repeated"
-    UNTRUE = "effects told and not done, or done and not told"
-    TOLD = "announcements lost or doubled"
-    TWICE = "children started twice"
-    LIVE = "runs not terminal"
-    UNREADABLE = "sessions unreadable"
-    HALF = "half folders listed"
-    DEFECT = "commands that ended with a defect"
+SESSION_FILES = ("session.md", "preset.md", "scope-plan.yml", "session.json")
+COUNTED_TOOLS = ("mark", "sign")
 
 
-class Count(StrEnum):
-    """What is counted beside the laws, and may be any number."""
+class Invariant(StrEnum):
+    """Each invariant is a count that must be 0."""
 
-    FLIGHT = "model calls in flight at a fault, asked again"
-    UNKNOWN = "unknown outcomes, told as such"
-    FAILED = "runs that ended otherwise than done"
+    ENTRIES_LOST = "acknowledged entries lost"
+    TURNS_REPEATED = "answered model calls asked again"
+    EFFECTS_REPEATED = "effects repeated"
+    EFFECTS_MISREPORTED = "effects told and not done, or done and not told"
+    ANNOUNCEMENTS_WRONG = "announcements lost or doubled"
+    CHILDREN_DUPLICATED = "children started twice"
+    RUNS_NOT_TERMINAL = "runs not terminal"
+    SESSIONS_UNREADABLE = "sessions unreadable"
+    FOLDERS_INCOMPLETE = "half folders listed"
+    COMMAND_DEFECTS = "commands that ended with a defect"
+
+
+class Statistic(StrEnum):
+    """Other counts, which may have any value."""
+
+    IN_FLIGHT_REPEATED = "model calls in flight at a fault, asked again"
+    UNKNOWN_OUTCOMES = "unknown outcomes, told as such"
+    RUNS_NOT_DONE = "runs that ended otherwise than done"
 
 
 @dataclass(slots=True)
-class Tally:
-    """What was counted, and a sentence for each breach."""
+class InvariantReport:
+    """Counts, and a message for each violation."""
 
-    breaches: dict[Law, list[str]] = field(default_factory=dict[Law, list[str]])
-    counts: Counter[Count] = field(default_factory=Counter[Count])
+    violations: dict[Invariant, list[str]] = field(default_factory=dict[Invariant, list[str]])
+    counts: Counter[Statistic] = field(default_factory=Counter[Statistic])
 
-    def breach(self, law: Law, sentence: str) -> None:
-        self.breaches.setdefault(law, []).append(sentence)
+    def add_violation(self, invariant: Invariant, message: str) -> None:
+        self.violations.setdefault(invariant, []).append(message)
 
-    def add(self, other: "Tally") -> None:
-        for law, sentences in other.breaches.items():
-            self.breaches.setdefault(law, []).extend(sentences)
+    def merge_report(self, other: "InvariantReport") -> None:
+        for invariant, messages in other.violations.items():
+            self.violations.setdefault(invariant, []).extend(messages)
         self.counts.update(other.counts)
 
 
 @value
-class Left:
-    """All that a home holds."""
+class HomeContents:
+    """Everything that a home contains."""
 
     runs: Mapping[str, Run]
     deliveries: Sequence[Delivery]
-    deeds: Mapping[str, Deed]
-    talks: Mapping[str, Sequence[Entry]]
-    """By session."""
+    side_effects: Mapping[str, SideEffect]
+    entries_by_session: Mapping[str, Sequence[Entry]]
+    """Entries by session id."""
     sessions: Mapping[str, Session]
 
-    def place(self, session: str) -> str:
-        """Where in its tree a conversation belongs; empty when nothing was said in it."""
+    def tree_position(self, session: str) -> str:
+        """Return the session's position in the tree, or an empty string if it has no messages."""
         tasks = (
-            each.text for each in self.talks.get(session, ()) if isinstance(each, Said) and each.by == "user"
+            each.text
+            for each in self.entries_by_session.get(session, ())
+            if isinstance(each, Message) and each.by == "user"
         )
-        return next(filter(None, map(place_of, tasks)), "")
+        return next(filter(None, map(position_in, tasks)), "")
 
 
-async def judged(ground: Ground, asked: Sequence[Asked], *, faults: int) -> Tally:
-    """`faults`: how many kills or errors there were; each explains one repeated request for each agent at work."""
-    tally = Tally()
-    left = await _left(ground, tally)
-    _ended(left, tally)
-    _kept(left, asked, tally)
-    _asked(left, asked, faults, tally)
-    _happened(left, ground.effects(), tally)
-    _told(left, tally)
-    for name in ground.defects():
-        tally.breach(Law.DEFECT, f"{ground.said / name} tells of a defect")
-    return tally
+async def check_invariants(
+    environment: TortureEnvironment, requests: Sequence[ModelRequest], *, faults: int
+) -> InvariantReport:
+    """Check all invariants.
+
+    Args:
+        environment: The environment.
+        requests: All model requests.
+        faults: Number of kills or injected errors; each explains one repeated request per agent.
+    """
+    report = InvariantReport()
+    home = await _read_home(environment, report)
+    _check_runs_ended(home, report)
+    _check_nothing_lost(home, requests, report)
+    _check_turns_not_repeated(home, requests, faults, report)
+    _check_effects(home, environment.effect_counts(), report)
+    _check_announcements(home, report)
+    for name in environment.commands_with_defects():
+        report.add_violation(Invariant.COMMAND_DEFECTS, f"{environment.output_dir / name} tells of a defect")
+    return report
 
 
-async def _left(ground: Ground, tally: Tally) -> Left:
-    store = FileStore(ground.home / "sessions", system_chance())
-    ledger = SqliteLedger(ground.home / "ledger.db")
-    talks: dict[str, Sequence[Entry]] = {}
+async def _read_home(environment: TortureEnvironment, report: InvariantReport) -> HomeContents:
+    store = FileStore(environment.home / "sessions", system_clock())
+    ledger = SqliteLedger(environment.home / "ledger.db")
+    entries_by_session: dict[str, Sequence[Entry]] = {}
     sessions: dict[str, Session] = {}
     try:
         for session in await store.sessions():
             sessions[session.id] = session
-            talks[session.id] = await _read(store, session, tally)
-        runs, deliveries, deeds = await ledger.look(_rows)
+            entries_by_session[session.id] = await _read_session(store, session, report)
+        runs, deliveries, side_effects = await ledger.read(_read_ledger_rows)
     finally:
         await ledger.close()
         store.close()
-    return Left(runs=runs, deliveries=deliveries, deeds=deeds, talks=talks, sessions=sessions)
+    return HomeContents(
+        runs=runs,
+        deliveries=deliveries,
+        side_effects=side_effects,
+        entries_by_session=entries_by_session,
+        sessions=sessions,
+    )
 
 
-def _rows(tx: Tx) -> tuple[dict[str, Run], list[Delivery], dict[str, Deed]]:
-    runs = {run.id: run for run in tx.runs()}
-    return runs, tx.deliveries(), {deed.call: deed for run in runs for deed in tx.deeds(run)}
+def _read_ledger_rows(tx: Transaction) -> tuple[dict[str, Run], list[Delivery], dict[str, SideEffect]]:
+    runs = {run.id: run for run in tx.find_runs()}
+    return (
+        runs,
+        tx.find_deliveries(),
+        {side_effect.call: side_effect for run in runs for side_effect in tx.find_side_effects(run)},
+    )
 
 
-async def _read(store: FileStore, session: Session, tally: Tally) -> Sequence[Entry]:
-    missing = [name for name in FILES if not Path(session.path, name).exists()]
+async def _read_session(store: FileStore, session: Session, report: InvariantReport) -> Sequence[Entry]:
+    missing = [name for name in SESSION_FILES if not Path(session.path, name).exists()]
     if missing:
-        tally.breach(Law.HALF, f"{session.path} has no {', '.join(missing)}")
+        report.add_violation(Invariant.FOLDERS_INCOMPLETE, f"{session.path} has no {', '.join(missing)}")
         return ()
     try:
-        entries, problems = await store.entries(session)
+        entries, problems = await store.read_entries(session)
         problems = [*problems, *await store.problems(session)]
     except RetinueError as error:
         entries, problems = [], [str(error)]
     for problem in problems:
-        tally.breach(Law.UNREADABLE, f"{session.slug}: {problem}")
+        report.add_violation(Invariant.SESSIONS_UNREADABLE, f"{session.slug}: {problem}")
     return entries
 
 
-def _ended(left: Left, tally: Tally) -> None:
-    """Every run has come to its end, and no place of the tree was begun twice."""
-    for run in left.runs.values():
-        if run.status.live:
-            tally.breach(Law.LIVE, f"run {run.id} of {run.agent} is {run.status} ({run.waiting_for})")
+def _check_runs_ended(home: HomeContents, report: InvariantReport) -> None:
+    """Check that every run has ended and no position of the tree was started twice."""
+    for run in home.runs.values():
+        if run.status.is_live:
+            report.add_violation(
+                Invariant.RUNS_NOT_TERMINAL,
+                f"run {run.id} of {run.agent} is {run.status} ({run.waiting_for})",
+            )
         elif run.status is not Status.DONE:
-            tally.counts[Count.FAILED] += 1
-    places = Counter(place for session in left.sessions if (place := left.place(session)))
-    for place, count in places.items():
+            report.counts[Statistic.RUNS_NOT_DONE] += 1
+    session_counts = Counter(
+        position for session in home.sessions if (position := home.tree_position(session))
+    )
+    for position, count in session_counts.items():
         if count > 1:
-            tally.breach(Law.TWICE, f"{count} sessions do the part of {place}")
-    keys = Counter(run.session_id for run in left.runs.values() if run.ask.source != "wake")
-    for session, count in keys.items():
+            report.add_violation(Invariant.CHILDREN_DUPLICATED, f"{count} sessions do the part of {position}")
+    run_counts = Counter(run.session_id for run in home.runs.values() if run.request.source != "wake")
+    for session, count in run_counts.items():
         if count > 1:
-            tally.breach(Law.TWICE, f"{count} runs do the part of {left.place(session)}")
+            report.add_violation(
+                Invariant.CHILDREN_DUPLICATED, f"{count} runs do the part of {home.tree_position(session)}"
+            )
 
 
-def _kept(left: Left, asked: Sequence[Asked], tally: Tally) -> None:
-    """What a later request quoted, and what the ledger says was said, stands in the file."""
-    for sentence in (*_quoted(left, asked), *_past(asked)):
-        tally.breach(Law.LOST, sentence)
-    for run in left.runs.values():
+def _check_nothing_lost(
+    home: HomeContents, requests: Sequence[ModelRequest], report: InvariantReport
+) -> None:
+    """Check that everything quoted by a later request or recorded in the ledger is in the file."""
+    for message in (*_lost_quotes(home, requests), *_changed_histories(requests)):
+        report.add_violation(Invariant.ENTRIES_LOST, message)
+    for run in home.runs.values():
         if run.status is Status.DONE:
-            for sentence in _said(run, left.talks.get(run.session_id, ())):
-                tally.breach(Law.LOST, sentence)
+            for message in _missing_final_entries(run, home.entries_by_session.get(run.session_id, ())):
+                report.add_violation(Invariant.ENTRIES_LOST, message)
 
 
-def _quoted(left: Left, asked: Sequence[Asked]) -> Iterable[str]:
-    """An agent's own replies stand there as such, those of others as results and announcements."""
-    own: dict[str, set[Token]] = defaultdict(set)
-    others: dict[str, set[Token]] = defaultdict(set)
-    for session, entries in left.talks.items():
+def _lost_quotes(home: HomeContents, requests: Sequence[ModelRequest]) -> Iterable[str]:
+    """Yield quoted replies that are missing from the files.
+
+    An agent's own replies must be there as replies, those of others as results or announcements.
+    """
+    own_tokens: dict[str, set[ReplyToken]] = defaultdict(set)
+    other_tokens: dict[str, set[ReplyToken]] = defaultdict(set)
+    for session, entries in home.entries_by_session.items():
         for entry in entries:
-            there = own if isinstance(entry, Said) and entry.by == "agent" else others
-            there[left.place(session)] |= set() if isinstance(entry, Called) else {*words(entry.text)}
-    for each in asked:
-        for token in sorted(each.seen):
-            if token not in (own if token[0] == each.place else others)[each.place]:
-                yield f"{each.place} quoted {token}, and its file does not hold it"
+            tokens = own_tokens if isinstance(entry, Message) and entry.by == "agent" else other_tokens
+            tokens[home.tree_position(session)] |= (
+                set() if isinstance(entry, ToolCall) else {*reply_tokens_in(entry.text)}
+            )
+    for each in requests:
+        for token in sorted(each.quoted_tokens):
+            if token not in (own_tokens if token[0] == each.position else other_tokens)[each.position]:
+                yield f"{each.position} quoted {token}, and its file does not hold it"
 
 
-def _past(asked: Sequence[Asked]) -> Iterable[str]:
-    """Each request tells what the one before it told, and more."""
-    by_place: dict[str, list[Asked]] = defaultdict(list)
-    for each in asked:
-        by_place[each.place].append(each)
-    for place, requests in by_place.items():
-        for before, after in pairwise(requests):
-            if after.messages[: len(before.messages)] != before.messages:
-                yield f"{place} was asked turn {after.turn} with another past than before"
+def _changed_histories(requests: Sequence[ModelRequest]) -> Iterable[str]:
+    """Yield requests whose history does not extend that of the request before."""
+    by_position: dict[str, list[ModelRequest]] = defaultdict(list)
+    for each in requests:
+        by_position[each.position].append(each)
+    for position, history in by_position.items():
+        for previous, following in pairwise(history):
+            if following.message_digests[: len(previous.message_digests)] != previous.message_digests:
+                yield f"{position} was asked turn {following.turn} with another past than before"
 
 
-def _said(run: Run, entries: Sequence[Entry]) -> Iterable[str]:
-    """A run that is done has its last words in the file, and no call without a result."""
-    texts = {each.text for each in entries if isinstance(each, Said) and each.run == run.id}
+def _missing_final_entries(run: Run, entries: Sequence[Entry]) -> Iterable[str]:
+    """Yield what a finished run's file lacks: its final text, or the result of a tool call."""
+    texts = {each.text for each in entries if isinstance(each, Message) and each.run == run.id}
     if run.text and run.text not in texts:
         yield f"run {run.id} ended with words that its file does not hold"
-    if calls := dangling(entries):
+    if calls := unanswered_calls(entries):
         yield f"run {run.id} ended, and its call {calls[0].id} has no result"
 
 
-def _asked(left: Left, asked: Sequence[Asked], faults: int, tally: Tally) -> None:
-    """Of each turn one reply stands in the file, and it is the last that was asked for: after a reply was on disk
-    nobody asked for it again. Those before it were in flight when something struck."""
-    stored: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for session, entries in left.talks.items():
-        place = left.place(session)
+def _check_turns_not_repeated(
+    home: HomeContents, requests: Sequence[ModelRequest], faults: int, report: InvariantReport
+) -> None:
+    """Check that each turn has one reply on disk, and that it is the reply to the last request.
+
+    Once a reply is on disk the turn must not be requested again. Earlier requests were in flight when a fault
+    struck.
+    """
+    stored_attempts: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for session, entries in home.entries_by_session.items():
+        position = home.tree_position(session)
         for entry in entries:
-            if isinstance(entry, Said) and entry.by == "agent":
-                for token in words(entry.text):
-                    if token[0] == place:
-                        stored[place, token[1]].append(token[2])
-    for (place, turn), times in Counter((each.place, each.turn) for each in asked).items():
-        kept = stored[place, turn]
-        if len(kept) > 1:
-            tally.breach(Law.AGAIN, f"turn {turn} of {place} stands in its file {len(kept)} times")
-        elif kept and kept[0] < times:
-            tally.breach(
-                Law.AGAIN, f"turn {turn} of {place} was on disk at the {kept[0]}. of {times} requests"
+            if isinstance(entry, Message) and entry.by == "agent":
+                for token in reply_tokens_in(entry.text):
+                    if token[0] == position:
+                        stored_attempts[position, token[1]].append(token[2])
+    for (position, turn), attempts in Counter((each.position, each.turn) for each in requests).items():
+        attempts_on_disk = stored_attempts[position, turn]
+        if len(attempts_on_disk) > 1:
+            report.add_violation(
+                Invariant.TURNS_REPEATED,
+                f"turn {turn} of {position} stands in its file {len(attempts_on_disk)} times",
             )
-        if times - 1 > faults:
-            tally.breach(Law.AGAIN, f"turn {turn} of {place} was asked {times} times after {faults} faults")
-        tally.counts[Count.FLIGHT] += times - 1
+        elif attempts_on_disk and attempts_on_disk[0] < attempts:
+            report.add_violation(
+                Invariant.TURNS_REPEATED,
+                f"turn {turn} of {position} was on disk at the {attempts_on_disk[0]}. of {attempts} requests",
+            )
+        if attempts - 1 > faults:
+            report.add_violation(
+                Invariant.TURNS_REPEATED,
+                f"turn {turn} of {position} was asked {attempts} times after {faults} faults",
+            )
+        report.counts[Statistic.IN_FLIGHT_REPEATED] += attempts - 1
 
 
-def _happened(left: Left, effects: Counter[str], tally: Tally) -> None:
-    """An effect happens once, or nobody knows, and then it is told so."""
-    for call, times in effects.items():
-        if times > 1:
-            tally.breach(Law.REPEATED, f"call {call} happened {times} times")
-    known: set[str] = set()
-    for entries in left.talks.values():
-        results = {entry.of: entry for entry in entries if isinstance(entry, Returned)}
-        for called in entries:
-            if isinstance(called, Called) and called.tool in COUNTED:
-                known.add(called.id)
-                _honest(called, results.get(called.id), effects[called.id], left.deeds, tally)
-    for call in sorted(set(effects) - known):
-        tally.breach(Law.UNTRUE, f"call {call} happened, and no file knows it")
+def _check_effects(home: HomeContents, effects: Counter[str], report: InvariantReport) -> None:
+    """Check that each side effect happened at most once, and that its outcome is reported truthfully."""
+    for call_id, count in effects.items():
+        if count > 1:
+            report.add_violation(Invariant.EFFECTS_REPEATED, f"call {call_id} happened {count} times")
+    known_calls: set[str] = set()
+    for entries in home.entries_by_session.values():
+        result_by_call = {entry.of: entry for entry in entries if isinstance(entry, ToolResult)}
+        for tool_call in entries:
+            if isinstance(tool_call, ToolCall) and tool_call.tool in COUNTED_TOOLS:
+                known_calls.add(tool_call.id)
+                _check_reported_outcome(
+                    tool_call,
+                    result_by_call.get(tool_call.id),
+                    effects[tool_call.id],
+                    home.side_effects,
+                    report,
+                )
+    for call_id in sorted(set(effects) - known_calls):
+        report.add_violation(Invariant.EFFECTS_MISREPORTED, f"call {call_id} happened, and no file knows it")
 
 
-def _honest(
-    called: Called, result: Returned | None, times: int, deeds: Mapping[str, Deed], tally: Tally
+def _check_reported_outcome(
+    tool_call: ToolCall,
+    result: ToolResult | None,
+    count: int,
+    side_effects: Mapping[str, SideEffect],
+    report: InvariantReport,
 ) -> None:
     if result is None:
         return
-    deed = deeds.get(called.id)
-    unknown = result.text.endswith(UNKNOWN)
-    if unknown:
-        tally.counts[Count.UNKNOWN] += 1
-    if unknown and (deed is None or deed.progress is Progress.ENDED):
-        tally.breach(Law.UNTRUE, f"call {called.id} is told as unknown, and the ledger says {deed}")
-    if result.ok and not times:
-        tally.breach(Law.UNTRUE, f"call {called.id} is told as done and did not happen")
-    if times and not result.ok and not unknown:
-        tally.breach(Law.UNTRUE, f"call {called.id} happened, and is told as: {result.text[:120]}")
+    side_effect = side_effects.get(tool_call.id)
+    is_unknown = result.text.endswith(UNKNOWN_OUTCOME)
+    if is_unknown:
+        report.counts[Statistic.UNKNOWN_OUTCOMES] += 1
+    if is_unknown and (side_effect is None or side_effect.progress is SideEffectState.ENDED):
+        report.add_violation(
+            Invariant.EFFECTS_MISREPORTED,
+            f"call {tool_call.id} is told as unknown, and the ledger says {side_effect}",
+        )
+    if result.ok and not count:
+        report.add_violation(
+            Invariant.EFFECTS_MISREPORTED, f"call {tool_call.id} is told as done and did not happen"
+        )
+    if count and not result.ok and not is_unknown:
+        report.add_violation(
+            Invariant.EFFECTS_MISREPORTED,
+            f"call {tool_call.id} happened, and is told as: {result.text[:120]}",
+        )
 
 
-def _told(left: Left, tally: Tally) -> None:
-    """Each end is told to the one who asked, exactly once: by the rows, and by what stands in the files."""
+def _check_announcements(home: HomeContents, report: InvariantReport) -> None:
+    """Check that each result was delivered to its requester exactly once, by the ledger and by the files."""
     by_run: dict[str, list[Delivery]] = defaultdict(list)
-    for each in left.deliveries:
+    for each in home.deliveries:
         by_run[each.run].append(each)
-    for run in left.runs.values():
-        if run.ask.parent_run is None or run.status.live or run.ask.source == "wake":
+    for run in home.runs.values():
+        if run.request.parent_run is None or run.status.is_live or run.request.source == "wake":
             continue
         if len(by_run[run.id]) != 1:
-            tally.breach(Law.TOLD, f"the end of run {run.id} has {len(by_run[run.id])} deliveries")
+            report.add_violation(
+                Invariant.ANNOUNCEMENTS_WRONG, f"the end of run {run.id} has {len(by_run[run.id])} deliveries"
+            )
             continue
-        for sentence in _arrived(by_run[run.id][0], run, left):
-            tally.breach(Law.TOLD, sentence)
+        for message in _delivery_violations(by_run[run.id][0], run, home):
+            report.add_violation(Invariant.ANNOUNCEMENTS_WRONG, message)
 
 
-def _arrived(delivery: Delivery, run: Run, left: Left) -> Iterable[str]:
-    asker = left.runs.get(delivery.by)
-    heard = asker is not None and asker.status is Status.DONE
+def _delivery_violations(delivery: Delivery, run: Run, home: HomeContents) -> Iterable[str]:
+    requester = home.runs.get(delivery.by)
+    requester_is_done = requester is not None and requester.status is Status.DONE
     if delivery.state is not Delivered.DELIVERED:
-        if heard:
+        if requester_is_done:
             yield f"the end of run {run.id} is {delivery.state}, and the one who asked is done"
         return
-    entries = left.talks.get(delivery.session, ())
-    found = [entry for entry in entries if _carries(entry, delivery)]
-    if len(found) != 1:
-        yield f"the end of run {run.id} stands {len(found)} times where it was delivered"
-    last = words(run.text)[-1:]
-    quoted = [
+    entries = home.entries_by_session.get(delivery.session, ())
+    matching = [entry for entry in entries if _is_delivery_entry(entry, delivery)]
+    if len(matching) != 1:
+        yield f"the end of run {run.id} stands {len(matching)} times where it was delivered"
+    last_token = reply_tokens_in(run.text)[-1:]
+    quoting = [
         entry
         for entry in entries
-        if isinstance(entry, Returned | Notice) and last and last[0] in words(entry.text)
+        if isinstance(entry, ToolResult | Notice)
+        and last_token
+        and last_token[0] in reply_tokens_in(entry.text)
     ]
-    if run.status is Status.DONE and heard and len(quoted) != 1:
-        yield f"the last word of run {run.id} reached the one who asked {len(quoted)} times"
+    if run.status is Status.DONE and requester_is_done and len(quoting) != 1:
+        yield f"the last word of run {run.id} reached the one who asked {len(quoting)} times"
 
 
-def _carries(entry: Entry, delivery: Delivery) -> bool:
+def _is_delivery_entry(entry: Entry, delivery: Delivery) -> bool:
     if delivery.answers:
-        return isinstance(entry, Returned) and entry.of == delivery.taken_by
+        return isinstance(entry, ToolResult) and entry.of == delivery.taken_by
     return isinstance(entry, Notice) and entry.id == delivery.id

@@ -1,4 +1,4 @@
-"""A restart with many running: a daemon dies with all of them at work, and the next one takes them up."""
+"""Mass restart: kill a daemon with many running runs and check that the next one resumes them."""
 
 import asyncio
 import time
@@ -6,53 +6,66 @@ from collections import Counter
 
 from retinue.domain.run import Status
 from retinue.domain.value import value
-from retinue.torture.environment import GLANCE, PATIENCE, Ground
-from retinue.torture.fake_model import Model
-from retinue.torture.invariants import Tally, judged
+from retinue.torture.environment import POLL_SECONDS, TIMEOUT_S, TortureEnvironment
+from retinue.torture.fake_model import FakeModel
+from retinue.torture.invariants import InvariantReport, check_invariants
 
-HELD = 600.0
-"""Seconds by which answers are held back until the daemon is killed."""
+HOLD_SECONDS = 600.0
+"""Delay of answers, longer than it takes to kill the daemon."""
 
 
 @value
-class Crowd:
+class MassRestartResult:
     running: int
-    """At the kill."""
-    resumed: float | None
-    """Seconds from the restart to the first request."""
-    ended: float
-    """Seconds from the restart until all had ended."""
+    """Runs at work when the daemon was killed."""
+    first_request_s: float | None
+    """Seconds from the restart to the first model request."""
+    all_ended_s: float
+    """Seconds from the restart until all runs had ended."""
 
 
-async def crowd(ground: Ground, model: Model, running: int) -> tuple[Crowd, Tally]:
-    """Half of them wait for the model in their own words, the other half are what these have asked for."""
-    pairs = max(1, running // 2)
-    model.hold = lambda place, turn: HELD if turn or place.endswith(".worker") else 0
-    process = await ground.started("serve")
-    await ground.begin(*(f"pair-{number}" for number in range(pairs)))
-    there = await _running(ground, model, pairs)
-    await ground.killed(process)
-    model.hold = None
-    began, before = time.perf_counter(), len(model.asked)
-    process = await ground.started("serve")
-    while time.perf_counter() - began < PATIENCE:
-        runs, _ = await ground.rows()
-        if not any(run.status.live for run in runs):
+async def run_mass_restart(
+    environment: TortureEnvironment, model: FakeModel, target_count: int
+) -> tuple[MassRestartResult, InvariantReport]:
+    """Kill a daemon with about `target_count` runs at work, and restart it.
+
+    Half of the runs wait for the model, the others are their children.
+    """
+    pairs = max(1, target_count // 2)
+    model.answer_delay_s = lambda position, turn: HOLD_SECONDS if turn or position.endswith(".worker") else 0
+    process = await environment.start_command("serve")
+    await environment.start_trees(*(f"pair-{number}" for number in range(pairs)))
+    running_count = await _wait_until_running(environment, model, pairs)
+    await environment.kill_process(process)
+    model.answer_delay_s = None
+    started_at, requests_before = time.perf_counter(), len(model.requests)
+    process = await environment.start_command("serve")
+    while time.perf_counter() - started_at < TIMEOUT_S:
+        runs, _ = await environment.read_ledger()
+        if not any(run.status.is_live for run in runs):
             break
-        await asyncio.sleep(GLANCE * 2)
-    ended = time.perf_counter() - began
-    resumed = model.at[before] - began if len(model.at) > before else None
-    await ground.killed(process)
-    tally = await judged(ground, model.asked, faults=1)
-    return Crowd(running=there, resumed=resumed, ended=ended), tally
+        await asyncio.sleep(POLL_SECONDS * 2)
+    all_ended_s = time.perf_counter() - started_at
+    first_request_s = (
+        model.request_times[requests_before] - started_at
+        if len(model.request_times) > requests_before
+        else None
+    )
+    await environment.kill_process(process)
+    report = await check_invariants(environment, model.requests, faults=1)
+    return MassRestartResult(
+        running=running_count, first_request_s=first_request_s, all_ended_s=all_ended_s
+    ), report
 
 
-async def _running(ground: Ground, model: Model, pairs: int) -> int:
-    """Until all of them run and wait for their model, or no more are to be had."""
-    began, there = time.perf_counter(), 0
-    asked = 3 * pairs  # two turns of the one who asks, one of the worker
-    while (there < 2 * pairs or len(model.asked) < asked) and time.perf_counter() - began < PATIENCE:
-        await asyncio.sleep(GLANCE * 5)
-        runs, _ = await ground.rows()
-        there = Counter(run.status for run in runs)[Status.RUNNING]
-    return there
+async def _wait_until_running(environment: TortureEnvironment, model: FakeModel, pairs: int) -> int:
+    """Wait until all runs have sent their model requests, or time is up, and return how many run."""
+    started_at, running_count = time.perf_counter(), 0
+    expected_requests = 3 * pairs  # two turns of the parent, one of the worker
+    while (
+        running_count < 2 * pairs or len(model.requests) < expected_requests
+    ) and time.perf_counter() - started_at < TIMEOUT_S:
+        await asyncio.sleep(POLL_SECONDS * 5)
+        runs, _ = await environment.read_ledger()
+        running_count = Counter(run.status for run in runs)[Status.RUNNING]
+    return running_count

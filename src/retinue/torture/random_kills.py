@@ -1,4 +1,4 @@
-"""Kills at random moments: whatever works a tree is killed, started again and killed again, and then left in peace."""
+"""Random kills: whatever works on a tree is killed and restarted repeatedly, then left to finish."""
 
 import asyncio
 import random
@@ -7,127 +7,141 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from retinue.domain.run import Run
-from retinue.torture.counted_tools import MOMENT
-from retinue.torture.environment import GLANCE, PATIENCE, Ground
-from retinue.torture.fake_model import Model
-from retinue.torture.invariants import Tally, judged
-from retinue.torture.scenario import task
+from retinue.torture.counted_tools import PAUSE_SECONDS
+from retinue.torture.environment import POLL_SECONDS, TIMEOUT_S, TortureEnvironment
+from retinue.torture.fake_model import FakeModel
+from retinue.torture.invariants import InvariantReport, check_invariants
+from retinue.torture.scenario import task_text
 
-MOST = 3
-"""Kills of one tree: a run that was taken up more often is given up, as it should be."""
-TREES = 3
-"""At once, where a daemon works them."""
-DENIED = 0.2
-"""How often a person says no."""
+MAX_KILLS_PER_TREE = 3
+"""Kills per tree: a run that was resumed more often is given up, as designed."""
+DAEMON_TREES = 3
+"""Trees that a daemon works on at once."""
+DENIAL_RATE = 0.2
+"""Share of approvals that are denied."""
 
 
 @dataclass(slots=True)
-class Life:
-    """One home through its kills and restarts."""
+class KillCycle:
+    """A home through its kills and restarts."""
 
-    ground: Ground
-    model: Model
-    chance: random.Random
+    environment: TortureEnvironment
+    model: FakeModel
+    rng: random.Random
     kills: int = 0
-    resumed: list[float] = field(default_factory=list[float])
-    """Seconds from each restart to the first sign that work went on."""
+    resume_times_s: list[float] = field(default_factory=list[float])
+    """Seconds from each restart to the first model request."""
 
-    async def killed(self, process: asyncio.subprocess.Process, *, restarted: bool) -> None:
-        """Around an effect, or at a moment between two requests, or early in its start: chosen by how much was done or
-        asked so far, so that slow machines are killed at the same places as quick ones."""
-        began, before, done = time.perf_counter(), len(self.model.asked), self.ground.done()
-        where = self.chance.choice(("effect", "request", "request", "start"))
-        more = 0 if where == "start" else self.chance.randint(1, 12 if where == "request" else 4)
-        then = self.chance.uniform(0, {"effect": 2.5 * MOMENT, "request": 0.06, "start": 0.8}[where])
+    async def kill_at_random_point(self, process: asyncio.subprocess.Process, *, restarted: bool) -> None:
+        """Kill the process at a random point.
 
-        def now() -> bool:
-            enough = (
-                self.ground.done() >= done + more
-                if where == "effect"
-                else len(self.model.asked) >= before + more
+        That is near a side effect, between two model requests, or early in its start. The point is chosen by
+        the number of side effects or requests so far, so that slow machines are killed at the same places as
+        fast ones.
+        """
+        started_at, requests_before, effects_before = (
+            time.perf_counter(),
+            len(self.model.requests),
+            self.environment.effects_written(),
+        )
+        target = self.rng.choice(("effect", "request", "request", "start"))
+        threshold = 0 if target == "start" else self.rng.randint(1, 12 if target == "request" else 4)
+        delay_s = self.rng.uniform(0, {"effect": 2.5 * PAUSE_SECONDS, "request": 0.06, "start": 0.8}[target])
+
+        def is_due() -> bool:
+            is_reached = (
+                self.environment.effects_written() >= effects_before + threshold
+                if target == "effect"
+                else len(self.model.requests) >= requests_before + threshold
             )
-            return enough or process.returncode is not None
+            return is_reached or process.returncode is not None
 
-        await _until(now, seconds=self.chance.uniform(2, 4))
-        await asyncio.sleep(then)
-        if await self.ground.killed(process):
+        await _poll_until(is_due, timeout_s=self.rng.uniform(2, 4))
+        await asyncio.sleep(delay_s)
+        if await self.environment.kill_process(process):
             self.kills += 1
-        if restarted and more and len(self.model.asked) > before:
-            self._progress(began, before)
+        if restarted and threshold and len(self.model.requests) > requests_before:
+            self._record_resume_time(started_at, requests_before)
 
-    def _progress(self, began: float, before: int) -> None:
-        if len(self.model.asked) > before:
-            self.resumed.append(self.model.at[before] - began)
+    def _record_resume_time(self, started_at: float, requests_before: int) -> None:
+        if len(self.model.requests) > requests_before:
+            self.resume_times_s.append(self.model.request_times[requests_before] - started_at)
 
-    async def settled(self, process: asyncio.subprocess.Process) -> None:
-        """Left in peace until nothing goes on any more, or it ended by itself; whatever is asked is answered."""
-        began, before = time.perf_counter(), len(self.model.asked)
-        while time.perf_counter() - began < PATIENCE and process.returncode is None:
-            runs, waiting = await self.ground.rows()
-            if runs and not any(run.status.live for run in runs):
+    async def wait_until_idle(self, process: asyncio.subprocess.Process) -> None:
+        """Answer all approvals and wait until no run is live or the process has exited."""
+        started_at, requests_before = time.perf_counter(), len(self.model.requests)
+        while time.perf_counter() - started_at < TIMEOUT_S and process.returncode is None:
+            runs, waiting = await self.environment.read_ledger()
+            if runs and not any(run.status.is_live for run in runs):
                 break
-            answers = [("approvals", "answer", each.id, self.answer(), "--json") for each in waiting]
-            await asyncio.gather(*(self.ground.ended(*words) for words in answers))
-            await asyncio.sleep(GLANCE * 2)
-        self._progress(began, before)
+            answers = [("approvals", "answer", each.id, self.random_answer(), "--json") for each in waiting]
+            await asyncio.gather(*(self.environment.run_command(*arguments) for arguments in answers))
+            await asyncio.sleep(POLL_SECONDS * 2)
+        self._record_resume_time(started_at, requests_before)
 
-    async def timed(self, *words: str) -> int:
-        """A command to its end, and how soon it was at work."""
-        began, before = time.perf_counter(), len(self.model.asked)
-        code = await self.ground.ended(*words)
-        self._progress(began, before)
+    async def run_timed_command(self, *arguments: str) -> int:
+        """Run a command to its end and record how soon it sent its first model request."""
+        started_at, requests_before = time.perf_counter(), len(self.model.requests)
+        code = await self.environment.run_command(*arguments)
+        self._record_resume_time(started_at, requests_before)
         return code
 
-    def answer(self) -> str:
-        return "deny" if self.chance.random() < DENIED else "allow"
+    def random_answer(self) -> str:
+        return "deny" if self.rng.random() < DENIAL_RATE else "allow"
 
 
-async def daemon(ground: Ground, model: Model, chance: random.Random, kills: int) -> Life:
-    """Several trees in a daemon that is killed so often and started again each time."""
-    life = Life(ground=ground, model=model, chance=chance)
-    process = await ground.started("serve")
-    await ground.begin(*(f"deep-{number}" for number in range(TREES)))
+async def kill_daemon_repeatedly(
+    environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int
+) -> KillCycle:
+    """Run several trees in a daemon that is killed and restarted `kills` times."""
+    cycle = KillCycle(environment=environment, model=model, rng=rng)
+    process = await environment.start_command("serve")
+    await environment.start_trees(*(f"deep-{number}" for number in range(DAEMON_TREES)))
     for number in range(kills):
-        await life.killed(process, restarted=number > 0)
-        process = await ground.started("serve")
-    await life.settled(process)
-    await ground.killed(process)
-    return life
+        await cycle.kill_at_random_point(process, restarted=number > 0)
+        process = await environment.start_command("serve")
+    await cycle.wait_until_idle(process)
+    await environment.kill_process(process)
+    return cycle
 
 
-async def commands(ground: Ground, model: Model, chance: random.Random, kills: int) -> Life:
-    """One tree in plain commands: `run`, and whatever goes on with it after that."""
-    life = Life(ground=ground, model=model, chance=chance)
-    words: list[str] = ["run", "--agent", "lead", "--json", task("deep-0/lead")]
-    began = time.perf_counter()
-    while time.perf_counter() - began < PATIENCE:
-        process = await ground.started(*words)
-        if life.kills < kills:
-            await life.killed(process, restarted=words[0] != "run")
+async def kill_commands_repeatedly(
+    environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int
+) -> KillCycle:
+    """Run one tree with plain commands: `run`, and then whatever continues it after each kill."""
+    cycle = KillCycle(environment=environment, model=model, rng=rng)
+    arguments: list[str] = ["run", "--agent", "lead", "--json", task_text("deep-0/lead")]
+    started_at = time.perf_counter()
+    while time.perf_counter() - started_at < TIMEOUT_S:
+        process = await environment.start_command(*arguments)
+        if cycle.kills < kills:
+            await cycle.kill_at_random_point(process, restarted=arguments[0] != "run")
         else:
-            await ground.over(process)
-        runs, waiting = await ground.rows()
-        if runs and not any(run.status.live for run in runs):
+            await environment.wait_for_exit(process)
+        runs, waiting = await environment.read_ledger()
+        if runs and not any(run.status.is_live for run in runs):
             break
-        if waiting and not _moving(runs):
-            words = ["approvals", "answer", waiting[0].id, life.answer(), "--json"]
+        if waiting and not _is_any_run_active(runs):
+            arguments = ["approvals", "answer", waiting[0].id, cycle.random_answer(), "--json"]
         elif runs:
-            words = ["runs", "resume", "--json"]
-    return life
+            arguments = ["runs", "resume", "--json"]
+    return cycle
 
 
-def _moving(runs: list[Run]) -> bool:
+def _is_any_run_active(runs: list[Run]) -> bool:
     return any(run.status in ("queued", "running") for run in runs)
 
 
-async def _until(true: Callable[[], bool], *, seconds: float) -> None:
-    ends = time.perf_counter() + seconds
-    while not true() and time.perf_counter() < ends:  # noqa: ASYNC110  (another process does it: nothing to wait on)
-        await asyncio.sleep(GLANCE / 10)
+async def _poll_until(condition: Callable[[], bool], *, timeout_s: float) -> None:
+    deadline = time.perf_counter() + timeout_s
+    while not condition() and time.perf_counter() < deadline:  # noqa: ASYNC110  (another process changes it: there is nothing to await)
+        await asyncio.sleep(POLL_SECONDS / 10)
 
 
-async def round_of(ground: Ground, model: Model, chance: random.Random, kills: int) -> tuple[Life, Tally]:
-    """One home, killed at most so often, and judged."""
-    way = chance.choice((daemon, commands))
-    life = await way(ground, model, chance, min(kills, chance.randint(1, MOST)))
-    return life, await judged(ground, model.asked, faults=life.kills)
+async def run_kill_round(
+    environment: TortureEnvironment, model: FakeModel, rng: random.Random, kills: int
+) -> tuple[KillCycle, InvariantReport]:
+    """Kill one home a random number of times, up to `kills`, and check the invariants."""
+    scenario = rng.choice((kill_daemon_repeatedly, kill_commands_repeatedly))
+    cycle = await scenario(environment, model, rng, min(kills, rng.randint(1, MAX_KILLS_PER_TREE)))
+    return cycle, await check_invariants(environment, model.requests, faults=cycle.kills)

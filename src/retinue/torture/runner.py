@@ -1,4 +1,4 @@
-"""The whole trial: faults at system calls, kills at random moments, a restart with many running; then the figures."""
+"""The crash test: injected faults, random kills and a mass restart, and their summary."""
 
 import asyncio
 import os
@@ -15,233 +15,265 @@ from pathlib import Path
 from typing import Any
 
 from retinue.domain.value import value
-from retinue.testing.fake_model_server import ModelServer
+from retinue.testing.fake_model_server import FakeModelServer
 from retinue.torture import syscall_faults
-from retinue.torture.environment import Ground
-from retinue.torture.fake_model import Model
-from retinue.torture.invariants import Count, Law, Tally
-from retinue.torture.mass_restart import crowd
-from retinue.torture.random_kills import Life, round_of
+from retinue.torture.environment import TortureEnvironment
+from retinue.torture.fake_model import FakeModel
+from retinue.torture.invariants import Invariant, InvariantReport, Statistic
+from retinue.torture.mass_restart import run_mass_restart
+from retinue.torture.random_kills import KillCycle, run_kill_round
 
-QUICK = 0.004
-"""Seconds a model takes at most where it is not the model that is waited for."""
-NO_STRACE = "strace is not installed, so no fault is put into system calls: install it to try those too"
+MODEL_DELAY_S = 0.004
+"""Maximum delay of the fake model where its speed does not matter."""
+STRACE_MISSING = "strace is not installed, so no fault is put into system calls: install it to try those too"
 
 
 @value
-class Wishes:
+class TortureOptions:
+    """Options of the crash test."""
+
     kills: int = 30
-    points: int | None = 12
-    """Of each fault; None: all there are."""
-    running: int = 100
-    seconds: float | None = None
-    """After so long nothing more is begun."""
+    points_per_fault: int | None = 12
+    """Fault points per fault; None for all."""
+    concurrent_runs: int = 100
+    time_limit_s: float | None = None
+    """Start nothing new after this time."""
     seed: int = 0
-    keep: Path | None = None
+    keep_dir: Path | None = None
 
 
 @dataclass(slots=True)
-class Part:
-    """One way to be tortured, and what it came to."""
+class PartResult:
+    """Result of one kind of test."""
 
     name: str
     faults: int = 0
     missed: int = 0
-    """Faults that fell on nothing of the home, or on nothing."""
-    tally: Tally = field(default_factory=Tally)
-    resumed: list[float] = field(default_factory=list[float])
-    ended: float | None = None
-    """Seconds until all that ran at the restart had ended."""
-    broken: list[tuple[str, Path]] = field(default_factory=list[tuple[str, Path]])
-    """What broke a law, and the folder in which it can be looked at."""
+    """Faults that did not hit a file of the home."""
+    report: InvariantReport = field(default_factory=InvariantReport)
+    resume_times_s: list[float] = field(default_factory=list[float])
+    all_ended_s: float | None = None
+    """Seconds from the mass restart until all runs had ended."""
+    violations: list[tuple[str, Path]] = field(default_factory=list[tuple[str, Path]])
+    """Violations, each with the folder to inspect."""
 
     def as_json(self) -> dict[str, Any]:
-        laws = {str(law): len(self.tally.breaches.get(law, ())) for law in Law}
+        violation_counts = {
+            str(invariant): len(self.report.violations.get(invariant, ())) for invariant in Invariant
+        }
         return {
             "part": self.name,
             "faults": self.faults,
             "missed": self.missed,
-            "laws": laws,
-            "counts": {str(count): self.tally.counts[count] for count in Count},
-            "resume_median": round(statistics.median(self.resumed), 3) if self.resumed else None,
-            "resume_worst": round(max(self.resumed), 3) if self.resumed else None,
-            "all_ended": None if self.ended is None else round(self.ended, 3),
-            "broken": [{"what": what, "folder": str(folder)} for what, folder in self.broken],
+            "laws": violation_counts,
+            "counts": {str(count): self.report.counts[count] for count in Statistic},
+            "resume_median": round(statistics.median(self.resume_times_s), 3)
+            if self.resume_times_s
+            else None,
+            "resume_worst": round(max(self.resume_times_s), 3) if self.resume_times_s else None,
+            "all_ended": None if self.all_ended_s is None else round(self.all_ended_s, 3),
+            "broken": [{"what": message, "folder": str(folder)} for message, folder in self.violations],
         }
 
 
-class Trial:
-    """Everything happens in a folder of its own; what broke no law is removed again."""
+class TortureRunner:
+    """Runs the crash test in a temporary folder; folders without violations are removed."""
 
-    def __init__(self, wishes: Wishes, told: Callable[[str], None]) -> None:
-        self.wishes = wishes
-        self.told = told
-        self._place = wishes.keep or Path(tempfile.mkdtemp(prefix="retinue-torture-"))
-        self._parts: list[Part] = []
-        self._began = time.monotonic()
-        self._template = self._place / "template"
+    def __init__(self, options: TortureOptions, on_progress: Callable[[str], None]) -> None:
+        self.options = options
+        self.on_progress = on_progress
+        self._root = options.keep_dir or Path(tempfile.mkdtemp(prefix="retinue-torture-"))
+        self._results: list[PartResult] = []
+        self._started_at = time.monotonic()
+        self._template_home = self._root / "template"
 
-    async def whole(self) -> list[Part]:
+    async def run(self) -> list[PartResult]:
         try:
-            if self.wishes.points != 0:
-                await self._points(self._part("system calls"))
-            if self.wishes.kills:
-                await self._kills(self._part("kills"))
-            if self.wishes.running:
-                await self._crowd(self._part("many running"))
+            if self.options.points_per_fault != 0:
+                await self._run_fault_points(self._add_part("system calls"))
+            if self.options.kills:
+                await self._run_kills(self._add_part("kills"))
+            if self.options.concurrent_runs:
+                await self._run_mass_restart(self._add_part("many running"))
         finally:
-            if not any(part.broken for part in self._parts) and self.wishes.keep is None:
-                shutil.rmtree(self._place, ignore_errors=True)
-        return self._parts
+            if not any(part.violations for part in self._results) and self.options.keep_dir is None:
+                shutil.rmtree(self._root, ignore_errors=True)
+        return self._results
 
-    def _part(self, name: str) -> Part:
-        self._parts.append(Part(name=name))
-        return self._parts[-1]
+    def _add_part(self, name: str) -> PartResult:
+        self._results.append(PartResult(name=name))
+        return self._results[-1]
 
-    async def _points(self, part: Part) -> None:
-        if syscall_faults.available() is None:
-            self.told(NO_STRACE)
+    async def _run_fault_points(self, part: PartResult) -> None:
+        if syscall_faults.strace_path() is None:
+            self.on_progress(STRACE_MISSING)
             return
-        self.told("counting the system calls of a run")
-        chance = self._chance("points")
-        fresh, used = await self._counted()
-        todo = syscall_faults.chosen(syscall_faults.points(fresh, used), self.wishes.points, chance)
-        todo = syscall_faults.twice(todo, used, chance)
-        chance.shuffle(todo)
-        whole = len(todo)
+        self.on_progress("counting the system calls of a run")
+        rng = self._seeded_random("points")
+        fresh_calls, used_calls = await self._count_syscalls()
+        pending = syscall_faults.sample_points(
+            syscall_faults.fault_points(fresh_calls, used_calls), self.options.points_per_fault, rng
+        )
+        pending = syscall_faults.add_second_kills(pending, used_calls, rng)
+        rng.shuffle(pending)
+        total = len(pending)
 
-        async def work() -> None:
-            while todo and not self._late(0.5):
-                point = todo.pop()
-                await self._struck(point, part)
-                done = part.faults + part.missed
-                self.told(f"{done} of {whole}: {point}{_so_far(part)}")
+        async def run_points() -> None:
+            while pending and not self._is_past_deadline(0.5):
+                point = pending.pop()
+                await self._run_fault_point(point, part)
+                finished = part.faults + part.missed
+                self.on_progress(f"{finished} of {total}: {point}{_violation_suffix(part)}")
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(4, os.cpu_count() or 1)):
-                group.create_task(work())
+                group.create_task(run_points())
 
-    async def _counted(self) -> tuple[syscall_faults.Numbers, syscall_faults.Numbers]:
-        """What a run does in a new home, and in one that was used before."""
-        async with self._ground("fresh", QUICK) as (ground, _):
-            fresh = await syscall_faults.counted(ground)
-        async with self._ground("used", QUICK) as (ground, _):
-            await ground.ended("runs", "list")
-            shutil.copytree(ground.home, self._template, symlinks=True)
-            used = await syscall_faults.counted(ground)
-        self._clear("fresh", "used")
-        return fresh, used
+    async def _count_syscalls(self) -> tuple[syscall_faults.SyscallNumbers, syscall_faults.SyscallNumbers]:
+        """Return the system calls of a run in a fresh home and in a used one."""
+        async with self._open_environment("fresh", MODEL_DELAY_S) as (environment, _):
+            fresh_calls = await syscall_faults.count_syscalls(environment)
+        async with self._open_environment("used", MODEL_DELAY_S) as (environment, _):
+            await environment.run_command("runs", "list")
+            shutil.copytree(environment.home, self._template_home, symlinks=True)
+            used_calls = await syscall_faults.count_syscalls(environment)
+        self._remove_folders("fresh", "used")
+        return fresh_calls, used_calls
 
-    async def _struck(self, point: syscall_faults.Point, part: Part) -> None:
+    async def _run_fault_point(self, point: syscall_faults.FaultPoint, part: PartResult) -> None:
         name = str(point).replace(" ", "-")
-        template = None if point.fresh else self._template
-        async with self._ground(name, QUICK, template=template) as (ground, model):
-            life = Life(ground=ground, model=model, chance=self._chance(name))
-            hit, tally = await syscall_faults.struck(point, life)
+        template = None if point.fresh_home else self._template_home
+        async with self._open_environment(name, MODEL_DELAY_S, template=template) as (environment, model):
+            cycle = KillCycle(environment=environment, model=model, rng=self._seeded_random(name))
+            hit, report = await syscall_faults.inject_fault(point, cycle)
         part.faults += hit
         part.missed += not hit
-        part.resumed += life.resumed
-        self._judged(part, tally, str(point), name)
+        part.resume_times_s += cycle.resume_times_s
+        self._record_report(part, report, str(point), name)
 
-    async def _kills(self, part: Part) -> None:
+    async def _run_kills(self, part: PartResult) -> None:
         number = 0
-        while part.faults < self.wishes.kills and not self._late(0.9):
+        while part.faults < self.options.kills and not self._is_past_deadline(0.9):
             name = f"kills-{number}"
-            async with self._ground(name, 0.05) as (ground, model):
-                chance = self._chance(name)
-                life, tally = await round_of(ground, model, chance, self.wishes.kills - part.faults)
-            part.faults += life.kills
-            part.resumed += life.resumed
-            self._judged(part, tally, f"round {number}", name)
-            self.told(f"{part.faults} of {self.wishes.kills} kills{_so_far(part)}")
+            async with self._open_environment(name, 0.05) as (environment, model):
+                rng = self._seeded_random(name)
+                cycle, report = await run_kill_round(
+                    environment, model, rng, self.options.kills - part.faults
+                )
+            part.faults += cycle.kills
+            part.resume_times_s += cycle.resume_times_s
+            self._record_report(part, report, f"round {number}", name)
+            self.on_progress(f"{part.faults} of {self.options.kills} kills{_violation_suffix(part)}")
             number += 1
 
-    async def _crowd(self, part: Part) -> None:
+    async def _run_mass_restart(self, part: PartResult) -> None:
         name = "crowd"
-        self.told(f"a restart with {self.wishes.running} running")
-        async with self._ground(name, QUICK, live=self.wishes.running + 8) as (ground, model):
-            found, tally = await crowd(ground, model, self.wishes.running)
-        part.faults, part.ended = 1, found.ended
-        part.name = f"{found.running} running"
-        part.resumed = [] if found.resumed is None else [found.resumed]
-        self._judged(part, tally, f"a restart with {found.running} running", name)
+        self.on_progress(f"a restart with {self.options.concurrent_runs} running")
+        async with self._open_environment(name, MODEL_DELAY_S, max_live=self.options.concurrent_runs + 8) as (
+            environment,
+            model,
+        ):
+            result, report = await run_mass_restart(environment, model, self.options.concurrent_runs)
+        part.faults, part.all_ended_s = 1, result.all_ended_s
+        part.name = f"{result.running} running"
+        part.resume_times_s = [] if result.first_request_s is None else [result.first_request_s]
+        self._record_report(part, report, f"a restart with {result.running} running", name)
 
     @asynccontextmanager
-    async def _ground(
-        self, name: str, slowest: float, *, live: int = 64, template: Path | None = None
-    ) -> AsyncGenerator[tuple[Ground, Model]]:
-        model = Model(self._chance(name).randrange(1 << 30), slowest=slowest)
-        root = self._place / name
+    async def _open_environment(
+        self, name: str, max_delay_s: float, *, max_live: int = 64, template: Path | None = None
+    ) -> AsyncGenerator[tuple[TortureEnvironment, FakeModel]]:
+        model = FakeModel(self._seeded_random(name).randrange(1 << 30), max_delay_s=max_delay_s)
+        root = self._root / name
         if template is not None:
             await asyncio.to_thread(shutil.copytree, template, root / "home")
-        async with ModelServer(model) as server:
-            ground = Ground(root, server.url, live=live)
+        async with FakeModelServer(model) as server:
+            environment = TortureEnvironment(root, server.url, max_live=max_live)
             try:
-                yield ground, model
+                yield environment, model
             finally:
-                await ground.close()
+                await environment.close()
 
-    def _judged(self, part: Part, tally: Tally, what: str, name: str) -> None:
-        part.tally.add(tally)
-        sentences = [f"{what}: {law}: {each}" for law, all_ in tally.breaches.items() for each in all_]
-        part.broken += [(sentence, self._place / name) for sentence in sentences]
-        if not sentences:
-            self._clear(name)
+    def _record_report(self, part: PartResult, report: InvariantReport, label: str, name: str) -> None:
+        part.report.merge_report(report)
+        messages = [
+            f"{label}: {invariant}: {each}"
+            for invariant, details in report.violations.items()
+            for each in details
+        ]
+        part.violations += [(message, self._root / name) for message in messages]
+        if not messages:
+            self._remove_folders(name)
 
-    def _clear(self, *names: str) -> None:
-        if self.wishes.keep is None:
+    def _remove_folders(self, *names: str) -> None:
+        if self.options.keep_dir is None:
             for name in names:
-                shutil.rmtree(self._place / name, ignore_errors=True)
+                shutil.rmtree(self._root / name, ignore_errors=True)
 
-    def _chance(self, name: str) -> random.Random:
-        """The same seed makes the same choices, in whatever order they are made."""
-        return random.Random(f"{self.wishes.seed} {name}")  # noqa: S311  (it is to be repeated)
+    def _seeded_random(self, name: str) -> random.Random:
+        """Return a generator that depends only on the seed and the name.
 
-    def _late(self, share: float) -> bool:
-        seconds = self.wishes.seconds
-        return seconds is not None and time.monotonic() - self._began > seconds * share
+        The order in which generators are created does not matter.
+        """
+        return random.Random(f"{self.options.seed} {name}")  # noqa: S311  (must be reproducible)
+
+    def _is_past_deadline(self, share: float) -> bool:
+        limit_s = self.options.time_limit_s
+        return limit_s is not None and time.monotonic() - self._started_at > limit_s * share
 
 
-def _so_far(part: Part) -> str:
-    return f" ({len(part.broken)} broken)" if part.broken else ""
+def _violation_suffix(part: PartResult) -> str:
+    return f" ({len(part.violations)} broken)" if part.violations else ""
 
 
-def table(parts: Sequence[Part]) -> list[tuple[str, list[str]]]:
-    """A row for each figure, with a column for each part."""
+def result_table(parts: Sequence[PartResult]) -> list[tuple[str, list[str]]]:
+    """Return a row for each figure, with a column for each part."""
     rows: list[tuple[str, list[str]]] = [("faults", [str(part.faults) for part in parts])]
-    rows += [(str(law), [str(len(part.tally.breaches.get(law, ()))) for part in parts]) for law in Law]
-    rows += [(str(count), [str(part.tally.counts[count]) for part in parts]) for count in Count]
-    facts = [part.as_json() for part in parts]
-    names = {"resume_median": "seconds to resume, median", "resume_worst": "seconds to resume, worst"}
-    names |= {"all_ended": "seconds until all had ended"}
-    rows += [(name, [_number(fact[key]) for fact in facts]) for key, name in names.items()]
+    rows += [
+        (str(invariant), [str(len(part.report.violations.get(invariant, ()))) for part in parts])
+        for invariant in Invariant
+    ]
+    rows += [(str(count), [str(part.report.counts[count]) for part in parts]) for count in Statistic]
+    part_rows = [part.as_json() for part in parts]
+    labels = {"resume_median": "seconds to resume, median", "resume_worst": "seconds to resume, worst"}
+    labels |= {"all_ended": "seconds until all had ended"}
+    rows += [(name, [_format_number(fact[key]) for fact in part_rows]) for key, name in labels.items()]
     return rows
 
 
-def figure(parts: Sequence[Part], today: date) -> str:
-    """The whole trial in a sentence or two."""
-    faults = {part.name: part.faults for part in parts if part.ended is None}
-    struck = [f"{count:,} {_WORDS.get(name, name)}" for name, count in faults.items()]
-    struck += [f"a restart with {part.name}" for part in parts if part.ended is not None]
-    laws = [(law, sum(len(part.tally.breaches.get(law, ())) for part in parts)) for law in PROMISED]
-    resumed = [each for part in parts for each in part.resumed]
+def summary_sentence(parts: Sequence[PartResult], today: date) -> str:
+    """Summarise the whole crash test in a sentence or two."""
+    faults = {part.name: part.faults for part in parts if part.all_ended_s is None}
+    descriptions = [f"{count:,} {_PART_LABELS.get(name, name)}" for name, count in faults.items()]
+    descriptions += [f"a restart with {part.name}" for part in parts if part.all_ended_s is not None]
+    counts = [
+        (invariant, sum(len(part.report.violations.get(invariant, ())) for part in parts))
+        for invariant in SUMMARY_INVARIANTS
+    ]
+    resume_times = [each for part in parts for each in part.resume_times_s]
     times = (
-        f" Resumed in {statistics.median(resumed):.1f} s (median), {max(resumed):.1f} s at worst."
-        if resumed
+        f" Resumed in {statistics.median(resume_times):.1f} s (median), {max(resume_times):.1f} s at worst."
+        if resume_times
         else ""
     )
-    kept = ", ".join(f"{count} {law}" for law, count in laws)
-    return f"{today.isoformat()}: {', '.join(struck)}: {kept}.{times}"
+    invariant_counts = ", ".join(f"{count} {invariant}" for invariant, count in counts)
+    return f"{today.isoformat()}: {', '.join(descriptions)}: {invariant_counts}.{times}"
 
 
-_WORDS = {"system calls": "faults at system calls", "kills": "kills at random moments"}
-PROMISED = (Law.LOST, Law.AGAIN, Law.REPEATED, Law.TOLD, Law.LIVE)
+_PART_LABELS = {"system calls": "faults at system calls", "kills": "kills at random moments"}
+SUMMARY_INVARIANTS = (
+    Invariant.ENTRIES_LOST,
+    Invariant.TURNS_REPEATED,
+    Invariant.EFFECTS_REPEATED,
+    Invariant.ANNOUNCEMENTS_WRONG,
+    Invariant.RUNS_NOT_TERMINAL,
+)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-async def tortured(wishes: Wishes, told: Callable[[str], None]) -> list[Part]:
-    """`told` hears what is going on."""
-    return await Trial(wishes, told).whole()
+async def run_torture(options: TortureOptions, on_progress: Callable[[str], None]) -> list[PartResult]:
+    """Run the crash test; `on_progress` is called with progress messages."""
+    return await TortureRunner(options, on_progress).run()

@@ -1,101 +1,109 @@
-"""The tree of agents that is tortured: who they are, what each is told to do, and what its model answers."""
+"""The agent tree under test: its agents, their tasks, and the fake model's replies."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Wish = tuple[str, Mapping[str, Any]]
+ScriptedCall = tuple[str, Mapping[str, Any]]
 
-MARK: Wish = ("mark", {})
-SIGN: Wish = ("sign", {})
-_PLACE = re.compile(r"\[\[([0-9A-Za-z./-]+)\]\]")
-_TOKEN = re.compile(r"word\(([0-9A-Za-z./-]+)#(\d+)\.(\d+)\)")
+MARK_CALL: ScriptedCall = ("mark", {})
+SIGN_CALL: ScriptedCall = ("sign", {})
+_POSITION_PATTERN = re.compile(r"\[\[([0-9A-Za-z./-]+)\]\]")
+_TOKEN_PATTERN = re.compile(r"word\(([0-9A-Za-z./-]+)#(\d+)\.(\d+)\)")
 
-Token = tuple[str, int, int]
-"""Which agent's reply, the how many-th of its conversation, and the how many-th time it was asked for."""
+ReplyToken = tuple[str, int, int]
+"""Identifies a reply: the position of the agent, the turn, and the attempt."""
 
 
-def agents() -> list[dict[str, Any]]:
-    """One below the other, each naming the tools that start others, as agents below the top must."""
-    doors = ["mark", "sign", "agent", "spawn_subagent", "sessions_spawn", "PersistentAgent"]
+def agent_definitions() -> list[dict[str, Any]]:
+    """Return the agents, each with all spawning tools listed, as agents below the top level must."""
+    tools = ["mark", "sign", "agent", "spawn_subagent", "sessions_spawn", "PersistentAgent"]
     return [
-        {"name": name, "description": "Works.", "prompt": f"You are {name}.", "tools": doors}
+        {"name": name, "description": "Works.", "prompt": f"You are {name}.", "tools": tools}
         for name in ("lead", "one", "two", "three", "four", "five")
     ]
 
 
-def task(place: str) -> str:
-    """A task names its place in the tree, so that the model knows who asks whatever became of the process."""
-    return f"Do your part. [[{place}]]"
+def task_text(position: str) -> str:
+    """Return a task that names its position in the tree.
+
+    The model thus knows who asks, whatever became of the process.
+    """
+    return f"Do your part. [[{position}]]"
 
 
-def place_of(text: str) -> str | None:
-    found = _PLACE.search(text)
+def position_in(text: str) -> str | None:
+    found = _POSITION_PATTERN.search(text)
     return found and found.group(1)
 
 
-def word(place: str, turn: int, time: int) -> str:
-    """What tells one reply from every other, wherever it turns up later."""
-    return f"word({place}#{turn}.{time})"
+def reply_token(position: str, turn: int, attempt: int) -> str:
+    """Return the text that identifies one reply wherever it is quoted later."""
+    return f"word({position}#{turn}.{attempt})"
 
 
-def words(text: str) -> list[Token]:
-    return [(place, int(turn), int(time)) for place, turn, time in _TOKEN.findall(text)]
+def reply_tokens_in(text: str) -> list[ReplyToken]:
+    return [(position, int(turn), int(attempt)) for position, turn, attempt in _TOKEN_PATTERN.findall(text)]
 
 
-def wishes(place: str, turn: int) -> Sequence[Wish]:
-    """What the model of that place calls in that turn; nothing is its last word."""
-    tree, _, path = place.partition("/")
+def scripted_calls(position: str, turn: int) -> Sequence[ScriptedCall]:
+    """Return the calls the model makes at this position and turn; none for its last reply."""
+    tree, _, path = position.partition("/")
     script = _SCRIPTS[tree.split("-")[0]].get(path.rpartition(".")[2], ())
     if turn >= len(script):
         return ()
-    return [(tool, _placed(args, place)) for tool, args in script[turn]]
+    return [(tool, _fill_tasks(args, position)) for tool, args in script[turn]]
 
 
-def _placed(args: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """`@x` stands for the task of the place x below this one."""
+def _fill_tasks(args: Mapping[str, Any], position: str) -> dict[str, Any]:
+    """Replace each `@x` by the task for the position x below this one."""
     return {
-        name: task(f"{place}.{value[1:]}") if isinstance(value, str) and value.startswith("@") else value
+        name: task_text(f"{position}.{value[1:]}")
+        if isinstance(value, str) and value.startswith("@")
+        else value
         for name, value in args.items()
     }
 
 
-def _agent(name: str, at: str) -> Wish:
-    return ("agent", {"agent_name": name, "task_prompt": f"@{at}"})
+def _agent_call(name: str, label: str) -> ScriptedCall:
+    return ("agent", {"agent_name": name, "task_prompt": f"@{label}"})
 
 
-def _subtask(name: str, at: str, mode: str = "blocking") -> Wish:
-    return ("spawn_subagent", {"agentId": name, "prompt": f"@{at}", "returnMode": mode, "label": at})
+def _subagent_call(name: str, label: str, mode: str = "blocking") -> ScriptedCall:
+    return ("spawn_subagent", {"agentId": name, "prompt": f"@{label}", "returnMode": mode, "label": label})
 
 
-def _worker(at: str) -> Wish:
-    return ("sessions_spawn", {"task": f"@{at}", "label": at})
+def _session_spawn_call(label: str) -> ScriptedCall:
+    return ("sessions_spawn", {"task": f"@{label}", "label": label})
 
 
-def _persistent(name: str, at: str) -> Wish:
-    return ("PersistentAgent", {"preset": name, "description": at, "prompt": f"@{at}"})
+def _persistent_agent_call(name: str, label: str) -> ScriptedCall:
+    return ("PersistentAgent", {"preset": name, "description": label, "prompt": f"@{label}"})
 
 
-_SCRIPTS: Mapping[str, Mapping[str, Sequence[Sequence[Wish]]]] = {
-    # Four deep, through every kind of door, with two in the background, and a person's yes at the bottom.
+_SCRIPTS: Mapping[str, Mapping[str, Sequence[Sequence[ScriptedCall]]]] = {
+    # Four levels through every delegation tool, two of them in the background, with an approval at the bottom.
     "deep": {
-        "lead": [[_agent("one", "one"), _worker("worker")], [MARK]],
-        "worker": [[MARK]],
-        "one": [[MARK], [_subtask("two", "two")]],
-        "two": [[_persistent("three", "three"), _subtask("five", "five", "background")], [MARK]],
-        "five": [[MARK]],
-        "three": [[_agent("four", "four")]],
-        "four": [[MARK, MARK], [SIGN]],
+        "lead": [[_agent_call("one", "one"), _session_spawn_call("worker")], [MARK_CALL]],
+        "worker": [[MARK_CALL]],
+        "one": [[MARK_CALL], [_subagent_call("two", "two")]],
+        "two": [
+            [_persistent_agent_call("three", "three"), _subagent_call("five", "five", "background")],
+            [MARK_CALL],
+        ],
+        "five": [[MARK_CALL]],
+        "three": [[_agent_call("four", "four")]],
+        "four": [[MARK_CALL, MARK_CALL], [SIGN_CALL]],
     },
-    # The same way down with nobody beside anybody, so that each run of it makes the same calls in the same order.
+    # The same depth without concurrency, so that each run makes the same calls in the same order.
     "chain": {
-        "lead": [[_agent("one", "one")], [_worker("worker")]],
-        "worker": [[MARK]],
-        "one": [[MARK], [_subtask("two", "two")]],
-        "two": [[_agent("three", "three")]],
-        "three": [[_subtask("four", "four")]],
-        "four": [[MARK]],
+        "lead": [[_agent_call("one", "one")], [_session_spawn_call("worker")]],
+        "worker": [[MARK_CALL]],
+        "one": [[MARK_CALL], [_subagent_call("two", "two")]],
+        "two": [[_agent_call("three", "three")]],
+        "three": [[_subagent_call("four", "four")]],
+        "four": [[MARK_CALL]],
     },
-    # One that waits for a worker in the background.
-    "pair": {"lead": [[_worker("worker")]], "worker": [[MARK]]},
+    # A parent that waits for a background worker.
+    "pair": {"lead": [[_session_spawn_call("worker")]], "worker": [[MARK_CALL]]},
 }

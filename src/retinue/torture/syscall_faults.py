@@ -1,4 +1,4 @@
-"""Faults at every persistence system call in turn: the calls are counted once, and then each of them is made to fail."""
+"""Fault injection: count the system calls of a run that change its home, then make each of them fail."""
 
 import itertools
 import os
@@ -12,154 +12,194 @@ from pathlib import Path
 
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.torture.environment import Ground
-from retinue.torture.invariants import Tally, judged
-from retinue.torture.random_kills import Life
-from retinue.torture.scenario import task
+from retinue.torture.environment import TortureEnvironment
+from retinue.torture.invariants import InvariantReport, check_invariants
+from retinue.torture.random_kills import KillCycle
+from retinue.torture.scenario import task_text
 
 FAULTS: Mapping[str, str] = {"SIGKILL": "signal=SIGKILL", "ENOSPC": "error=ENOSPC", "EIO": "error=EIO"}
-KILL = "SIGKILL"
-HALF = 0.5
-CALLS = (
+KILL_FAULT = "SIGKILL"
+SECOND_KILL_RATE = 0.5
+SYSCALLS = (
     "open", "openat", "openat2", "creat", "write", "writev", "pwrite64", "pwritev", "pwritev2", "fsync", "fdatasync",
     "rename", "renameat", "renameat2", "mkdir", "mkdirat", "link", "linkat", "symlink", "symlinkat", "unlink",
     "unlinkat", "rmdir", "ftruncate", "truncate", "fallocate",
 )  # fmt: skip
-"""Those that a machine does not have are left out by strace itself."""
-Numbers = Mapping[str, Sequence[int]]
-"""For each kind of call, which of them count."""
-TREE = "chain"
-TRIES = 4
-"""How often what was interrupted is taken up: more is not needed after one fault."""
-_LINE = re.compile(r"(\d+) +(\w+)\((.*)")
-_WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
+"""strace itself ignores those that a machine does not have."""
+SyscallNumbers = Mapping[str, Sequence[int]]
+"""For each system call, the occurrences that matter."""
+TREE_NAME = "chain"
+MAX_RESUMES = 4
+"""Maximum number of resumes; after a single fault more are not needed."""
+_TRACE_LINE = re.compile(r"(\d+) +(\w+)\((.*)")
+_WRITE_FLAGS = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
 
 
 @value
-class Point:
-    """One system call of a run: the how many-th of its kind, in a home that is new or was used before."""
+class FaultPoint:
+    """An occurrence of a system call in a run, in a fresh or a used home."""
 
     fault: str
-    call: str
+    syscall: str
     number: int
-    fresh: bool
-    again: int = 0
-    """Where the process that goes on with it is killed too; 0: it is left in peace."""
+    fresh_home: bool
+    second_number: int = 0
+    """Occurrence at which the resuming process is killed too; 0 for none."""
 
     def __str__(self) -> str:
-        then = f" and {self.again}" if self.again else ""
-        return f"{self.fault} at {self.call} {self.number}{then}{' of a new home' if self.fresh else ''}"
+        second = f" and {self.second_number}" if self.second_number else ""
+        return f"{self.fault} at {self.syscall} {self.number}{second}{' of a new home' if self.fresh_home else ''}"
 
 
-def available() -> str | None:
+def strace_path() -> str | None:
     return shutil.which("strace")
 
 
-async def counted(ground: Ground) -> Numbers:
-    """Which calls of a whole run touch its home: for each kind, their numbers in the thread that makes them."""
-    trace = ground.root / "trace"
-    code = await ground.over(
-        await ground.started(*_run(), before=_strace(trace, ",".join(f"?{c}" for c in CALLS)))
+async def count_syscalls(environment: TortureEnvironment) -> SyscallNumbers:
+    """Return the system calls of a whole run that touch its home, by their number in the calling thread."""
+    trace = environment.root / "trace"
+    code = await environment.wait_for_exit(
+        await environment.start_command(
+            *_run_arguments(), wrapper=_strace_arguments(trace, ",".join(f"?{c}" for c in SYSCALLS))
+        )
     )
     if code:
-        raise Failed(f"a run under strace ended with code {code}: {ground.said} says why")
+        raise Failed(f"a run under strace ended with code {code}: {environment.output_dir} says why")
     found: dict[str, set[int]] = {}
-    for call, number, touches in _calls(trace, ground.home):
-        if touches:
-            found.setdefault(call, set()).add(number)
-    return {call: sorted(numbers) for call, numbers in found.items()}
+    for syscall, number, touches_home in _traced_syscalls(trace, environment.home):
+        if touches_home:
+            found.setdefault(syscall, set()).add(number)
+    return {syscall: sorted(numbers) for syscall, numbers in found.items()}
 
 
-def points(fresh: Numbers, used: Numbers) -> list[Point]:
-    """Every call in a home that was used before, and what a new home needs beyond them."""
-    found: list[Point] = []
+def fault_points(fresh_calls: SyscallNumbers, used_calls: SyscallNumbers) -> list[FaultPoint]:
+    """Return every system call in a used home, and those that only a fresh home needs."""
+    found: list[FaultPoint] = []
     for fault in FAULTS:
-        for call in CALLS:
-            new = list(fresh.get(call, ()))
-            first = new[: max(0, len(new) - len(used.get(call, ())))]
-            found += [Point(fault=fault, call=call, number=number, fresh=True) for number in first]
+        for syscall in SYSCALLS:
+            fresh_numbers = list(fresh_calls.get(syscall, ()))
+            extra_numbers = fresh_numbers[: max(0, len(fresh_numbers) - len(used_calls.get(syscall, ())))]
             found += [
-                Point(fault=fault, call=call, number=number, fresh=False) for number in used.get(call, ())
+                FaultPoint(fault=fault, syscall=syscall, number=number, fresh_home=True)
+                for number in extra_numbers
+            ]
+            found += [
+                FaultPoint(fault=fault, syscall=syscall, number=number, fresh_home=False)
+                for number in used_calls.get(syscall, ())
             ]
     return found
 
 
-def chosen(found: Sequence[Point], most: int | None, chance: random.Random) -> list[Point]:
-    """So many of each fault at most, of every kind of call as many as of any other."""
-    if most is None:
-        return list(found)
-    picked: list[Point] = []
+def sample_points(
+    all_points: Sequence[FaultPoint], limit: int | None, rng: random.Random
+) -> list[FaultPoint]:
+    """Return at most `limit` points per fault, spread evenly over the system calls."""
+    if limit is None:
+        return list(all_points)
+    sample: list[FaultPoint] = []
     for fault in FAULTS:
-        kinds = [[each for each in found if (each.fault, each.call) == (fault, call)] for call in CALLS]
-        for kind in kinds:
-            chance.shuffle(kind)
-        chance.shuffle(kinds)
-        turns = itertools.chain.from_iterable(itertools.zip_longest(*kinds))
-        picked += list(itertools.islice(filter(None, turns), most))
-    return picked
+        by_syscall = [
+            [each for each in all_points if (each.fault, each.syscall) == (fault, syscall)]
+            for syscall in SYSCALLS
+        ]
+        for group in by_syscall:
+            rng.shuffle(group)
+        rng.shuffle(by_syscall)
+        interleaved = itertools.chain.from_iterable(itertools.zip_longest(*by_syscall))
+        sample += list(itertools.islice(filter(None, interleaved), limit))
+    return sample
 
 
-def twice(todo: Sequence[Point], used: Numbers, chance: random.Random) -> list[Point]:
-    """Every other kill is followed by one of the process that resumes, at what it still has to do."""
-    found: list[Point] = []
-    for point in todo:
-        numbers = used.get(point.call, ())
-        most = numbers[-1] - point.number + numbers[0] if numbers else 0
-        left = [number for number in numbers if number <= most]
-        again = chance.choice(left) if left and point.fault == KILL and chance.random() < HALF else 0
-        found.append(replace(point, again=again))
+def add_second_kills(
+    points_to_run: Sequence[FaultPoint], used_calls: SyscallNumbers, rng: random.Random
+) -> list[FaultPoint]:
+    """Let half of the kills be followed by a kill of the process that resumes."""
+    found: list[FaultPoint] = []
+    for point in points_to_run:
+        numbers = used_calls.get(point.syscall, ())
+        last_number = numbers[-1] - point.number + numbers[0] if numbers else 0
+        remaining = [number for number in numbers if number <= last_number]
+        second_number = (
+            rng.choice(remaining)
+            if remaining and point.fault == KILL_FAULT and rng.random() < SECOND_KILL_RATE
+            else 0
+        )
+        found.append(replace(point, second_number=second_number))
     return found
 
 
-async def struck(point: Point, life: Life) -> tuple[bool, Tally]:
-    """One run that meets the fault, whatever goes on with it afterwards, and the judgement. Whether the fault fell on a
-    file of the home is told too: another run may do things in another order."""
-    ground, faults = life.ground, 1
-    touched = await _met(point, point.number, ground, *_run())
-    if point.again and any(run.status.live for run in (await ground.rows())[0]):
-        faults += await _met(point, point.again, ground, "runs", "resume", "--json")
-    for _ in range(TRIES):
-        runs, _waiting = await ground.rows()
-        if runs and not any(run.status.live for run in runs):
+async def inject_fault(point: FaultPoint, cycle: KillCycle) -> tuple[bool, InvariantReport]:
+    """Run once with the fault, resume, and check the invariants.
+
+    Returns:
+        Whether the fault hit a file of the home (another run may order its calls differently), and the
+            report.
+    """
+    environment, faults = cycle.environment, 1
+    hit_home = await _run_with_fault(point, point.number, environment, *_run_arguments())
+    if point.second_number and any(run.status.is_live for run in (await environment.read_ledger())[0]):
+        faults += await _run_with_fault(point, point.second_number, environment, "runs", "resume", "--json")
+    for _ in range(MAX_RESUMES):
+        runs, _waiting = await environment.read_ledger()
+        if runs and not any(run.status.is_live for run in runs):
             break
-        await life.timed(*(("runs", "resume", "--json") if runs else _run()))
-    return touched, await judged(ground, life.model.asked, faults=faults)
+        await cycle.run_timed_command(*(("runs", "resume", "--json") if runs else _run_arguments()))
+    return hit_home, await check_invariants(environment, cycle.model.requests, faults=faults)
 
 
-async def _met(point: Point, number: int, ground: Ground, *words: str) -> bool:
-    """A command that meets the fault at that call; whether it fell on a file of the home."""
-    trace = ground.root / f"trace-{len(ground.processes)}"
-    inject = f"inject={point.call}:{FAULTS[point.fault]}:when={number}"
-    # A signal is let in only where strace stops at every call; an error also where it stops at those it looks for.
-    before = (*_strace(trace, point.call, quick=point.fault != KILL), "-e", inject)
-    await ground.over(await ground.started(*words, before=before))
-    return _hit(trace, point, ground.home)
+async def _run_with_fault(
+    point: FaultPoint, number: int, environment: TortureEnvironment, *arguments: str
+) -> bool:
+    """Run a command with the fault injected, and return whether it hit a file of the home."""
+    trace = environment.root / f"trace-{len(environment.processes)}"
+    inject = f"inject={point.syscall}:{FAULTS[point.fault]}:when={number}"
+    # strace injects signals only without --seccomp-bpf, which stops at every call; errors work with it too.
+    wrapper = (*_strace_arguments(trace, point.syscall, use_seccomp=point.fault != KILL_FAULT), "-e", inject)
+    await environment.wait_for_exit(await environment.start_command(*arguments, wrapper=wrapper))
+    return _fault_hit_home(trace, point, environment.home)
 
 
-def _run() -> tuple[str, ...]:
-    return ("run", "--agent", "lead", "--json", task(f"{TREE}/lead"))
+def _run_arguments() -> tuple[str, ...]:
+    return ("run", "--agent", "lead", "--json", task_text(f"{TREE_NAME}/lead"))
 
 
-def _strace(trace: Path, calls: str, *, quick: bool = True) -> tuple[str, ...]:
-    few = ("--seccomp-bpf",) if quick else ()
-    return ("strace", "-f", "-y", "-qq", "-s", "0", *few, "-o", str(trace), "-e", f"trace={calls}")
+def _strace_arguments(trace: Path, syscalls: str, *, use_seccomp: bool = True) -> tuple[str, ...]:
+    seccomp_options = ("--seccomp-bpf",) if use_seccomp else ()
+    return (
+        "strace",
+        "-f",
+        "-y",
+        "-qq",
+        "-s",
+        "0",
+        *seccomp_options,
+        "-o",
+        str(trace),
+        "-e",
+        f"trace={syscalls}",
+    )
 
 
-def _calls(trace: Path, home: Path) -> Iterator[tuple[str, int, bool]]:
-    """Each call with its number in its thread, and whether it changes something below the home."""
+def _traced_syscalls(trace: Path, home: Path) -> Iterator[tuple[str, int, bool]]:
+    """Yield each system call, its number in its thread, and whether it changes something below the home."""
     numbers: Counter[tuple[str, str]] = Counter()
     for line in trace.read_text("utf-8", "replace").splitlines():
-        if found := _LINE.match(line):
-            thread, call, rest = found.groups()
-            numbers[thread, call] += 1
-            writes = not call.startswith("open") or bool(_WRITING.search(rest))
-            yield call, numbers[thread, call], writes and os.fspath(home) in rest
+        if match := _TRACE_LINE.match(line):
+            thread, syscall, arguments = match.groups()
+            numbers[thread, syscall] += 1
+            is_write = not syscall.startswith("open") or bool(_WRITE_FLAGS.search(arguments))
+            yield syscall, numbers[thread, syscall], is_write and os.fspath(home) in arguments
 
 
-def _hit(trace: Path, point: Point, home: Path) -> bool:
-    """A call that was killed has no result, one that was refused says so."""
+def _fault_hit_home(trace: Path, point: FaultPoint, home: Path) -> bool:
+    """Return whether the fault hit the home.
+
+    A killed call has no result; a failed one is marked as injected.
+    """
     text = trace.read_text("utf-8", "replace")
-    if point.fault == KILL and "+++ killed by SIGKILL" not in text:
+    if point.fault == KILL_FAULT and "+++ killed by SIGKILL" not in text:
         return False
-    marks = ("= ?", "<unfinished") if point.fault == KILL else ("(INJECTED)",)
-    return any(os.fspath(home) in line and any(mark in line for mark in marks) for line in text.splitlines())
+    markers = ("= ?", "<unfinished") if point.fault == KILL_FAULT else ("(INJECTED)",)
+    return any(
+        os.fspath(home) in line and any(marker in line for marker in markers) for line in text.splitlines()
+    )

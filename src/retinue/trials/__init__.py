@@ -1,1 +1,1 @@
-"""What we claim: bench and demo."""
+"""Demonstrations and crash tests."""

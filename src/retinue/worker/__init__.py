@@ -1,1 +1,1 @@
-"""What drives runs."""
+"""Execution of runs in this process, with the system clock and process locks."""

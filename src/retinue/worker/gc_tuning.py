@@ -1,24 +1,29 @@
-"""How often Python looks for garbage while runs are worked: many at once hold much, and leave little to be found."""
+"""Garbage collector tuning: collect less often while runs are executed."""
 
 import gc
 
-OBJECTS = 50_000
-"""New objects before the next look. Python's own 700 makes a thousand runs at once look for a quarter of their time."""
+BUSY_GC_THRESHOLD = 50_000
+"""New objects before the next collection. With Python's default of 700, a thousand concurrent runs spend a
+quarter of their time in collections.
+"""
 
 
-class Sweeps:
-    """The process's setting, raised while it matters. A program that chose a higher one, or none, keeps it."""
+class GcTuning:
+    """Raise the process's collection threshold while it matters.
+
+    A program that set a higher threshold, or disabled collection, keeps its setting.
+    """
 
     def __init__(self) -> None:
-        self._before: tuple[int, int, int] | None = None
+        self._previous: tuple[int, int, int] | None = None
 
-    def fewer(self) -> None:
-        before = gc.get_threshold()
-        if 0 < before[0] < OBJECTS:
-            self._before = before
-            gc.set_threshold(OBJECTS, *before[1:])
+    def raise_threshold(self) -> None:
+        current = gc.get_threshold()
+        if 0 < current[0] < BUSY_GC_THRESHOLD:
+            self._previous = current
+            gc.set_threshold(BUSY_GC_THRESHOLD, *current[1:])
 
-    def as_before(self) -> None:
-        before, self._before = self._before, None
-        if before is not None and gc.get_threshold()[0] == OBJECTS:
-            gc.set_threshold(*before)
+    def restore(self) -> None:
+        previous, self._previous = self._previous, None
+        if previous is not None and gc.get_threshold()[0] == BUSY_GC_THRESHOLD:
+            gc.set_threshold(*previous)

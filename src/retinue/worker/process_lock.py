@@ -1,4 +1,4 @@
-"""An owner: a process that works runs, known to be alive by the lock that the kernel holds for it."""
+"""Process locks: a process that executes runs is alive as long as the kernel holds its file lock."""
 
 import fcntl
 import os
@@ -10,34 +10,36 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from retinue.errors import Failed, NoRoom
+from retinue.errors import DiskError, Failed
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_TRIES = 100
+_BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
+_MAX_ATTEMPTS = 100
 _ADVICE = "make room, or let this folder be written to, or choose another home with RETINUE_HOME"
 
 
-class Owner:
-    """Holds `<home>/owners/<id>` locked until it is closed or its process dies, however it dies."""
+class ProcessLock:
+    """Hold `<home>/owners/<id>` locked until it is closed or its process dies in any way."""
 
     def __init__(self, home: Path) -> None:
         try:
-            self.path, self._descriptor = _claimed(_folder(home))
+            self.path, self._fd = _create_lock_file(_owners_dir(home))
         except OSError as error:
-            raise NoRoom(
-                f"{_folder(home)}: owners cannot be kept here: {error.strerror}; {_ADVICE}"
+            raise DiskError(
+                f"{_owners_dir(home)}: owners cannot be kept here: {error.strerror}; {_ADVICE}"
             ) from error
         self.id = self.path.name
 
     def close(self) -> None:
-        """The file goes while it is still locked, so nobody ever sees it unlocked. Where the disk does not let it go,
-        it is a dead owner's, and a later sweep takes it."""
-        if self._descriptor < 0:
+        """Delete the file while it is still locked, so that it is never seen unlocked.
+
+        If the disk does not allow it, the file counts as a dead owner's and is removed later.
+        """
+        if self._fd < 0:
             return
         with suppress(OSError):
             self.path.unlink()
-        os.close(self._descriptor)
-        self._descriptor = -1
+        os.close(self._fd)
+        self._fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -46,98 +48,103 @@ class Owner:
         self.close()
 
     @staticmethod
-    def alive(home: Path, owner_id: str) -> bool:
-        """Whether that process still lives. A name that cannot be an owner's is nobody."""
-        if not _is_id(owner_id):
+    def is_alive(home: Path, owner_id: str) -> bool:
+        """Return True if the process with this owner id is alive; False for anything that is not an id."""
+        if not _is_owner_id(owner_id):
             return False
         try:
-            with _opened(_folder(home) / owner_id) as descriptor:
-                return not _locked(descriptor, fcntl.LOCK_SH)
+            with _open_lock_file(_owners_dir(home) / owner_id) as fd:
+                return not _try_lock(fd, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
 
     @staticmethod
-    def described(home: Path, owner_id: str) -> str:
-        """Who that is, for messages; empty when nothing is known."""
-        if not _is_id(owner_id):
+    def describe_owner(home: Path, owner_id: str) -> str:
+        """Return a description of the process for messages; empty if unknown."""
+        if not _is_owner_id(owner_id):
             return ""
         try:
-            return (_folder(home) / owner_id).read_text("utf-8", "replace").strip()
+            return (_owners_dir(home) / owner_id).read_text("utf-8", "replace").strip()
         except OSError:
             return ""
 
 
-class Onlooker:
-    """Stands for an owner where none can be kept: it works no run, so nobody need know whether it lives."""
+class NoProcessLock:
+    """Stand-in for a home where no lock can be created: this process executes no runs, so its life does not
+    matter.
+    """
 
     id = "onlooker"
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing, as there is no lock."""
 
 
-def sweep(home: Path) -> list[str]:
-    """Removes the files of dead owners and names them. A file goes only while the sweeper holds its lock."""
-    gone: list[str] = []
-    folder = _folder(home)
+def remove_dead_owners(home: Path) -> list[str]:
+    """Remove the files of dead owners and return their ids. A file is removed only while holding its lock."""
+    removed: list[str] = []
+    folder = _owners_dir(home)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    for name in filter(_is_id, names):
-        # Another sweep may be faster: then there is nothing left to do.
-        with suppress(FileNotFoundError), _opened(folder / name) as descriptor:
-            if _locked(descriptor, fcntl.LOCK_SH):
+    for name in filter(_is_owner_id, names):
+        # Another process may have removed it already.
+        with suppress(FileNotFoundError), _open_lock_file(folder / name) as fd:
+            if _try_lock(fd, fcntl.LOCK_SH):
                 (folder / name).unlink()
-                gone.append(name)
-    return gone
+                removed.append(name)
+    return removed
 
 
-def _claimed(folder: Path) -> tuple[Path, int]:
-    """A sweep may take the file away before it is locked. Each try has a new name, so that no name ever means
-    two files and a sweep cannot remove the wrong one."""
+def _create_lock_file(folder: Path) -> tuple[Path, int]:
+    """Create and lock a file; each attempt uses a new name.
+
+    Another process may remove the file before it is locked. With new names no name ever means two files, so
+    the wrong one cannot be removed.
+    """
     for missing in reversed([place for place in (folder, *folder.parents) if not place.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         path = folder / str(uuid.uuid4())
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        if _locked(descriptor, fcntl.LOCK_EX) and os.fstat(descriptor).st_nlink:
-            # The words decide nothing, so a full disk may cost them.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if _try_lock(fd, fcntl.LOCK_EX) and os.fstat(fd).st_nlink:
+            # The description is optional, so a full disk may lose it.
             with suppress(OSError):
-                os.write(descriptor, _words().encode())
-            return path, descriptor
-        os.close(descriptor)
+                os.write(fd, _process_description().encode())
+            return path, fd
+        os.close(fd)
     raise Failed(f"{folder}: no file here can be locked; choose a home on a file system that has flock")
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _open_lock_file(path: Path) -> Generator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        yield descriptor
+        yield fd
     finally:
-        os.close(descriptor)
+        os.close(fd)
 
 
-def _locked(descriptor: int, kind: int) -> bool:
+def _try_lock(fd: int, kind: int) -> bool:
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
-def _words() -> str:
+def _process_description() -> str:
     try:
-        boot = _BOOT.read_text("ascii").strip()
+        boot = _BOOT_ID_PATH.read_text("ascii").strip()
     except OSError:
         boot = "unknown"
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return f"process {os.getpid()} on {socket.gethostname()} since {started} (boot {boot})\n"
 
 
-def _folder(home: Path) -> Path:
+def _owners_dir(home: Path) -> Path:
     return home / "owners"
 
 
-def _is_id(name: str) -> bool:
+def _is_owner_id(name: str) -> bool:
     try:
         return str(uuid.UUID(name)) == name
     except ValueError:

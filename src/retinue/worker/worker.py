@@ -1,329 +1,335 @@
-"""Drives runs in this process: claims them in order as slots are free, and owns their tasks."""
+"""The worker: claims queued runs in order as slots are free, and runs each in an asyncio task."""
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
-from retinue.domain.session import Born
+from retinue.domain.session import CreatedRun
 from retinue.domain.value import value
 from retinue.errors import Cancelled, RetinueError
-from retinue.worker.gc_tuning import Sweeps
+from retinue.worker.gc_tuning import GcTuning
 
-POLL_SECONDS = 0.25
-"""How often another process's slot, end or wish is looked for. Our own are known at once."""
-SELDOM = 8
-"""Every so many looks all is looked for, though nobody has written anything: some things only time brings."""
+POLL_INTERVAL_S = 0.25
+"""Interval of checks for slots, ends and requests of other processes; those of this one are known at once."""
+FULL_CHECK_TICKS = 8
+"""Every so many ticks everything is checked, even without changes: some things happen by time alone."""
 
 
-async def _nobody(_ended: Collection[str]) -> bool:
+async def _no_watchers(_ended_runs: Collection[str]) -> bool:
     return False
 
 
-async def _nothing() -> None:
-    """Nobody waits for a clock."""
+async def _no_overdue_runs() -> None:
+    """Default without timeouts."""
 
 
-def _always() -> bool:
+def _always_changed() -> bool:
     return True
 
 
 @value
-class Orders:
-    """What the engine is told to do, by the one place that chooses. It knows no rule of its own."""
+class SchedulerCallbacks:
+    """Callbacks of the worker to claim, execute and end runs; it knows no rules of its own."""
 
-    claim: Callable[[str], Awaitable[str]]
-    """taken, full (nobody gets a slot now), busy or crowded (others may), or gone."""
-    work: Callable[[str, Born | None], Awaitable[bool]]
-    """True: it waits for a person, and nothing of it can go on."""
-    broken: Callable[[str, BaseException], Awaitable[None]]
-    ended: Callable[[str], Awaitable[bool]]
-    """Whether a run has ended, whoever worked it, or waits for what nobody will bring unasked."""
-    unwanted: Callable[[], Awaitable[list[str]]]
-    """Runs of ours that somebody elsewhere wants stopped."""
-    interrupted: Callable[[], Awaitable[None]]
-    """Tells runs of ours that somebody, perhaps elsewhere, wants to hear what they have come to, and no more."""
-    woken: Callable[[], Awaitable[list[str]]]
-    """Runs of ours that waited and may go on; asked for while one waits."""
-    release: Callable[[], Awaitable[None]]
-    """Frees what dead processes hold; asked for while something waits in the queue."""
-    watched: Callable[[Collection[str]], Awaitable[bool]] = _nobody
-    """Tells watchers what goes on; asked for while something does, and when something has ended, with what has. True:
-    there is more to tell them soon."""
-    due: Callable[[], Awaitable[None]] = _nothing
-    """Lets those go on whose clock has run out."""
-    changed: Callable[[], bool] = _always
-    """Whether anybody has written anything since this was asked last: where not, there is nothing to look for."""
+    claim_run: Callable[[str], Awaitable[str]]
+    """Claim a run: taken, full (no run gets a slot now), busy or crowded (other runs may), or gone."""
+    execute_run: Callable[[str, CreatedRun | None], Awaitable[bool]]
+    """Execute a run; True if it is suspended until someone else acts."""
+    fail_run: Callable[[str, BaseException], Awaitable[None]]
+    has_ended: Callable[[str], Awaitable[bool]]
+    """Return True if a run has ended, wherever executed, or waits for something that will not arrive unasked.
+    """
+    find_cancel_requests: Callable[[], Awaitable[list[str]]]
+    """Return runs of this process that someone asked to cancel."""
+    deliver_interrupts: Callable[[], Awaitable[None]]
+    """Deliver requests, also from other processes, to stop and report the result so far."""
+    find_resumable_runs: Callable[[], Awaitable[list[str]]]
+    """Return suspended runs of this process that may continue; called while any is suspended."""
+    release_dead_claims: Callable[[], Awaitable[None]]
+    """Release what dead processes hold; called while runs are queued."""
+    notify_watchers: Callable[[Collection[str]], Awaitable[bool]] = _no_watchers
+    """Notify watchers of activity and of the runs that ended; True if there is more to notify of soon."""
+    wake_overdue_runs: Callable[[], Awaitable[None]] = _no_overdue_runs
+    """Resume runs whose wake time has come."""
+    has_changes: Callable[[], bool] = _always_changed
+    """Return True if anything was written since the previous call; otherwise there is nothing to check."""
 
 
-class LocalEngine:
-    """Implements ports.Engine with asyncio tasks. While nothing is queued or running it costs nothing."""
+class LocalWorker:
+    """The Worker protocol on asyncio tasks. Idle, it costs nothing."""
 
     def __init__(self) -> None:
-        self._orders: Orders | None = None
+        self._callbacks: SchedulerCallbacks | None = None
         self._queue: deque[str] = deque()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._parked: set[str] = set()
-        self._again: set[str] = set()
+        self._suspended: set[str] = set()
+        self._resubmit: set[str] = set()
         self._lanes: dict[str, str] = {}
-        """Runs that stand behind one another: where one is told that it is crowded, the others need not ask."""
-        self._change = asyncio.Event()
+        """Lane of each queued run: when one run of a lane is crowded out, the others are not tried."""
+        self._state_changed = asyncio.Event()
         self._cancelled: set[str] = set()
-        self._done: dict[str, asyncio.Event] = {}
-        self._unwritten: dict[str, BaseException] = {}
-        """Runs that ended and whose end could not be written down, and why."""
-        self._chores: set[asyncio.Task[None]] = set()
+        self._done_events: dict[str, asyncio.Event] = {}
+        self._unsaved_errors: dict[str, BaseException] = {}
+        """Errors of ended runs whose end could not be saved."""
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
-        self._over: set[str] = set()
-        """Runs that have ended, and those who watch were not told yet."""
-        self._watchers = False
-        """Whether somebody who watches is to hear something."""
-        self._telling = False
+        self._ended: set[str] = set()
+        """Runs that ended and whose watchers were not notified yet."""
+        self._watchers_pending = False
+        """True if a watcher is to be notified."""
+        self._notifying_watchers = False
         self._timer: asyncio.TimerHandle | None = None
-        self._sweeps = Sweeps()
+        self._gc_tuning = GcTuning()
         self._ticks = 0
         self._closed = False
         self._draining = False
 
-    def start(self, orders: Orders) -> None:
-        self._orders = orders
+    def start(self, callbacks: SchedulerCallbacks) -> None:
+        self._callbacks = callbacks
 
-    def submit(self, run_id: str, *, taken: Born | bool = False, ahead: bool = False, lane: str = "") -> None:
-        self._done.setdefault(run_id, asyncio.Event())
-        self._unwritten.pop(run_id, None)
-        self._parked.discard(run_id)
+    def submit(
+        self, run_id: str, *, claimed: CreatedRun | bool = False, at_front: bool = False, lane: str = ""
+    ) -> None:
+        self._done_events.setdefault(run_id, asyncio.Event())
+        self._unsaved_errors.pop(run_id, None)
+        self._suspended.discard(run_id)
         if lane:
             self._lanes[run_id] = lane
         if run_id in self._tasks:
-            self._again.add(run_id)  # it was roused in the moment its work was put aside
+            self._resubmit.add(run_id)  # it was woken at the moment it was being suspended
         elif run_id in self._queue:
             return
-        elif taken:
-            self._drive(run_id, None if taken is True else taken)
+        elif claimed:
+            self._start_task(run_id, None if claimed is True else claimed)
         else:
-            (self._queue.appendleft if ahead else self._queue.append)(run_id)
-            self._claim_soon()
-        self._watch()
+            (self._queue.appendleft if at_front else self._queue.append)(run_id)
+            self._schedule_claim()
+        self._schedule_tick()
 
     async def wait(self, run_id: str) -> None:
-        if (done := self._done.get(run_id)) is not None:
+        if (done := self._done_events.get(run_id)) is not None:
             await done.wait()
-        elif run_id not in self._unwritten:
-            while not await self._told().ended(run_id):
-                await self.change()
-        if error := self._unwritten.get(run_id):
+        elif run_id not in self._unsaved_errors:
+            while not await self._started_callbacks().has_ended(run_id):
+                await self.wait_for_change()
+        if error := self._unsaved_errors.get(run_id):
             raise error
 
     def cancel(self, run_id: str) -> bool:
-        self._parked.discard(run_id)
+        self._suspended.discard(run_id)
         if run_id in self._queue:
             self._queue.remove(run_id)
-            self._finished(run_id)
+            self._finish_task(run_id)
             return True
         task = self._tasks.get(run_id)
         if task is None:
             return False
-        # A second cancellation would strike the work in the midst of putting its file in order.
+        # A second cancellation would hit the run while it is closing its transcript.
         if run_id not in self._cancelled:
             self._cancelled.add(run_id)
-            # A task that is cancelled before its first step never enters its own clean-up: it begins first.
+            # A task cancelled before its first step never enters its clean-up code, so let it start first.
             asyncio.get_running_loop().call_soon(task.cancel)
         return True
 
-    def heed(self) -> None:
+    def check_requests(self) -> None:
         if not self._closed:
-            self._look_round()
+            self._check_requests()
 
-    def cancelled(self, run_id: str) -> bool:
+    def is_cancelled(self, run_id: str) -> bool:
         return run_id in self._cancelled
 
     async def close(self) -> None:
-        """Leaves running work where it is on disk: the next start goes on from there."""
+        """Stop without ending the runs: the next start resumes them from disk."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [*self._tasks.values(), *self._chores]
+        tasks = [*self._tasks.values(), *self._background_tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._sweeps.as_before()
+        self._gc_tuning.restore()
 
-    async def drain(self, seconds: float) -> None:
-        """Claims nothing more; what runs, or is just being claimed, may end by itself for so long."""
+    async def drain(self, timeout_s: float) -> None:
+        """Claim nothing more, and wait for current runs and claims up to the timeout."""
         self._draining = True
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 while self._claiming:
-                    await asyncio.wait(self._chores, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(self._background_tasks, return_when=asyncio.FIRST_COMPLETED)
                 if self._tasks:
                     await asyncio.wait(self._tasks.values())
 
-    def _drive(self, run_id: str, born: Born | None = None) -> None:
+    def _start_task(self, run_id: str, created: CreatedRun | None = None) -> None:
         if self._closed:
-            return  # born in the last moment: the next start takes it up
-        self._sweeps.fewer()
-        self._tasks[run_id] = asyncio.create_task(self._driven(run_id, born), name=f"run-{run_id}")
+            return  # created during shutdown: the next start resumes it
+        self._gc_tuning.raise_threshold()
+        self._tasks[run_id] = asyncio.create_task(self._run_task(run_id, created), name=f"run-{run_id}")
 
-    async def _driven(self, run_id: str, born: Born | None) -> None:
-        """The only place that catches everything: one run's crash is that run's end and no other's."""
-        orders = self._told()
+    async def _run_task(self, run_id: str, created: CreatedRun | None) -> None:
+        """Execute one run. The only place that catches every exception: a crash of one run ends only that
+        run.
+        """
+        callbacks = self._started_callbacks()
         try:
-            if await orders.work(run_id, born):
-                self._parked.add(run_id)
-                self._watch()
+            if await callbacks.execute_run(run_id, created):
+                self._suspended.add(run_id)
+                self._schedule_tick()
         except asyncio.CancelledError:
             if run_id not in self._cancelled:
                 raise
-            await self._broken(run_id, Cancelled("cancelled"))
+            await self._fail_run(run_id, Cancelled("cancelled"))
         except Exception as error:  # noqa: BLE001  (a bug in one run must not end the others)
-            await self._broken(run_id, error)
+            await self._fail_run(run_id, error)
         finally:
-            self._finished(run_id)
+            self._finish_task(run_id)
 
-    async def _broken(self, run_id: str, error: Exception) -> None:
-        """Where even the end cannot be written down, whoever waits for the run is told why. Who wants it stopped while it
-        ends gets what they want: that must not keep the end from being written."""
-        ending = asyncio.ensure_future(self._told().broken(run_id, error))
-        while not ending.done():
+    async def _fail_run(self, run_id: str, error: Exception) -> None:
+        """Save the failure of a run, shielded from cancellation, which must not prevent saving it.
+
+        If even that fails, callers waiting for the run get the error.
+        """
+        task = asyncio.ensure_future(self._started_callbacks().fail_run(run_id, error))
+        while not task.done():
             with suppress(asyncio.CancelledError):
-                await asyncio.wait([ending])
-        if not ending.cancelled() and (worse := ending.exception()) is not None:
-            self._unwritten[run_id] = worse
+                await asyncio.wait([task])
+        if not task.cancelled() and (save_error := task.exception()) is not None:
+            self._unsaved_errors[run_id] = save_error
 
-    async def change(self) -> None:
-        """Until some run has ended or been put aside here, or a moment has passed: elsewhere one may have."""
+    async def wait_for_change(self) -> None:
+        """Wait until a run ends or is suspended here, or one poll interval, as one may elsewhere."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._change.wait(), POLL_SECONDS)
+            await asyncio.wait_for(self._state_changed.wait(), POLL_INTERVAL_S)
 
-    def stir(self) -> None:
-        """Something has changed elsewhere: whoever waits looks now."""
-        self._change.set()
-        self._change = asyncio.Event()
+    def notify(self) -> None:
+        """Wake all waiters, because something changed elsewhere."""
+        self._state_changed.set()
+        self._state_changed = asyncio.Event()
 
-    def _finished(self, run_id: str) -> None:
+    def _finish_task(self, run_id: str) -> None:
         self._tasks.pop(run_id, None)
-        self.stir()
-        self._over.add(run_id)
-        self._watch()
-        if run_id in self._again:
-            self._again.discard(run_id)
+        self.notify()
+        self._ended.add(run_id)
+        self._schedule_tick()
+        if run_id in self._resubmit:
+            self._resubmit.discard(run_id)
             self._cancelled.discard(run_id)
-            self.submit(run_id, ahead=True)
+            self.submit(run_id, at_front=True)
             return
         self._lanes.pop(run_id, None)
         self._cancelled.discard(run_id)
-        if done := self._done.pop(run_id, None):
+        if done := self._done_events.pop(run_id, None):
             done.set()
         if self._queue:
-            self._claim_soon()
+            self._schedule_claim()
 
-    def _claim_soon(self) -> None:
+    def _schedule_claim(self) -> None:
         if not (self._claiming or self._closed or self._draining):
             self._claiming = True
-            self._chore(self._claimed())
+            self._run_in_background(self._claim_queued())
 
-    async def _claimed(self) -> None:
-        """First come, first served; a run whose session is busy lets others pass."""
-        waiting: list[str] = []
-        crowded: set[str] = set()
+    async def _claim_queued(self) -> None:
+        """Claim queued runs, first come first served; a run whose session is busy lets others pass."""
+        skipped: list[str] = []
+        crowded_lanes: set[str] = set()
         try:
             while self._queue and not self._draining:
                 run_id = self._queue.popleft()
                 lane = self._lanes.get(run_id, "")
-                verdict = "crowded" if lane in crowded else await self._claim(run_id)
+                verdict = "crowded" if lane in crowded_lanes else await self._try_claim(run_id)
                 if verdict == "crowded" and lane:
-                    crowded.add(lane)
+                    crowded_lanes.add(lane)
                 if verdict == "taken":
-                    self._drive(run_id)
+                    self._start_task(run_id)
                 elif verdict == "gone":
-                    if run_id not in self._tasks:  # else it was submitted twice, and is at work
-                        self._finished(run_id)
+                    if run_id not in self._tasks:  # otherwise it was submitted twice and is running
+                        self._finish_task(run_id)
                 else:
-                    waiting.append(run_id)
+                    skipped.append(run_id)
                 if verdict == "full":
                     break
         finally:
-            self._queue.extendleft(reversed(waiting))
+            self._queue.extendleft(reversed(skipped))
             self._claiming = False
-            # A claim may outlast a tick, which then saw an empty queue and no reason to come back.
+            # A claim may outlast a tick, which then saw an empty queue and scheduled no further tick.
             if self._queue:
-                self._watch()
+                self._schedule_tick()
 
-    async def _claim(self, run_id: str) -> str:
-        """A ledger that cannot be written to is asked again later."""
+    async def _try_claim(self, run_id: str) -> str:
+        """Try to claim a run; if the ledger cannot be written, it is tried again later."""
         try:
-            return await self._told().claim(run_id)
+            return await self._started_callbacks().claim_run(run_id)
         except RetinueError:
             return "full"
         except Exception as error:  # noqa: BLE001  (see above)
-            await self._broken(run_id, error)
+            await self._fail_run(run_id, error)
             return "gone"
 
-    def _watch(self) -> None:
+    def _schedule_tick(self) -> None:
         if self._timer is None and not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(POLL_INTERVAL_S, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self._ticks += 1
         if self._queue:
-            self._chore(self._freed())
-        if self._told().changed() or self._ticks % SELDOM == 0:
-            self._look_round()
-        elif self._parked or self._tasks:
-            self._chore(self._told().due())
-        if (self._watchers or self._over or self._tasks) and not self._telling:
-            self._telling = True
-            self._chore(self._watched())
+            self._run_in_background(self._release_dead_claims())
+        if self._started_callbacks().has_changes() or self._ticks % FULL_CHECK_TICKS == 0:
+            self._check_requests()
+        elif self._suspended or self._tasks:
+            self._run_in_background(self._started_callbacks().wake_overdue_runs())
+        if (self._watchers_pending or self._ended or self._tasks) and not self._notifying_watchers:
+            self._notifying_watchers = True
+            self._run_in_background(self._notify_watchers())
         if not self._tasks:
-            self._sweeps.as_before()
-        if self._queue or self._tasks or self._parked:
-            self._watch()
+            self._gc_tuning.restore()
+        if self._queue or self._tasks or self._suspended:
+            self._schedule_tick()
 
-    def _look_round(self) -> None:
-        """For what others want of the runs here."""
+    def _check_requests(self) -> None:
+        """Check for requests of other processes to runs of this one."""
         if self._tasks:
-            self._chore(self._heeded())
-        if self._tasks or self._parked:
-            self._chore(self._interrupted())
-            self._chore(self._resumed())
+            self._run_in_background(self._cancel_requested())
+        if self._tasks or self._suspended:
+            self._run_in_background(self._deliver_interrupts())
+            self._run_in_background(self._resume_runs())
 
-    async def _freed(self) -> None:
+    async def _release_dead_claims(self) -> None:
         with suppress(RetinueError):
-            await self._told().release()
-        self._claim_soon()
+            await self._started_callbacks().release_dead_claims()
+        self._schedule_claim()
 
-    async def _resumed(self) -> None:
+    async def _resume_runs(self) -> None:
         with suppress(RetinueError):
-            for run_id in await self._told().woken():
-                if run_id in self._parked:
-                    self.submit(run_id, ahead=True)
+            for run_id in await self._started_callbacks().find_resumable_runs():
+                if run_id in self._suspended:
+                    self.submit(run_id, at_front=True)
 
-    async def _heeded(self) -> None:
+    async def _cancel_requested(self) -> None:
         with suppress(RetinueError):
-            for run_id in await self._told().unwanted():
+            for run_id in await self._started_callbacks().find_cancel_requests():
                 self.cancel(run_id)
 
-    async def _watched(self) -> None:
-        over, self._over = self._over, set[str]()
+    async def _notify_watchers(self) -> None:
+        ended, self._ended = self._ended, set[str]()
         try:
             with suppress(RetinueError):
-                self._watchers = await self._told().watched(over)
+                self._watchers_pending = await self._started_callbacks().notify_watchers(ended)
         finally:
-            self._telling = False
-        if self._watchers or self._over:
-            self._watch()
+            self._notifying_watchers = False
+        if self._watchers_pending or self._ended:
+            self._schedule_tick()
 
-    async def _interrupted(self) -> None:
+    async def _deliver_interrupts(self) -> None:
         with suppress(RetinueError):
-            await self._told().interrupted()
+            await self._started_callbacks().deliver_interrupts()
 
-    def _chore(self, work: Awaitable[None]) -> None:
+    def _run_in_background(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
-    def _told(self) -> Orders:
-        if self._orders is None:
+    def _started_callbacks(self) -> SchedulerCallbacks:
+        if self._callbacks is None:
             raise RuntimeError("the engine was not started")
-        return self._orders
+        return self._callbacks

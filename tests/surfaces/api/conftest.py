@@ -10,10 +10,10 @@ from api_fixture import ApiClient, OpenApi, serve_app, write_definitions
 
 import retinue
 from retinue import daemon_client
-from retinue.app.composition import later
+from retinue.app.composition import defer_question
 from retinue.interfaces import Tool
-from retinue.testing.fake_model_server import ModelServer, Script
-from retinue.testing.replies import reply
+from retinue.testing.fake_model_server import FakeModelServer, Script
+from retinue.testing.replies import text_reply
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def api(tmp_path: Path, isolated_env: dict[str, str]) -> OpenApi:
         (config / "config.toml").write_text(settings)
         work = tmp_path / "work"
         work.mkdir(exist_ok=True)
-        async with ModelServer(script or (lambda _asked: reply("ok"))) as server:
+        async with FakeModelServer(script or (lambda _asked: text_reply("ok"))) as server:
             env = isolated_env | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test"}
-            async with retinue.open(env=env, tools=tools, ask=later) as app, serve_app(app):
-                with daemon_client.address(app.config.home) as place:
+            async with retinue.open(env=env, tools=tools, ask=defer_question) as app, serve_app(app):
+                with daemon_client.socket_path(app.config.home) as place:
                     connector = aiohttp.UnixConnector(place, limit=0)
                     async with aiohttp.ClientSession("http://daemon", connector=connector) as client:
                         yield ApiClient(

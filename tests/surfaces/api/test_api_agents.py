@@ -6,8 +6,8 @@ from typing import Any
 
 from api_fixture import OpenApi
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 SCOUT = "---\ndescription: Looks around.\ntools: [read, ls]\n---\nYou look around.\n"
 HIDDEN = "---\ndescription: Is not shown.\nui_visible: false\n---\nYou hide.\n"
@@ -95,14 +95,16 @@ async def test_the_answer_to_another_agent_is_told_in_the_callers_conversation_a
     Shows: C045."""
     gate = asyncio.Event()
 
-    async def model(asked: Captured) -> Answer:
+    async def model(asked: CapturedRequest) -> FakeResponse:
         if "You look around." in asked.messages[0]["content"]:
             await gate.wait()
-            return reply("Two files.")
-        if not asked.turns:
-            return calls(("agents_message", {"agentId": "scout", "content": "How many?", "mode": "async"}))
+            return text_reply("Two files.")
+        if not asked.reply_count:
+            return tool_call_reply(
+                ("agents_message", {"agentId": "scout", "content": "How many?", "mode": "async"})
+            )
         heard = sum("Async response" in str(each["content"]) for each in asked.messages)
-        return reply(f"Heard {heard}.")
+        return text_reply(f"Heard {heard}.")
 
     async with api(model, agents={"scout": SCOUT}) as it:
         made = await it.session()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from api_fixture import ApiClient, OpenApi
 
-from retinue.domain.run import Ask, Run, Status
-from retinue.interfaces import Tx
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, reply
+from retinue.domain.run import Run, RunRequest, Status
+from retinue.interfaces import Transaction
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply
 
 PAIRS = 1000
 CLEAR = (200, 404, 409)
@@ -51,26 +51,26 @@ async def begun(it: ApiClient, session: str, chance: random.Random) -> str:
 
 async def interrupted(it: ApiClient, session: str) -> str:
     """A run that a dead process left."""
-    found = await it.app.session(session)
-    run_id = it.app.chance.entry_id()
+    found = await it.app.find_session(session)
+    run_id = it.app.clock.new_entry_id()
     left = Run(
         id=run_id,
-        ask=Ask(key=run_id, agent="general", task="First", session=session),
+        request=RunRequest(key=run_id, agent="general", task="First", session=session),
         session_id=session,
         slug=found.slug,
-        key=found.key,
+        session_key=found.key,
         agent="general",
-        path=f"{found.path}/session.md",
-        root=run_id,
+        transcript_path=f"{found.path}/session.md",
+        root_id=run_id,
         status=Status.WAITING,
-        owner="dead",
+        owner_id="dead",
         created_at=datetime.now(UTC),
     )
 
-    def step(tx: Tx) -> None:
+    def step(tx: Transaction) -> None:
         tx.add_run(left)
 
-    await it.app.ledger.do(step)
+    await it.app.ledger.write(step)
     return run_id
 
 
@@ -109,9 +109,9 @@ async def settled(it: ApiClient, session: str, answers: list[Any]) -> None:
 async def test_a_session_at_work_is_neither_deleted_nor_cleared_nor_typed_into(api: OpenApi):
     gate = asyncio.Event()
 
-    async def script(_asked: Captured) -> Answer:
+    async def script(_asked: CapturedRequest) -> FakeResponse:
         await gate.wait()
-        return reply("ok")
+        return text_reply("ok")
 
     async with api(script) as it:
         made = await it.session()

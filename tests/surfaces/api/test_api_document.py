@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from retinue.server.openapi_examples import GIVEN, SAID
+from retinue.server.openapi_examples import REQUEST_EXAMPLES, RESPONSE_EXAMPLES
 from retinue.server.route_table import ROUTES
-from retinue.server.routing import Nothing, Route
+from retinue.server.routing import NoFields, Route
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/api.md"
 BY_ROUTE = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
@@ -17,10 +17,10 @@ BY_ROUTE = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.m
 @BY_ROUTE
 def test_every_example_is_of_its_type(route: Route):
     key = (route.method, route.path)
-    if route.takes is not Nothing:
-        msgspec.convert(SAID[key], route.takes)
-    if not route.streams and route.path != "/api/openapi.json":
-        msgspec.convert(GIVEN[key], route.gives)
+    if route.body is not NoFields:
+        msgspec.convert(REQUEST_EXAMPLES[key], route.body)
+    if not route.is_stream and route.path != "/api/openapi.json":
+        msgspec.convert(RESPONSE_EXAMPLES[key], route.response)
 
 
 def test_the_list_of_routes_is_complete_with_their_rights():

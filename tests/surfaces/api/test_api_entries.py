@@ -10,41 +10,41 @@ from hypothesis import strategies as st
 from planted_secret import PlantedSecret
 
 from retinue.domain.session import NewSession, Session
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, public_entry_id
 from retinue.domain.workspace import Workspace
 from retinue.errors import NotFound
-from retinue.sessions.pagination import Span
+from retinue.sessions.pagination import PageRequest
 from retinue.sessions.store import FileStore
-from retinue.worker.clock import system_chance
+from retinue.worker.clock import system_clock
 
 
 def exchange(number: int, size: int) -> list[Entry]:
     return [
-        Said(id=f"u{number}", by="user", text="x" * size + f"\n<!-- user id=u{number + 1} -->\n"),
-        Said(id=f"a{number}", by="agent", text="", calls=1),
-        Called(id=f"c{number}", tool="ls", args="{}"),
-        Returned(of=f"c{number}", text="y" * size),
+        Message(id=f"u{number}", by="user", text="x" * size + f"\n<!-- user id=u{number + 1} -->\n"),
+        Message(id=f"a{number}", by="agent", text="", calls=1),
+        ToolCall(id=f"c{number}", tool="ls", args="{}"),
+        ToolResult(of=f"c{number}", text="y" * size),
         Notice(id=f"n{number}", kind="report", text="z"),
     ]
 
 
 async def grown(store: FileStore, sizes: list[int], root: Path) -> Session:
-    new = NewSession(agent="general", preset="x", preset_hash="", workspace=Workspace(root=str(root)))
+    new = NewSession(agent="general", preset_text="x", preset_hash="", workspace=Workspace(root=str(root)))
     session = await store.create(new)
     async with store.open(session) as talk:
         for number, size in enumerate(sizes):
             await talk.append(*exchange(number, size))
-        await talk.rest()
+        await talk.write_idle_prompt()
     return session
 
 
 async def test_pages_of_a_conversation_are_its_entries_in_order(api: OpenApi):
     async with api() as it:
         made = await it.session()
-        async with it.app.store.open(await it.app.session(made["session_id"])) as talk:
+        async with it.app.store.open(await it.app.find_session(made["session_id"])) as talk:
             for number in range(40):
                 await talk.append(*exchange(number, 3000))
-            await talk.rest()
+            await talk.write_idle_prompt()
         path = f"/api/sessions/{made['slug']}/entries"
         whole = (await it.get(path)).json
         ids = [each["id"] for each in whole]
@@ -123,14 +123,18 @@ def test_pages_join_to_the_whole_wherever_they_are_cut(
 
     async def played() -> None:
         root = tmp_path_factory.mktemp("pages")
-        store = FileStore(root, system_chance())
+        store = FileStore(root, system_clock())
         session = await grown(store, sizes, root)
-        whole, _ = await store.entries(session)
-        back = await store.page(session, Span(limit=limit))
-        while page := await store.page(session, Span(limit=limit, before=name_of(back[0]))):
+        whole, _ = await store.read_entries(session)
+        back = await store.read_page(session, PageRequest(limit=limit))
+        while page := await store.read_page(
+            session, PageRequest(limit=limit, before=public_entry_id(back[0]))
+        ):
             back = [*page, *back]
-        forth = await store.page(session, Span(limit=1, around="u0"))
-        while page := await store.page(session, Span(limit=limit, after=name_of(forth[-1]))):
+        forth = await store.read_page(session, PageRequest(limit=1, around="u0"))
+        while page := await store.read_page(
+            session, PageRequest(limit=limit, after=public_entry_id(forth[-1]))
+        ):
             forth += page
         store.close()
         assert back == forth == whole
@@ -140,29 +144,34 @@ def test_pages_join_to_the_whole_wherever_they_are_cut(
 
 async def test_the_newest_of_a_very_long_file_are_found_without_reading_it(tmp_path: Path):
     """The file is a gigabyte with a hole in it: whoever reads it from its beginning finds the hole."""
-    store = FileStore(tmp_path, system_chance())
+    store = FileStore(tmp_path, system_clock())
     session = await grown(store, [10] * 50, tmp_path)
-    whole, _ = await store.entries(session)
+    whole, _ = await store.read_entries(session)
     file = Path(session.path) / "session.md"
     tail = file.read_bytes().partition(b"<!-- user id=u1 ")
     with file.open("r+b") as out:
         out.truncate(1 << 30)
         out.seek(0, os.SEEK_END)
         out.write(b"\n\n" + tail[1] + tail[2])
-    newest = await store.page(session, Span(limit=100))
+    newest = await store.read_page(session, PageRequest(limit=100))
     assert newest == whole[-100:]
-    assert await store.page(session, Span(limit=100, before=name_of(newest[0]))) == whole[-200:-100]
-    assert await store.typed(session) == ""
+    assert (
+        await store.read_page(session, PageRequest(limit=100, before=public_entry_id(newest[0])))
+        == whole[-200:-100]
+    )
+    assert await store.read_draft(session) == ""
     store.close()
 
 
 async def test_an_entry_is_looked_for_as_far_as_is_said(tmp_path: Path):
-    store = FileStore(tmp_path, system_chance())
+    store = FileStore(tmp_path, system_clock())
     session = await grown(store, [40_000] * 8, tmp_path)
-    assert (await store.page(session, Span(limit=1, around="u0")))[0].id == "u0"
-    fresh = FileStore(tmp_path, system_chance())
-    assert (await fresh.page(session, Span(limit=1, around="u7", within=100_000)))[0].id == "u7"
+    assert (await store.read_page(session, PageRequest(limit=1, around="u0")))[0].id == "u0"
+    fresh = FileStore(tmp_path, system_clock())
+    assert (await fresh.read_page(session, PageRequest(limit=1, around="u7", within_bytes=100_000)))[
+        0
+    ].id == "u7"
     with pytest.raises(NotFound):
-        await fresh.page(session, Span(limit=1, around="u0", within=100_000))
+        await fresh.read_page(session, PageRequest(limit=1, around="u0", within_bytes=100_000))
     store.close()
     fresh.close()

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode, checks
 
-from retinue.server.route_table import ROUTES, openapi
+from retinue.server.route_table import ROUTES, openapi_document
 
 CHECKED = (
     "not_a_server_error",
@@ -26,7 +26,7 @@ CHECKED = (
 CHECKS: list[Any] = [getattr(checks, name) for name in CHECKED]
 UNASKED = {"POST /api/stop", "GET /api/events", "GET /api/sessions/{id}/events"}
 """The daemon's end, and answers that do not end."""
-SCHEMA: Any = schemathesis.openapi.from_dict(openapi())
+SCHEMA: Any = schemathesis.openapi.from_dict(openapi_document())
 OPERATIONS: dict[str, Any] = {each.ok().label: each.ok() for each in SCHEMA.get_all_operations()}
 PATIENCE = 60.0
 EXAMPLES = 6
@@ -99,14 +99,14 @@ def test_every_answer_is_one_that_the_document_names(served: Served, label: str,
 
 
 def test_the_document_names_every_route_with_its_right_its_errors_and_an_example():
-    document = openapi()
+    document = openapi_document()
     for route in ROUTES:
         operation = document["paths"][route.path.replace("{ref}", "{id}")][route.method.lower()]
         assert operation["x-right"] == route.right
         assert {"400", "401", "403", "421", "429", "500"} <= operation["responses"].keys()
         assert ("404" in operation["responses"]) >= ("{ref}" in route.path)
-        answer = next(iter(operation["responses"][str(route.status)]["content"].values()))
-        assert route.streams or "example" in answer or route.path == "/api/openapi.json", route.path
+        answer = next(iter(operation["responses"][str(route.success_status)]["content"].values()))
+        assert route.is_stream or "example" in answer or route.path == "/api/openapi.json", route.path
         assert (
             "requestBody" not in operation
             or "example" in operation["requestBody"]["content"]["application/json"]

@@ -14,8 +14,8 @@ from api_fixture import OpenApi
 from commands import RETINUE, begun
 
 from retinue import daemon_client
-from retinue.testing.fake_model_server import Captured, ModelServer
-from retinue.testing.replies import Answer, calls, reply, status
+from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
+from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_call_reply
 
 SCOUT = "---\ndescription: Looks around.\ntools: [read, ls]\n---\nYou look around.\n"
 CODER = "---\ndescription: Codes.\nexits: [submit_for_review, ask_for_help]\n---\nYou code.\n"
@@ -28,15 +28,15 @@ class Gate:
         self.open = asyncio.Event()
         self.asked = asyncio.Event()
 
-    async def __call__(self, asked: Captured) -> Answer:
+    async def __call__(self, asked: CapturedRequest) -> FakeResponse:
         self.asked.set()
         await self.open.wait()
-        return reply(f"Answer {asked.turns + 1}.")
+        return text_reply(f"Answer {asked.reply_count + 1}.")
 
 
 async def test_a_message_is_answered_in_the_shape_of_agents_message(api: OpenApi):
     """Shows: C037, C039."""
-    script = [calls(("ls", {})), reply("There is nothing.")]
+    script = [tool_call_reply(("ls", {})), text_reply("There is nothing.")]
     async with api(script) as it:
         made = await it.session(name="Look")
         said = await it.say(made["slug"], "What is there?")
@@ -157,8 +157,8 @@ async def test_a_key_makes_one_run_of_many_requests(api: OpenApi):
 
 
 async def test_words_with_a_key_reach_a_run_that_waits_for_them_once(api: OpenApi):
-    leaves = calls(("submit_for_review", {"summary": "Built."}))
-    async with api([*[reply("All done.")] * 4, leaves], agents={"coder": CODER}) as it:
+    leaves = tool_call_reply(("submit_for_review", {"summary": "Built."}))
+    async with api([*[text_reply("All done.")] * 4, leaves], agents={"coder": CODER}) as it:
         made = await it.session("coder")
         asks = (await it.say(made["slug"], "Build it.")).json
         assert (asks["status"], asks["response"]) == ("waiting", "All done.")
@@ -173,12 +173,14 @@ async def test_words_with_a_key_reach_a_run_that_waits_for_them_once(api: OpenAp
 async def test_errors_are_called_as_agents_message_calls_them(api: OpenApi):
     """Shows: C046."""
     async with api(
-        [status(400, "no such model")] * 9, agents={"scout": SCOUT}, settings='[deny]\nagents = ["planner"]\n'
+        [http_error(400, "no such model")] * 9,
+        agents={"scout": SCOUT},
+        settings='[deny]\nagents = ["planner"]\n',
     ) as it:
         made, scout = await it.session(), await it.session("scout")
         denied = await it.session("reviewer")
-        (Path(it.app.config.folder) / "config.toml").write_text('[deny]\nagents = ["reviewer"]\n')
-        (Path(it.app.config.folder) / "agents" / "scout.md").unlink()
+        (Path(it.app.config.config_dir) / "config.toml").write_text('[deny]\nagents = ["reviewer"]\n')
+        (Path(it.app.config.config_dir) / "agents" / "scout.md").unlink()
         failed = await it.say(made["slug"], "Try")
         assert (failed.status, failed.code) == (422, "agent_message_failed")
         details = failed.json["error"]["details"]
@@ -212,7 +214,7 @@ async def test_a_daemon_killed_before_it_answers_says_a_message_with_a_key_once(
     """Shows: P02."""
     home = Path(isolated_env["RETINUE_HOME"])
     gate = Gate()
-    async with ModelServer(gate) as server:
+    async with FakeModelServer(gate) as server:
         env = isolated_env | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test"}
         first = await _daemon(env, tmp_path)
         made = await _asks(home, "POST", "/api/sessions", {"agent": "general", "workspace": str(tmp_path)})
@@ -236,14 +238,14 @@ async def test_a_daemon_killed_before_it_answers_says_a_message_with_a_key_once(
 async def _daemon(env: dict[str, str], folder: Path) -> asyncio.subprocess.Process:
     words = [*RETINUE, "serve", "--port", "0"]
     process = await begun(words, env=env, cwd=folder, stdin=DEVNULL, stderr=DEVNULL)
-    while await daemon_client.hello(Path(env["RETINUE_HOME"])) is None:
+    while await daemon_client.ping_daemon(Path(env["RETINUE_HOME"])) is None:
         assert process.returncode is None
         await asyncio.sleep(0.02)
     return process
 
 
 async def _asks(home: Path, method: str, path: str, body: Any = None, key: str = "") -> Any:
-    with daemon_client.address(home) as place:
+    with daemon_client.socket_path(home) as place:
         connector = aiohttp.UnixConnector(place)
         headers = {"Idempotency-Key": key} if key else {}
         async with (
@@ -254,8 +256,10 @@ async def _asks(home: Path, method: str, path: str, body: Any = None, key: str =
 
 
 async def test_a_question_is_told_and_answered_once_by_the_next_message(api: OpenApi):
-    asks = calls(("ask_user", {"question": "Which colour?", "options": ["red", "blue"]}), text="One moment.")
-    async with api([asks, reply("So be it.")]) as it:
+    asks = tool_call_reply(
+        ("ask_user", {"question": "Which colour?", "options": ["red", "blue"]}), text="One moment."
+    )
+    async with api([asks, text_reply("So be it.")]) as it:
         made = await it.session()
         told = (await it.say(made["slug"], "Paint")).json
         assert (told["status"], told["response"]) == ("waiting", "One moment.")
@@ -279,7 +283,12 @@ async def test_words_to_a_session_that_waits_for_a_yes_are_queued_and_say_so(api
     """Whoever asks, and in which mode: the answer names what the session waits for.
 
     Shows: C044."""
-    script = [calls(("bash", {"command": "true"})), reply("Ran."), reply("Second."), reply("Third.")]
+    script = [
+        tool_call_reply(("bash", {"command": "true"})),
+        text_reply("Ran."),
+        text_reply("Second."),
+        text_reply("Third."),
+    ]
     async with api(script) as it:
         made = await it.session()
         first = (await it.say(made["slug"], "Run it")).json
@@ -310,9 +319,9 @@ async def test_who_waits_hears_at_once_what_an_agent_below_needs_of_a_person(
 ):
     hands_on = ("PersistentAgent", {"preset": "worker", "description": "do it", "prompt": "Do it."})
 
-    def model(asked: Captured) -> Answer:
+    def model(asked: CapturedRequest) -> FakeResponse:
         worker = "You are a worker." in asked.messages[0]["content"]
-        return calls(wish if worker else hands_on) if not asked.turns else reply("Done.")
+        return tool_call_reply(wish if worker else hands_on) if not asked.reply_count else text_reply("Done.")
 
     async with api(model, agents={"worker": "---\ndescription: Works.\n---\nYou are a worker.\n"}) as it:
         made = await it.session()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from api_fixture import OpenApi
 
-from retinue.domain.run import Ask, Run, Status
-from retinue.interfaces import Tx
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply, status
+from retinue.domain.run import Run, RunRequest, Status
+from retinue.interfaces import Transaction
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_call_reply
 
 AUTO = 'approvals = "auto"\n'
 WORKER = "---\ndescription: Works.\n---\nYou are a worker.\n"
@@ -46,22 +46,22 @@ def delivered(rows: list[dict[str, Any]]) -> bool:
 class Stage:
     """The main agent plays its replies in order; its workers wait until they are let."""
 
-    def __init__(self, *main: Answer, worker: str = "Found.") -> None:
+    def __init__(self, *main: FakeResponse, worker: str = "Found.") -> None:
         self.main = main
         self.worker = worker
         self.open = asyncio.Event()
         self.at_work = asyncio.Event()
 
-    async def __call__(self, asked: Captured) -> Answer:
+    async def __call__(self, asked: CapturedRequest) -> FakeResponse:
         if "You are a worker." in asked.messages[0]["content"]:
             self.at_work.set()
             await self.open.wait()
-            return reply(self.worker)
-        return self.main[min(asked.turns, len(self.main) - 1)]
+            return text_reply(self.worker)
+        return self.main[min(asked.reply_count, len(self.main) - 1)]
 
 
 async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: OpenApi):
-    stage = Stage(calls(HAND_ON), reply("It is x."))
+    stage = Stage(tool_call_reply(HAND_ON), text_reply("It is x."))
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
         made, other = await it.session(), await it.session()
         stage.open.set()
@@ -99,7 +99,7 @@ async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: OpenAp
 
 async def test_a_run_is_no_session_and_a_session_no_run_to_programs_that_are_far_away(api: OpenApi):
     """Who asks again for what is gone must never get another."""
-    async with api([reply("Hi.")]) as it:
+    async with api([text_reply("Hi.")]) as it:
         made = await it.session()
         run = (await it.say(made["slug"], "Hi")).json["responseId"]
         for path in (
@@ -122,10 +122,12 @@ async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: OpenApi):
     prices = '[prices."openai:gpt-5-mini"]\ninput = 1.0\noutput = 10.0\ncache_read = 0.1\n'
     tokens = {"input": 100, "output": 50, "cached": 40}
 
-    def model(asked: Captured) -> Answer:
+    def model(asked: CapturedRequest) -> FakeResponse:
         if "You are a worker." in asked.messages[0]["content"]:
-            return status(400, "no such model")
-        return replace(calls(HAND_ON) if not asked.turns else reply("It failed."), usage=tokens)
+            return http_error(400, "no such model")
+        return replace(
+            tool_call_reply(HAND_ON) if not asked.reply_count else text_reply("It failed."), usage=tokens
+        )
 
     agents = {"worker": "---\ndescription: Works.\nmodel: openai:unpriced\n---\nYou are a worker.\n"}
     async with api(model, agents=agents, settings=AUTO + prices) as it:
@@ -151,13 +153,13 @@ async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: OpenApi):
             "cost": top["cost"],
             "unpriced": 0,
         }
-        (Path(it.app.config.folder) / "config.toml").write_text(AUTO)
+        (Path(it.app.config.config_dir) / "config.toml").write_text(AUTO)
         again = (await it.get(f"/api/runs/{top['run_id']}")).json
         assert (again["cost"], again["tree"]["cost"], again["tree"]["unpriced"]) == (None, None, 1)
 
 
 async def test_a_run_is_cancelled_with_those_it_asked_and_stays_so(api: OpenApi):
-    stage = Stage(calls(HAND_ON), reply("It is x."))
+    stage = Stage(tool_call_reply(HAND_ON), text_reply("It is x."))
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
         made = await it.session()
         waiting = asyncio.create_task(it.say(made["slug"], "Go"))
@@ -179,8 +181,8 @@ async def test_a_run_is_cancelled_with_those_it_asked_and_stays_so(api: OpenApi)
 
 
 async def test_a_run_is_interrupted_and_sums_up(api: OpenApi):
-    summary = reply("So far: nothing.")
-    stage = Stage(calls(HAND_ON), summary, worker="I had begun.")
+    summary = text_reply("So far: nothing.")
+    stage = Stage(tool_call_reply(HAND_ON), summary, worker="I had begun.")
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
         made = await it.session()
         top = (await it.say(made["slug"], "Go", mode="async")).json["responseId"]
@@ -200,7 +202,7 @@ async def test_a_run_is_interrupted_and_sums_up(api: OpenApi):
 async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_result_into_the_inbox(
     api: OpenApi,
 ):
-    stage = Stage(calls(HAND_ON), reply("Going on."), reply("Heard."))
+    stage = Stage(tool_call_reply(HAND_ON), text_reply("Going on."), text_reply("Heard."))
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
         made = await it.session()
         top = (await it.say(made["slug"], "Go", mode="async")).json["responseId"]
@@ -227,8 +229,8 @@ async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_resu
 
 
 async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: OpenApi):
-    writes = calls(("write", {"path": "a.txt", "content": "x"}))
-    async with api([writes, reply("Written.")]) as it:
+    writes = tool_call_reply(("write", {"path": "a.txt", "content": "x"}))
+    async with api([writes, text_reply("Written.")]) as it:
         made = await it.session()
         told = (await it.say(made["slug"], "Write", timeout=0)).json
         asked = (await it.get("/api/approvals")).json[0]
@@ -273,7 +275,7 @@ async def test_agents_are_listed_and_shown(api: OpenApi):
 
 
 async def test_health_counts_what_is_there(api: OpenApi):
-    stage = Stage(reply("ok"))
+    stage = Stage(text_reply("ok"))
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
         first = (await it.get("/api/health")).json
         assert (first["counts"]["sessions"], first["demonstration"], first["seq"]) == (0, False, 0)
@@ -293,26 +295,26 @@ async def test_health_counts_what_is_there(api: OpenApi):
 async def test_a_run_whose_process_died_is_resumed(api: OpenApi):
     async with api() as it:
         made = await it.session()
-        session = await it.app.session(made["session_id"])
+        session = await it.app.find_session(made["session_id"])
         now = datetime.now(UTC)
         left = Run(
             id="01M0000000000000000000DEAD",
-            ask=Ask(key="dead", agent="general", task="Go on", session=session.id),
+            request=RunRequest(key="dead", agent="general", task="Go on", session=session.id),
             session_id=session.id,
             slug=session.slug,
-            key=session.key,
+            session_key=session.key,
             agent="general",
-            path=made["path"],
-            root="01M0000000000000000000DEAD",
+            transcript_path=made["path"],
+            root_id="01M0000000000000000000DEAD",
             status=Status.WAITING,
-            owner="nobody",
+            owner_id="nobody",
             created_at=now,
         )
 
-        def step(tx: Tx) -> None:
+        def step(tx: Transaction) -> None:
             tx.add_run(left)
 
-        await it.app.ledger.do(step)
+        await it.app.ledger.write(step)
         resumed = await it.post(f"/api/runs/{left.id}/resume")
         assert resumed.status == 200, resumed.raw
         assert (await it.ended(left.id))["text"] == "ok"

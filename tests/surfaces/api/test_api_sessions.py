@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from api_fixture import OpenApi
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply
 
 FIELDS = {
     "session_id", "key", "agent", "name", "branch", "parent_session_id", "type", "depth", "path", "created_at",
@@ -22,12 +22,12 @@ TICK_SECONDS = 0.02
 """The kernel stamps files by a clock that ticks a few hundred times a second: changes within one tick have one time."""
 
 
-def counting(asked: Captured) -> Answer:
-    return reply(f"You said {len(asked.messages) - 1} things.")
+def counting(asked: CapturedRequest) -> FakeResponse:
+    return text_reply(f"You said {len(asked.messages) - 1} things.")
 
 
-def numbered(asked: Captured) -> Answer:
-    return reply(f"Answer {asked.turns + 1}.")
+def numbered(asked: CapturedRequest) -> FakeResponse:
+    return text_reply(f"Answer {asked.reply_count + 1}.")
 
 
 async def test_a_session_is_made_without_a_run_and_shown_as_the_command_line_shows_it(api: OpenApi):

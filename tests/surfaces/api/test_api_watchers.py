@@ -6,8 +6,8 @@ from typing import Any
 
 from api_fixture import ApiClient, OpenApi
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 QUICK = "[limits]\nwatch_quiet_seconds = 0.001\n"
 WARNS = (
@@ -16,12 +16,12 @@ WARNS = (
 )
 
 
-def watched(asked: Captured) -> Answer:
+def watched(asked: CapturedRequest) -> FakeResponse:
     """The pair speaks up whenever it is told of a rewriting, and once for each time."""
     if "You sit beside somebody" not in asked.messages[0]["content"]:
-        return reply("I rewrite it.")
+        return text_reply("I rewrite it.")
     last = str(asked.messages[-1]["content"])
-    return calls(WARNS) if "I rewrite it." in last else reply("ok")
+    return tool_call_reply(WARNS) if "I rewrite it." in last else text_reply("ok")
 
 
 async def told(it: ApiClient, kind: str, *, after: int) -> dict[str, Any]:
@@ -105,10 +105,10 @@ async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_s
     """Shows: D002."""
     spawns = ("spawn_subagent", {"agentId": "oracle", "prompt": "Think.", "capability": "subtask"})
 
-    def model(asked: Captured) -> Answer:
+    def model(asked: CapturedRequest) -> FakeResponse:
         if "You are asked when somebody is stuck" in asked.messages[0]["content"]:
-            return reply("The cause is the clock.")
-        return reply("Heard.") if asked.turns else calls(spawns)
+            return text_reply("The cause is the clock.")
+        return text_reply("Heard.") if asked.reply_count else tool_call_reply(spawns)
 
     async with api(model, settings='approvals = "auto"\n') as it:
         made = await it.session()

@@ -6,7 +6,7 @@ from typing import Any
 
 from page_fixture import PageDaemon
 
-from retinue.testing.replies import calls, reply
+from retinue.testing.replies import text_reply, tool_call_reply
 
 THEN = " \u203a "
 PAINTED = """<section class="approvals" id="approvals" data-test="approvals"><article class="question" data-test="approval">
@@ -28,15 +28,15 @@ PAINTED = """<section class="approvals" id="approvals" data-test="approvals"><ar
 
 
 def writes(name: str, content: str = "new\n") -> Any:
-    return calls(("write", {"path": name, "content": content}))
+    return tool_call_reply(("write", {"path": name, "content": content}))
 
 
 async def test_a_question_is_exact_and_a_yes_lets_it_happen(house: PageDaemon):
     (house.folder / "port.txt").write_text("Brest\nCalais\n")
     task = house.plays(
         "Change the port.",
-        calls(("edit", {"path": "port.txt", "old": "Calais\n", "new": "Dover\n"})),
-        reply("Changed."),
+        tool_call_reply(("edit", {"path": "port.txt", "old": "Calais\n", "new": "Dover\n"})),
+        text_reply("Changed."),
     )
     session = await house.session()
     async with house.opened() as window:
@@ -65,7 +65,7 @@ async def test_a_question_is_exact_and_a_yes_lets_it_happen(house: PageDaemon):
 
 
 async def test_a_no_is_told_to_the_agent_and_nothing_happens(house: PageDaemon):
-    task = house.plays("Write what is not wanted.", writes("unwanted.txt"), reply("Then not."))
+    task = house.plays("Write what is not wanted.", writes("unwanted.txt"), text_reply("Then not."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -79,7 +79,9 @@ async def test_a_no_is_told_to_the_agent_and_nothing_happens(house: PageDaemon):
 
 async def test_more_scope_is_added_for_good_only_where_it_was_asked_for(house: PageDaemon):
     wish = {"tool": "bash", "resource": "make test", "reason": "The task needs it."}
-    task = house.plays("Test it often.", calls(("request_scope_expansion", wish)), reply("I may."))
+    task = house.plays(
+        "Test it often.", tool_call_reply(("request_scope_expansion", wish)), text_reply("I may.")
+    )
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -93,7 +95,7 @@ async def test_more_scope_is_added_for_good_only_where_it_was_asked_for(house: P
 
 
 async def test_an_answer_given_elsewhere_closes_the_question_on_every_page(house: PageDaemon):
-    task = house.plays("Write for two readers.", writes("two.txt"), reply("Both saw it."))
+    task = house.plays("Write for two readers.", writes("two.txt"), text_reply("Both saw it."))
     session = await house.session()
     async with house.opened() as one, house.opened(1440, 900) as two:
         for window in (one, two):
@@ -119,13 +121,13 @@ async def test_an_answer_given_elsewhere_closes_the_question_on_every_page(house
 
 
 async def test_who_asked_for_whom_is_said_from_the_person_to_the_one_who_acts(house: PageDaemon):
-    prompt = house.plays("Write it below.", writes("below.txt"), reply("Written below."))
+    prompt = house.plays("Write it below.", writes("below.txt"), text_reply("Written below."))
     task = house.plays(
         "Have it written.",
-        calls(("agent", {"agent_name": "executor", "task_prompt": prompt})),
-        reply("Done."),
+        tool_call_reply(("agent", {"agent_name": "executor", "task_prompt": prompt})),
+        text_reply("Done."),
     )
-    more = house.plays("More words.", reply("Heard after that."))
+    more = house.plays("More words.", text_reply("Heard after that."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -154,7 +156,9 @@ async def test_who_asked_for_whom_is_said_from_the_person_to_the_one_who_acts(ho
 async def test_nothing_hides_in_a_question(house: PageDaemon):
     """Shows: U03."""
     hidden = "notes\u202etxt.exe\u200b\U000e0041.txt"
-    task = house.plays("Write a strange name.", writes(hidden, "safe\u2066 text\u00ad"), reply("So not."))
+    task = house.plays(
+        "Write a strange name.", writes(hidden, "safe\u2066 text\u00ad"), text_reply("So not.")
+    )
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -172,8 +176,8 @@ async def test_nothing_hides_in_a_question(house: PageDaemon):
 
 async def test_a_painted_question_stays_in_the_conversation_and_looks_like_text(house: PageDaemon):
     """Shows: U09."""
-    asks = house.plays("Ask in earnest.", writes("earnest.txt"), reply("Asked."))
-    paints = house.plays("Paint a question.", reply(PAINTED))
+    asks = house.plays("Ask in earnest.", writes("earnest.txt"), text_reply("Asked."))
+    paints = house.plays("Paint a question.", text_reply(PAINTED))
     real, painter = await house.session("executor"), await house.session("general")
     async with house.opened(1440, 900) as window:
         await window.goes(painter["session_id"])

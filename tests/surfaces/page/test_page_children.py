@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from page_fixture import OpenPageDaemon, PageDaemon
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply, status
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_call_reply
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,8 @@ async def house(furnished: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
         yield house
 
 
-def hands_on(prompt: str, description: str = "analyze patterns") -> Answer:
-    return calls(
+def hands_on(prompt: str, description: str = "analyze patterns") -> FakeResponse:
+    return tool_call_reply(
         ("PersistentAgent", {"preset": "researcher", "description": description, "prompt": prompt}),
         text="I hand this on.",
     )
@@ -33,12 +33,12 @@ async def test_a_card_stands_at_the_call_follows_its_child_and_takes_no_focus(ho
     """Shows: A050, A051, A052, A055, D033."""
     asked, gate = asyncio.Event(), house.gate("patterns")
 
-    async def once_asked(_: Captured) -> Answer:
+    async def once_asked(_: CapturedRequest) -> FakeResponse:
         await asked.wait()
-        return calls(("hold", {"name": "patterns"}), ("tell", {"name": "held.py"}))
+        return tool_call_reply(("hold", {"name": "patterns"}), ("tell", {"name": "held.py"}))
 
-    house.plays("Look at all patterns.", once_asked, reply("There are two patterns."))
-    task = house.plays("Have it looked at.", hands_on("Look at all patterns."), reply("Two, it says."))
+    house.plays("Look at all patterns.", once_asked, text_reply("There are two patterns."))
+    task = house.plays("Have it looked at.", hands_on("Look at all patterns."), text_reply("Two, it says."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -85,9 +85,9 @@ async def test_a_card_stands_at_the_call_follows_its_child_and_takes_no_focus(ho
 async def test_a_card_is_gone_however_its_child_ended(house: PageDaemon, how: str):
     """Shows: A054."""
     gate = house.gate(how)
-    ends = status(400, "no such thing") if how == "failed" else reply("It came to an end.")
-    prompt = house.plays(f"Come to be {how}.", calls(("hold", {"name": how})), ends)
-    task = house.plays(f"Let one be {how}.", hands_on(prompt, f"to be {how}"), reply("I know."))
+    ends = http_error(400, "no such thing") if how == "failed" else text_reply("It came to an end.")
+    prompt = house.plays(f"Come to be {how}.", tool_call_reply(("hold", {"name": how})), ends)
+    task = house.plays(f"Let one be {how}.", hands_on(prompt, f"to be {how}"), text_reply("I know."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -108,8 +108,10 @@ async def test_a_card_is_gone_however_its_child_ended(house: PageDaemon, how: st
 async def test_a_page_that_is_closed_harms_nobody_and_one_that_comes_back_sees_all(house: PageDaemon):
     """Shows: A053."""
     gate = house.gate("closed")
-    prompt = house.plays("Go on alone.", calls(("hold", {"name": "closed"})), reply("I went on."))
-    task = house.plays("Nobody will look.", hands_on(prompt, "go on"), reply("It went on."))
+    prompt = house.plays(
+        "Go on alone.", tool_call_reply(("hold", {"name": "closed"})), text_reply("I went on.")
+    )
+    task = house.plays("Nobody will look.", hands_on(prompt, "go on"), text_reply("It went on."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -135,13 +137,13 @@ async def test_a_page_that_is_closed_harms_nobody_and_one_that_comes_back_sees_a
 
 async def test_the_tree_of_runs_has_each_with_its_state_its_time_and_what_it_cost(house: PageDaemon):
     gate = house.gate("tree")
-    left = house.plays("Be the left one.", calls(("hold", {"name": "tree"})), reply("Left."))
-    right = house.plays("Be the right one.", reply("Right.", usage={"input": 1200, "output": 34}))
-    both = calls(
+    left = house.plays("Be the left one.", tool_call_reply(("hold", {"name": "tree"})), text_reply("Left."))
+    right = house.plays("Be the right one.", text_reply("Right.", usage={"input": 1200, "output": 34}))
+    both = tool_call_reply(
         ("spawn_subagent", {"agentId": "researcher", "prompt": left, "label": "left"}),
         ("spawn_subagent", {"agentId": "explorer", "prompt": right, "label": "right"}),
     )
-    task = house.plays("Grow a tree.", both, reply("Grown."))
+    task = house.plays("Grow a tree.", both, text_reply("Grown."))
     session = await house.session()
     async with house.opened(1440, 900) as window:
         await window.goes(session["session_id"])
@@ -166,8 +168,8 @@ async def test_the_tree_of_runs_has_each_with_its_state_its_time_and_what_it_cos
 
 async def test_stopping_the_parent_stops_everybody_below(house: PageDaemon):
     house.gate("all")
-    prompt = house.plays("Hold below.", calls(("hold", {"name": "all"})), reply("Never said."))
-    task = house.plays("Have somebody hold.", hands_on(prompt, "hold"), reply("Never said."))
+    prompt = house.plays("Hold below.", tool_call_reply(("hold", {"name": "all"})), text_reply("Never said."))
+    task = house.plays("Have somebody hold.", hands_on(prompt, "hold"), text_reply("Never said."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -182,27 +184,27 @@ async def test_stopping_the_parent_stops_everybody_below(house: PageDaemon):
 
 async def test_the_inbox_has_what_was_left_and_promotes_it_once(house: PageDaemon):
     """Shows: D034."""
-    prompt = house.plays("Find the year.", reply("It was 1993, says the second page."))
+    prompt = house.plays("Find the year.", text_reply("It was 1993, says the second page."))
     task = house.plays(
         "Leave it to somebody.",
-        calls(
+        tool_call_reply(
             (
                 "spawn_subagent",
                 {"agentId": "explorer", "prompt": prompt, "label": "the year", "returnMode": "background"},
             )
         ),
-        reply("I have."),
+        text_reply("I have."),
     )
-    broken = house.plays("Find what is not there.", status(400, "nothing is there"))
+    broken = house.plays("Find what is not there.", http_error(400, "nothing is there"))
     second = house.plays(
         "Leave that too.",
-        calls(
+        tool_call_reply(
             (
                 "spawn_subagent",
                 {"agentId": "oracle", "prompt": broken, "label": "nothing", "returnMode": "background"},
             )
         ),
-        reply("That too."),
+        text_reply("That too."),
     )
     session = await house.session()
     async with house.opened(1440, 900) as window:

@@ -8,7 +8,7 @@ import pytest
 from page_fixture import BrowserPage, OpenPageDaemon, PageDaemon
 from playwright.async_api import Route
 
-from retinue.testing.replies import calls, reply, status
+from retinue.testing.replies import http_error, text_reply, tool_call_reply
 
 OUT = "https://evil.example"
 
@@ -288,8 +288,8 @@ def leads_where_it_says(href: str, text: str, attributes: dict[str, str]) -> Non
 
 async def test_words_of_models_and_tools_are_words(house: PageDaemon):
     """Shows: U06, U07."""
-    turns = [calls(("echo", {"words": payload}), text=payload, piece=64) for payload in PAYLOADS]
-    task = house.plays("Say everything bad.", *turns, reply("That was all of it."))
+    turns = [tool_call_reply(("echo", {"words": payload}), text=payload, piece=64) for payload in PAYLOADS]
+    task = house.plays("Say everything bad.", *turns, text_reply("That was all of it."))
     session = await house.session()
     async with house.opened(1440, 4000) as window:
         await window.goes(session["session_id"])
@@ -369,7 +369,7 @@ async def test_errors_are_words(house: PageDaemon):
     async with house.opened() as window:
         await window.goes(session["session_id"])
         for i, payload in enumerate(chosen):
-            task = house.plays(f"Fail in way {i}.", status(400, f"no: {payload}"))
+            task = house.plays(f"Fail in way {i}.", http_error(400, f"no: {payload}"))
             await window.says(task)
             await window.see("run-ended", status="failed").to_have_count(i + 1)
             await window.see(window("run-ended").last).to_contain_text(payload.split("\n")[0][:20])
@@ -386,9 +386,9 @@ async def test_files_and_calls_are_words_in_questions_and_folds(house: PageDaemo
         for i, name in enumerate(names):
             task = house.plays(
                 f"Write name {i}.",
-                calls(("write", {"path": name, "content": of(*RAW[:20])})),
-                calls(("glob", {"pattern": "**/*"})),
-                reply(f"`{name}`"),
+                tool_call_reply(("write", {"path": name, "content": of(*RAW[:20])})),
+                tool_call_reply(("glob", {"pattern": "**/*"})),
+                text_reply(f"`{name}`"),
             )
             await window.says(task)
             await window.see("approval-resource").to_contain_text(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from page_fixture import PageDaemon
 
-from retinue.testing.replies import calls, reply
+from retinue.testing.replies import text_reply, tool_call_reply
 
 
 def changed_repository(folder: Path) -> Path:
@@ -28,23 +28,23 @@ async def test_the_inbox_lists_subtasks_reviews_and_what_an_orchestrator_sets_to
 ):
     """Shows: D034."""
     house.configured(prices={"test-model": {"input": 1000, "output": 2000}})
-    step = house.plays("Lay the stones.", reply("Laid."))
+    step = house.plays("Lay the stones.", text_reply("Laid."))
     goal = house.plays(
         "Build the wall.",
-        calls(("spawn_subagent", {"agentId": "explorer", "prompt": step, "label": "stones"})),
-        reply("The wall stands."),
+        tool_call_reply(("spawn_subagent", {"agentId": "explorer", "prompt": step, "label": "stones"})),
+        text_reply("The wall stands."),
     )
-    house.plays("handed to a reviewer", reply("One port is wrong."))
+    house.plays("handed to a reviewer", text_reply("One port is wrong."))
     task = house.plays(
         "Have it built and looked at.",
-        calls(
+        tool_call_reply(
             (
                 "spawn_subagent",
                 {"agentId": "orchestrator", "capability": "orchestrator", "prompt": goal, "label": "wall"},
             ),
             ("request_review", {"instructions": "handed to a reviewer", "returnMode": "background"}),
         ),
-        reply("Built."),
+        text_reply("Built."),
     )
     folder = changed_repository(tmp_path / "repository")
     session = await house.session(workspace=str(folder))

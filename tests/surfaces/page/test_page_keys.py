@@ -5,7 +5,7 @@ import re
 import pytest
 from page_fixture import BrowserPage, PageDaemon
 
-from retinue.testing.replies import calls, reply
+from retinue.testing.replies import text_reply, tool_call_reply
 
 LEAST = 4.5
 TEXT = """() => {
@@ -65,8 +65,8 @@ async def focus(window: BrowserPage) -> str:
 async def test_everything_is_done_without_a_mouse(house: PageDaemon):
     task = house.plays(
         "Write without a mouse.",
-        calls(("write", {"path": "keys.txt", "content": "typed\n"})),
-        reply("It is written."),
+        tool_call_reply(("write", {"path": "keys.txt", "content": "typed\n"})),
+        text_reply("It is written."),
     )
     other = await house.session("oracle", name="The other one")
     async with house.opened(1440, 900) as window:
@@ -150,7 +150,7 @@ async def test_the_list_is_walked_with_j_and_k(house: PageDaemon):
 
 
 async def test_every_tab_stop_is_seen_and_none_is_a_trap(house: PageDaemon):
-    task = house.plays("Say a little.", reply("A little, with a [link](https://example.org/)."))
+    task = house.plays("Say a little.", text_reply("A little, with a [link](https://example.org/)."))
     session = await house.session()
     await house.said(session["session_id"], task)
     async with house.opened() as window:
@@ -185,9 +185,11 @@ async def shown(house: PageDaemon, window: BrowserPage, screen: str) -> None:
     code = "Some `code` and a [link](https://example.org/), **bold**.\n\n```python\nx = 1\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> quoted"
     task = house.plays(
         f"Show {screen}.",
-        calls(("read", {"path": "held.py"}), ("read", {"path": "nothing"})),
-        calls(("write", {"path": "never.txt", "content": "never\n"}), text=code, thinking="A thought."),
-        reply("Not written."),
+        tool_call_reply(("read", {"path": "held.py"}), ("read", {"path": "nothing"})),
+        tool_call_reply(
+            ("write", {"path": "never.txt", "content": "never\n"}), text=code, thinking="A thought."
+        ),
+        text_reply("Not written."),
     )
     await window.goes(session["session_id"])
     await window.says(task)

@@ -5,7 +5,7 @@ from pathlib import Path
 from page_fixture import BrowserPage, PageDaemon
 from playwright.async_api import Locator
 
-from retinue.testing.replies import reply
+from retinue.testing.replies import text_reply
 
 
 async def rows(window: BrowserPage, **group: str) -> list[str]:
@@ -86,7 +86,7 @@ async def test_pinned_conversations_stand_first_the_latest_pin_on_top(house: Pag
 async def test_a_search_finds_names_and_last_words(house: PageDaemon):
     named = await house.session("planner", name="Quince jelly")
     spoken = await house.session("planner")
-    task = house.plays("Name a stone fruit.", reply("The mirabelle is one."))
+    task = house.plays("Name a stone fruit.", text_reply("The mirabelle is one."))
     await house.said(spoken["session_id"], task)
     async with house.opened() as window:
         await window("search").fill("quince")
@@ -115,7 +115,7 @@ async def test_a_new_session_with_an_agent_is_opened_and_not_pinned(house: PageD
         await window.see(window("group", agent="baker").locator('[data-test="session-row"]')).to_have_count(2)
         await window("agent-switcher").click()
         await window("agent-new", agent="baker").click()
-        task = house.plays("Bake a roll.", reply("One roll."))
+        task = house.plays("Bake a roll.", text_reply("One roll."))
         await window("composer").fill(task)
         await window("send").click()
         await window.see(window("said-agent").locator(".prose")).to_have_text("One roll.")
@@ -148,7 +148,7 @@ async def test_another_agent_is_switched_to_and_the_current_one_is_marked(house:
 async def test_a_conversation_is_renamed_cleared_deleted_and_brought_back(house: PageDaemon):
     """Shows: C086."""
     session = await house.session("executor")
-    task = house.plays("Say something to forget.", reply("Forget me."))
+    task = house.plays("Say something to forget.", text_reply("Forget me."))
     await house.said(session["session_id"], task)
     where = f"/sessions/{session['session_id']}"
     async with house.opened() as window:

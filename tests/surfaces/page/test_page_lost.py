@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from page_fixture import OpenPageDaemon, PageDaemon
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply, silence
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, stalled_stream, text_reply, tool_call_reply
 
 ENTRIES = "all => all.map(each => each.dataset.entry)"
 
@@ -32,18 +32,18 @@ async def test_a_page_goes_on_by_itself_when_its_daemon_was_killed_in_the_middle
 ):
     heard: list[Any] = []
 
-    async def cut_once(asked: Captured) -> Answer:
+    async def cut_once(asked: CapturedRequest) -> FakeResponse:
         heard.append(asked)
-        whole = reply("These words are heard to their very end.")
-        return silence(900, whole) if len(heard) == 1 else whole
+        whole = text_reply("These words are heard to their very end.")
+        return stalled_stream(900, whole) if len(heard) == 1 else whole
 
     async with alone() as house:
         await house.start()
         (house.folder / "port.txt").write_text("Brest\n")
         task = house.plays(
-            "Say it whole.", calls(("read", {"path": "port.txt"}), text="First I read."), cut_once
+            "Say it whole.", tool_call_reply(("read", {"path": "port.txt"}), text="First I read."), cut_once
         )
-        after = house.plays("And afterwards?", reply("Afterwards too."))
+        after = house.plays("And afterwards?", text_reply("Afterwards too."))
         session = await house.session()
         async with house.opened() as window:
             await window.goes(session["session_id"])
@@ -76,12 +76,14 @@ async def test_a_question_and_a_child_outlive_the_daemon(alone: OpenPageDaemon):
     async with alone() as house:
         await house.start()
         prompt = house.plays(
-            "Write it down.", calls(("write", {"path": "a.txt", "content": "a\n"})), reply("It is written.")
+            "Write it down.",
+            tool_call_reply(("write", {"path": "a.txt", "content": "a\n"})),
+            text_reply("It is written."),
         )
         task = house.plays(
             "Have it written down.",
-            calls(("agent", {"agent_name": "executor", "task_prompt": prompt})),
-            reply("It is."),
+            tool_call_reply(("agent", {"agent_name": "executor", "task_prompt": prompt})),
+            text_reply("It is."),
         )
         session = await house.session()
         async with house.opened() as window:

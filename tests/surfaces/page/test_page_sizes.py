@@ -9,7 +9,7 @@ import pytest
 from page_fixture import BrowserPage, OpenPageDaemon, PageDaemon
 from playwright.async_api import Page
 
-from retinue.testing.replies import calls, reply
+from retinue.testing.replies import text_reply, tool_call_reply
 
 MANY = 10_000
 MOST_ROWS = 120
@@ -47,7 +47,7 @@ async def entry(window: BrowserPage, number: int) -> Any:
 async def test_ten_thousand_entries_are_read_from_end_to_beginning_in_a_small_document(house: PageDaemon):
     session = await house.session(name="Ten thousand")
     Path(session["path"]).write_text(long_file(session, MANY))
-    task = house.plays("And the next?", reply("Answer ten thousand and one."))
+    task = house.plays("And the next?", text_reply("Answer ten thousand and one."))
     async with house.opened(1280, 800) as window:
         await window.page.evaluate(COUNTED)
         await window.goes(session["session_id"])
@@ -96,7 +96,7 @@ async def test_who_reads_further_up_is_left_there_while_words_come_in(house: Pag
     session = await house.session(name="Reading")
     Path(session["path"]).write_text(long_file(session, 60))
     task = house.plays(
-        "Go on at length.", reply("\n\n".join(f"Paragraph {i}." for i in range(60)), pace=0.005)
+        "Go on at length.", text_reply("\n\n".join(f"Paragraph {i}." for i in range(60)), pace=0.005)
     )
     async with house.opened(1280, 800) as window:
         await window.goes(session["session_id"])
@@ -123,7 +123,9 @@ async def test_who_reads_further_up_is_left_there_while_words_come_in(house: Pag
 
 async def test_who_opens_a_fold_stays_with_it_and_finds_the_way_to_the_end(house: PageDaemon):
     (house.folder / "lines.txt").write_text("".join(f"line {i}\n" for i in range(60)))
-    task = house.plays("Read many lines.", calls(("read", {"path": "lines.txt"})), reply("Read, to the end."))
+    task = house.plays(
+        "Read many lines.", tool_call_reply(("read", {"path": "lines.txt"})), text_reply("Read, to the end.")
+    )
     session = await house.session(name="Folds")
     async with house.opened(1280, 600) as window:
         await window.goes(session["session_id"])
@@ -145,9 +147,9 @@ async def test_nothing_is_wider_than_the_window(house: PageDaemon, width: int):
     text = f"{long}\n\n```\n{long}\n```\n\n| {' | '.join('abcdefgh' * 2)} |\n|{'---|' * 16}\n| {' | '.join([long] * 16)} |\n\nhttps://example.org/{long}"
     task = house.plays(
         f"Be wide at {width}.",
-        calls(("read", {"path": long}), text=text),
-        calls(("write", {"path": f"{'y' * 200}.txt", "content": long})),
-        reply("Narrow."),
+        tool_call_reply(("read", {"path": long}), text=text),
+        tool_call_reply(("write", {"path": f"{'y' * 200}.txt", "content": long})),
+        text_reply("Narrow."),
     )
     session = await house.session(name=f"A very long name {'of a conversation ' * 8}{width}")
     async with house.opened(width, 740) as window:
@@ -238,7 +240,7 @@ async def test_a_first_visit_says_what_to_do(alone: OpenPageDaemon):
             await window.see("demonstration").to_have_count(0)
             await window("open-inbox").click()
             await window.see("inbox-empty").to_be_visible()
-            task = house.plays("Explain what this project does", reply("It holds a tool."))
+            task = house.plays("Explain what this project does", text_reply("It holds a tool."))
             await window.page.get_by_role("list", name="Things to try").get_by_role("button").first.click()
             await window.see("composer").to_be_focused()
             assert task in await window("composer").input_value()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from page_fixture import BrowserPage, PageDaemon
 
-from retinue.testing.replies import calls, reply, status
+from retinue.testing.replies import http_error, text_reply, tool_call_reply
 
 MARKDOWN = """# Tides
 
@@ -32,7 +32,7 @@ async def clipboard(window: BrowserPage) -> str:
 
 async def test_words_stream_in_and_stay_as_they_were_saved(house: PageDaemon):
     words = " ".join(f"word{i}" for i in range(40))
-    task = house.plays("Count the words.", reply(words, pace=0.02))
+    task = house.plays("Count the words.", text_reply(words, pace=0.02))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -56,7 +56,7 @@ async def test_words_stream_in_and_stay_as_they_were_saved(house: PageDaemon):
 
 
 async def test_markdown_is_rendered_and_code_is_copied(house: PageDaemon):
-    task = house.plays("Tell me of tides.", reply(MARKDOWN))
+    task = house.plays("Tell me of tides.", text_reply(MARKDOWN))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -83,11 +83,11 @@ async def _copied(window: BrowserPage, text: str) -> bool:
 
 
 async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(house: PageDaemon):
-    asks = calls(
+    asks = tool_call_reply(
         ("ask_user", {"question": "Which colour?\n<b>Mind</b> the wall.", "options": ["red", "blue"]})
     )
-    more = calls(("ask_user", {"question": "And how dark?"}))
-    task = house.plays("Paint it.", asks, more, reply("Painted."))
+    more = tool_call_reply(("ask_user", {"question": "And how dark?"}))
+    task = house.plays("Paint it.", asks, more, text_reply("Painted."))
     session = await house.session()
     async with house.opened(390, 800) as window:
         await window.goes(session["session_id"])
@@ -109,7 +109,7 @@ async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(hou
 
 
 async def test_thoughts_are_folded(house: PageDaemon):
-    task = house.plays("Think first.", reply("I have.", thinking="Is it this, or is it that?"))
+    task = house.plays("Think first.", text_reply("I have.", thinking="Is it this, or is it that?"))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -126,10 +126,10 @@ async def test_a_call_is_one_line_that_opens_to_its_arguments_and_its_result(hou
     (house.folder / "change.txt").write_text(DIFF)
     task = house.plays(
         "Read of the port.",
-        calls(
+        tool_call_reply(
             ("read", {"path": "port.txt"}), ("tell", {"name": "change.txt"}), ("read", {"path": "none.txt"})
         ),
-        reply("Read."),
+        text_reply("Read."),
     )
     session = await house.session()
     async with house.opened() as window:
@@ -167,7 +167,7 @@ async def test_what_is_typed_is_kept_in_the_file_and_comes_back(house: PageDaemo
     async with house.opened() as other:
         await other.goes(session["session_id"])
         await other.see("composer").to_have_value(draft)
-        house.plays(draft, reply("Whole now."))
+        house.plays(draft, text_reply("Whole now."))
         await other("composer").press("Enter")
         await other.see(other("said-agent").locator(".prose")).to_have_text(["Whole now."])
         await other.see("composer").to_have_value("")
@@ -176,8 +176,10 @@ async def test_what_is_typed_is_kept_in_the_file_and_comes_back(house: PageDaemo
 
 async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_turn(house: PageDaemon):
     gate = house.gate("queue")
-    first = house.plays("Hold the first.", calls(("hold", {"name": "queue"})), reply("First is done."))
-    second = house.plays("Then the second.", reply("Second is done."))
+    first = house.plays(
+        "Hold the first.", tool_call_reply(("hold", {"name": "queue"})), text_reply("First is done.")
+    )
+    second = house.plays("Then the second.", text_reply("Second is done."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -196,7 +198,9 @@ async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_tur
 
 async def test_a_queued_message_is_taken_back(house: PageDaemon):
     gate = house.gate("back")
-    first = house.plays("Hold while I think.", calls(("hold", {"name": "back"})), reply("Held."))
+    first = house.plays(
+        "Hold while I think.", tool_call_reply(("hold", {"name": "back"})), text_reply("Held.")
+    )
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -213,7 +217,9 @@ async def test_a_queued_message_is_taken_back(house: PageDaemon):
 
 async def test_a_run_is_stopped(house: PageDaemon):
     house.gate("stop")
-    task = house.plays("Hold for ever.", calls(("hold", {"name": "stop"})), reply("Never said."))
+    task = house.plays(
+        "Hold for ever.", tool_call_reply(("hold", {"name": "stop"})), text_reply("Never said.")
+    )
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -229,7 +235,9 @@ async def test_a_run_is_stopped(house: PageDaemon):
 
 async def test_a_run_is_interrupted_and_sums_up(house: PageDaemon):
     gate = house.gate("pause")
-    task = house.plays("Hold until I ask.", calls(("hold", {"name": "pause"})), reply("So far: held."))
+    task = house.plays(
+        "Hold until I ask.", tool_call_reply(("hold", {"name": "pause"})), text_reply("So far: held.")
+    )
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -242,9 +250,9 @@ async def test_a_run_is_interrupted_and_sums_up(house: PageDaemon):
 
 
 async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(house: PageDaemon):
-    one = house.plays("Say one.", reply("One."))
-    two = house.plays("Say two.", reply("Two."))
-    other = house.plays("Say another.", reply("Another."))
+    one = house.plays("Say one.", text_reply("One."))
+    two = house.plays("Say two.", text_reply("Two."))
+    other = house.plays("Say another.", text_reply("Another."))
     session = await house.session(name="Trunk")
     for task in (one, two):
         await house.said(session["session_id"], task)
@@ -264,9 +272,9 @@ async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(hou
 
 
 async def test_ones_own_words_are_taken_back_in_a_branch_and_said_differently(house: PageDaemon):
-    one = house.plays("Say red.", reply("Red."))
-    two = house.plays("Say blue.", reply("Blue."))
-    house.plays("Say blue, loudly.", reply("BLUE."))
+    one = house.plays("Say red.", text_reply("Red."))
+    two = house.plays("Say blue.", text_reply("Blue."))
+    house.plays("Say blue, loudly.", text_reply("BLUE."))
     session = await house.session()
     for task in (one, two):
         await house.said(session["session_id"], task)
@@ -292,7 +300,7 @@ async def test_the_path_of_the_file_is_shown_and_copied(house: PageDaemon):
 
 
 async def test_an_edit_of_the_file_by_hand_is_shown(house: PageDaemon):
-    task = house.plays("Say teh word.", reply("The wrod."))
+    task = house.plays("Say teh word.", text_reply("The wrod."))
     session = await house.session()
     await house.said(session["session_id"], task)
     file = Path(session["path"])
@@ -304,7 +312,7 @@ async def test_an_edit_of_the_file_by_hand_is_shown(house: PageDaemon):
 
 
 async def test_a_run_that_failed_says_why_and_what_to_do(house: PageDaemon):
-    task = house.plays("Ask with a wrong key.", status(401, "this key is not valid"))
+    task = house.plays("Ask with a wrong key.", http_error(401, "this key is not valid"))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])

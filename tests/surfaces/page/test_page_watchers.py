@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 import pytest
 from page_fixture import OpenPageDaemon, PageDaemon
 
-from retinue.testing.fake_model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.fake_model_server import CapturedRequest
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
 STOPS = {
     "severity": "interrupt",
@@ -17,12 +17,12 @@ STOPS = {
 WARNS = {"severity": "warning", "reason": "The parser is rewritten.", "suggestion": "Change line 12."}
 
 
-async def watches(asked: Captured) -> Answer:
+async def watches(asked: CapturedRequest) -> FakeResponse:
     """The pair speaks up at drift."""
     told = str(asked.messages[-1]["content"])
     if "I drop the table" in told:
-        return calls(("interject", STOPS))
-    return calls(("interject", WARNS)) if "I rewrite the parser" in told else reply("ok")
+        return tool_call_reply(("interject", STOPS))
+    return tool_call_reply(("interject", WARNS)) if "I rewrite the parser" in told else text_reply("ok")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ async def house(furnished: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
             "triggers: {slash: [/oracle], hotkeys: [Ctrl+Shift+O]}\n",
             "You think.",
         )
-        house.plays("watched session=", watches, reply("ok"))
+        house.plays("watched session=", watches, text_reply("ok"))
         await house.start()
         yield house
 
@@ -47,8 +47,8 @@ async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_a
     gate = house.gate("drift")
     task = house.plays(
         "Rename the column.",
-        calls(("hold", {"name": "drift"}), text="I drop the table first."),
-        reply("In short: nothing was dropped."),
+        tool_call_reply(("hold", {"name": "drift"}), text="I drop the table first."),
+        text_reply("In short: nothing was dropped."),
     )
     session = await house.session()
     async with house.opened() as window:
@@ -88,7 +88,7 @@ async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_a
 
 async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(house: PageDaemon):
     """Shows: D032."""
-    task = house.plays("Fix the typo.", reply("I rewrite the parser."))
+    task = house.plays("Fix the typo.", text_reply("I rewrite the parser."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -113,8 +113,8 @@ async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(house: P
 
 async def test_slash_commands_and_keys_of_agents_are_in_the_help_offered_and_work(house: PageDaemon):
     """Shows: D029, D041."""
-    house.plays("explore the side street", reply("It ends at the river."))
-    house.plays("Why at nine?", reply("Because of the tide."))
+    house.plays("explore the side street", text_reply("It ends at the river."))
+    house.plays("Why at nine?", text_reply("Because of the tide."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])

@@ -10,12 +10,12 @@ from daemon_fixture import DaemonClient, DaemonProcess, MakeDaemon, OpenServer, 
 
 import retinue
 from retinue.server import static_page
-from retinue.server.asgi_app import application
-from retinue.server.auth import Keys
-from retinue.server.connection_limits import Limits
-from retinue.server.context import House
-from retinue.server.event_broadcaster import Hub
-from retinue.server.listeners import Server, local_socket, page_socket
+from retinue.server.asgi_app import create_asgi_app
+from retinue.server.auth import Authenticator
+from retinue.server.connection_limits import ConnectionLimits
+from retinue.server.context import ServerContext
+from retinue.server.event_broadcaster import EventBroadcaster
+from retinue.server.listeners import ApiServer, open_tcp_socket, open_unix_socket
 from retinue.server.routing import Route
 
 
@@ -57,23 +57,23 @@ def built(tmp_path: Path) -> OpenServer:
 
     @asynccontextmanager
     async def make(
-        *routes: Route, limits: Limits | None = None, static: Path = static_page.STATIC
+        *routes: Route, limits: ConnectionLimits | None = None, static: Path = static_page.STATIC_FOLDER
     ) -> AsyncGenerator[DaemonClient]:
         home = Path((env := make_environment(tmp_path))["RETINUE_HOME"])
         async with retinue.open(env=env) as app:
-            listener = page_socket("127.0.0.1", 0)
+            listener = open_tcp_socket("127.0.0.1", 0)
             door = DaemonClient(home=home, port=listener.getsockname()[1])
-            house = House(
+            house = ServerContext(
                 app=app,
-                hub=Hub(app),
-                keys=Keys(home),
+                broadcaster=EventBroadcaster(app),
+                authenticator=Authenticator(home),
                 started_at=datetime.now(UTC),
-                url=door.url,
-                look=lambda: True,
+                page_url=door.url,
+                wake=lambda: True,
                 stop=lambda: None,
             )
-            server = Server(application(house, routes, static=static), limits)
-            async with server.listening(local_socket(home), listener):
+            server = ApiServer(create_asgi_app(house, routes, static=static), limits)
+            async with server.serve_sockets(open_unix_socket(home), listener):
                 yield door
 
     return make

@@ -8,11 +8,11 @@ import pytest
 from daemon_fixture import DaemonClient, DaemonProcess
 
 from retinue import errors
-from retinue.domain.api_permission import Right
+from retinue.domain.api_permission import ApiPermission
 from retinue.errors import RetinueError
-from retinue.server.asgi_app import STATUS
-from retinue.server.auth_throttle import MOST_WRONG
-from retinue.server.error_responses import CODES, POLICY
+from retinue.server.asgi_app import HTTP_STATUSES
+from retinue.server.auth_throttle import MAX_FAILURES
+from retinue.server.error_responses import CONTENT_SECURITY_POLICY, ERROR_CODES
 from retinue.server.route_table import ROUTES
 from retinue.server.routing import Route
 
@@ -28,7 +28,7 @@ BESIDES = (
     "/x/y",
 )
 ON_EVERYTHING = {
-    "content-security-policy": POLICY,
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -134,12 +134,12 @@ def test_ten_thousand_wrong_tokens_open_nothing_and_the_right_one_still_works(do
             if number % 1_000 == 999:
                 assert door.owner("GET", "/api/health", line=line).status == 200
     assert set(seen) <= {401, 429}
-    assert seen[429] >= 10_000 - 20 * MOST_WRONG
+    assert seen[429] >= 10_000 - 20 * MAX_FAILURES
 
 
 def test_wrong_links_are_throttled_like_wrong_tokens(door: DaemonClient):
     """Shows: A12."""
-    answers = [door.asks("GET", f"/enter/{number:043}").status for number in range(MOST_WRONG + 2)]
+    answers = [door.asks("GET", f"/enter/{number:043}").status for number in range(MAX_FAILURES + 2)]
     assert set(answers) <= {404, 429}
     assert answers[-1] == 429
 
@@ -164,16 +164,17 @@ def test_no_header_says_by_which_way_a_request_came(door: DaemonClient):
 
 
 @pytest.fixture(scope="module")
-def narrow(daemon: DaemonProcess) -> dict[Right, str]:
+def narrow(daemon: DaemonProcess) -> dict[ApiPermission, str]:
     """A token for each right alone."""
     return {
-        right: daemon.command("tokens", "add", f"only-{right}", "--rights", right)["token"] for right in Right
+        right: daemon.command("tokens", "add", f"only-{right}", "--rights", right)["token"]
+        for right in ApiPermission
     }
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_a_key_without_the_right_is_refused_and_told_which_it_lacks(
-    door: DaemonClient, narrow: dict[Right, str], route: Route
+    door: DaemonClient, narrow: dict[ApiPermission, str], route: Route
 ):
     """What changes the daemon itself needs admin, which neither the page nor a narrower token has.
 
@@ -194,9 +195,9 @@ def test_a_key_without_the_right_is_refused_and_told_which_it_lacks(
 def test_what_runs_programs_or_ends_the_daemon_needs_admin():
     """Shows: A18."""
     rights = {(route.method, route.path): route.right for route in ROUTES}
-    assert rights["POST", "/api/stop"] is rights["POST", "/api/links"] is Right.ADMIN
+    assert rights["POST", "/api/stop"] is rights["POST", "/api/links"] is ApiPermission.ADMIN
     changing = [route for route in ROUTES if route.method != "GET"]
-    assert [route.path for route in changing if route.right is Right.READ] == []
+    assert [route.path for route in changing if route.right is ApiPermission.READ] == []
     assert [route.path for route in ROUTES if "config" in route.path or "tools" in route.path] == []
 
 
@@ -205,10 +206,10 @@ def test_what_runs_programs_or_ends_the_daemon_needs_admin():
     ["X-Rights: admin", "Rights: read, run, approve, admin", "X-Role: admin", "X-Scopes: *", "X-User: root"],
 )
 def test_rights_that_a_request_claims_count_for_nothing(
-    door: DaemonClient, narrow: dict[Right, str], claim: str
+    door: DaemonClient, narrow: dict[ApiPermission, str], claim: str
 ):
     """Shows: A08."""
-    token = narrow[Right.READ]
+    token = narrow[ApiPermission.READ]
     assert door.asks("POST", "/api/links", claim, token=token).status == 403
     assert door.asks("POST", "/api/links?rights=admin", claim, token=token).status == 403
     body = b'{"rights": ["admin"], "scopes": ["admin"]}'
@@ -259,8 +260,8 @@ def test_the_list_of_errors_over_http_is_complete():
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RetinueError)
     ]
     given = {(status_of(kind), kind.code) for kind in kinds if kind is not RetinueError}
-    assert (given | set(CODES.items())) - listed == set()
+    assert (given | set(ERROR_CODES.items())) - listed == set()
 
 
 def status_of(kind: type[RetinueError]) -> int:
-    return next((status for known, status in STATUS if issubclass(kind, known)), 500)
+    return next((status for known, status in HTTP_STATUSES if issubclass(kind, known)), 500)

@@ -9,31 +9,31 @@ import pytest
 from daemon_fixture import DaemonClient, OpenServer
 from starlette.responses import Response
 
-from retinue.domain.api_permission import Right
-from retinue.server.connection_limits import Limits
-from retinue.server.context import House
-from retinue.server.listeners import page_socket
-from retinue.server.routing import Does, Route, Wish
+from retinue.domain.api_permission import ApiPermission
+from retinue.server.connection_limits import ConnectionLimits
+from retinue.server.context import ServerContext
+from retinue.server.listeners import open_tcp_socket
+from retinue.server.routing import ApiRequest, Route, RouteHandler
 
 JSON = "Content-Type: application/json"
 MEGABYTES = 64
 
 
-async def small(_house: House, _wish: Wish[Any, Any]) -> dict[str, Any]:
+async def small(_house: ServerContext, _wish: ApiRequest[Any, Any]) -> dict[str, Any]:
     return {"well": True}
 
 
-async def large(_house: House, _wish: Wish[Any, Any]) -> Response:
+async def large(_house: ServerContext, _wish: ApiRequest[Any, Any]) -> Response:
     return Response(bytes(MEGABYTES << 20))
 
 
-async def broken(_house: House, _wish: Wish[Any, Any]) -> dict[str, Any]:
+async def broken(_house: ServerContext, _wish: ApiRequest[Any, Any]) -> dict[str, Any]:
     planted = "sk-" + "x7" * 20
     raise RuntimeError(f"the inside of the house, {planted}")
 
 
-def route(does: Does, path: str = "/api/small", method: str = "GET") -> Route:
-    return Route(method=method, path=path, right=Right.READ, does=does, says="For a test.")
+def route(does: RouteHandler, path: str = "/api/small", method: str = "GET") -> Route:
+    return Route(method=method, path=path, right=ApiPermission.READ, handler=does, summary="For a test.")
 
 
 SMALL, PUT = route(small), route(small, method="PUT")
@@ -71,7 +71,7 @@ def dripped(line: socket.socket, piece: bytes) -> bytes:
 @pytest.mark.parametrize("way", ["port", "socket"])
 async def test_headers_that_come_letter_by_letter_are_not_waited_for(built: OpenServer, way: str):
     """Shows: A10."""
-    async with built(SMALL, limits=Limits(head_seconds=0.3)) as door:
+    async with built(SMALL, limits=ConnectionLimits(head_seconds=0.3)) as door:
         with door.opened(way) as line:
             line.sendall(b"GET /api/small HTTP/1.1\r\n")
             answer = await asyncio.to_thread(dripped, line, b"x")
@@ -85,7 +85,7 @@ async def test_headers_that_come_letter_by_letter_are_not_waited_for(built: Open
 
 async def test_a_body_that_comes_letter_by_letter_is_not_waited_for(built: OpenServer):
     """Shows: A10."""
-    async with built(PUT, limits=Limits(body_seconds=0.3)) as door:
+    async with built(PUT, limits=ConnectionLimits(body_seconds=0.3)) as door:
         for announced in ("Content-Length: 1000000", "Transfer-Encoding: chunked"):
             head = asking(door, more=f"{JSON}\r\n{announced}\r\n").replace(b"GET", b"PUT", 1)
             with door.opened() as line:
@@ -97,7 +97,7 @@ async def test_a_body_that_comes_letter_by_letter_is_not_waited_for(built: OpenS
 
 async def test_a_connection_that_is_kept_and_says_nothing_more_is_closed(built: OpenServer):
     """Blank lines between requests keep nobody here either."""
-    async with built(SMALL, limits=Limits(head_seconds=0.3)) as door:
+    async with built(SMALL, limits=ConnectionLimits(head_seconds=0.3)) as door:
         with door.opened() as line:
             first = await asyncio.to_thread(door.asks, "GET", "/api/small", token=door.token, line=line)
             assert first.status == 200
@@ -164,12 +164,14 @@ async def test_whoever_is_silent_gives_way_and_whoever_is_answered_does_not(buil
     """Shows: A10."""
     arrived = asyncio.Semaphore(0)
 
-    async def endless(_house: House, _wish: Wish[Any, Any]) -> dict[str, Any]:
+    async def endless(_house: ServerContext, _wish: ApiRequest[Any, Any]) -> dict[str, Any]:
         arrived.release()
         await asyncio.Event().wait()
         return {}
 
-    async with built(SMALL, route(endless, "/api/endless"), limits=Limits(connections=2)) as door:
+    async with built(
+        SMALL, route(endless, "/api/endless"), limits=ConnectionLimits(max_connections=2)
+    ) as door:
         with door.opened() as first, door.opened() as second:
             assert (await asyncio.to_thread(door.owner, "GET", "/api/small")).status == 200
             assert await asyncio.to_thread(first.recv, 1) == b""
@@ -194,7 +196,7 @@ async def test_whoever_reads_nothing_is_cut_off_and_whoever_reads_slowly_is_not(
             time.sleep(0.02)
         return count
 
-    async with built(LARGE, limits=Limits(stall_seconds=1.0)) as door:
+    async with built(LARGE, limits=ConnectionLimits(stall_seconds=1.0)) as door:
         with door.opened() as reads, door.opened() as stalls:
             stalls.sendall(asking(door, "/api/large"))
             reads.sendall(asking(door, "/api/large", "Connection: close\r\n"))
@@ -217,5 +219,5 @@ async def test_a_defect_is_told_in_a_sentence_and_written_down(built: OpenServer
 
 def test_the_port_is_named_as_tcp_so_that_no_answer_is_held_back():
     """Only then does asyncio tell the kernel to send the body of a small answer at once, and not after 40 ms."""
-    with page_socket("127.0.0.1", 0) as listener:
+    with open_tcp_socket("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP

@@ -9,9 +9,9 @@ from daemon_fixture import DaemonClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retinue.errors import Usage
-from retinue.server.request_parsing import understood
-from retinue.server.request_schemas import Saying
+from retinue.errors import UsageError
+from retinue.server.request_parsing import decode_body
+from retinue.server.request_schemas import MessageBody
 from retinue.server.route_table import ROUTES
 from retinue.server.routing import Route
 
@@ -146,7 +146,7 @@ def test_json_that_two_readers_could_understand_differently_is_understood_by_non
     """Shows: A11."""
     for route in TAKING:
         answer = door.asks(route.method, path_of(route), JSON, body=NO_JSON[what], way="socket")
-        assert (answer.status, answer.code) == (400, route.codes.get("usage", "usage")), answer.body
+        assert (answer.status, answer.code) == (400, route.error_codes.get("usage", "usage")), answer.body
         assert len(answer.body) < 2_000
 
 
@@ -166,8 +166,8 @@ OUR_WORDS = {
 
 @pytest.mark.parametrize("body", OUR_WORDS)
 def test_what_is_wrong_with_a_body_is_said_in_our_words(body: bytes):
-    with pytest.raises(Usage) as refused:
-        understood(body, Saying)
+    with pytest.raises(UsageError) as refused:
+        decode_body(body, MessageBody)
     assert str(refused.value) == OUR_WORDS[body]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from daemon_fixture import DaemonClient, DaemonProcess, MakeDaemon
 
-from retinue.server.auth import Keys
+from retinue.server.auth import Authenticator
 
 SOMEBODY = 65534
 
@@ -203,7 +203,7 @@ def test_a_token_that_there_is_no_room_for_leaves_nothing_behind(tmp_path: Path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            Keys(tmp_path)
+            Authenticator(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from daemon_fixture import DaemonClient, DaemonProcess, OpenServer
 
-from retinue.domain.api_permission import PERSON, Right
+from retinue.domain.api_permission import WEB_USER_PERMISSIONS, ApiPermission
 
 FILES = {
     "index.html": b"<!doctype html><title>x</title>",
@@ -75,7 +75,7 @@ def test_the_link_that_it_printed_is_such_a_link(daemon: DaemonProcess, door: Da
 
 def test_a_cookie_reads_runs_and_approves_and_is_no_admin(door: DaemonClient):
     """Shows: A18."""
-    assert {Right.READ, Right.RUN, Right.APPROVE} == PERSON
+    assert {ApiPermission.READ, ApiPermission.RUN, ApiPermission.APPROVE} == WEB_USER_PERMISSIONS
     cookie = entered(door, door.owner("POST", "/api/links").json["url"])
     own = f"Origin: {door.url}"
     assert door.asks("GET", "/api/health", cookie).status == 200

@@ -1,4 +1,4 @@
-"""Keys that other programs' definitions have and ours do not, each translated into native fields."""
+"""Translate keys of other programs' agent definitions into native fields."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -6,50 +6,50 @@ from typing import Any, cast
 
 from retinue.agents import validators
 from retinue.agents.dialects import tool_names
-from retinue.agents.validators import Path, Wrong
+from retinue.agents.validators import InvalidValue, KeyPath
 from retinue.domain.agent import Role, Thinking
-from retinue.domain.cli_agent import Misread, told
+from retinue.domain.cli_agent import InvalidSetting, parse_cli_settings
 from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 
 
 class Verdict(StrEnum):
     HONOURED = "honoured"
-    """Means here what it means there."""
+    """Same meaning as in the source."""
     MAPPED = "mapped"
-    """Says it in other words here."""
+    """Expressed by other native fields."""
     KEPT = "kept"
-    """Stored and shown, without effect."""
+    """Stored and displayed, without effect."""
     REFUSED = "refused"
-    """Cannot be had here."""
+    """Not available here."""
 
 
 @value
-class Said:
-    """What one key comes to."""
+class Translation:
+    """The translation of one key."""
 
-    sets: Mapping[str, Any]
+    fields: Mapping[str, Any]
     """Native fields, nested as in a definition."""
     verdict: Verdict = Verdict.HONOURED
     note: str = ""
-    denies: tuple[str, ...] = ()
-    """Tools that this key takes away, whatever else is said."""
-    read_only: bool = False
-    """Nothing may be changed, whatever else is said of the workspace."""
+    denied_tools: tuple[str, ...] = ()
+    """Tools that this key denies, whatever other keys allow."""
+    is_read_only: bool = False
+    """True if nothing may be changed, whatever other keys say about the workspace."""
 
 
-Handler = Callable[[Any, Path], Said]
+KeyTranslator = Callable[[Any, KeyPath], Translation]
 
 CLAUDE_MODELS = {
     "sonnet": "anthropic:claude-sonnet-4-5",
     "opus": "anthropic:claude-opus-4-5",
     "haiku": "anthropic:claude-haiku-4-5",
 }
-DRIVERS = (
+PROVIDER_KINDS = (
     "openai", "openai-compatible", "anthropic", "local", "scripted", "external", "pydantic-ai",
     "claude-cli", "codex-cli", "pi-cli",
 )  # fmt: skip
-BACKENDS = {
+PROVIDER_ALIASES = {
     "claude": "anthropic",
     "anthropic": "anthropic",
     "chatgpt": "openai",
@@ -59,163 +59,202 @@ BACKENDS = {
         "openai-compatible",
     ),
 }
-"""Names people give to a provider, in lower case."""
+"""Other names of providers, in lower case."""
 
 
-def model(value: Any, path: Path) -> Said:
-    found = validators.word(value, path)
+def translate_model(value: Any, path: KeyPath) -> Translation:
+    found = validators.line_value(value, path)
     if found == "inherit":
-        return Said(sets={"model": None}, verdict=Verdict.MAPPED, note="the default model")
+        return Translation(fields={"model": None}, verdict=Verdict.MAPPED, note="the default model")
     if found in CLAUDE_MODELS:
-        named = CLAUDE_MODELS[found]
-        return Said(sets={"model": named}, verdict=Verdict.MAPPED, note=f"'{found}' is {named}")
-    return Said(sets={"model": found})
-
-
-def driver(value: Any, path: Path) -> Said:
-    found = validators.word(value, path)
-    if found in DRIVERS:
-        return Said(sets={"driver": found})
-    named = BACKENDS.get(found.lower())
-    if named is None:
-        raise Wrong(
-            path, f"'{found[:60]}' is not a known driver{validators.hint(found, (*DRIVERS, *BACKENDS))}"
+        model_name = CLAUDE_MODELS[found]
+        return Translation(
+            fields={"model": model_name}, verdict=Verdict.MAPPED, note=f"'{found}' is {model_name}"
         )
-    return Said(sets={"driver": named}, verdict=Verdict.MAPPED, note=f"'{found}' is the driver {named}")
+    return Translation(fields={"model": found})
 
 
-def thinking(value: Any, path: Path) -> Said:
+def translate_driver(value: Any, path: KeyPath) -> Translation:
+    found = validators.line_value(value, path)
+    if found in PROVIDER_KINDS:
+        return Translation(fields={"driver": found})
+    provider = PROVIDER_ALIASES.get(found.lower())
+    if provider is None:
+        raise InvalidValue(
+            path,
+            f"'{found[:60]}' is not a known driver{validators.known_names_hint(found, (*PROVIDER_KINDS, *PROVIDER_ALIASES))}",
+        )
+    return Translation(
+        fields={"driver": provider}, verdict=Verdict.MAPPED, note=f"'{found}' is the driver {provider}"
+    )
+
+
+def translate_thinking(value: Any, path: KeyPath) -> Translation:
     if isinstance(value, bool):
         level = Thinking.MEDIUM if value else Thinking.OFF
-        return Said(sets={"thinking": str(level)}, verdict=Verdict.MAPPED, note=f"as {level}")
-    found = validators.text(value, path)
-    other = {"max": "high", "xhigh": "high", "minimal": "low", "none": "off"}.get(found)
-    if other is not None:
-        return Said(sets={"thinking": other}, verdict=Verdict.MAPPED, note=f"'{found}' is {other}")
-    return Said(sets={"thinking": validators.one_of([str(each) for each in Thinking])(value, path)})
+        return Translation(fields={"thinking": str(level)}, verdict=Verdict.MAPPED, note=f"as {level}")
+    found = validators.text_value(value, path)
+    level_name = {"max": "high", "xhigh": "high", "minimal": "low", "none": "off"}.get(found)
+    if level_name is not None:
+        return Translation(
+            fields={"thinking": level_name}, verdict=Verdict.MAPPED, note=f"'{found}' is {level_name}"
+        )
+    return Translation(fields={"thinking": validators.one_of([str(each) for each in Thinking])(value, path)})
 
 
-def tool_allow(value: Any, path: Path) -> Said:
+def translate_tool_allow(value: Any, path: KeyPath) -> Translation:
     if isinstance(value, dict):
-        return _tool_map(validators.mapping(cast("Any", value), path), path)
-    return _tool_list("tool_allow", value, path)
+        return _translate_tool_map(validators.string_map(cast("Any", value), path), path)
+    return _translate_tool_list("tool_allow", value, path)
 
 
-def tool_deny(value: Any, path: Path) -> Said:
-    return _tool_list("tool_deny", value, path)
+def translate_tool_deny(value: Any, path: KeyPath) -> Translation:
+    return _translate_tool_list("tool_deny", value, path)
 
 
-def _tool_list(name: str, value: Any, path: Path) -> Said:
-    written = validators.names(value, path)
-    for at, each in enumerate(written):
+def _translate_tool_list(name: str, value: Any, path: KeyPath) -> Translation:
+    tools = validators.name_list(value, path)
+    for index, each in enumerate(tools):
         if "(" in each:
-            raise Wrong(
-                (*path, at),
+            raise InvalidValue(
+                (*path, index),
                 f"'{each[:60]}' limits what a tool may be called with; name the tool alone, "
                 "and say with shell_commands which commands need not ask",
             )
-    ours = tool_names.translated(written)
-    if ours == written:
-        return Said(sets={name: ours})
-    changed = [f"{each} is {tool_names.ours(each)}" for each in written if tool_names.ours(each) != each]
-    return Said(sets={name: ours}, verdict=Verdict.MAPPED, note=", ".join(changed))
+    native_tools = tool_names.native_tool_names(tools)
+    if native_tools == tools:
+        return Translation(fields={name: native_tools})
+    changed = [
+        f"{each} is {tool_names.native_tool_name(each)}"
+        for each in tools
+        if tool_names.native_tool_name(each) != each
+    ]
+    return Translation(fields={name: native_tools}, verdict=Verdict.MAPPED, note=", ".join(changed))
 
 
-_TOOL_DETAIL = validators.table(
+_TOOL_DETAIL_VALIDATOR = validators.map_with_keys(
     {
-        "enabled": validators.flag,
+        "enabled": validators.bool_value,
         "mode": validators.one_of(("read", "write", "execute")),
-        "notes": validators.text,
+        "notes": validators.text_value,
     }
 )
 
 
-def _tool_map(found: Mapping[str, Any], path: Path) -> Said:
-    """Either switches (`write: false`), or details (`bash: {enabled: true, mode: read}`), which list what there is."""
+def _translate_tool_map(found: Mapping[str, Any], path: KeyPath) -> Translation:
+    """Translate a map of tools: either switches or details.
+
+    Switches are `write: false`; details are `bash: {enabled: true, mode: read}`. A map with details lists all
+    allowed tools.
+    """
     if all(isinstance(each, bool) for each in found.values()):
-        return _switches(found)
+        return _translate_tool_switches(found)
     if any(isinstance(each, list) for each in found.values()):
-        raise Wrong(path, "groups the tools under names of its own; write one list of the tools it may use")
+        raise InvalidValue(
+            path, "groups the tools under names of its own; write one list of the tools it may use"
+        )
     details = {
-        tool_names.ours(name): _TOOL_DETAIL(each, (*path, name))
+        tool_names.native_tool_name(name): _TOOL_DETAIL_VALIDATOR(each, (*path, name))
         for name, each in found.items()
         if each is not None
     }
     allowed = tuple(name for name, each in details.items() if each.get("enabled") is not False)
-    kept = {
-        name: {key: word for key, word in each.items() if key != "enabled"} for name, each in details.items()
+    kept_details = {
+        name: {key: detail for key, detail in each.items() if key != "enabled"}
+        for name, each in details.items()
     }
-    kept = {name: each for name, each in kept.items() if each}
-    sets: dict[str, Any] = {"tool_allow": allowed}
-    if kept:
-        sets["notes"] = {"tools": kept}
-    return Said(sets=sets, verdict=Verdict.MAPPED, note=f"tool_allow: {', '.join(allowed) or 'nothing'}")
+    kept_details = {name: each for name, each in kept_details.items() if each}
+    translated: dict[str, Any] = {"tool_allow": allowed}
+    if kept_details:
+        translated["notes"] = {"tools": kept_details}
+    return Translation(
+        fields=translated, verdict=Verdict.MAPPED, note=f"tool_allow: {', '.join(allowed) or 'nothing'}"
+    )
 
 
-def _switches(found: Mapping[str, bool]) -> Said:
-    """Switches change a full set of tools; only `"*": false` empties it first."""
-    on = tool_names.translated(tuple(name for name, each in found.items() if each and name != "*"))
-    off = tool_names.translated(tuple(name for name, each in found.items() if not each and name != "*"))
+def _translate_tool_switches(found: Mapping[str, bool]) -> Translation:
+    """Translate tool switches, which change a full set of tools.
+
+    Only `"*": false` starts from an empty set.
+    """
+    enabled = tool_names.native_tool_names(
+        tuple(name for name, each in found.items() if each and name != "*")
+    )
+    disabled_tools = tool_names.native_tool_names(
+        tuple(name for name, each in found.items() if not each and name != "*")
+    )
     if found.get("*") is False:
-        return Said(
-            sets={"tool_allow": on}, verdict=Verdict.MAPPED, note=f"tool_allow: {', '.join(on) or 'nothing'}"
+        return Translation(
+            fields={"tool_allow": enabled},
+            verdict=Verdict.MAPPED,
+            note=f"tool_allow: {', '.join(enabled) or 'nothing'}",
         )
-    note = f"tool_deny: {', '.join(off)}" if off else "every tool stays on"
-    return Said(sets={}, denies=off, verdict=Verdict.MAPPED, note=note)
+    note = f"tool_deny: {', '.join(disabled_tools)}" if disabled_tools else "every tool stays on"
+    return Translation(fields={}, denied_tools=disabled_tools, verdict=Verdict.MAPPED, note=note)
 
 
-def driver_settings(value: Any, path: Path) -> dict[str, Any]:
-    """A key itself has no place here: a definition is copied into every session's folder."""
-    found = validators.open_map(value, path)
+def validate_driver_settings(value: Any, path: KeyPath) -> dict[str, Any]:
+    """Validate provider settings.
+
+    An API key is refused, because definitions are copied into every session's folder.
+    """
+    found = validators.json_map(value, path)
     for key in ("api_key", "apiKey"):
         if key in found:
-            raise Wrong(
+            raise InvalidValue(
                 (*path, key), "holds a key; put it into the environment and write api_key_env: ITS_NAME"
             )
     return found
 
 
-def program_settings(named: str | None, said: Mapping[str, Any] | None, path: Path) -> None:
-    """Wrong where the settings of an agent that is a program cannot be used."""
+def check_cli_agent_settings(provider: str | None, settings: Mapping[str, Any] | None, path: KeyPath) -> None:
+    """Raise InvalidValue if the settings of a CLI agent cannot be used."""
     try:
-        told(named or "", said or {})
-    except Misread as wrong:
-        raise Wrong((*path, wrong.key), str(wrong), of=" ") from wrong
+        parse_cli_settings(provider or "", settings or {})
+    except InvalidSetting as error:
+        raise InvalidValue((*path, error.key), str(error), separator=" ") from error
 
 
-_CHAT = validators.table(
-    {"provider": driver, "model": model, "config": driver_settings, "models": validators.patterns}
-)
-
-
-def chat(value: Any, path: Path) -> Said:
-    found = _CHAT(value, path)
-    sets: dict[str, Any] = {}
-    for key in ("provider", "model"):
-        if key in found:
-            sets |= (
-                found[key].sets if found[key] is not None else {"driver" if key == "provider" else key: None}
-            )
-    if "config" in found:
-        sets["driver_settings"] = found["config"]
-        program_settings(sets.get("driver"), found["config"], (*path, "config"))
-    if found.get("models"):
-        sets["notes"] = {"chat_models": list(found["models"])}
-    return Said(sets=sets, verdict=Verdict.MAPPED, note="driver, model and driver_settings")
-
-
-_WORKSPACE = validators.table(
+_CHAT_VALIDATOR = validators.map_with_keys(
     {
-        "mode": validators.one_of(("inherit", "shared", "sandbox", "custom")),
-        "customPath": validators.word,
-        "allowWrites": validators.flag,
-        "label": validators.text,
+        "provider": translate_driver,
+        "model": translate_model,
+        "config": validate_driver_settings,
+        "models": validators.name_patterns,
     }
 )
 
 
-def default_workspace(value: Any, path: Path) -> Said:
-    found = _WORKSPACE(value, path)
+def translate_chat(value: Any, path: KeyPath) -> Translation:
+    found = _CHAT_VALIDATOR(value, path)
+    translated: dict[str, Any] = {}
+    for key in ("provider", "model"):
+        if key in found:
+            translated |= (
+                found[key].fields
+                if found[key] is not None
+                else {"driver" if key == "provider" else key: None}
+            )
+    if "config" in found:
+        translated["driver_settings"] = found["config"]
+        check_cli_agent_settings(translated.get("driver"), found["config"], (*path, "config"))
+    if found.get("models"):
+        translated["notes"] = {"chat_models": list(found["models"])}
+    return Translation(fields=translated, verdict=Verdict.MAPPED, note="driver, model and driver_settings")
+
+
+_WORKSPACE_VALIDATOR = validators.map_with_keys(
+    {
+        "mode": validators.one_of(("inherit", "shared", "sandbox", "custom")),
+        "customPath": validators.line_value,
+        "allowWrites": validators.bool_value,
+        "label": validators.text_value,
+    }
+)
+
+
+def translate_default_workspace(value: Any, path: KeyPath) -> Translation:
+    found = _WORKSPACE_VALIDATOR(value, path)
     workspace: dict[str, Any] = {}
     if "mode" in found:
         workspace["isolation"] = "shared" if found["mode"] == "inherit" else found["mode"]
@@ -223,98 +262,120 @@ def default_workspace(value: Any, path: Path) -> Said:
         workspace["path"] = found["customPath"]
     if "allowWrites" in found:
         workspace["writable"] = found["allowWrites"]
-    sets: dict[str, Any] = {"workspace": workspace}
+    translated: dict[str, Any] = {"workspace": workspace}
     if found.get("label"):
-        sets["notes"] = {"workspace_label": found["label"]}
-    return Said(sets=sets, verdict=Verdict.MAPPED, note="workspace")
+        translated["notes"] = {"workspace_label": found["label"]}
+    return Translation(fields=translated, verdict=Verdict.MAPPED, note="workspace")
 
 
-_OVERRIDES = validators.table(dict.fromkeys(("allowWrites", "allowShell", "allowNetwork"), validators.flag))
-
-
-def permission_overrides(value: Any, path: Path) -> Said:
-    """What is switched off is taken away; what is switched on is only not taken away."""
-    found = _OVERRIDES(value, path)
-    sets: dict[str, Any] = {}
-    if found.get("allowWrites") is not None:
-        sets["workspace"] = {"writable": found["allowWrites"]}
-    tools = (("allowShell", "bash"), ("allowNetwork", "web_fetch"))
-    denies = tuple(tool for key, tool in tools if found.get(key) is False)
-    return Said(sets=sets, denies=denies, verdict=Verdict.MAPPED, note="workspace.writable and tool_deny")
-
-
-_SUBAGENTS = validators.table(
-    dict.fromkeys(("allowAgents", "allow_agents"), validators.names)
-    | {"model": validators.word, "thinking": validators.word}
+_OVERRIDES_VALIDATOR = validators.map_with_keys(
+    dict.fromkeys(("allowWrites", "allowShell", "allowNetwork"), validators.bool_value)
 )
 
 
-def subagents(value: Any, path: Path) -> Said:
-    found = _SUBAGENTS(value, path)
-    sets: dict[str, Any] = {}
+def translate_permission_overrides(value: Any, path: KeyPath) -> Translation:
+    """Translate overrides: a disabled permission is denied, an enabled one is merely not denied."""
+    found = _OVERRIDES_VALIDATOR(value, path)
+    translated: dict[str, Any] = {}
+    if found.get("allowWrites") is not None:
+        translated["workspace"] = {"writable": found["allowWrites"]}
+    tools = (("allowShell", "bash"), ("allowNetwork", "web_fetch"))
+    denied_tools = tuple(tool for key, tool in tools if found.get(key) is False)
+    return Translation(
+        fields=translated,
+        denied_tools=denied_tools,
+        verdict=Verdict.MAPPED,
+        note="workspace.writable and tool_deny",
+    )
+
+
+_SUBAGENTS_VALIDATOR = validators.map_with_keys(
+    dict.fromkeys(("allowAgents", "allow_agents"), validators.name_list)
+    | {"model": validators.line_value, "thinking": validators.line_value}
+)
+
+
+def translate_subagents(value: Any, path: KeyPath) -> Translation:
+    found = _SUBAGENTS_VALIDATOR(value, path)
+    translated: dict[str, Any] = {}
     for key in ("allowAgents", "allow_agents"):
         if key in found:
-            sets["agent_allow"] = found[key]
-    kept = {key: found[key] for key in ("model", "thinking") if found.get(key)}
-    if kept:
-        sets["notes"] = {"subagents": kept}
-    return Said(sets=sets, verdict=Verdict.MAPPED, note="agent_allow; the model is set in the configuration")
+            translated["agent_allow"] = found[key]
+    other_settings = {key: found[key] for key in ("model", "thinking") if found.get(key)}
+    if other_settings:
+        translated["notes"] = {"subagents": other_settings}
+    return Translation(
+        fields=translated, verdict=Verdict.MAPPED, note="agent_allow; the model is set in the configuration"
+    )
 
 
-def isolation(value: Any, path: Path) -> Said:
+def translate_isolation(value: Any, path: KeyPath) -> Translation:
     if value == "worktree":
-        return Said(
-            sets={"workspace": {"isolation": "sandbox", "writable": True}},
+        return Translation(
+            fields={"workspace": {"isolation": "sandbox", "writable": True}},
             verdict=Verdict.MAPPED,
             note="a sandboxed workspace",
         )
     found = validators.one_of([str(each) for each in Isolation])(value, path)
-    return Said(sets={"workspace": {"isolation": found}}, verdict=Verdict.MAPPED, note="workspace.isolation")
-
-
-def _reading_only() -> Said:
-    return Said(sets={}, denies=tool_names.WRITING, read_only=True, verdict=Verdict.MAPPED, note="read-only")
-
-
-def read_only(value: Any, path: Path) -> Said:
-    if validators.flag(value, path):
-        return _reading_only()
-    return Said(sets={}, verdict=Verdict.KEPT, note="takes nothing away")
-
-
-def may_write(value: Any, path: Path) -> Said:
-    if validators.flag(value, path):
-        return Said(sets={}, verdict=Verdict.KEPT, note="takes nothing away")
-    return Said(sets={}, denies=("write", "edit"), verdict=Verdict.MAPPED, note="tool_deny: write, edit")
-
-
-def sandbox_mode(value: Any, path: Path) -> Said:
-    found = validators.word(value, path)
-    if found == "read-only":
-        return _reading_only()
-    if found == "workspace-write":
-        return Said(
-            sets={"notes": {"sandbox_mode": found}}, verdict=Verdict.KEPT, note="calls ask as they always do"
-        )
-    raise Wrong(path, f"'{found[:40]}' would open more than a definition may; remove it")
-
-
-def disabled(value: Any, path: Path) -> Said:
-    if validators.flag(value, path):
-        raise Wrong(path, "is switched off where it comes from; remove this field to use it here")
-    return Said(sets={}, verdict=Verdict.KEPT, note="takes nothing away")
-
-
-def agents(value: Any, path: Path) -> Said:
-    """Which others it may call, by the names they have there."""
-    named = tuple(
-        each if "*" in each else validators.slugged(each) or each for each in validators.names(value, path)
+    return Translation(
+        fields={"workspace": {"isolation": found}}, verdict=Verdict.MAPPED, note="workspace.isolation"
     )
-    say = f"agent_allow: {', '.join(named) or 'nobody'}"
-    return Said(sets={"agent_allow": named}, verdict=Verdict.MAPPED, note=say)
 
 
-_GROUPS: dict[str, tuple[str, ...]] = {
+def _read_only_translation() -> Translation:
+    return Translation(
+        fields={},
+        denied_tools=tool_names.WRITING_TOOLS,
+        is_read_only=True,
+        verdict=Verdict.MAPPED,
+        note="read-only",
+    )
+
+
+def translate_read_only(value: Any, path: KeyPath) -> Translation:
+    if validators.bool_value(value, path):
+        return _read_only_translation()
+    return Translation(fields={}, verdict=Verdict.KEPT, note="takes nothing away")
+
+
+def translate_can_edit(value: Any, path: KeyPath) -> Translation:
+    if validators.bool_value(value, path):
+        return Translation(fields={}, verdict=Verdict.KEPT, note="takes nothing away")
+    return Translation(
+        fields={}, denied_tools=("write", "edit"), verdict=Verdict.MAPPED, note="tool_deny: write, edit"
+    )
+
+
+def translate_sandbox_mode(value: Any, path: KeyPath) -> Translation:
+    found = validators.line_value(value, path)
+    if found == "read-only":
+        return _read_only_translation()
+    if found == "workspace-write":
+        return Translation(
+            fields={"notes": {"sandbox_mode": found}},
+            verdict=Verdict.KEPT,
+            note="calls ask as they always do",
+        )
+    raise InvalidValue(path, f"'{found[:40]}' would open more than a definition may; remove it")
+
+
+def refuse_disabled_agent(value: Any, path: KeyPath) -> Translation:
+    if validators.bool_value(value, path):
+        raise InvalidValue(path, "is switched off where it comes from; remove this field to use it here")
+    return Translation(fields={}, verdict=Verdict.KEPT, note="takes nothing away")
+
+
+def translate_agent_list(value: Any, path: KeyPath) -> Translation:
+    """Translate the agents it may call, by the names they have in the source."""
+    agent_names = tuple(
+        each if "*" in each else validators.slugify(each) or each
+        for each in validators.name_list(value, path)
+    )
+    note = f"agent_allow: {', '.join(agent_names) or 'nobody'}"
+    return Translation(fields={"agent_allow": agent_names}, verdict=Verdict.MAPPED, note=note)
+
+
+_TOOLS_BY_GROUP: dict[str, tuple[str, ...]] = {
     "read": ("read", "ls", "glob", "grep"),
     "edit": ("write", "edit"),
     "write": ("write", "edit"),
@@ -326,83 +387,92 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "subtasks": ("agent",),
     "questions": ("ask_user",),
 }
-"""Tools that are granted by the group; every mode may also ask and keep a list."""
+"""Tools granted by each group; every mode may also ask the user and keep a to-do list."""
 
 
-def groups(value: Any, path: Path) -> Said:
-    """A group that is limited to certain files is left out: what it is limited to cannot be held here."""
+def translate_tool_groups(value: Any, path: KeyPath) -> Translation:
+    """Translate tool groups.
+
+    A group limited to certain files is left out, because the limit cannot be enforced here.
+    """
     allowed: list[str] = []
-    left: list[str] = []
-    for at, each in enumerate(validators.listed(lambda item, _: item)(value, path)):
+    skipped: list[str] = []
+    for index, each in enumerate(validators.list_of(lambda item, _: item)(value, path)):
         first: Any = each[0] if isinstance(each, list) and each else each  # pyright: ignore[reportUnknownVariableType]  (a list as it was written)
-        named = validators.one_of(tuple(_GROUPS))(first, (*path, at))
+        named = validators.one_of(tuple(_TOOLS_BY_GROUP))(first, (*path, index))
         if isinstance(each, list):
-            left.append(named)
+            skipped.append(named)
         else:
-            allowed += _GROUPS[named]
-    kept = tuple(dict.fromkeys((*allowed, "ask_user", "todo")))
-    say = f"tool_allow: {', '.join(kept)}"
-    say += f"; left out, being limited to some files: {', '.join(left)}" if left else ""
-    return Said(sets={"tool_allow": kept}, verdict=Verdict.MAPPED, note=say)
+            allowed += _TOOLS_BY_GROUP[named]
+    tools = tuple(dict.fromkeys((*allowed, "ask_user", "todo")))
+    note = f"tool_allow: {', '.join(tools)}"
+    note += f"; left out, being limited to some files: {', '.join(skipped)}" if skipped else ""
+    return Translation(fields={"tool_allow": tools}, verdict=Verdict.MAPPED, note=note)
 
 
-def permission_mode(value: Any, path: Path) -> Said:
-    found = validators.word(value, path)
+def translate_permission_mode(value: Any, path: KeyPath) -> Translation:
+    found = validators.line_value(value, path)
     if found == "plan":
-        return _reading_only()
+        return _read_only_translation()
     if found in ("default", "manual"):
-        return Said(
-            sets={"notes": {"permissionMode": found}},
+        return Translation(
+            fields={"notes": {"permissionMode": found}},
             verdict=Verdict.KEPT,
             note="calls ask as they always do",
         )
-    raise Wrong(path, f"'{found[:40]}' would answer approvals in advance; a definition cannot, so remove it")
+    raise InvalidValue(
+        path, f"'{found[:40]}' would answer approvals in advance; a definition cannot, so remove it"
+    )
 
 
-def mode(value: Any, path: Path) -> Said:
+def translate_mode(value: Any, path: KeyPath) -> Translation:
     roles = {
         "primary": (Role.PRIMARY,),
         "subagent": (Role.SUBTASK,),
         "all": (Role.PRIMARY, Role.SUBTASK),
     }
     found = validators.one_of(tuple(roles))(value, path)
-    named = tuple(str(each) for each in roles[found])
-    return Said(sets={"roles": named}, verdict=Verdict.MAPPED, note=f"roles: {', '.join(named)}")
+    role_names = tuple(str(each) for each in roles[found])
+    return Translation(
+        fields={"roles": role_names}, verdict=Verdict.MAPPED, note=f"roles: {', '.join(role_names)}"
+    )
 
 
-def hidden(value: Any, path: Path) -> Said:
-    shown = not validators.flag(value, path)
-    return Said(sets={"ui_visible": shown}, verdict=Verdict.MAPPED, note="ui_visible, the other way round")
+def translate_hidden(value: Any, path: KeyPath) -> Translation:
+    is_visible = not validators.bool_value(value, path)
+    return Translation(
+        fields={"ui_visible": is_visible}, verdict=Verdict.MAPPED, note="ui_visible, the other way round"
+    )
 
 
-_TRIGGERS = validators.table(
-    {"slash": validators.names, "hotkeys": validators.patterns, "hotkey": validators.word}
+_TRIGGERS_VALIDATOR = validators.map_with_keys(
+    {"slash": validators.name_list, "hotkeys": validators.name_patterns, "hotkey": validators.line_value}
 )
 
 
-def triggers(value: Any, path: Path) -> Said:
-    found = _TRIGGERS(value, path)
-    one = found.pop("hotkey", None)
-    if one is not None:
-        found["hotkeys"] = (*(found.get("hotkeys") or ()), one)
-    return Said(sets={"triggers": found})
+def translate_triggers(value: Any, path: KeyPath) -> Translation:
+    found = _TRIGGERS_VALIDATOR(value, path)
+    hotkey = found.pop("hotkey", None)
+    if hotkey is not None:
+        found["hotkeys"] = (*(found.get("hotkeys") or ()), hotkey)
+    return Translation(fields={"triggers": found})
 
 
-def kept(name: str) -> Handler:
-    """A key that is stored among the notes."""
+def keep_as_note(name: str) -> KeyTranslator:
+    """Return a translator that stores the key among the notes."""
 
-    def read(value: Any, path: Path) -> Said:
-        return Said(
-            sets={"notes": {name: validators.anything(value, path)}},
+    def translate(value: Any, path: KeyPath) -> Translation:
+        return Translation(
+            fields={"notes": {name: validators.json_value(value, path)}},
             verdict=Verdict.KEPT,
             note="kept for show",
         )
 
-    return read
+    return translate
 
 
-def refused(why: str) -> Handler:
-    def read(value: Any, path: Path) -> Said:  # noqa: ARG001  (every reader takes the same two)
-        raise Wrong(path, why)
+def refuse_key(reason: str) -> KeyTranslator:
+    def translate(value: Any, path: KeyPath) -> Translation:  # noqa: ARG001  (every reader takes the same two)
+        raise InvalidValue(path, reason)
 
-    return read
+    return translate

@@ -1,61 +1,71 @@
-"""Files and places as other programs name them: what a definition may touch, never more than the workspace."""
+"""Translate path permissions of other programs; an imported agent never gets more than the workspace."""
 
 from typing import Any, cast
 
 from retinue.agents import validators
-from retinue.agents.dialects.key_aliases import Said, Verdict
-from retinue.agents.validators import Path, Wrong
+from retinue.agents.dialects.key_aliases import Translation, Verdict
+from retinue.agents.validators import InvalidValue, KeyPath
 
 
-def allowed_paths(value: Any, path: Path) -> Said:
-    """What it may touch: read, and change no more than that."""
-    inside, say = _inside(validators.globs(value, path))
-    sets = {"paths": {"read": inside, "write": inside}}
-    return Said(sets=sets, verdict=Verdict.MAPPED, note=f"paths.read and paths.write{say}")
+def translate_allowed_paths(value: Any, path: KeyPath) -> Translation:
+    """Translate allowed paths into paths that may be read and written."""
+    workspace_globs, note = _workspace_globs(validators.path_globs(value, path))
+    fields = {"paths": {"read": workspace_globs, "write": workspace_globs}}
+    return Translation(fields=fields, verdict=Verdict.MAPPED, note=f"paths.read and paths.write{note}")
 
 
-def denied_paths(value: Any, path: Path) -> Said:
-    found = tuple(wide for each in validators.globs(value, path) for wide in _wide(each))
-    return Said(sets={"paths": {"deny": found}}, verdict=Verdict.MAPPED, note="paths.deny")
+def translate_denied_paths(value: Any, path: KeyPath) -> Translation:
+    denied = tuple(glob for each in validators.path_globs(value, path) for glob in _widen_denial(each))
+    return Translation(fields={"paths": {"deny": denied}}, verdict=Verdict.MAPPED, note="paths.deny")
 
 
-_FILE_ACCESS = validators.table(
-    dict.fromkeys(("read_paths", "write_paths", "read", "write", "deny", "denied_paths"), validators.globs)
+_FILE_ACCESS_VALIDATOR = validators.map_with_keys(
+    dict.fromkeys(
+        ("read_paths", "write_paths", "read", "write", "deny", "denied_paths"), validators.path_globs
+    )
 )
 
 
-def file_access(value: Any, path: Path) -> Said:
+def translate_file_access(value: Any, path: KeyPath) -> Translation:
     if value in ("project", "workspace"):
-        return Said(sets={}, verdict=Verdict.KEPT, note="the workspace, as ever")
-    said: dict[str, tuple[str, ...]] = {}
-    left = ""
-    for key, globs in _FILE_ACCESS(value, path).items():
+        return Translation(fields={}, verdict=Verdict.KEPT, note="the workspace, as ever")
+    globs_by_kind: dict[str, tuple[str, ...]] = {}
+    notes = ""
+    for key, globs in _FILE_ACCESS_VALIDATOR(value, path).items():
         kind = key.partition("_")[0].replace("denied", "deny")
-        if kind in said:
-            raise Wrong((*path, key), f"says the same as '{kind}'; keep one of the two")
-        denied = tuple(wide for each in globs or () for wide in _wide(each))
-        said[kind], say = (denied, "") if kind == "deny" else _inside(globs or ())
-        left += say
-    note = " and ".join(f"paths.{kind}" for kind in said) + left
-    return Said(sets={"paths": said}, verdict=Verdict.MAPPED, note=note)
+        if kind in globs_by_kind:
+            raise InvalidValue((*path, key), f"says the same as '{kind}'; keep one of the two")
+        denied = tuple(glob for each in globs or () for glob in _widen_denial(each))
+        globs_by_kind[kind], note_part = (denied, "") if kind == "deny" else _workspace_globs(globs or ())
+        notes += note_part
+    note = " and ".join(f"paths.{kind}" for kind in globs_by_kind) + notes
+    return Translation(fields={"paths": globs_by_kind}, verdict=Verdict.MAPPED, note=note)
 
 
-def network_access(value: Any, path: Path) -> Said:
-    if validators.flag(value, path):
-        return Said(sets={}, verdict=Verdict.KEPT, note="takes nothing away")
-    return Said(sets={}, denies=("web_fetch",), verdict=Verdict.MAPPED, note="tool_deny: web_fetch")
+def translate_network_access(value: Any, path: KeyPath) -> Translation:
+    if validators.bool_value(value, path):
+        return Translation(fields={}, verdict=Verdict.KEPT, note="takes nothing away")
+    return Translation(
+        fields={}, denied_tools=("web_fetch",), verdict=Verdict.MAPPED, note="tool_deny: web_fetch"
+    )
 
 
-def _inside(globs: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """Patterns of the workspace: there they begin in the project, and a definition from elsewhere opens no other place."""
-    kept = [each for each in globs if not each.startswith(("/", "~")) and ".." not in each.split("/")]
-    left = [each for each in globs if each not in kept]
-    found = tuple(workspace_glob(each) for each in kept)
-    return found, f"; left out, being outside the workspace: {', '.join(left)}" if left else ""
+def _workspace_globs(globs: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """Return the globs inside the workspace as native patterns, and a note about those left out.
+
+    In the source they start in the project; an imported definition opens no other place.
+    """
+    inside = [each for each in globs if not each.startswith(("/", "~")) and ".." not in each.split("/")]
+    outside = [each for each in globs if each not in inside]
+    found = tuple(workspace_glob(each) for each in inside)
+    return found, f"; left out, being outside the workspace: {', '.join(outside)}" if outside else ""
 
 
-def _wide(pattern: str) -> tuple[str, ...]:
-    """A denial must not come out narrower: a name alone means that name in every folder, and all that is below it."""
+def _widen_denial(pattern: str) -> tuple[str, ...]:
+    """Return globs that deny at least as much as the source's pattern.
+
+    A bare name means that name in every folder, and everything below it.
+    """
     plain = pattern.removeprefix("./")
     if plain.endswith("/"):
         return (f"{plain}**",)
@@ -65,7 +75,7 @@ def _wide(pattern: str) -> tuple[str, ...]:
 
 
 def workspace_glob(pattern: str) -> str:
-    """Our pattern for one that begins in the project: with us `**` at its start would mean everywhere."""
+    """Convert a pattern that starts in the project; a leading `**` would match everywhere here."""
     plain = pattern.removeprefix("./")
     if plain in ("", ".", "*"):
         return "./**"
@@ -73,11 +83,13 @@ def workspace_glob(pattern: str) -> str:
     return f"./{plain}" if plain.startswith("**") else plain
 
 
-def beyond(value: Any) -> list[str]:
-    """The patterns of a `paths` field that open more than the workspace."""
+def globs_outside_workspace(value: Any) -> list[str]:
+    """Return the patterns of a `paths` field that reach outside the workspace."""
     found: list[str] = []
     for key, globs in cast("dict[Any, Any]", value).items() if isinstance(value, dict) else ():
         if key in ("read", "write") and isinstance(globs, list):
-            words = (each for each in cast("list[Any]", globs) if isinstance(each, str))
-            found += [each for each in words if each.startswith(("/", "~", "**")) or ".." in each.split("/")]
+            patterns = (each for each in cast("list[Any]", globs) if isinstance(each, str))
+            found += [
+                each for each in patterns if each.startswith(("/", "~", "**")) or ".." in each.split("/")
+            ]
     return list(dict.fromkeys(found))

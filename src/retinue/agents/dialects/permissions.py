@@ -1,127 +1,140 @@
-"""A map of permissions, tool by tool, as other programs write it: what it denies is held here too."""
+"""Translate a permission map of another program; what it denies stays denied."""
 
 from collections.abc import Mapping
 from typing import Any, cast
 
 from retinue.agents import validators
 from retinue.agents.dialects import path_patterns, tool_names
-from retinue.agents.dialects.key_aliases import Said, Verdict
-from retinue.agents.validators import Path, Wrong
+from retinue.agents.dialects.key_aliases import Translation, Verdict
+from retinue.agents.validators import InvalidValue, KeyPath
 
-_ANSWERS = validators.one_of(("allow", "ask", "deny"))
-_PERMITTED = {
+_ANSWER_VALIDATOR = validators.one_of(("allow", "ask", "deny"))
+_TOOLS_BY_PERMISSION = {
     "edit": ("edit", "write"),
     "webfetch": ("web_fetch",),
     "list": ("ls",),
     "task": ("agent",),
     "question": ("ask_user",),
 }
-"""Where one permission there covers tools that have other names here."""
-_TOLD_APART = ("read", "glob", "grep", "list", "task", "skill")
-_WRITING = ("edit", "write")
+"""Native tools covered by a permission of the source."""
+_PATTERN_TOOLS = ("read", "glob", "grep", "list", "task", "skill")
+_WRITING_TOOLS = ("edit", "write")
 
-_ByPattern = dict[str, dict[str, str]]
+_AnswersByPattern = dict[str, dict[str, str]]
 
 
-def permission(value: Any, path: Path) -> Said:
-    """What is denied is taken away; what is allowed or asked is judged here by our own rules."""
+def translate_permissions(value: Any, path: KeyPath) -> Translation:
+    """Translate permissions: denied tools are denied; allowed and ask follow the native approval rules."""
     if isinstance(value, str):
-        denied = ("*",) if _ANSWERS(value, path) == "deny" else ()
-        return Said(
-            sets={}, denies=denied, verdict=Verdict.MAPPED, note="tool_deny: *" if denied else "asks as ever"
+        denied = ("*",) if _ANSWER_VALIDATOR(value, path) == "deny" else ()
+        return Translation(
+            fields={},
+            denied_tools=denied,
+            verdict=Verdict.MAPPED,
+            note="tool_deny: *" if denied else "asks as ever",
         )
     if not isinstance(value, dict) or any(
         not isinstance(each, str | dict) for each in cast("dict[Any, Any]", value).values()
     ):
-        raise Wrong(path, "must answer allow, ask or deny for each tool; say it with tools and paths instead")
-    written = validators.mapping(cast("Any", value), path)
-    whole, parts = _answers(written, path)
-    sets: dict[str, Any] = {"notes": {str(path[-1]): validators.anything(value, path)}}
-    listed = whole.pop("*", "ask") == "deny"
-    denies = _each(tool for tool, answer in whole.items() if answer == "deny" and tool != "skill")
-    if listed:
-        allowed = _each(tool for tool, answer in whole.items() if answer != "deny")
-        sets["tool_allow"] = tuple(each for each in allowed if each not in denies)
-        denies = ()
-    # There are several ways to other agents here; the list of agents closes all of them.
+        raise InvalidValue(
+            path, "must answer allow, ask or deny for each tool; say it with tools and paths instead"
+        )
+    permissions = validators.string_map(cast("Any", value), path)
+    answers, pattern_answers = _parse_answers(permissions, path)
+    fields: dict[str, Any] = {"notes": {str(path[-1]): validators.json_value(value, path)}}
+    is_allow_list = answers.pop("*", "ask") == "deny"
+    denied_tools = _native_tools(
+        tool for tool, answer in answers.items() if answer == "deny" and tool != "skill"
+    )
+    if is_allow_list:
+        allowed = _native_tools(tool for tool, answer in answers.items() if answer != "deny")
+        fields["tool_allow"] = tuple(each for each in allowed if each not in denied_tools)
+        denied_tools = ()
+    # Several tools can start agents here; agent_deny covers all of them.
     for tool, field in (("skill", "skill_deny"), ("task", "agent_deny")):
-        sets |= {field: ("*",)} if whole.get(tool) == "deny" else {}
-    sets |= _limits(parts)
-    say = [f"{key}: {_said(each)}" for key, each in sets.items() if key != "notes"]
-    say += [f"tool_deny: {', '.join(denies)}"] if denies else []
-    return Said(
-        sets=sets, denies=denies, verdict=Verdict.MAPPED, note="; ".join(say) if say else "asks as ever"
+        fields |= {field: ("*",)} if answers.get(tool) == "deny" else {}
+    fields |= _limits_by_pattern(pattern_answers)
+    notes = [f"{key}: {_format_field(each)}" for key, each in fields.items() if key != "notes"]
+    notes += [f"tool_deny: {', '.join(denied_tools)}"] if denied_tools else []
+    return Translation(
+        fields=fields,
+        denied_tools=denied_tools,
+        verdict=Verdict.MAPPED,
+        note="; ".join(notes) if notes else "asks as ever",
     )
 
 
-def _said(found: Any) -> str:
+def _format_field(found: Any) -> str:
     if isinstance(found, dict):
-        inside = cast("dict[str, tuple[str, ...]]", found)
-        return "; ".join(f"{key} {', '.join(each)}" for key, each in inside.items())
+        nested = cast("dict[str, tuple[str, ...]]", found)
+        return "; ".join(f"{key} {', '.join(each)}" for key, each in nested.items())
     return ", ".join(found) or "nothing"
 
 
-def _answers(written: Mapping[str, Any], path: Path) -> tuple[dict[str, str], _ByPattern]:
-    """One answer for each tool, and the answers by pattern where files, agents or skills can be told apart here."""
-    whole: dict[str, str] = {}
-    parts: _ByPattern = {}
-    for tool, answer in written.items():
+def _parse_answers(permissions: Mapping[str, Any], path: KeyPath) -> tuple[dict[str, str], _AnswersByPattern]:
+    """Return one answer per tool, and answers by pattern for files, agents and skills."""
+    answers: dict[str, str] = {}
+    pattern_answers: _AnswersByPattern = {}
+    for tool, answer in permissions.items():
         if not isinstance(answer, dict):
-            whole[tool] = _ANSWERS(answer, (*path, tool))
+            answers[tool] = _ANSWER_VALIDATOR(answer, (*path, tool))
             continue
         patterns = {
-            key: _ANSWERS(each, (*path, tool, key))
-            for key, each in validators.mapping(cast("Any", answer), (*path, tool)).items()
+            key: _ANSWER_VALIDATOR(each, (*path, tool, key))
+            for key, each in validators.string_map(cast("Any", answer), (*path, tool)).items()
         }
         general = patterns.pop("*", "ask")
-        excepted = any((each == "deny") != (general == "deny") for each in patterns.values())
-        if excepted and (tool in _TOLD_APART or (tool in _WRITING and general != "deny")):
-            whole[tool], parts[tool] = "ask", {"*": general} | patterns
+        has_exceptions = any((each == "deny") != (general == "deny") for each in patterns.values())
+        if has_exceptions and (tool in _PATTERN_TOOLS or (tool in _WRITING_TOOLS and general != "deny")):
+            answers[tool], pattern_answers[tool] = "ask", {"*": general} | patterns
         else:
-            # Commands cannot be told apart here, and no definition grants writing: denied for some is denied for all.
-            whole[tool] = "deny" if excepted else general
-    return whole, parts
+            # Commands cannot be distinguished and definitions grant no writes: a partial denial denies all.
+            answers[tool] = "deny" if has_exceptions else general
+    return answers, pattern_answers
 
 
-def _limits(parts: _ByPattern) -> dict[str, Any]:
-    """The patterns as lists of ours. Where two tools have lists of what may be read, only what both allow stays."""
-    sets: dict[str, Any] = {}
+def _limits_by_pattern(pattern_answers: _AnswersByPattern) -> dict[str, Any]:
+    """Convert the patterns into native lists.
+
+    If two tools list what may be read, only patterns allowed by both remain.
+    """
+    fields: dict[str, Any] = {}
     paths: dict[str, tuple[str, ...]] = {}
-    for tool, patterns in parts.items():
+    for tool, patterns in pattern_answers.items():
         allowed = tuple(key for key, each in patterns.items() if each == "allow" and key != "*")
         denied = tuple(key for key, each in patterns.items() if each == "deny" and key != "*")
-        listed = patterns["*"] == "deny"
+        is_allow_list = patterns["*"] == "deny"
         if tool in ("task", "skill"):
             kind = "agent" if tool == "task" else "skill"
-            sets |= {f"{kind}_allow": tuple(map(_name, allowed))} if listed else {}
-            sets |= {f"{kind}_deny": tuple(map(_name, denied))} if denied else {}
+            fields |= {f"{kind}_allow": tuple(map(_slug_or_pattern, allowed))} if is_allow_list else {}
+            fields |= {f"{kind}_deny": tuple(map(_slug_or_pattern, denied))} if denied else {}
             continue
-        if listed:
-            before = paths.get("read")
-            here = tuple(path_patterns.workspace_glob(_place(each)) for each in allowed)
-            paths["read"] = tuple(each for each in here if before is None or each in before)
+        if is_allow_list:
+            earlier = paths.get("read")
+            globs = tuple(path_patterns.workspace_glob(_glob_in_any_folder(each)) for each in allowed)
+            paths["read"] = tuple(each for each in globs if earlier is None or each in earlier)
         if denied:
-            paths["deny"] = tuple(dict.fromkeys((*paths.get("deny", ()), *map(_wide, denied))))
-    return sets | ({"paths": paths} if paths else {})
+            paths["deny"] = tuple(dict.fromkeys((*paths.get("deny", ()), *map(_widen_denial, denied))))
+    return fields | ({"paths": paths} if paths else {})
 
 
-def _each(tools: Any) -> tuple[str, ...]:
+def _native_tools(tools: Any) -> tuple[str, ...]:
     found: list[str] = []
     for tool in tools:
-        found += _PERMITTED.get(tool) or tool_names.borrowed(tool)
+        found += _TOOLS_BY_PERMISSION.get(tool) or tool_names.tools_for_foreign_name(tool)
     return tuple(dict.fromkeys(found))
 
 
-def _name(pattern: str) -> str:
-    return pattern if "*" in pattern else validators.slugged(pattern) or pattern
+def _slug_or_pattern(pattern: str) -> str:
+    return pattern if "*" in pattern else validators.slugify(pattern) or pattern
 
 
-def _place(pattern: str) -> str:
-    """A pattern without a folder means every folder there."""
+def _glob_in_any_folder(pattern: str) -> str:
+    """Convert a pattern without a folder, which means every folder in the source."""
     plain = pattern.removeprefix("./")
     return plain if "/" in plain else f"**/{plain}"
 
 
-def _wide(pattern: str) -> str:
-    """A star crosses folders there; a denial must not come out narrower."""
-    return _place("**".join(part for part in pattern.replace("**", "*").split("*")))
+def _widen_denial(pattern: str) -> str:
+    """Return a glob that denies at least as much: in the source, a star crosses folders."""
+    return _glob_in_any_folder("**".join(part for part in pattern.replace("**", "*").split("*")))

@@ -1,6 +1,6 @@
-"""What other programs call the tools that Retinue has under its own names."""
+"""Native names for the tool names of other programs."""
 
-OURS: dict[str, str] = {
+NATIVE_NAMES: dict[str, str] = {
     "Read": "read",
     "NotebookRead": "read",
     "Write": "write",
@@ -24,14 +24,14 @@ OURS: dict[str, str] = {
     "todoread": "todo",
     "AskUserQuestion": "ask_user",
 }
-"""Spelled exactly so: a tool of one's own named `read_mail` or `Task2` is none of these."""
+"""Exact spellings only: a user's own tool named `read_mail` or `Task2` matches none of these."""
 
-_FINDING = ("grep", "glob", "ls")
-_CHANGING = ("edit", "write")
+_SEARCH_TOOLS = ("grep", "glob", "ls")
+_EDIT_TOOLS = ("edit", "write")
 
-BORROWED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("search", "codebase"), _FINDING),
-    **dict.fromkeys(("editFiles", "edit_files", "file_editor"), _CHANGING),
+TOOLS_BY_FOREIGN_NAME: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("search", "codebase"), _SEARCH_TOOLS),
+    **dict.fromkeys(("editFiles", "edit_files", "file_editor"), _EDIT_TOOLS),
     **dict.fromkeys(
         ("read_file", "readFile", "read_files", "read_many_files", "view_file", "file_read", "view"), ("read",)
     ),
@@ -69,12 +69,12 @@ BORROWED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("question", "ask_followup_question", "askQuestions"), ("ask_user",)),
     **dict.fromkeys(("task", "new_task", "runSubagent"), ("agent",)),
 }  # fmt: skip
-"""Names that only mean our tools in a definition of another program: here a tool of one's own may be called so."""
+"""Names that mean native tools only in another program's definition; a user's own tool may have them."""
 
-_SHELVES = ("search", "read", "edit", "execute", "web", "agent", "todo", "vscode")
-"""Some write the kind of a tool before its name: `search/codebase`."""
+_TOOL_CATEGORIES = ("search", "read", "edit", "execute", "web", "agent", "todo", "vscode")
+"""Tool categories that some programs write before the name: `search/codebase`."""
 
-BUILT_IN = frozenset(
+BUILT_IN_TOOLS = frozenset(
     (
         "read", "write", "edit", "ls", "glob", "grep", "bash", "web_fetch", "todo", "ask_user",
         "request_scope_expansion", "inbox", "PersistentAgent", "agent", "agent_ask", "explore", "plan",
@@ -82,32 +82,35 @@ BUILT_IN = frozenset(
         "message_user", "ask_for_help", "submit_for_review",
     )
 )  # fmt: skip
-"""Tools that a definition may name before any of the user's own are known."""
+"""Tools that a definition may name before the user's own tools are known."""
 
-WRITING = ("write", "edit", "bash")
-"""What no read-only agent may have."""
-
-
-_SERVED = "mcp__"
-"""How others begin the name of a tool that a server brings."""
+WRITING_TOOLS = ("write", "edit", "bash")
+"""Tools that no read-only agent may use."""
 
 
-def ours(name: str) -> str:
-    """`mcp__github__search` is github.search here, and `mcp__github` is all that the server brings."""
-    if name.startswith(_SERVED) and name != _SERVED:
-        server, _, tool = name.removeprefix(_SERVED).partition("__")
+_MCP_PREFIX = "mcp__"
+"""Prefix of MCP tool names in other programs."""
+
+
+def native_tool_name(name: str) -> str:
+    """Return the native name of a tool.
+
+    `mcp__github__search` becomes github.search, and `mcp__github` all tools of the server.
+    """
+    if name.startswith(_MCP_PREFIX) and name != _MCP_PREFIX:
+        server, _, tool = name.removeprefix(_MCP_PREFIX).partition("__")
         return f"{server or '*'}.{tool or '*'}"
-    return OURS.get(name, name)
+    return NATIVE_NAMES.get(name, name)
 
 
-def translated(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Our names, each once, in the order they were written."""
-    return tuple(dict.fromkeys(ours(name) for name in names))
+def native_tool_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the native names without duplicates, in the order written."""
+    return tuple(dict.fromkeys(native_tool_name(name) for name in names))
 
 
-def borrowed(name: str) -> tuple[str, ...]:
-    """Our tools for a name in a definition of another program; the name itself where we have none."""
-    shelf, slash, inner = name.partition("/")
-    if slash and shelf in _SHELVES:
-        return BORROWED.get(inner, (name,))
-    return BORROWED.get(name) or (ours(name),)
+def tools_for_foreign_name(name: str) -> tuple[str, ...]:
+    """Return the native tools for a name from another program; the name itself if there are none."""
+    category, slash, inner = name.partition("/")
+    if slash and category in _TOOL_CATEGORIES:
+        return TOOLS_BY_FOREIGN_NAME.get(inner, (name,))
+    return TOOLS_BY_FOREIGN_NAME.get(name) or (native_tool_name(name),)

@@ -1,4 +1,4 @@
-"""Definitions that were written for other programs: checked field by field, and brought over into files of ours."""
+"""Check and import agent definitions written for other programs."""
 
 import json
 import os
@@ -10,22 +10,30 @@ from typing import Any, cast
 from retinue.agents import definition_file, validators
 from retinue.agents.dialects import tool_names
 from retinue.agents.dialects.key_aliases import Verdict
-from retinue.agents.fields import ALIASES, KNOWN, NATIVE, Partial, Reading, interpret, merged
+from retinue.agents.fields import (
+    ALIASES,
+    FIELD_NAMES,
+    KNOWN_KEYS,
+    FieldResult,
+    PartialDefinition,
+    interpret_fields,
+    merge_definitions,
+)
 from retinue.agents.importing import names, nested_maps, scanner
-from retinue.agents.sources import as_it_stands, built_in_texts, prompted
-from retinue.agents.validators import Wrong
+from retinue.agents.sources import built_in_texts, load_problem, with_prompt_from_file
+from retinue.agents.validators import InvalidValue
 from retinue.domain.agent import Agent
 from retinue.domain.value import value
 from retinue.errors import BadDefinition
 
-MAX_SHOWN = 120
-STRANGE = (
+MAX_VALUE_CHARS = 120
+PROVIDER_SETTINGS_PROBLEM = (
     "driver_settings: a definition from elsewhere does not say which server is asked, which key it gets, or how a "
     "program is started; take that out, import it, and add it yourself"
 )
-_SERVER = frozenset(("base_url", "baseUrl", "api_key_env", "apiKeyEnv", "extraArgs", "wrapper", "hosts"))
-_KEYS = ("api_key", "apikey", "api-key", "token", "password", "secret")
-_LIMITING = frozenset(
+_SERVER_KEYS = frozenset(("base_url", "baseUrl", "api_key_env", "apiKeyEnv", "extraArgs", "wrapper", "hosts"))
+_SECRET_KEYS = ("api_key", "apikey", "api-key", "token", "password", "secret")
+_LIMITING_KEYS = frozenset(
     (
         "tool_allow", "tool_deny", "capability_allow", "capability_deny", "agent_allow", "agent_deny",
         "skill_allow", "skill_deny", "paths", "workspace", "ceiling", "defaultWorkspace", "permissionOverrides",
@@ -35,276 +43,302 @@ _LIMITING = frozenset(
         "disallowed_paths", "file_access", "network_access", "spawns",
     )
 )  # fmt: skip
-"""Fields that take rights away: one that cannot be understood cannot be left out either."""
-_ELSEWHERE = ("type", "capabilities", "mode", "triggers")
-_TELLING = frozenset(
+"""Fields that limit permissions: one that cannot be interpreted must not be ignored."""
+_AMBIGUOUS_KEYS = ("type", "capabilities", "mode", "triggers")
+_AGENT_KEYS = frozenset(
     (
         "prompt", "promptPath", "model", "driver", "chat", "temperature", "max_tokens", "max_turns", "tool_allow",
         "tool_deny", "roles", "mode", "groups", "triggers", "workspace", "defaultWorkspace", "permissionOverrides",
         "extends", "notes", "paths", "skill_allow",
     )
 )  # fmt: skip
-"""Fields that hardly anything but an agent has; a name and a description are in every second file."""
+"""Fields that hardly any file but an agent definition has; many files have a name and a description."""
 
 
 @value
 class FieldVerdict:
     field: str
-    """The key as it stands in the source."""
-    value_shown: str
+    """The key as written in the source."""
+    shown_value: str
     verdict: Verdict
     note: str = ""
 
 
 @value
-class Checked:
-    """What becomes of one foreign definition."""
+class DefinitionCheck:
+    """The check of one foreign definition."""
 
     path: Path
     ok: bool
-    """Whether it can be imported."""
+    """True if it can be imported."""
     name: str
     dialect: str
     fields: tuple[FieldVerdict, ...] = ()
     problems: tuple[str, ...] = ()
-    mended: tuple[str, ...] = ()
-    """Keys whose value is no YAML as written, and was taken as plain text."""
-    passed_over: bool = False
-    """Whether it is no definition at all, only a file that lies beside some in a folder."""
-    stands: str = ""
-    """Why the file would not load as it stands, without an import; empty when it would."""
+    repaired_keys: tuple[str, ...] = ()
+    """Keys whose value is not valid YAML and was taken as plain text."""
+    is_skipped: bool = False
+    """True if it is no definition, only another file in the same folder."""
+    load_problem: str = ""
+    """The reason why the file would not load without an import; empty if it would."""
 
 
 @value
-class Imported:
-    """A check, and the file that was written; None where nothing was."""
+class ImportResult:
+    """A check, and the file that was written, or None."""
 
-    checked: Checked
+    check: DefinitionCheck
     target: Path | None = None
     name: str = ""
 
 
-def check(path: Path | str) -> list[Checked]:
-    """Every definition in a file or folder. Never raises: what cannot be read is a problem of its own."""
-    return [checked for checked, _ in _judged(Path(path))]
+def check_definitions(path: Path | str) -> list[DefinitionCheck]:
+    """Check every definition in a file or folder.
+
+    Never raises; an unreadable file is reported as a problem.
+    """
+    return [checked for checked, _ in _check_path(Path(path))]
 
 
-def import_(path: Path | str, user_dir: Path) -> list[Imported]:
-    """Writes a definition of ours for each that is usable. Never overwrites: a name that is taken gets a number."""
+def import_definitions(path: Path | str, user_dir: Path) -> list[ImportResult]:
+    """Write a native definition for each usable one. Never overwrites: a name already taken gets a number."""
     taken = {*built_in_texts()}
-    found: list[Imported] = []
-    for checked, agent in _judged(Path(path)):
+    results: list[ImportResult] = []
+    for checked, agent in _check_path(Path(path)):
         if agent is None:
-            problems = checked.problems or (STRANGE,)
-            found.append(Imported(checked=replace(checked, ok=False, problems=problems)))
+            problems = checked.problems or (PROVIDER_SETTINGS_PROBLEM,)
+            results.append(ImportResult(check=replace(checked, ok=False, problems=problems)))
             continue
         try:
-            target = _write(agent, user_dir, taken)
+            target = _write_definition(agent, user_dir, taken)
         except OSError as error:
             problem = f"cannot be written to {user_dir}: {error.strerror}"
-            found.append(Imported(checked=replace(checked, ok=False, problems=(*checked.problems, problem))))
+            results.append(
+                ImportResult(check=replace(checked, ok=False, problems=(*checked.problems, problem)))
+            )
             continue
-        found.append(Imported(checked=checked, target=target, name=target.stem))
-    return found
+        results.append(ImportResult(check=checked, target=target, name=target.stem))
+    return results
 
 
-def _judged(path: Path) -> list[tuple[Checked, Agent | None]]:
+def _check_path(path: Path) -> list[tuple[DefinitionCheck, Agent | None]]:
     if not os.path.lexists(path):
         return [
-            (Checked(path=path, ok=False, name="", dialect="none", problems=("there is no such file",)), None)
+            (
+                DefinitionCheck(
+                    path=path, ok=False, name="", dialect="none", problems=("there is no such file",)
+                ),
+                None,
+            )
         ]
-    walked = path.is_dir()
+    is_folder = path.is_dir()
     return [
-        _judge(_told(found) if walked else replace(found, other=False))
-        for file in scanner.files(path)
-        for found in scanner.read(file)
+        _check_definition(_mark_unrelated_file(found) if is_folder else replace(found, is_other_file=False))
+        for file in scanner.definition_files(path)
+        for found in scanner.read_definitions(file)
     ]
 
 
-def _told(found: scanner.Found) -> scanner.Found:
-    """In a folder there are files of other kinds: `package.json` has a name and a description too."""
-    markdown = found.path.suffix.lower() in scanner.MARKDOWN
+def _mark_unrelated_file(found: scanner.FoundDefinition) -> scanner.FoundDefinition:
+    """Mark a file in a folder that is no agent: `package.json` has a name and a description too."""
+    is_markdown = found.path.suffix.lower() in scanner.MARKDOWN
     if (
-        markdown
+        is_markdown
         or found.problem
-        or found.place
-        or any(ALIASES.get(key, key) in _TELLING for key in found.keys)
+        or found.location
+        or any(ALIASES.get(key, key) in _AGENT_KEYS for key in found.keys)
     ):
         return found
-    say = "is no definition: nothing in it tells of an agent; name the file itself to take it as one"
-    return scanner.Found(path=found.path, problem=say, other=True)
+    problem = "is no definition: nothing in it tells of an agent; name the file itself to take it as one"
+    return scanner.FoundDefinition(path=found.path, problem=problem, is_other_file=True)
 
 
-def _judge(found: scanner.Found) -> tuple[Checked, Agent | None]:
-    # A name in a collection is no folder, whatever is written in it.
-    where = (
-        found.path.with_name(f"{found.path.name}#{found.place.replace('/', ':')}")
-        if found.place
+def _check_definition(found: scanner.FoundDefinition) -> tuple[DefinitionCheck, Agent | None]:
+    # A slash in the name of a collection's item must not look like a folder.
+    display_path = (
+        found.path.with_name(f"{found.path.name}#{found.location.replace('/', ':')}")
+        if found.location
         else found.path
     )
     if found.problem:
-        checked = Checked(
-            path=where,
+        checked = DefinitionCheck(
+            path=display_path,
             ok=False,
             name="",
             dialect="none",
             problems=(found.problem,),
-            passed_over=found.other,
+            is_skipped=found.is_other_file,
         )
         return checked, None
-    ready = names.prepared(found.keys, found.mended, found.path.stem)
-    partial, readings = interpret(ready.keys)
-    problems = [*_problems(readings, ready), *nested_maps.doubtful(found.keys)]
-    stands = _as_it_stands(found)
-    strange = bool(_SERVER & (partial.get("driver_settings") or {}).keys())
-    if strange and stands:
-        problems.append(STRANGE)
-    name = str(partial.pop("name", None) or validators.slugged(found.path.stem) or "agent")
+    normalized = names.normalize_keys(found.keys, found.repaired_keys, found.path.stem)
+    partial, results = interpret_fields(normalized.keys)
+    problems = [*_find_problems(results, normalized), *nested_maps.suspicious_keys(found.keys)]
+    load_problem = _native_load_problem(found)
+    has_server_settings = bool(_SERVER_KEYS & (partial.get("driver_settings") or {}).keys())
+    if has_server_settings and load_problem:
+        problems.append(PROVIDER_SETTINGS_PROBLEM)
+    name = str(partial.pop("name", None) or validators.slugify(found.path.stem) or "agent")
     agent: Agent | None = None
     try:
-        agent = _agent(found, merged(partial, _kept(readings, ready.kept)), name)
-    except (Wrong, BadDefinition) as error:
+        agent = _build_agent(
+            found, merge_definitions(partial, _unknown_keys_as_notes(results, normalized.extra_notes)), name
+        )
+    except (InvalidValue, BadDefinition) as error:
         problems.append(str(error))
-    checked = Checked(
-        path=where,
-        stands=stands,
+    checked = DefinitionCheck(
+        path=display_path,
+        load_problem=load_problem,
         ok=not problems,
         name=name,
-        dialect=_dialect(found.keys),
-        fields=_verdicts(found.keys, readings, ready),
+        dialect=_detect_dialect(found.keys),
+        fields=_field_verdicts(found.keys, results, normalized),
         problems=tuple(problems),
-        mended=found.mended,
+        repaired_keys=found.repaired_keys,
     )
-    return checked, None if problems or strange else agent
+    return checked, None if problems or has_server_settings else agent
 
 
-def _problems(readings: list[Reading], ready: names.Prepared) -> Iterator[str]:
-    """What cannot be left out and cannot be had. An agent without its prompt is another agent."""
-    for each in readings:
-        if each.wrong is not None and (_limits(each.key) or ALIASES.get(each.key, each.key) == "prompt"):
-            yield _placed(str(each.wrong), each.key, ready)
-        elif _near_limit(each):
-            yield f"{each.key}: is not a known field{_meant(each.key)}"
+def _find_problems(results: list[FieldResult], normalized: names.NormalizedKeys) -> Iterator[str]:
+    """Yield errors that prevent an import.
+
+    Limits cannot be dropped, and without its prompt an agent would be a different agent.
+    """
+    for each in results:
+        if each.error is not None and (_is_limiting(each.key) or ALIASES.get(each.key, each.key) == "prompt"):
+            yield _with_source_location(str(each.error), each.key, normalized)
+        elif _is_misspelled_limit(each):
+            yield f"{each.key}: is not a known field{_known_key_hint(each.key)}"
 
 
-def _placed(problem: str, key: str, ready: names.Prepared) -> str:
-    """A thing that was lifted out of a map is named by where it stands."""
-    if key not in ready.lifted:
+def _with_source_location(problem: str, key: str, normalized: names.NormalizedKeys) -> str:
+    """Name an extracted key by its place in the source."""
+    if key not in normalized.extracted:
         return problem
-    lifted = ready.lifted[key]
-    return f"{lifted.holder}.{lifted.inner}{problem.removeprefix(key)}"
+    extracted = normalized.extracted[key]
+    return f"{extracted.parent_key}.{extracted.inner_key}{problem.removeprefix(key)}"
 
 
-def _verdicts(
-    source: Mapping[str, Any], readings: list[Reading], ready: names.Prepared
+def _field_verdicts(
+    source: Mapping[str, Any], results: list[FieldResult], normalized: names.NormalizedKeys
 ) -> tuple[FieldVerdict, ...]:
-    """One for each key of the source, whatever it came to."""
-    said = {each.key: each for each in readings}
+    """Return one verdict per key of the source."""
+    results_by_key = {each.key: each for each in results}
     return tuple(
-        _settled(key, value, *ready.settled[key])
-        if key in ready.settled
-        else _verdict(said[key], value, ready.notes.get(key, ""))
-        if key in said
-        else _opened(key, value, said, ready)
+        _decided_verdict(key, value, *normalized.verdicts[key])
+        if key in normalized.verdicts
+        else _field_verdict(results_by_key[key], value, normalized.notes.get(key, ""))
+        if key in results_by_key
+        else _map_verdict(key, value, results_by_key, normalized)
         for key, value in source.items()
     )
 
 
-def _opened(holder: str, value: Any, said: Mapping[str, Reading], ready: names.Prepared) -> FieldVerdict:
-    """What became of a map out of which things were lifted."""
+def _map_verdict(
+    parent_key: str, value: Any, results_by_key: Mapping[str, FieldResult], normalized: names.NormalizedKeys
+) -> FieldVerdict:
+    """Return the verdict of a map from which keys were extracted."""
     notes: list[str] = []
-    wrong = False
-    for key, each in ready.lifted.items():
-        if each.holder != holder:
+    has_error = False
+    for key, each in normalized.extracted.items():
+        if each.parent_key != parent_key:
             continue
-        reading = said.get(key)
-        wrong = wrong or (reading is not None and reading.wrong is not None)
+        result = results_by_key.get(key)
+        has_error = has_error or (result is not None and result.error is not None)
         native = ALIASES.get(key, key)
-        told = (reading.note if reading is not None else "", ready.notes.get(key, ""))
-        words = "; ".join(one for one in told if one and one != f"as {native}")
-        meant = f" is {native}" if native in NATIVE and native != each.inner else ""
-        notes.append(f"{each.inner}{meant}" + (f" ({words})" if words else ""))
-    verdict = Verdict.REFUSED if wrong else Verdict.MAPPED
-    say = f"{'; '.join(notes)}; the rest is kept among the notes"
-    return FieldVerdict(field=holder, value_shown=_shown(value), verdict=verdict, note=say)
+        texts = (result.note if result is not None else "", normalized.notes.get(key, ""))
+        detail = "; ".join(text for text in texts if text and text != f"as {native}")
+        native_hint = f" is {native}" if native in FIELD_NAMES and native != each.inner_key else ""
+        notes.append(f"{each.inner_key}{native_hint}" + (f" ({detail})" if detail else ""))
+    verdict = Verdict.REFUSED if has_error else Verdict.MAPPED
+    note = f"{'; '.join(notes)}; the rest is kept among the notes"
+    return FieldVerdict(field=parent_key, shown_value=_format_value(value), verdict=verdict, note=note)
 
 
-def _agent(found: scanner.Found, partial: Partial, name: str) -> Agent:
-    """The definition as ours; it must survive being written down and read again."""
+def _build_agent(found: scanner.FoundDefinition, partial: PartialDefinition, name: str) -> Agent:
+    """Build the native agent; it must survive being rendered and parsed again."""
     prompts = [text for text in (partial.get("prompt"), found.body, partial.get("prompt_path")) if text]
     if len(prompts) > 1:
-        raise Wrong((), "has more than one prompt; keep one of them")
+        raise InvalidValue((), "has more than one prompt; keep one of them")
     if found.body:
         partial["prompt"] = found.body
-    agent = definition_file.build(prompted(partial, found.path.parent, {}, str(found.path)), name)
-    definition_file.parse_preset(definition_file.render(agent), str(found.path))
+    agent = definition_file.build_agent(
+        with_prompt_from_file(partial, found.path.parent, {}, str(found.path)), name
+    )
+    definition_file.parse_preset(definition_file.render_definition(agent), str(found.path))
     return agent
 
 
-def _limits(key: str) -> bool:
-    return ALIASES.get(key, key) in _LIMITING
+def _is_limiting(key: str) -> bool:
+    return ALIASES.get(key, key) in _LIMITING_KEYS
 
 
-def _near_limit(reading: Reading) -> bool:
-    """A misspelt field that takes rights away would leave an agent with all of them, were it only kept for show."""
-    return reading.unknown and any(
-        _limits(known) and validators.misspells(reading.key, known) for known in KNOWN
+def _is_misspelled_limit(result: FieldResult) -> bool:
+    """Return True for a misspelled limit; kept only as a note it would leave the agent unlimited."""
+    return result.is_unknown and any(
+        _is_limiting(known_key) and validators.is_misspelling(result.key, known_key)
+        for known_key in KNOWN_KEYS
     )
 
 
-def _meant(key: str) -> str:
-    return validators.hint(key, KNOWN)
+def _known_key_hint(key: str) -> str:
+    return validators.known_names_hint(key, KNOWN_KEYS)
 
 
-def _as_it_stands(found: scanner.Found) -> str:
-    if found.place or found.path.suffix not in (".md", ".json"):
+def _native_load_problem(found: scanner.FoundDefinition) -> str:
+    if found.location or found.path.suffix not in (".md", ".json"):
         return "is not a definition file of ours"
-    bad = as_it_stands(found.path)
-    return "" if bad is None else bad.problem
+    error = load_problem(found.path)
+    return "" if error is None else error.problem
 
 
-def _kept(readings: list[Reading], already: Mapping[str, Any]) -> Partial:
-    """Keys that we do not know, among the notes."""
-    unknown = {each.key: validators.anything(each.value, ()) for each in readings if _for_show(each)}
-    return {"notes": {**already, **unknown}} if already or unknown else {}
+def _unknown_keys_as_notes(results: list[FieldResult], notes: Mapping[str, Any]) -> PartialDefinition:
+    """Return unknown keys as notes."""
+    unknown = {each.key: validators.json_value(each.value, ()) for each in results if _is_display_only(each)}
+    return {"notes": {**notes, **unknown}} if notes or unknown else {}
 
 
-def _for_show(reading: Reading) -> bool:
-    """A word that means something else elsewhere is no mistake, and no loss either."""
-    return reading.unknown or (reading.wrong is not None and reading.key in _ELSEWHERE)
+def _is_display_only(result: FieldResult) -> bool:
+    """Return True if the key is only stored: it is unknown, or means something else in other programs."""
+    return result.is_unknown or (result.error is not None and result.key in _AMBIGUOUS_KEYS)
 
 
-def _settled(key: str, value: Any, verdict: Verdict, note: str) -> FieldVerdict:
-    return FieldVerdict(field=key, value_shown=_shown(value), verdict=verdict, note=note)
+def _decided_verdict(key: str, value: Any, verdict: Verdict, note: str) -> FieldVerdict:
+    return FieldVerdict(field=key, shown_value=_format_value(value), verdict=verdict, note=note)
 
 
-def _verdict(reading: Reading, source: Any, note: str) -> FieldVerdict:
-    verdict, say = reading.verdict, reading.note
-    if reading.unknown:
-        verdict, say = Verdict.KEPT, "no such field here; kept among the notes"
-    elif _for_show(reading):
-        verdict, say = Verdict.KEPT, f"{say}; kept among the notes"
+def _field_verdict(result: FieldResult, source: Any, note: str) -> FieldVerdict:
+    verdict, field_note = result.verdict, result.note
+    if result.is_unknown:
+        verdict, field_note = Verdict.KEPT, "no such field here; kept among the notes"
+    elif _is_display_only(result):
+        verdict, field_note = Verdict.KEPT, f"{field_note}; kept among the notes"
     elif note and verdict is Verdict.HONOURED:
         verdict = Verdict.MAPPED
-    said = "; ".join(each for each in (say, note) if each)
-    return FieldVerdict(field=reading.key, value_shown=_shown(source), verdict=verdict, note=said)
+    full_note = "; ".join(each for each in (field_note, note) if each)
+    return FieldVerdict(field=result.key, shown_value=_format_value(source), verdict=verdict, note=full_note)
 
 
-def _hidden(value: Any) -> Any:
-    """A key that somebody wrote into a definition is not shown again."""
+def _without_secrets(value: Any) -> Any:
+    """Replace API keys in a definition before it is displayed."""
     if not isinstance(value, dict):
         return value
-    known = cast("dict[str, Any]", value)
-    return {key: "…" if key.lower() in _KEYS else _hidden(each) for key, each in known.items()}
+    mapping = cast("dict[str, Any]", value)
+    return {
+        key: "…" if key.lower() in _SECRET_KEYS else _without_secrets(each) for key, each in mapping.items()
+    }
 
 
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(_hidden(value), ensure_ascii=False, default=str)
+def _format_value(value: Any) -> str:
+    text = (
+        value
+        if isinstance(value, str)
+        else json.dumps(_without_secrets(value), ensure_ascii=False, default=str)
+    )
     flat = " ".join(text.split())
-    return flat if len(flat) <= MAX_SHOWN else flat[: MAX_SHOWN - 1] + "…"
+    return flat if len(flat) <= MAX_VALUE_CHARS else flat[: MAX_VALUE_CHARS - 1] + "…"
 
 
-_DIALECTS: tuple[tuple[str, frozenset[str]], ...] = (
+_DIALECT_KEYS: tuple[tuple[str, frozenset[str]], ...] = (
     ("roo", frozenset(("roleDefinition", "customInstructions", "groups"))),
     ("codex", frozenset(("developer_instructions", "sandbox_mode"))),
     ("copilot", frozenset(("handoffs", "target", "infer", "mcp-servers"))),
@@ -318,27 +352,27 @@ _DIALECTS: tuple[tuple[str, frozenset[str]], ...] = (
         frozenset(("disallowedTools", "permissionMode", "mcpServers", "hooks", "color", "maxTurns")),
     ),
 )
-"""Which program a definition was written for, told by keys that only it uses."""
+"""Programs that write definitions, each recognised by keys that only it uses."""
 
 
-_CLAUDE_TOOLS = tuple(tool_names.OURS)
-"""A tuple, because a wild list may hold what no set can be asked for."""
+_CLAUDE_TOOLS = tuple(tool_names.NATIVE_NAMES)
+"""A tuple, because a foreign list may contain unhashable items."""
 
 
-def _dialect(keys: Mapping[str, Any]) -> str:
-    for name, telling in _DIALECTS:
-        if telling & keys.keys():
+def _detect_dialect(keys: Mapping[str, Any]) -> str:
+    for name, dialect_keys in _DIALECT_KEYS:
+        if dialect_keys & keys.keys():
             return name
     tools: Any = keys.get("tools")
-    words = cast("list[Any]", names.TOOL.findall(tools) if isinstance(tools, str) else tools)
-    claude = isinstance(tools, str | list) and any(each in _CLAUDE_TOOLS for each in words)
-    if claude or keys.get("model") in ("sonnet", "opus", "haiku", "inherit"):
+    listed_tools = cast("list[Any]", names.TOOL_PATTERN.findall(tools) if isinstance(tools, str) else tools)
+    is_claude = isinstance(tools, str | list) and any(each in _CLAUDE_TOOLS for each in listed_tools)
+    if is_claude or keys.get("model") in ("sonnet", "opus", "haiku", "inherit"):
         return "claude-code"
-    return "retinue" if set(keys) <= {*NATIVE, "tools"} else "other"
+    return "retinue" if set(keys) <= {*FIELD_NAMES, "tools"} else "other"
 
 
-def _write(agent: Agent, user_dir: Path, taken: set[str]) -> Path:
-    """Creates the file under the first free name."""
+def _write_definition(agent: Agent, user_dir: Path, taken: set[str]) -> Path:
+    """Create the file under the first free name."""
     user_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     number = 1
     while True:
@@ -349,7 +383,7 @@ def _write(agent: Agent, user_dir: Path, taken: set[str]) -> Path:
             continue
         try:
             with target.open("x", encoding="utf-8", newline="") as file:
-                file.write(definition_file.render(replace(agent, name=name)))
+                file.write(definition_file.render_definition(replace(agent, name=name)))
         except FileExistsError:
             continue
         return target

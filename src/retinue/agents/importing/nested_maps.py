@@ -1,22 +1,25 @@
-"""What other programs write inside a map of their own: limits are lifted out, because kept for show they limit nothing."""
+"""Extract limits that other programs write inside nested maps, where they would otherwise be ignored."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from retinue.agents import validators
-from retinue.agents.fields import ALIASES, KEPT, KNOWN
-from retinue.agents.validators import Path
+from retinue.agents.fields import ALIASES, DISPLAY_ONLY_KEYS, KNOWN_KEYS
+from retinue.agents.validators import KeyPath
 from retinue.domain.value import value
 
-_RIGHTS = frozenset(
+_PERMISSION_MAPS = frozenset(
     (
         "agent", "capabilities", "config", "configuration", "configuration_fields", "constraints", "restrictions", "security",
         "settings",
     )
 )  # fmt: skip
-"""Maps that speak of rights: here `tools` are those it may use. Elsewhere they may be what has to be installed."""
+"""Maps about permissions: `tools` in them are the tools an agent may use.
 
-_ANYWHERE = frozenset(
+In other maps `tools` may be things to install.
+"""
+
+_LIMIT_KEYS = frozenset(
     (
         *(key for key, native in ALIASES.items() if native in ("tool_allow", "tool_deny") and key != "tools"),
         "tool_allow", "tool_deny", "allowed_paths", "allowedPaths", "denied_paths", "deniedPaths", "forbidden_paths",
@@ -24,86 +27,105 @@ _ANYWHERE = frozenset(
         "enable_write_tools", "sandbox_mode", "file_access", "network_access",
     )
 )  # fmt: skip
-"""Words that take rights away wherever they stand."""
+"""Keys that limit permissions wherever they stand."""
 
-_HELPFUL = {"metadata": ("description",)} | dict.fromkeys(_RIGHTS, ("model",))
-"""What is lifted where nothing else says it."""
+_HELPFUL_KEYS = {"metadata": ("description",)} | dict.fromkeys(_PERMISSION_MAPS, ("model",))
+"""Keys that are extracted only if nothing else sets them."""
 
 
 @value
-class Lifted:
-    """One thing that stood inside a map."""
+class ExtractedKey:
+    """A key extracted from a nested map."""
 
     key: str
-    """What it is called among the keys of the definition: a spelling that was free."""
-    holder: str
-    inner: str
+    """Its name among the definition's keys: a spelling that was free."""
+    parent_key: str
+    inner_key: str
     value: Any
 
 
-def lifted(keys: Mapping[str, Any]) -> Iterator[Lifted]:
-    """A limit that is also said elsewhere comes out under another spelling, so that both are seen to say the same."""
+def extract_limits(keys: Mapping[str, Any]) -> Iterator[ExtractedKey]:
+    """Yield limits from nested maps.
+
+    A limit that the definition also sets elsewhere gets another spelling, so that the duplicate is detected.
+    """
     taken = set(keys)
-    for holder, given in _held(keys):
-        if not isinstance(given, dict):
+    for parent_key, raw_value in _unknown_items(keys):
+        if not isinstance(raw_value, dict):
             continue
-        for inner, each in cast("dict[Any, Any]", given).items():
-            key = _limit(holder, inner, taken) or _help(holder, inner, each, taken)
+        for inner_key, each in cast("dict[Any, Any]", raw_value).items():
+            key = _limit_key(parent_key, inner_key, taken) or _helpful_key(parent_key, inner_key, each, taken)
             if key and each is not None:
                 taken.add(key)
-                yield Lifted(key=key, holder=holder, inner=inner, value=each)
+                yield ExtractedKey(key=key, parent_key=parent_key, inner_key=inner_key, value=each)
 
 
-def _limit(holder: str, inner: Any, taken: set[str]) -> str:
-    if inner not in _ANYWHERE and not (inner == "tools" and holder in _RIGHTS):
+def _limit_key(parent_key: str, inner_key: Any, taken: set[str]) -> str:
+    if inner_key not in _LIMIT_KEYS and not (inner_key == "tools" and parent_key in _PERMISSION_MAPS):
         return ""
-    native = ALIASES.get(inner, inner)
-    spellings = (inner, native, *(key for key, meant in ALIASES.items() if meant == native))
-    return next((each for each in spellings if each not in taken), inner)
+    native = ALIASES.get(inner_key, inner_key)
+    spellings = (inner_key, native, *(key for key, target in ALIASES.items() if target == native))
+    return next((each for each in spellings if each not in taken), inner_key)
 
 
-def _help(holder: str, inner: Any, given: Any, taken: set[str]) -> str:
-    said = {ALIASES.get(key, key) for key in taken}
-    return inner if inner in _HELPFUL.get(holder, ()) and inner not in said and isinstance(given, str) else ""
+def _helpful_key(parent_key: str, inner_key: Any, raw_value: Any, taken: set[str]) -> str:
+    known_fields = {ALIASES.get(key, key) for key in taken}
+    return (
+        inner_key
+        if inner_key in _HELPFUL_KEYS.get(parent_key, ())
+        and inner_key not in known_fields
+        and isinstance(raw_value, str)
+        else ""
+    )
 
 
-def doubtful(keys: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences about words that would take rights away, were they spelt well or not so deep: kept for show they
-    would limit nothing."""
-    for holder, given in _held(keys):
-        for path, word in _words(given, (holder,)):
-            if word in _ANYWHERE:
-                if len(path) > _LIFTED:
-                    yield f"{validators.shown(path)}: takes rights away and stands too deep; write it at the top"
-            elif known := _meant(word):
-                yield f"{validators.shown(path)}: is not known; did you mean '{known}'?"
+def suspicious_keys(keys: Mapping[str, Any]) -> Iterator[str]:
+    """Yield problems about keys that would limit permissions if spelled correctly or nested less deeply.
+
+    Stored as mere notes they would limit nothing.
+    """
+    for parent_key, raw_value in _unknown_items(keys):
+        for path, word in _nested_keys(raw_value, (parent_key,)):
+            if word in _LIMIT_KEYS:
+                if len(path) > _EXTRACTED_DEPTH:
+                    yield f"{validators.format_key_path(path)}: takes rights away and stands too deep; write it at the top"
+            elif limit := _closest_limit(word):
+                yield f"{validators.format_key_path(path)}: is not known; did you mean '{limit}'?"
 
 
-_LIFTED = 2
-"""How long the path of a word is that is lifted: the map's key, and its own."""
+_EXTRACTED_DEPTH = 2
+"""Path length of an extracted key: the map's key and its own."""
 
 
-_ORDERED = sorted(_ANYWHERE)
+_SORTED_LIMIT_KEYS = sorted(_LIMIT_KEYS)
 
 
-def _meant(word: str) -> str:
-    """Only other capitals come before other letters."""
-    near = [each for each in _ORDERED if abs(len(each) - len(word)) <= 1 and validators.misspells(word, each)]
-    return min(near, key=lambda each: each.lower() != word.lower(), default="")
+def _closest_limit(word: str) -> str:
+    """Return the limit key most likely meant; a difference in capitals counts as nearest."""
+    candidates = [
+        each
+        for each in _SORTED_LIMIT_KEYS
+        if abs(len(each) - len(word)) <= 1 and validators.is_misspelling(word, each)
+    ]
+    return min(candidates, key=lambda each: each.lower() != word.lower(), default="")
 
 
-def _held(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys that say nothing here by themselves."""
-    return ((key, given) for key, given in keys.items() if key not in KNOWN or key in (*KEPT, "capabilities"))
+def _unknown_items(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys that have no meaning of their own here."""
+    return (
+        (key, raw_value)
+        for key, raw_value in keys.items()
+        if key not in KNOWN_KEYS or key in (*DISPLAY_ONLY_KEYS, "capabilities")
+    )
 
 
-def _words(given: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Every key below a value, with its path; what was read is never deep."""
-    if isinstance(given, dict):
-        for key, each in cast("dict[Any, Any]", given).items():
+def _nested_keys(raw_value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Yield every key below a value with its path; the depth was limited when parsing."""
+    if isinstance(raw_value, dict):
+        for key, each in cast("dict[Any, Any]", raw_value).items():
             if isinstance(key, str) and each is not None:
                 yield (*path, key), key
-                yield from _words(each, (*path, key))
-    elif isinstance(given, list):
-        for at, each in enumerate(cast("list[Any]", given)):
-            yield from _words(each, (*path, at))
+                yield from _nested_keys(each, (*path, key))
+    elif isinstance(raw_value, list):
+        for index, each in enumerate(cast("list[Any]", raw_value)):
+            yield from _nested_keys(each, (*path, index))

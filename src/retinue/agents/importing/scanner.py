@@ -1,4 +1,4 @@
-"""Definition files as they are found in the wild, read with patience: what is broken is said, and nothing is raised."""
+"""Scan files for agent definitions of any program; broken ones are reported, never raised."""
 
 import os
 import re
@@ -12,20 +12,20 @@ from retinue.agents import definition_file, frontmatter
 from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.storage import strict_json, strict_yaml
-from retinue.storage.strict_yaml import Mistake
-from retinue.storage.text_file import read_text
+from retinue.storage.strict_yaml import ParseError
+from retinue.storage.text_file import read_text_file
 
 MARKDOWN = (".md", ".markdown", ".mdc")
-MODES = ".roomodes"
-"""A file without a suffix that holds JSON or YAML."""
-SUFFIXES = (*MARKDOWN, ".json", ".yml", ".yaml", ".toml", MODES)
-SKIPPED = (".git", "node_modules")
+MODES_SUFFIX = ".roomodes"
+"""Name of a file without a suffix that contains JSON or YAML."""
+SUFFIXES = (*MARKDOWN, ".json", ".yml", ".yaml", ".toml", MODES_SUFFIX)
+SKIPPED_FOLDERS = (".git", "node_modules")
 MAX_FILES = 10_000
-MAX_ABOVE = 20
-"""Lines above a front matter that was pushed down by a licence or a remark."""
-_LISTS = ("agents", "agent", "customModes")
-"""Keys under which one file keeps several definitions."""
-_LATER = re.compile(r"^---[ \t]*\r?\n[A-Za-z_][A-Za-z0-9_-]*[ \t]*:", re.MULTILINE)
+MAX_PREAMBLE_LINES = 20
+"""Lines allowed above front matter that a licence or remark pushed down."""
+_COLLECTION_KEYS = ("agents", "agent", "customModes")
+"""Keys under which one file stores several definitions."""
+_LATER_FRONT_MATTER = re.compile(r"^---[ \t]*\r?\n[A-Za-z_][A-Za-z0-9_-]*[ \t]*:", re.MULTILINE)
 _INNER_KEY = re.compile(
     r"[ \t]*(?:<<|tools|disallowedTools|disallowed-tools|tool_allow|tool_deny|model|permissions?|paths|readonly)[ \t]*:[ \t]"
 )
@@ -33,179 +33,196 @@ _TOP_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]+(.*))?\Z")
 
 
 @value
-class Found:
-    """One definition in a file, or the reason why there is none."""
+class FoundDefinition:
+    """A definition in a file, or the reason why there is none."""
 
     path: Path
-    place: str = ""
-    """Where in the file, when it holds several: `agents[2]`."""
+    location: str = ""
+    """Location within a file of several definitions, such as `agents[2]`."""
     keys: Mapping[str, Any] = field(default_factory=dict[str, Any])
     body: str = ""
-    mended: tuple[str, ...] = ()
-    """Keys whose value is no YAML as written, and was taken as plain text."""
+    repaired_keys: tuple[str, ...] = ()
+    """Keys whose value is not valid YAML and was taken as plain text."""
     problem: str = ""
-    other: bool = False
-    """Whether nothing in it begins a definition, as in a README; in a folder it is only passed over."""
+    is_other_file: bool = False
+    """True if the file does not start like a definition, as a README; skipped when scanning a folder."""
 
 
-def files(path: Path) -> Iterator[Path]:
-    """The file itself, or every file below a folder that could hold a definition, in a stable order."""
+def definition_files(path: Path) -> Iterator[Path]:
+    """Yield the file itself, or every file below a folder that could hold a definition, in stable order."""
     if not path.is_dir():
         yield path
         return
     count = 0
-    for folder, folders, names in os.walk(path):
-        folders[:] = sorted(each for each in folders if each not in SKIPPED)
-        for name in sorted(names):
+    for folder, folders, file_names in os.walk(path):
+        folders[:] = sorted(each for each in folders if each not in SKIPPED_FOLDERS)
+        for name in sorted(file_names):
             if name.lower().endswith(SUFFIXES) and count < MAX_FILES:
                 count += 1
                 yield Path(folder) / name
 
 
-def read(path: Path) -> list[Found]:
-    """Every definition that one file holds."""
+def read_definitions(path: Path) -> list[FoundDefinition]:
+    """Return every definition in a file."""
     try:
-        text = read_text(path).removeprefix("\ufeff")
+        text = read_text_file(path).removeprefix("\ufeff")
         definition_file.check_text(text)
-        return list(_definitions(path, text))
+        return list(_parse_file(path, text))
     except BadDefinition as bad:
-        return [Found(path=path, problem=bad.problem)]
-    except Mistake as mistake:
-        return [Found(path=path, problem=f"line {mistake.line}: {mistake.problem}")]
+        return [FoundDefinition(path=path, problem=bad.problem)]
+    except ParseError as parse_error:
+        return [FoundDefinition(path=path, problem=f"line {parse_error.line}: {parse_error.problem}")]
     except OSError as error:
-        return [Found(path=path, problem=f"cannot be read: {error.strerror or error}")]
+        return [FoundDefinition(path=path, problem=f"cannot be read: {error.strerror or error}")]
 
 
-def _definitions(path: Path, text: str) -> Iterator[Found]:
+def _parse_file(path: Path, text: str) -> Iterator[FoundDefinition]:
     suffix = path.suffix.lower()
-    modes = path.name.lower().endswith(MODES)
+    modes = path.name.lower().endswith(MODES_SUFFIX)
     if suffix == ".json" or (modes and text.lstrip().startswith("{")):
-        yield from _several(path, strict_json.read(text))
+        yield from _split_collection(path, strict_json.parse_json(text))
     elif modes or suffix in (".yml", ".yaml"):
-        yield from _several(path, strict_yaml.document(text).value)
+        yield from _split_collection(path, strict_yaml.parse_yaml(text).value)
     elif suffix == ".toml":
-        yield from _several(path, _toml(text))
+        yield from _split_collection(path, _parse_toml(text))
     else:
-        yield _markdown(path, text)
+        yield _parse_markdown(path, text)
 
 
-def _toml(text: str) -> Any:
+def _parse_toml(text: str) -> Any:
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        say = "is nested too deep" if isinstance(error, RecursionError) else f"is not TOML: {error}"
-        raise Mistake(1, " ".join(say.split())[:200]) from error
-    level: list[Any] = [found]
+        problem = "is nested too deep" if isinstance(error, RecursionError) else f"is not TOML: {error}"
+        raise ParseError(1, " ".join(problem.split())[:200]) from error
+    level: list[Any] = [document]
     for _ in range(strict_yaml.MAX_DEPTH):
-        level = [each for one in level for each in _inside(one)]
+        level = [each for one in level for each in _child_values(one)]
         if not level:
-            return found
-    raise Mistake(1, f"is nested deeper than {strict_yaml.MAX_DEPTH} levels")
+            return document
+    raise ParseError(1, f"is nested deeper than {strict_yaml.MAX_DEPTH} levels")
 
 
-def _inside(value: Any) -> list[Any]:
+def _child_values(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(cast("dict[str, Any]", value).values())
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _several(path: Path, value: Any) -> Iterator[Found]:
-    """One definition, or a configuration that lists them."""
-    holder = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    key = next((key for key in _LISTS if isinstance(holder.get(key), list | dict)), "")
-    inside: Any = cast("Any", value) if isinstance(value, list) else holder.get(key) if key else None
-    if inside is None:
-        yield _one(path, "", value)
-    elif isinstance(inside, list):
-        for at, each in enumerate(cast("list[Any]", inside)):
-            yield _one(path, f"{key}[{at}]", each)
+def _split_collection(path: Path, value: Any) -> Iterator[FoundDefinition]:
+    """Yield a single definition, or each of a configuration that lists them."""
+    document = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    key = next((key for key in _COLLECTION_KEYS if isinstance(document.get(key), list | dict)), "")
+    collection: Any = cast("Any", value) if isinstance(value, list) else document.get(key) if key else None
+    if collection is None:
+        yield _single_definition(path, "", value)
+    elif isinstance(collection, list):
+        for index, each in enumerate(cast("list[Any]", collection)):
+            yield _single_definition(path, f"{key}[{index}]", each)
     else:
-        for name, each in cast("dict[str, Any]", inside).items():
+        for name, each in cast("dict[str, Any]", collection).items():
             named = {"name": name, **cast("dict[str, Any]", each)} if isinstance(each, dict) else each
-            yield _one(path, f"{key}.{name}", named)
+            yield _single_definition(path, f"{key}.{name}", named)
 
 
-def _one(path: Path, place: str, value: Any) -> Found:
+def _single_definition(path: Path, location: str, value: Any) -> FoundDefinition:
     if not isinstance(value, dict) or not value:
-        say = "is not a definition: it must be a map of fields"
-        return Found(path=path, place=place, problem=say, other=True)
-    return Found(path=path, place=place, keys=cast("dict[str, Any]", value))
+        problem = "is not a definition: it must be a map of fields"
+        return FoundDefinition(path=path, location=location, problem=problem, is_other_file=True)
+    return FoundDefinition(path=path, location=location, keys=cast("dict[str, Any]", value))
 
 
-def _markdown(path: Path, text: str) -> Found:
+def _parse_markdown(path: Path, text: str) -> FoundDefinition:
     try:
-        front, body = frontmatter.split(text, str(path))
+        front, body = frontmatter.split_front_matter(text, str(path))
     except BadDefinition as bad:
-        later = _LATER.search(text)
-        above = text.count("\n", 0, later.start()) if later else 0
-        # Far below, or in a block of code after some words, it is an example on a page.
-        example = above > MAX_ABOVE or (above > 1 and "```" in text[: later.start() if later else 0])
-        if later is None or above == 0 or example:
-            return Found(path=path, problem=bad.problem, other=not text.startswith("---"))
-        raise Mistake(
-            above + 1, f"has text above its front matter; delete the lines before it ({above})"
+        later_match = _LATER_FRONT_MATTER.search(text)
+        preamble_lines = text.count("\n", 0, later_match.start()) if later_match else 0
+        # Far below, or in a code block after some text, it is an example in a document.
+        is_example = preamble_lines > MAX_PREAMBLE_LINES or (
+            preamble_lines > 1 and "```" in text[: later_match.start() if later_match else 0]
+        )
+        if later_match is None or preamble_lines == 0 or is_example:
+            return FoundDefinition(path=path, problem=bad.problem, is_other_file=not text.startswith("---"))
+        raise ParseError(
+            preamble_lines + 1,
+            f"has text above its front matter; delete the lines before it ({preamble_lines})",
         ) from None
-    prompt = definition_file.prompt_of(body)
+    prompt = definition_file.strip_prompt(body)
     try:
-        keys = definition_file.written(strict_yaml.document(front.replace("\r\n", "\n")), "", first=2).keys
-        return Found(path=path, keys=keys, body=prompt)
-    except Mistake as mistake:
-        keys, mended = by_lines(front, mistake)
-        return Found(path=path, keys=keys, body=prompt, mended=mended)
+        keys = definition_file.source_from_yaml(
+            strict_yaml.parse_yaml(front.replace("\r\n", "\n")), "", first_line=2
+        ).keys
+        return FoundDefinition(path=path, keys=keys, body=prompt)
+    except ParseError as parse_error:
+        keys, repaired_keys = parse_key_by_key(front, parse_error)
+        return FoundDefinition(path=path, keys=keys, body=prompt, repaired_keys=repaired_keys)
 
 
-def by_lines(front: str, mistake: Mistake) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Each top-level key by itself: what is YAML is read as YAML, and what is not is the text its author meant.
-    A key said twice, or no keys at all, is beyond mending: then the first mistake stands."""
+def parse_key_by_key(front: str, first_error: ParseError) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Parse each top-level key separately; a value that is not valid YAML is taken as text.
+
+    Duplicate keys, or no keys at all, cannot be repaired: then the first error stands.
+    """
     found: dict[str, Any] = {}
-    mended: list[str] = []
-    for key, rest, more in _chunks(front.replace("\r\n", "\n")):
+    repaired_keys: list[str] = []
+    for key, rest, more_lines in _key_chunks(front.replace("\r\n", "\n")):
         if key in found:
-            raise Mistake(mistake.line + 1, f"'{key}' is said twice")
+            raise ParseError(first_error.line + 1, f"'{key}' is said twice")
         try:
-            found[key] = strict_yaml.document("\n".join((f"{key}: {rest}".rstrip(), *more))).value[key]
-        except (Mistake, KeyError, TypeError):
-            if swallowed := _swallowed(more):
-                raise Mistake(
-                    mistake.line + 1, f"'{swallowed[:60]}' looks like a field and stands inside '{key}'"
+            found[key] = strict_yaml.parse_yaml("\n".join((f"{key}: {rest}".rstrip(), *more_lines))).value[
+                key
+            ]
+        except (ParseError, KeyError, TypeError):
+            if swallowed_line := _find_swallowed_field(more_lines):
+                raise ParseError(
+                    first_error.line + 1,
+                    f"'{swallowed_line[:60]}' looks like a field and stands inside '{key}'",
                 ) from None
-            found[key] = _as_text(rest, more)
-            mended.append(key)
+            found[key] = _plain_text(rest, more_lines)
+            repaired_keys.append(key)
     if not found:
-        raise Mistake(mistake.line + 1, mistake.problem)
-    return found, tuple(mended)
+        raise ParseError(first_error.line + 1, first_error.problem)
+    return found, tuple(repaired_keys)
 
 
-def _chunks(front: str) -> Iterator[tuple[str, str, list[str]]]:
-    """An example may hold lines that look like keys, and belongs to the text it stands in; a comment to none."""
-    key, rest, more = "", "", list[str]()
-    example = False
+def _key_chunks(front: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Split front matter at its top-level keys.
+
+    Examples may contain lines that look like keys and belong to their text; comments belong to no key.
+    """
+    key, rest, more_lines = "", "", list[str]()
+    in_example = False
     for line in front.split("\n"):
-        match = None if example else _TOP_KEY.match(line)
-        example = line.rfind("<example>") > line.rfind("</example>") or (example and "</example>" not in line)
-        if line.startswith("#") and not example:
+        match = None if in_example else _TOP_KEY.match(line)
+        in_example = line.rfind("<example>") > line.rfind("</example>") or (
+            in_example and "</example>" not in line
+        )
+        if line.startswith("#") and not in_example:
             continue
         if match is None:
-            more.append(line)
+            more_lines.append(line)
             continue
         if key:
-            yield key, rest, more
-        key, rest, more = match.group(1), match.group(2) or "", []
+            yield key, rest, more_lines
+        key, rest, more_lines = match.group(1), match.group(2) or "", []
     if key:
-        yield key, rest, more
+        yield key, rest, more_lines
 
 
-def _swallowed(more: list[str]) -> str:
-    """A line of a text that is a field gone astray: taken as words it would take its meaning with it."""
-    example = False
-    for line in more:
-        if not example and _INNER_KEY.match(line):
+def _find_swallowed_field(lines: list[str]) -> str:
+    """Return a line of a text value that is really a field; as text it would lose its meaning."""
+    in_example = False
+    for line in lines:
+        if not in_example and _INNER_KEY.match(line):
             return line.strip()
-        example = line.rfind("<example>") > line.rfind("</example>") or (example and "</example>" not in line)
+        in_example = line.rfind("<example>") > line.rfind("</example>") or (
+            in_example and "</example>" not in line
+        )
     return ""
 
 
-def _as_text(rest: str, more: list[str]) -> str:
-    text = "\n".join((rest.strip(), *(line.strip() for line in more))).strip()
-    quotes = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
-    return (text[1:-1] if quotes else text).replace("\\n", "\n")
+def _plain_text(rest: str, more_lines: list[str]) -> str:
+    text = "\n".join((rest.strip(), *(line.strip() for line in more_lines))).strip()
+    is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return (text[1:-1] if is_quoted else text).replace("\\n", "\n")

@@ -1,104 +1,116 @@
-"""The card: what a person sees before they say yes. Nothing in it is left to the imagination."""
+"""The text of an approval card: everything a person must see before allowing a call."""
 
 import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from retinue.domain.approval import MOST_COMPARED, MOST_NAMED, Approval, NamedFile, adding
-from retinue.domain.run import iso
+from retinue.domain.approval import (
+    MAX_COMPARED_BYTES,
+    MAX_COMPARED_FILES,
+    Approval,
+    NamedFile,
+    describe_add_answer,
+)
+from retinue.domain.run import iso_timestamp
 
-LINES = 24
-"""Of one argument; the rest is shown when asked for."""
+MAX_ARGUMENT_LINES = 24
+"""Lines of one argument that are shown at first; the rest on request."""
 
-SHORT = 16
-"""Characters of a file's digest, enough to compare by eye; all of them when everything is shown."""
+SHORT_DIGEST_CHARS = 16
+"""Digest characters shown at first: enough to compare by eye. The full card shows all."""
 
-_WHAT = {"read": "read", "write": "write", "run": "run", "tool": "use", "more": "more scope for"}
+_ACTION_VERBS = {"read": "read", "write": "write", "run": "run", "tool": "use", "more": "more scope for"}
 
 
-def card(approval: Approval, *, whole: bool = False) -> list[str]:
-    """Every argument of the exact call, line by line; text that was cut says how much is missing."""
+def approval_card_lines(approval: Approval, *, full: bool = False) -> list[str]:
+    """Return the card for one exact call, with every argument line by line.
+
+    A shortened argument says how much is missing.
+    """
     lines = [
         f"approval {approval.id}",
         f"  {' > '.join(approval.chain)}",
-        f"  wants: {_wish(approval)}",
+        f"  wants: {_requested_action(approval)}",
     ]
     if approval.touch != "tool":
         lines += [f"    {line}" for line in approval.resource.split("\n")]
-    for name, text in _arguments(approval):
+    for name, text in _shown_arguments(approval):
         lines.append(f"  {name}:")
-        lines += [f"    {line}" for line in _cut(text, whole=whole)]
-    lines += _files(approval, whole=whole)
-    lines += _why(approval)
-    lines += [f"  {meaning}"] if (meaning := adding(approval)) else []
-    held = "" if approval.level is None else f", sandbox {approval.level}"
+        lines += [f"    {line}" for line in _truncate_lines(text, full=full)]
+    lines += _named_file_lines(approval, full=full)
+    lines += _reason_lines(approval)
+    lines += [f"  {meaning}"] if (meaning := describe_add_answer(approval)) else []
+    sandbox_note = "" if approval.level is None else f", sandbox {approval.level}"
     root = approval.root.replace("\n", "␊")
-    lines.append(f"  in {root}{held}, until {iso(approval.expires_at)}")
+    lines.append(f"  in {root}{sandbox_note}, until {iso_timestamp(approval.expires_at)}")
     return lines
 
 
-def choices(approval: Approval) -> str:
-    """Every key that means something, and no other."""
+def answer_prompt(approval: Approval) -> str:
+    """Return the prompt that lists every valid answer key."""
     add = "[a]dd to its scope, " if approval.touch == "more" else ""
     return f"[y]es, once, {add}[n]o, [s]how all of it"
 
 
-def _wish(approval: Approval) -> str:
-    """The tool is named wherever its name says something that the kind of wish does not."""
-    what, tool = _WHAT[approval.touch], approval.tool
+def _requested_action(approval: Approval) -> str:
+    """Name the requested action, and the tool unless the action already implies it."""
+    verb, tool = _ACTION_VERBS[approval.touch], approval.tool
     if approval.touch in ("more", "tool"):
-        return f"{what} {tool}"
-    return what if tool in (what, "bash") else f"{what}, with {tool}"
+        return f"{verb} {tool}"
+    return verb if tool in (verb, "bash") else f"{verb}, with {tool}"
 
 
-def _files(approval: Approval, *, whole: bool) -> list[str]:
-    """What the files that a command names held when it asked: the yes is one to that."""
+def _named_file_lines(approval: Approval, *, full: bool) -> list[str]:
+    """List the files that a command names, with the content hash the approval applies to."""
     if not approval.files:
         return []
     lines = ["  names these files, and a yes is for what they hold now:"]
     for each in approval.files:
         path = each.path.replace("\n", "␊")
-        digest = each.sha256 if whole else f"{each.sha256[:SHORT]}…"
-        lines.append(f"    {path}  {each.size:,} bytes  sha256 {digest}{_compared(each)}")
-    if len(approval.files) == MOST_NAMED:
-        lines.append(f"    (more than {MOST_NAMED} are not compared)")
+        digest = each.sha256 if full else f"{each.sha256[:SHORT_DIGEST_CHARS]}…"
+        lines.append(f"    {path}  {each.size:,} bytes  sha256 {digest}{_comparison_limit_note(each)}")
+    if len(approval.files) == MAX_COMPARED_FILES:
+        lines.append(f"    (more than {MAX_COMPARED_FILES} are not compared)")
     return lines
 
 
-def _compared(file: NamedFile) -> str:
+def _comparison_limit_note(file: NamedFile) -> str:
     return (
         ""
-        if file.size <= MOST_COMPARED
-        else f" of its first {MOST_COMPARED:,} bytes, the rest is not compared"
+        if file.size <= MAX_COMPARED_BYTES
+        else f" of its first {MAX_COMPARED_BYTES:,} bytes, the rest is not compared"
     )
 
 
-def _why(approval: Approval) -> list[str]:
-    """An agent's words stand further in than the card's own, however many lines they have."""
+def _reason_lines(approval: Approval) -> list[str]:
+    """Return the reason the agent gave.
+
+    Several lines are indented further than the card, so that they cannot imitate its own lines.
+    """
     label = "  reason:" if approval.touch == "more" else "  asks because:"
-    first, *more = approval.reason.split("\n")
-    if not more:
+    first, *rest = approval.reason.split("\n")
+    if not rest:
         return [f"{label} {first}"] if first else []
-    return [label, *(f"    {line}" for line in (first, *more))]
+    return [label, *(f"    {line}" for line in (first, *rest))]
 
 
-def _arguments(approval: Approval) -> Iterator[tuple[str, str]]:
-    """Those that the line above does not show already."""
+def _shown_arguments(approval: Approval) -> Iterator[tuple[str, str]]:
+    """Yield the arguments that the card does not show elsewhere."""
     try:
-        found: Any = json.loads(approval.args or "{}")
+        arguments: Any = json.loads(approval.args or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        arguments = None
+    if not isinstance(arguments, dict):
         yield "arguments", approval.args
         return
-    for name, value in cast("dict[str, Any]", found).items():
+    for name, value in cast("dict[str, Any]", arguments).items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if text != approval.resource and not (approval.touch == "more" and name in ("tool", "reason")):
             yield str(name), text
 
 
-def _cut(text: str, *, whole: bool) -> list[str]:
+def _truncate_lines(text: str, *, full: bool) -> list[str]:
     lines = text.split("\n")
-    if whole or len(lines) <= LINES:
+    if full or len(lines) <= MAX_ARGUMENT_LINES:
         return lines
-    return [*lines[:LINES], f"[… {len(lines) - LINES:,} lines more: [s]how them]"]
+    return [*lines[:MAX_ARGUMENT_LINES], f"[… {len(lines) - MAX_ARGUMENT_LINES:,} lines more: [s]how them]"]

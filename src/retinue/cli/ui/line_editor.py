@@ -1,4 +1,4 @@
-"""Where a person types: one line at a time, with history and completion on a terminal."""
+"""A line editor with history and completion for interactive input."""
 
 import signal
 import sys
@@ -9,83 +9,87 @@ from typing import NoReturn
 
 from retinue.cli.ui.terminal import Terminal
 
-SIGN = "> "
-ENDINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-HEED_SECONDS = 0.25
-LEAVES = 2
-"""So many times Ctrl-C, and the person is gone."""
+PROMPT = "> "
+TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+SIGNAL_POLL_SECONDS = 0.25
+INTERRUPTS_TO_QUIT = 2
+"""Number of consecutive Ctrl-C presses that end the input."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Prompt:
-    """Reads lines until Ctrl-D, or Ctrl-C twice in a row. Nothing runs meanwhile, so it may block."""
+class LineEditor:
+    """Read lines until Ctrl-D, or Ctrl-C twice in a row. May block: nothing runs meanwhile."""
 
     terminal: Terminal
-    words: Sequence[str] = ()
-    """What the tab key completes."""
-    ready: bool = False
+    completions: Sequence[str] = ()
+    """Words that the tab key completes."""
+    is_prepared: bool = False
 
     @property
-    def interactive(self) -> bool:
+    def is_interactive(self) -> bool:
         return sys.stdin.isatty() and self.terminal.out.isatty() and not self.terminal.json
 
-    def line(self) -> str | None:
-        """The next line, or None when the person leaves."""
-        if not self.interactive:
+    def read_line(self) -> str | None:
+        """Return the next line, or None when the user leaves."""
+        if not self.is_interactive:
             line = sys.stdin.readline()
             return line.rstrip("\n") if line else None
-        self._prepare()
-        with _heeding():
-            return self._typed()
+        self._set_up_readline()
+        with _install_signal_handlers():
+            return self._read_interactive()
 
-    def _typed(self) -> str | None:
-        pressed = 0
-        while pressed < LEAVES:
+    def _read_interactive(self) -> str | None:
+        interrupt_count = 0
+        while interrupt_count < INTERRUPTS_TO_QUIT:
             try:
-                if pressed:
-                    self.terminal.note("\n(Ctrl-C again leaves, and so does Ctrl-D)")
-                return input(SIGN)
+                if interrupt_count:
+                    self.terminal.print_note("\n(Ctrl-C again leaves, and so does Ctrl-D)")
+                return input(PROMPT)
             except EOFError:
                 break
             except KeyboardInterrupt:
-                pressed += 1
-        self.terminal.line()
+                interrupt_count += 1
+        self.terminal.print_line()
         return None
 
-    def _prepare(self) -> None:
-        if self.ready:
+    def _set_up_readline(self) -> None:
+        if self.is_prepared:
             return
         import readline  # noqa: PLC0415  (importing it touches the terminal: only where a person types)
 
-        self.ready = True
-        readline.set_completer(self._completion)
+        self.is_prepared = True
+        readline.set_completer(self._complete_word)
         readline.set_completer_delims(" ")
         readline.parse_and_bind("tab: complete")
 
-    def _completion(self, start: str, number: int) -> str | None:
-        matches = [word for word in self.words if word.startswith(start)]
-        return matches[number] if number < len(matches) else None
+    def _complete_word(self, prefix: str, index: int) -> str | None:
+        matches = [word for word in self.completions if word.startswith(prefix)]
+        return matches[index] if index < len(matches) else None
 
 
 @contextmanager
-def _heeding() -> Generator[None]:
-    """Ctrl-C raises here, whatever the event loop has made of it; and whoever is ended while the line editor holds
-    the terminal gives it back first. The editor hears of a signal only while it waits, so it is woken now and then."""
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGALRM: _woken}
-    handlers |= dict.fromkeys(ENDINGS, _ended)
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    signal.setitimer(signal.ITIMER_REAL, HEED_SECONDS, HEED_SECONDS)
+def _install_signal_handlers() -> Generator[None]:
+    """Install signal handlers for the time a line is edited.
+
+    Ctrl-C raises KeyboardInterrupt, whatever the event loop has installed, and a termination signal restores
+    the terminal first. The line editor notices signals only while it waits for input, so a timer wakes it
+    regularly.
+    """
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGALRM: _on_alarm}
+    handlers |= dict.fromkeys(TERMINATION_SIGNALS, _on_termination)
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.setitimer(signal.ITIMER_REAL, SIGNAL_POLL_SECONDS, SIGNAL_POLL_SECONDS)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _woken(_number: int, _frame: object) -> None:
+def _on_alarm(_number: int, _frame: object) -> None:
     return
 
 
-def _ended(number: int, _frame: object) -> NoReturn:
+def _on_termination(number: int, _frame: object) -> NoReturn:
     raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""Lines that stay below whatever is written on a terminal, change in place, and go without a trace."""
+"""A live footer: lines below the terminal output that are redrawn in place."""
 
 import os
 import unicodedata
@@ -7,152 +7,162 @@ from typing import TextIO
 
 from retinue.domain.value import value
 
-Span = tuple[str, str]
-"""A piece of a line and its colour."""
+StyledText = tuple[str, str]
+"""A piece of text and its colour."""
 
-Line = tuple[Span, ...]
-"""One line of the footer. It is never longer than the terminal is wide: whoever makes it has cut it."""
+FooterLine = tuple[StyledText, ...]
+"""A line of the footer, cut by the caller to the width of the terminal."""
 
-TAB = 8
-WAVERING = frozenset({"Mn", "Me", "Mc", "Cf", "Sk"})
-"""Kinds of characters that terminals give different widths."""
+TAB_WIDTH = 8
+VARIABLE_WIDTH_CATEGORIES = frozenset({"Mn", "Me", "Mc", "Cf", "Sk"})
+"""Unicode categories whose display width differs between terminals."""
 
 
 @value
-class Room:
-    """How large the terminal is."""
+class TerminalSize:
+    """The size of the terminal."""
 
     width: int
     height: int
 
 
-def room_of(stream: TextIO) -> Room:
-    """As the terminal says now; a terminal that says nothing is taken for an ordinary one."""
+def terminal_size(stream: TextIO) -> TerminalSize:
+    """Return the current size of the terminal, or 80 x 24 if it is unknown."""
     try:
-        found = os.get_terminal_size(stream.fileno())
+        size = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
-        found = os.terminal_size((80, 24))
-    return Room(width=found.columns or 80, height=found.lines or 24)
+        size = os.terminal_size((80, 24))
+    return TerminalSize(width=size.columns or 80, height=size.lines or 24)
 
 
-def can_move(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that obeys, and shows the characters that a footer is drawn with."""
+def supports_cursor_movement(stream: TextIO) -> bool:
+    """Return whether a stream is a UTF-8 terminal that supports cursor movement."""
     utf8 = (stream.encoding or "").lower().replace("-", "") == "utf8"
     return stream.isatty() and utf8 and os.environ.get("TERM", "dumb") != "dumb"
 
 
-class Footer:
-    """Owns the end of a terminal while it is up. Words that come meanwhile wait for the next frame and are written
-    with it, above the footer, so that a frame is one write, however much has changed."""
+class LiveFooter:
+    """Lines kept at the end of the terminal output.
+
+    Text written meanwhile waits for the next frame and is printed above the footer in the same write, so that
+    a frame is a single write, however much has changed.
+    """
 
     def __init__(
         self,
         stream: TextIO,
         *,
-        room: Callable[[], Room] | None = None,
-        paused: Callable[[], bool] = lambda: False,
+        current_size: Callable[[], TerminalSize] | None = None,
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         self.stream = stream
-        self.room = room or (lambda: room_of(stream))
-        self.paused = paused
-        """Whether a person is being asked: then nothing is drawn where they type."""
-        self.lines: tuple[Line, ...] = ()
-        """What is on the screen now."""
-        self.width = 0
-        self.waiting: list[str] = []
-        self.place = Place()
+        self.current_size = current_size or (lambda: terminal_size(stream))
+        self.is_paused = is_paused
+        """True while the user is being asked: nothing is drawn where they type."""
+        self.shown_lines: tuple[FooterLine, ...] = ()
+        """Lines that are on the screen now."""
+        self.drawn_width = 0
+        self.pending_text: list[str] = []
+        self.cursor = CursorPosition()
 
-    def above(self, text: str) -> None:
-        """Writes words where they belong: at once while no footer is up, else with the next frame."""
-        self.waiting.append(text)
-        if not self.lines or self.paused():
-            self.show(())
+    def write_above(self, text: str) -> None:
+        """Print text above the footer: immediately while no footer is shown, else with the next frame."""
+        self.pending_text.append(text)
+        if not self.shown_lines or self.is_paused():
+            self.draw(())
 
-    def show(self, lines: Sequence[Line]) -> None:
-        """One frame: the words that wait, and these lines below them. When nothing changed nothing is written."""
-        wanted = () if self.paused() else tuple(lines)
-        text = "".join(self.waiting)
-        if not text and wanted == self.lines:
+    def draw(self, lines: Sequence[FooterLine]) -> None:
+        """Draw one frame: pending text, then these lines below it. Writes nothing if nothing changed."""
+        new_lines = () if self.is_paused() else tuple(lines)
+        text = "".join(self.pending_text)
+        if not text and new_lines == self.shown_lines:
             return
-        self.waiting.clear()
-        room = self.room()
-        wanted = wanted if len(wanted) < room.height else ()
-        frame = self._home(room, erase=bool(text) or not wanted)
-        self.place = self.place.after(text, room.width)
-        if not self.place.sure:
-            wanted = ()
+        self.pending_text.clear()
+        size = self.current_size()
+        new_lines = new_lines if len(new_lines) < size.height else ()
+        frame = self._cursor_return_sequence(size, erase=bool(text) or not new_lines)
+        self.cursor = self.cursor.advance(text, size.width)
+        if not self.cursor.is_certain:
+            new_lines = ()
         frame += text
-        if wanted:
-            frame += "\n" if self.place.below else ""
-            frame += "\n".join(f"{painted(line)}\x1b[K" for line in wanted) + "\x1b[J"
-            self.place = self.place.left()
-        self.lines, self.width = wanted, room.width
+        if new_lines:
+            frame += "\n" if self.cursor.needs_new_row else ""
+            frame += "\n".join(f"{styled_line(line)}\x1b[K" for line in new_lines) + "\x1b[J"
+            self.cursor = self.cursor.wrap_full_row()
+        self.shown_lines, self.drawn_width = new_lines, size.width
         if frame:
             self.stream.write(frame)
             self.stream.flush()
 
-    def _home(self, room: Room, *, erase: bool) -> str:
-        """Back from the footer's last row to where the words stopped."""
-        if not self.lines:
+    def _cursor_return_sequence(self, size: TerminalSize, *, erase: bool) -> str:
+        """Return the escape sequence that moves the cursor from the footer to the end of the text."""
+        if not self.shown_lines:
             return ""
-        up = sum(max(1, -(-columns(plain(line)) // room.width)) for line in self.lines) - 1
-        if room.width != self.width:
-            self.place = Place()  # the words were wrapped anew: they go on in a line of their own
-        up += self.place.below
-        begin = f"\x1b[{self.place.column + 1}G"
-        return (f"\x1b[{up}A" if up else "") + begin + ("\x1b[J" if erase else "")
+        rows_up = (
+            sum(max(1, -(-display_width(line_text(line)) // size.width)) for line in self.shown_lines) - 1
+        )
+        if size.width != self.drawn_width:
+            self.cursor = CursorPosition()  # the terminal rewrapped the text: continue on a new line
+        rows_up += self.cursor.needs_new_row
+        column_sequence = f"\x1b[{self.cursor.column + 1}G"
+        return (f"\x1b[{rows_up}A" if rows_up else "") + column_sequence + ("\x1b[J" if erase else "")
 
 
 @value
-class Place:
-    """Where words stopped on the terminal."""
+class CursorPosition:
+    """The cursor position at the end of the printed text."""
 
     column: int = 0
-    full: bool = False
-    """The last row is full to its edge: the next character stands at the beginning of another."""
-    sure: bool = True
-    """False: the line holds characters whose width is not the same everywhere, so nobody can return to its end."""
+    row_full: bool = False
+    """The last row is filled to the edge: the next character goes to a new row."""
+    is_certain: bool = True
+    """False if the line has characters of unknown width, so its end cannot be located."""
 
     @property
-    def below(self) -> bool:
-        """Whether the footer must begin on a row of its own."""
+    def needs_new_row(self) -> bool:
+        """True if the footer must start on a new row."""
         return self.column > 0
 
-    def after(self, text: str, width: int) -> "Place":
-        """The place after more words. Only their last line counts."""
+    def advance(self, text: str, width: int) -> "CursorPosition":
+        """Return the position after printing more text. Only its last line matters."""
         if not text:
             return self
-        begun, _, last = text.rpartition("\n")
-        place = Place() if begun or text[0] == "\n" else self
+        before, _, last = text.rpartition("\n")
+        position = CursorPosition() if before or text[0] == "\n" else self
         if last.isascii() and last.isprintable():
-            return place.along(len(last), width)
+            return position.advance_columns(len(last), width)
         for char in last:
-            place = place.past(char, width)
-        return place
+            position = position.advance_character(char, width)
+        return position
 
-    def left(self) -> "Place":
-        """Once the footer stands below: words after a full row go on where it begins, as they would have anyway."""
-        return Place() if self.full else self
+    def wrap_full_row(self) -> "CursorPosition":
+        """Return the position once the footer is drawn below.
 
-    def along(self, count: int, width: int) -> "Place":
+        Text after a full row continues where the footer begins, as it would have without it.
+        """
+        return CursorPosition() if self.row_full else self
+
+    def advance_columns(self, count: int, width: int) -> "CursorPosition":
         if not count:
             return self
-        end = (0 if self.full else self.column) + count
+        end = (0 if self.row_full else self.column) + count
         column = (end - 1) % width + 1
-        return Place(column=column, full=column == width, sure=self.sure)
+        return CursorPosition(column=column, row_full=column == width, is_certain=self.is_certain)
 
-    def past(self, char: str, width: int) -> "Place":
-        start = 0 if self.full else self.column
+    def advance_character(self, char: str, width: int) -> "CursorPosition":
+        start = 0 if self.row_full else self.column
         if char == "\t":
-            stop = (self.column // TAB + 1) * TAB  # at the edge terminals differ
-            return Place(column=min(stop, width - 1), sure=self.sure and stop < width)
-        wide = columns(char)
-        end = start + wide if start + wide <= width else wide
-        return Place(column=end, full=end == width, sure=self.sure and _steady(char))
+            stop = (self.column // TAB_WIDTH + 1) * TAB_WIDTH  # terminals differ at the right edge
+            return CursorPosition(column=min(stop, width - 1), is_certain=self.is_certain and stop < width)
+        char_width = display_width(char)
+        end = start + char_width if start + char_width <= width else char_width
+        return CursorPosition(
+            column=end, row_full=end == width, is_certain=self.is_certain and _has_fixed_width(char)
+        )
 
 
-def columns(text: str) -> int:
-    """How many cells of a terminal a text takes."""
+def display_width(text: str) -> int:
+    """Return the number of terminal cells that a text occupies."""
     if text.isascii():
         return len(text)
     return sum(
@@ -163,25 +173,25 @@ def columns(text: str) -> int:
     )
 
 
-def fitted(text: str, width: int) -> str:
-    """As much of a text as a row of this width holds."""
-    while columns(text) > width:
+def truncate_to_width(text: str, width: int) -> str:
+    """Cut a text to a display width."""
+    while display_width(text) > width:
         if width < 1:
             return ""
-        text = text[: len(text) - max(2, (columns(text) - width) // 2 + 1)] + "…"
+        text = text[: len(text) - max(2, (display_width(text) - width) // 2 + 1)] + "…"
     return text
 
 
-def plain(line: Line) -> str:
+def line_text(line: FooterLine) -> str:
     return "".join(text for text, _ in line)
 
 
-def painted(line: Line) -> str:
+def styled_line(line: FooterLine) -> str:
     if os.environ.get("NO_COLOR"):
-        return plain(line)
+        return line_text(line)
     return "".join(f"\x1b[{colour}m{text}\x1b[0m" if colour and text else text for text, colour in line)
 
 
-def _steady(char: str) -> bool:
-    """Whether every terminal gives a character the same width: pictures may melt into one another."""
-    return unicodedata.category(char) not in WAVERING and ord(char) < 0x1F000  # noqa: PLR2004  (where pictures begin)
+def _has_fixed_width(char: str) -> bool:
+    """Return whether all terminals give a character the same width; emoji may combine."""
+    return unicodedata.category(char) not in VARIABLE_WIDTH_CATEGORIES and ord(char) < 0x1F000  # noqa: PLR2004  (start of the emoji blocks)

@@ -1,35 +1,44 @@
-"""A bar that grows while something is brought: in place on a terminal, and silent where nobody watches."""
+"""A progress bar for downloads; invisible unless standard error is a terminal."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from retinue.cli.ui.terminal import Terminal
 
-LENGTH = 30
+BAR_WIDTH = 30
 
 
 @contextmanager
-def bar(terminal: Terminal, what: str, size: int) -> Generator[Callable[[float], None]]:
-    """Hears parts from 0 to 1 of so many bytes, and is gone afterwards."""
+def show_progress_bar(terminal: Terminal, label: str, total_bytes: int) -> Generator[Callable[[float], None]]:
+    """Show a progress bar while the context is open; yields a setter for the fraction done."""
     footer = terminal.footer
 
-    def told(part: float) -> None:
+    def update(fraction: float) -> None:
         if footer is not None:
-            footer.show(
-                [((f"{what} ", ""), *drawn(part), (f" {megabytes(size * part)} of {megabytes(size)}", "2"))]
+            footer.draw(
+                [
+                    (
+                        (f"{label} ", ""),
+                        *bar_spans(fraction),
+                        (
+                            f" {format_megabytes(total_bytes * fraction)} of {format_megabytes(total_bytes)}",
+                            "2",
+                        ),
+                    )
+                ]
             )
 
     try:
-        yield told
+        yield update
     finally:
         if footer is not None:
-            footer.show(())
+            footer.draw(())
 
 
-def drawn(part: float) -> tuple[tuple[str, str], tuple[str, str]]:
-    full = round(LENGTH * max(0.0, min(1.0, part)))
-    return ("━" * full, "36"), ("━" * (LENGTH - full), "2")
+def bar_spans(fraction: float) -> tuple[tuple[str, str], tuple[str, str]]:
+    filled = round(BAR_WIDTH * max(0.0, min(1.0, fraction)))
+    return ("━" * filled, "36"), ("━" * (BAR_WIDTH - filled), "2")
 
 
-def megabytes(size: float) -> str:
-    return f"{size / 1_000_000:.0f} MB"
+def format_megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1_000_000:.0f} MB"

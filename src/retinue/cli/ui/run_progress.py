@@ -1,5 +1,4 @@
-"""Progress on a terminal: who of a tree is at work, below the words, while it is. A child of the run that one looks at
-is shown as a card; the others, and children for whom there is no room, as a line each."""
+"""Live progress in the footer: the active runs of a tree as cards and lines."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -7,230 +6,249 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 from retinue.app import App
-from retinue.app.sessions import LIVE
-from retinue.cli.ui.live_footer import Footer, Line, Room, columns, fitted
-from retinue.cli.ui.run_tree import Seen, Tree
+from retinue.app.sessions import LIVE_STATUSES
+from retinue.cli.ui.live_footer import FooterLine, LiveFooter, TerminalSize, display_width, truncate_to_width
+from retinue.cli.ui.run_tree import RunNode, RunTree
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status
 from retinue.domain.value import value
 from retinue.errors import RetinueError
-from retinue.interfaces import Tx
+from retinue.interfaces import Transaction
 
-FRAME_SECONDS = 0.1
-"""At most so often something is drawn."""
-PULSE_SECONDS = 0.25
-"""At least so often it is looked whether a second has passed or a model has been silent for long."""
-LEDGER_SECONDS = 1.0
-"""How often the ledger is asked what other processes did with these runs."""
-GRACE = timedelta(seconds=0.5)
+MIN_FRAME_SECONDS = 0.1
+"""Minimum time between two frames."""
+MAX_FRAME_SECONDS = 0.25
+"""Maximum time between two frames, so that durations advance and silent models are noticed."""
+LEDGER_POLL_SECONDS = 1.0
+"""Interval at which the ledger is checked for changes made by other processes."""
+MIN_SHOWN_AGE = timedelta(seconds=0.5)
 """A run that ends sooner gets no line: it would only flash."""
-PATIENCE = timedelta(seconds=1.5)
-"""How long a card says nothing of a silent model."""
-MOST = 14
-"""Lines of the footer."""
-CALLS = 3
-"""Calls that a card shows line by line."""
+SILENCE_THRESHOLD = timedelta(seconds=1.5)
+"""Silence of a model after which its card says so."""
+MAX_FOOTER_LINES = 14
+"""Maximum number of footer lines."""
+MAX_CARD_CALLS = 3
+"""Maximum number of tool calls that a card shows line by line."""
 
 _COLOURS: Mapping[Status, str] = {Status.RUNNING: "36", Status.WAITING: "33", Status.QUEUED: "2"}
 
 
 @value
-class View:
-    """How a tree is looked at: from which run, when, and through how large a window."""
+class TreeView:
+    """Render a run tree for one watched run, one moment and one window size."""
 
-    tree: Tree
-    watched: str
-    """The run one looks at; empty when one looks at several."""
+    tree: RunTree
+    watched_run: str
+    """Id of the watched run; empty if several are watched."""
     now: datetime
     width: int
-    most: int
-    patience: timedelta = PATIENCE
+    max_lines: int
+    silence_threshold: timedelta = SILENCE_THRESHOLD
 
-    def lines(self) -> list[Line]:
-        """As much detail as there is room for."""
-        below = self.tree.below()
-        own = self._own(below)
-        room = self.most - len(own)
-        children = below.get(self.watched, []) if self.watched else below.get("", [])
-        if self.watched in self.tree.live:
-            for calls in (CALLS, 0):
-                cards = self._cards(children, below, calls=calls)
-                if len(cards) <= room:
-                    return cards + own
-        return self._capped(children, below, room) + own
+    def lines(self) -> list[FooterLine]:
+        """Return the footer lines, with as much detail as fits."""
+        children_by_parent = self.tree.children_by_parent()
+        own_lines = self._watched_run_lines(children_by_parent)
+        line_limit = self.max_lines - len(own_lines)
+        children = (
+            children_by_parent.get(self.watched_run, [])
+            if self.watched_run
+            else children_by_parent.get("", [])
+        )
+        if self.watched_run in self.tree.live:
+            for calls in (MAX_CARD_CALLS, 0):
+                cards = self._card_lines(children, children_by_parent, calls=calls)
+                if len(cards) <= line_limit:
+                    return cards + own_lines
+        return self._capped_lines(children, children_by_parent, line_limit) + own_lines
 
-    def _own(self, below: Mapping[str, list[Seen]]) -> list[Line]:
-        own = self.tree.live.get(self.watched)
-        if own is None or (not below.get(own.id) and self.now - own.since < GRACE):
+    def _watched_run_lines(self, children_by_parent: Mapping[str, list[RunNode]]) -> list[FooterLine]:
+        node = self.tree.live.get(self.watched_run)
+        if node is None or (
+            not children_by_parent.get(node.id) and self.now - node.started_at < MIN_SHOWN_AGE
+        ):
             return []
-        return [self._line(own, 0)]
+        return [self._run_line(node, 0)]
 
-    def _cards(self, children: Sequence[Seen], below: Mapping[str, list[Seen]], *, calls: int) -> list[Line]:
-        """Cards that stand below each other share the rule between them."""
-        rule: Line = (("─" * (self.width - 1), "2"),)
-        lines: list[Line] = []
+    def _card_lines(
+        self, children: Sequence[RunNode], children_by_parent: Mapping[str, list[RunNode]], *, calls: int
+    ) -> list[FooterLine]:
+        """Return the cards of the children; neighbouring cards share one separator line."""
+        rule: FooterLine = (("─" * (self.width - 1), "2"),)
+        lines: list[FooterLine] = []
         for child in children:
-            lines += [rule, self._title(child), *self._status(child, calls=calls)]
-            lines += [self._line(each, depth) for each, depth in _under(child, below)]
+            lines += [rule, self._card_title(child), *self._card_status_lines(child, calls=calls)]
+            lines += [self._run_line(each, depth) for each, depth in _descendants(child, children_by_parent)]
         return [*lines, rule] if lines else []
 
-    def _title(self, seen: Seen) -> Line:
-        """Whose task it is, and at the right edge, if there is room, which run and since when."""
-        title = fitted(f"{seen.agent.capitalize()} Task: {seen.about}", self.width - 1)
-        mark = f"{seen.name} {seen.status} {seen.lasted(self.now)}"
-        gap = self.width - 1 - columns(title) - columns(mark)
-        return ((title, "1"), (" " * gap + mark, "2")) if gap >= 2 else ((title, "1"),)  # noqa: PLR2004  (blanks)
+    def _card_title(self, node: RunNode) -> FooterLine:
+        """Return the title of a card, with run, status and duration at the right edge if they fit."""
+        title = truncate_to_width(f"{node.agent.capitalize()} Task: {node.task}", self.width - 1)
+        suffix = f"{node.display_name} {node.status} {node.duration_text(self.now)}"
+        gap = self.width - 1 - display_width(title) - display_width(suffix)
+        return ((title, "1"), (" " * gap + suffix, "2")) if gap >= 2 else ((title, "1"),)  # noqa: PLR2004  (blanks)
 
-    def _status(self, seen: Seen, *, calls: int) -> list[Line]:
-        if seen.waited(self.now, self.patience):
+    def _card_status_lines(self, node: RunNode, *, calls: int) -> list[FooterLine]:
+        if node.is_model_silent(self.now, self.silence_threshold):
             return [(("Waiting...", "2"),)]
-        if seen.status is Status.WAITING and seen.doing:
-            return [((f"Waiting {seen.doing}", "33"),)]
-        if not seen.total:
+        if node.status is Status.WAITING and node.activity:
+            return [((f"Waiting {node.activity}", "33"),)]
+        if not node.tool_call_count:
             return [(("", ""),)]
-        head = f"Calling Tools... (+{seen.total})"
-        said = [words for _, words in seen.calls]
+        heading = f"Calling Tools... (+{node.tool_call_count})"
+        call_texts = [words for _, words in node.latest_calls]
         if not calls:
-            return [((fitted(f"{head} {', '.join(said)}", self.width - 1), "36"),)]
-        lines: list[Line] = [((head, "36"),)]
-        lines += [((fitted(f"  {words}", self.width - 1), "2"),) for words in said[:calls]]
-        if len(said) > calls:
-            lines.append(((f"  … and {len(said) - calls} more", "2"),))
+            return [((truncate_to_width(f"{heading} {', '.join(call_texts)}", self.width - 1), "36"),)]
+        lines: list[FooterLine] = [((heading, "36"),)]
+        lines += [((truncate_to_width(f"  {words}", self.width - 1), "2"),) for words in call_texts[:calls]]
+        if len(call_texts) > calls:
+            lines.append(((f"  … and {len(call_texts) - calls} more", "2"),))
         return lines
 
-    def _line(self, seen: Seen, depth: int) -> Line:
-        state, rest = f"{seen.status}", f" {seen.lasted(self.now)}"
-        if seen.doing:
-            rest += f" · {seen.doing}"
-        name = fitted("  " * depth + seen.name + " ", self.width - 1)
-        left = self.width - 1 - columns(name)
-        state = fitted(state, left)
-        rest = fitted(rest, left - columns(state))
-        return (name, ""), (state, _COLOURS[seen.status]), (rest, "2")
+    def _run_line(self, node: RunNode, depth: int) -> FooterLine:
+        state, rest = f"{node.status}", f" {node.duration_text(self.now)}"
+        if node.activity:
+            rest += f" · {node.activity}"
+        name = truncate_to_width("  " * depth + node.display_name + " ", self.width - 1)
+        space = self.width - 1 - display_width(name)
+        state = truncate_to_width(state, space)
+        rest = truncate_to_width(rest, space - display_width(state))
+        return (name, ""), (state, _COLOURS[node.status]), (rest, "2")
 
-    def _capped(self, children: Sequence[Seen], below: Mapping[str, list[Seen]], room: int) -> list[Line]:
-        """The first of them, whoever is at work before whoever waits in the queue, and how many there are besides."""
-        found = [pair for child in children for pair in ((child, 0), *_under(child, below))]
-        if len(found) <= room:
-            return [self._line(seen, depth) for seen, depth in found]
-        first = sorted(found, key=lambda pair: pair[0].status is Status.QUEUED)[: max(0, room - 1)]
-        shown = {seen.id for seen, _ in first}
-        lines = [self._line(seen, depth) for seen, depth in found if seen.id in shown]
-        return [*lines, ((f"… and {len(found) - len(shown)} more", "2"),)]
+    def _capped_lines(
+        self, children: Sequence[RunNode], children_by_parent: Mapping[str, list[RunNode]], line_limit: int
+    ) -> list[FooterLine]:
+        """Return a line per run up to the limit, and the number left out.
+
+        Running runs take precedence over queued ones.
+        """
+        nodes = [
+            pair for child in children for pair in ((child, 0), *_descendants(child, children_by_parent))
+        ]
+        if len(nodes) <= line_limit:
+            return [self._run_line(node, depth) for node, depth in nodes]
+        visible = sorted(nodes, key=lambda pair: pair[0].status is Status.QUEUED)[: max(0, line_limit - 1)]
+        shown_ids = {node.id for node, _ in visible}
+        lines = [self._run_line(node, depth) for node, depth in nodes if node.id in shown_ids]
+        return [*lines, ((f"… and {len(nodes) - len(shown_ids)} more", "2"),)]
 
 
-def _under(seen: Seen, below: Mapping[str, list[Seen]], depth: int = 1) -> list[tuple[Seen, int]]:
-    found: list[tuple[Seen, int]] = []
-    for each in below.get(seen.id, ()):
-        found += [(each, depth), *_under(each, below, depth + 1)]
-    return found
+def _descendants(
+    node: RunNode, children_by_parent: Mapping[str, list[RunNode]], depth: int = 1
+) -> list[tuple[RunNode, int]]:
+    nodes: list[tuple[RunNode, int]] = []
+    for each in children_by_parent.get(node.id, ()):
+        nodes += [(each, depth), *_descendants(each, children_by_parent, depth + 1)]
+    return nodes
 
 
-class Progress:
-    """Keeps the footer true while runs go on. It hears their events and reads their rows; it never raises."""
+class RunProgress:
+    """Keep the footer up to date from events and ledger rows while runs are active. Never raises."""
 
     def __init__(
         self,
-        footer: Footer | None,
+        footer: LiveFooter | None,
         *,
-        asking: Callable[[], bool] = lambda: False,
+        is_prompting: Callable[[], bool] = lambda: False,
         now: Callable[[], datetime] | None = None,
     ) -> None:
         self.footer = footer
         if footer is not None:
-            footer.paused = asking
+            footer.is_paused = is_prompting
         self.now = now or (lambda: datetime.now(UTC))
-        self.tree = Tree()
-        self.watched = ""
-        self.roots: set[str] = set()
+        self.tree = RunTree()
+        self.watched_run = ""
+        self.root_ids: set[str] = set()
         self.changed = asyncio.Event()
         self.stopped = False
 
-    def watch(self, runs: Sequence[Run], family: Sequence[Run] = ()) -> None:
-        """The runs one looks at; the family is what is known of their trees already."""
-        self.tree.put(family)
-        self.tree.put(runs)
-        self.roots |= {run.root for run in runs}
-        self.watched = runs[0].id if len(runs) == 1 else ""
+    def add_runs(self, runs: Sequence[Run], family: Sequence[Run] = ()) -> None:
+        """Watch these runs; `family` holds the runs of their trees that are already known."""
+        self.tree.update(family)
+        self.tree.update(runs)
+        self.root_ids |= {run.root_id for run in runs}
+        self.watched_run = runs[0].id if len(runs) == 1 else ""
         self.changed.set()
 
-    def hear(self, event: Event) -> None:
-        if self.tree.hear(event):
+    def on_event(self, event: Event) -> None:
+        if self.tree.apply_event(event):
             self.changed.set()
 
     def stop(self) -> None:
-        """Nothing is drawn any more: a person wants to leave."""
+        """Stop drawing, because the user wants to leave."""
         self.stopped = True
         self.clear()
 
     def clear(self) -> None:
         if self.footer is not None:
             with suppress(OSError):
-                self.footer.show(())
+                self.footer.draw(())
 
     def draw(self) -> None:
         if self.footer is None or self.stopped:
             return
-        room: Room = self.footer.room()
-        view = View(
+        size: TerminalSize = self.footer.current_size()
+        view = TreeView(
             tree=self.tree,
-            watched=self.watched,
+            watched_run=self.watched_run,
             now=self.now(),
-            width=room.width,
-            most=min(MOST, room.height - 2),
+            width=size.width,
+            max_lines=min(MAX_FOOTER_LINES, size.height - 2),
         )
         with suppress(OSError):
-            self.footer.show(view.lines())
+            self.footer.draw(view.lines())
 
     @asynccontextmanager
-    async def shown(self, app: App) -> AsyncGenerator[None]:
-        """The footer is up inside, and gone outside, however one leaves."""
+    async def show(self, app: App) -> AsyncGenerator[None]:
+        """Show the footer while the context is open, and remove it on every way out."""
         if self.footer is None:
             yield
             return
         try:
             async with asyncio.TaskGroup() as group:
-                drawing = group.create_task(self._kept(app))
+                refresh_task = group.create_task(self._refresh_forever(app))
                 yield
-                drawing.cancel()
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
+                refresh_task.cancel()
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from group_error
         finally:
             self.clear()
 
-    async def _kept(self, app: App) -> None:
-        asked = self.now()
+    async def _refresh_forever(self, app: App) -> None:
+        last_sync = self.now()
         while True:
-            if (self.now() - asked).total_seconds() >= LEDGER_SECONDS:
-                asked = self.now()
-                await self._compared(app)
-            await self._read(app)
+            if (self.now() - last_sync).total_seconds() >= LEDGER_POLL_SECONDS:
+                last_sync = self.now()
+                await self._sync_with_ledger(app)
+            await self._load_missing_rows(app)
             self.draw()
-            await asyncio.sleep(FRAME_SECONDS)
+            await asyncio.sleep(MIN_FRAME_SECONDS)
             with suppress(TimeoutError):
-                async with asyncio.timeout(PULSE_SECONDS - FRAME_SECONDS):
+                async with asyncio.timeout(MAX_FRAME_SECONDS - MIN_FRAME_SECONDS):
                     await self.changed.wait()
             self.changed.clear()
 
-    async def _read(self, app: App) -> None:
-        """What is known of a run only by its row: what it is to do."""
-        if not (ids := self.tree.unread()):
+    async def _load_missing_rows(self, app: App) -> None:
+        """Load the ledger rows of runs known only from events: their task is not in the events."""
+        if not (ids := self.tree.incomplete_ids()):
             return
 
-        def step(tx: Tx) -> list[Run]:
-            return [run for each in ids if (run := tx.run(each)) is not None]
+        def step(tx: Transaction) -> list[Run]:
+            return [run for each in ids if (run := tx.get_run(each)) is not None]
 
         with suppress(RetinueError):
-            self.tree.put(await app.ledger.look(step))
+            self.tree.update(await app.ledger.read(step))
 
-    async def _compared(self, app: App) -> None:
-        """Other processes may work some of these runs, and their events are not heard here."""
+    async def _sync_with_ledger(self, app: App) -> None:
+        """Apply changes made by other processes, whose events do not arrive here."""
 
-        def step(tx: Tx) -> list[Run]:
-            return [run for root in sorted(self.roots) for run in tx.runs(root=root, status=LIVE)]
+        def step(tx: Transaction) -> list[Run]:
+            return [
+                run for root in sorted(self.root_ids) for run in tx.find_runs(root=root, status=LIVE_STATUSES)
+            ]
 
-        known = set(self.tree.live)  # whoever is born while the ledger is asked stays
+        known = set(self.tree.live)  # keep runs created while the ledger is being read
         with suppress(RetinueError):
-            living = await app.ledger.look(step)
-            self.tree.put(living)
-            self.tree.drop(known - {run.id for run in living})
+            live_runs = await app.ledger.read(step)
+            self.tree.update(live_runs)
+            self.tree.remove(known - {run.id for run in live_runs})

@@ -1,4 +1,4 @@
-"""A tree of runs as a person sees it: who is at work, below whom, in which state and on what."""
+"""An in-memory model of run trees for display, fed by events and ledger rows."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,254 +8,277 @@ from typing import Any, cast
 
 from retinue.cli.ui.terminal import one_line
 from retinue.domain.event import Event
-from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.value import value
 
-WORDS = 80
-"""Characters of a call or a description."""
+MAX_SUMMARY_CHARS = 80
+"""Maximum number of characters of a summary."""
 
 
 @value
-class Seen:
-    """A live run, as far as it is known: heard of by an event, or read from its row."""
+class RunNode:
+    """A live run, as known from events and from its ledger row."""
 
     id: str
     agent: str
     number: int
-    """Its place in its tree, by birth: the first run is 1."""
-    parent: str = ""
-    about: str = ""
-    """What it is to do, in a few words; empty until its row was read."""
+    """Position in its tree by creation: the root run is 1."""
+    parent_id: str = ""
+    task: str = ""
+    """Short description of its task; empty until the ledger row was read."""
     status: Status = Status.QUEUED
-    waits_for: str = ""
-    since: datetime
-    """When it was first started, or asked for while it has not been."""
-    asked_at: datetime | None = None
-    """Since when its model has been asked, if no tool was called since."""
-    total: int = 0
-    """Tools called so far."""
-    calls: tuple[tuple[str, str], ...] = ()
-    """The latest calls, by their ids, in words."""
-    open: frozenset[str] = frozenset()
-    """Those of them that have no result yet."""
+    waiting_for: str = ""
+    started_at: datetime
+    """When the run was first started; until then, when it was created."""
+    model_asked_at: datetime | None = None
+    """Start of the current model request; None once a tool was called."""
+    tool_call_count: int = 0
+    """Number of tool calls so far."""
+    latest_calls: tuple[tuple[str, str], ...] = ()
+    """Ids and summaries of the latest tool calls."""
+    open_call_ids: frozenset[str] = frozenset()
+    """Ids of the latest calls that have no result yet."""
     note: str = ""
 
     @property
-    def name(self) -> str:
+    def display_name(self) -> str:
         return f"{self.agent}#{self.number}"
 
     @property
-    def doing(self) -> str:
-        """What it does just now, if there is more to say than its state."""
+    def activity(self) -> str:
+        """Current activity, if it says more than the status."""
         if self.status is Status.WAITING:
             return (
                 ""
-                if self.waits_for in ("", Waiting.CHILD)
-                else f"for {FOR.get(self.waits_for, self.waits_for)}"
+                if self.waiting_for in ("", WaitReason.CHILD)
+                else f"for {WAITING_FOR_TEXTS.get(self.waiting_for, self.waiting_for)}"
             )
-        under_way = [words for call, words in self.calls if call in self.open]
-        return under_way[-1] if under_way else self.note
+        open_calls = [words for call, words in self.latest_calls if call in self.open_call_ids]
+        return open_calls[-1] if open_calls else self.note
 
-    def waited(self, now: datetime, patience: timedelta) -> bool:
-        """Whether its model has been silent for so long that one should say so."""
-        return self.asked_at is not None and now - self.asked_at >= patience
+    def is_model_silent(self, now: datetime, threshold: timedelta) -> bool:
+        """Return whether the model has been silent for longer than the threshold."""
+        return self.model_asked_at is not None and now - self.model_asked_at >= threshold
 
-    def lasted(self, now: datetime) -> str:
-        return span(now - self.since)
+    def duration_text(self, now: datetime) -> str:
+        return format_duration(now - self.started_at)
 
 
-FOR: Mapping[str, str] = {
-    Waiting.APPROVAL: "an approval",
-    Waiting.PERSON: "a person",
-    Waiting.MODEL: "its model",
-    Waiting.DISK: "room on the disk",
+WAITING_FOR_TEXTS: Mapping[str, str] = {
+    WaitReason.APPROVAL: "an approval",
+    WaitReason.PERSON: "a person",
+    WaitReason.MODEL: "its model",
+    WaitReason.DISK: "room on the disk",
 }
 
 
 @dataclass(slots=True)
-class Tree:
-    """The live runs of one tree, or of several beside each other. Numbers are given by birth and never again."""
+class RunTree:
+    """The live runs of one or more trees. A run's number is never reused."""
 
-    live: dict[str, Seen] = field(default_factory=dict[str, Seen])
+    live: dict[str, RunNode] = field(default_factory=dict[str, RunNode])
     numbers: dict[str, int] = field(default_factory=dict[str, int])
-    above: dict[str, str] = field(default_factory=dict[str, str])
-    """Who asked for whom, those included that have ended."""
-    counts: dict[str, int] = field(default_factory=dict[str, int])
-    """How many runs a tree has, by its first run."""
+    parent_ids: dict[str, str] = field(default_factory=dict[str, str])
+    """Parent of each run, including runs that have ended."""
+    tree_sizes: dict[str, int] = field(default_factory=dict[str, int])
+    """Number of runs in each tree, by root id."""
 
-    def put(self, runs: Iterable[Run]) -> None:
-        """What the ledger says; who has ended there has ended."""
+    def update(self, runs: Iterable[Run]) -> None:
+        """Merge ledger rows; runs that have ended are removed."""
         for run in sorted(runs, key=lambda run: run.id):
-            number = self._number(run.id, run.ask.parent_run or "", run.root)
-            if run.status.final:
+            number = self._assign_number(run.id, run.request.parent_run or "", run.root_id)
+            if run.status.is_final:
                 self.live.pop(run.id, None)
                 continue
             known = self.live.get(run.id)
-            row = Seen(
+            row = RunNode(
                 id=run.id,
                 agent=run.agent,
                 number=number,
-                parent=run.ask.parent_run or "",
-                about=about(run),
+                parent_id=run.request.parent_run or "",
+                task=task_summary(run),
                 status=run.status,
-                waits_for=run.waiting_for or "",
-                since=run.started_at or run.created_at,
-                total=run.tool_calls,
+                waiting_for=run.waiting_for or "",
+                started_at=run.started_at or run.created_at,
+                tool_call_count=run.tool_calls,
             )
-            self.live[run.id] = row if known is None else _with_row(known, row)
+            self.live[run.id] = row if known is None else _merge_row(known, row)
 
-    def drop(self, gone: Iterable[str]) -> None:
-        """Forgets those that live no more, though nobody told of their end."""
-        for each in gone:
-            self.live.pop(each, None)
+    def remove(self, run_ids: Iterable[str]) -> None:
+        """Remove runs that have ended without an event."""
+        for run_id in run_ids:
+            self.live.pop(run_id, None)
 
-    def knows(self, event: Event) -> bool:
-        """Whether an event is one of these trees'."""
+    def contains(self, event: Event) -> bool:
+        """Return whether an event belongs to one of these trees."""
         return event.run in self.numbers or event.parent_run in self.numbers
 
-    def hear(self, event: Event) -> bool:
-        """Whether an event of these trees changed what is to be seen."""
-        if not self.knows(event):
+    def apply_event(self, event: Event) -> bool:
+        """Apply an event, and return whether anything visible changed."""
+        if not self.contains(event):
             return False
         if event.kind == "run.ended":
             return self.live.pop(event.run, None) is not None
-        heard = _HEARD.get(event.kind)
-        if heard is None:
+        handler = _EVENT_HANDLERS.get(event.kind)
+        if handler is None:
             return False
         before = self.live.get(event.run)
         if before is None and event.kind not in ("run.queued", "run.started"):
             return False
-        after = heard(before or self._newborn(event), event)
+        after = handler(before or self._make_node(event), event)
         self.live[event.run] = after
         return after != before
 
-    def unread(self) -> list[str]:
-        """Those heard of whose rows say more than the events did."""
-        return [each.id for each in self.live.values() if not each.about]
+    def incomplete_ids(self) -> list[str]:
+        """Return the ids of runs known only from events, whose rows say more."""
+        return [each.id for each in self.live.values() if not each.task]
 
-    def below(self) -> dict[str, list[Seen]]:
-        """Who works for whom, in order of birth, and below nobody ("") those that work for themselves. Whose asker has
-        ended works for whoever asked for that."""
-        found: dict[str, list[Seen]] = {}
-        for each in sorted(self.live.values(), key=lambda each: each.id):
-            over = self._over(each.id)
-            found.setdefault(over if over in self.live else "", []).append(each)
-        return found
+    def children_by_parent(self) -> dict[str, list[RunNode]]:
+        """Return the live children of each live run in order of creation, and the roots under "".
 
-    def name(self, run_id: str, agent: str) -> str:
+        A run whose parent has ended is listed under its nearest live ancestor.
+        """
+        children: dict[str, list[RunNode]] = {}
+        for node in sorted(self.live.values(), key=lambda node: node.id):
+            parent = self._live_ancestor(node.id)
+            children.setdefault(parent if parent in self.live else "", []).append(node)
+        return children
+
+    def display_name(self, run_id: str, agent: str) -> str:
         return f"{agent}#{self.numbers[run_id]}" if run_id in self.numbers else agent
 
-    def _over(self, run_id: str) -> str:
-        above = self.above.get(run_id, "")
-        while above and above not in self.live and above in self.above:
-            above = self.above[above]
-        return above
+    def _live_ancestor(self, run_id: str) -> str:
+        ancestor = self.parent_ids.get(run_id, "")
+        while ancestor and ancestor not in self.live and ancestor in self.parent_ids:
+            ancestor = self.parent_ids[ancestor]
+        return ancestor
 
-    def _newborn(self, event: Event) -> Seen:
-        number = self._number(event.run, event.parent_run, self._root(event.parent_run))
-        return Seen(id=event.run, agent=event.agent, number=number, parent=event.parent_run, since=event.at)
+    def _make_node(self, event: Event) -> RunNode:
+        number = self._assign_number(event.run, event.parent_run, self._root_id(event.parent_run))
+        return RunNode(
+            id=event.run, agent=event.agent, number=number, parent_id=event.parent_run, started_at=event.at
+        )
 
-    def _number(self, run_id: str, parent: str, root: str) -> int:
+    def _assign_number(self, run_id: str, parent: str, root: str) -> int:
         if run_id not in self.numbers:
             root = root or run_id
-            self.counts[root] = self.counts.get(root, 0) + 1
-            self.numbers[run_id] = self.counts[root]
-            self.above[run_id] = parent
+            self.tree_sizes[root] = self.tree_sizes.get(root, 0) + 1
+            self.numbers[run_id] = self.tree_sizes[root]
+            self.parent_ids[run_id] = parent
         return self.numbers[run_id]
 
-    def _root(self, run_id: str) -> str:
-        while above := self.above.get(run_id):
-            run_id = above
+    def _root_id(self, run_id: str) -> str:
+        while parent := self.parent_ids.get(run_id):
+            run_id = parent
         return run_id
 
 
-def _with_row(known: Seen, row: Seen) -> Seen:
-    """Events know what a run does; its row knows what it is about, and whatever another process did with it."""
+def _merge_row(known: RunNode, row: RunNode) -> RunNode:
+    """Merge a ledger row into a node.
+
+    Events know the current activity; the row knows the task and changes by other processes.
+    """
     return replace(
         known,
-        about=row.about,
+        task=row.task,
         status=row.status,
-        waits_for=row.waits_for,
-        since=row.since,
-        total=max(known.total, row.total),
+        waiting_for=row.waiting_for,
+        started_at=row.started_at,
+        tool_call_count=max(known.tool_call_count, row.tool_call_count),
     )
 
 
-def _queued(seen: Seen, _event: Event) -> Seen:
-    return replace(seen, status=Status.QUEUED)
+def _apply_queued(node: RunNode, _event: Event) -> RunNode:
+    return replace(node, status=Status.QUEUED)
 
 
-def _started(seen: Seen, event: Event) -> Seen:
-    first = seen.status is Status.QUEUED and event.data.get("attempt", 1) == 1 and not seen.total
+def _apply_started(node: RunNode, event: Event) -> RunNode:
+    is_first_attempt = (
+        node.status is Status.QUEUED and event.data.get("attempt", 1) == 1 and not node.tool_call_count
+    )
     return replace(
-        seen, status=Status.RUNNING, waits_for="", since=event.at if first else seen.since, asked_at=None
+        node,
+        status=Status.RUNNING,
+        waiting_for="",
+        started_at=event.at if is_first_attempt else node.started_at,
+        model_asked_at=None,
     )
 
 
-def _state(seen: Seen, event: Event) -> Seen:
+def _apply_state(node: RunNode, event: Event) -> RunNode:
     phase = event.data.get("phase")
     if event.data.get("torn"):
-        return seen
+        return node
     if phase == "wait":
-        return replace(seen, status=Status.RUNNING, waits_for="", asked_at=event.at, note="")
+        return replace(node, status=Status.RUNNING, waiting_for="", model_asked_at=event.at, note="")
     if phase == "tool":
-        total = event.data.get("total", seen.total)
+        total = event.data.get("total", node.tool_call_count)
         return replace(
-            seen, status=Status.RUNNING, asked_at=None, note="", total=total, calls=(), open=frozenset()
+            node,
+            status=Status.RUNNING,
+            model_asked_at=None,
+            note="",
+            tool_call_count=total,
+            latest_calls=(),
+            open_call_ids=frozenset(),
         )
     if note := event.data.get("note"):
-        return replace(seen, note=one_line(note, WORDS))
-    return replace(seen, status=Status.WAITING, waits_for=phase or "", asked_at=None)
+        return replace(node, note=one_line(note, MAX_SUMMARY_CHARS))
+    return replace(node, status=Status.WAITING, waiting_for=phase or "", model_asked_at=None)
 
 
-def _called(seen: Seen, event: Event) -> Seen:
+def _apply_tool_started(node: RunNode, event: Event) -> RunNode:
     call = event.data["call"]
-    words = spoken(event.data["tool"], event.data.get("args") or "")
-    calls = seen.calls if any(call == each for each, _ in seen.calls) else (*seen.calls, (call, words))
-    return replace(seen, calls=calls, open=seen.open | {call})
+    summary = tool_call_summary(event.data["tool"], event.data.get("args") or "")
+    calls = (
+        node.latest_calls
+        if any(call == each for each, _ in node.latest_calls)
+        else (*node.latest_calls, (call, summary))
+    )
+    return replace(node, latest_calls=calls, open_call_ids=node.open_call_ids | {call})
 
 
-def _answered(seen: Seen, event: Event) -> Seen:
-    return replace(seen, open=seen.open - {event.data["call"]})
+def _apply_tool_ended(node: RunNode, event: Event) -> RunNode:
+    return replace(node, open_call_ids=node.open_call_ids - {event.data["call"]})
 
 
-_HEARD: Mapping[str, Callable[[Seen, Event], Seen]] = {
-    "run.queued": _queued,
-    "run.started": _started,
-    "run.state": _state,
-    "tool.started": _called,
-    "tool.ended": _answered,
+_EVENT_HANDLERS: Mapping[str, Callable[[RunNode, Event], RunNode]] = {
+    "run.queued": _apply_queued,
+    "run.started": _apply_started,
+    "run.state": _apply_state,
+    "tool.started": _apply_tool_started,
+    "tool.ended": _apply_tool_ended,
 }
-"""What each kind of event tells of a run; a kind that is not here tells nothing that is shown."""
+"""Handler for each kind of event that changes a node."""
 
 
-def about(run: Run) -> str:
-    """What a run is to do, in a few words."""
-    return one_line(run.ask.label or run.ask.task or "its task", WORDS)
+def task_summary(run: Run) -> str:
+    """Return a run's label or task, shortened."""
+    return one_line(run.request.label or run.request.task or "its task", MAX_SUMMARY_CHARS)
 
 
-def spoken(tool: str, args: str) -> str:
-    """A call in words: the tool, what it is called with, and the names of further arguments."""
+def tool_call_summary(tool: str, args: str) -> str:
+    """Summarise a tool call: the tool, its first argument, and the others by name."""
     try:
-        found: Any = json.loads(args or "{}", strict=False)
+        arguments: Any = json.loads(args or "{}", strict=False)
     except (ValueError, RecursionError):
-        found = args
-    if not isinstance(found, dict):
-        return one_line(f"{tool} {found}", WORDS)
-    said: list[str] = []
-    for name, given in cast("dict[str, Any]", found).items():
-        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        said.append(text if not said else f"{name}={text}")
-    return one_line(" ".join((tool, *said)), WORDS)
+        arguments = args
+    if not isinstance(arguments, dict):
+        return one_line(f"{tool} {arguments}", MAX_SUMMARY_CHARS)
+    parts: list[str] = []
+    for name, argument in cast("dict[str, Any]", arguments).items():
+        text = argument if isinstance(argument, str) else json.dumps(argument, ensure_ascii=False)
+        parts.append(text if not parts else f"{name}={text}")
+    return one_line(" ".join((tool, *parts)), MAX_SUMMARY_CHARS)
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def format_count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def span(time: timedelta) -> str:
-    """How long something took, in at most two units."""
-    seconds = max(0, int(time.total_seconds()))
+def format_duration(duration: timedelta) -> str:
+    """Return a duration in at most two units."""
+    seconds = max(0, int(duration.total_seconds()))
     if seconds < 60:  # noqa: PLR2004  (a minute)
         return f"{seconds}s"
     if seconds < 3600:  # noqa: PLR2004  (an hour)
@@ -263,31 +286,34 @@ def span(time: timedelta) -> str:
     return f"{seconds // 3600}h {seconds // 60 % 60}m"
 
 
-def names(family: Sequence[Run]) -> dict[str, str]:
-    """What the runs of whole trees are called, by their ids: each agent with the run's place in its tree."""
-    tree = Tree()
-    tree.put(family)
-    return {run.id: tree.name(run.id, run.agent) for run in family}
+def run_labels(family: Sequence[Run]) -> dict[str, str]:
+    """Return a label for each run: its agent and its position in the tree, like `explore#2`."""
+    tree = RunTree()
+    tree.update(family)
+    return {run.id: tree.display_name(run.id, run.agent) for run in family}
 
 
-def in_order(runs: Sequence[Run], family: Iterable[Run]) -> list[tuple[int, Run]]:
-    """These runs with how deep each stands, each below whoever asked for it; if that is not among them, below whoever
-    asked for that. The family is all runs of their trees."""
+def depth_first_order(runs: Sequence[Run], family: Iterable[Run]) -> list[tuple[int, Run]]:
+    """Return these runs in tree order with their depth.
+
+    A run whose parent is not among them is placed below its nearest ancestor that is. `family` holds all runs
+    of their trees.
+    """
     listed = {run.id for run in runs}
-    above = {run.id: run.ask.parent_run or "" for run in (*family, *runs)}
-    below: dict[str, list[Run]] = {}
+    parent_ids = {run.id: run.request.parent_run or "" for run in (*family, *runs)}
+    children: dict[str, list[Run]] = {}
     for run in runs:
-        over = above[run.id]
-        while over and over not in listed:
-            over = above.get(over, "")
-        below.setdefault(over, []).append(run)
-    found: list[tuple[int, Run]] = []
+        parent = parent_ids[run.id]
+        while parent and parent not in listed:
+            parent = parent_ids.get(parent, "")
+        children.setdefault(parent, []).append(run)
+    ordered: list[tuple[int, Run]] = []
 
-    def add(run: Run, depth: int) -> None:
-        found.append((depth, run))
-        for each in sorted(below.get(run.id, ()), key=lambda each: each.id):
-            add(each, depth + 1)
+    def append_run(run: Run, depth: int) -> None:
+        ordered.append((depth, run))
+        for each in sorted(children.get(run.id, ()), key=lambda each: each.id):
+            append_run(each, depth + 1)
 
-    for run in below.get("", ()):
-        add(run, 0)
-    return found
+    for run in children.get("", ()):
+        append_run(run, 0)
+    return ordered

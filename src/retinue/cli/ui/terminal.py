@@ -1,4 +1,4 @@
-"""What reaches a terminal, and how: text made harmless, JSON made whole, tables made straight."""
+"""Terminal output: safe text, one JSON value with --json, and aligned tables."""
 
 import errno
 import json
@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, TextIO
 
-from retinue.cli.ui.live_footer import Footer, can_move, columns, fitted
-from retinue.domain.sanitize import json_safe, safe_text, shown
+from retinue.cli.ui.live_footer import LiveFooter, display_width, supports_cursor_movement, truncate_to_width
+from retinue.domain.sanitize import safe_json, safe_name, safe_text
 from retinue.domain.value import value
 from retinue.errors import RetinueError
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
-"""A heading and what stands below it for one row."""
+"""A heading, and a function that returns the cell for a row."""
 
 _COLOURS: Mapping[str, str] = {
     "done": "32", "ok": "32", "running": "36", "queued": "36", "waiting": "33", "warn": "33",
@@ -26,143 +26,155 @@ _COLOURS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-SENTENCE = 4_000
-"""Characters of an error that are shown."""
+MAX_ERROR_CHARS = 4_000
+"""Number of characters of an error message that are shown."""
 
 
-DEEPEST = 20
-"""Blanks before the first column of a row."""
+MAX_INDENT = 20
+"""Maximum number of leading spaces in the first column."""
 
 
 def one_line(text: str, limit: int = 160) -> str:
-    """The start of a text on one line, safe."""
-    flat = shown(" ".join(text.split()))  # first, so that blanks cannot push anything out of sight
+    """Return the start of a text on one line, safe for a terminal."""
+    flat = safe_name(" ".join(text.split()))  # collapse blanks first, so that they cannot hide text
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
-def cut(sentence: str) -> str:
-    """A sentence may quote what somebody wrote: it has an end."""
-    return sentence if len(sentence) <= SENTENCE else f"{sentence[:SENTENCE]}… ({len(sentence):,} characters)"
+def truncate_error(message: str) -> str:
+    """Shorten an error message, which may quote text of any length."""
+    return (
+        message
+        if len(message) <= MAX_ERROR_CHARS
+        else f"{message[:MAX_ERROR_CHARS]}… ({len(message):,} characters)"
+    )
 
 
 def json_text(value: object, *, ascii_only: bool = False) -> str:
-    """JSON that is safe on a terminal too: what would be obeyed or hidden is written as its escape."""
-    return json_safe(json.dumps(value, indent=2, ensure_ascii=ascii_only))
+    """Return JSON that is safe on a terminal: control and invisible characters are escaped."""
+    return safe_json(json.dumps(value, indent=2, ensure_ascii=ascii_only))
 
 
 @value
 class Terminal:
-    """Standard output and standard error, with the promise that `--json` prints one value and nothing else."""
+    """Standard output and standard error.
+
+    With `--json`, standard output gets exactly one JSON value and nothing else.
+    """
 
     json: bool
     out: TextIO
     err: TextIO
-    footer: Footer | None = field(init=False, compare=False)
-    """Where progress is shown; None where nobody would see it, or the terminal does not obey."""
+    footer: LiveFooter | None = field(init=False, compare=False)
+    """The live footer; None if the terminal cannot show one."""
 
     def __post_init__(self) -> None:
-        one = self.out if _one_terminal(self.out, self.err) else self.err
-        object.__setattr__(self, "footer", Footer(one) if can_move(self.err) else None)
+        stream = self.out if _is_same_terminal(self.out, self.err) else self.err
+        object.__setattr__(self, "footer", LiveFooter(stream) if supports_cursor_movement(self.err) else None)
 
     @classmethod
-    def here(cls, *, json: bool) -> "Terminal":
+    def from_std_streams(cls, *, json: bool) -> "Terminal":
         return cls(json=json, out=sys.stdout, err=sys.stderr)
 
     @property
-    def streams(self) -> bool:
-        """A person watches the output, so text is shown as it comes."""
+    def streams_text(self) -> bool:
+        """True if text is shown as it arrives, because a person watches the output."""
         return not self.json and self.out.isatty()
 
-    def value(self, value: object) -> None:
-        """The one JSON value of this command."""
-        self._write(self.out, self._json(value) + "\n")
+    def print_json(self, value: object) -> None:
+        """Print the JSON value of this command."""
+        self._write(self.out, self._encode_json(value) + "\n")
 
     @contextmanager
-    def array(self) -> Generator[Callable[[object], None]]:
-        """The same for an array of any length, which is printed as it comes."""
-        before = "["
+    def print_json_array(self) -> Generator[Callable[[object], None]]:
+        """Print a JSON array of any length, element by element."""
+        separator = "["
 
         def add(value: object) -> None:
-            nonlocal before
-            self._write(self.out, f"{before}\n  " + self._json(value).replace("\n", "\n  "))
-            before = ","
+            nonlocal separator
+            self._write(self.out, f"{separator}\n  " + self._encode_json(value).replace("\n", "\n  "))
+            separator = ","
 
         yield add
-        self._write(self.out, "[]\n" if before == "[" else "\n]\n")
+        self._write(self.out, "[]\n" if separator == "[" else "\n]\n")
 
-    def _json(self, value: object) -> str:
+    def _encode_json(self, value: object) -> str:
         utf8 = (self.out.encoding or "").lower().replace("-", "") == "utf8"
         return json_text(value, ascii_only=not utf8)
 
-    def words(self, text: str) -> None:
-        """An agent's own words: exactly as they are for a program, harmless for a person."""
+    def print_text(self, text: str) -> None:
+        """Print an agent's text: unchanged for a program, made safe for a terminal."""
         self._write(self.out, safe_text(text) if self.out.isatty() else text)
 
-    def line(self, text: str = "") -> None:
-        """A line for people on standard output; silent with `--json`."""
+    def print_line(self, text: str = "") -> None:
+        """Print a line on standard output; nothing with `--json`."""
         if not self.json:
-            self._write(self.out, shown(text) + "\n")
+            self._write(self.out, safe_name(text) + "\n")
 
-    def painted(self, text: str, colour: str) -> None:
-        """The same in a colour, where there are any."""
+    def print_coloured(self, text: str, colour: str) -> None:
+        """Print a coloured line on standard output, if colours are supported; nothing with `--json`."""
         if not self.json:
-            self._write(self.out, _painted(shown(text), colour, on=self.out) + "\n")
+            self._write(self.out, _colour_text(safe_name(text), colour, stream=self.out) + "\n")
 
-    def note(self, text: str, *, colour: str = "2") -> None:
-        """A line of progress on standard error."""
-        self._write(self.err, _painted(shown(text), colour, on=self.err) + "\n")
+    def print_note(self, text: str, *, colour: str = "2") -> None:
+        """Print a line on standard error."""
+        self._write(self.err, _colour_text(safe_name(text), colour, stream=self.err) + "\n")
 
-    def failure(self, error: RetinueError) -> None:
-        """What a sentence with a fixed wording rests on stands behind it, for people."""
+    def print_error(self, error: RetinueError) -> None:
+        """Print an error, with the cause if the message does not contain it."""
         cause = error.__cause__
-        why = str(cause) if isinstance(cause, RetinueError) and str(cause) not in str(error) else ""
-        self.failed(error.code, str(error), why=why)
+        cause_text = str(cause) if isinstance(cause, RetinueError) and str(cause) not in str(error) else ""
+        self.print_error_message(error.code, str(error), cause_text=cause_text)
 
-    def failed(self, code: str, message: str, *, why: str = "") -> None:
-        """The sentence for people, and with `--json` the value for programs."""
+    def print_error_message(self, code: str, message: str, *, cause_text: str = "") -> None:
+        """Print an error for people, and with `--json` as a value for programs."""
         if self.json:
-            self.value({"error": {"code": code, "message": message}})
-        sentence = cut(f"{message} ({why})" if why else message)
-        self._write(self.err, _painted("retinue:", "31", on=self.err) + f" {shown(sentence)}\n")
+            self.print_json({"error": {"code": code, "message": message}})
+        sentence = truncate_error(f"{message} ({cause_text})" if cause_text else message)
+        self._write(self.err, _colour_text("retinue:", "31", stream=self.err) + f" {safe_name(sentence)}\n")
 
-    def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, empty: str) -> None:
-        """A list: an array for programs, an aligned table for people, and a word on what to do when empty."""
+    def print_table(self, rows: Iterable[Row], columns: Sequence[Column], *, empty_note: str) -> None:
+        """Print a list: a JSON array for programs, an aligned table for people.
+
+        Without rows, people get `empty_note`, which says what to do.
+        """
         if self.json:
-            self.value(list(rows))
+            self.print_json(list(rows))
             return
-        cells = [_indented([cell(row) for _, cell in columns]) for row in rows]
+        cells = [_safe_cells([cell(row) for _, cell in columns]) for row in rows]
         if not cells:
-            self.note(empty)
+            self.print_note(empty_note)
             return
-        first, *lines = _aligned([[heading for heading, _ in columns], *cells], self._width())
-        if _colours(self.out):
-            first, lines = _painted(first, "1", on=self.out), [_with_status(line) for line in lines]
+        first, *lines = _align_columns([[heading for heading, _ in columns], *cells], self._width())
+        if _supports_colour(self.out):
+            first, lines = _colour_text(first, "1", stream=self.out), [_colour_status(line) for line in lines]
         self._write(self.out, "\n".join((first, *lines, "")))
 
-    def facts(self, facts: Row) -> None:
-        """One thing: an object for programs, a line per fact for people."""
+    def print_facts(self, facts: Row) -> None:
+        """Print one object: JSON for programs, one line per field for people."""
         if self.json:
-            self.value(facts)
+            self.print_json(facts)
             return
-        told = [(name, _plain(fact)) for name, fact in facts.items() if fact not in (None, "", [], {}, ())]
-        width = max((len(name) for name, _ in told), default=0)
-        for name, fact in told:
-            label = _painted(f"{shown(name):<{width}}", "2", on=self.out)
-            self._write(self.out, f"{label}  {shown(fact)}\n")
+        shown_facts = [
+            (name, _fact_text(fact)) for name, fact in facts.items() if fact not in (None, "", [], {}, ())
+        ]
+        width = max((len(name) for name, _ in shown_facts), default=0)
+        for name, fact in shown_facts:
+            label = _colour_text(f"{safe_name(name):<{width}}", "2", stream=self.out)
+            self._write(self.out, f"{label}  {safe_name(fact)}\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
-        """What a person sees stands above the footer; what a program reads knows nothing of it."""
+        """Write to a stream; what a person sees goes above the footer."""
         footer = self.footer
         if footer is not None and (stream is footer.stream or stream is self.err):
-            _guarded(lambda: footer.above(text))
+            _ignore_closed_terminal(lambda: footer.write_above(text))
         else:
-            _guarded(lambda: _write(stream, text))
+            _ignore_closed_terminal(lambda: _write_escaped(stream, text))
 
     def _width(self) -> int | None:
         return shutil.get_terminal_size().columns if self.out.isatty() else None
 
 
-def _with_status(line: str) -> str:
+def _colour_status(line: str) -> str:
     return re.sub(
         r"(?:(?<=  )|(?<=#[0-9] )|(?<=#[0-9]{2} )|(?<=#[0-9]{3} ))(" + "|".join(_COLOURS) + r")(?=  |$)",
         lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[1]}\x1b[0m",
@@ -171,15 +183,15 @@ def _with_status(line: str) -> str:
     )
 
 
-def _indented(cells: Sequence[str]) -> list[str]:
-    """What stands below something else in a tree is set in; that is in the first column."""
+def _safe_cells(cells: Sequence[str]) -> list[str]:
+    """Make the cells safe, keeping the indentation of the first, which shows depth in a tree."""
     first = cells[0]
-    depth = min(len(first) - len(first.lstrip(" ")), DEEPEST) if first.strip() else 0
+    depth = min(len(first) - len(first.lstrip(" ")), MAX_INDENT) if first.strip() else 0
     return [" " * depth + one_line(first, 400), *(one_line(cell, 400) for cell in cells[1:])]
 
 
-def _one_terminal(out: TextIO, err: TextIO) -> bool:
-    """Whether both streams end on the same screen."""
+def _is_same_terminal(out: TextIO, err: TextIO) -> bool:
+    """Return whether both streams are the same terminal."""
     try:
         return out.isatty() and (
             out is err or os.fstat(out.fileno()).st_rdev == os.fstat(err.fileno()).st_rdev
@@ -188,8 +200,8 @@ def _one_terminal(out: TextIO, err: TextIO) -> bool:
         return False
 
 
-def _guarded(write: Callable[[], None]) -> None:
-    """A terminal that was closed takes nothing any more, and nobody misses it there."""
+def _ignore_closed_terminal(write: Callable[[], None]) -> None:
+    """Write, ignoring the error of a terminal that was closed."""
     try:
         write()
     except OSError as error:
@@ -197,8 +209,8 @@ def _guarded(write: Callable[[], None]) -> None:
             raise
 
 
-def _write(stream: TextIO, text: str) -> None:
-    """A character the stream cannot hold is written as its escape, never a traceback."""
+def _write_escaped(stream: TextIO, text: str) -> None:
+    """Write a text, escaping characters that the stream's encoding lacks."""
     try:
         stream.write(text)
     except UnicodeEncodeError:
@@ -207,27 +219,28 @@ def _write(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def _colours(stream: TextIO) -> bool:
+def _supports_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _painted(text: str, colour: str, *, on: TextIO) -> str:
-    return f"\x1b[{colour}m{text}\x1b[0m" if _colours(on) and text else text
+def _colour_text(text: str, colour: str, *, stream: TextIO) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if _supports_colour(stream) and text else text
 
 
-def _aligned(cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    taken = [[columns(cell) for cell in row] for row in cells]
-    rooms = [max(column) for column in zip(*taken, strict=True)]
+def _align_columns(cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    cell_widths = [[display_width(cell) for cell in row] for row in cells]
+    column_widths = [max(column) for column in zip(*cell_widths, strict=True)]
     lines = (
         "  ".join(
-            cell + " " * (room - own) for cell, own, room in zip(row, owns, rooms, strict=True)
+            cell + " " * (column_width - cell_width)
+            for cell, cell_width, column_width in zip(row, row_widths, column_widths, strict=True)
         ).rstrip()
-        for row, owns in zip(cells, taken, strict=True)
+        for row, row_widths in zip(cells, cell_widths, strict=True)
     )
-    return [line if width is None else fitted(line, width) for line in lines]
+    return [line if width is None else truncate_to_width(line, width) for line in lines]
 
 
-def _plain(fact: object) -> str:
+def _fact_text(fact: object) -> str:
     if isinstance(fact, str):
         return fact
     if isinstance(fact, bool):

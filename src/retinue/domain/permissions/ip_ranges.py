@@ -1,12 +1,12 @@
-"""Which numbers of machines are the world's: all others are of this machine, its network or its cloud."""
+"""Classification of IP addresses: public, or of this machine, its network or its cloud."""
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-_UNICAST = IPv6Network("2000::/3")
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     IPv6Network(each) for each in ("2001::/23", "2001:db8::/32", "2002::/16", "3ffe::/16", "3fff::/20")
 )
-"""Of those, what is made of another address (Teredo, 6to4), kept for examples, or given to nobody."""
+"""Non-public parts of it: tunnels to other addresses (Teredo, 6to4), documentation and unassigned ranges."""
 _NOT_PUBLIC_4 = tuple(
     IPv4Network(each)
     for each in (
@@ -16,16 +16,22 @@ _NOT_PUBLIC_4 = tuple(
         "168.63.129.16/32",
     )
 )
-"""This machine, its network and its cloud; the last answers every machine of one cloud from a public number."""
+"""Addresses of this machine, its network and its cloud; the last one is a cloud's metadata service."""
 
 
-def is_public(number: str) -> bool:
-    """Whether a machine's number is one of the world's, and not of this machine, its network or its cloud. A number
-    that holds another one is judged as neither: it is refused."""
+def is_public_ip(address: str) -> bool:
+    """Return True for a public address, not one of this machine, its network or its cloud.
+
+    An address that embeds another one counts as not public.
+    """
     try:
-        found: IPv4Address | IPv6Address = ip_address(number)
+        parsed: IPv4Address | IPv6Address = ip_address(address)
     except ValueError:
         return False
-    if isinstance(found, IPv4Address):
-        return not any(found in each for each in _NOT_PUBLIC_4)
-    return found.scope_id is None and found in _UNICAST and not any(found in each for each in _NOT_PUBLIC_6)
+    if isinstance(parsed, IPv4Address):
+        return not any(parsed in each for each in _NOT_PUBLIC_4)
+    return (
+        parsed.scope_id is None
+        and parsed in _GLOBAL_UNICAST
+        and not any(parsed in each for each in _NOT_PUBLIC_6)
+    )

@@ -1,8 +1,8 @@
-"""Places that are closed to every agent, or changed only with a person's yes, whatever a scope says."""
+"""Paths closed to every agent, or changed only with approval, whatever a scope says."""
 
 from retinue.domain.rules import Globs
 
-ALWAYS_CLOSED: Globs = (
+ALWAYS_CLOSED_PATHS: Globs = (
     "**/.git/hooks/**", "**/.git/config", "**/.git/config.worktree", "**/.git/commondir", "**/.git/modules/**/config",
     "**/.git/modules/**/hooks/**", "**/.gitconfig", "**/.config/git/**",
     "**/.vscode/tasks.json", "**/.vscode/launch.json", "**/.idea/runConfigurations/**", "**/.zed/tasks.json",
@@ -14,9 +14,9 @@ ALWAYS_CLOSED: Globs = (
 )  # fmt: skip
 """Never opened for an agent, whatever its scope says; Retinue's own home is added at run time."""
 
-GUARDED: Globs = (
+GUARDED_PATHS: Globs = (
     "**/.git", "**/.github/workflows/**", "**/.gitlab-ci.yml", "**/.circleci/**", "**/.husky/**", "**/.githooks/**",
     "**/.vscode/**", "**/.idea/**", "**/.zed/**", "**/.devcontainer/**", "**/.envrc", "**/.mcp.json",
     "**/.claude/**", "**/.cursor/**", "**/.codex/**", "**/.gemini/**", "**/.retinue/**",
 )  # fmt: skip
-"""Readable, and never changed without a person's yes to just that: other programs obey what stands there."""
+"""Readable, but each change needs its own approval, because other programs act on these files."""

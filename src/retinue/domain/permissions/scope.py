@@ -1,4 +1,4 @@
-"""Scope: what a session may touch, compiled once per run and asked by everyone who decides."""
+"""Scope: the effective rights of a session, computed once per run and used by every permission check."""
 
 import hashlib
 import json
@@ -7,313 +7,382 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Any, Self
 
-from retinue.domain.agent import Exposure, Paths, ShellCommands
-from retinue.domain.ceiling import Bounds, Ceiling, Wish
+from retinue.domain.agent import PathPatterns, ShellCommands, ToolExposure
+from retinue.domain.ceiling import Ceiling, FileAccess, OperatorPolicy
 from retinue.domain.change import replace
-from retinue.domain.exit_tools import EXITS
+from retinue.domain.exit_tools import EXIT_TOOLS
 from retinue.domain.glob import first_match, matches
-from retinue.domain.limits import HARD_DEPTH
+from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.permissions import shell_commands
-from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED, GUARDED
-from retinue.domain.rules import Globs, Rule, Verdict, absolute, below, literal, named
-from retinue.domain.skill import SHELL, Skill, folders
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS, GUARDED_PATHS
+from retinue.domain.rules import (
+    Globs,
+    Rule,
+    Verdict,
+    absolute_patterns,
+    escape_glob,
+    literal_components,
+    subtree_pattern,
+)
+from retinue.domain.skill import SHELL_TOOL, Skill, skill_folder_patterns
 from retinue.domain.system_prompt import SYSTEM_PREFIX
-from retinue.domain.tmp_paths import TMP, elsewhere, inside, is_a_place
+from retinue.domain.tmp_paths import TMP, is_named_tmp_path, is_under_tmp, without_private_tmp
 from retinue.domain.value import value
-from retinue.domain.watch import INTERJECT
+from retinue.domain.watch import INTERJECT_TOOL
 
-DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
-"""What a child is denied when nobody says otherwise (seed 000)."""
+DEFAULT_DENIED_PATHS: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
+"""Paths a child is denied unless its requester says otherwise."""
 
-DEFAULT_WRITE: Globs = (f"{TMP}/**",)
-"""The agent's private tmp: a folder of its own that nobody else sees."""
+DEFAULT_WRITABLE_PATHS: Globs = (f"{TMP}/**",)
+"""The agent's private /tmp, a folder that no other agent sees."""
 
 IN_SCOPE = Verdict(ok=True, rule="in scope")
 
-NO_SCOPE = "no_scope_config"
-"""The word for a child whose preset.md lost its paths."""
+NO_SCOPE_RULE = "no_scope_config"
+"""Rule name for a child whose preset.md has lost its paths."""
 
 
 @value
 class Scope:
-    """Effective rights. The same object filters the tool list, judges calls, binds the file guard and builds the
-    sandbox."""
+    """The effective rights of a session.
+
+    One object filters the tool list, checks tool calls, restricts file access and configures the sandbox.
+    """
 
     tools: Rule = Rule()
     capabilities: Rule = Rule()
     agents: Rule = Rule()
     skills: Rule = Rule()
-    exposure: Exposure = Exposure.TOOLS
-    shelf: tuple[Skill, ...] = ()
-    """The skills it has: their folders are open to it for reading, and to no one else."""
-    operator: Rule = Rule()
-    """The operator's denied tools: beats everything, `system_` included."""
-    exits: Globs = ()
-    """Tools by which the agent ends its run: it has them without its tool list naming them."""
+    tool_exposure: ToolExposure = ToolExposure.TOOLS
+    available_skills: tuple[Skill, ...] = ()
+    """The skills the agent has; it may read their folders, other agents may not."""
+    operator_tools: Rule = Rule()
+    """Tools denied by the operator; overrides everything, including `system_` tools."""
+    exit_tools: Globs = ()
+    """Tools with which the agent ends its run; available even if its tool list does not name them."""
     read: Globs = ()
-    """Absolute patterns. No match is a refusal."""
+    """Absolute patterns. A path that matches none is refused."""
     write: Globs = ()
-    granted: Globs = ()
-    """Writes that need not ask: the definition names them."""
+    preapproved_writes: Globs = ()
+    """Writes that need no approval, because the definition names them."""
     deny: Globs = ()
-    closed: Globs = ALWAYS_CLOSED
-    guarded: Globs = GUARDED
-    house: Globs = ()
-    """Retinue's own folders: closed too, but for what lies in a workspace that was made for this agent."""
+    closed_paths: Globs = ALWAYS_CLOSED_PATHS
+    guarded_paths: Globs = GUARDED_PATHS
+    retinue_paths: Globs = ()
+    """Retinue's own folders, closed except for a worktree that was created for this agent."""
     root: str = "/"
     """The workspace: relative paths start here."""
-    made: bool = False
-    """The workspace is a worktree that Retinue made for this session."""
-    label: str = ""
-    """What people call the workspace."""
-    tmp: str = ""
-    """The real folder behind /tmp; empty: this agent has none."""
+    is_worktree: bool = False
+    """The workspace is a worktree that Retinue created for this session."""
+    workspace_label: str = ""
+    """Name of the workspace for display."""
+    tmp_folder: str = ""
+    """The real folder behind /tmp; empty if this agent has none."""
     writable: bool = True
     depth: int = 0
-    """0: a session that no other one started."""
-    deepest: int = HARD_DEPTH
-    """How deep the deepest may be that anybody starts: whoever is there starts nobody."""
-    orchestrates: bool = False
-    leaf: bool = False
-    """It starts nobody, whatever its definition says."""
-    watches: bool = False
-    """It sits beside another session, and has the tool by which watchers speak."""
-    configured: bool = True
+    """0 for a session that was not started by another one."""
+    max_depth: int = MAX_CONFIGURABLE_DEPTH
+    """Maximum depth; an agent at this depth cannot start others."""
+    is_orchestrator: bool = False
+    is_leaf: bool = False
+    """The agent cannot start others, whatever its definition says."""
+    is_watcher: bool = False
+    """The session watches another one and has the watchers' tool."""
+    has_paths: bool = True
     """False for a child whose preset lost its paths: then no path is in scope."""
-    commands: ShellCommands | None = None
-    unheld: str = ""
-    """Why no command is run at all: the sandbox is looser than the operator asks for. Empty: commands are run."""
+    shell_commands: ShellCommands | None = None
+    shell_blocked_reason: str = ""
+    """Why no command may run: the sandbox is weaker than the operator requires. Empty if commands may run."""
     ceilings: tuple[Ceiling, ...] = ()
-    """The configuration's first, then those of the sessions above, outermost first. All of them hold."""
-    lifted: Paths = field(default_factory=Paths)
-    """What a person allowed this session although a session above could not hand it on."""
+    """The configuration's ceiling, then those of the parents, outermost first. All of them apply."""
+    user_grants: PathPatterns = field(default_factory=PathPatterns)
+    """Paths a person allowed this session beyond a parent's ceiling."""
 
-    def tool(self, name: str, capabilities: Iterable[str] = ()) -> Verdict:
-        """Operator deny, then the tool globs, then every capability; the one function for listing and calling."""
-        if not (verdict := self.operator.verdict(name)).ok:
+    def check_tool(self, name: str, capabilities: Iterable[str] = ()) -> Verdict:
+        """Check the operator's denials, the tool globs and every capability; used for listing and calling
+        alike.
+        """
+        if not (verdict := self.operator_tools.check(name)).ok:
             return Verdict(ok=False, rule=f"operator {verdict.rule}")
         if name.startswith(SYSTEM_PREFIX):
             return Verdict(ok=True, rule="the runtime's own")
-        given = name in self.exits or (self.watches and name == INTERJECT)
-        own = Rule(deny=self.tools.deny) if given else self.tools
-        if not (verdict := own.verdict(name)).ok:
+        is_implied = name in self.exit_tools or (self.is_watcher and name == INTERJECT_TOOL)
+        rule = Rule(deny=self.tools.deny) if is_implied else self.tools
+        if not (verdict := rule.check(name)).ok:
             return Verdict(ok=False, rule=f"tools: {verdict.rule}")
-        if name in EXITS:
-            return self._exit(name)
-        if name == INTERJECT:
-            return Verdict(ok=self.watches, rule="it watches" if self.watches else "only for those who watch")
-        tagged = tuple(capabilities)
-        for capability in tagged:
-            if not (verdict := self.capabilities.verdict(capability)).ok:
+        if name in EXIT_TOOLS:
+            return self._check_exit_tool(name)
+        if name == INTERJECT_TOOL:
+            return Verdict(
+                ok=self.is_watcher, rule="it watches" if self.is_watcher else "only for those who watch"
+            )
+        required = tuple(capabilities)
+        for capability in required:
+            if not (verdict := self.capabilities.check(capability)).ok:
                 return Verdict(ok=False, rule=f"capability {capability}: {verdict.rule}")
         for ceiling in self.ceilings:
-            if objection := ceiling.tool(name, tagged):
+            if objection := ceiling.tool_objection(name, required):
                 return Verdict(ok=False, rule=objection)
         return IN_SCOPE
 
-    def _exit(self, name: str) -> Verdict:
-        """It touches nothing, so nothing above can have anything against it."""
-        if name in self.exits:
+    def _check_exit_tool(self, name: str) -> Verdict:
+        """Check an exit tool; it touches nothing, so no ceiling applies."""
+        if name in self.exit_tools:
             return Verdict(ok=True, rule="an exit of this agent")
         return Verdict(ok=False, rule="only for agents whose exits name it")
 
-    def agent(self, name: str) -> Verdict:
-        """Whether this agent may know of another and hand work to it."""
-        if not (verdict := self.agents.verdict(name)).ok:
+    def check_agent(self, name: str) -> Verdict:
+        """Check whether this agent may see another agent and delegate to it."""
+        if not (verdict := self.agents.check(name)).ok:
             return Verdict(ok=False, rule=f"agents: {verdict.rule}")
         for ceiling in self.ceilings:
-            if objection := ceiling.agent(name):
+            if objection := ceiling.agent_objection(name):
                 return Verdict(ok=False, rule=objection)
         return IN_SCOPE
 
-    def skill(self, skill: Skill) -> Verdict:
-        """Whether this agent has a skill. Its folder is the operator's, so no ceiling's paths bind it: `skills` does."""
-        if self.exposure is Exposure.TOOLS:
+    def check_skill(self, skill: Skill) -> Verdict:
+        """Check whether this agent has a skill.
+
+        The skill's folder is the operator's, so the paths of ceilings do not apply; their `skills` do.
+        """
+        if self.tool_exposure is ToolExposure.TOOLS:
             return Verdict(ok=False, rule="tool_exposure is tools")
-        if not (verdict := self.skills.verdict(skill.plugin)).ok:
+        if not (verdict := self.skills.check(skill.name)).ok:
             return Verdict(ok=False, rule=f"skills: {verdict.rule}")
-        objections = (each.skill(skill) for each in self.ceilings)
-        if objection := next(filter(None, (*objections, *map(self._closed, (skill.file, skill.cli)))), None):
+        objections = (each.skill_objection(skill) for each in self.ceilings)
+        if objection := next(
+            filter(None, (*objections, *map(self._closed_or_denied_rule, (skill.file, skill.cli)))), None
+        ):
             return Verdict(ok=False, rule=objection)
-        if not self.configured:
-            return Verdict(ok=False, rule=NO_SCOPE)
-        if self.unheld or not self.tool(SHELL).ok:
-            return Verdict(ok=False, rule=f"it has no {SHELL} to use it with")
+        if not self.has_paths:
+            return Verdict(ok=False, rule=NO_SCOPE_RULE)
+        if self.shell_blocked_reason or not self.check_tool(SHELL_TOOL).ok:
+            return Verdict(ok=False, rule=f"it has no {SHELL_TOOL} to use it with")
         return Verdict(ok=True, rule=verdict.rule)
 
-    def having(self, skills: Iterable[Skill]) -> Self:
-        """The same rights, and those of these skills that it may have."""
-        return replace(self, shelf=tuple(each for each in skills if self.skill(each).ok))
+    def with_skills(self, skills: Iterable[Skill]) -> Self:
+        """Return the scope with those of the skills that it may have."""
+        return replace(self, available_skills=tuple(each for each in skills if self.check_skill(each).ok))
 
-    def exposes(self, plugin: str) -> Verdict:
-        """Whether a plugin's tools are offered as tools."""
-        if plugin and self.exposure is Exposure.SKILLS:
+    def check_plugin_exposed(self, plugin: str) -> Verdict:
+        """Check whether a plugin's operations are offered as tools."""
+        if plugin and self.tool_exposure is ToolExposure.SKILLS:
             return Verdict(ok=False, rule="tool_exposure is skills, and it is a plugin's")
-        if plugin in (each.plugin for each in self.shelf):
+        if plugin in (each.name for each in self.available_skills):
             return Verdict(ok=False, rule=f"it has the skill {plugin} instead")
         return Verdict(ok=True, rule="exposed")
 
-    def hands_on(self, door: str) -> bool:
-        """Whether this agent may start others through a door: below the top only where its definition says so, by the
-        door's name or by its role."""
-        if self.leaf:
+    def can_delegate(self, tool: str) -> bool:
+        """Return True if this agent may start others with the delegation tool.
+
+        Below the top level, its definition must allow it by the tool's name or by the orchestrator role.
+        """
+        if self.is_leaf:
             return False
-        return self.depth == 0 or self.orchestrates or door in (*(self.tools.allow or ()), *self.exits)
+        return (
+            self.depth == 0 or self.is_orchestrator or tool in (*(self.tools.allow or ()), *self.exit_tools)
+        )
 
     @property
-    def too_deep(self) -> str:
-        """Why it starts nobody however it was named; empty: it may."""
-        if self.depth < self.deepest:
+    def depth_limit_reason(self) -> str:
+        """Return why the depth limit keeps the agent from starting others; empty if it does not."""
+        if self.depth < self.max_depth:
             return ""
-        return f"it is {self.depth} deep, and {self.deepest} is the limit (limits.max_depth)"
+        return f"it is {self.depth} deep, and {self.max_depth} is the limit (limits.max_depth)"
 
-    def path(self, real: str, wish: Wish = "read") -> Verdict:
-        """`real` is the name of the file that was opened, never the name that was asked for."""
-        if shut := self.shut(real, wish):
-            return Verdict(ok=False, rule=shut)
-        if not self.configured:
-            return Verdict(ok=False, rule=NO_SCOPE)
-        if own := self._skilled(real, wish):
-            objection = next(filter(None, (each.denied(real) for each in self.ceilings)), None)
-            return Verdict(ok=objection is None, rule=objection or f"skill {own}")
-        private = self.private(real)
-        if wish == "write" and not self.writable and not private:
+    def check_path(self, real_path: str, access: FileAccess = "read") -> Verdict:
+        """Check access to a file, by the real path that was opened, never the requested one."""
+        if closing_rule := self.closing_rule(real_path, access):
+            return Verdict(ok=False, rule=closing_rule)
+        if not self.has_paths:
+            return Verdict(ok=False, rule=NO_SCOPE_RULE)
+        if skill_pattern := self._skill_pattern(real_path, access):
+            objection = next(filter(None, (each.deny_objection(real_path) for each in self.ceilings)), None)
+            return Verdict(ok=objection is None, rule=objection or f"skill {skill_pattern}")
+        is_private = self.is_private_tmp(real_path)
+        if access == "write" and not self.writable and not is_private:
             return Verdict(ok=False, rule="the workspace is read-only")
-        hit = first_match(self.patterns(wish, real), real)
+        hit = first_match(self.patterns_for(access, real_path), real_path)
         if hit is None:
-            return Verdict(ok=False, rule=f"nothing allows {wish}")
-        if not private:
-            lifted = first_match((self.lifted.read if wish == "read" else self.lifted.write) or (), real)
+            return Verdict(ok=False, rule=f"nothing allows {access}")
+        if not is_private:
+            lifted = first_match(
+                (self.user_grants.read if access == "read" else self.user_grants.write) or (), real_path
+            )
             for ceiling in self.ceilings:
-                objection = ceiling.path(real, wish, own_tmp=self.root != TMP)
-                if objection and (ceiling.firm or lifted is None or ceiling.denied(real)):
+                objection = ceiling.path_objection(real_path, access, own_tmp=self.root != TMP)
+                if objection and (
+                    ceiling.is_operator_ceiling or lifted is None or ceiling.deny_objection(real_path)
+                ):
                     return Verdict(ok=False, rule=objection)
-        return Verdict(ok=True, rule=f"{wish} {hit}")
+        return Verdict(ok=True, rule=f"{access} {hit}")
 
-    def private(self, name: str) -> bool:
-        """Whether a name is in the agent's own /tmp: not in a workspace or a place below /tmp that a pattern names."""
-        return bool(self.tmp) and inside(name) and not is_a_place(name, self.root, self._named())
+    def is_private_tmp(self, name: str) -> bool:
+        """Return True if a path is in the agent's own /tmp.
 
-    def _named(self) -> Globs:
-        return (*self.read, *self.write, *folders(self.shelf))
+        Not in it: a workspace below /tmp, or a path below /tmp that a pattern names.
+        """
+        return (
+            bool(self.tmp_folder)
+            and is_under_tmp(name)
+            and not is_named_tmp_path(name, self.root, self._path_patterns())
+        )
 
-    def patterns(self, wish: Wish, name: str) -> Globs:
-        """Those that speak for a name: `/tmp/**` speaks only for the agent's own /tmp."""
-        said = self.read + folders(self.shelf) if wish == "read" else self.write
-        shared = inside(name) and self.root != TMP and not self.private(name)
-        return elsewhere(said) if shared else said
+    def _path_patterns(self) -> Globs:
+        return (*self.read, *self.write, *skill_folder_patterns(self.available_skills))
 
-    def shut(self, real: str, wish: Wish = "read") -> str | None:
-        """The rule that closes a place whatever allows it, or None."""
-        if closed := self._closed(real):
+    def patterns_for(self, access: FileAccess, name: str) -> Globs:
+        """Return the patterns that apply to a path; `/tmp/**` applies only to the agent's own /tmp."""
+        patterns = (
+            self.read + skill_folder_patterns(self.available_skills) if access == "read" else self.write
+        )
+        is_shared_tmp = is_under_tmp(name) and self.root != TMP and not self.is_private_tmp(name)
+        return without_private_tmp(patterns) if is_shared_tmp else patterns
+
+    def closing_rule(self, real_path: str, access: FileAccess = "read") -> str | None:
+        """Return the rule that closes a path whatever else allows it, or None."""
+        if closed := self._closed_or_denied_rule(real_path):
             return closed
-        hit = first_match(self.house, real)
-        if hit is None or (self.made and matches(below(self.root), real)):
+        hit = first_match(self.retinue_paths, real_path)
+        if hit is None or (self.is_worktree and matches(subtree_pattern(self.root), real_path)):
             return None
-        return None if self._skilled(real, wish) else f"always closed {hit}"
+        return None if self._skill_pattern(real_path, access) else f"always closed {hit}"
 
-    def _skilled(self, real: str, wish: Wish) -> str | None:
-        """The pattern of the skill's folder that a place is in, if it is one of this agent's and is only to be read."""
-        return first_match(folders(self.shelf), real) if self.shelf and wish == "read" else None
+    def _skill_pattern(self, real_path: str, access: FileAccess) -> str | None:
+        """Return the pattern of the skill folder that contains the path, if it is one of this agent's and
+        access is read.
+        """
+        return (
+            first_match(skill_folder_patterns(self.available_skills), real_path)
+            if self.available_skills and access == "read"
+            else None
+        )
 
-    def _closed(self, real: str) -> str | None:
-        for globs, word in ((self.closed, "always closed"), (self.deny, "deny")):
-            if hit := first_match(globs, real, ignore_case=True):
+    def _closed_or_denied_rule(self, real_path: str) -> str | None:
+        for globs, word in ((self.closed_paths, "always closed"), (self.deny, "deny")):
+            if hit := first_match(globs, real_path, ignore_case=True):
                 return f"{word} {hit}"
         return None
 
-    def command(self, text: str) -> Verdict:
-        """Whether a command may be run at all; where it runs, and what it reaches there, is the sandbox's business."""
-        if hit := shell_commands.blocked(text, self.commands):
+    def check_command(self, text: str) -> Verdict:
+        """Check whether a command may run at all; where it runs and what it reaches is the sandbox's task."""
+        if hit := shell_commands.denied_text(text, self.shell_commands):
             return Verdict(ok=False, rule=f"shell_commands deny {hit}")
         return Verdict(ok=True, rule="nothing denies it")
 
-    def guards(self, real: str) -> bool:
-        """Whether other programs obey what stands there. Then a wide grant does not speak for writing it: only one that
-        names the place itself does."""
-        if first_match(self.guarded, real, ignore_case=True) is None or self.private(real):
+    def is_guarded(self, real_path: str) -> bool:
+        """Return True if other programs act on the file, so that wide patterns do not allow writing it.
+
+        Only a pattern that names the place itself does.
+        """
+        if first_match(self.guarded_paths, real_path, ignore_case=True) is None or self.is_private_tmp(
+            real_path
+        ):
             return False
-        outright = ["/" + "/".join(named(each)) for each in self.write if matches(each, real)]
+        literal_prefixes = [
+            "/" + "/".join(literal_components(each)) for each in self.write if matches(each, real_path)
+        ]
         return any(
-            matches(guard, real, ignore_case=True)
-            and not any(matches(guard, place, ignore_case=True) for place in outright)
-            for guard in self.guarded
+            matches(guard, real_path, ignore_case=True)
+            and not any(matches(guard, path, ignore_case=True) for path in literal_prefixes)
+            for guard in self.guarded_paths
         )
 
-    def grants_write(self, real: str) -> bool:
-        """Whether a write that is in scope was granted in advance, so that nobody is asked."""
-        shared = inside(real) and not self.private(real)
+    def is_write_preapproved(self, real_path: str) -> bool:
+        """Return True if a write in scope was allowed in advance, so that no approval is needed."""
+        is_shared_tmp = is_under_tmp(real_path) and not self.is_private_tmp(real_path)
         return (
-            not self.guards(real)
-            and first_match(elsewhere(self.granted) if shared else self.granted, real) is not None
+            not self.is_guarded(real_path)
+            and first_match(
+                without_private_tmp(self.preapproved_writes) if is_shared_tmp else self.preapproved_writes,
+                real_path,
+            )
+            is not None
         )
 
-    def grants_command(self, text: str) -> Verdict:
-        """The command of a skill goes by the skill's name, if the folder is the user's, which no agent writes."""
-        own = {each.cli: each.plugin for each in self.shelf if each.source == "user"}
-        return shell_commands.need_not_ask(text, self.commands, own)
+    def check_command_preapproved(self, text: str) -> Verdict:
+        """Check whether a command was allowed in advance.
 
-    def plus(self, real: str, wish: Wish) -> Self:
-        """The same rights and this one file: a person allowed it, once."""
-        one = (literal(real),)
-        lifted = replace(self.lifted, **{wish: ((getattr(self.lifted, wish) or ()) + one)})
-        if wish == "read":
-            return replace(self, read=self.read + one, lifted=lifted)
-        return replace(self, write=self.write + one, granted=self.granted + one, lifted=lifted)
+        A skill's command counts under the skill's name if its folder is the user's, which no agent can write.
+        """
+        skill_names = {each.cli: each.name for each in self.available_skills if each.source == "user"}
+        return shell_commands.check_preapproved(text, self.shell_commands, skill_names)
 
-    def under(self, bounds: Bounds) -> Self:
-        """The same rights under what the operator denies now: a deny counts at once, a lifted one with the next run."""
+    def with_user_grant(self, real_path: str, access: FileAccess) -> Self:
+        """Return the scope with access to this one file, which a person allowed once."""
+        pattern = (escape_glob(real_path),)
+        lifted = replace(self.user_grants, **{access: ((getattr(self.user_grants, access) or ()) + pattern)})
+        if access == "read":
+            return replace(self, read=self.read + pattern, user_grants=lifted)
+        return replace(
+            self,
+            write=self.write + pattern,
+            preapproved_writes=self.preapproved_writes + pattern,
+            user_grants=lifted,
+        )
+
+    def with_operator_denials(self, bounds: OperatorPolicy) -> Self:
+        """Return the scope with the operator's current denials.
+
+        A new denial takes effect at once, a lifted one with the next run.
+        """
         if not (bounds.deny_paths or bounds.deny_tools or bounds.deny_agents):
             return self
-        paths = tuple(each for each in absolute(bounds.deny_paths, self.root) if each not in self.deny)
-        tools = tuple(each for each in bounds.deny_tools if each not in self.operator.deny)
+        paths = tuple(
+            each for each in absolute_patterns(bounds.deny_paths, self.root) if each not in self.deny
+        )
+        tools = tuple(each for each in bounds.deny_tools if each not in self.operator_tools.deny)
         agents = tuple(each for each in bounds.deny_agents if each not in self.agents.deny)
         if not paths and not tools and not agents:
             return self
         return replace(
             self,
             deny=self.deny + paths,
-            operator=Rule(deny=self.operator.deny + tools),
+            operator_tools=Rule(deny=self.operator_tools.deny + tools),
             agents=replace(self.agents, deny=self.agents.deny + agents),
-        ).having(self.shelf)
+        ).with_skills(self.available_skills)
 
     @property
     def hash(self) -> str:
-        shell = self.commands or ShellCommands()
-        facts: dict[str, Any] = {
-            "tools": self.tools.facts(),
-            "capabilities": self.capabilities.facts(),
-            "agents": self.agents.facts(),
-            "operator": self.operator.facts(),
+        commands = self.shell_commands or ShellCommands()
+        data: dict[str, Any] = {
+            "tools": self.tools.sorted_patterns(),
+            "capabilities": self.capabilities.sorted_patterns(),
+            "agents": self.agents.sorted_patterns(),
+            "operator": self.operator_tools.sorted_patterns(),
             "read": self.read,
             "write": self.write,
-            "granted": self.granted,
+            "granted": self.preapproved_writes,
             "deny": self.deny,
-            "closed": _of_many(self.closed),
-            "guarded": _of_many(self.guarded),
-            "house": self.house,
+            "closed": _patterns_hash(self.closed_paths),
+            "guarded": _patterns_hash(self.guarded_paths),
+            "house": self.retinue_paths,
             "root": self.root,
-            "made": self.made,
-            "tmp": self.tmp,
+            "made": self.is_worktree,
+            "tmp": self.tmp_folder,
             "writable": self.writable,
-            "configured": self.configured,
-            "depth": [self.depth, self.orchestrates, self.leaf],
-            "commands": [shell.allow, shell.deny, self.unheld],
-            "ceilings": [each.facts() for each in self.ceilings],
-            "lifted": [self.lifted.read, self.lifted.write],
-        } | ({"exits": self.exits} if self.exits else {})
-        if self.watches:
-            facts["watches"] = True
-        if self.exposure is not Exposure.TOOLS:
-            facts["skills"] = [self.exposure, self.skills.facts(), [each.as_json() for each in self.shelf]]
-        return _hashed(json.dumps(facts, sort_keys=True))
+            "configured": self.has_paths,
+            "depth": [self.depth, self.is_orchestrator, self.is_leaf],
+            "commands": [commands.allow, commands.deny, self.shell_blocked_reason],
+            "ceilings": [each.as_json() for each in self.ceilings],
+            "lifted": [self.user_grants.read, self.user_grants.write],
+        } | ({"exits": self.exit_tools} if self.exit_tools else {})
+        if self.is_watcher:
+            data["watches"] = True
+        if self.tool_exposure is not ToolExposure.TOOLS:
+            data["skills"] = [
+                self.tool_exposure,
+                self.skills.sorted_patterns(),
+                [each.as_json() for each in self.available_skills],
+            ]
+        return _short_hash(json.dumps(data, sort_keys=True))
 
 
-def _hashed(text: str) -> str:
+def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=64)
-def _of_many(patterns: Globs) -> str:
-    """Hundreds that are the same for nearly every scope."""
-    return _hashed(json.dumps(patterns))
+def _patterns_hash(patterns: Globs) -> str:
+    """Hash the patterns, cached: they are hundreds and the same for nearly every scope."""
+    return _short_hash(json.dumps(patterns))

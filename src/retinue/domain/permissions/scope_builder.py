@@ -1,127 +1,147 @@
-"""Ground: where a session stands, and the scope that its definition comes to there."""
+"""Build the scope of a session from its definition, its situation and the operator's policy."""
 
 from collections import deque
 from dataclasses import field
 
-from retinue.domain.agent import Agent, Paths, Role
-from retinue.domain.ceiling import Bounds, Ceiling, ceiling_of
+from retinue.domain.agent import Agent, PathPatterns, Role
+from retinue.domain.ceiling import Ceiling, OperatorPolicy, parse_ceiling
 from retinue.domain.change import replace
-from retinue.domain.limits import HARD_DEPTH
-from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED
-from retinue.domain.permissions.scope import DEFAULT_WRITE, Scope
-from retinue.domain.rules import Globs, Rule, absolute, below
+from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
+from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
+from retinue.domain.rules import Globs, Rule, absolute_patterns, subtree_pattern
 from retinue.domain.value import value
 
 
 @value
-class Ground:
-    """Where a session stands when its scope is compiled: facts of the session, not of its definition."""
+class ScopeInputs:
+    """Facts of a session, other than its definition, that its scope depends on."""
 
     root: str
-    label: str = ""
-    made: bool = False
+    workspace_label: str = ""
+    is_worktree: bool = False
     writable: bool = True
-    tmp: str = ""
-    child: bool = False
+    tmp_folder: str = ""
+    is_child: bool = False
     depth: int = 0
-    deepest: int = HARD_DEPTH
-    """How deep the deepest may be that anybody starts."""
-    leaf: bool = False
-    """It was started to do one thing itself: it starts nobody."""
-    watches: bool = False
+    max_depth: int = MAX_CONFIGURABLE_DEPTH
+    """Maximum depth of any session."""
+    is_leaf: bool = False
+    """The session does one task itself and cannot start others."""
+    is_watcher: bool = False
     ceilings: tuple[Ceiling, ...] = ()
-    """Of the sessions above, outermost first."""
-    lifted: Paths = field(default_factory=Paths)
+    """Ceilings of the parents, outermost first."""
+    user_grants: PathPatterns = field(default_factory=PathPatterns)
 
 
-_MOST_COMPILED = 8
-_compiled: deque[tuple[Agent, Ground, Bounds, Scope]] = deque(maxlen=_MOST_COMPILED)
-"""The latest few: a parent's is asked for by each of its children."""
+_MAX_CACHED_SCOPES = 8
+_cached_scopes: deque[tuple[Agent, ScopeInputs, OperatorPolicy, Scope]] = deque(maxlen=_MAX_CACHED_SCOPES)
+"""The most recent scopes: a parent's is requested for each of its children."""
 
 
-def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Scope:  # noqa: B008  (a frozen value)
-    """As it was compiled a moment ago, where nothing of it differs."""
-    for known in tuple(_compiled):
-        if known[0] is agent and known[2] is bounds and known[1] == ground:
-            return known[3]
-    scope = _compile(agent, ground, bounds)
-    _compiled.appendleft((agent, ground, bounds, scope))
+def build_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy = OperatorPolicy()) -> Scope:  # noqa: B008  (a frozen value)
+    """Return the scope, from the cache if none of the inputs has changed."""
+    for cached in tuple(_cached_scopes):
+        if cached[0] is agent and cached[2] is policy and cached[1] == inputs:
+            return cached[3]
+    scope = _compute_scope(agent, inputs, policy)
+    _cached_scopes.appendleft((agent, inputs, policy, scope))
     return scope
 
 
-def _compile(agent: Agent, ground: Ground, bounds: Bounds) -> Scope:
-    """A definition without paths means the workspace, but for a child it means nothing: a child's paths were written
-    into its preset, and one that lost them is not to gain by it."""
-    root, paths, most = ground.root, agent.paths or Paths(), _placed(bounds.ceiling, ground.root)
-    granted = _granted(paths, ground)
-    unsaid = paths.write is None and (agent.paths is not None or not ground.child)
-    kept = not ground.child and below(root) in (ground.lifted.write or ())
-    write = (below(root), *granted) if unsaid or kept else granted
-    read = (below(root),) if paths.read is None else absolute(paths.read, root)
+def _compute_scope(agent: Agent, inputs: ScopeInputs, policy: OperatorPolicy) -> Scope:
+    """Compute the scope.
+
+    Without paths in the definition the scope is the workspace, but nothing for a child: a child's paths were
+    written into its preset, and a preset that lost them must not gain rights.
+    """
+    root, paths, ceiling = (
+        inputs.root,
+        agent.paths or PathPatterns(),
+        _resolve_ceiling_paths(policy.ceiling, inputs.root),
+    )
+    preapproved = _preapproved_writes(paths, inputs)
+    defaults_to_workspace = paths.write is None and (agent.paths is not None or not inputs.is_child)
+    is_granted_workspace = not inputs.is_child and subtree_pattern(root) in (inputs.user_grants.write or ())
+    write = (
+        (subtree_pattern(root), *preapproved)
+        if defaults_to_workspace or is_granted_workspace
+        else preapproved
+    )
+    read = (subtree_pattern(root),) if paths.read is None else absolute_patterns(paths.read, root)
     return Scope(
         tools=Rule(allow=agent.tool_allow, deny=agent.tool_deny or ()),
         capabilities=Rule(allow=agent.capability_allow, deny=agent.capability_deny or ()),
-        agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + bounds.deny_agents),
+        agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + policy.deny_agents),
         skills=Rule(allow=agent.skill_allow, deny=agent.skill_deny or ()),
-        exposure=agent.tool_exposure,
-        operator=Rule(deny=bounds.deny_tools),
-        exits=agent.exits or (),
-        read=read + tuple(each for each in DEFAULT_WRITE if each in write),
+        tool_exposure=agent.tool_exposure,
+        operator_tools=Rule(deny=policy.deny_tools),
+        exit_tools=agent.exits or (),
+        read=read + tuple(each for each in DEFAULT_WRITABLE_PATHS if each in write),
         write=write,
-        granted=granted,
-        deny=absolute((*(paths.deny or ()), *bounds.deny_paths), root),
-        # What git knows of a worktree we made is in its one file `.git`: whoever changes that chooses what git obeys.
-        closed=(*ALWAYS_CLOSED, below(f"{root}/.git")) if ground.made else ALWAYS_CLOSED,
-        house=bounds.closed,
+        preapproved_writes=preapproved,
+        deny=absolute_patterns((*(paths.deny or ()), *policy.deny_paths), root),
+        # A worktree's single file `.git` points to its repository: changing it would choose which hooks git runs.
+        closed_paths=(*ALWAYS_CLOSED_PATHS, subtree_pattern(f"{root}/.git"))
+        if inputs.is_worktree
+        else ALWAYS_CLOSED_PATHS,
+        retinue_paths=policy.closed_paths,
         root=root,
-        made=ground.made,
-        label=ground.label,
-        tmp=ground.tmp,
-        writable=ground.writable,
-        depth=ground.depth,
-        deepest=ground.deepest,
-        leaf=ground.leaf,
-        watches=ground.watches,
-        orchestrates=Role.ORCHESTRATOR in agent.roles,
-        configured=not ground.child or agent.paths is not None,
-        commands=agent.shell_commands,
-        ceilings=(most, *ground.ceilings),
-        lifted=ground.lifted,
+        is_worktree=inputs.is_worktree,
+        workspace_label=inputs.workspace_label,
+        tmp_folder=inputs.tmp_folder,
+        writable=inputs.writable,
+        depth=inputs.depth,
+        max_depth=inputs.max_depth,
+        is_leaf=inputs.is_leaf,
+        is_watcher=inputs.is_watcher,
+        is_orchestrator=Role.ORCHESTRATOR in agent.roles,
+        has_paths=not inputs.is_child or agent.paths is not None,
+        shell_commands=agent.shell_commands,
+        ceilings=(ceiling, *inputs.ceilings),
+        user_grants=inputs.user_grants,
     )
 
 
-def _granted(paths: Paths, ground: Ground) -> Globs:
-    granted = absolute(paths.write, ground.root) if paths.write is not None else DEFAULT_WRITE
-    if not ground.tmp:
-        granted = tuple(each for each in granted if each not in DEFAULT_WRITE)
-    if ground.made and paths.write is None:
-        granted = (*granted, below(ground.root))  # made for it alone: what it writes there disturbs nobody
-    return granted
+def _preapproved_writes(paths: PathPatterns, inputs: ScopeInputs) -> Globs:
+    patterns = (
+        absolute_patterns(paths.write, inputs.root) if paths.write is not None else DEFAULT_WRITABLE_PATHS
+    )
+    if not inputs.tmp_folder:
+        patterns = tuple(each for each in patterns if each not in DEFAULT_WRITABLE_PATHS)
+    if inputs.is_worktree and paths.write is None:
+        patterns = (
+            *patterns,
+            subtree_pattern(inputs.root),
+        )  # created for this session alone, so writes there affect no one else
+    return patterns
 
 
-def _placed(ceiling: Ceiling, root: str) -> Ceiling:
+def _resolve_ceiling_paths(ceiling: Ceiling, root: str) -> Ceiling:
     return replace(
         ceiling,
-        read=None if ceiling.read is None else absolute(ceiling.read, root),
-        write=None if ceiling.write is None else absolute(ceiling.write, root),
-        deny=absolute(ceiling.deny, root),
+        read=None if ceiling.read is None else absolute_patterns(ceiling.read, root),
+        write=None if ceiling.write is None else absolute_patterns(ceiling.write, root),
+        deny=absolute_patterns(ceiling.deny, root),
     )
 
 
-def handed_on(agent: Agent, scope: Scope, *, by: str) -> Ceiling:
-    """The most that a session hands on to those it starts: what its definition's ceiling says, else the paths it has
-    itself, and none if it lost them. Its own tool list binds only itself: one who may do nothing may still have others
-    do it."""
-    said = ceiling_of(agent.ceiling, by=by, root=scope.root)
-    writes = agent.ceiling is not None and agent.ceiling.get("writable") is not None
+def inherited_ceiling(agent: Agent, scope: Scope, *, set_by: str) -> Ceiling:
+    """Return the maximum rights a session passes on to the sessions it starts.
+
+    That is its definition's ceiling, else the paths it has itself, and none if it lost them. Its own tool
+    list binds only itself: an agent with few tools may still delegate.
+    """
+    stated = parse_ceiling(agent.ceiling, set_by=set_by, root=scope.root)
+    states_writable = agent.ceiling is not None and agent.ceiling.get("writable") is not None
     return replace(
-        said,
-        read=_own(scope, scope.read) if said.read is None else said.read,
-        write=_own(scope, scope.write) if said.write is None else said.write,
-        deny=(*scope.deny, *(each for each in said.deny if each not in scope.deny)),
-        writable=said.writable if writes else scope.writable,
+        stated,
+        read=_configured_patterns(scope, scope.read) if stated.read is None else stated.read,
+        write=_configured_patterns(scope, scope.write) if stated.write is None else stated.write,
+        deny=(*scope.deny, *(each for each in stated.deny if each not in scope.deny)),
+        writable=stated.writable if states_writable else scope.writable,
     )
 
 
-def _own(scope: Scope, patterns: Globs) -> Globs:
-    return patterns if scope.configured else ()
+def _configured_patterns(scope: Scope, patterns: Globs) -> Globs:
+    return patterns if scope.has_paths else ()

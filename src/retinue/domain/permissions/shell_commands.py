@@ -1,4 +1,7 @@
-"""Shell commands: which of them need not ask. No text is a boundary: the sandbox is, and these globs spare questions."""
+"""Shell commands: which of them need no approval.
+
+Command text is never a boundary, the sandbox is. These globs only avoid questions.
+"""
 
 import re
 import shlex
@@ -10,41 +13,54 @@ from retinue.domain.agent import ShellCommands
 from retinue.domain.glob import matches
 from retinue.domain.rules import Verdict
 
-_PLAIN = re.compile(r"[\w \t@%+:,./^-]*")
-"""One program and plain words. Whatever else stands in a line makes more of it, or of its words something else than
-they look like: then no pattern speaks for it."""
+_SIMPLE_COMMAND = re.compile(r"[\w \t@%+:,./^-]*")
+"""A single program and plain words.
 
-ANYTHING = "*"
+Any other character can make a line run more than one program or change its words, so no pattern applies to
+it.
+"""
 
-_BETWEEN = re.compile(r"[\s;|&<>()`'\"=$]+")
-"""What may stand between two names in a line, however it is quoted."""
+ANY_COMMAND = "*"
 
-
-def blocked(command: str, rules: ShellCommands | None) -> str | None:
-    """The denied text that a command holds, if there is one. A denied text blocks wherever it stands."""
-    flat = _flat(command)
-    return next((text for text in (rules and rules.deny) or () if text.strip() and _flat(text) in flat), None)
+_WORD_SEPARATORS = re.compile(r"[\s;|&<>()`'\"=$]+")
+"""Characters that may separate two names in a line, however it is quoted."""
 
 
-def _flat(text: str) -> str:
-    """However it is spaced and broken into lines."""
+def denied_text(command: str, rules: ShellCommands | None) -> str | None:
+    """Return the denied text that a command contains, if any, wherever in the line it occurs."""
+    normalized = _collapse_whitespace(command)
+    return next(
+        (
+            text
+            for text in (rules and rules.deny) or ()
+            if text.strip() and _collapse_whitespace(text) in normalized
+        ),
+        None,
+    )
+
+
+def _collapse_whitespace(text: str) -> str:
+    """Collapse spaces and line breaks."""
     return " ".join(text.split())
 
 
-def need_not_ask(
-    command: str, rules: ShellCommands | None, known: Mapping[str, str] = MappingProxyType({})
+def check_preapproved(
+    command: str, rules: ShellCommands | None, names_by_path: Mapping[str, str] = MappingProxyType({})
 ) -> Verdict:
-    """A pattern without a blank names a program, one with blanks the whole line. Only a line of one program, found
-    by its bare name, and plain words can be spoken for; `*` speaks for everything. `known` are programs by their paths,
-    each with the name that patterns have for it."""
+    """Check whether a command needs no approval.
+
+    A pattern without a blank matches a program, one with blanks the whole line; `*` matches everything. Only
+    a line of one program, found by its bare name, and plain words can match. `names_by_path` maps programs'
+    paths to the names that patterns use for them.
+    """
     allowed = (rules and rules.allow) or ()
     if not allowed:
         return Verdict(ok=False, rule="no shell_commands grant it in advance")
-    if ANYTHING in allowed:
+    if ANY_COMMAND in allowed:
         return Verdict(ok=True, rule="shell_commands allow *")
     words = command.split()
-    words[:1] = [known.get(each, each) for each in words[:1]]
-    if not words or not command.isascii() or not _PLAIN.fullmatch(command) or "/" in words[0]:
+    words[:1] = [names_by_path.get(each, each) for each in words[:1]]
+    if not words or not command.isascii() or not _SIMPLE_COMMAND.fullmatch(command) or "/" in words[0]:
         return Verdict(ok=False, rule="shell_commands speak only for one program and plain words")
     line = " ".join(words)
     for pattern in allowed:
@@ -53,12 +69,15 @@ def need_not_ask(
     return Verdict(ok=False, rule="no pattern of shell_commands allows it")
 
 
-def words(command: str) -> list[str]:
-    """Whatever in a line may be the name of a file: its words as a shell takes them, and the pieces
-    between everything that parts or quotes words."""
+def possible_file_names(command: str) -> list[str]:
+    """Return every part of a line that may be a file name.
+
+    These are its words as a shell splits them, and the pieces between everything that separates or quotes
+    words.
+    """
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
-    found: list[str] = []
-    with suppress(ValueError):  # a quote that is never closed: what came before it counts
-        found.extend(lexer)
-    return list(dict.fromkeys(each for each in (*found, *_BETWEEN.split(command)) if each))
+    names: list[str] = []
+    with suppress(ValueError):  # unclosed quote: keep what came before it
+        names.extend(lexer)
+    return list(dict.fromkeys(each for each in (*names, *_WORD_SEPARATORS.split(command)) if each))

@@ -1,1 +1,1 @@
-"""Programs as agents: claude, codex and pi."""
+"""Providers that run CLI agents: claude, codex and pi."""

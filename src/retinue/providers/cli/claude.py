@@ -1,4 +1,4 @@
-"""claude: `claude -p` with its stream of JSON lines."""
+"""The protocol of claude: `claude -p` with JSON lines."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,110 +6,115 @@ from typing import Any
 import msgspec
 
 from retinue.domain.run import Usage
-from retinue.providers.cli.protocol import Instructions, Speech, Words
-from retinue.providers.cli.reply_parser import Account, count, table, text_of
+from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
+from retinue.providers.cli.reply_parser import CliReplyBuilder, as_count, as_object, content_text
 
-SERVED = ("anthropic", "https://api.anthropic.com")
-
-
-def _argv(words: Words) -> tuple[str, ...]:
-    which = "--resume" if words.resumes else "--session-id"
-    head = ("-p", "--verbose", "--output-format", "stream-json", "--include-partial-messages")
-    return (*head, *words.extra, which, words.id, words.text)
+VENDOR_URL = ("anthropic", "https://api.anthropic.com")
 
 
-def _read(event: Mapping[str, Any], account: Account) -> None:
-    """What agents of its own say and do is theirs: only what they came to is told here."""
+def _build_args(invocation: Invocation) -> tuple[str, ...]:
+    session_flag = "--resume" if invocation.is_resume else "--session-id"
+    options = ("-p", "--verbose", "--output-format", "stream-json", "--include-partial-messages")
+    return (*options, *invocation.extra_args, session_flag, invocation.conversation_id, invocation.message)
+
+
+def _read_event(event: Mapping[str, Any], builder: CliReplyBuilder) -> None:
+    """Read one event; output of claude's own sub-agents is skipped, only their results are recorded."""
     if event.get("parent_tool_use_id"):
         return
     kind = event.get("type")
     if kind == "stream_event":
-        _piece(table(event.get("event")), account)
+        _read_stream_event(as_object(event.get("event")), builder)
     elif kind == "assistant":
-        _message(table(event.get("message")), account)
+        _read_message(as_object(event.get("message")), builder)
     elif kind == "user":
-        for block in _blocks(event.get("message")):
+        for block in _content_blocks(event.get("message")):
             if block.get("type") == "tool_result":
-                name, failed = str(block.get("tool_use_id")), block.get("is_error") is True
-                account.ended(name, text_of(block.get("content")), ok=not failed)
+                call_id, failed = str(block.get("tool_use_id")), block.get("is_error") is True
+                builder.finish_tool_call(call_id, content_text(block.get("content")), ok=not failed)
     elif kind == "system" and event.get("subtype") == "init":
-        account.id = str(event.get("session_id") or account.id)
-        account.model = str(event.get("model") or account.model)
+        builder.conversation_id = str(event.get("session_id") or builder.conversation_id)
+        builder.model = str(event.get("model") or builder.model)
     elif kind == "result":
-        _result(event, account)
+        _read_result(event, builder)
 
 
-def _piece(event: Mapping[str, Any], account: Account) -> None:
-    delta = table(event.get("delta"))
+def _read_stream_event(event: Mapping[str, Any], builder: CliReplyBuilder) -> None:
+    delta = as_object(event.get("delta"))
     if delta.get("type") == "text_delta":
-        account.piece(str(delta.get("text") or ""))
+        builder.add_text_delta(str(delta.get("text") or ""))
     elif delta.get("type") == "thinking_delta":
-        account.thought(str(delta.get("thinking") or ""))
+        builder.add_thinking(str(delta.get("thinking") or ""))
 
 
-def _message(message: Mapping[str, Any], account: Account) -> None:
-    account.model = str(message.get("model") or account.model)
-    for block in _blocks(message):
+def _read_message(message: Mapping[str, Any], builder: CliReplyBuilder) -> None:
+    builder.model = str(message.get("model") or builder.model)
+    for block in _content_blocks(message):
         if block.get("type") == "text":
-            account.message(str(block.get("text") or ""))
+            builder.add_message(str(block.get("text") or ""))
         elif block.get("type") == "tool_use":
-            account.began(str(block.get("id")), str(block.get("name") or ""), table(block.get("input")))
+            builder.start_tool_call(
+                str(block.get("id")), str(block.get("name") or ""), as_object(block.get("input"))
+            )
 
 
-def _result(event: Mapping[str, Any], account: Account) -> None:
-    """A failed login calls itself a success: only `is_error` says what it is."""
-    account.id = str(event.get("session_id") or account.id)
-    usage = table(event.get("usage"))
-    read = sum(
-        count(usage.get(each))
+def _read_result(event: Mapping[str, Any], builder: CliReplyBuilder) -> None:
+    """Read the final event; `is_error` decides, because a failed login is reported as a success."""
+    builder.conversation_id = str(event.get("session_id") or builder.conversation_id)
+    usage = as_object(event.get("usage"))
+    input_tokens = sum(
+        as_count(usage.get(each))
         for each in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     )
-    account.usage = Usage(input=read, output=count(usage.get("output_tokens")))
-    said = str(event.get("result") or "")
+    builder.usage = Usage(input=input_tokens, output=as_count(usage.get("output_tokens")))
+    result_text = str(event.get("result") or "")
     subtype = str(event.get("subtype") or "")
     if event.get("is_error") is True or subtype.startswith("error"):
-        account.trouble = said or text_of(event.get("errors")) or subtype or "it does not say why"
-    account.last = said or None
-    account.over = True
+        builder.error = result_text or content_text(event.get("errors")) or subtype or "it does not say why"
+    builder.final_text = result_text or None
+    builder.is_finished = True
 
 
-def _blocks(message: Any) -> list[Mapping[str, Any]]:
-    content = table(message).get("content")
+def _content_blocks(message: Any) -> list[Mapping[str, Any]]:
+    content = as_object(message).get("content")
     if not isinstance(content, list):
         return []
-    return [table(each) for each in content]  # pyright: ignore[reportUnknownVariableType]  (a program's own JSON)
+    return [as_object(each) for each in content]  # pyright: ignore[reportUnknownVariableType]  (the program's JSON)
 
 
-def _files(given: Instructions) -> Mapping[str, str]:
-    """Where the cell holds it, its own questions would only be answered with no."""
+def _build_home_files(home_settings: HomeSettings) -> Mapping[str, str]:
+    """Return the home files; inside the sandbox, claude's own permission prompts are turned off.
+
+    They could only be answered with no.
+    """
     settings: dict[str, Any] = {"includeCoAuthoredBy": False}
-    if given.held:
+    if home_settings.is_sandboxed:
         settings["permissions"] = {"defaultMode": "bypassPermissions"}
         settings["skipDangerousModePermissionPrompt"] = True
     return {
-        ".claude/CLAUDE.md": given.prompt,
+        ".claude/CLAUDE.md": home_settings.prompt,
         ".claude/settings.json": msgspec.json.encode(settings).decode(),
     }
 
 
-CLAUDE = Speech(
-    argv=_argv,
-    read=_read,
-    files=_files,
-    mints=True,
-    maker="anthropic",
+CLAUDE_PROTOCOL = CliProtocol(
+    build_args=_build_args,
+    read_event=_read_event,
+    build_home_files=_build_home_files,
+    accepts_conversation_id=True,
+    vendor="anthropic",
     url_variable="ANTHROPIC_BASE_URL",
     key_variable="ANTHROPIC_API_KEY",
-    quiet={
+    base_env={
         "DISABLE_AUTOUPDATER": "1",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_TELEMETRY": "1",
         "DISABLE_ERROR_REPORTING": "1",
     },
-    held={"IS_SANDBOX": "1"},
-    keys={
-        "ANTHROPIC_API_KEY": SERVED,
-        "ANTHROPIC_AUTH_TOKEN": SERVED,
-        "CLAUDE_CODE_OAUTH_TOKEN": SERVED,
+    sandboxed_env={"IS_SANDBOX": "1"},
+    credential_variables={
+        "ANTHROPIC_API_KEY": VENDOR_URL,
+        "ANTHROPIC_AUTH_TOKEN": VENDOR_URL,
+        "CLAUDE_CODE_OAUTH_TOKEN": VENDOR_URL,
     },
 )

@@ -1,106 +1,111 @@
-"""codex: `codex exec --json`."""
+"""The protocol of codex: `codex exec --json`."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from retinue.domain.run import Usage
-from retinue.providers.cli.protocol import Instructions, Speech, Words
-from retinue.providers.cli.reply_parser import Account, count, table, text_of
+from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
+from retinue.providers.cli.reply_parser import CliReplyBuilder, as_count, as_object, content_text
 
-SERVED = ("openai", "https://api.openai.com/v1")
-_ACTS = {
+VENDOR_URL = ("openai", "https://api.openai.com/v1")
+_CALL_ITEMS = {
     "command_execution": "command",
     "file_change": "changes",
     "mcp_tool_call": "arguments",
     "web_search": "query",
     "collab_tool_call": "prompt",
 }
-"""Items that are calls, and what of them is their arguments."""
+"""Item types that are tool calls, and the key of their arguments."""
 
-_UNASKED = ("apps", "plugins", "remote_plugin", "daemon_auto_start")
-"""What it would fetch or start before it begins: nothing of it is to be had in a cell, and each try takes time."""
-
-
-def _argv(words: Words) -> tuple[str, ...]:
-    again = ("resume", words.id) if words.resumes else ()
-    return ("exec", "--json", *words.extra, *again, words.text)
+_DISABLED_FEATURES = ("apps", "plugins", "remote_plugin", "daemon_auto_start")
+"""Features that download or start something; none works in the sandbox, and each try takes time."""
 
 
-def _read(event: Mapping[str, Any], account: Account) -> None:
+def _build_args(invocation: Invocation) -> tuple[str, ...]:
+    resume_args = ("resume", invocation.conversation_id) if invocation.is_resume else ()
+    return ("exec", "--json", *invocation.extra_args, *resume_args, invocation.message)
+
+
+def _read_event(event: Mapping[str, Any], builder: CliReplyBuilder) -> None:
     kind = event.get("type")
     if kind == "thread.started":
-        account.id = str(event.get("thread_id") or "")
+        builder.conversation_id = str(event.get("thread_id") or "")
     elif kind in ("item.started", "item.updated", "item.completed"):
-        _item(table(event.get("item")), account, over=kind == "item.completed")
+        _read_item(as_object(event.get("item")), builder, is_completed=kind == "item.completed")
     elif kind == "turn.completed":
-        usage = table(event.get("usage"))
-        account.usage = Usage(
-            input=count(usage.get("input_tokens")), output=count(usage.get("output_tokens"))
+        usage = as_object(event.get("usage"))
+        builder.usage = Usage(
+            input=as_count(usage.get("input_tokens")), output=as_count(usage.get("output_tokens"))
         )
-        account.over = True
+        builder.is_finished = True
     elif kind == "turn.failed":
-        account.trouble = text_of(table(event.get("error")).get("message")) or "it does not say why"
-        account.over = True
+        builder.error = content_text(as_object(event.get("error")).get("message")) or "it does not say why"
+        builder.is_finished = True
     elif kind == "error":
-        # It tries again after some of these by itself: whether the turn failed is said at its end.
-        account.complaint = text_of(event.get("message"))
+        # codex retries after some of these: the end of the turn tells whether it failed.
+        builder.last_warning = content_text(event.get("message"))
 
 
-def _item(item: Mapping[str, Any], account: Account, *, over: bool) -> None:
-    kind, name = str(item.get("type")), str(item.get("id"))
+def _read_item(item: Mapping[str, Any], builder: CliReplyBuilder, *, is_completed: bool) -> None:
+    kind, call_id = str(item.get("type")), str(item.get("id"))
     if kind == "agent_message":
-        if over:
-            account.message(str(item.get("text") or ""))
+        if is_completed:
+            builder.add_message(str(item.get("text") or ""))
     elif kind == "reasoning":
-        account.thought(f"{item.get('text') or ''}\n" if over else "")
-    elif kind in _ACTS:
-        about = _ACTS[kind]
+        builder.add_thinking(f"{item.get('text') or ''}\n" if is_completed else "")
+    elif kind in _CALL_ITEMS:
+        arguments_key = _CALL_ITEMS[kind]
         tool = (
             ".".join(filter(None, (item.get("server"), item.get("tool"))))
             if kind == "mcp_tool_call"
             else kind
         )
-        account.began(name, tool, {about: item.get(about)})
-        if over:
-            account.ended(name, _outcome(item), ok=_went_well(item))
+        builder.start_tool_call(call_id, tool, {arguments_key: item.get(arguments_key)})
+        if is_completed:
+            builder.finish_tool_call(call_id, _result_text(item), ok=_is_success(item))
 
 
-def _outcome(item: Mapping[str, Any]) -> str:
+def _result_text(item: Mapping[str, Any]) -> str:
     if "aggregated_output" in item:
         return f"{item.get('aggregated_output') or ''}\n[exit {item.get('exit_code')}]".strip()
     if item.get("changes"):
-        changes = [table(each) for each in item["changes"] if isinstance(each, dict)]
+        changes = [as_object(each) for each in item["changes"] if isinstance(each, dict)]
         return "\n".join(f"{each.get('kind')} {each.get('path')}" for each in changes)
-    failed = text_of(table(item.get("error")).get("message"))
-    return failed or text_of(item.get("result")) or str(item.get("status") or "")
+    error_text = content_text(as_object(item.get("error")).get("message"))
+    return error_text or content_text(item.get("result")) or str(item.get("status") or "")
 
 
-def _went_well(item: Mapping[str, Any]) -> bool:
+def _is_success(item: Mapping[str, Any]) -> bool:
     return item.get("status") not in ("failed", "declined") and item.get("exit_code") in (None, 0)
 
 
-def _files(given: Instructions) -> Mapping[str, str]:
-    """Where the cell holds it, a sandbox of its own inside would only fail."""
+def _build_home_files(home_settings: HomeSettings) -> Mapping[str, str]:
+    """Return the home files; inside the sandbox, codex's own sandbox is turned off, as it would fail."""
     lines = ['cli_auth_credentials_store = "file"', "check_for_update_on_startup = false"]
-    if url := given.urls.get("openai"):
+    if url := home_settings.vendor_urls.get("openai"):
         lines.append(f"openai_base_url = {json.dumps(url)}")
-    if given.held:
+    if home_settings.is_sandboxed:
         lines += ['sandbox_mode = "danger-full-access"', 'approval_policy = "never"']
-    lines += ["[analytics]", "enabled = false", "[features]", *(f"{each} = false" for each in _UNASKED)]
-    lines += [f"[projects.{json.dumps(given.cwd)}]", 'trust_level = "trusted"']
-    return {".codex/AGENTS.md": given.prompt, ".codex/config.toml": "\n".join([*lines, ""])}
+    lines += [
+        "[analytics]",
+        "enabled = false",
+        "[features]",
+        *(f"{each} = false" for each in _DISABLED_FEATURES),
+    ]
+    lines += [f"[projects.{json.dumps(home_settings.cwd)}]", 'trust_level = "trusted"']
+    return {".codex/AGENTS.md": home_settings.prompt, ".codex/config.toml": "\n".join([*lines, ""])}
 
 
-CODEX = Speech(
-    argv=_argv,
-    read=_read,
-    files=_files,
-    mints=False,
-    also=("chatgpt.com:443",),
-    maker="openai",
+CODEX_PROTOCOL = CliProtocol(
+    build_args=_build_args,
+    read_event=_read_event,
+    build_home_files=_build_home_files,
+    accepts_conversation_id=False,
+    extra_hosts=("chatgpt.com:443",),
+    vendor="openai",
     key_variable="CODEX_API_KEY",
-    quiet={},
-    keys={"CODEX_API_KEY": SERVED},
-    mends={"--skip-git-repo-check": ("--skip-git-repo-check",)},
+    base_env={},
+    credential_variables={"CODEX_API_KEY": VENDOR_URL},
+    startup_fixes={"--skip-git-repo-check": ("--skip-git-repo-check",)},
 )

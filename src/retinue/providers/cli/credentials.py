@@ -1,4 +1,4 @@
-"""What a program is given to reach its models: keys, and the hosts that they are for."""
+"""The credentials of a CLI agent: keys from the user's environment, and the hosts they are for."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -7,67 +7,85 @@ from urllib.parse import urlsplit
 
 from retinue.domain.value import value
 from retinue.errors import BadConfig
-from retinue.providers.cli.protocol import Speech
+from retinue.providers.cli.protocol import CliProtocol
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-HTTPS, HTTP = 443, 80
+HTTPS_PORT, HTTP_PORT = 443, 80
 
 
 @value
-class Access:
+class CliCredentials:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    urls: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where models are served that are not served by their makers, by the maker's name."""
+    vendor_urls: Mapping[str, str] = field(default_factory=dict[str, str])
+    """URLs of model servers that are not the vendors' own, by vendor."""
     hosts: tuple[str, ...] = ()
     forwards: tuple[int, ...] = ()
 
 
-def access(
-    speech: Speech, settings: Mapping[str, Any], known: Mapping[str, str], elsewhere: Mapping[str, str]
-) -> Access:
-    """`known` are the user's variables, `elsewhere` says by maker where the user's models are served if not at the
-    maker's. A definition that names its own server never gets the key meant for another."""
-    own = str(settings.get("base_url") or settings.get("baseUrl") or "")
+def resolve_credentials(
+    protocol: CliProtocol,
+    settings: Mapping[str, Any],
+    user_env: Mapping[str, str],
+    configured_urls: Mapping[str, str],
+) -> CliCredentials:
+    """Return what a program needs to reach its models.
+
+    A definition that names its own server never gets the key meant for another.
+
+    Args:
+        user_env: the user's environment variables.
+        configured_urls: by vendor, where the user's models are served if not at the vendor's.
+    """
+    base_url = str(settings.get("base_url") or settings.get("baseUrl") or "")
     variable = str(settings.get("api_key_env") or settings.get("apiKeyEnv") or "")
-    if own and not speech.maker:
+    if base_url and not protocol.vendor:
         raise BadConfig("pi knows its servers by names of its own: it takes `hosts`, and no `base_url`")
-    if own or variable:
-        env = {speech.key_variable or variable: known[variable]} if known.get(variable) else {}
+    if base_url or variable:
+        env = {protocol.key_variable or variable: user_env[variable]} if user_env.get(variable) else {}
     else:
-        env = {name: known[name] for name in speech.keys if known.get(name)}
-    makers = {
-        maker: url for name, (maker, url) in speech.keys.items() if name in env or maker == speech.maker
+        env = {name: user_env[name] for name in protocol.credential_variables if user_env.get(name)}
+    vendor_urls = {
+        vendor: url
+        for name, (vendor, url) in protocol.credential_variables.items()
+        if name in env or vendor == protocol.vendor
     }
-    moved = (
-        {speech.maker: own} if own else {maker: elsewhere[maker] for maker in makers if maker in elsewhere}
+    custom_urls = (
+        {protocol.vendor: base_url}
+        if base_url
+        else {vendor: configured_urls[vendor] for vendor in vendor_urls if vendor in configured_urls}
     )
-    if speech.url_variable and speech.maker in moved:
-        env |= {speech.url_variable: moved[speech.maker]}
-    hosts, forwards = {_with_port(each) for each in _list(settings.get("hosts"))}, set[int]()
-    hosts |= set(speech.also) if not moved else set[str]()
-    for url in (makers | moved).values():
-        names, ports = _at(url)
-        hosts |= names
-        forwards |= ports
-    return Access(env=env, urls=moved, hosts=tuple(sorted(hosts)), forwards=tuple(sorted(forwards)))
+    if protocol.url_variable and protocol.vendor in custom_urls:
+        env |= {protocol.url_variable: custom_urls[protocol.vendor]}
+    hosts, forwards = (
+        {_with_default_port(each) for each in _as_string_list(settings.get("hosts"))},
+        set[int](),
+    )
+    hosts |= set(protocol.extra_hosts) if not custom_urls else set[str]()
+    for url in (vendor_urls | custom_urls).values():
+        server_hosts, server_ports = _server_address(url)
+        hosts |= server_hosts
+        forwards |= server_ports
+    return CliCredentials(
+        env=env, vendor_urls=custom_urls, hosts=tuple(sorted(hosts)), forwards=tuple(sorted(forwards))
+    )
 
 
-def _at(url: str) -> tuple[set[str], set[int]]:
-    """A server on this machine is reached by a port of the program's own loopback; any other by its name."""
+def _server_address(url: str) -> tuple[set[str], set[int]]:
+    """Return a remote server as a host, and a local one as a loopback port to forward."""
     try:
         parts = urlsplit(url)
-        port = parts.port or (HTTPS if parts.scheme == "https" else HTTP)
+        port = parts.port or (HTTPS_PORT if parts.scheme == "https" else HTTP_PORT)
     except ValueError as error:
         raise BadConfig(f"{url!r} is not an address: write it as https://host/path") from error
     host = parts.hostname or ""
     return (set[str](), {port}) if host in LOOPBACK else ({f"{host}:{port}"}, set[int]())
 
 
-def _with_port(host: str) -> str:
-    return host if ":" in host else f"{host}:{HTTPS}"
+def _with_default_port(host: str) -> str:
+    return host if ":" in host else f"{host}:{HTTPS_PORT}"
 
 
-def _list(value: Any) -> list[str]:
+def _as_string_list(value: Any) -> list[str]:
     return (
         [str(each) for each in cast("list[Any] | tuple[Any, ...]", value)]
         if isinstance(value, list | tuple)

@@ -1,48 +1,53 @@
-"""Lines of JSON out of a stream of bytes: what is no line of that kind is passed over."""
+"""A parser for JSON lines in a byte stream; anything else is skipped."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-MAX_LINE = 16_000_000
-"""Bytes of one line; a longer one is not held."""
+MAX_LINE_BYTES = 16_000_000
+"""Longest line that is kept."""
 
 
-class Lines:
-    """Each whole line is read as it comes. Nothing here raises: a program may write anything."""
+class JsonLineParser:
+    """Call `on_event` with each JSON object line as it arrives.
 
-    def __init__(self, read: Callable[[Mapping[str, Any]], None], alive: Callable[[], None]) -> None:
-        self._read = read
-        self._alive = alive
-        self._rest = bytearray()
-        self._skips = False
+    Never raises: a program may write anything.
+    """
 
-    def take(self, piece: bytes) -> None:
-        self._alive()
-        *whole, rest = piece.split(b"\n")
-        for line in whole:
-            if not self._skips:
-                self._rest += line
-                self._line(bytes(self._rest))
-            self._rest.clear()
-            self._skips = False
-        self._rest += rest
-        if len(self._rest) > MAX_LINE:
-            self._rest.clear()
-            self._skips = True
+    def __init__(
+        self, on_event: Callable[[Mapping[str, Any]], None], on_activity: Callable[[], None]
+    ) -> None:
+        self._on_event = on_event
+        self._on_activity = on_activity
+        self._partial_line = bytearray()
+        self._is_skipping = False
+
+    def feed(self, chunk: bytes) -> None:
+        self._on_activity()
+        *complete_lines, rest = chunk.split(b"\n")
+        for line in complete_lines:
+            if not self._is_skipping:
+                self._partial_line += line
+                self._parse_line(bytes(self._partial_line))
+            self._partial_line.clear()
+            self._is_skipping = False
+        self._partial_line += rest
+        if len(self._partial_line) > MAX_LINE_BYTES:
+            self._partial_line.clear()
+            self._is_skipping = True
 
     def close(self) -> None:
-        """The last line may have no end."""
-        if not self._skips:
-            self._line(bytes(self._rest))
-        self._rest.clear()
+        """Parse the last line, which may have no line break."""
+        if not self._is_skipping:
+            self._parse_line(bytes(self._partial_line))
+        self._partial_line.clear()
 
-    def _line(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         if not line.lstrip().startswith(b"{"):
             return
         try:
             event: Any = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
-        self._read(event)
+        self._on_event(event)

@@ -1,74 +1,87 @@
-"""pi: `pi --mode json`, which keeps a conversation in a file that it is told."""
+"""The protocol of pi: `pi --mode json`, with the conversation in a given file."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from retinue.domain.run import Usage
-from retinue.providers.cli.protocol import Instructions, Speech, Words
-from retinue.providers.cli.reply_parser import Account, count, table, text_of
+from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
+from retinue.providers.cli.reply_parser import CliReplyBuilder, as_count, as_object, content_text
 
 
-def _argv(words: Words) -> tuple[str, ...]:
-    again = ("--continue",) if words.resumes else ()
-    file = f"{words.home}/{words.id}.jsonl"
-    return ("--mode", "json", "--session", file, *again, *words.extra, "-p", words.text)
+def _build_args(invocation: Invocation) -> tuple[str, ...]:
+    resume_args = ("--continue",) if invocation.is_resume else ()
+    file = f"{invocation.home}/{invocation.conversation_id}.jsonl"
+    return (
+        "--mode",
+        "json",
+        "--session",
+        file,
+        *resume_args,
+        *invocation.extra_args,
+        "-p",
+        invocation.message,
+    )
 
 
-def _read(event: Mapping[str, Any], account: Account) -> None:
+def _read_event(event: Mapping[str, Any], builder: CliReplyBuilder) -> None:
     kind = event.get("type")
     if kind == "message_update":
-        _piece(table(event.get("assistantMessageEvent")), account)
+        _read_stream_event(as_object(event.get("assistantMessageEvent")), builder)
     elif kind == "message_end":
-        _message(table(event.get("message")), account)
+        _read_message(as_object(event.get("message")), builder)
     elif kind == "tool_execution_start":
-        account.began(
-            str(event.get("toolCallId")), str(event.get("toolName") or ""), table(event.get("args"))
+        builder.start_tool_call(
+            str(event.get("toolCallId")), str(event.get("toolName") or ""), as_object(event.get("args"))
         )
     elif kind == "tool_execution_end":
         failed = event.get("isError") is True
-        account.ended(str(event.get("toolCallId")), text_of(event.get("result")), ok=not failed)
+        builder.finish_tool_call(
+            str(event.get("toolCallId")), content_text(event.get("result")), ok=not failed
+        )
     elif kind == "agent_end":
-        account.over = True
+        builder.is_finished = True
 
 
-def _piece(event: Mapping[str, Any], account: Account) -> None:
+def _read_stream_event(event: Mapping[str, Any], builder: CliReplyBuilder) -> None:
     if event.get("type") == "text_delta":
-        account.piece(str(event.get("delta") or ""))
+        builder.add_text_delta(str(event.get("delta") or ""))
     elif event.get("type") == "thinking_delta":
-        account.thought(str(event.get("delta") or ""))
+        builder.add_thinking(str(event.get("delta") or ""))
 
 
-def _message(message: Mapping[str, Any], account: Account) -> None:
-    """The last reply decides: after one that failed pi may have tried again by itself."""
+def _read_message(message: Mapping[str, Any], builder: CliReplyBuilder) -> None:
+    """Read a message; the last reply decides, because pi may retry after a failed one."""
     if message.get("role") != "assistant":
         return
-    account.model = str(message.get("model") or account.model)
-    usage = table(message.get("usage"))
-    read = sum(count(usage.get(each)) for each in ("input", "cacheRead", "cacheWrite"))
-    account.usage = account.usage + Usage(input=read, output=count(usage.get("output")))
+    builder.model = str(message.get("model") or builder.model)
+    usage = as_object(message.get("usage"))
+    input_tokens = sum(as_count(usage.get(each)) for each in ("input", "cacheRead", "cacheWrite"))
+    builder.usage = builder.usage + Usage(input=input_tokens, output=as_count(usage.get("output")))
     content = message.get("content")
-    blocks: list[Any] = content if isinstance(content, list) else []  # pyright: ignore[reportUnknownVariableType]  (a program's own JSON)
-    account.message(text_of([each for each in blocks if table(each).get("type") == "text"]))
+    blocks: list[Any] = content if isinstance(content, list) else []  # pyright: ignore[reportUnknownVariableType]  (the program's JSON)
+    builder.add_message(content_text([each for each in blocks if as_object(each).get("type") == "text"]))
     failed = message.get("stopReason") in ("error", "aborted")
-    account.trouble = (str(message.get("errorMessage") or "") or "it does not say why") if failed else ""
+    builder.error = (str(message.get("errorMessage") or "") or "it does not say why") if failed else ""
 
 
-def _files(given: Instructions) -> Mapping[str, str]:
-    files = {".pi/agent/AGENTS.md": given.prompt}
-    if given.urls:
-        servers = {"providers": {maker: {"baseUrl": url} for maker, url in given.urls.items()}}
+def _build_home_files(home_settings: HomeSettings) -> Mapping[str, str]:
+    files = {".pi/agent/AGENTS.md": home_settings.prompt}
+    if home_settings.vendor_urls:
+        servers = {
+            "providers": {vendor: {"baseUrl": url} for vendor, url in home_settings.vendor_urls.items()}
+        }
         files[".pi/agent/models.json"] = json.dumps(servers)
     return files
 
 
-PI = Speech(
-    argv=_argv,
-    read=_read,
-    files=_files,
-    mints=True,
-    quiet={"PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0", "PI_OFFLINE": "1"},
-    keys={
+PI_PROTOCOL = CliProtocol(
+    build_args=_build_args,
+    read_event=_read_event,
+    build_home_files=_build_home_files,
+    accepts_conversation_id=True,
+    base_env={"PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0", "PI_OFFLINE": "1"},
+    credential_variables={
         "ANTHROPIC_API_KEY": ("anthropic", "https://api.anthropic.com"),
         "ANTHROPIC_OAUTH_TOKEN": ("anthropic", "https://api.anthropic.com"),
         "OPENAI_API_KEY": ("openai", "https://api.openai.com/v1"),

@@ -1,62 +1,62 @@
-"""How one program is spoken to and understood: what every one of them is known by."""
+"""The protocol of one CLI agent: its arguments, output events, home files and environment."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
 from retinue.domain.value import value
-from retinue.providers.cli.reply_parser import Account
+from retinue.providers.cli.reply_parser import CliReplyBuilder
 
-Read = Callable[[Mapping[str, Any], Account], None]
-"""Takes in one line of the program's own JSON."""
+ReadEvent = Callable[[Mapping[str, Any], CliReplyBuilder], None]
+"""Read one JSON line of the program's output into the reply builder."""
 
 
 @value
-class Words:
-    """What one turn is to say, before it is put into a program's own order."""
+class Invocation:
+    """The values one turn passes to the program, before they become its arguments."""
 
-    text: str
-    id: str
-    """The program's own name for the conversation; for one that mints it itself, empty the first time."""
-    resumes: bool
-    extra: tuple[str, ...]
+    message: str
+    conversation_id: str
+    """The program's id of the conversation; "" in the first turn of a program that chooses it."""
+    is_resume: bool
+    extra_args: tuple[str, ...]
     home: str
-    """The program's home, as it knows it."""
+    """The program's home, as a path the program can use."""
 
 
 @value
-class Instructions:
-    """What a program finds in its home before it starts."""
+class HomeSettings:
+    """Values for the files in the program's home, written before it starts."""
 
     prompt: str
-    held: bool
-    """The cell holds it, so that it need not hold itself."""
+    is_sandboxed: bool
+    """The sandbox restricts the program, so that its own restrictions can be off."""
     cwd: str
-    urls: Mapping[str, str]
-    """Where models are served that are not served by their makers, by the maker's name."""
+    vendor_urls: Mapping[str, str]
+    """URLs of model servers that are not the vendors' own, by vendor."""
 
 
 @value
-class Speech:
-    """One program's ways."""
+class CliProtocol:
+    """The way to run one CLI agent and read its output."""
 
-    argv: Callable[[Words], tuple[str, ...]]
-    read: Read
-    files: Callable[[Instructions], Mapping[str, str]]
-    mints: bool
-    """Whether the conversation's name is ours to choose."""
-    also: tuple[str, ...] = ()
-    """Other hosts of the maker's that it speaks to, where its models are served by the maker."""
-    maker: str = ""
-    """Whose models it speaks to; empty: those of many."""
+    build_args: Callable[[Invocation], tuple[str, ...]]
+    read_event: ReadEvent
+    build_home_files: Callable[[HomeSettings], Mapping[str, str]]
+    accepts_conversation_id: bool
+    """Whether Retinue chooses the conversation id."""
+    extra_hosts: tuple[str, ...] = ()
+    """More hosts of the vendor that the program connects to when the vendor serves its models."""
+    vendor: str = ""
+    """The vendor whose models it uses; empty if it uses those of several."""
     url_variable: str = ""
     key_variable: str = ""
-    """The variable in which it looks for its key."""
-    quiet: Mapping[str, str]
-    """Variables that keep it from doing what nobody asked for: updates, telemetry."""
-    held: Mapping[str, str] = field(default_factory=dict[str, str])
-    """More of them, where the cell holds it."""
-    keys: Mapping[str, tuple[str, str]]
-    """Variables of the user's that reach it when they are set: whose each is, and where that one's models are."""
-    mends: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """What it may say when it will not start, and the words with which it does."""
+    """The environment variable the program reads its key from."""
+    base_env: Mapping[str, str]
+    """Variables that turn off what was not asked for: updates and telemetry."""
+    sandboxed_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """More variables for when the sandbox restricts the program."""
+    credential_variables: Mapping[str, tuple[str, str]]
+    """The user's variables that are passed on if set, each with its vendor and the vendor's URL."""
+    startup_fixes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Parts of error messages on a failed start, and the arguments that fix it."""

@@ -1,4 +1,4 @@
-"""The driver of agents that are programs: one turn is one process, read line by line as it speaks."""
+"""Provider for CLI agents: one turn is one process whose output is read line by line."""
 
 import os
 import re
@@ -7,174 +7,256 @@ from dataclasses import replace
 from typing import Protocol
 from uuid import uuid4
 
-from retinue.domain.cli_agent import PROGRAMS, Gone, Program, Seat
-from retinue.domain.model_turn import Delta, Model, Reply, Request
+from retinue.domain.cli_agent import CLI_AGENTS, CliAgentCommand, CliAgentSandbox, ProcessExit
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Reason
-from retinue.domain.sandbox_level import Level
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import ModelFailed
-from retinue.providers.cli.claude import CLAUDE
-from retinue.providers.cli.codex import CODEX
-from retinue.providers.cli.credentials import Access
-from retinue.providers.cli.json_lines import Lines
-from retinue.providers.cli.pi import PI
-from retinue.providers.cli.protocol import Instructions, Speech, Words
-from retinue.providers.cli.reply_parser import Account
-from retinue.providers.cli.session_state import Place, Recalled, block, from_the_file, recalled
-from retinue.providers.cli.settings import settings_of
-from retinue.providers.errors import Trouble, quoted
+from retinue.providers.cli.claude import CLAUDE_PROTOCOL
+from retinue.providers.cli.codex import CODEX_PROTOCOL
+from retinue.providers.cli.credentials import CliCredentials
+from retinue.providers.cli.json_lines import JsonLineParser
+from retinue.providers.cli.pi import PI_PROTOCOL
+from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
+from retinue.providers.cli.reply_parser import CliReplyBuilder
+from retinue.providers.cli.session_state import (
+    ResumePlan,
+    StateLocation,
+    encode_session_state,
+    message_with_history,
+    plan_resume,
+)
+from retinue.providers.cli.settings import build_launch_options
+from retinue.providers.errors import ProviderError, sanitize_server_text
 
-SPEECHES: Mapping[str, Speech] = {"claude-cli": CLAUDE, "codex-cli": CODEX, "pi-cli": PI}
-MAX_MESSAGE = 120_000
-"""Bytes: the kernel takes no longer word."""
+PROTOCOLS: Mapping[str, CliProtocol] = {
+    "claude-cli": CLAUDE_PROTOCOL,
+    "codex-cli": CODEX_PROTOCOL,
+    "pi-cli": PI_PROTOCOL,
+}
+MAX_MESSAGE_BYTES = 120_000
+"""Longest command-line argument that the kernel accepts, in bytes."""
 
-_AUTH = re.compile(
+_AUTH_ERROR = re.compile(
     r"api.?key|log ?in\b|logged in|credential|authenticat|unauthorized|\b40[13]\b", re.IGNORECASE
 )
-_RATE = re.compile(r"rate.?limit|overloaded|usage limit|quota|\b(?:429|529)\b", re.IGNORECASE)
-_FORGOTTEN = re.compile(
+_RATE_LIMIT_ERROR = re.compile(r"rate.?limit|overloaded|usage limit|quota|\b(?:429|529)\b", re.IGNORECASE)
+_CONVERSATION_NOT_FOUND = re.compile(
     r"no (?:conversation|session|rollout|thread|saved)|(?:session|conversation|thread|rollout)\b.*not found"
     r"|failed to (?:find|load|open|read|resume)\b.*(?:session|conversation|thread|rollout)",
     re.IGNORECASE,
 )
 
 
-class Programs(Protocol):
-    """Where programs are run: held as tightly as this machine can."""
+class CliAgentLauncher(Protocol):
+    """Runs CLI agents, restricted as tightly as this machine can."""
 
-    async def seat(self, session: str) -> Seat: ...
+    async def prepare_home(self, session: str) -> CliAgentSandbox: ...
 
     async def run(
-        self, program: Program, *, session: str, scope: Scope, seat: Seat, said: Callable[[bytes], None]
-    ) -> Gone:
-        """Returns, or raises, when nothing of it lives. A cancellation ends it first, then passes."""
+        self,
+        program: CliAgentCommand,
+        *,
+        session: str,
+        scope: Scope,
+        agent_sandbox: CliAgentSandbox,
+        on_output: Callable[[bytes], None],
+    ) -> ProcessExit:
+        """Run a program and return or raise only when none of its processes is alive.
+
+        A cancellation ends the program first and is then passed on.
+        """
         ...
 
 
-class Cli:
-    """claude, codex or pi. What a program says is believed only when it says that its turn is over."""
+class CliProvider:
+    """Provider for claude, codex or pi.
+
+    A reply counts only if the program reports the end of its turn.
+    """
 
     def __init__(
-        self, model: Model, programs: Programs, access: Access, redact: Callable[[str], str]
+        self,
+        model: Model,
+        runner: CliAgentLauncher,
+        credentials: CliCredentials,
+        redact: Callable[[str], str],
     ) -> None:
-        self._name = model.driver
-        self._kind = PROGRAMS[model.driver]
-        self._speech = SPEECHES[model.driver]
-        self._settings = settings_of(model)
-        self._programs = programs
-        self._access = access
+        self._provider_name = model.provider
+        self._agent_kind = CLI_AGENTS[model.provider]
+        self._protocol = PROTOCOLS[model.provider]
+        self._launch_options = build_launch_options(model)
+        self._runner = runner
+        self._credentials = credentials
         self._redact = redact
-        self._more: tuple[str, ...] = ()
-        """Words without which it would not start here."""
+        self._startup_args: tuple[str, ...] = ()
+        """Arguments that the program turned out to need to start here."""
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
         scope = request.scope or Scope()
-        seat = await self._programs.seat(request.session)
-        place = Place(
-            program=self._name, session=request.session, level=str(seat.level), cwd=self._cwd(scope.root)
+        agent_sandbox = await self._runner.prepare_home(request.session_id)
+        location = StateLocation(
+            program=self._provider_name,
+            session=request.session_id,
+            level=str(agent_sandbox.level),
+            cwd=self._working_folder(scope.root),
         )
-        known = recalled(request.entries, place)
-        known = known if os.path.isdir(seat.home) else Recalled(id="", text=from_the_file(request.entries))  # noqa: PTH112
+        plan = plan_resume(request.entries, location)
+        plan = (
+            plan
+            if os.path.isdir(agent_sandbox.home)  # noqa: PTH112
+            else ResumePlan(conversation_id="", message=message_with_history(request.entries))
+        )
 
-        async def asked(what: Recalled) -> tuple[Account, Gone]:
-            account = Account(heard)
-            lines = Lines(lambda event: self._speech.read(event, account), account.alive)
-            program = self._program(what, request, seat, account)
-            gone = await self._programs.run(
-                program, session=request.session, scope=scope, seat=seat, said=lines.take
+        async def run_program(resume_plan: ResumePlan) -> tuple[CliReplyBuilder, ProcessExit]:
+            builder = CliReplyBuilder(on_delta)
+            parser = JsonLineParser(
+                lambda event: self._protocol.read_event(event, builder), builder.report_activity
             )
-            lines.close()
-            return account, gone
+            command = self._build_command(resume_plan, request, agent_sandbox, builder)
+            process_exit = await self._runner.run(
+                command,
+                session=request.session_id,
+                scope=scope,
+                agent_sandbox=agent_sandbox,
+                on_output=parser.feed,
+            )
+            parser.close()
+            return builder, process_exit
 
-        account, gone = await asked(known)
-        if words := self._mended(account, gone):
-            self._more = words
-            account, gone = await asked(known)
-        if known.id and self._forgot(account, gone):
-            account, gone = await asked(Recalled(id="", text=from_the_file(request.entries)))
-        return self._reply(account, gone, request, place)
+        builder, process_exit = await run_program(plan)
+        if extra_args := self._find_startup_fix(builder, process_exit):
+            self._startup_args = extra_args
+            builder, process_exit = await run_program(plan)
+        if plan.conversation_id and self._conversation_was_lost(builder, process_exit):
+            builder, process_exit = await run_program(
+                ResumePlan(conversation_id="", message=message_with_history(request.entries))
+            )
+        return self._build_reply(builder, process_exit, request, location)
 
     async def close(self) -> None:
-        """Every process ends with its turn."""
+        """Do nothing; every process ends with its turn."""
 
-    def _program(self, what: Recalled, request: Request, seat: Seat, account: Account) -> Program:
-        settings, speech = self._settings, self._speech
-        held = seat.level is Level.STRICT
+    def _build_command(
+        self, plan: ResumePlan, request: Request, agent_sandbox: CliAgentSandbox, builder: CliReplyBuilder
+    ) -> CliAgentCommand:
+        options, protocol = self._launch_options, self._protocol
+        is_sandboxed = agent_sandbox.level is SandboxLevel.STRICT
         root = (request.scope or Scope()).root
-        account.id = what.id or (str(uuid4()) if speech.mints else "")
-        words = Words(
-            text=_one_word(what.text),
-            id=account.id,
-            resumes=bool(what.id),
-            extra=(*settings.extra, *self._more),
-            home=seat.seen,
+        builder.conversation_id = plan.conversation_id or (
+            str(uuid4()) if protocol.accepts_conversation_id else ""
         )
-        given = Instructions(prompt=request.system, held=held, cwd=self._cwd(root), urls=self._access.urls)
-        return Program(
-            binary=self._kind.binary,
-            argv=speech.argv(words),
-            wrapper=settings.wrapper,
-            install=self._kind.install,
-            env={**speech.quiet, **(speech.held if held else {}), **self._access.env, **settings.env},
-            files=speech.files(given),
-            hosts=self._access.hosts,
-            forwards=self._access.forwards,
-            workdir=settings.workdir,
+        invocation = Invocation(
+            message=_as_argument(plan.message),
+            conversation_id=builder.conversation_id,
+            is_resume=bool(plan.conversation_id),
+            extra_args=(*options.extra_args, *self._startup_args),
+            home=agent_sandbox.visible_home,
+        )
+        home_settings = HomeSettings(
+            prompt=request.system,
+            is_sandboxed=is_sandboxed,
+            cwd=self._working_folder(root),
+            vendor_urls=self._credentials.vendor_urls,
+        )
+        return CliAgentCommand(
+            binary=self._agent_kind.binary,
+            args=protocol.build_args(invocation),
+            wrapper=options.wrapper,
+            install=self._agent_kind.install,
+            env={
+                **protocol.base_env,
+                **(protocol.sandboxed_env if is_sandboxed else {}),
+                **self._credentials.env,
+                **options.env,
+            },
+            files=protocol.build_home_files(home_settings),
+            hosts=self._credentials.hosts,
+            forwards=self._credentials.forwards,
+            workdir=options.workdir,
         )
 
-    def _cwd(self, root: str) -> str:
-        return os.path.normpath(os.path.join(root, self._settings.workdir))  # noqa: PTH118
+    def _working_folder(self, root: str) -> str:
+        return os.path.normpath(os.path.join(root, self._launch_options.workdir))  # noqa: PTH118
 
-    def _mended(self, account: Account, gone: Gone) -> tuple[str, ...]:
-        """A program that would not start says which word it misses."""
-        if gone.exit in (0, None) or not account.silent or self._more:
+    def _find_startup_fix(self, builder: CliReplyBuilder, process_exit: ProcessExit) -> tuple[str, ...]:
+        """Return the arguments that a program asked for when it refused to start."""
+        if process_exit.exit_code in (0, None) or not builder.has_no_output or self._startup_args:
             return ()
-        return next((words for said, words in self._speech.mends.items() if said in gone.complaint), ())
+        return next(
+            (
+                args
+                for error_text, args in self._protocol.startup_fixes.items()
+                if error_text in process_exit.stderr_tail
+            ),
+            (),
+        )
 
-    def _forgot(self, account: Account, gone: Gone) -> bool:
-        """The program does not find its own memory, and has done nothing yet: it can be told from the file."""
-        said = f"{account.trouble}\n{account.complaint}\n{gone.complaint}"
-        failed = account.trouble or not account.over or gone.exit != 0
-        return bool(failed) and account.silent and _FORGOTTEN.search(said) is not None
+    def _conversation_was_lost(self, builder: CliReplyBuilder, process_exit: ProcessExit) -> bool:
+        """Return whether the program lost its session before doing anything.
 
-    def _reply(self, account: Account, gone: Gone, request: Request, place: Place) -> Reply:
-        if account.trouble or not account.over or gone.exit not in (0, None):
-            raise self._trouble(account, gone)
-        reply = account.reply()
+        Then the turn can be repeated with the history from the transcript.
+        """
+        output = f"{builder.error}\n{builder.last_warning}\n{process_exit.stderr_tail}"
+        failed = builder.error or not builder.is_finished or process_exit.exit_code != 0
+        return bool(failed) and builder.has_no_output and _CONVERSATION_NOT_FOUND.search(output) is not None
+
+    def _build_reply(
+        self, builder: CliReplyBuilder, process_exit: ProcessExit, request: Request, location: StateLocation
+    ) -> Reply:
+        if builder.error or not builder.is_finished or process_exit.exit_code not in (0, None):
+            raise self._make_error(builder, process_exit)
+        reply = builder.build()
         texts = [*(step.text for step in reply.steps), reply.text]
-        kept = block(account.id, place, request.entries, [self._redact(text) for text in texts])
-        return replace(reply, thoughts=(kept,) if account.id else ())
+        state = encode_session_state(
+            builder.conversation_id, location, request.entries, [self._redact(text) for text in texts]
+        )
+        return replace(reply, thinking_blocks=(state,) if builder.conversation_id else ())
 
-    def _trouble(self, account: Account, gone: Gone) -> Trouble:
-        """Asked again by nobody: a program that failed may have acted, and tries by itself what can be tried again."""
-        why = account.trouble or account.complaint or gone.complaint
-        binary = self._kind.binary
+    def _make_error(self, builder: CliReplyBuilder, process_exit: ProcessExit) -> ProviderError:
+        """Return the error of a failed turn.
+
+        Never retried: the program may have acted, and it retries by itself.
+        """
+        cause = builder.error or builder.last_warning or process_exit.stderr_tail
+        binary = self._agent_kind.binary
         reason = (
             Reason.AUTH
-            if _AUTH.search(why)
+            if _AUTH_ERROR.search(cause)
             else Reason.RATE_LIMITED
-            if _RATE.search(why)
+            if _RATE_LIMIT_ERROR.search(cause)
             else Reason.PROVIDER
         )
-        if not account.trouble and not account.over:
-            how = "was ended from outside" if gone.exit is None else f"ended with exit code {gone.exit}"
-            said = f": {quoted(why)}" if why.strip() else ", and does not say why"
+        if not builder.error and not builder.is_finished:
+            outcome = (
+                "was ended from outside"
+                if process_exit.exit_code is None
+                else f"ended with exit code {process_exit.exit_code}"
+            )
+            explanation = f": {sanitize_server_text(cause)}" if cause.strip() else ", and does not say why"
             reason = Reason.INCOMPLETE if reason is Reason.PROVIDER else reason
-            return Trouble(f"{binary} {how} before its turn was over{said}", reason=reason)
-        more = f" ({quoted(gone.complaint)})" if account.trouble and gone.complaint.strip() else ""
+            return ProviderError(f"{binary} {outcome} before its turn was over{explanation}", reason=reason)
+        details = (
+            f" ({sanitize_server_text(process_exit.stderr_tail)})"
+            if builder.error and process_exit.stderr_tail.strip()
+            else ""
+        )
         if reason is Reason.AUTH:
-            keys = ", ".join(list(self._speech.keys)[:3])
-            more += f"; logins of your own home are not seen here: set one of {keys} where Retinue is started"
-        return Trouble(f"{binary} failed: {quoted(why)}{more}", reason=reason)
+            keys = ", ".join(list(self._protocol.credential_variables)[:3])
+            details += (
+                f"; logins of your own home are not seen here: set one of {keys} where Retinue is started"
+            )
+        return ProviderError(f"{binary} failed: {sanitize_server_text(cause)}{details}", reason=reason)
 
 
-def _one_word(text: str) -> str:
-    """As one word of a command that is not taken for an option."""
-    safe = text.replace("\0", "\ufffd").encode("utf-8", "replace")
-    if len(safe) > MAX_MESSAGE:
+def _as_argument(text: str) -> str:
+    """Return the text as one argument that is not taken for an option."""
+    encoded = text.replace("\0", "\ufffd").encode("utf-8", "replace")
+    if len(encoded) > MAX_MESSAGE_BYTES:
         raise ModelFailed(
-            f"the message is {len(safe):,} bytes long, and a program takes {MAX_MESSAGE:,} at most: "
+            f"the message is {len(encoded):,} bytes long, and a program takes {MAX_MESSAGE_BYTES:,} at most: "
             "put it into a file of the workspace and name that",
             reason=Reason.CONFIG,
         )
-    return f" {safe.decode()}" if safe.startswith(b"-") else safe.decode()
+    return f" {encoded.decode()}" if encoded.startswith(b"-") else encoded.decode()

@@ -1,4 +1,4 @@
-"""What a program says while it takes a turn, put together from its lines, whichever program it is."""
+"""Builds a reply from the output of a CLI agent."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,146 +7,159 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.model_turn import Act, Delta, Reply, Step
+from retinue.domain.model_turn import ProviderToolCall, Reply, ReplyDelta, ReplyStep
 from retinue.domain.run import Usage
 
-MAX_ACTS = 2_000
-MAX_RESULT = 8_000
-"""Characters of one call's result that go into the conversation: the program has read the whole of it."""
-MAX_ARGS = 16_000
-MAX_TEXT = 2_000_000
-UNANSWERED = "No result: the program ended before it told one."
+MAX_TOOL_CALLS = 2_000
+MAX_RESULT_CHARS = 8_000
+"""Characters of one call's result kept in the transcript; the program has read all of it."""
+MAX_ARGUMENT_CHARS = 16_000
+MAX_TEXT_CHARS = 2_000_000
+MISSING_RESULT = "No result: the program ended before it told one."
 
 
-class Account:
-    """Hears a program's own words and calls, in whatever order it tells them. Nothing here raises: what a program says
-    is data."""
+class CliReplyBuilder:
+    """Collect a program's messages and tool calls in any order.
 
-    def __init__(self, heard: Callable[[Delta], None]) -> None:
-        self._heard = heard
+    Never raises: the program's output is data.
+    """
+
+    def __init__(self, on_delta: Callable[[ReplyDelta], None]) -> None:
+        self._on_delta = on_delta
         self._steps: list[tuple[list[str], list[str]]] = [([], [])]
-        """Words, and then the ids of the calls that followed them."""
-        self._acts: dict[str, Act] = {}
-        self._began: dict[str, float] = {}
-        self._streamed = False
-        """Whether words of the message that is being said were heard already."""
-        self._spoken = False
-        self.id = ""
-        """What the program calls this conversation."""
+        """Texts, and the ids of the calls that followed them."""
+        self._tool_calls: dict[str, ProviderToolCall] = {}
+        self._started_at: dict[str, float] = {}
+        self._is_streaming = False
+        """Whether deltas of the current message were already received."""
+        self._has_text = False
+        self.conversation_id = ""
+        """The program's id of this conversation."""
         self.model = ""
         self.usage = Usage()
-        self.trouble = ""
-        """Why it came to nothing, in the program's own words."""
-        self.complaint = ""
-        """What it said went wrong on the way, whether it could be mended or not."""
-        self.over = False
-        """It said that its turn is over: without that, nothing is a reply."""
-        self.last: str | None = None
-        """Its own last word, where it says which one that is."""
+        self.error = ""
+        """Why the turn failed, in the program's own words."""
+        self.last_warning = ""
+        """The last error reported on the way, whether it was recovered from or not."""
+        self.is_finished = False
+        """The program reported the end of its turn; without that there is no reply."""
+        self.final_text: str | None = None
+        """The final text, if the program names it."""
 
     @property
-    def silent(self) -> bool:
-        """It has neither said nor done anything yet."""
-        return not self._acts and not self._spoken
+    def has_no_output(self) -> bool:
+        """Whether the program has neither written text nor called a tool yet."""
+        return not self._tool_calls and not self._has_text
 
-    def alive(self) -> None:
-        self._heard(Delta())
+    def report_activity(self) -> None:
+        self._on_delta(ReplyDelta())
 
-    def piece(self, text: str) -> None:
-        """A piece of a message that comes whole later."""
+    def add_text_delta(self, text: str) -> None:
+        """Add a delta of a message that arrives complete later."""
         if not text:
             return
-        if not self._streamed and self._spoken:
-            self._heard(Delta(text="\n\n"))
-        self._streamed = self._spoken = True
-        self._heard(Delta(text=text))
+        if not self._is_streaming and self._has_text:
+            self._on_delta(ReplyDelta(text="\n\n"))
+        self._is_streaming = self._has_text = True
+        self._on_delta(ReplyDelta(text=text))
 
-    def thought(self, text: str) -> None:
+    def add_thinking(self, text: str) -> None:
         if text:
-            self._heard(Delta(thinking=text))
+            self._on_delta(ReplyDelta(thinking=text))
 
-    def message(self, text: str) -> None:
-        """A whole message, whether pieces of it were heard or not."""
+    def add_message(self, text: str) -> None:
+        """Add a complete message, whether or not deltas of it were received."""
         if not text.strip():
             return
-        if not self._streamed:
-            self.piece(text)
-        self._streamed = False
-        words, acts = self._steps[-1]
-        if acts:
-            words, acts = list[str](), list[str]()
-            self._steps.append((words, acts))
-        if sum(map(len, words)) < MAX_TEXT:
-            words.append(text[:MAX_TEXT])
+        if not self._is_streaming:
+            self.add_text_delta(text)
+        self._is_streaming = False
+        texts, call_ids = self._steps[-1]
+        if call_ids:
+            texts, call_ids = list[str](), list[str]()
+            self._steps.append((texts, call_ids))
+        if sum(map(len, texts)) < MAX_TEXT_CHARS:
+            texts.append(text[:MAX_TEXT_CHARS])
 
-    def began(self, name: str, tool: str, args: Mapping[str, Any]) -> None:
-        if name in self._acts or len(self._acts) >= MAX_ACTS:
+    def start_tool_call(self, call_id: str, tool: str, arguments: Mapping[str, Any]) -> None:
+        if call_id in self._tool_calls or len(self._tool_calls) >= MAX_TOOL_CALLS:
             return
-        self._streamed = False
-        act = Act(id=name, tool=tool or "tool", args=_bounded(args))
-        self._acts[name] = act
-        self._began[name] = time.monotonic()
-        self._steps[-1][1].append(name)
-        self._heard(Delta(act=act))
+        self._is_streaming = False
+        tool_call = ProviderToolCall(id=call_id, tool=tool or "tool", arguments=_encode_arguments(arguments))
+        self._tool_calls[call_id] = tool_call
+        self._started_at[call_id] = time.monotonic()
+        self._steps[-1][1].append(call_id)
+        self._on_delta(ReplyDelta(provider_tool_call=tool_call))
 
-    def ended(self, name: str, text: str, *, ok: bool) -> None:
-        act = self._acts.get(name)
-        if act is None or act.over:
+    def finish_tool_call(self, call_id: str, text: str, *, ok: bool) -> None:
+        tool_call = self._tool_calls.get(call_id)
+        if tool_call is None or tool_call.is_finished:
             return
-        ms = round((time.monotonic() - self._began[name]) * 1000)
-        self._acts[name] = act = replace(act, text=_short(text), ok=ok, ms=ms, over=True)
-        self._heard(Delta(act=act))
+        duration_ms = round((time.monotonic() - self._started_at[call_id]) * 1000)
+        self._tool_calls[call_id] = tool_call = replace(
+            tool_call, result=_shorten_result(text), ok=ok, duration_ms=duration_ms, is_finished=True
+        )
+        self._on_delta(ReplyDelta(provider_tool_call=tool_call))
 
-    def reply(self) -> Reply:
+    def build(self) -> Reply:
         steps = [
-            Step(text="\n\n".join(words), acts=tuple(map(self._settled, acts))) for words, acts in self._steps
+            ReplyStep(text="\n\n".join(texts), tool_calls=tuple(map(self._finished_call, call_ids)))
+            for texts, call_ids in self._steps
         ]
         text = ""
-        if not steps[-1].acts:
+        if not steps[-1].tool_calls:
             text = steps.pop().text
         return Reply(
-            text=self.last or text,
+            text=self.final_text or text,
             model=self.model,
             usage=self.usage,
-            steps=tuple(each for each in steps if each.acts),
+            steps=tuple(each for each in steps if each.tool_calls),
         )
 
-    def _settled(self, name: str) -> Act:
-        act = self._acts[name]
-        return act if act.over else replace(act, text=UNANSWERED, over=True)
+    def _finished_call(self, call_id: str) -> ProviderToolCall:
+        tool_call = self._tool_calls[call_id]
+        return (
+            tool_call
+            if tool_call.is_finished
+            else replace(tool_call, result=MISSING_RESULT, is_finished=True)
+        )
 
 
-def _bounded(args: Mapping[str, Any]) -> str:
-    """A JSON object that is not longer than anybody reads."""
+def _encode_arguments(arguments: Mapping[str, Any]) -> str:
+    """Encode arguments as a JSON object of limited length."""
     try:
-        text = msgspec.json.encode(args).decode()
+        text = msgspec.json.encode(arguments).decode()
     except (TypeError, ValueError, RecursionError):
         return "{}"
-    return text if len(text) <= MAX_ARGS else msgspec.json.encode({"cut": text[:MAX_ARGS]}).decode()
+    return (
+        text
+        if len(text) <= MAX_ARGUMENT_CHARS
+        else msgspec.json.encode({"cut": text[:MAX_ARGUMENT_CHARS]}).decode()
+    )
 
 
-def _short(text: str) -> str:
-    if len(text) <= MAX_RESULT:
+def _shorten_result(text: str) -> str:
+    if len(text) <= MAX_RESULT_CHARS:
         return text
-    half = MAX_RESULT // 2
+    half = MAX_RESULT_CHARS // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
 
 
-def text_of(content: Any) -> str:
-    """What a content of text blocks says, in whichever of the ways it is written."""
+def content_text(content: Any) -> str:
+    """Return the text of a content field, in any of the forms programs use."""
     if isinstance(content, str):
         return content
     if isinstance(content, dict):
-        return text_of(content.get("content", content.get("text", "")))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  (a program's own JSON)
+        return content_text(content.get("content", content.get("text", "")))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  (the program's JSON)
     if isinstance(content, list):
-        return "\n".join(filter(None, (text_of(each) for each in content)))  # pyright: ignore[reportUnknownVariableType]  (the same)
+        return "\n".join(filter(None, (content_text(each) for each in content)))  # pyright: ignore[reportUnknownVariableType]  (the same)
     return ""
 
 
-def table(value: Any) -> Mapping[str, Any]:
-    """A JSON object, or an empty one."""
+def as_object(value: Any) -> Mapping[str, Any]:
+    """Return a JSON object, or an empty one if it is none."""
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]  (a program's own JSON)
 
 
-def count(value: Any) -> int:
+def as_count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,4 +1,4 @@
-"""What a program remembers of a conversation, and whether that is still what the conversation's file says."""
+"""The session state of a CLI agent, and whether it still matches the transcript."""
 
 import hashlib
 import json
@@ -6,24 +6,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.domain.value import value
 
-BLOCK = "program"
-MAX_HISTORY = 60_000
-"""Characters of what was said before that a program without memory is given."""
-MAX_SHOWN = 2_000
-"""Characters of one call's result in there."""
-BEFORE = "This conversation began before you came to it. What was said and done in it so far:"
-GO_ON = (
+STATE_KEY = "program"
+MAX_HISTORY_CHARS = 60_000
+"""Characters of earlier messages that are given to a program without session state."""
+MAX_ENTRY_CHARS = 2_000
+"""Characters of one call's arguments or result in that history."""
+HISTORY_INTRO = "This conversation began before you came to it. What was said and done in it so far:"
+CONTINUE_PROMPT = (
     "Go on from there. Nothing of it is to be done again unless you are asked to. What is said to you now:"
 )
-LEFT_OUT = "[what came before this is left out]"
+OMITTED_MARKER = "[what came before this is left out]"
 
 
 @value
-class Place:
-    """Where a memory lies: it is found again only there."""
+class StateLocation:
+    """Where a program's session state lies; it is found again only there."""
 
     program: str
     session: str
@@ -32,113 +32,144 @@ class Place:
 
 
 @value
-class Recalled:
-    """The id to resume, or none; and what the program is to be told now."""
+class ResumePlan:
+    """The conversation id to resume, or "", and the message for the program."""
 
-    id: str
-    text: str
-
-
-def recalled(entries: Sequence[Entry], place: Place) -> Recalled:
-    """The program goes on by its own memory only if the file still says what it said then."""
-    at = _last_reply(entries)
-    fresh = entries[at + 1 :]
-    if at >= 0 and (name := _matching(entries[: at + 1], place)):
-        return Recalled(id=name, text=_words(fresh))
-    return Recalled(id="", text=from_the_file(entries))
+    conversation_id: str
+    message: str
 
 
-def from_the_file(entries: Sequence[Entry]) -> str:
-    """The whole conversation, for a program that remembers nothing of it."""
-    at = _last_reply(entries)
-    if at < 0:
-        return _words(entries)
-    return "\n\n".join((BEFORE, _history(entries[: at + 1]), GO_ON, _words(entries[at + 1 :])))
+def plan_resume(entries: Sequence[Entry], location: StateLocation) -> ResumePlan:
+    """Resume the program's own session only if the transcript still has what the program knew."""
+    last_reply = _last_reply_index(entries)
+    new_entries = entries[last_reply + 1 :]
+    if last_reply >= 0 and (conversation_id := _find_conversation_id(entries[: last_reply + 1], location)):
+        return ResumePlan(conversation_id=conversation_id, message=_join_texts(new_entries))
+    return ResumePlan(conversation_id="", message=message_with_history(entries))
 
 
-def block(name: str, place: Place, entries: Sequence[Entry], reply: Sequence[str]) -> str:
-    """What is kept with a reply: the program's name for the conversation, and a hash of all that it then knew. `reply`
-    holds the words of the reply as they will stand in the file."""
-    first = entries[0].id if entries else ""
-    texts = [*_texts(entries), *(f"agent {text}" for text in reply)]
-    return json.dumps({BLOCK: {**asdict(place), "id": name, "first": first, "hash": _hash(texts)}})
+def message_with_history(entries: Sequence[Entry]) -> str:
+    """Return the message with the whole conversation, for a program without session state."""
+    last_reply = _last_reply_index(entries)
+    if last_reply < 0:
+        return _join_texts(entries)
+    return "\n\n".join(
+        (
+            HISTORY_INTRO,
+            _format_history(entries[: last_reply + 1]),
+            CONTINUE_PROMPT,
+            _join_texts(entries[last_reply + 1 :]),
+        )
+    )
 
 
-def _matching(entries: Sequence[Entry], place: Place) -> str:
+def encode_session_state(
+    conversation_id: str, location: StateLocation, entries: Sequence[Entry], reply_texts: Sequence[str]
+) -> str:
+    """Encode the state stored with a reply.
+
+    It holds the conversation id and a hash of everything the program knew. `reply_texts` are the texts of the
+    reply as they will stand in the transcript.
+    """
+    first_id = entries[0].id if entries else ""
+    texts = [*_hashed_texts(entries), *(f"agent {text}" for text in reply_texts)]
+    return json.dumps(
+        {
+            STATE_KEY: {
+                **asdict(location),
+                "id": conversation_id,
+                "first": first_id,
+                "hash": _hash_texts(texts),
+            }
+        }
+    )
+
+
+def _find_conversation_id(entries: Sequence[Entry], location: StateLocation) -> str:
     last = entries[-1]
-    for each in last.thoughts if isinstance(last, Said) else ():
-        known = _read(each)
-        here = all(known.get(key) == value for key, value in asdict(place).items())
-        since = _since(entries, str(known.get("first")))
-        if here and since is not None and known.get("hash") == _hash(_texts(since)):
-            return str(known.get("id") or "")
+    for block in last.thoughts if isinstance(last, Message) else ():
+        state = _decode_session_state(block)
+        same_location = all(state.get(key) == value for key, value in asdict(location).items())
+        known_entries = _entries_since(entries, str(state.get("first")))
+        if (
+            same_location
+            and known_entries is not None
+            and state.get("hash") == _hash_texts(_hashed_texts(known_entries))
+        ):
+            return str(state.get("id") or "")
     return ""
 
 
-def _since(entries: Sequence[Entry], first: str) -> Sequence[Entry] | None:
-    """Of a long conversation the beginning may not be held any more: then nobody can say that it is the same."""
-    return next((entries[at:] for at, entry in enumerate(entries) if entry.id == first), None)
+def _entries_since(entries: Sequence[Entry], first_id: str) -> Sequence[Entry] | None:
+    """Return the entries from a given id on.
+
+    The beginning of a long conversation may not be loaded; then None, as it cannot be compared.
+    """
+    return next((entries[index:] for index, entry in enumerate(entries) if entry.id == first_id), None)
 
 
-def _read(text: str) -> dict[str, Any]:
+def _decode_session_state(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except ValueError:
         return {}
-    known = found.get(BLOCK) if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  (a block of any driver's)
-    return known if isinstance(known, dict) else {}  # pyright: ignore[reportUnknownVariableType]  (the same)
+    state = data.get(STATE_KEY) if isinstance(data, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  (a block of any provider)
+    return state if isinstance(state, dict) else {}  # pyright: ignore[reportUnknownVariableType]  (the same)
 
 
-def _texts(entries: Sequence[Entry]) -> Iterator[str]:
-    """Words only: what it did by itself it knows better than the file."""
+def _hashed_texts(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the texts of messages and notices.
+
+    Calls are left out: the program knows its own calls better than the transcript.
+    """
     for entry in entries:
-        if isinstance(entry, Said):
+        if isinstance(entry, Message):
             yield f"{entry.by} {entry.text}"
         elif isinstance(entry, Notice):
             yield f"notice {entry.text}"
 
 
-def _hash(texts: Sequence[str] | Iterator[str]) -> str:
+def _hash_texts(texts: Sequence[str] | Iterator[str]) -> str:
     joined = "\0".join(text.strip() for text in texts)
     return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _last_reply(entries: Sequence[Entry]) -> int:
-    for at in range(len(entries) - 1, -1, -1):
-        entry = entries[at]
-        if not isinstance(entry, Notice) and not (isinstance(entry, Said) and entry.by == "user"):
-            return at
+def _last_reply_index(entries: Sequence[Entry]) -> int:
+    for index in range(len(entries) - 1, -1, -1):
+        entry = entries[index]
+        if not isinstance(entry, Notice) and not (isinstance(entry, Message) and entry.by == "user"):
+            return index
     return -1
 
 
-def _words(entries: Sequence[Entry]) -> str:
+def _join_texts(entries: Sequence[Entry]) -> str:
     return "\n\n".join(
-        entry.text for entry in entries if isinstance(entry, Said | Notice) and entry.text.strip()
+        entry.text for entry in entries if isinstance(entry, Message | Notice) and entry.text.strip()
     )
 
 
-def _history(entries: Sequence[Entry]) -> str:
-    """The newest of it that has room, oldest first."""
-    kept: list[str] = []
-    room = MAX_HISTORY
+def _format_history(entries: Sequence[Entry]) -> str:
+    """Return the newest entries that fit, oldest first."""
+    parts: list[str] = []
+    remaining_chars = MAX_HISTORY_CHARS
     for entry in reversed(entries):
-        shown = _shown(entry)
-        room -= len(shown)
-        if room < 0:
-            kept.append(LEFT_OUT)
+        text = _format_entry(entry)
+        remaining_chars -= len(text)
+        if remaining_chars < 0:
+            parts.append(OMITTED_MARKER)
             break
-        if shown:
-            kept.append(shown)
-    return "\n\n".join(reversed(kept))
+        if text:
+            parts.append(text)
+    return "\n\n".join(reversed(parts))
 
 
-def _shown(entry: Entry) -> str:
+def _format_entry(entry: Entry) -> str:
     match entry:
-        case Said():
+        case Message():
             return f"[{'you' if entry.by == 'agent' else 'user'}] {entry.text}" if entry.text.strip() else ""
         case Notice():
             return f"[notice] {entry.text}"
-        case Called():
-            return f"[you called {entry.tool}] {entry.args[:MAX_SHOWN]}"
-        case Returned():
-            return f"[result] {entry.text[:MAX_SHOWN]}"
+        case ToolCall():
+            return f"[you called {entry.tool}] {entry.args[:MAX_ENTRY_CHARS]}"
+        case ToolResult():
+            return f"[result] {entry.text[:MAX_ENTRY_CHARS]}"

@@ -1,48 +1,48 @@
-"""What a definition says about its program: where it works, what more it is told, and by what it is started."""
+"""A definition's settings for its CLI agent: working folder, extra arguments and wrapper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from retinue.domain.cli_agent import DEFAULT, Misread, told
+from retinue.domain.cli_agent import DEFAULT_MODEL, InvalidSetting, parse_cli_settings
 from retinue.domain.model_turn import Model
 from retinue.domain.value import value
 from retinue.errors import BadConfig
 
-_MODEL = {"codex-cli": ("--model", "-m")}
-_THINKING = {"codex-cli": ("-c", "model_reasoning_effort={}"), "pi-cli": ("--thinking", "{}")}
-"""How a program is told to think; claude is not."""
+_MODEL_FLAGS = {"codex-cli": ("--model", "-m")}
+_THINKING_ARGS = {"codex-cli": ("-c", "model_reasoning_effort={}"), "pi-cli": ("--thinking", "{}")}
+"""Arguments that set the thinking level; claude has none."""
 
 
 @value
-class Settings:
-    extra: tuple[str, ...] = ()
+class LaunchOptions:
+    extra_args: tuple[str, ...] = ()
     workdir: str = ""
     wrapper: str = ""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def settings_of(model: Model) -> Settings:
+def build_launch_options(model: Model) -> LaunchOptions:
     try:
-        said = told(model.driver, model.settings)
-    except Misread as wrong:
-        raise BadConfig(f"chat.config.{wrong.key} {wrong}") from wrong
-    return Settings(
-        extra=(*_model(model, said.extra), *_thinking(model), *said.extra),
-        workdir=said.workdir,
-        wrapper=said.wrapper,
-        env=said.env,
+        parsed = parse_cli_settings(model.provider, model.settings)
+    except InvalidSetting as error:
+        raise BadConfig(f"chat.config.{error.key} {error}") from error
+    return LaunchOptions(
+        extra_args=(*_model_args(model, parsed.extra_args), *_thinking_args(model), *parsed.extra_args),
+        workdir=parsed.workdir,
+        wrapper=parsed.wrapper,
+        env=parsed.env,
     )
 
 
-def _model(model: Model, extra: Sequence[str]) -> tuple[str, ...]:
-    flags = _MODEL.get(model.driver, ("--model",))
-    named = any(word.partition("=")[0] in flags for word in extra)
-    return () if model.name == DEFAULT or named else (flags[0], model.name)
+def _model_args(model: Model, extra_args: Sequence[str]) -> tuple[str, ...]:
+    flags = _MODEL_FLAGS.get(model.provider, ("--model",))
+    is_given = any(arg.partition("=")[0] in flags for arg in extra_args)
+    return () if model.name == DEFAULT_MODEL or is_given else (flags[0], model.name)
 
 
-def _thinking(model: Model) -> tuple[str, ...]:
-    """codex has no word for not at all."""
-    if model.thinking is None or model.driver not in _THINKING:
+def _thinking_args(model: Model) -> tuple[str, ...]:
+    """Return the arguments for the thinking level; codex has none for "off", so minimal is used."""
+    if model.thinking is None or model.provider not in _THINKING_ARGS:
         return ()
-    level = "minimal" if model.driver == "codex-cli" and model.thinking == "off" else model.thinking
-    return tuple(word.format(level) for word in _THINKING[model.driver])
+    level = "minimal" if model.provider == "codex-cli" and model.thinking == "off" else model.thinking
+    return tuple(template.format(level) for template in _THINKING_ARGS[model.provider])

@@ -1,4 +1,4 @@
-"""Requests to a model's server: POST by HTTP/1.1, on connections that are kept from one to the next."""
+"""An HTTP/1.1 client for POST requests to a model's server, with kept-alive connections."""
 
 import asyncio
 import select
@@ -7,180 +7,215 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from retinue.providers.http.connect import Dial, Unreachable, trusting_the_system, where, why
-from retinue.providers.http.parser import Answer, Broken
+from retinue.providers.http.connect import (
+    Connector,
+    Unreachable,
+    describe_os_error,
+    parse_server_url,
+    system_ssl_context,
+)
+from retinue.providers.http.parser import ResponseError, ResponseParser
 
-IDLE_SECONDS = 15.0
-"""How long a connection is kept that nobody uses."""
-AGAIN_SECONDS = 1.0
-"""How soon a kept connection breaks if the server had closed it before the request: later it may have been at work."""
-ONE_WRITE = 64 * 1024
-"""Bytes of a body that leaves together with its head."""
-PIECE = 256 * 1024
-"""Bytes of a longer body that are handed over before others have their turn."""
-MOST_WAITING = 256 * 1024
-"""Bytes that came and nobody took, before the server has to wait."""
-_REFUSED = 300
+KEEPALIVE_S = 15.0
+"""Time that an unused connection is kept open."""
+REUSE_RETRY_S = 1.0
+"""If a reused connection breaks within this time, the request is sent again.
+
+The server had closed it before the request came. Later, the server may already have begun work.
+"""
+SINGLE_WRITE_BYTES = 64 * 1024
+"""A smaller body is sent in one write together with the request head."""
+PIECE_BYTES = 256 * 1024
+"""Bytes of a longer body written before other tasks get their turn."""
+MAX_UNREAD_BYTES = 256 * 1024
+"""Received but unread bytes at which reading from the server is paused."""
+_FIRST_ERROR_STATUS = 300
 
 
 class Connection(asyncio.Protocol):
-    """One connection, and the request on it. Whoever asked reads the answer and then leaves."""
+    """A connection and the request on it.
 
-    __slots__ = ("_ended", "_full", "_poll", "_pool", "_raw", "_sent", "_transport", "_trouble", "_waiter", "_waiting",
-                 "answer", "paused", "since")  # fmt: skip
+    The caller reads the response and then calls `release`.
+    """
 
-    def __init__(self, pool: "Client", raw: socket.socket | None) -> None:
-        self.answer = Answer()
-        self.since = 0.0
-        """When it was last used."""
-        self._pool = pool
-        self._raw = raw
-        """The socket, if what comes from it is the answer as it stands."""
-        self._poll = None if raw is None else _listening(raw)
+    __slots__ = (
+        "_client",
+        "_error",
+        "_got_eof",
+        "_input_poll",
+        "_raw_socket",
+        "_request_sent",
+        "_transport",
+        "_unread_bytes",
+        "_waiter",
+        "_writing_paused",
+        "last_used_at",
+        "reading_paused",
+        "response",
+    )  # fmt: skip
+
+    def __init__(self, client: "HttpClient", raw_socket: socket.socket | None) -> None:
+        self.response = ResponseParser()
+        self.last_used_at = 0.0
+        """Event-loop time of the last use."""
+        self._client = client
+        self._raw_socket = raw_socket
+        """The socket, if its bytes are the response itself (no TLS)."""
+        self._input_poll = None if raw_socket is None else _register_poll(raw_socket)
         self._transport = cast("asyncio.Transport", None)
         self._waiter: asyncio.Future[None] | None = None
-        self._trouble: Broken | None = None
-        self._waiting = 0
-        self.paused = False
-        """The server has to wait until what came is taken."""
-        self._ended = False
-        """The server has said that it says no more."""
-        self._full = False
-        self._sent = True
+        self._error: ResponseError | None = None
+        self._unread_bytes = 0
+        self.reading_paused = False
+        """Reading is paused until received bytes are taken."""
+        self._got_eof = False
+        """The server has closed its side of the connection."""
+        self._writing_paused = False
+        self._request_sent = True
 
     @property
-    def over(self) -> bool:
-        """All of the answer came and was taken."""
-        answer = self.answer
-        return answer.ended and not answer.pieces
+    def is_complete(self) -> bool:
+        """Whether the whole response was received and read."""
+        response = self.response
+        return response.is_complete and not response.pieces
 
     @property
-    def closing(self) -> bool:
+    def is_closing(self) -> bool:
         return self._transport.is_closing()
 
     @property
-    def stale(self) -> bool:
-        """Whether something came that nobody asked for, the end included. What comes by TLS may be for TLS alone."""
-        return self._poll is not None and bool(self._poll.poll(0))
+    def is_stale(self) -> bool:
+        """Whether unrequested input has arrived, including end of file.
 
-    async def ask(self, head: bytes, body: Sequence[bytes], size: int, moved: Callable[[], None]) -> None:
-        """Sends a request and waits for the head of its answer."""
-        answer = self.answer = Answer()
-        self._waiting = 0
-        if size < ONE_WRITE:
+        Unknown with TLS, where input may belong to TLS itself.
+        """
+        return self._input_poll is not None and bool(self._input_poll.poll(0))
+
+    async def send_request(
+        self, head: bytes, body: Sequence[bytes], size: int, on_progress: Callable[[], None]
+    ) -> None:
+        """Send a request and wait for the head of the response."""
+        response = self.response = ResponseParser()
+        self._unread_bytes = 0
+        if size < SINGLE_WRITE_BYTES:
             self._transport.write(b"".join((head, *body)))
         else:
-            await self._send(head, body, moved)
-        while not answer.status:
-            await self._change()
-            moved()
+            await self._send_in_pieces(head, body, on_progress)
+        while not response.status:
+            await self._wait_for_event()
+            on_progress()
 
     async def read(self) -> bytes:
-        """What came of the body since the last time; nothing when it has ended."""
-        answer = self.answer
-        while not answer.pieces:
-            if answer.ended:
+        """Return the body bytes received since the last call, or b"" at the end."""
+        response = self.response
+        while not response.pieces:
+            if response.is_complete:
                 return b""
-            await self._change()
-        pieces, answer.pieces = answer.pieces, []
-        self._waiting = 0
-        if self.paused:
-            self.paused = False
+            await self._wait_for_event()
+        pieces, response.pieces = response.pieces, []
+        self._unread_bytes = 0
+        if self.reading_paused:
+            self.reading_paused = False
             self._transport.resume_reading()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def leave(self) -> None:
-        """Keeps the connection for the next request if this one is done with, else closes it."""
-        answer = self.answer
-        if answer.ended and answer.keep and self._sent and not self.paused:
-            self._pool.keep(self)
+    def release(self) -> None:
+        """Keep the connection for the next request if the response is complete, else close it."""
+        response = self.response
+        if response.is_complete and response.keep_alive and self._request_sent and not self.reading_paused:
+            self._client.keep_connection(self)
         else:
-            self.drop()
+            self.abort()
 
-    def drop(self) -> None:
-        # What is still to be sent is of no use to anybody, and a farewell by TLS would have to be waited for.
+    def abort(self) -> None:
+        # Unsent data is useless now, and a TLS shutdown would have to be awaited.
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._pool.made(self)
+        self._client.add_connection(self)
 
     def data_received(self, data: bytes) -> None:
-        answer = self.answer
+        response = self.response
         try:
-            answer.feed(data)
-        except Broken as error:
-            self._trouble = error
+            response.feed(data)
+        except ResponseError as error:
+            self._error = error
             self._transport.abort()
         else:
-            self._waiting += len(data)
-            if answer.ended:
-                # Nothing that comes now may be taken for the next answer.
-                if not answer.keep:
+            self._unread_bytes += len(data)
+            if response.is_complete:
+                # Nothing received now may be taken for the next response.
+                if not response.keep_alive:
                     self._transport.abort()
-            elif self._waiting > MOST_WAITING and not self.paused:
-                self.paused = True
+            elif self._unread_bytes > MAX_UNREAD_BYTES and not self.reading_paused:
+                self.reading_paused = True
                 self._transport.pause_reading()
-        self._wake()
+        self._wake_waiter()
 
     def pause_writing(self) -> None:
-        self._full = True
+        self._writing_paused = True
 
     def resume_writing(self) -> None:
-        self._full = False
-        self._wake()
+        self._writing_paused = False
+        self._wake_waiter()
 
     def eof_received(self) -> None:
-        # Closing by itself, the transport would first send what is left to send, which may take for ever.
-        self._ended = True
+        # Left alone, the transport would first send the remaining data, which may take forever.
+        self._got_eof = True
         self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._pool.lost(self)
-        if self._trouble is None:
+        self._client.remove_connection(self)
+        if self._error is None:
             try:
-                if exc is not None and self._raw is not None:
-                    self._rescue(self._raw)
-                self.answer.closed(orderly=self._ended)
-            except Broken as error:
+                if exc is not None and self._raw_socket is not None:
+                    self._read_remaining(self._raw_socket)
+                self.response.close(orderly=self._got_eof)
+            except ResponseError as error:
                 error.__cause__ = exc
-                self._trouble = error
-        self._wake()
+                self._error = error
+        self._wake_waiter()
 
-    def _rescue(self, raw: socket.socket) -> None:
-        """A server that refuses a long request closes before it has read it all, and then sending fails before its
-        answer is read. What has come until now can still be had."""
+    def _read_remaining(self, raw_socket: socket.socket) -> None:
+        """Read what the server sent before it reset the connection.
+
+        A server that rejects a long request closes before reading all of it; sending then fails before its
+        response is read.
+        """
         try:
-            while data := raw.recv(PIECE):
-                self.answer.feed(data)
+            while data := raw_socket.recv(PIECE_BYTES):
+                self.response.feed(data)
         except OSError:
             return
 
-    async def _send(self, head: bytes, body: Sequence[bytes], moved: Callable[[], None]) -> None:
-        """A long request, piece by piece. The rest is not sent to a server that has refused it already."""
-        self._sent = False
+    async def _send_in_pieces(
+        self, head: bytes, body: Sequence[bytes], on_progress: Callable[[], None]
+    ) -> None:
+        """Send a long request piece by piece; stop when the server has already rejected it."""
+        self._request_sent = False
         self._transport.write(head)
-        for piece in _cut(body):
+        for piece in _split_body(body):
             self._transport.write(piece)
             await asyncio.sleep(0)
-            while self._full and not self._refused():
-                await self._change()
-            if self._refused():
+            while self._writing_paused and not self._is_rejected():
+                await self._wait_for_event()
+            if self._is_rejected():
                 return
-            moved()
-        self._sent = True
+            on_progress()
+        self._request_sent = True
 
-    def _refused(self) -> bool:
-        return self.answer.status >= _REFUSED or self._transport.is_closing()
+    def _is_rejected(self) -> bool:
+        return self.response.status >= _FIRST_ERROR_STATUS or self._transport.is_closing()
 
-    async def _change(self) -> None:
-        """Waits until something happens to this connection."""
-        if self._trouble is not None:
-            raise self._trouble
+    async def _wait_for_event(self) -> None:
+        """Wait for the next event on this connection."""
+        if self._error is not None:
+            raise self._error
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    def _wake(self) -> None:
+    def _wake_waiter(self) -> None:
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
@@ -188,142 +223,155 @@ class Connection(asyncio.Protocol):
                 waiter.set_result(None)
 
 
-class Client:
-    """Connections to one server, opened on use. NoUrl when there can be none."""
+class HttpClient:
+    """Connections to one server, opened on use. Raises InvalidServerUrl for a URL that is none."""
 
     def __init__(
         self,
         url: str,
         headers: Mapping[str, str],
         *,
-        connect_seconds: float,
-        idle_seconds: float = IDLE_SECONDS,
-        again_seconds: float = AGAIN_SECONDS,
-        context: Callable[[], ssl.SSLContext] = trusting_the_system,
+        connect_timeout_s: float,
+        keepalive_s: float = KEEPALIVE_S,
+        reuse_retry_s: float = REUSE_RETRY_S,
+        make_ssl_context: Callable[[], ssl.SSLContext] = system_ssl_context,
     ) -> None:
-        self._where = there = where(url)
-        self._head = f"POST {there.target} HTTP/1.1\r\nHost: {there.named}\r\n{_lines(headers)}"
-        self._connect_seconds = connect_seconds
-        self._idle_seconds = idle_seconds
-        self._again_seconds = again_seconds
-        self._context = context
-        self._dial = Dial(there.host, there.port)
-        self._open: set[Connection] = set()
-        self._idle: list[Connection] = []
-        """Those that nobody uses, the newest last."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._server = server = parse_server_url(url)
+        self._request_head = (
+            f"POST {server.target} HTTP/1.1\r\nHost: {server.host_header}\r\n{_header_lines(headers)}"
+        )
+        self._connect_timeout_s = connect_timeout_s
+        self._keepalive_s = keepalive_s
+        self._reuse_retry_s = reuse_retry_s
+        self._make_ssl_context = make_ssl_context
+        self._connector = Connector(server.host, server.port)
+        self._connections: set[Connection] = set()
+        self._idle_connections: list[Connection] = []
+        """Unused connections, the most recently used last."""
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._gone = asyncio.Event()
+        self._all_closed = asyncio.Event()
 
     async def post(
-        self, headers: Mapping[str, str], body: Sequence[bytes], moved: Callable[[], None] = lambda: None
+        self,
+        headers: Mapping[str, str],
+        body: Sequence[bytes],
+        on_progress: Callable[[], None] = lambda: None,
     ) -> Connection:
-        """The connection on which the answer comes, as soon as its head is there. Unreachable, or Broken. Until then
-        `moved` is called whenever a piece of a long request has gone, or something came."""
+        """Send a request and return its connection once the head of the response has arrived.
+
+        Until then `on_progress` is called when a piece of a long request was sent or something was received.
+
+        Raises:
+            Unreachable: no connection could be made.
+            ResponseError: the connection broke, or the response is not HTTP.
+        """
         size = sum(map(len, body))
-        head = f"{self._head}{_lines(headers)}Content-Length: {size}\r\n\r\n".encode("latin-1")
-        connection = self._kept()
+        head = f"{self._request_head}{_header_lines(headers)}Content-Length: {size}\r\n\r\n".encode("latin-1")
+        connection = self._take_idle_connection()
         if connection is not None:
             clock = asyncio.get_running_loop().time
-            since = clock()
+            started_at = clock()
             try:
-                return await _asked(connection, head, body, size, moved)
-            except Broken:
-                # A server may close a connection at the very moment at which we use it again.
-                if connection.answer.begun or clock() - since > self._again_seconds:
+                return await _send_or_abort(connection, head, body, size, on_progress)
+            except ResponseError:
+                # The server may close a connection at the moment it is reused.
+                if connection.response.has_started or clock() - started_at > self._reuse_retry_s:
                     raise
-        return await _asked(await self._opened(), head, body, size, moved)
+        return await _send_or_abort(await self._open_connection(), head, body, size, on_progress)
 
     async def close(self) -> None:
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        for each in self._open:
-            each.drop()
-        if self._open:
-            await self._gone.wait()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        for each in self._connections:
+            each.abort()
+        if self._connections:
+            await self._all_closed.wait()
 
-    def made(self, connection: Connection) -> None:
-        self._open.add(connection)
+    def add_connection(self, connection: Connection) -> None:
+        self._connections.add(connection)
 
-    def lost(self, connection: Connection) -> None:
-        self._open.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
-        if self._closed and not self._open:
-            self._gone.set()
+    def remove_connection(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if connection in self._idle_connections:
+            self._idle_connections.remove(connection)
+        if self._closed and not self._connections:
+            self._all_closed.set()
 
-    def keep(self, connection: Connection) -> None:
+    def keep_connection(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
-        connection.since = loop.time()
-        self._idle.append(connection)
-        if self._timer is None:
-            self._timer = loop.call_later(self._idle_seconds, self._sweep)
+        connection.last_used_at = loop.time()
+        self._idle_connections.append(connection)
+        if self._expiry_timer is None:
+            self._expiry_timer = loop.call_later(self._keepalive_s, self._close_expired)
 
-    def _kept(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.closing and not connection.stale:
+    def _take_idle_connection(self) -> Connection | None:
+        while self._idle_connections:
+            connection = self._idle_connections.pop()
+            if not connection.is_closing and not connection.is_stale:
                 return connection
-            connection.drop()
+            connection.abort()
         return None
 
-    def _sweep(self) -> None:
+    def _close_expired(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = None
-        old = loop.time() - self._idle_seconds
-        for each in self._idle:
-            if each.since <= old:
-                each.drop()
-        left = [each for each in self._idle if each.since > old]
-        if left:
-            self._timer = loop.call_at(left[0].since + self._idle_seconds, self._sweep)
-        self._idle = left
+        self._expiry_timer = None
+        expired_before = loop.time() - self._keepalive_s
+        for each in self._idle_connections:
+            if each.last_used_at <= expired_before:
+                each.abort()
+        remaining = [each for each in self._idle_connections if each.last_used_at > expired_before]
+        if remaining:
+            self._expiry_timer = loop.call_at(
+                remaining[0].last_used_at + self._keepalive_s, self._close_expired
+            )
+        self._idle_connections = remaining
 
-    async def _opened(self) -> Connection:
-        there = self._where
+    async def _open_connection(self) -> Connection:
+        server = self._server
         try:
-            async with asyncio.timeout(self._connect_seconds):
-                raw = await self._dial.socket()
+            async with asyncio.timeout(self._connect_timeout_s):
+                raw_socket = await self._connector.connect()
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self, None if there.secure else raw),
-                    sock=raw,
-                    ssl=self._context() if there.secure else None,
-                    server_hostname=there.proven if there.secure else None,
+                    lambda: Connection(self, None if server.is_https else raw_socket),
+                    sock=raw_socket,
+                    ssl=self._make_ssl_context() if server.is_https else None,
+                    server_hostname=server.certificate_name if server.is_https else None,
                 )
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:
-                raise Unreachable(f"no connection within {self._connect_seconds:g} s") from error
-            raise Unreachable(why(error)) from error
+                raise Unreachable(f"no connection within {self._connect_timeout_s:g} s") from error
+            raise Unreachable(describe_os_error(error)) from error
         if self._closed:
-            connection.drop()
+            connection.abort()
         return connection
 
 
-async def _asked(
-    connection: Connection, head: bytes, body: Sequence[bytes], size: int, moved: Callable[[], None]
+async def _send_or_abort(
+    connection: Connection, head: bytes, body: Sequence[bytes], size: int, on_progress: Callable[[], None]
 ) -> Connection:
     try:
-        await connection.ask(head, body, size, moved)
+        await connection.send_request(head, body, size, on_progress)
     except BaseException:
-        connection.drop()
+        connection.abort()
         raise
     return connection
 
 
-def _listening(raw: socket.socket) -> select.poll:
-    """What says at once whether anything has come, the end included."""
+def _register_poll(raw_socket: socket.socket) -> select.poll:
+    """Return a poll object that tells at once whether input, including end of file, has arrived."""
     poll = select.poll()
-    poll.register(raw, select.POLLIN)
+    poll.register(raw_socket, select.POLLIN)
     return poll
 
 
-def _lines(headers: Mapping[str, str]) -> str:
-    return "".join([f"{name}: {said}\r\n" for name, said in headers.items()])
+def _header_lines(headers: Mapping[str, str]) -> str:
+    return "".join([f"{name}: {content}\r\n" for name, content in headers.items()])
 
 
-def _cut(body: Sequence[bytes]) -> Iterator[memoryview]:
+def _split_body(body: Sequence[bytes]) -> Iterator[memoryview]:
     for part in body:
         view = memoryview(part)
-        for at in range(0, len(view), PIECE):
-            yield view[at : at + PIECE]
+        for start in range(0, len(view), PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]

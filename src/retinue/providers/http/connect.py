@@ -1,4 +1,4 @@
-"""The way to a server: its address as it is written, the machines that have its name, and a socket to one of them."""
+"""Connecting to a server: URL parsing, name resolution with a cache, and racing addresses."""
 
 import asyncio
 import os
@@ -13,183 +13,190 @@ from urllib.parse import quote, urlsplit
 
 from retinue.domain.value import value
 
-PORTS = {"https": 443, "http": 80}
-HEAD_START = 0.25
-"""Seconds that one address of a name has before the next is tried beside it."""
-REMEMBERED_SECONDS = 10.0
-"""How long the addresses of a name are taken for true."""
+DEFAULT_PORTS = {"https": 443, "http": 80}
+ATTEMPT_DELAY_S = 0.25
+"""Delay before the next address of a host is tried in parallel."""
+DNS_CACHE_S = 10.0
+"""Time that resolved addresses are reused."""
 
-_HOST = re.compile(r"(?:[\w-]{1,63}\.)*[\w-]{1,63}\.?", re.ASCII)
-_WRITTEN = "/%?&=+,;:@!$'()*~[]"
+_HOST_PATTERN = re.compile(r"(?:[\w-]{1,63}\.)*[\w-]{1,63}\.?", re.ASCII)
+_UNQUOTED_CHARS = "/%?&=+,;:@!$'()*~[]"
 
-Place = tuple[socket.AddressFamily, socket.SocketKind, int, Any]
-"""A family, a kind, a protocol and an address, as the system has them."""
+SocketAddress = tuple[socket.AddressFamily, socket.SocketKind, int, Any]
+"""Address family, socket kind, protocol and address, as returned by getaddrinfo."""
 
 
-class NoUrl(ValueError):
-    """The text is no URL of a server."""
+class InvalidServerUrl(ValueError):
+    """The text is not the URL of an HTTP server."""
 
 
 class Unreachable(Exception):
-    """No connection came about: a few words that say why."""
+    """No connection could be made; the message says why in a few words."""
 
 
 @value
-class Where:
-    """What a URL says."""
+class ServerUrl:
+    """The parts of a server's URL."""
 
     host: str
     port: int
-    secure: bool
+    is_https: bool
     target: str
-    named: str
-    """The host as a request names it."""
-    proven: str
-    """The host as its certificate names it."""
+    host_header: str
+    """The host as written in the Host header."""
+    certificate_name: str
+    """The host as named by its TLS certificate."""
 
 
-def where(url: str) -> Where:
-    """NoUrl when it is none, or leads to no server by HTTP."""
+def parse_server_url(url: str) -> ServerUrl:
+    """Parse the URL of an HTTP server; raise InvalidServerUrl if it is none."""
     try:
         parts = urlsplit(url)
-        host, port = _host(parts.hostname or ""), parts.port
-        target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_WRITTEN)
+        host, port = _parse_host(parts.hostname or ""), parts.port
+        target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_UNQUOTED_CHARS)
     except ValueError as error:
-        raise NoUrl(url) from error
-    if parts.scheme not in PORTS or parts.username is not None:
-        raise NoUrl(url)
-    usual = PORTS[parts.scheme]
-    port = usual if port is None else port
-    bare = host.partition("%")[0]
-    named = f"[{bare}]" if ":" in bare else bare
-    return Where(
+        raise InvalidServerUrl(url) from error
+    if parts.scheme not in DEFAULT_PORTS or parts.username is not None:
+        raise InvalidServerUrl(url)
+    default_port = DEFAULT_PORTS[parts.scheme]
+    port = default_port if port is None else port
+    host_without_zone = host.partition("%")[0]
+    bracketed = f"[{host_without_zone}]" if ":" in host_without_zone else host_without_zone
+    return ServerUrl(
         host=host,
         port=port,
-        secure=parts.scheme == "https",
+        is_https=parts.scheme == "https",
         target=target,
-        named=named if port == usual else f"{named}:{port}",
-        proven=bare.removesuffix("."),
+        host_header=bracketed if port == default_port else f"{bracketed}:{port}",
+        certificate_name=host_without_zone.removesuffix("."),
     )
 
 
-def _host(said: str) -> str:
-    if ":" in said:
-        # A zone, which only this machine knows, stands in a URL behind %25.
-        return said.replace("%25", "%")
-    host = said if said.isascii() else said.encode("idna").decode("ascii")
-    if not _HOST.fullmatch(host):
-        raise NoUrl(said)
+def _parse_host(text: str) -> str:
+    if ":" in text:
+        # In a URL, a zone id, which is local to this machine, follows %25.
+        return text.replace("%25", "%")
+    host = text if text.isascii() else text.encode("idna").decode("ascii")
+    if not _HOST_PATTERN.fullmatch(host):
+        raise InvalidServerUrl(text)
     return host
 
 
 @cache
-def trusting_the_system() -> ssl.SSLContext:
-    """Servers must show a certificate that this machine trusts."""
+def system_ssl_context() -> ssl.SSLContext:
+    """Return a TLS context that trusts the system's certificates."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-class Dial:
-    """Makes sockets to one server. Those who want one at the same time ask for its addresses together."""
+class Connector:
+    """Open sockets to one server; concurrent callers share one name look-up."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
-        self._lookup: asyncio.Future[list[Place]] | None = None
-        self._asked = 0.0
+        self._lookup: asyncio.Future[list[SocketAddress]] | None = None
+        self._looked_up_at = 0.0
         try:
-            self._known = _places(host, port, socket.AI_NUMERICHOST)
+            self._literal_addresses = _resolve_addresses(host, port, socket.AI_NUMERICHOST)
         except OSError:
-            self._known = None
+            self._literal_addresses = None
 
-    async def socket(self) -> socket.socket:
-        places = self._known or await self._looked_up()
-        return await (_connected(places[0]) if len(places) == 1 else first_through(places))
+    async def connect(self) -> socket.socket:
+        addresses = self._literal_addresses or await self._resolve_host()
+        return await (_connect_socket(addresses[0]) if len(addresses) == 1 else connect_first(addresses))
 
-    async def _looked_up(self) -> Sequence[Place]:
+    async def _resolve_host(self) -> Sequence[SocketAddress]:
         loop = asyncio.get_running_loop()
         lookup, now = self._lookup, loop.time()
-        stale = lookup is not None and lookup.done() and (
-            lookup.exception() is not None or now - self._asked > REMEMBERED_SECONDS
+        is_stale = lookup is not None and lookup.done() and (
+            lookup.exception() is not None or now - self._looked_up_at > DNS_CACHE_S
         )  # fmt: skip
-        if lookup is None or stale:
-            self._lookup = lookup = loop.run_in_executor(None, _places, self._host, self._port)
-            self._asked = now
+        if lookup is None or is_stale:
+            self._lookup = lookup = loop.run_in_executor(None, _resolve_addresses, self._host, self._port)
+            self._looked_up_at = now
         return await asyncio.shield(lookup)
 
 
-def why(error: OSError) -> str:
-    """The reason as a person would say it."""
+def describe_os_error(error: OSError) -> str:
+    """Describe an OS error for a person."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"no TLS came about: {(error.reason or str(error)).replace('_', ' ').lower()}"
     if isinstance(error, ConnectionResetError) and error.errno is None:
-        # asyncio's word for a server that ends the connection, in good order, in the middle of the greeting.
+        # asyncio raises this when the server closes the connection in order during the TLS handshake.
         return "no TLS came about: the server hung up"
     if isinstance(error, socket.gaierror) or error.errno is None:
         return error.strerror or str(error) or type(error).__name__
     return os.strerror(error.errno)
 
 
-def _places(host: str, port: int, flags: int = 0) -> list[Place]:
-    """Families take turns, so that one that leads nowhere holds up only every other try."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    places: list[Place] = [(family, kind, proto, address) for family, kind, proto, _, address in found]
-    first = [each for each in places if each[0] == places[0][0]]
-    others = [each for each in places if each[0] != places[0][0]]
-    return [each for each in chain.from_iterable(zip_longest(first, others)) if each is not None]
+def _resolve_addresses(host: str, port: int, flags: int = 0) -> list[SocketAddress]:
+    """Resolve a host; families alternate, so that an unreachable one delays only every other attempt."""
+    results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    addresses: list[SocketAddress] = [
+        (family, kind, proto, address) for family, kind, proto, _, address in results
+    ]
+    same_family = [each for each in addresses if each[0] == addresses[0][0]]
+    others = [each for each in addresses if each[0] != addresses[0][0]]
+    return [each for each in chain.from_iterable(zip_longest(same_family, others)) if each is not None]
 
 
-async def _connected(place: Place) -> socket.socket:
-    family, kind, proto, address = place
-    made = socket.socket(family, kind, proto)
+async def _connect_socket(socket_address: SocketAddress) -> socket.socket:
+    family, kind, proto, address = socket_address
+    connection = socket.socket(family, kind, proto)
     try:
-        made.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(made, address)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, address)
     except BaseException:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
-async def first_through(places: Sequence[Place]) -> socket.socket:
-    """The first that is through. Each is tried a moment after the one before, or as soon as one has failed."""
-    through: list[socket.socket] = []
+async def connect_first(addresses: Sequence[SocketAddress]) -> socket.socket:
+    """Connect to the addresses in parallel and return the first socket that connects.
+
+    Each attempt begins a moment after the previous one, or as soon as one has failed.
+    """
+    connected: list[socket.socket] = []
     failures: list[OSError] = []
 
-    async def attempt(place: Place) -> None:
+    async def attempt(address: SocketAddress) -> None:
         try:
-            through.append(await _connected(place))
+            connected.append(await _connect_socket(address))
         except OSError as error:
             failures.append(error)
 
     try:
         async with asyncio.TaskGroup() as group:
-            tries: set[asyncio.Task[None]] = set()
-            for place in places:
-                if not through:
-                    tries.add(group.create_task(attempt(place)))
-                    tries = await _one_more(tries, HEAD_START)
-            while tries and not through:
-                tries = await _one_more(tries, None)
-            for each in tries:
+            attempts: set[asyncio.Task[None]] = set()
+            for address in addresses:
+                if not connected:
+                    attempts.add(group.create_task(attempt(address)))
+                    attempts = await _wait_for_one(attempts, ATTEMPT_DELAY_S)
+            while attempts and not connected:
+                attempts = await _wait_for_one(attempts, None)
+            for each in attempts:
                 each.cancel()
     except BaseException:
-        _shut(through)
+        _close_sockets(connected)
         raise
-    _shut(through[1:])
-    if not through:
-        raise OSError(", ".join(dict.fromkeys(map(why, failures)))) from failures[0]
-    return through[0]
+    _close_sockets(connected[1:])
+    if not connected:
+        raise OSError(", ".join(dict.fromkeys(map(describe_os_error, failures)))) from failures[0]
+    return connected[0]
 
 
-async def _one_more(tries: set[asyncio.Task[None]], seconds: float | None) -> set[asyncio.Task[None]]:
-    """Those that are still under way when one has ended, or the time is over."""
-    return (await asyncio.wait(tries, timeout=seconds, return_when=asyncio.FIRST_COMPLETED))[1]
+async def _wait_for_one(
+    attempts: set[asyncio.Task[None]], timeout_s: float | None
+) -> set[asyncio.Task[None]]:
+    """Wait until one attempt ends or the time is over, and return the unfinished ones."""
+    return (await asyncio.wait(attempts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED))[1]
 
 
-def _shut(sockets: Sequence[socket.socket]) -> None:
+def _close_sockets(sockets: Sequence[socket.socket]) -> None:
     for each in sockets:
         each.close()

@@ -1,5 +1,7 @@
-"""Messages posted to an address one by one, and the messages that come back to each: how an MCP server elsewhere is
-reached. It stands with the drivers because HTTP enters here."""
+"""The HTTP transport of an MCP server: posts messages and reads the messages sent in response.
+
+Lives beside the model providers because only they may import an HTTP library.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -8,16 +10,16 @@ from contextlib import suppress
 import aiohttp
 
 from retinue.errors import Failed, NotFound, RetinueError
-from retinue.providers.http.sse import Events
+from retinue.providers.http.sse import EventParser
 
-MAX_BYTES = 32_000_000
-"""Of what comes back to one message."""
-CONNECT_SECONDS = 15.0
-GOODBYE_SECONDS = 2.0
+MAX_RESPONSE_BYTES = 32_000_000
+"""Limit for the response to one message."""
+CONNECT_TIMEOUT_S = 15.0
+CLOSE_TIMEOUT_S = 2.0
 
 _OK, _ACCEPTED = 200, 202
-_SESSION = "Mcp-Session-Id"
-_STATUSES: Mapping[int, str] = {
+_SESSION_HEADER = "Mcp-Session-Id"
+_STATUS_MESSAGES: Mapping[int, str] = {
     401: "it wants a key, or another one (bearer_env, headers)",
     403: "it does not let us in (bearer_env, headers)",
     404: "there is nothing at that address",
@@ -26,32 +28,40 @@ _STATUSES: Mapping[int, str] = {
 }
 
 
-class Mailbox:
-    """Connections to one address, opened on first use. The address is never left: what leads elsewhere is refused,
-    because our key would go along."""
+class StreamableHttpTransport:
+    """Connections to one MCP server, opened on first use.
+
+    Redirects are refused, because the key would be sent along.
+    """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
         self._headers = headers
-        self._visit = ""
-        """How the server knows us again; empty: it has not said."""
-        self._spoken = ""
-        self._session: aiohttp.ClientSession | None = None
+        self._session_id = ""
+        """The session id assigned by the server; empty before that."""
+        self._protocol_version = ""
+        self._http_session: aiohttp.ClientSession | None = None
 
-    async def post(self, message: bytes, *, spoken: str) -> AsyncGenerator[bytes]:
-        """Each message that comes back, as it comes. `spoken` is the version of the protocol that was agreed on, empty
-        before that. NotFound: the server does not know us any more."""
-        known, self._spoken = bool(self._visit), spoken
+    async def post(self, message: bytes, *, protocol_version: str) -> AsyncGenerator[bytes]:
+        """Send a message and yield each message of the response as it arrives.
+
+        `protocol_version` is the negotiated version, empty before that.
+
+        Raises:
+            NotFound: the server has ended the session.
+            Failed: the server cannot be reached or answers wrongly.
+        """
+        had_session, self._protocol_version = bool(self._session_id), protocol_version
         try:
-            async with self._opened().post(
-                self._url, data=message, headers=self._about_us(), allow_redirects=False
+            async with self._open_session().post(
+                self._url, data=message, headers=self._session_headers(), allow_redirects=False
             ) as response:
-                self._visit = response.headers.get(_SESSION, self._visit)
-                if response.status == 404 and known:  # noqa: PLR2004  (the protocol's word for a session that is over)
-                    self._visit = ""
+                self._session_id = response.headers.get(_SESSION_HEADER, self._session_id)
+                if response.status == 404 and had_session:  # noqa: PLR2004  (the protocol's status for a session that has ended)
+                    self._session_id = ""
                     raise NotFound(f"{self._url} has forgotten us")
-                _accepted(self._url, response)
-                async for each in _messages(self._url, response):
+                _check_status(self._url, response)
+                async for each in _read_messages(self._url, response):
                     yield each
         except (aiohttp.InvalidURL, UnicodeError) as error:
             raise Failed(f"{self._url} is no address that can be reached") from error
@@ -59,28 +69,32 @@ class Mailbox:
             raise Failed(f"{self._url} cannot be reached: {str(error) or type(error).__name__}") from error
 
     async def close(self) -> None:
-        """Says goodbye, if the server knows us; whether it hears that is its own affair."""
-        if self._session is None:
+        """End the session at the server, ignoring failures, and close the connections."""
+        if self._http_session is None:
             return
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
-            if self._visit:
+            if self._session_id:
                 async with (
-                    asyncio.timeout(GOODBYE_SECONDS),
-                    self._session.delete(self._url, headers=self._about_us(), allow_redirects=False),
+                    asyncio.timeout(CLOSE_TIMEOUT_S),
+                    self._http_session.delete(
+                        self._url, headers=self._session_headers(), allow_redirects=False
+                    ),
                 ):
                     pass
-        await self._session.close()
-        self._session, self._visit = None, ""
+        await self._http_session.close()
+        self._http_session, self._session_id = None, ""
 
-    def _about_us(self) -> dict[str, str]:
-        visit = {_SESSION: self._visit} if self._visit else {}
-        return visit | ({"MCP-Protocol-Version": self._spoken} if self._spoken else {})
+    def _session_headers(self) -> dict[str, str]:
+        session_header = {_SESSION_HEADER: self._session_id} if self._session_id else {}
+        return session_header | (
+            {"MCP-Protocol-Version": self._protocol_version} if self._protocol_version else {}
+        )
 
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._http_session is None:
+            self._http_session = aiohttp.ClientSession(
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
                 trust_env=False,
                 headers={
                     "User-Agent": "retinue",
@@ -90,33 +104,33 @@ class Mailbox:
                     "Content-Type": "application/json",
                 },
             )
-        return self._session
+        return self._http_session
 
 
-def _accepted(url: str, response: aiohttp.ClientResponse) -> None:
+def _check_status(url: str, response: aiohttp.ClientResponse) -> None:
     if response.status in (_OK, _ACCEPTED):
         return
-    if 300 <= response.status < 400:  # noqa: PLR2004  (it leads elsewhere)
+    if 300 <= response.status < 400:  # noqa: PLR2004  (a redirect)
         raise Failed(f"{url} leads elsewhere: write the address that it leads to")
-    why = _STATUSES.get(response.status, "it does not answer as an MCP server does")
-    raise Failed(f"{url} answered with status {response.status}: {why}")
+    explanation = _STATUS_MESSAGES.get(response.status, "it does not answer as an MCP server does")
+    raise Failed(f"{url} answered with status {response.status}: {explanation}")
 
 
-async def _messages(url: str, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-    events = Events() if response.content_type == "text/event-stream" else None
-    size, whole = 0, bytearray()
-    async for piece in response.content.iter_any():
-        size += len(piece)
-        if size > MAX_BYTES:
-            raise Failed(f"{url} answered with more than {MAX_BYTES // 1_000_000} MB")
+async def _read_messages(url: str, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    events = EventParser() if response.content_type == "text/event-stream" else None
+    size, document = 0, bytearray()
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > MAX_RESPONSE_BYTES:
+            raise Failed(f"{url} answered with more than {MAX_RESPONSE_BYTES // 1_000_000} MB")
         if events is None:
-            whole += piece
+            document += chunk
             continue
         try:
-            found = events.feed(piece)
+            messages = events.feed(chunk)
         except RetinueError as error:
             raise Failed(f"{url} answered with an event that has no end") from error
-        for each in found:
+        for each in messages:
             yield each
-    if whole:
-        yield bytes(whole)
+    if document:
+        yield bytes(document)

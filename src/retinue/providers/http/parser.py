@@ -1,196 +1,211 @@
-"""An answer by HTTP/1.1, read from bytes as they come, however they were cut."""
+"""A parser for HTTP/1.1 responses that accepts bytes in any split."""
 
 import re
 from collections.abc import Callable
 
-MAX_HEAD = 64 * 1024
-"""Bytes of all that stands around a body: its first lines, those of answers that were not the last, and trailers."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Limit for everything around a body: heads, including those of interim responses, and trailers."""
 
-_BLANK = re.compile(rb"\n\r?\n")
-_STATUS = re.compile(r"HTTP/1\.([0-9]) +([1-9][0-9]{2})(?:[ \t]+([^\r]*))?\r?")
-_FOLD = re.compile(r"\r?\n[ \t]+")
-_LENGTH = re.compile(r"[0-9]{1,18}")
-_CHUNK = rb"(0{0,64}[0-9A-Fa-f]{1,15})[ \t]{0,64}(?:;[^\n]{0,4096})?\r?\n"
-_PART_OF_CHUNK = rb"0{0,64}[0-9A-Fa-f]{0,15}[ \t]{0,64}(?:;[^\n]{0,4097}|\r)?"
-_FIRST = (re.compile(_CHUNK), re.compile(_PART_OF_CHUNK))
-"""The line before a chunk's bytes, and what may yet become one."""
-_NEXT = (re.compile(rb"\r?\n" + _CHUNK), re.compile(rb"\r?(?:\n" + _PART_OF_CHUNK + rb")?"))
-"""The same for all but the first, with the line break that ends the chunk before."""
-_LISTS = frozenset({"connection", "content-length", "transfer-encoding"})
-"""Headers that count as often as they come; of any other the first is taken."""
-_FINAL = 200
-_SWITCHED = 101
-_BODILESS = frozenset({204, 304})
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) +([1-9][0-9]{2})(?:[ \t]+([^\r]*))?\r?")
+_LINE_FOLD = re.compile(r"\r?\n[ \t]+")
+_LENGTH_PATTERN = re.compile(r"[0-9]{1,18}")
+_CHUNK_LINE = rb"(0{0,64}[0-9A-Fa-f]{1,15})[ \t]{0,64}(?:;[^\n]{0,4096})?\r?\n"
+_PARTIAL_CHUNK_LINE = rb"0{0,64}[0-9A-Fa-f]{0,15}[ \t]{0,64}(?:;[^\n]{0,4097}|\r)?"
+_FIRST_CHUNK_PATTERNS = (re.compile(_CHUNK_LINE), re.compile(_PARTIAL_CHUNK_LINE))
+"""The line before the first chunk, and a prefix of such a line."""
+_NEXT_CHUNK_PATTERNS = (
+    re.compile(rb"\r?\n" + _CHUNK_LINE),
+    re.compile(rb"\r?(?:\n" + _PARTIAL_CHUNK_LINE + rb")?"),
+)
+"""The same for later chunks, with the line break that ends the previous chunk."""
+_LIST_HEADERS = frozenset({"connection", "content-length", "transfer-encoding"})
+"""Headers whose repetitions are joined; of any other header the first one is used."""
+_FIRST_FINAL_STATUS = 200
+_SWITCHING_PROTOCOLS = 101
+_BODILESS_STATUSES = frozenset({204, 304})
 
 
-class Broken(Exception):
-    """The answer cannot be had: a sentence that goes on from the name of the server."""
+class ResponseError(Exception):
+    """The response cannot be read; the message continues a sentence that begins with the server."""
 
 
-class Answer:
-    """One answer. Its body is in `pieces`, from which whoever reads takes it."""
+class ResponseParser:
+    """An HTTP response. The reader takes the body from `pieces`."""
 
-    __slots__ = ("_around", "_held", "_left", "_line", "_step", "begun", "ended", "headers", "keep", "pieces",
-                 "reason", "status")  # fmt: skip
+    __slots__ = (
+        "_chunk_patterns",
+        "_head_bytes",
+        "_parse_next",
+        "_partial_line",
+        "_remaining_bytes",
+        "has_started",
+        "headers",
+        "is_complete",
+        "keep_alive",
+        "pieces",
+        "reason",
+        "status",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.status = 0
-        """Zero until the head is whole."""
+        """0 until the head is complete."""
         self.reason = ""
         self.headers: dict[str, str] = {}
-        """By names in small letters."""
+        """Header values by lower-case name."""
         self.pieces: list[bytes] = []
-        self.begun = False
-        self.ended = False
-        self.keep = False
-        """Whether the connection can carry another answer after this one."""
-        # A plain function, not a bound method: an answer that refers to itself would wait for the collector.
-        self._step: Callable[[Answer, bytes], None] = Answer._head
-        self._held = b""
+        self.has_started = False
+        self.is_complete = False
+        self.keep_alive = False
+        """Whether the connection can carry another response after this one."""
+        # A plain function, not a bound method: a reference cycle would wait for the garbage collector.
+        self._parse_next: Callable[[ResponseParser, bytes], None] = ResponseParser._parse_head
+        self._partial_line = b""
         """The beginning of a line that has not ended."""
-        self._around = 0
-        self._left = 0
-        """Bytes that are still to come: of the body, or of a chunk."""
-        self._line = _FIRST
+        self._head_bytes = 0
+        self._remaining_bytes = 0
+        """Bytes still to come of the body or of the current chunk."""
+        self._chunk_patterns = _FIRST_CHUNK_PATTERNS
 
     def feed(self, data: bytes) -> None:
-        """Takes what came. Broken: it is no answer."""
-        self.begun = True
-        if self._held:
-            data = self._held + data
-            self._held = b""
-        self._step(self, data)
+        """Parse received bytes; raise ResponseError if they are not HTTP."""
+        self.has_started = True
+        if self._partial_line:
+            data = self._partial_line + data
+            self._partial_line = b""
+        self._parse_next(self, data)
 
-    def closed(self, *, orderly: bool) -> None:
-        """Nothing more comes. Broken: something is missing."""
-        if self.ended:
+    def close(self, *, orderly: bool) -> None:
+        """End the response when the connection closes; raise ResponseError if it is incomplete."""
+        if self.is_complete:
             return
-        if self._step is Answer._open and orderly:
-            self.ended = True
+        if self._parse_next is ResponseParser._parse_until_close and orderly:
+            self.is_complete = True
             return
-        where = "in the middle of its answer" if self.begun else "before it answered"
-        raise Broken(f"broke the connection {where}")
+        moment = "in the middle of its answer" if self.has_started else "before it answered"
+        raise ResponseError(f"broke the connection {moment}")
 
-    def _head(self, data: bytes) -> None:
-        while self.status < _FINAL and self.status != _SWITCHED:
+    def _parse_head(self, data: bytes) -> None:
+        while self.status < _FIRST_FINAL_STATUS and self.status != _SWITCHING_PROTOCOLS:
             self.status = 0
             data = data.lstrip(b"\r\n")
-            end = _BLANK.search(data)
+            end = _BLANK_LINE.search(data)
             size = len(data) if end is None else end.start()
-            if self._around + size > MAX_HEAD:
-                raise Broken(f"answered with a head of more than {MAX_HEAD:,} bytes")
+            if self._head_bytes + size > MAX_HEAD_BYTES:
+                raise ResponseError(f"answered with a head of more than {MAX_HEAD_BYTES:,} bytes")
             if end is None:
-                self._held = data
+                self._partial_line = data
                 return
-            self._around += size
-            self._understand(data[:size].decode("latin-1"))
+            self._head_bytes += size
+            self._parse_header_lines(data[:size].decode("latin-1"))
             data = data[end.end() :]
-        self._framed()
+        self._choose_body_parser()
         if data:
-            self._step(self, data)
+            self._parse_next(self, data)
 
-    def _understand(self, head: str) -> None:
+    def _parse_header_lines(self, head: str) -> None:
         if "\n " in head or "\n\t" in head:
-            head = _FOLD.sub(" ", head)
+            head = _LINE_FOLD.sub(" ", head)
         first, *lines = head.split("\n")
-        found = _STATUS.fullmatch(first)
-        if found is None:
-            raise Broken(f"answered with what is no HTTP: {first.strip()[:100]!r}")
+        match = _STATUS_LINE.fullmatch(first)
+        if match is None:
+            raise ResponseError(f"answered with what is no HTTP: {first.strip()[:100]!r}")
         self.headers = headers = dict[str, str]()
         for line in lines:
-            name, colon, said = line.partition(":")
+            name, colon, content = line.partition(":")
             name = name.strip().lower()
             if not colon or not name:
-                raise Broken(f"answered with what is no header: {line.strip()[:100]!r}")
+                raise ResponseError(f"answered with what is no header: {line.strip()[:100]!r}")
             if name not in headers:
-                headers[name] = said.strip()
-            elif name in _LISTS:
-                headers[name] += f", {said.strip()}"
-        self.status = int(found[2])
-        self.reason = found[3] or ""
-        self.keep = found[1] != "0" and "close" not in headers.get("connection", "").lower()
+                headers[name] = content.strip()
+            elif name in _LIST_HEADERS:
+                headers[name] += f", {content.strip()}"
+        self.status = int(match[2])
+        self.reason = match[3] or ""
+        self.keep_alive = match[1] != "0" and "close" not in headers.get("connection", "").lower()
 
-    def _framed(self) -> None:
-        """How the end of the body will be known."""
+    def _choose_body_parser(self) -> None:
+        """Determine how the end of the body is recognised."""
         headers = self.headers
-        coding = headers.get("transfer-encoding")
-        if self.status in _BODILESS:
-            self._end(b"")
-        elif coding is not None and coding.lower().endswith("chunked"):
-            self._step = Answer._chunks
-        elif "content-length" in headers and coding is None:
-            self._left = _length(headers["content-length"])
-            self._step = Answer._sized
-            if not self._left:
-                self._end(b"")
+        encoding = headers.get("transfer-encoding")
+        if self.status in _BODILESS_STATUSES:
+            self._finish_body(b"")
+        elif encoding is not None and encoding.lower().endswith("chunked"):
+            self._parse_next = ResponseParser._parse_chunks
+        elif "content-length" in headers and encoding is None:
+            self._remaining_bytes = _parse_content_length(headers["content-length"])
+            self._parse_next = ResponseParser._parse_sized_body
+            if not self._remaining_bytes:
+                self._finish_body(b"")
         else:
-            self.keep = False
-            self._step = Answer._open
+            self.keep_alive = False
+            self._parse_next = ResponseParser._parse_until_close
 
-    def _chunks(self, data: bytes) -> None:
-        at, left = 0, self._left
-        whole, part = self._line
+    def _parse_chunks(self, data: bytes) -> None:
+        position, remaining = 0, self._remaining_bytes
+        pattern, partial_pattern = self._chunk_patterns
         while True:
-            if left:
-                piece = data[at : at + left]
+            if remaining:
+                piece = data[position : position + remaining]
                 if piece:
                     self.pieces.append(piece)
-                    at += len(piece)
-                    left -= len(piece)
-                if left:
+                    position += len(piece)
+                    remaining -= len(piece)
+                if remaining:
                     break
-            found = whole.match(data, at)
-            if found is None:
-                self._held = data[at:]
-                if part.fullmatch(self._held) is None:
-                    raise Broken(f"answered with what is no chunk: {self._held[:100]!r}")
+            match = pattern.match(data, position)
+            if match is None:
+                self._partial_line = data[position:]
+                if partial_pattern.fullmatch(self._partial_line) is None:
+                    raise ResponseError(f"answered with what is no chunk: {self._partial_line[:100]!r}")
                 break
-            at = found.end()
-            left = int(found[1], 16)
-            whole, part = self._line = _NEXT
-            if not left:
-                self._step = Answer._trailers
-                self._trailers(data[at:])
+            position = match.end()
+            remaining = int(match[1], 16)
+            pattern, partial_pattern = self._chunk_patterns = _NEXT_CHUNK_PATTERNS
+            if not remaining:
+                self._parse_next = ResponseParser._parse_trailers
+                self._parse_trailers(data[position:])
                 return
-        self._left = left
+        self._remaining_bytes = remaining
 
-    def _trailers(self, data: bytes) -> None:
-        at = 0
-        while (end := data.find(b"\n", at)) >= 0:
-            if data[at:end] in {b"", b"\r"}:
-                self._end(data[end + 1 :])
+    def _parse_trailers(self, data: bytes) -> None:
+        position = 0
+        while (end := data.find(b"\n", position)) >= 0:
+            if data[position:end] in {b"", b"\r"}:
+                self._finish_body(data[end + 1 :])
                 return
-            self._around += end - at
-            at = end + 1
-        self._held = data[at:]
-        if self._around + len(self._held) > MAX_HEAD:
-            raise Broken(f"answered with more than {MAX_HEAD:,} bytes around its body")
+            self._head_bytes += end - position
+            position = end + 1
+        self._partial_line = data[position:]
+        if self._head_bytes + len(self._partial_line) > MAX_HEAD_BYTES:
+            raise ResponseError(f"answered with more than {MAX_HEAD_BYTES:,} bytes around its body")
 
-    def _sized(self, data: bytes) -> None:
-        rest = data[self._left :]
+    def _parse_sized_body(self, data: bytes) -> None:
+        rest = data[self._remaining_bytes :]
         if rest:
-            data = data[: self._left]
-        self._left -= len(data)
+            data = data[: self._remaining_bytes]
+        self._remaining_bytes -= len(data)
         self.pieces.append(data)
-        if not self._left:
-            self._end(rest)
+        if not self._remaining_bytes:
+            self._finish_body(rest)
 
-    def _open(self, data: bytes) -> None:
+    def _parse_until_close(self, data: bytes) -> None:
         self.pieces.append(data)
 
-    def _end(self, rest: bytes) -> None:
-        self.ended = True
-        self._step = Answer._excess
+    def _finish_body(self, rest: bytes) -> None:
+        self.is_complete = True
+        self._parse_next = ResponseParser._reject_excess
         if rest:
-            self._excess(rest)
+            self._reject_excess(rest)
 
-    def _excess(self, _: bytes) -> None:
-        """What nobody asked for: whatever follows would be taken for the next answer."""
-        self.keep = False
+    def _reject_excess(self, _: bytes) -> None:
+        """Mark the connection as not reusable: excess bytes would be taken for the next response."""
+        self.keep_alive = False
 
 
-def _length(said: str) -> int:
-    first, *others = (each.strip() for each in said.split(","))
-    if _LENGTH.fullmatch(first) is None or any(each != first for each in others):
-        raise Broken(f"answered with a length that is none: {said[:100]!r}")
+def _parse_content_length(header: str) -> int:
+    first, *others = (each.strip() for each in header.split(","))
+    if _LENGTH_PATTERN.fullmatch(first) is None or any(each != first for each in others):
+        raise ResponseError(f"answered with a length that is none: {header[:100]!r}")
     return int(first)

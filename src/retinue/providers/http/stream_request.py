@@ -1,4 +1,4 @@
-"""One request to a model's server and the stream that answers it."""
+"""A streaming request to a model's server, and the errors it can end with."""
 
 import asyncio
 import math
@@ -11,39 +11,39 @@ from typing import Protocol
 
 import msgspec
 
-from retinue.domain.model_turn import Delta
+from retinue.domain.model_turn import ReplyDelta
 from retinue.domain.run import Reason
 from retinue.errors import BadConfig
 from retinue.providers.errors import (
     AUTH,
     INCOMPLETE,
-    NOWHERE,
-    PASSING,
+    MISCONFIGURED,
+    NO_REASON_GIVEN,
+    SERVER_ERROR,
     UNREACHABLE,
-    UNSAID,
-    Pause,
-    Trouble,
-    by_name,
-    by_status,
-    quoted,
-    trouble,
+    ProviderError,
+    RetryAfter,
+    policy_for_error_name,
+    policy_for_status,
+    provider_error,
+    sanitize_server_text,
 )
-from retinue.providers.http.client import Client, Connection
-from retinue.providers.http.connect import NoUrl, Unreachable
-from retinue.providers.http.parser import Answer, Broken
-from retinue.providers.http.sse import MAX_EVENT, Events
-from retinue.providers.stream_timeout import MOVED
+from retinue.providers.http.client import Connection, HttpClient
+from retinue.providers.http.connect import InvalidServerUrl, Unreachable
+from retinue.providers.http.parser import ResponseError, ResponseParser
+from retinue.providers.http.sse import MAX_EVENT_BYTES, EventParser
+from retinue.providers.stream_timeout import KEEPALIVE
 
-ALIVE = Delta()
-"""Bytes came: the server lives, whether or not the model says anything."""
-CONNECT_SECONDS = 15.0
-LINGER_SECONDS = 2.0
-"""How long to wait for the formal end of a stream whose reply is already whole."""
-REFUSAL_SECONDS = 1.0
-"""How long to wait for the words of a refusal."""
-MAX_ERROR_BODY = 64 * 1024
-_ELSEWHERE = frozenset({301, 302, 303, 307, 308})
-_CREDENTIALS = re.compile(r"//[^/?#]*@")
+BYTES_RECEIVED = ReplyDelta()
+"""Bytes arrived: the server responds, whether or not there is output."""
+CONNECT_TIMEOUT_S = 15.0
+LINGER_TIMEOUT_S = 2.0
+"""Time to wait for the formal end of a stream whose reply is already complete."""
+ERROR_BODY_TIMEOUT_S = 1.0
+"""Time to wait for the body of an error response."""
+MAX_ERROR_BODY_BYTES = 64 * 1024
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+_CREDENTIALS_PATTERN = re.compile(r"//[^/?#]*@")
 _HEADERS = {
     "User-Agent": "retinue",
     "Accept": "*/*",
@@ -52,218 +52,238 @@ _HEADERS = {
 }
 
 
-class Reading(Protocol):
-    """A provider's view of a stream: takes the data of its events as they come, tells what they say, and says when there
-    is enough."""
+class ReplyReader(Protocol):
+    """A provider's stream parser: takes event data, emits deltas and detects the end of the reply."""
 
-    finished: bool
-    """The server said why the reply ends: what follows is only counts."""
-    over: bool
-    """Nothing more is worth reading."""
+    has_stop_reason: bool
+    """The server has sent the stop reason; only token counts follow."""
+    is_done: bool
+    """Nothing more needs to be read."""
 
-    def take(self, events: Sequence[bytes]) -> None: ...
-    def whole(self, data: bytes) -> None:
-        """A server that does not stream sends the reply as one JSON document."""
+    def read_events(self, events: Sequence[bytes]) -> None: ...
+    def read_document(self, data: bytes) -> None:
+        """Read the reply of a server that does not stream, sent as one JSON document."""
         ...
 
 
-class _Error(msgspec.Struct, gc=False):
+class _ErrorDetails(msgspec.Struct, gc=False):
     message: str | None = None
     type: str | None = None
     code: str | int | None = None
 
 
 class _ErrorBody(msgspec.Struct, gc=False):
-    error: _Error | str | None = None
+    error: _ErrorDetails | str | None = None
     message: str | None = None
     detail: str | None = None
 
 
-_ERROR = msgspec.json.Decoder(_ErrorBody)
+_ERROR_DECODER = msgspec.json.Decoder(_ErrorBody)
 
 
-class Post:
+class StreamingRequest:
     """Connections to one server, opened on first use and kept alive."""
 
-    def __init__(self, *, server: str, variable: str, connect_seconds: float = CONNECT_SECONDS) -> None:
-        if _CREDENTIALS.search(server):
-            raise BadConfig(f"a base URL must hold no password: put the key into {variable}")
-        if "?" in server or "#" in server:
-            # The rest of the path would be sent as a part of it. It is not quoted: there may be a key in it.
+    def __init__(self, *, url: str, key_variable: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        if _CREDENTIALS_PATTERN.search(url):
+            raise BadConfig(f"a base URL must hold no password: put the key into {key_variable}")
+        if "?" in url or "#" in url:
+            # The request path would become part of the query. The URL is not quoted, as it may contain a key.
             raise BadConfig(
                 "a base URL ends with its path, and this one holds '?' or '#': write it as https://host/path"
             )
-        self._server = server
-        self._variable = variable
-        """The environment variable that holds the key: what a person is told to check."""
-        self._connect_seconds = connect_seconds
-        self._client: Client | None = None
+        self._url = url
+        self._key_variable = key_variable
+        """The environment variable that holds the key, named in error messages."""
+        self._connect_timeout_s = connect_timeout_s
+        self._client: HttpClient | None = None
 
-    def key(self, source: Callable[[], str] | str) -> str:
-        """The key for this turn; one that no header can carry is refused before it is sent anywhere."""
+    def resolve_key(self, source: Callable[[], str] | str) -> str:
+        """Return the key for this request; raise if it has characters that a header cannot carry."""
         key = (source if isinstance(source, str) else source()).strip()
         if not key.isascii() or not key.isprintable():
-            raise trouble(f"the key holds characters that no key has: check {self._variable}", AUTH)
+            raise provider_error(
+                f"the key holds characters that no key has: check {self._key_variable}", AUTH
+            )
         return key
 
     async def stream(
         self,
         headers: Mapping[str, str],
         body: list[bytes],
-        reading: Reading,
-        heard: Callable[[Delta], None],
+        reader: ReplyReader,
+        on_delta: Callable[[ReplyDelta], None],
         secret: str,
     ) -> None:
-        """Sends the body and feeds the answer to `reading`; every failure is a Trouble."""
+        """Send the body and feed the response to the reader; every failure is a ProviderError."""
         try:
-            connection = await self._opened().post(headers, body, lambda: heard(MOVED))
+            connection = await self._open_client().post(headers, body, lambda: on_delta(KEEPALIVE))
             try:
-                await self._answered(connection, reading, heard, secret)
+                await self._read_response(connection, reader, on_delta, secret)
             finally:
-                connection.leave()
+                connection.release()
         except Unreachable as error:
-            raise trouble(
-                f"cannot reach {self._server}: {quoted(str(error), secret)}", UNREACHABLE
+            raise provider_error(
+                f"cannot reach {self._url}: {sanitize_server_text(str(error), secret)}", UNREACHABLE
             ) from error
-        except Broken as error:
-            raise trouble(f"{self._server} {quoted(str(error), secret)}", INCOMPLETE) from error
+        except ResponseError as error:
+            raise provider_error(
+                f"{self._url} {sanitize_server_text(str(error), secret)}", INCOMPLETE
+            ) from error
 
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
 
-    def _opened(self) -> Client:
+    def _open_client(self) -> HttpClient:
         if self._client is None:
             try:
-                self._client = Client(self._server, _HEADERS, connect_seconds=self._connect_seconds)
-            except NoUrl as error:
-                raise trouble(f"{self._server!r} is not a URL: mend the base URL", NOWHERE) from error
+                self._client = HttpClient(self._url, _HEADERS, connect_timeout_s=self._connect_timeout_s)
+            except InvalidServerUrl as error:
+                raise provider_error(
+                    f"{self._url!r} is not a URL: mend the base URL", MISCONFIGURED
+                ) from error
         return self._client
 
-    async def _answered(
+    async def _read_response(
         self,
         connection: Connection,
-        reading: Reading,
-        heard: Callable[[Delta], None],
+        reader: ReplyReader,
+        on_delta: Callable[[ReplyDelta], None],
         secret: str,
     ) -> None:
-        answer = connection.answer
-        if answer.status != 200:  # noqa: PLR2004 — the only status that carries a reply
-            raise await self._refused(connection, secret)
-        heard(ALIVE)
-        if packed := _packed(answer):
-            raise trouble(
-                f"{self._server} answered packed ({quoted(packed)}), which was not asked for", PASSING
+        response = connection.response
+        if response.status != 200:  # noqa: PLR2004 — the only status with a reply
+            raise await self._refusal_error(connection, secret)
+        on_delta(BYTES_RECEIVED)
+        if encoding := _content_encoding(response):
+            raise provider_error(
+                f"{self._url} answered packed ({sanitize_server_text(encoding)}), which was not asked for",
+                SERVER_ERROR,
             )
-        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "application/json":
-            reading.whole(await _document(connection, heard))
-        elif kind in {"text/html", "application/xhtml+xml"}:
-            raise trouble(f"{self._server} answered with a web page instead of a reply", PASSING)
+        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type == "application/json":
+            reader.read_document(await _read_document(connection, on_delta))
+        elif content_type in {"text/html", "application/xhtml+xml"}:
+            raise provider_error(f"{self._url} answered with a web page instead of a reply", SERVER_ERROR)
         else:
-            await _read(connection, reading, heard)
+            await _read_stream(connection, reader, on_delta)
 
-    async def _refused(self, connection: Connection, secret: str) -> Trouble:
-        answer = connection.answer
-        said, *names = _error_in(b"" if _packed(answer) else await _complaint(connection))
-        status = answer.status
-        fate = by_status(status)
-        named = by_name(*names)
-        if fate.gate and not named.retry:
-            fate = named
-        pause = _pause(answer.headers)
-        said = quoted(said, secret)
-        if fate.reason is Reason.AUTH:
-            return trouble(f"{self._server} refused the key (HTTP {status}): check {self._variable}", fate)
-        if fate.reason is Reason.CONFIG:
-            return trouble(f"model or URL not found: {self._server} (HTTP {status}) {said}".rstrip(), fate)
-        if status in _ELSEWHERE:
-            to = quoted(answer.headers.get("location", ""), secret)
-            way = f"to {to}, which was not asked: if you trust it," if to else "and does not say where to:"
-            return trouble(f"{self._server} has moved (HTTP {status}) {way} mend the base URL", fate)
-        said = said or quoted(answer.reason, secret) or UNSAID
-        return trouble(f"{self._server} answered HTTP {status}: {said}", fate, pause)
+    async def _refusal_error(self, connection: Connection, secret: str) -> ProviderError:
+        response = connection.response
+        message, *error_names = _parse_error(
+            b"" if _content_encoding(response) else await _read_error_body(connection)
+        )
+        status = response.status
+        policy = policy_for_status(status)
+        named_policy = policy_for_error_name(*error_names)
+        if policy.close_rate_limit_gate and not named_policy.retry:
+            policy = named_policy
+        retry_after = _parse_retry_after(response.headers)
+        message = sanitize_server_text(message, secret)
+        if policy.reason is Reason.AUTH:
+            return provider_error(
+                f"{self._url} refused the key (HTTP {status}): check {self._key_variable}", policy
+            )
+        if policy.reason is Reason.CONFIG:
+            return provider_error(
+                f"model or URL not found: {self._url} (HTTP {status}) {message}".rstrip(), policy
+            )
+        if status in _REDIRECT_STATUSES:
+            target = sanitize_server_text(response.headers.get("location", ""), secret)
+            explanation = (
+                f"to {target}, which was not asked: if you trust it,"
+                if target
+                else "and does not say where to:"
+            )
+            return provider_error(
+                f"{self._url} has moved (HTTP {status}) {explanation} mend the base URL", policy
+            )
+        message = message or sanitize_server_text(response.reason, secret) or NO_REASON_GIVEN
+        return provider_error(f"{self._url} answered HTTP {status}: {message}", policy, retry_after)
 
 
-async def _read(connection: Connection, reading: Reading, heard: Callable[[Delta], None]) -> None:
-    events = Events()
-    while not reading.finished and not reading.over:
+async def _read_stream(
+    connection: Connection, reader: ReplyReader, on_delta: Callable[[ReplyDelta], None]
+) -> None:
+    events = EventParser()
+    while not reader.has_stop_reason and not reader.is_done:
         chunk = await connection.read()
         if not chunk:
-            reading.take(events.rest())
+            reader.read_events(events.finish())
             return
-        heard(ALIVE)
-        reading.take(events.feed(chunk))
-    if reading.over and connection.over:
+        on_delta(BYTES_RECEIVED)
+        reader.read_events(events.feed(chunk))
+    if reader.is_done and connection.is_complete:
         return
     try:
-        async with asyncio.timeout(LINGER_SECONDS):
-            while not reading.over and (chunk := await connection.read()):
-                reading.take(events.feed(chunk))
-            if reading.finished and not connection.over:
+        async with asyncio.timeout(LINGER_TIMEOUT_S):
+            while not reader.is_done and (chunk := await connection.read()):
+                reader.read_events(events.feed(chunk))
+            if reader.has_stop_reason and not connection.is_complete:
                 await connection.read()
-    except (TimeoutError, Broken, Trouble):
+    except (TimeoutError, ResponseError, ProviderError):
         return
 
 
-def _packed(answer: Answer) -> str:
-    """How the body is packed, which we never ask for; empty: it is not."""
-    said = answer.headers.get("content-encoding", "")
-    return "" if said.lower() == "identity" else said
+def _content_encoding(response: ResponseParser) -> str:
+    """Return the content encoding of the body, which is never requested, or "" if there is none."""
+    encoding = response.headers.get("content-encoding", "")
+    return "" if encoding.lower() == "identity" else encoding
 
 
-async def _document(connection: Connection, heard: Callable[[Delta], None]) -> bytes:
-    """A reply that is not streamed, as far as anyone would want to read it."""
+async def _read_document(connection: Connection, on_delta: Callable[[ReplyDelta], None]) -> bytes:
+    """Read a reply that is not streamed, up to a limit."""
     pieces: list[bytes] = []
     size = 0
-    while size < MAX_EVENT and (chunk := await connection.read()):
-        heard(ALIVE)
+    while size < MAX_EVENT_BYTES and (chunk := await connection.read()):
+        on_delta(BYTES_RECEIVED)
         pieces.append(chunk)
         size += len(chunk)
     return b"".join(pieces)
 
 
-async def _complaint(connection: Connection) -> bytes:
-    """The words of a refusal, as far as they come soon: its status alone says what matters."""
+async def _read_error_body(connection: Connection) -> bytes:
+    """Read the body of an error response as far as it arrives soon; the status alone is enough."""
     pieces: list[bytes] = []
     size = 0
-    with suppress(TimeoutError, Broken):
-        async with asyncio.timeout(REFUSAL_SECONDS):
-            while size < MAX_ERROR_BODY and (chunk := await connection.read()):
+    with suppress(TimeoutError, ResponseError):
+        async with asyncio.timeout(ERROR_BODY_TIMEOUT_S):
+            while size < MAX_ERROR_BODY_BYTES and (chunk := await connection.read()):
                 pieces.append(chunk)
                 size += len(chunk)
     return b"".join(pieces)
 
 
-def _error_in(body: bytes) -> tuple[str, object, object]:
-    """A server's own sentence about an error, its code and its type, in whichever of the usual forms."""
+def _parse_error(body: bytes) -> tuple[str, object, object]:
+    """Return the message, code and type of an error response in any of the usual forms."""
     try:
-        found = _ERROR.decode(body)
+        parsed = _ERROR_DECODER.decode(body)
     except (msgspec.MsgspecError, RecursionError):
         return body.decode("utf-8", "replace"), None, None
-    if isinstance(found.error, _Error):
-        return found.error.message or "", found.error.code, found.error.type
-    return found.error or found.message or found.detail or "", None, None
+    if isinstance(parsed.error, _ErrorDetails):
+        return parsed.error.message or "", parsed.error.code, parsed.error.type
+    return parsed.error or parsed.message or parsed.detail or "", None, None
 
 
-def _pause(headers: Mapping[str, str]) -> Pause:
-    """Retry-After in milliseconds, seconds or as a date; nonsense counts as nothing."""
+def _parse_retry_after(headers: Mapping[str, str]) -> RetryAfter:
+    """Parse Retry-After in milliseconds, seconds or as a date; invalid values are ignored."""
     try:
         if "retry-after-ms" in headers:
-            return Pause(seconds=_seconds(headers["retry-after-ms"]) / 1000)
+            return RetryAfter(seconds=_parse_seconds(headers["retry-after-ms"]) / 1000)
         value = headers.get("retry-after", "").strip()
         if not value:
-            return Pause()
+            return RetryAfter()
         if value[0].isdigit() or value[0] in "+-.":
-            return Pause(seconds=_seconds(value))
+            return RetryAfter(seconds=_parse_seconds(value))
         at = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
-        return Pause()
-    return Pause(at=at if at.tzinfo else at.replace(tzinfo=UTC))
+        return RetryAfter()
+    return RetryAfter(at=at if at.tzinfo else at.replace(tzinfo=UTC))
 
 
-def _seconds(value: str) -> float:
+def _parse_seconds(value: str) -> float:
     seconds = float(value)
     if math.isnan(seconds):
         raise ValueError(value)

@@ -1,1 +1,1 @@
-"""A small model that runs on this machine: a demonstration that needs no key and no network."""
+"""A small model that runs on this machine, for demonstrations without a key or a network."""

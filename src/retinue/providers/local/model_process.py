@@ -1,4 +1,4 @@
-"""The process that holds the model, as its driver sees it: begun when first asked, begun again when it died."""
+"""The model process as seen by the provider: started on first use and restarted when it has died."""
 
 import asyncio
 import os
@@ -14,221 +14,250 @@ import msgspec
 from retinue.domain.run import Reason
 from retinue.domain.value import value
 from retinue.errors import ModelFailed
-from retinue.providers.errors import PASSING, trouble
-from retinue.providers.local.model_server import SLOTS
+from retinue.providers.errors import SERVER_ERROR, provider_error
+from retinue.providers.local.model_server import PROMPT_SLOTS
 
-HOST = "retinue.providers.local.model_server"
-PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
-"""Of the environment: the keys of other models are none of its business."""
-PATIENCE = 5.0
-"""Seconds that it gets to end by itself."""
+HOST_MODULE = "retinue.providers.local.model_server"
+INHERITED_ENV = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
+"""Environment variables passed on; the keys of other providers are left out."""
+SHUTDOWN_TIMEOUT_S = 5.0
+"""Time for the process to exit by itself."""
 
-Told = Callable[[float], None]
-"""Hears how much of the model is loaded, from 0 to 1."""
-
-
-@value
-class Likely:
-    """What would come next, by its logarithmic likelihood; pieces that are not named are less likely than all."""
-
-    pieces: Mapping[str, float]
-    input: int
-    output: int
+OnProgress = Callable[[float], None]
+"""Called with the fraction of the model that is loaded, from 0 to 1."""
 
 
 @value
-class Spoken:
-    """A piece of a text, or its end with what it took."""
+class TokenLogprobs:
+    """Log probabilities of the next token; tokens not listed are less likely than all listed."""
+
+    logprobs: Mapping[str, float]
+    input_tokens: int
+    output_tokens: int
+
+
+@value
+class TextChunk:
+    """A piece of a generated text, or its end with the token counts."""
 
     text: str = ""
-    end: str | None = None
-    input: int = 0
-    output: int = 0
+    end_reason: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
-def command(weights: Path, sha256: str) -> list[str]:
-    """Half of the cores: with all of them, on a machine that has other work, the threads wait for one another."""
+def host_command(weights: Path, sha256: str) -> list[str]:
+    """Return the command of the model process, with half of the CPU cores.
+
+    With all of them, on a machine with other work, the threads wait for one another.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return [sys.executable, "-m", HOST, str(weights), sha256, str(max(1, cores // 2))]
+    return [sys.executable, "-m", HOST_MODULE, str(weights), sha256, str(max(1, cores // 2))]
 
 
-class Slots:
-    """Which of the model's memories a prompt goes to: the one that holds its beginning, else the one longest unused."""
+class PromptSlots:
+    """Assign prompts to cache slots: the slot with the same prefix, else the least recently used."""
 
     def __init__(self) -> None:
-        self._held: dict[str, int] = {}
+        self._slot_by_prefix: dict[str, int] = {}
 
-    def of(self, beginning: str) -> int:
-        slot = self._held.pop(beginning, None)
+    def slot_for(self, prefix: str) -> int:
+        slot = self._slot_by_prefix.pop(prefix, None)
         if slot is None:
-            slot = len(self._held) if len(self._held) < SLOTS else self._held.pop(next(iter(self._held)))
-        self._held[beginning] = slot
+            slot = (
+                len(self._slot_by_prefix)
+                if len(self._slot_by_prefix) < PROMPT_SLOTS
+                else self._slot_by_prefix.pop(next(iter(self._slot_by_prefix)))
+            )
+        self._slot_by_prefix[prefix] = slot
         return slot
 
 
 class ModelProcess:
-    """One process for everybody who asks. It ends with us, however we end: its input is then at its end."""
+    """A process shared by all callers.
+
+    It ends when this process ends in any way, because its standard input is then closed.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = tuple(command)
-        self._line: _Line | None = None
-        self._starting = asyncio.Lock()
-        self._number = 0
-        self._slots = Slots()
+        self._connection: _ProcessConnection | None = None
+        self._start_lock = asyncio.Lock()
+        self._last_id = 0
+        self._slots = PromptSlots()
 
-    async def likely(self, prompt: str, top: int, shared: str, told: Told) -> Likely:
-        """`shared`: how this prompt and others begin, so that the model reads it once."""
-        wish = {"prompt": prompt, "top": top, "slot": self._slots.of(shared)}
-        async for answer in self._answers(wish, told):
-            return Likely(pieces=answer["top"], input=answer["input"], output=answer["output"])
-        raise _gone("")
+    async def query_logprobs(
+        self, prompt: str, max_tokens: int, shared_prefix: str, on_progress: OnProgress
+    ) -> TokenLogprobs:
+        """Query the most likely next tokens.
 
-    async def spoken(self, wish: Mapping[str, Any], shared: str, told: Told) -> AsyncGenerator[Spoken]:
-        async for answer in self._answers({**wish, "slot": self._slots.of(shared)}, told):
+        `shared_prefix` is the beginning that this prompt shares with others, so that the model reads it once.
+        """
+        query = {"prompt": prompt, "top": max_tokens, "slot": self._slots.slot_for(shared_prefix)}
+        async for answer in self._stream_answers(query, on_progress):
+            return TokenLogprobs(
+                logprobs=answer["top"], input_tokens=answer["input"], output_tokens=answer["output"]
+            )
+        raise _process_ended_error("")
+
+    async def generate_text(
+        self, query: Mapping[str, Any], shared_prefix: str, on_progress: OnProgress
+    ) -> AsyncGenerator[TextChunk]:
+        async for answer in self._stream_answers(
+            {**query, "slot": self._slots.slot_for(shared_prefix)}, on_progress
+        ):
             if "end" in answer:
-                yield Spoken(end=answer["end"], input=answer["input"], output=answer["output"])
+                yield TextChunk(
+                    end_reason=answer["end"], input_tokens=answer["input"], output_tokens=answer["output"]
+                )
                 return
-            yield Spoken(text=answer["text"])
+            yield TextChunk(text=answer["text"])
 
     async def close(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            await line.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
-    async def _answers(self, wish: Mapping[str, Any], told: Told) -> AsyncGenerator[dict[str, Any]]:
-        line = await self._ready(told)
-        self._number += 1
-        number = self._number
-        heard = line.ask(number, wish)
+    async def _stream_answers(
+        self, query: Mapping[str, Any], on_progress: OnProgress
+    ) -> AsyncGenerator[dict[str, Any]]:
+        connection = await self._ensure_ready(on_progress)
+        self._last_id += 1
+        query_id = self._last_id
+        answers = connection.send_query(query_id, query)
         try:
             while True:
-                answer = await heard.get()
+                answer = await answers.get()
                 if answer is None:
-                    raise _gone(line.end)
+                    raise _process_ended_error(connection.exit_text)
                 if "error" in answer:
                     raise ModelFailed(f"the local model: {answer['error']}", reason=Reason.PROVIDER)
                 yield answer
                 if "top" in answer or "end" in answer:
                     return
         finally:
-            line.leave(number)
+            connection.stop_query(query_id)
 
-    async def _ready(self, told: Told) -> "_Line":
-        async with self._starting:
-            if self._line is None or self._line.gone:
-                self._line = await _begun(self._command)
-            line = self._line
-        with line.loading(told):
-            broken = await asyncio.shield(line.ready)
-        if line.gone and not broken:
-            raise _gone(line.end)
-        if broken:
-            raise ModelFailed(f"the local model cannot be used: {broken}", reason=Reason.CONFIG)
-        return line
+    async def _ensure_ready(self, on_progress: OnProgress) -> "_ProcessConnection":
+        async with self._start_lock:
+            if self._connection is None or self._connection.is_closed:
+                self._connection = await _start_process(self._command)
+            connection = self._connection
+        with connection.report_progress_to(on_progress):
+            problem = await asyncio.shield(connection.ready)
+        if connection.is_closed and not problem:
+            raise _process_ended_error(connection.exit_text)
+        if problem:
+            raise ModelFailed(f"the local model cannot be used: {problem}", reason=Reason.CONFIG)
+        return connection
 
 
-async def _begun(command: Sequence[str]) -> "_Line":
-    env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+async def _start_process(command: Sequence[str]) -> "_ProcessConnection":
+    env = {name: os.environ[name] for name in INHERITED_ENV if name in os.environ}
     try:
-        _, line = await asyncio.get_running_loop().subprocess_exec(
-            _Line, *command, stderr=asyncio.subprocess.DEVNULL, env=env, start_new_session=True
+        _, connection = await asyncio.get_running_loop().subprocess_exec(
+            _ProcessConnection, *command, stderr=asyncio.subprocess.DEVNULL, env=env, start_new_session=True
         )
     except OSError as error:
         raise ModelFailed(
             f"the local model cannot be started: {error.strerror}", reason=Reason.CONFIG
         ) from error
-    return line
+    return connection
 
 
-def _gone(how: str) -> ModelFailed:
-    """It is begun again with the next attempt."""
-    return trouble(f"the process of the local model {how or 'is gone'}", PASSING)
+def _process_ended_error(exit_text: str) -> ModelFailed:
+    """Return a retryable error; the next attempt restarts the process."""
+    return provider_error(f"the process of the local model {exit_text or 'is gone'}", SERVER_ERROR)
 
 
-class _Line(asyncio.SubprocessProtocol):
-    """The process's answers, brought to whoever asked."""
+class _ProcessConnection(asyncio.SubprocessProtocol):
+    """The pipe to the process; passes each answer to its caller."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[str] = loop.create_future()
-        """Why it cannot be used; empty when it can, or has died before it could."""
-        self.end = ""
+        """Resolves to why the model cannot be used, or to "" if it is ready or the process died before."""
+        self.exit_text = ""
         self._closed: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.SubprocessTransport | None = None
-        self._rest = bytearray()
-        self._heard: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
-        self._loading: list[Told] = []
+        self._partial_line = bytearray()
+        self._answer_queues: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
+        self._progress_listeners: list[OnProgress] = []
 
     @property
-    def gone(self) -> bool:
+    def is_closed(self) -> bool:
         return self._closed.done()
 
-    def ask(self, number: int, wish: Mapping[str, Any]) -> asyncio.Queue[dict[str, Any] | None]:
-        heard: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._heard[number] = heard
-        if self.gone:
-            heard.put_nowait(None)
+    def send_query(self, query_id: int, query: Mapping[str, Any]) -> asyncio.Queue[dict[str, Any] | None]:
+        answers: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._answer_queues[query_id] = answers
+        if self.is_closed:
+            answers.put_nowait(None)
         else:
-            self._write({"id": number, **wish})
-        return heard
+            self._write_message({"id": query_id, **query})
+        return answers
 
-    def leave(self, number: int) -> None:
-        """Nobody wants to hear any more of it, whether it has ended or not."""
-        del self._heard[number]
-        if not self.gone:
-            self._write({"id": number, "stop": True})
+    def stop_query(self, query_id: int) -> None:
+        """Stop a query, finished or not."""
+        del self._answer_queues[query_id]
+        if not self.is_closed:
+            self._write_message({"id": query_id, "stop": True})
 
     @contextmanager
-    def loading(self, told: Told) -> Generator[None]:
-        self._loading.append(told)
+    def report_progress_to(self, on_progress: OnProgress) -> Generator[None]:
+        self._progress_listeners.append(on_progress)
         try:
             yield
         finally:
-            self._loading.remove(told)
+            self._progress_listeners.remove(on_progress)
 
     async def close(self) -> None:
-        if self._transport is None or self.gone:
+        if self._transport is None or self.is_closed:
             return
         cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0)).close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                 await asyncio.shield(self._closed)
         self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
-    def pipe_data_received(self, fd: int, data: bytes | str) -> None:  # noqa: ARG002  (there is one)
-        self._rest += cast("bytes", data)
-        *lines, rest = self._rest.split(b"\n")
-        self._rest = bytearray(rest)
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:  # noqa: ARG002  (only one pipe)
+        self._partial_line += cast("bytes", data)
+        *lines, partial = self._partial_line.split(b"\n")
+        self._partial_line = bytearray(partial)
         for line in lines:
-            self._say(msgspec.json.decode(line))
+            self._dispatch_message(msgspec.json.decode(line))
 
     def process_exited(self) -> None:
-        code = self._transport.get_returncode() if self._transport is not None else None
-        killed = code is not None and code < 0
-        self.end = f"was killed ({signal.Signals(-code).name})" if code and killed else f"ended with {code}"
+        exit_code = self._transport.get_returncode() if self._transport is not None else None
+        was_killed = exit_code is not None and exit_code < 0
+        self.exit_text = (
+            f"was killed ({signal.Signals(-exit_code).name})"
+            if exit_code and was_killed
+            else f"ended with {exit_code}"
+        )
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (the exit says it)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (process_exited has the reason)
         self._closed.set_result(None)
         if self._transport is not None:
             self._transport.close()
         if not self.ready.done():
             self.ready.set_result("")
-        for heard in self._heard.values():
-            heard.put_nowait(None)
+        for answers in self._answer_queues.values():
+            answers.put_nowait(None)
 
-    def _say(self, told: dict[str, Any]) -> None:
-        if "loading" in told:
-            for listener in self._loading:
-                listener(told["loading"])
-        elif "ready" in told or "broken" in told:
-            self.ready.set_result(told.get("broken", ""))
-        elif (heard := self._heard.get(told["id"])) is not None:
-            heard.put_nowait(told)
+    def _dispatch_message(self, message: dict[str, Any]) -> None:
+        if "loading" in message:
+            for listener in self._progress_listeners:
+                listener(message["loading"])
+        elif "ready" in message or "broken" in message:
+            self.ready.set_result(message.get("broken", ""))
+        elif (answers := self._answer_queues.get(message["id"])) is not None:
+            answers.put_nowait(message)
 
-    def _write(self, asked: Mapping[str, Any]) -> None:
+    def _write_message(self, message: Mapping[str, Any]) -> None:
         if self._transport is not None:
             pipe = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
-            pipe.write(msgspec.json.encode(asked) + b"\n")
+            pipe.write(msgspec.json.encode(message) + b"\n")

@@ -1,9 +1,9 @@
-"""The process that holds the model: lines of JSON in, lines of JSON out, and it ends when nobody is left to ask.
+"""The process that runs the model: JSON lines in and out until its standard input is closed.
 
-Asked {"id", "slot", "prompt", "top"}      it answers {"id", "top": {piece: log likelihood}}: what would come next.
-Asked {"id", "slot", "prompt", "most", …}  it answers {"id", "text"}…, then {"id", "end", "input", "output"}: what comes next.
-Told  {"id", "stop": true}         it stops saying that.
-Before the first answer it says {"loading": 0…1} and {"ready": true}, or {"broken": why}.
+Request {"id", "slot", "prompt", "top"}      → {"id", "top": {token: log probability}}: the most likely next
+tokens. Request {"id", "slot", "prompt", "most", …}  → {"id", "text"}…, then {"id", "end", "input", "output"}:
+generated text. Request {"id", "stop": true}                 stops that generation. Before the first answer:
+{"loading": 0…1}, then {"ready": true} or {"broken": why}.
 """
 
 import hashlib
@@ -21,175 +21,184 @@ from queue import Queue
 from secrets import token_hex
 from typing import Any, TextIO
 
-CONTEXT = 8192
-"""Tokens that all prompts share: about 190 MB."""
-SLOTS = 8
-"""So many prompts are remembered: one that begins like an earlier one is not read from its start again."""
-BATCH = 128
-"""Tokens read between two looks at whether anybody still wants to know."""
-CHUNK = 4 << 20
+CONTEXT_TOKENS = 8192
+"""Context tokens shared by all prompts: about 190 MB."""
+PROMPT_SLOTS = 8
+"""Number of cached prompts.
+
+A prompt that begins like a cached one is not read from its start again.
+"""
+BATCH_TOKENS = 128
+"""Tokens processed between two checks for a stopped request."""
+READ_CHUNK_BYTES = 4 << 20
 
 
-class Voice:
-    """One stream for several threads."""
+class MessageWriter:
+    """An output stream shared by several threads."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._writing = threading.Lock()
+        self._lock = threading.Lock()
 
-    def say(self, **words: Any) -> None:
-        with self._writing:
+    def write(self, **fields: Any) -> None:
+        with self._lock:
             try:
-                self._out.write(json.dumps(words) + "\n")
+                self._out.write(json.dumps(fields) + "\n")
                 self._out.flush()
             except OSError:
-                os._exit(0)  # nobody listens any more
+                os._exit(0)  # the parent process is gone
 
 
-class Host:
-    """Answers whatever is asked, several things at once."""
+class ModelServer:
+    """Answer requests, several concurrently."""
 
-    def __init__(self, model: Any, voice: Voice) -> None:
+    def __init__(self, model: Any, writer: MessageWriter) -> None:
         self._model = model
-        self._say = voice.say
-        self._wanted: set[int] = set()
+        self._write = writer.write
+        self._active: set[int] = set()
 
-    def expect(self, number: int) -> None:
-        self._wanted.add(number)
+    def register(self, query_id: int) -> None:
+        self._active.add(query_id)
 
-    def stop(self, number: int) -> None:
-        self._wanted.discard(number)
+    def stop(self, query_id: int) -> None:
+        self._active.discard(query_id)
 
-    def answer(self, asked: dict[str, Any]) -> None:
-        number: int = asked["id"]
+    def answer(self, request: dict[str, Any]) -> None:
+        query_id: int = request["id"]
         try:
-            if "top" in asked:
-                self._likely(number, asked)
+            if "top" in request:
+                self._answer_logprobs(query_id, request)
             else:
-                self._speak(number, asked)
+                self._generate_text(query_id, request)
         except (RuntimeError, ValueError, KeyError, IndexError, TypeError) as error:
-            self._say(id=number, error=str(error)[:500] or type(error).__name__)
+            self._write(id=query_id, error=str(error)[:500] or type(error).__name__)
         finally:
-            self.stop(number)
+            self.stop(query_id)
 
-    def _likely(self, number: int, asked: dict[str, Any]) -> None:
-        if number not in self._wanted:
+    def _answer_logprobs(self, query_id: int, request: dict[str, Any]) -> None:
+        if query_id not in self._active:
             return
-        wish = {
-            "prompt": asked["prompt"],
+        params = {
+            "prompt": request["prompt"],
             "n_predict": 1,
-            "n_probs": asked["top"],
+            "n_probs": request["top"],
             "temperature": 0,
-            "id_slot": asked["slot"],
+            "id_slot": request["slot"],
         }
-        reply = self._model.handle_completions({**wish, "cache_prompt": True})
-        _check(reply)
-        found = reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        reply = self._model.handle_completions({**params, "cache_prompt": True})
+        _raise_for_error(reply)
+        candidates = reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         usage = reply["usage"]
         top: dict[str, float] = {}
-        for each in found:  # the likeliest first: of pieces that read alike, that one counts
+        for each in candidates:  # sorted by probability: of equal texts, the most likely counts
             top.setdefault(each["token"], each["logprob"])
-        self._say(
-            id=number,
+        self._write(
+            id=query_id,
             top=top,
             input=usage["prompt_tokens"],
             output=usage["completion_tokens"],
         )
 
-    def _speak(self, number: int, asked: dict[str, Any]) -> None:
+    def _generate_text(self, query_id: int, request: dict[str, Any]) -> None:
         last: dict[str, Any] = {}
 
-        def heard(piece: dict[str, Any]) -> bool:
-            last.update(piece)
-            for choice in piece.get("choices") or ():
+        def on_chunk(chunk: dict[str, Any]) -> bool:
+            last.update(chunk)
+            for choice in chunk.get("choices") or ():
                 last["why"] = choice.get("finish_reason") or last.get("why")
                 if choice.get("text"):
-                    self._say(id=number, text=choice["text"])
-            return number not in self._wanted
+                    self._write(id=query_id, text=choice["text"])
+            return query_id not in self._active
 
-        wish: dict[str, Any] = {
-            "prompt": asked["prompt"],
-            "n_predict": asked["most"],
-            "id_slot": asked["slot"],
-            "temperature": asked.get("temperature", 0),
-            "repeat_penalty": asked.get("repeat_penalty", 1),
-            "stop": asked.get("stops") or [],
+        params: dict[str, Any] = {
+            "prompt": request["prompt"],
+            "n_predict": request["most"],
+            "id_slot": request["slot"],
+            "temperature": request.get("temperature", 0),
+            "repeat_penalty": request.get("repeat_penalty", 1),
+            "stop": request.get("stops") or [],
             "stream": True,
             "return_progress": True,
             "cache_prompt": True,
             "stream_options": {"include_usage": True},
         }
-        if asked.get("grammar"):
-            wish["grammar"] = asked["grammar"]
-        self._model.handle_completions(wish, heard)
-        _check(last)
+        if request.get("grammar"):
+            params["grammar"] = request["grammar"]
+        self._model.handle_completions(params, on_chunk)
+        _raise_for_error(last)
         usage: dict[str, int] = last.get("usage") or {}
-        self._say(
-            id=number,
+        self._write(
+            id=query_id,
             end=last.get("why") or "",
             input=usage.get("prompt_tokens", 0),
             output=usage.get("completion_tokens", 0),
         )
 
 
-def _check(reply: dict[str, Any] | None) -> None:
-    """A refusal comes as a value."""
+def _raise_for_error(reply: dict[str, Any] | None) -> None:
+    """Raise if the library returned an error as a value."""
     if reply is not None and reply.get("error"):
         raise RuntimeError(str(reply["error"]["message"]))
 
 
 def main(weights: str, sha256: str, threads: str) -> None:
-    """Nothing that the library prints gets between the lines, and Ctrl-C is meant for whoever started this."""
+    """Run the model process.
+
+    Output printed by the library is kept out of the protocol, and Ctrl-C is left to the parent process.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    tell = Voice(out)
+    writer = MessageWriter(out)
     lines: Queue[str] = Queue()
-    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+    threading.Thread(target=_read_stdin, args=(lines,), daemon=True).start()
     try:
-        _read(Path(weights), sha256, lambda part: tell.say(loading=round(part, 2)))
-        host = Host(_model(weights, int(threads)), tell)
+        _verify_and_preload(Path(weights), sha256, lambda fraction: writer.write(loading=round(fraction, 2)))
+        server = ModelServer(_load_model(weights, int(threads)), writer)
     except (OSError, ValueError, RuntimeError, ImportError) as error:
-        tell.say(broken=str(error))
+        writer.write(broken=str(error))
         return
-    tell.say(ready=True)
-    pool = ThreadPoolExecutor(SLOTS)
+    writer.write(ready=True)
+    pool = ThreadPoolExecutor(PROMPT_SLOTS)
     while True:
-        asked = json.loads(lines.get())
-        if asked.get("stop"):
-            host.stop(asked["id"])
+        request = json.loads(lines.get())
+        if request.get("stop"):
+            server.stop(request["id"])
         else:
-            host.expect(asked["id"])
-            pool.submit(host.answer, asked)
+            server.register(request["id"])
+            pool.submit(server.answer, request)
 
 
-def _listen(lines: Queue[str]) -> None:
+def _read_stdin(lines: Queue[str]) -> None:
     for line in sys.stdin:
         lines.put(line)
-    os._exit(0)  # nobody is left: whatever is being loaded or said, is so for nobody
+    os._exit(0)  # the parent process is gone: stop whatever is running
 
 
-def _read(weights: Path, sha256: str, told: Callable[[float], None]) -> None:
-    """Once through the file, so that it is known to be whole, and is in memory when the library maps it."""
-    size, done, digest = weights.stat().st_size, 0, hashlib.sha256()
+def _verify_and_preload(weights: Path, sha256: str, on_progress: Callable[[float], None]) -> None:
+    """Read the file once, to verify its checksum and to have it in memory when the library maps it."""
+    size, bytes_read, digest = weights.stat().st_size, 0, hashlib.sha256()
     with weights.open("rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(READ_CHUNK_BYTES):
             digest.update(chunk)
-            done += len(chunk)
-            told(done / size)
+            bytes_read += len(chunk)
+            on_progress(bytes_read / size)
     if digest.hexdigest() != sha256:
         raise ValueError(f"{weights} is damaged: delete it, and `retinue models pull` brings it anew")
 
 
-def _model(weights: str, threads: int) -> Any:
-    """The library insists on a server of its own: its socket is gone before anybody could find it."""
+def _load_model(weights: str, threads: int) -> Any:
+    """Load the model.
+
+    The library insists on a server of its own: its socket is deleted before anyone could connect.
+    """
     library = importlib.import_module("xllamacpp")
     params = library.CommonParams()
     params.model.path = weights
-    params.n_ctx = CONTEXT
-    params.n_parallel = SLOTS
+    params.n_ctx = CONTEXT_TOKENS
+    params.n_parallel = PROMPT_SLOTS
     params.kv_unified = True
-    params.n_batch = params.n_ubatch = BATCH
+    params.n_batch = params.n_ubatch = BATCH_TOKENS
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.n_threads_http = 1
     params.cache_ram_mib = 0

@@ -1,20 +1,23 @@
-"""What a model this small is shown of a conversation before it speaks: the task, what came of it, and little else."""
+"""Prompts for a small model: the task, its results, and little else of the conversation."""
 
 import json
 import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from retinue.domain.system_prompt import PREAMBLE, first_message
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.system_prompt import SUBAGENT_PREAMBLE, first_message
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.domain.value import value
 
-ROOM = 2400
-"""Bytes of a conversation that it is shown: more takes it minutes to read, and it understands no more."""
-SYSTEM = 240
-ASKED = 800
-SYSTEM_IF_NONE = "You are a helpful assistant."
-EXAMPLES = """\
+MAX_PROMPT_BYTES = 2400
+"""Bytes of a conversation in a prompt.
+
+More takes the model minutes to read and is not understood better.
+"""
+MAX_SYSTEM_BYTES = 240
+MAX_REQUEST_BYTES = 800
+DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
+ANSWER_EXAMPLES = """\
 Request: read hens.md
 Result: # Hens Hens lay an egg a day in spring. They sleep on perches and eat corn, which keeps them warm in winter.
 Answer: Hens lay an egg a day in spring; they sleep on perches and eat corn.
@@ -28,149 +31,165 @@ Result: Clocks count the swings of a weight. / Ships float because they push wat
 Answer: Clocks count the swings of a weight, and ships float because they push water aside.
 
 """
-"""How results are told."""
-MOST_RESULTS = 6
-AMONG = "Say what this says."
-"""What is asked of each result where there are several."""
+"""Examples of how to report results."""
+MAX_RESULTS = 6
+PER_RESULT_REQUEST = "Say what this says."
+"""The request for each result if there are several."""
 
 
 @value
-class Shown:
-    """A conversation as it stands before a turn."""
+class ConversationState:
+    """The state of a conversation before a turn."""
 
     request: str
-    """What was asked last."""
+    """The last request."""
     results: tuple[str, ...]
-    """What came of the calls made since."""
-    called: frozenset[tuple[str, str]]
-    """Those calls: their tools and arguments."""
-    heard: str
-    """Everything, in the order it was said."""
+    """Results of the calls made since."""
+    made_calls: frozenset[tuple[str, str]]
+    """Tool and arguments of those calls."""
+    full_text: str
+    """All texts, in order."""
 
 
-def shown(entries: Sequence[Entry]) -> Shown:
-    request, results, heard = "", list[str](), list[str]()
-    called: set[tuple[str, str]] = set()
+def conversation_state(entries: Sequence[Entry]) -> ConversationState:
+    request, results, texts = "", list[str](), list[str]()
+    made_calls: set[tuple[str, str]] = set()
     for entry in entries:
-        if isinstance(entry, Called):
-            called.add((entry.tool, entry.args))
+        if isinstance(entry, ToolCall):
+            made_calls.add((entry.tool, entry.args))
             continue
-        heard.append(entry.text)
-        if isinstance(entry, Returned):
-            results.append(plain(entry.text) if entry.ok else f"error: {plain(entry.text)}")
+        texts.append(entry.text)
+        if isinstance(entry, ToolResult):
+            results.append(unwrap_result(entry.text) if entry.ok else f"error: {unwrap_result(entry.text)}")
         elif isinstance(entry, Notice):
             results.append(entry.text)
         elif entry.by == "user":
             request = entry.text.removeprefix(first_message(""))
             results.clear()
-            called.clear()
-    return Shown(request=request, results=tuple(results), called=frozenset(called), heard="\n".join(heard))
-
-
-def plain(text: str) -> str:
-    """A result without its envelope: of a report only its words, and no remarks in brackets about them."""
-    if text.startswith("{"):
-        try:
-            told: Any = json.loads(text)
-        except ValueError:
-            told = None
-        facts = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
-        text = next((facts[key] for key in _WORDS if isinstance(facts.get(key), str)), text)
-    if fenced := _FENCED.search(text):
-        text = fenced[2]
-    return _REMARK.sub("", text).strip()
-
-
-_WORDS = ("result", "summary", "text", "response", "error")
-_FENCED = re.compile(r"^<<<(\w+)\n(.*)\n\1>>>$", re.MULTILINE | re.DOTALL)
-_REMARK = re.compile(r"^\[[^\n]*\]$", re.MULTILINE)
-
-
-def before(entries: Sequence[Entry]) -> list[Said]:
-    """What was said before the last request, without what was found."""
-    said = [entry for entry in entries if isinstance(entry, Said) and entry.text.strip()]
-    last = max((at for at, each in enumerate(said) if each.by == "user"), default=0)
-    return said[:last]
-
-
-@value
-class Speech:
-    """What the model goes on from, and how."""
-
-    prompt: str
-    shared: str
-    """How this and other prompts begin."""
-    stops: tuple[str, ...]
-    repeating: float
-    """How much it shuns what was said: without it a model this small goes round in circles when it talks freely, and
-    with it it does not keep to what it was shown."""
-    left_out: int
-    """Characters of the conversation that it is not shown."""
-
-
-def speeches(system: str, entries: Sequence[Entry]) -> list[tuple[Speech, ...]]:
-    """How an answer can be had, in parts: from results, each in the manner of examples, which keeps to them; and freely,
-    where there are none, or that brought nothing."""
-    now = shown(entries)
-    free = (freely(system, now, before(entries)),)
-    return [reported(now), free] if now.results else [free]
-
-
-def reported(now: Shown) -> tuple[Speech, ...]:
-    """Several results are told one after another: of all at once it would tell the last."""
-    asked, left_out = cut(" ".join(now.request.split()), ASKED)
-    given = now.results[-MOST_RESULTS:]
-    left_out += sum(map(len, now.results[:-MOST_RESULTS]))
-    room = (ROOM - len(asked.encode())) // len(given)
-    parts: list[Speech] = []
-    for each in given:
-        found, missing = cut(" ".join(each.split()), room)
-        prompt = f"{EXAMPLES}Request: {asked if len(given) == 1 else AMONG}\nResult: {found}\nAnswer:"
-        parts.append(
-            Speech(prompt=prompt, shared=EXAMPLES, stops=("\n",), repeating=1.0, left_out=left_out + missing)
-        )
-        left_out = 0
-    return tuple(parts)
-
-
-def freely(system: str, now: Shown, earlier: Sequence[Said]) -> Speech:
-    asked, left_out = cut(now.request, ASKED)
-    room = ROOM - len(asked.encode())
-    found, missing = cut("\n\n".join(now.results), room // 2)
-    left_out += missing
-    room -= len(found.encode())
-    said: list[str] = []
-    for each in reversed(earlier):
-        text = _turn("assistant" if each.by == "agent" else "user", each.text)
-        if len(text.encode()) > room:
-            left_out += len(each.text)
-            room = 0
-        else:
-            said.insert(0, text)
-            room -= len(text.encode())
-    own = system.removeprefix(PREAMBLE).strip().partition("\n\n")[0]
-    head = _turn("system", cut(own or SYSTEM_IF_NONE, SYSTEM)[0])
-    last = _turn("user", f"{asked}\n\n{found}".strip())
-    return Speech(
-        prompt=f"{head}{''.join(said)}{last}<|im_start|>assistant\n",
-        shared="",
-        stops=("<|im_end|>", "<|im_start|>"),
-        repeating=1.1,
-        left_out=left_out,
+            made_calls.clear()
+    return ConversationState(
+        request=request, results=tuple(results), made_calls=frozenset(made_calls), full_text="\n".join(texts)
     )
 
 
-def cut(text: str, room: int) -> tuple[str, int]:
-    """The beginning and the end of a text that is longer than so many bytes."""
-    text = text.replace("<|im_", "<| im_")  # nobody else's words begin a turn
+def unwrap_result(text: str) -> str:
+    """Return a result without its envelope: of a report only its text, without remarks in brackets."""
+    if text.startswith("{"):
+        try:
+            report: Any = json.loads(text)
+        except ValueError:
+            report = None
+        fields = cast("dict[str, Any]", report) if isinstance(report, dict) else {}
+        text = next((fields[key] for key in _TEXT_KEYS if isinstance(fields.get(key), str)), text)
+    if match := _FENCE.search(text):
+        text = match[2]
+    return _REMARK.sub("", text).strip()
+
+
+_TEXT_KEYS = ("result", "summary", "text", "response", "error")
+_FENCE = re.compile(r"^<<<(\w+)\n(.*)\n\1>>>$", re.MULTILINE | re.DOTALL)
+_REMARK = re.compile(r"^\[[^\n]*\]$", re.MULTILINE)
+
+
+def earlier_messages(entries: Sequence[Entry]) -> list[Message]:
+    """Return the messages before the last request, without results."""
+    messages = [entry for entry in entries if isinstance(entry, Message) and entry.text.strip()]
+    last = max((index for index, each in enumerate(messages) if each.by == "user"), default=0)
+    return messages[:last]
+
+
+@value
+class Prompt:
+    """A prompt and its sampling settings."""
+
+    text: str
+    shared_prefix: str
+    """The beginning it shares with other prompts."""
+    stop_strings: tuple[str, ...]
+    repeat_penalty: float
+    """Penalty for repeated words.
+
+    Without it, a model this small repeats itself in free text; with it, it departs from the results it should
+    report.
+    """
+    omitted_chars: int
+    """Characters of the conversation left out of the prompt."""
+
+
+def build_prompts(system: str, entries: Sequence[Entry]) -> list[tuple[Prompt, ...]]:
+    """Return the prompts to try in order, each in parts.
+
+    First the results are reported in the style of the examples, which keeps to them. If there are none, or no
+    text comes of that, the answer is free.
+    """
+    state = conversation_state(entries)
+    chat = (chat_prompt(system, state, earlier_messages(entries)),)
+    return [result_prompts(state), chat] if state.results else [chat]
+
+
+def result_prompts(state: ConversationState) -> tuple[Prompt, ...]:
+    """Return one prompt per result: given all at once, the model would report only the last."""
+    request, omitted_chars = shorten_middle(" ".join(state.request.split()), MAX_REQUEST_BYTES)
+    results = state.results[-MAX_RESULTS:]
+    omitted_chars += sum(map(len, state.results[:-MAX_RESULTS]))
+    max_bytes = (MAX_PROMPT_BYTES - len(request.encode())) // len(results)
+    prompts: list[Prompt] = []
+    for each in results:
+        result, omitted = shorten_middle(" ".join(each.split()), max_bytes)
+        prompt = f"{ANSWER_EXAMPLES}Request: {request if len(results) == 1 else PER_RESULT_REQUEST}\nResult: {result}\nAnswer:"
+        prompts.append(
+            Prompt(
+                text=prompt,
+                shared_prefix=ANSWER_EXAMPLES,
+                stop_strings=("\n",),
+                repeat_penalty=1.0,
+                omitted_chars=omitted_chars + omitted,
+            )
+        )
+        omitted_chars = 0
+    return tuple(prompts)
+
+
+def chat_prompt(system: str, state: ConversationState, earlier: Sequence[Message]) -> Prompt:
+    request, omitted_chars = shorten_middle(state.request, MAX_REQUEST_BYTES)
+    remaining_bytes = MAX_PROMPT_BYTES - len(request.encode())
+    results, omitted = shorten_middle("\n\n".join(state.results), remaining_bytes // 2)
+    omitted_chars += omitted
+    remaining_bytes -= len(results.encode())
+    messages: list[str] = []
+    for each in reversed(earlier):
+        text = _format_message("assistant" if each.by == "agent" else "user", each.text)
+        if len(text.encode()) > remaining_bytes:
+            omitted_chars += len(each.text)
+            remaining_bytes = 0
+        else:
+            messages.insert(0, text)
+            remaining_bytes -= len(text.encode())
+    system_prompt = system.removeprefix(SUBAGENT_PREAMBLE).strip().partition("\n\n")[0]
+    head = _format_message(
+        "system", shorten_middle(system_prompt or DEFAULT_SYSTEM_PROMPT, MAX_SYSTEM_BYTES)[0]
+    )
+    last = _format_message("user", f"{request}\n\n{results}".strip())
+    return Prompt(
+        text=f"{head}{''.join(messages)}{last}<|im_start|>assistant\n",
+        shared_prefix="",
+        stop_strings=("<|im_end|>", "<|im_start|>"),
+        repeat_penalty=1.1,
+        omitted_chars=omitted_chars,
+    )
+
+
+def shorten_middle(text: str, max_bytes: int) -> tuple[str, int]:
+    """Shorten a text in the middle to a number of bytes; also return the number of omitted characters."""
+    text = text.replace("<|im_", "<| im_")  # other texts must not start a chat turn
     data = text.encode()
-    if len(data) <= room:
+    if len(data) <= max_bytes:
         return text, 0
-    half = max(0, room // 2 - 12)
+    half = max(0, max_bytes // 2 - 12)
     head, tail = data[:half].decode(errors="ignore"), data[len(data) - half :].decode(errors="ignore")
-    missing = len(text) - len(head) - len(tail)
-    return f"{head} [… {missing} characters left out …] {tail}", missing
+    omitted = len(text) - len(head) - len(tail)
+    return f"{head} [… {omitted} characters left out …] {tail}", omitted
 
 
-def _turn(who: str, text: str) -> str:
-    return f"<|im_start|>{who}\n{text.replace('<|im_', '<| im_')}<|im_end|>\n"
+def _format_message(role: str, text: str) -> str:
+    return f"<|im_start|>{role}\n{text.replace('<|im_', '<| im_')}<|im_end|>\n"

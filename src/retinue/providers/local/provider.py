@@ -1,4 +1,4 @@
-"""A driver for the small model of this machine: it chooses a tool or none, fills in its arguments, or speaks."""
+"""Provider for the small local model: chooses a tool and its arguments, or answers."""
 
 import asyncio
 import json
@@ -7,154 +7,197 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from retinue.domain.model_turn import Delta, Reply, Request, Stop, Wish
+from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.run import Reason, Usage
 from retinue.domain.tool import ToolSpec
-from retinue.domain.transcript import name_of
+from retinue.domain.transcript import public_entry_id
 from retinue.errors import ModelFailed
 from retinue.providers.local.model_process import ModelProcess
-from retinue.providers.local.prompt import Speech, shown, speeches
-from retinue.providers.local.tool_arguments import TOKENS, calls, form
-from retinue.providers.local.tool_choice import TOP, Usual, chosen, menu
-from retinue.providers.request_encoding import not_an_object
+from retinue.providers.local.prompt import Prompt, build_prompts, conversation_state
+from retinue.providers.local.tool_arguments import MAX_TOKENS, build_argument_prompt, parse_calls
+from retinue.providers.local.tool_choice import TOP_TOKENS, LogprobBaseline, build_choices, choose_tool
+from retinue.providers.request_encoding import json_object_error
 
-LOADING = "loading the demonstration model"
-SPEECH = 100
-"""Tokens of a spoken answer, or of each part of it, where the definition says nothing."""
-PART = "\n\n"
-ROOM = 3
-"""So many turns are taken at once: more would only slow each other."""
-SIGN_SECONDS = 20.0
-"""So often whoever waits for its turn says that it is not lost."""
+LOADING_MESSAGE = "loading the demonstration model"
+DEFAULT_MAX_TOKENS = 100
+"""Tokens of an answer, or of each part of it, if the definition sets no limit."""
+PART_SEPARATOR = "\n\n"
+MAX_CONCURRENT_TURNS = 3
+"""Turns taken concurrently; more would only slow each other down."""
+KEEPALIVE_INTERVAL_S = 20.0
+"""Interval at which a waiting turn reports that it is alive."""
 
 
-class Local:
-    """Takes a turn as any model does: what it says, it says itself, and what it calls goes through the same gate."""
+class LocalProvider:
+    """Provider for a local model.
 
-    def __init__(self, name: str, process: ModelProcess, *, log: str = "") -> None:
-        self._full = f"local:{name}"
+    Its tool calls go through the same permission checks as those of any other model.
+    """
+
+    def __init__(self, name: str, process: ModelProcess, *, log_path: str = "") -> None:
+        self._model_name = f"local:{name}"
         self._process = process
-        self._usual = Usual()
-        self._room = asyncio.Semaphore(ROOM)
-        self._log = log
-        """A file that gets a line for each turn that is asked, before it is."""
+        self._baseline = LogprobBaseline()
+        self._turn_slots = asyncio.Semaphore(MAX_CONCURRENT_TURNS)
+        self._log_path = log_path
+        """A file that gets one line before each request."""
 
-    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        await self._admitted(heard)
+    async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        await self._acquire_slot(on_delta)
         try:
-            return await self._taken(request, heard)
+            return await self._build_reply(request, on_delta)
         finally:
-            self._room.release()
+            self._turn_slots.release()
 
-    async def _admitted(self, heard: Callable[[Delta], None]) -> None:
-        """Waiting for one's turn is no silence of the model's."""
+    async def _acquire_slot(self, on_delta: Callable[[ReplyDelta], None]) -> None:
+        """Wait for a free slot.
+
+        Keep-alive deltas are sent, so that the wait is not taken for a silent model.
+        """
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(SIGN_SECONDS):
-                    await self._room.acquire()
+                async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
+                    await self._turn_slots.acquire()
                     return
-            heard(Delta(calling="…"))
+            on_delta(ReplyDelta(tool_arguments="…"))
 
-    async def _taken(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        if self._log:
-            _logged(self._log, request)
-        turn = _Turn(self._process, heard)
-        now = shown(request.entries)
-        tool = await chosen(menu(request.tools), now.request, now.results, turn.likely, self._usual)
+    async def _build_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
+        if self._log_path:
+            _log_request(self._log_path, request)
+        queries = _ModelQueries(self._process, on_delta)
+        state = conversation_state(request.entries)
+        tool = await choose_tool(
+            build_choices(request.tools), state.request, state.results, queries.query_logprobs, self._baseline
+        )
         if tool:
             spec = next(each for each in request.tools if each.name == tool)
-            wishes = await turn.called(spec, now.request, now.heard)
-            # What it was told already it would ask for again and again.
-            if new := tuple(wish for wish in wishes if (wish.tool, wish.args) not in now.called):
-                return Reply(text="", wishes=new, model=self._full, usage=turn.usage, stop=Stop.TOOLS)
-        return await self._answered(turn, request)
+            tool_calls = await queries.generate_calls(spec, state.request, state.full_text)
+            # The model tends to repeat calls whose results it already has.
+            if new_calls := tuple(
+                call for call in tool_calls if (call.tool, call.arguments) not in state.made_calls
+            ):
+                return Reply(
+                    text="",
+                    tool_calls=new_calls,
+                    model=self._model_name,
+                    usage=queries.usage,
+                    stop_reason=StopReason.TOOLS,
+                )
+        return await self._generate_answer(queries, request)
 
-    async def _answered(self, turn: "_Turn", request: Request) -> Reply:
-        said, stop, left_out = list[str](), Stop.END, 0
-        most = request.model.max_tokens or SPEECH
-        for parts in speeches(request.system, request.entries):
-            for part in parts:
-                text, stop = await turn.spoken(part, most, request.model.temperature, after=bool(said))
-                said += [text] if text else []
-            left_out = sum(part.left_out for part in parts)
-            if said:
+    async def _generate_answer(self, queries: "_ModelQueries", request: Request) -> Reply:
+        texts, stop, omitted_chars = list[str](), StopReason.END, 0
+        max_tokens = request.model.max_tokens or DEFAULT_MAX_TOKENS
+        for prompts in build_prompts(request.system, request.entries):
+            for prompt in prompts:
+                text, stop = await queries.generate_text(
+                    prompt, max_tokens, request.model.temperature, is_continuation=bool(texts)
+                )
+                texts += [text] if text else []
+            omitted_chars = sum(prompt.omitted_chars for prompt in prompts)
+            if texts:
                 break
-        text = PART.join(said)
-        cut = f"the demonstration model was not shown {left_out:,} characters of this" if left_out else ""
-        return Reply(text=text, model=self._full, usage=turn.usage, stop=stop, cut=cut)
+        text = PART_SEPARATOR.join(texts)
+        notice = (
+            f"the demonstration model was not shown {omitted_chars:,} characters of this"
+            if omitted_chars
+            else ""
+        )
+        return Reply(
+            text=text, model=self._model_name, usage=queries.usage, stop_reason=stop, truncation_notice=notice
+        )
 
     async def close(self) -> None:
         await self._process.close()
 
 
-def _logged(log: str, request: Request) -> None:
-    """Which process asks whose turn, and after which entry: what was asked twice can be counted from outside."""
-    after = name_of(request.entries[-1]) if request.entries else ""
-    line = json.dumps({"pid": os.getpid(), "agent": request.agent, "after": after})
-    with Path(log).open("a", encoding="utf-8") as file:
+def _log_request(log_path: str, request: Request) -> None:
+    """Log process, agent and last entry, so that repeated requests can be counted from outside."""
+    last_entry = public_entry_id(request.entries[-1]) if request.entries else ""
+    line = json.dumps({"pid": os.getpid(), "agent": request.agent_name, "after": last_entry})
+    with Path(log_path).open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
 
 
-class _Turn:
-    """One turn's questions to the model, and what they cost."""
+class _ModelQueries:
+    """The queries of one turn to the model, and their token usage."""
 
-    def __init__(self, process: ModelProcess, heard: Callable[[Delta], None]) -> None:
+    def __init__(self, process: ModelProcess, on_delta: Callable[[ReplyDelta], None]) -> None:
         self._process = process
-        self._heard = heard
-        self._told = -1
+        self._on_delta = on_delta
+        self._reported_tenths = -1
         self.usage = Usage()
 
-    async def likely(self, shared: str, prompt: str) -> Mapping[str, float]:
-        found = await self._process.likely(prompt, TOP, shared, self._loading)
-        self._used(found.input, found.output)
-        self._heard(Delta(calling="?"))
-        return found.pieces
+    async def query_logprobs(self, shared_prefix: str, prompt: str) -> Mapping[str, float]:
+        result = await self._process.query_logprobs(prompt, TOP_TOKENS, shared_prefix, self._report_loading)
+        self._add_usage(result.input_tokens, result.output_tokens)
+        self._on_delta(ReplyDelta(tool_arguments="?"))
+        return result.logprobs
 
-    async def called(self, tool: ToolSpec, request: str, heard: str) -> tuple[Wish, ...]:
-        wanted = form(tool, request, heard)
-        pieces: list[str] = []
-        wish = {"prompt": wanted.prompt, "most": TOKENS, "grammar": wanted.grammar}
-        async with aclosing(self._process.spoken(wish, wanted.examples, self._loading)) as answer:
-            async for piece in answer:
-                pieces.append(piece.text)
-                self._used(piece.input, piece.output)
-                self._heard(Delta(calling=piece.text))
-        text = "".join(pieces)
-        if found := calls(text):
-            return tuple(Wish(tool=tool.name, args=args, broken=not_an_object(args)) for args in found)
-        return (Wish(tool=tool.name, args=text.strip(), broken="its arguments were cut"),)
+    async def generate_calls(
+        self, tool: ToolSpec, request: str, full_text: str
+    ) -> tuple[UnsavedToolCall, ...]:
+        argument_prompt = build_argument_prompt(tool, request, full_text)
+        texts: list[str] = []
+        query = {"prompt": argument_prompt.text, "most": MAX_TOKENS, "grammar": argument_prompt.grammar}
+        async with aclosing(
+            self._process.generate_text(query, argument_prompt.shared_prefix, self._report_loading)
+        ) as chunks:
+            async for chunk in chunks:
+                texts.append(chunk.text)
+                self._add_usage(chunk.input_tokens, chunk.output_tokens)
+                self._on_delta(ReplyDelta(tool_arguments=chunk.text))
+        text = "".join(texts)
+        if arguments_list := parse_calls(text):
+            return tuple(
+                UnsavedToolCall(
+                    tool=tool.name, arguments=arguments, invalid_reason=json_object_error(arguments)
+                )
+                for arguments in arguments_list
+            )
+        return (
+            UnsavedToolCall(tool=tool.name, arguments=text.strip(), invalid_reason="its arguments were cut"),
+        )
 
-    async def spoken(
-        self, speech: Speech, most: int, temperature: float | None, *, after: bool
-    ) -> tuple[str, Stop]:
-        """`after`: something was said before, and this is set off from it."""
-        pieces: list[str] = []
-        why: str | None = None
-        wish = {
-            "prompt": speech.prompt,
-            "most": most,
+    async def generate_text(
+        self, prompt: Prompt, max_tokens: int, temperature: float | None, *, is_continuation: bool
+    ) -> tuple[str, StopReason]:
+        """Generate text; if `is_continuation`, separate it from the text before."""
+        texts: list[str] = []
+        end_reason: str | None = None
+        query = {
+            "prompt": prompt.text,
+            "most": max_tokens,
             "temperature": temperature or 0,
-            "repeat_penalty": speech.repeating,
-            "stops": speech.stops,
+            "repeat_penalty": prompt.repeat_penalty,
+            "stops": prompt.stop_strings,
         }
-        async with aclosing(self._process.spoken(wish, speech.shared, self._loading)) as answer:
-            async for piece in answer:
-                why = piece.end
-                self._used(piece.input, piece.output)
-                if text := piece.text if pieces else piece.text.lstrip():
-                    self._heard(Delta(text=PART + text if after and not pieces else text))
-                    pieces.append(text)
-        text = "".join(pieces).strip()
-        if not why:
+        async with aclosing(
+            self._process.generate_text(query, prompt.shared_prefix, self._report_loading)
+        ) as chunks:
+            async for chunk in chunks:
+                end_reason = chunk.end_reason
+                self._add_usage(chunk.input_tokens, chunk.output_tokens)
+                if text := chunk.text if texts else chunk.text.lstrip():
+                    self._on_delta(
+                        ReplyDelta(text=PART_SEPARATOR + text if is_continuation and not texts else text)
+                    )
+                    texts.append(text)
+        text = "".join(texts).strip()
+        if not end_reason:
             raise ModelFailed("the local model stopped without a reason", reason=Reason.INCOMPLETE)
-        return text, Stop.LENGTH if why == "length" else Stop.END
+        return text, StopReason.LENGTH if end_reason == "length" else StopReason.END
 
-    def _used(self, given: int, said: int) -> None:
-        self.usage = Usage(input=self.usage.input + given, output=self.usage.output + said)
+    def _add_usage(self, input_tokens: int, output_tokens: int) -> None:
+        self.usage = Usage(input=self.usage.input + input_tokens, output=self.usage.output + output_tokens)
 
-    def _loading(self, part: float) -> None:
-        """A bar of ten steps, told once for each."""
-        tenths = int(part * 10)
-        if tenths != self._told:
-            self._told = tenths
-            self._heard(Delta(waiting=f"{LOADING} {'█' * tenths}{'░' * (10 - tenths)} {tenths * 10} %"))
+    def _report_loading(self, fraction: float) -> None:
+        """Report loading progress as a bar of ten steps, once per step."""
+        tenths = int(fraction * 10)
+        if tenths != self._reported_tenths:
+            self._reported_tenths = tenths
+            self._on_delta(
+                ReplyDelta(
+                    wait_reason=f"{LOADING_MESSAGE} {'█' * tenths}{'░' * (10 - tenths)} {tenths * 10} %"
+                )
+            )

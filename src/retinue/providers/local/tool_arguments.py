@@ -1,7 +1,7 @@
-"""A chosen tool's arguments: spoken by the model under a grammar made of the tool's own schema.
+"""Arguments for a chosen tool, generated under a grammar made from the tool's schema.
 
-Names of files are taken from what was said, because a model this small makes up others; and what it hands on to
-another agent it says in the words it was asked with.
+File names are taken from the conversation, because a model this small invents others. Tasks for other agents
+are given in the words of the request.
 """
 
 import json
@@ -12,39 +12,39 @@ from typing import Any
 from retinue.domain.tool import ToolSpec
 from retinue.domain.value import value
 
-MOST_CALLS = 6
-MOST_WORDS = 24
-MOST_CHARACTERS = 400
-MOST_NAMES = 40
-TOKENS = 320
-"""For all calls of one reply."""
+MAX_CALLS = 6
+MAX_TASK_WORDS = 24
+MAX_STRING_CHARS = 400
+MAX_FILE_NAMES = 40
+MAX_TOKENS = 320
+"""Limit for all calls of one reply."""
 
-HERE = "./"
-"""The folder one is in: always worth listing."""
+CURRENT_FOLDER = "./"
+"""The current folder, always allowed as an argument of `ls`."""
 
-_FILE = re.compile(r"(?:[\w.~-]*/)+[\w.-]*|[\w-][\w.-]*\.[A-Za-z]\w{0,7}\b")
-_WORD = re.compile(r"[\w./~@#:'-]*[\w/~]")
-_PLACES = frozenset({"path", "file", "file_path", "folder", "glob"})
-_TASKS = frozenset({"task_prompt", "prompt", "message", "task", "content_for_agent"})
+_FILE_PATTERN = re.compile(r"(?:[\w.~-]*/)+[\w.-]*|[\w-][\w.-]*\.[A-Za-z]\w{0,7}\b")
+_WORD_PATTERN = re.compile(r"[\w./~@#:'-]*[\w/~]")
+_PATH_ARGUMENTS = frozenset({"path", "file", "file_path", "folder", "glob"})
+_TASK_ARGUMENTS = frozenset({"task_prompt", "prompt", "message", "task", "content_for_agent"})
 
 
 @value
 class Example:
-    """A request, and the calls that it asks for."""
+    """A request, and the tool calls it should lead to."""
 
     request: str
     calls: tuple[Mapping[str, Any], ...]
 
 
-def _handing_on(task: str, agent: str) -> tuple[Example, ...]:
-    def calls(who: str, *tasks: str) -> tuple[dict[str, str], ...]:
-        return tuple({**({agent: who} if agent else {}), task: each} for each in tasks)
+def _delegation_examples(task_key: str, agent_key: str) -> tuple[Example, ...]:
+    def make_calls(agent_name: str, *tasks: str) -> tuple[dict[str, str], ...]:
+        return tuple({**({agent_key: agent_name} if agent_key else {}), task_key: each} for each in tasks)
 
     return (
-        Example(request="Ask a pair to look at z.md", calls=calls("pair", "look at z.md")),
+        Example(request="Ask a pair to look at z.md", calls=make_calls("pair", "look at z.md")),
         Example(
             request="Ask a builder about kites.md, a builder about coins.md and a builder about wool.md.",
-            calls=calls("builder", "about kites.md", "about coins.md", "about wool.md"),
+            calls=make_calls("builder", "about kites.md", "about coins.md", "about wool.md"),
         ),
     )
 
@@ -56,7 +56,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         Example(request="Read docs/plan.rst and tell me what it says", calls=({"path": "docs/plan.rst"},)),
     ),
     "ls": (
-        Example(request="Which files are there?", calls=({"path": HERE},)),
+        Example(request="Which files are there?", calls=({"path": CURRENT_FOLDER},)),
         Example(request="What is in docs/?", calls=({"path": "docs/"},)),
     ),
     "grep": (
@@ -73,78 +73,86 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
             request="Make a file b.md with a greeting", calls=({"path": "b.md", "content": "Good morning!"},)
         ),
     ),
-    "agent": _handing_on("task_prompt", "agent_name"),
-    "spawn_subagent": _handing_on("prompt", "agentId"),
-    "agents_message": _handing_on("message", "agent"),
-    "sessions_spawn": _handing_on("task", ""),
+    "agent": _delegation_examples("task_prompt", "agent_name"),
+    "spawn_subagent": _delegation_examples("prompt", "agentId"),
+    "agents_message": _delegation_examples("message", "agent"),
+    "sessions_spawn": _delegation_examples("task", ""),
 }
 
 
 @value
-class Form:
-    """What the model is shown, and what it cannot say otherwise."""
+class ArgumentPrompt:
+    """A prompt for the arguments of a call, and the grammar that restricts them."""
 
-    examples: str
-    """How the prompt begins, whatever is asked."""
-    prompt: str
+    shared_prefix: str
+    """The beginning of the prompt, independent of the request."""
+    text: str
     grammar: str
 
 
-def form(tool: ToolSpec, request: str, heard: str) -> Form:
-    """`heard`: all that was said and found, where names may come from."""
+def build_argument_prompt(tool: ToolSpec, request: str, full_text: str) -> ArgumentPrompt:
+    """Build the prompt and grammar for a tool's arguments.
+
+    `full_text` is the conversation so far, which file names are taken from.
+    """
     examples = EXAMPLES.get(tool.name, ())
-    heard = f"{heard} {HERE}" if tool.name == "ls" else heard
-    shown = "".join(_shown(example, tool.schema) for example in examples)
-    head = shown or f"{tool.name}: {' '.join(tool.description.split())[:160]}\n\n"
-    return Form(
-        examples=head,
-        prompt=f"{head}Request: {' '.join(request.split())}\nArguments:",
-        grammar=grammar(tool.schema, _wanted(tool, examples), request, heard),
+    full_text = f"{full_text} {CURRENT_FOLDER}" if tool.name == "ls" else full_text
+    example_text = "".join(_format_example(example, tool.schema) for example in examples)
+    head = example_text or f"{tool.name}: {' '.join(tool.description.split())[:160]}\n\n"
+    return ArgumentPrompt(
+        shared_prefix=head,
+        text=f"{head}Request: {' '.join(request.split())}\nArguments:",
+        grammar=build_grammar(tool.schema, _argument_names(tool, examples), request, full_text),
     )
 
 
-def calls(text: str) -> list[str]:
-    """The arguments of each call, as JSON texts; the same call twice is one."""
+def parse_calls(text: str) -> list[str]:
+    """Return the arguments of each call as JSON texts, without duplicates."""
     try:
-        found: Any = json.loads(text)
+        parsed: Any = json.loads(text)
     except ValueError:
         return []
-    return list(dict.fromkeys(json.dumps(each, ensure_ascii=False) for each in found))
+    return list(dict.fromkeys(json.dumps(each, ensure_ascii=False) for each in parsed))
 
 
-def grammar(schema: Mapping[str, Any], wanted: Sequence[str], request: str, heard: str) -> str:
-    """In the notation of llama.cpp: a list of objects with just these properties, in this order, without a blank."""
-    known: Mapping[str, Any] = schema.get("properties") or {}
+def build_grammar(
+    schema: Mapping[str, Any], argument_names: Sequence[str], request: str, full_text: str
+) -> str:
+    """Return a llama.cpp grammar for a list of argument objects.
+
+    Each has exactly these properties, in this order, without blanks.
+    """
+    properties: Mapping[str, Any] = schema.get("properties") or {}
     parts = [
-        f"{_literal(json.dumps(name) + ':')} {_value(name, known.get(name) or {}, request, heard)}"
-        for name in wanted
+        f"{_quote_literal(json.dumps(name) + ':')} {_value_rule(name, properties.get(name) or {}, request, full_text)}"
+        for name in argument_names
     ]
     item = ' "," '.join(parts)
-    several = f'item ("," item){{0,{MOST_CALLS - 1}}}' if parts else "item"
-    return "\n".join((f'root ::= " [" {several} "]"', f'item ::= "{{" {item} "}}"', *_COMMON))
+    items = f'item ("," item){{0,{MAX_CALLS - 1}}}' if parts else "item"
+    return "\n".join((f'root ::= " [" {items} "]"', f'item ::= "{{" {item} "}}"', *_COMMON_RULES))
 
 
-_COMMON = (
-    f'text ::= "\\"" char{{1,{MOST_CHARACTERS}}} "\\""',
+_COMMON_RULES = (
+    f'text ::= "\\"" char{{1,{MAX_STRING_CHARS}}} "\\""',
     r'char ::= [^"\\\x00-\x1f\x7f] | "\\" ["\\nt]',
     'whole ::= "-"? [0-9]{1,9}',
     "",
 )
 
 
-def _wanted(tool: ToolSpec, examples: Sequence[Example]) -> list[str]:
-    """What must be said, and what the examples say; the rest has its defaults."""
-    known: Mapping[str, Any] = tool.schema.get("properties") or {}
-    needed = {
+def _argument_names(tool: ToolSpec, examples: Sequence[Example]) -> list[str]:
+    """Return the required arguments and those used in the examples; the rest keep their defaults."""
+    properties: Mapping[str, Any] = tool.schema.get("properties") or {}
+    needed_names = {
         *tool.schema.get("required", ()),
-        *(name for each in examples for one in each.calls for name in one),
+        *(name for each in examples for call in each.calls for name in call),
     }
-    return [name for name in known if name in needed]
+    return [name for name in properties if name in needed_names]
 
 
-def _value(name: str, schema: Mapping[str, Any], request: str, heard: str) -> str:
+def _value_rule(name: str, schema: Mapping[str, Any], request: str, full_text: str) -> str:
     if schema.get("enum"):
-        return _one_of(schema["enum"])
+        return _choice_rule(schema["enum"])
     if schema.get("type") == "boolean":
         return '"true" | "false"'.join("()")
     if schema.get("type") in ("integer", "number"):
@@ -153,39 +161,42 @@ def _value(name: str, schema: Mapping[str, Any], request: str, heard: str) -> st
         return '"[" (text ("," text){0,7})? "]"'
     if schema.get("type") == "object":
         return '"{}"'
-    if name in _PLACES:
-        return _one_of(names(heard) or [HERE])
-    if name in _TASKS and (words := _words(request)):
-        word = _alternatives(words)
-        return f'"\\"" ({word}) (" " ({word})){{1,{MOST_WORDS}}} "\\""'
+    if name in _PATH_ARGUMENTS:
+        return _choice_rule(find_file_names(full_text) or [CURRENT_FOLDER])
+    if name in _TASK_ARGUMENTS and (words := _unique_words(request)):
+        word = _word_alternatives(words)
+        return f'"\\"" ({word}) (" " ({word})){{1,{MAX_TASK_WORDS}}} "\\""'
     return "text"
 
 
-def names(heard: str) -> list[str]:
-    """What reads like a file or a folder, the newest last; a dot at the end is the sentence's."""
-    found = [each.rstrip(".") for each in _FILE.findall(heard)]
-    return list(dict.fromkeys(each for each in reversed(found) if each))[:MOST_NAMES][::-1]
+def find_file_names(full_text: str) -> list[str]:
+    """Return file and folder names found in a text, the newest last.
+
+    A final dot belongs to the sentence and is dropped.
+    """
+    matches = [each.rstrip(".") for each in _FILE_PATTERN.findall(full_text)]
+    return list(dict.fromkeys(each for each in reversed(matches) if each))[:MAX_FILE_NAMES][::-1]
 
 
-def _words(request: str) -> list[str]:
-    return list(dict.fromkeys(_WORD.findall(request)))[: MOST_NAMES * 4]
+def _unique_words(request: str) -> list[str]:
+    return list(dict.fromkeys(_WORD_PATTERN.findall(request)))[: MAX_FILE_NAMES * 4]
 
 
-def _one_of(values: Iterable[Any]) -> str:
-    return f"({' | '.join(_literal(json.dumps(each, ensure_ascii=False)) for each in values)})"
+def _choice_rule(values: Iterable[Any]) -> str:
+    return f"({' | '.join(_quote_literal(json.dumps(each, ensure_ascii=False)) for each in values)})"
 
 
-def _alternatives(words: Iterable[str]) -> str:
-    return " | ".join(_literal(json.dumps(word, ensure_ascii=False)[1:-1]) for word in words)
+def _word_alternatives(words: Iterable[str]) -> str:
+    return " | ".join(_quote_literal(json.dumps(word, ensure_ascii=False)[1:-1]) for word in words)
 
 
-def _literal(text: str) -> str:
+def _quote_literal(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-def _shown(example: Example, schema: Mapping[str, Any]) -> str:
-    known: Mapping[str, Any] = schema.get("properties") or {}
-    calls = [{name: one[name] for name in known if name in one} for one in example.calls]
-    said = json.dumps(calls, separators=(",", ":"))
-    return f"Request: {example.request}\nArguments: {said}\n\n"
+def _format_example(example: Example, schema: Mapping[str, Any]) -> str:
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    arguments = [{name: call[name] for name in properties if name in call} for call in example.calls]
+    arguments_json = json.dumps(arguments, separators=(",", ":"))
+    return f"Request: {example.request}\nArguments: {arguments_json}\n\n"

@@ -1,7 +1,7 @@
-"""Which tool, or none: by how likely its word is after examples, beyond how likely it is anyway.
+"""Tool choice for a small model, by comparing word probabilities with a baseline.
 
-A model this small names the right tool in four of ten cases. Which word it finds likelier than without any request
-says more: about nine of ten.
+A model this small names the right tool in four of ten cases. Which word becomes likelier than it is for an
+empty request is right in about nine of ten.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -9,78 +9,80 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from retinue.domain.tool import ToolSpec
 from retinue.domain.value import value
 
-SPEAK = "answer"
-"""The word for no tool at all."""
-EMPTY = ("", "N/A", "[MASK]")
-"""Requests that ask for nothing: what is likely after them, is likely anyway."""
-TOP = 400
-"""So many of the likeliest pieces are looked at."""
-REQUEST = 600
-RESULT = 90
-"""Characters of a request, and of a result, that the choice is made by."""
-SHOTS = 3
+ANSWER_WORD = "answer"
+"""The word for answering without a tool."""
+EMPTY_REQUESTS = ("", "N/A", "[MASK]")
+"""Requests without content, to measure how likely each word is in general."""
+TOP_TOKENS = 400
+"""Number of most likely tokens that are considered."""
+MAX_REQUEST_CHARS = 600
+MAX_RESULT_CHARS = 90
+"""Characters of a request and of a result that the choice is based on."""
+EXAMPLES_PER_WORD = 3
 
-Likelihoods = Callable[[str, str], Awaitable[Mapping[str, float]]]
-"""What would come after the second text, piece by piece, by its logarithmic likelihood. The first is its beginning,
-which other questions share."""
+QueryLogprobs = Callable[[str, str], Awaitable[Mapping[str, float]]]
+"""Query the log probabilities of the next token after the second text.
 
-Asking = Callable[[str], Awaitable[Mapping[str, float]]]
+The first text is its beginning, shared with other prompts.
+"""
+
+QueryPrompt = Callable[[str], Awaitable[Mapping[str, float]]]
 
 
 @value
-class Word:
-    """A word that stands for tools, of which the first that is there is meant, and requests that ask for it."""
+class ActionWord:
+    """A word that stands for tools, of which the first available one is used, with example requests."""
 
     word: str
     tools: tuple[str, ...]
-    shots: tuple[str, ...]
+    examples: tuple[str, ...]
 
 
-WORDS: tuple[Word, ...] = (
-    Word(
+ACTION_WORDS: tuple[ActionWord, ...] = (
+    ActionWord(
         word="ask",
         tools=("agent", "spawn_subagent", "agents_message", "sessions_spawn", "PersistentAgent"),
-        shots=(
+        examples=(
             "Ask one agent about x.md and another agent about y.md",
             "Give a.md and b.md to an agent each",
             "Ask a researcher to look at z.md",
         ),
     ),
-    Word(
+    ActionWord(
         word="read",
         tools=("read",),
-        shots=("Show me notes.txt", "Read plan.md and tell me what it says", "read a.md"),
+        examples=("Show me notes.txt", "Read plan.md and tell me what it says", "read a.md"),
     ),
-    Word(
+    ActionWord(
         word="list",
         tools=("ls",),
-        shots=("Which files are there?", "List the files", "What is in the folder docs?"),
+        examples=("Which files are there?", "List the files", "What is in the folder docs?"),
     ),
-    Word(
+    ActionWord(
         word="search",
         tools=("grep",),
-        shots=("Find the word error in the files", "Where does the word price occur?", "Search for main"),
+        examples=("Find the word error in the files", "Where does the word price occur?", "Search for main"),
     ),
-    Word(
+    ActionWord(
         word="run",
         tools=("bash",),
-        shots=("Run the tests", "Start the program main.py", "Run make"),
+        examples=("Run the tests", "Start the program main.py", "Run make"),
     ),
-    Word(
+    ActionWord(
         word="write",
         tools=("write",),
-        shots=("Save hello to a.txt", "Make a file b.md with a short poem", "Write a report to out.md"),
+        examples=("Save hello to a.txt", "Make a file b.md with a short poem", "Write a report to out.md"),
     ),
 )
-SPEAKING = ("Good morning!", "What is the capital of France?", "Tell me a story")
-SEEN = (
+ANSWER_EXAMPLES = ("Good morning!", "What is the capital of France?", "Tell me a story")
+RESULT_EXAMPLES = (
     ("Read plan.md and tell me what it says", "We meet at noon."),
     ("Which files are there?", "a.txt b.txt"),
     ("Ask an agent about k.md", "It is about kites."),
 )
-"""Requests whose results are there already: now they are answered."""
+"""Requests whose results are already known, to be answered now."""
 
-BEYOND = frozenset(
+UNSUITABLE_TOOLS = frozenset(
     [
         "agent_ask",
         "agents_list",
@@ -97,108 +99,146 @@ BEYOND = frozenset(
         "todo",
     ]
 )
-"""Built-in tools that so small a model is not offered: it would not know when."""
+"""Built-in tools not offered to a model this small, which would not know when to use them."""
 
 
 @value
-class Menu:
-    """What can be chosen in one conversation, and the examples it is chosen by. It is the same for all agents that
-    have the same tools, so the model reads it once."""
+class ToolChoices:
+    """The tools to choose from in one conversation, and the examples for the choice.
 
-    tools: Mapping[str, str]
-    """Word → the tool it means; the word for speaking means none."""
-    fresh: str
-    """Examples for a request nothing was done for yet."""
-    seen: str
-    """The same, and some more for one that has results."""
+    The same for all agents with the same tools, so that the model reads it once.
+    """
+
+    tool_by_word: Mapping[str, str]
+    """From each word to its tool; "" for answering."""
+    examples: str
+    """Examples for a request without results so far."""
+    examples_with_results: str
+    """The same, plus examples for a request with results."""
 
 
-def menu(tools: Sequence[ToolSpec]) -> Menu:
-    there = {tool.name: tool for tool in tools}
-    found: dict[str, str] = {}
-    shots: dict[str, tuple[str, ...]] = {}
-    for each in WORDS:
-        if meant := next((name for name in each.tools if name in there), ""):
-            found[each.word], shots[each.word] = meant, each.shots
-    known = {name for each in WORDS for name in each.tools} | BEYOND
+def build_choices(tools: Sequence[ToolSpec]) -> ToolChoices:
+    available = {tool.name: tool for tool in tools}
+    tool_by_word: dict[str, str] = {}
+    examples_by_word: dict[str, tuple[str, ...]] = {}
+    for each in ACTION_WORDS:
+        if tool_name := next((name for name in each.tools if name in available), ""):
+            tool_by_word[each.word], examples_by_word[each.word] = tool_name, each.examples
+    known_names = {name for each in ACTION_WORDS for name in each.tools} | UNSUITABLE_TOOLS
     for tool in tools:
-        if tool.name not in known and tool.name not in found and not tool.name.startswith("system_"):
-            found[tool.name], shots[tool.name] = tool.name, (_first_sentence(tool.description),)
-    found[SPEAK], shots[SPEAK] = "", SPEAKING
-    fresh = "".join(
-        _example(requests[shot], word)
-        for shot in range(SHOTS)
-        for word, requests in shots.items()
-        if shot < len(requests)
+        if (
+            tool.name not in known_names
+            and tool.name not in tool_by_word
+            and not tool.name.startswith("system_")
+        ):
+            tool_by_word[tool.name], examples_by_word[tool.name] = (
+                tool.name,
+                (_first_sentence(tool.description),),
+            )
+    tool_by_word[ANSWER_WORD], examples_by_word[ANSWER_WORD] = "", ANSWER_EXAMPLES
+    examples = "".join(
+        _format_example(requests[index], word)
+        for index in range(EXAMPLES_PER_WORD)
+        for word, requests in examples_by_word.items()
+        if index < len(requests)
     )
-    seen = "".join(_example(_with(asked, result), SPEAK) for asked, result in SEEN)
-    return Menu(tools=found, fresh=fresh, seen=fresh + seen)
+    result_examples = "".join(
+        _format_example(_append_result(request, result), ANSWER_WORD) for request, result in RESULT_EXAMPLES
+    )
+    return ToolChoices(
+        tool_by_word=tool_by_word, examples=examples, examples_with_results=examples + result_examples
+    )
 
 
-async def chosen(menu: Menu, request: str, results: Sequence[str], ask: Likelihoods, usual: "Usual") -> str:
-    """The name of a tool; empty: speak."""
-    if len(menu.tools) == 1:
+async def choose_tool(
+    choices: ToolChoices,
+    request: str,
+    results: Sequence[str],
+    query_logprobs: QueryLogprobs,
+    baseline: "LogprobBaseline",
+) -> str:
+    """Return the name of the chosen tool, or "" to answer."""
+    if len(choices.tool_by_word) == 1:
         return ""
-    examples = menu.seen if results else menu.fresh
-    said = _with(_short(request, REQUEST), _short(" ".join(results), RESULT) if results else "")
+    examples = choices.examples_with_results if results else choices.examples
+    request_text = _append_result(
+        _shorten(request, MAX_REQUEST_CHARS), _shorten(" ".join(results), MAX_RESULT_CHARS) if results else ""
+    )
 
-    async def asked(text: str) -> Mapping[str, float]:
-        return await ask(menu.fresh, text)
+    async def query(text: str) -> Mapping[str, float]:
+        return await query_logprobs(choices.examples, text)
 
-    found = await likely(_question(examples, said), menu.tools, asked)
-    anyway = await usual.after(examples, menu.tools, asked)
-    return menu.tools[max(found, key=lambda word: found[word] - anyway[word])]
+    logprobs = await measure_word_logprobs(
+        _format_question(examples, request_text), choices.tool_by_word, query
+    )
+    baseline_logprobs = await baseline.measure(examples, choices.tool_by_word, query)
+    return choices.tool_by_word[max(logprobs, key=lambda word: logprobs[word] - baseline_logprobs[word])]
 
 
-class Usual:
-    """How likely each word is when nothing is asked: found once for the same examples."""
+class LogprobBaseline:
+    """Log probabilities of the words for empty requests, measured once per set of examples."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Mapping[str, float]] = {}
+        self._cache: dict[str, Mapping[str, float]] = {}
 
-    async def after(self, examples: str, words: Iterable[str], ask: Asking) -> Mapping[str, float]:
-        if examples not in self._known:
+    async def measure(self, examples: str, words: Iterable[str], query: QueryPrompt) -> Mapping[str, float]:
+        if examples not in self._cache:
             words = list(words)
-            each = [await likely(_question(examples, empty), words, ask) for empty in EMPTY]
-            self._known[examples] = {word: sum(one[word] for one in each) / len(each) for word in words}
-        return self._known[examples]
+            measurements = [
+                await measure_word_logprobs(_format_question(examples, empty_request), words, query)
+                for empty_request in EMPTY_REQUESTS
+            ]
+            self._cache[examples] = {
+                word: sum(measurement[word] for measurement in measurements) / len(measurements)
+                for word in words
+            }
+        return self._cache[examples]
 
 
-async def likely(prompt: str, words: Iterable[str], ask: Asking) -> dict[str, float]:
-    """How likely each word comes next. A word is judged by its first piece; words that share it, by what follows."""
-    found = dict.fromkeys(words, 0.0)
-    open_: dict[str, list[str]] = {"": list(found)}
-    while open_:
-        begun, group = open_.popitem()
-        pieces = await ask(prompt + begun)
-        unlikely = min(pieces.values(), default=0.0) - 1
-        sharing: dict[str, list[str]] = {}
+async def measure_word_logprobs(prompt: str, words: Iterable[str], query: QueryPrompt) -> dict[str, float]:
+    """Measure how likely each word comes next.
+
+    A word is judged by its first token, and words that share it by what follows.
+    """
+    logprobs = dict.fromkeys(words, 0.0)
+    undecided: dict[str, list[str]] = {"": list(logprobs)}
+    while undecided:
+        prefix, group = undecided.popitem()
+        token_logprobs = await query(prompt + prefix)
+        floor = min(token_logprobs.values(), default=0.0) - 1
+        words_by_token: dict[str, list[str]] = {}
         for word in group:
-            rest = f" {word}"[len(begun) :]
-            piece = max((each for each in pieces if each and rest.startswith(each)), key=len, default="")
-            found[word] += pieces[piece] if piece else unlikely
-            if piece and piece != rest:
-                sharing.setdefault(piece, []).append(word)
-        open_ |= {begun + piece: several for piece, several in sharing.items() if len(several) > 1}
-    return found
+            rest = f" {word}"[len(prefix) :]
+            token = max(
+                (each for each in token_logprobs if each and rest.startswith(each)), key=len, default=""
+            )
+            logprobs[word] += token_logprobs[token] if token else floor
+            if token and token != rest:
+                words_by_token.setdefault(token, []).append(word)
+        undecided |= {prefix + token: shared for token, shared in words_by_token.items() if len(shared) > 1}
+    return logprobs
 
 
-def _example(request: str, word: str) -> str:
+def _format_example(request: str, word: str) -> str:
     return f"Request: {request}\nAction: {word}\n\n"
 
 
-def _question(examples: str, request: str) -> str:
+def _format_question(examples: str, request: str) -> str:
     return f"{examples}Request: {request}\nAction:"
 
 
-def _with(request: str, result: str) -> str:
+def _append_result(request: str, result: str) -> str:
     return f"{request}\nResult: {result}" if result else request
 
 
-def _short(text: str, limit: int) -> str:
-    """On one line; of a longer text its beginning and its end."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else f"{flat[: limit // 2]} … {flat[-limit // 2 :]}"
+def _shorten(text: str, limit: int) -> str:
+    """Return the text on one line; of a longer text its beginning and its end."""
+    single_line = " ".join(text.split())
+    return (
+        single_line
+        if len(single_line) <= limit
+        else f"{single_line[: limit // 2]} … {single_line[-limit // 2 :]}"
+    )
 
 
 def _first_sentence(text: str) -> str:

@@ -1,5 +1,7 @@
-"""Runs programs that take turns by themselves: each in its session's cell where the machine can hold it so, with a home
-of its own, and a hatch to the few hosts it needs. At most one lives for a session."""
+"""Run CLI agents: sandboxed where possible, each with its own home and an egress proxy.
+
+At most one process is alive per session.
+"""
 
 import asyncio
 import os
@@ -8,162 +10,209 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from retinue.domain.cli_agent import Gone, Program, Seat
+from retinue.domain.cli_agent import CliAgentCommand, CliAgentSandbox, ProcessExit
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import named
-from retinue.domain.sandbox_level import Level
+from retinue.domain.rules import literal_components
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed
 from retinue.sandbox import egress_proxy
-from retinue.sandbox.bubblewrap import ENVIRONMENT, strict
-from retinue.sandbox.cli_agent_process import HOME, Guest, Installed, installed
-from retinue.sandbox.cli_agents.home_files import written
-from retinue.sandbox.command import Cell
-from retinue.sandbox.landlock import supervised
-from retinue.sandbox.line_process import environment
-from retinue.sandbox.probe import Found, Probe
-from retinue.sandbox.process import Streamed
+from retinue.sandbox.bubblewrap import COMMAND_ENVIRONMENT, bubblewrap_command
+from retinue.sandbox.cli_agent_process import AGENT_HOME, CliAgentProcess, InstalledProgram, find_program
+from retinue.sandbox.cli_agents.home_files import write_home_file
+from retinue.sandbox.command import SandboxedCommand
+from retinue.sandbox.landlock import launcher_command
+from retinue.sandbox.line_process import build_environment
+from retinue.sandbox.probe import ProbeResult, SandboxProbe
+from retinue.sandbox.process import StreamedProcess
 
-GRACE = 2.0
-"""Seconds between the request to end and the end."""
-SHIMS = ".retinue/bin"
-"""In its home: where a wrapper finds the program that it is to start."""
-LAST_WORDS = 8_000
-"""Bytes of its standard error that are kept: the newest."""
+GRACE_S = 2.0
+"""Seconds between the request to end and the kill."""
+WRAPPER_FOLDER = ".retinue/bin"
+"""Folder in the home where a wrapper finds the program that it starts."""
+MAX_STDERR_BYTES = 8_000
+"""Bytes of standard error that are kept: the newest."""
 
 
 @dataclass(slots=True)
-class _Heard:
-    """Passes on what a program says."""
+class _CallbackSink:
+    """Pass a program's output to a callback."""
 
-    take: Callable[[bytes], None]
+    write: Callable[[bytes], None]
 
     def close(self) -> None:
-        """What was said was passed on."""
+        """Nothing to do: all output was passed on."""
 
 
-class _Ring:
-    """The newest of what comes, however much that is."""
+class _TailBuffer:
+    """Keep the newest bytes of a stream."""
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self._tail = bytearray()
 
-    def take(self, piece: bytes) -> None:
-        self._kept += piece[-LAST_WORDS:]
-        del self._kept[:-LAST_WORDS]
+    def write(self, piece: bytes) -> None:
+        self._tail += piece[-MAX_STDERR_BYTES:]
+        del self._tail[:-MAX_STDERR_BYTES]
 
     def close(self) -> None:
-        """It stays to be read."""
+        """Nothing to do: the text stays readable."""
 
     @property
     def text(self) -> str:
-        return bytes(self._kept).decode("utf-8", "replace").strip()
+        return bytes(self._tail).decode("utf-8", "replace").strip()
 
 
-class Hosting:
-    """`homes` is a folder of our own, for the programs' homes; `records` one for what must outlive a kill."""
+class CliAgentRunner:
+    """Runner of CLI agents.
 
-    def __init__(self, probe: Probe, env: Mapping[str, str], *, homes: str, records: str) -> None:
+    `homes_folder` contains the agents' homes; `records_folder` the command records that must survive a kill.
+    """
+
+    def __init__(
+        self, probe: SandboxProbe, env: Mapping[str, str], *, homes_folder: str, records_folder: str
+    ) -> None:
         self._probe = probe
         self._env = env
-        self._homes = os.path.realpath(homes)
-        self._records = records
-        self._live: dict[str, Streamed] = {}
+        self._homes_folder = os.path.realpath(homes_folder)
+        self._records_folder = records_folder
+        self._processes: dict[str, StreamedProcess] = {}
 
-    async def seat(self, session: str) -> Seat:
-        """A home that a held program could write is never that of one that nothing holds."""
+    async def prepare_home(self, session: str) -> CliAgentSandbox:
+        """Return the session's home for the current sandbox level.
+
+        A sandboxed and an unsandboxed process never share a home: the sandboxed one could write files that
+        the other would run.
+        """
         level = await self._probe.level()
-        held = level is Level.STRICT
-        home = f"{self._homes}/{session}/{'held' if held else 'free'}"
-        return Seat(level=level, home=home, seen=HOME if held else home)
+        is_sandboxed = level is SandboxLevel.STRICT
+        home = f"{self._homes_folder}/{session}/{'held' if is_sandboxed else 'free'}"
+        return CliAgentSandbox(level=level, home=home, visible_home=AGENT_HOME if is_sandboxed else home)
 
     async def run(
-        self, program: Program, *, session: str, scope: Scope, seat: Seat, said: Callable[[bytes], None]
-    ) -> Gone:
-        found = await self._probe.found()
-        complaints = _Ring()
-        cell = await asyncio.to_thread(self._cell, program, scope, seat, found)
+        self,
+        program: CliAgentCommand,
+        *,
+        session: str,
+        scope: Scope,
+        agent_sandbox: CliAgentSandbox,
+        on_output: Callable[[bytes], None],
+    ) -> ProcessExit:
+        sandbox = await self._probe.result()
+        stderr = _TailBuffer()
+        command = await asyncio.to_thread(self._build_command, program, scope, agent_sandbox, sandbox)
         try:
-            if (other := self._live.get(session)) is not None:
-                await other.end()
-            live = self._live[session] = Streamed(cell, _Heard(said), complaints)
-            opened = partial(egress_proxy.opened, hosts=program.hosts, forwards=program.forwards)
+            if (previous := self._processes.get(session)) is not None:
+                await previous.terminate()
+            process = self._processes[session] = StreamedProcess(command, _CallbackSink(on_output), stderr)
+            open_network = partial(egress_proxy.open_egress, hosts=program.hosts, forwards=program.forwards)
             try:
-                code, notes = await live.over(opened)
+                exit_code, notes = await process.wait(open_network)
             finally:
-                if self._live.get(session) is live:
-                    del self._live[session]
+                if self._processes.get(session) is process:
+                    del self._processes[session]
         finally:
-            if cell.gate >= 0:
-                os.close(cell.gate)
-        if live.unwanted:
+            if command.start_gate_fd >= 0:
+                os.close(command.start_gate_fd)
+        if process.end_requested:
             raise Failed(f"{program.binary} was ended: another turn of its conversation began")
-        if code is None and not live.killed:
-            why = " ".join(complaints.text.split())[-1000:] or "it does not say why"
-            raise Failed(f"{program.binary} was not started: its sandbox cannot be made ({why})")
-        return Gone(exit=code, complaint=complaints.text, notes=notes)
+        if exit_code is None and not process.was_killed:
+            reason = " ".join(stderr.text.split())[-1000:] or "it does not say why"
+            raise Failed(f"{program.binary} was not started: its sandbox cannot be made ({reason})")
+        return ProcessExit(exit_code=exit_code, stderr_tail=stderr.text, notes=notes)
 
-    def _cell(self, program: Program, scope: Scope, seat: Seat, found: Found) -> Cell:
-        held = seat.level is Level.STRICT
-        own = self._installed(program.binary, scope, program.install)
-        argv = (own.path, *program.argv)
+    def _build_command(
+        self, program: CliAgentCommand, scope: Scope, home: CliAgentSandbox, sandbox: ProbeResult
+    ) -> SandboxedCommand:
+        is_sandboxed = home.level is SandboxLevel.STRICT
+        installed_program = self._find_program(program.binary, scope, program.install)
+        argv = (installed_program.path, *program.args)
         files = dict(program.files)
-        path = own.beside
+        path = installed_program.interpreter_folders
         if program.wrapper:
-            by = self._installed(program.wrapper, scope, "")
-            files[f"{SHIMS}/{program.binary}"] = f'#!/bin/sh\nexec {shlex.quote(own.path)} "$@"\n'
-            argv = (by.path, program.binary, *program.argv)
-            path = (f"{seat.seen}/{SHIMS}", *by.beside, *own.beside)
-            own = replace(own, laid={**own.laid, **by.laid})
-        _made_ready(program.binary, seat.home, files)
-        cwd = _workdir(program, scope)
-        if not held:
-            usual = self._env.get("PATH", os.defpath)
-            more = {**program.env, "HOME": seat.home, "TERM": "dumb", "PATH": os.pathsep.join((*path, usual))}
-            cell = supervised(argv, cwd=cwd or scope.root, env=environment(self._env, (), more), shut=None)
-            return replace(cell, apart=True, grace=GRACE)
-        hatches = egress_proxy.variables(egress_proxy.proxy_port(program.forwards))
-        inside = os.pathsep.join((*path, ENVIRONMENT["PATH"]))
-        env = {"PATH": inside, **hatches, **program.env}
-        guest = Guest(argv=argv, env=env, home=seat.home, laid=own.laid, cwd=cwd, grace=GRACE)
-        return self._held(guest, scope, found)
+            wrapper = self._find_program(program.wrapper, scope, "")
+            files[f"{WRAPPER_FOLDER}/{program.binary}"] = (
+                f'#!/bin/sh\nexec {shlex.quote(installed_program.path)} "$@"\n'
+            )
+            argv = (wrapper.path, program.binary, *program.args)
+            path = (
+                f"{home.visible_home}/{WRAPPER_FOLDER}",
+                *wrapper.interpreter_folders,
+                *installed_program.interpreter_folders,
+            )
+            installed_program = replace(
+                installed_program, mounts={**installed_program.mounts, **wrapper.mounts}
+            )
+        _prepare_home(program.binary, home.home, files)
+        cwd = _working_folder(program, scope)
+        if not is_sandboxed:
+            system_path = self._env.get("PATH", os.defpath)
+            variables = {
+                **program.env,
+                "HOME": home.home,
+                "TERM": "dumb",
+                "PATH": os.pathsep.join((*path, system_path)),
+            }
+            command = launcher_command(
+                argv,
+                cwd=cwd or scope.root,
+                env=build_environment(self._env, (), variables),
+                restrictions=None,
+            )
+            return replace(command, separate_stderr=True, grace_s=GRACE_S)
+        proxy = egress_proxy.proxy_variables(egress_proxy.proxy_port(program.forwards))
+        sandbox_path = os.pathsep.join((*path, COMMAND_ENVIRONMENT["PATH"]))
+        env = {"PATH": sandbox_path, **proxy, **program.env}
+        process = CliAgentProcess(
+            argv=argv, env=env, home=home.home, mounts=installed_program.mounts, cwd=cwd, grace_s=GRACE_S
+        )
+        return self._build_sandboxed(process, scope, sandbox)
 
-    def _held(self, guest: Guest, scope: Scope, found: Found) -> Cell:
+    def _build_sandboxed(
+        self, process: CliAgentProcess, scope: Scope, sandbox: ProbeResult
+    ) -> SandboxedCommand:
         try:
-            return strict(scope, "", bwrap=found.bwrap, records=self._records, guest=guest)
+            return bubblewrap_command(
+                scope, "", bwrap=sandbox.bwrap_path, records_folder=self._records_folder, cli_agent=process
+            )
         except BaseException:
-            if guest.gate >= 0:
-                os.close(guest.gate)
+            if process.start_gate_fd >= 0:
+                os.close(process.start_gate_fd)
             raise
 
-    def _installed(self, binary: str, scope: Scope, install: str) -> Installed:
-        """What is laid into the cell with it holds nothing of the person's or ours."""
-        house = ("/" + "/".join(named(each)) for each in scope.house)
-        around = tuple(
-            map(os.path.realpath, (scope.root, self._homes, *house, self._env.get("HOME") or "/root"))
+    def _find_program(self, binary: str, scope: Scope, install: str) -> InstalledProgram:
+        """Find the program.
+
+        Its mounts never contain the person's or our own files.
+        """
+        own_folders = ("/" + "/".join(literal_components(each)) for each in scope.retinue_paths)
+        private_folders = tuple(
+            map(
+                os.path.realpath,
+                (scope.root, self._homes_folder, *own_folders, self._env.get("HOME") or "/root"),
+            )
         )
-        found = installed(binary, self._env.get("PATH", os.defpath), around)
-        if found is None:
-            how = f"install it with `{install}`" if install else "write the whole path of a program"
-            raise Failed(f"{binary} is not installed here, or not on the PATH: {how}")
-        return found
+        program = find_program(binary, self._env.get("PATH", os.defpath), private_folders)
+        if program is None:
+            hint = f"install it with `{install}`" if install else "write the whole path of a program"
+            raise Failed(f"{binary} is not installed here, or not on the PATH: {hint}")
+        return program
 
 
-def _made_ready(binary: str, home: str, files: Mapping[str, str]) -> None:
+def _prepare_home(binary: str, home: str, files: Mapping[str, str]) -> None:
     try:
         os.makedirs(home, mode=0o700, exist_ok=True)  # noqa: PTH103
         for name, text in files.items():
-            written(home, name, text, mode=0o700 if name.startswith(f"{SHIMS}/") else 0o600)
+            write_home_file(home, name, text, mode=0o700 if name.startswith(f"{WRAPPER_FOLDER}/") else 0o600)
     except OSError as error:
         raise Failed(f"the home of {binary} cannot be made ready: {error.strerror}") from error
 
 
-def _workdir(program: Program, scope: Scope) -> str:
-    """Where it begins; empty: wherever a command of this scope does."""
+def _working_folder(program: CliAgentCommand, scope: Scope) -> str:
+    """Return the folder to start in; empty: the default folder of this scope's commands."""
     wanted = os.path.realpath(os.path.join(scope.root, program.workdir))  # noqa: PTH118
-    verdict = scope.path(wanted, "read")
+    verdict = scope.check_path(wanted, "read")
     if verdict.ok and os.path.isdir(wanted):  # noqa: PTH112
         return wanted
     if program.workdir:
-        why = verdict.rule if not verdict.ok else "it is no folder"
-        raise Failed(f"{program.binary} cannot work in {wanted} ({why}): mend chat.config.workdir")
+        reason = verdict.rule if not verdict.ok else "it is no folder"
+        raise Failed(f"{program.binary} cannot work in {wanted} ({reason}): mend chat.config.workdir")
     return ""

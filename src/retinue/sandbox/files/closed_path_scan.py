@@ -1,4 +1,4 @@
-"""A look through folders for what a command must not reach: found by name alone, so that thousands of files cost little."""
+"""Scan folders for closed paths, by name alone, so that thousands of files cost little."""
 
 import errno
 import os
@@ -10,171 +10,183 @@ from dataclasses import field
 from enum import Enum
 from functools import lru_cache
 
-from retinue.domain.glob import compiled
+from retinue.domain.glob import compile_glob
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import Globs, unescaped
+from retinue.domain.rules import Globs, unescape_component
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.sandbox.files.messages import shown
+from retinue.sandbox.files.messages import printable_path
 from retinue.sandbox.files.pattern_roots import is_readable
 
-MAX_NAMES = 200_000
+MAX_SCANNED_NAMES = 200_000
 
 _GIT = ".git"
-_GONE = frozenset({errno.ENOENT, errno.ENOTDIR})
-_TAIL = re.compile(r"(?:/\*\*)+\Z")
-_RELIABLE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
-_SETTLED = 3_000_000_000
+_GONE_ERRORS = frozenset({errno.ENOENT, errno.ENOTDIR})
+_TRAILING_GLOBSTARS = re.compile(r"(?:/\*\*)+\Z")
+_RELIABLE_FILE_SYSTEMS = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"}
+)
+_STABLE_AFTER_NS = 3_000_000_000
 """Nanoseconds: longer than the coarsest clock of these file systems."""
-_REMEMBERED = 50_000
-_NEVER = re.compile(r"(?!)")
+_MAX_CACHED_FOLDERS = 50_000
+_MATCH_NOTHING = re.compile(r"(?!)")
 
 
-class Kind(Enum):
+class PathKind(Enum):
     FILE = "file"
     FOLDER = "folder"
     LINK = "link"
-    """A link at a closed name: where it leads is another file's business."""
-    POINTER = "pointer"
-    """What other programs obey, or a `.git` that is no folder: readable, never to be changed by a command."""
+    """A link at a closed name; its target is judged separately."""
+    PROTECTED = "pointer"
+    """Readable for a command, never writable.
+
+    A file that other programs act on, or a `.git` that is not a folder.
+    """
     PIPE = "pipe"
-    """A pipe, or something else that whoever opens it may wait for."""
-    DARK = "dark"
-    """A folder that cannot be looked into: what is in it is not known."""
+    """A pipe, or another special file on which a reader may block."""
+    UNREADABLE = "dark"
+    """A folder that cannot be read: its content is unknown."""
 
 
-Sight = Mapping[str, Kind]
-"""What was found, by real path."""
+ClosedPaths = Mapping[str, PathKind]
+"""Closed paths found, by real path."""
 
 
 @value
-class Held:
-    """What one folder holds of interest. True as long as its stamp is."""
+class FolderScan:
+    """Relevant content of one folder, valid while its stamp is unchanged."""
 
     stamp: tuple[int, ...]
-    count: int
+    name_count: int
     folders: tuple[str, ...]
-    doubtful: tuple[tuple[str, Kind], ...]
-    """Names that some pattern may mean: the scope is asked each time."""
+    candidates: tuple[tuple[str, PathKind], ...]
+    """Names that some pattern may match: the scope is asked each time."""
     pipes: tuple[str, ...]
-    written: str
-    """All its files, in one string: thousands of folders are remembered."""
-    settled: bool
-    """Whether the same stamp means the same names: it is old enough, and of a file system that can be relied on."""
+    joined_files: str
+    """All its file names in one string, because thousands of folders are cached."""
+    is_stable: bool
+    """Whether an equal stamp means equal names: old enough, and on a reliable file system."""
 
-    def files(self) -> list[str]:
-        return self.written.split("/") if self.written else []
-
-
-@value
-class Look:
-    """All that one walk learned."""
-
-    sight: Sight
-    folders: Mapping[str, Held]
-    """Those that were entered, by real path."""
+    def file_names(self) -> list[str]:
+        return self.joined_files.split("/") if self.joined_files else []
 
 
 @value
-class Names:
-    """Which names are worth a judgement: the last components of all patterns that close or deny."""
+class ScanResult:
+    """Result of one scan."""
 
-    words: frozenset[str]
-    wild: re.Pattern[str]
-    seen: dict[str, Held] = field(default_factory=dict[str, Held])
-    """Folders already looked at, so that only those that changed are read again."""
-
-    def means(self, name: str) -> bool:
-        return not name.isascii() or name.lower() in self.words or self.wild.match(name) is not None
+    closed_paths: ClosedPaths
+    folders: Mapping[str, FolderScan]
+    """Folders that were entered, by real path."""
 
 
-def survey(scope: Scope, trees: Iterable[str], *, limit: int = MAX_NAMES, calm: bool = True) -> Sight:
-    """Every place below these folders that the scope closes, and what else must be watched. Closed folders are not
-    entered, links not followed. Failed when there is more to look at than the limit; and, if it is to be calm there,
-    when somebody exchanges a folder for a link meanwhile: what was in it may be anywhere."""
-    found: dict[str, Kind] = {}
-    for _ in _walked(scope, trees, found, limit=limit, calm=calm):
+@value
+class NameFilter:
+    """Names worth checking: the last components of all patterns that close or deny."""
+
+    names: frozenset[str]
+    pattern: re.Pattern[str]
+    scans: dict[str, FolderScan] = field(default_factory=dict[str, FolderScan])
+    """Scans of folders, so that only changed folders are read again."""
+
+    def may_match(self, name: str) -> bool:
+        return not name.isascii() or name.lower() in self.names or self.pattern.match(name) is not None
+
+
+def find_closed_paths(
+    scope: Scope, trees: Iterable[str], *, limit: int = MAX_SCANNED_NAMES, fail_on_races: bool = True
+) -> ClosedPaths:
+    """Find every path below these folders that the scope closes or that must be watched.
+
+    Closed folders are not entered, links are not followed. Raises Failed beyond the limit. With
+    `fail_on_races` also when a folder is replaced by a link meanwhile: its content may be anywhere.
+    """
+    found: dict[str, PathKind] = {}
+    for _ in _scan_trees(scope, trees, found, limit=limit, fail_on_races=fail_on_races):
         pass
     return found
 
 
-def looked(scope: Scope, trees: Iterable[str]) -> Look:
-    """The same, and all that was seen on the way: who asks more of each file need not walk again."""
-    found: dict[str, Kind] = {}
-    folders = dict(_walked(scope, trees, found, limit=MAX_NAMES, calm=True))
-    return Look(sight=found, folders=folders)
+def scan_closed_paths(scope: Scope, trees: Iterable[str]) -> ScanResult:
+    """Find closed paths and return the scanned folders too, so that callers need not walk them again."""
+    found: dict[str, PathKind] = {}
+    folders = dict(_scan_trees(scope, trees, found, limit=MAX_SCANNED_NAMES, fail_on_races=True))
+    return ScanResult(closed_paths=found, folders=folders)
 
 
-def _walked(
-    scope: Scope, trees: Iterable[str], found: dict[str, Kind], *, limit: int, calm: bool
-) -> Iterator[tuple[str, Held]]:
-    """Each folder that is entered. What is closed is added to what was found."""
-    names = worth(_closing(scope))
-    steady = _steady()
-    left = limit
-    for top in trees:
-        pending = [top]
+def _scan_trees(
+    scope: Scope, trees: Iterable[str], found: dict[str, PathKind], *, limit: int, fail_on_races: bool
+) -> Iterator[tuple[str, FolderScan]]:
+    """Scan the trees; yield each entered folder and add closed paths to `found`."""
+    name_filter = build_name_filter(_closing_patterns(scope))
+    reliable_devices = _reliable_devices()
+    remaining = limit
+    for tree in trees:
+        pending = [tree]
         while pending:
             folder = pending.pop()
             try:
-                held = _looked_into(folder, names, steady)
+                scan = _cached_scan(folder, name_filter, reliable_devices)
             except OSError as error:
-                if error.errno == errno.ELOOP and calm:
+                if error.errno == errno.ELOOP and fail_on_races:
                     raise Failed(
-                        f"{shown(folder)} was being moved while a command was made ready: try again"
+                        f"{printable_path(folder)} was being moved while a command was made ready: try again"
                     ) from error
-                if error.errno not in (*_GONE, errno.ELOOP):
-                    found[folder] = Kind.DARK
+                if error.errno not in (*_GONE_ERRORS, errno.ELOOP):
+                    found[folder] = PathKind.UNREADABLE
                 continue
-            left -= held.count
-            if left < 0:
+            remaining -= scan.name_count
+            if remaining < 0:
                 raise Failed(
-                    f"{shown(top)} holds more than {limit:,} names, too many to look through for what is closed: "
+                    f"{printable_path(tree)} holds more than {limit:,} names, too many to look through for what is closed: "
                     "let the agent work in a smaller folder"
                 )
-            pending += [f"{folder}/{name}" for name in held.folders]
-            pending += _judged(scope, folder, held, found)
-            yield folder, held
+            pending += [f"{folder}/{name}" for name in scan.folders]
+            pending += _classify_entries(scope, folder, scan, found)
+            yield folder, scan
 
 
-def _judged(scope: Scope, folder: str, held: Held, found: dict[str, Kind]) -> list[str]:
-    """Adds to what was found; gives the folders of doubtful names that may be entered after all."""
-    enter: list[str] = []
-    for name in held.pipes:
-        found[f"{folder}/{name}"] = Kind.PIPE
-    for name, kind in held.doubtful:
+def _classify_entries(scope: Scope, folder: str, scan: FolderScan, found: dict[str, PathKind]) -> list[str]:
+    """Add closed paths to `found`; return the candidate folders that may be entered after all."""
+    folders: list[str] = []
+    for name in scan.pipes:
+        found[f"{folder}/{name}"] = PathKind.PIPE
+    for name, kind in scan.candidates:
         path = f"{folder}/{name}"
         if not is_readable(scope, path):
             found[path] = kind
             continue
-        if kind is Kind.FOLDER:
-            enter.append(path)
-        if scope.guards(path) and not (kind is Kind.FOLDER and name.lower() == _GIT):
-            found[path] = Kind.POINTER
-    return enter
+        if kind is PathKind.FOLDER:
+            folders.append(path)
+        if scope.is_guarded(path) and not (kind is PathKind.FOLDER and name.lower() == _GIT):
+            found[path] = PathKind.PROTECTED
+    return folders
 
 
-def _looked_into(folder: str, names: Names, steady: frozenset[int]) -> Held:
-    """From memory while the folder's stamp is the same. The time of change in it is the kernel's own: no program can
-    set it back. A folder that changed a moment ago may change again within the same tick, and is not remembered."""
+def _cached_scan(folder: str, name_filter: NameFilter, reliable_devices: frozenset[int]) -> FolderScan:
+    """Return the cached scan while the folder's stamp is unchanged.
+
+    The ctime in the stamp is set by the kernel: no program can set it back. A folder that changed a moment
+    ago may change again within the same clock tick and is not cached.
+    """
     status = os.lstat(folder)
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "a link stands where a folder was")
-    stamp = stamp_of(status)
-    known = names.seen.get(folder)
-    if known is not None and known.stamp == stamp:
-        return known
+    stamp = folder_stamp(status)
+    cached = name_filter.scans.get(folder)
+    if cached is not None and cached.stamp == stamp:
+        return cached
     now = time.time_ns()
-    settled = status.st_dev in steady and status.st_ctime_ns < now - _SETTLED
-    held = _read(folder, names, stamp, settled=settled)
-    if settled:
-        if len(names.seen) >= _REMEMBERED:
-            names.seen.clear()
-        names.seen[folder] = held
-    return held
+    is_stable = status.st_dev in reliable_devices and status.st_ctime_ns < now - _STABLE_AFTER_NS
+    scan = _scan_folder(folder, name_filter, stamp, is_stable=is_stable)
+    if is_stable:
+        if len(name_filter.scans) >= _MAX_CACHED_FOLDERS:
+            name_filter.scans.clear()
+        name_filter.scans[folder] = scan
+    return scan
 
 
-def stamp_of(status: os.stat_result) -> tuple[int, ...]:
+def folder_stamp(status: os.stat_result) -> tuple[int, ...]:
     return (
         status.st_dev,
         status.st_ino,
@@ -185,73 +197,81 @@ def stamp_of(status: os.stat_result) -> tuple[int, ...]:
     )
 
 
-def _read(folder: str, names: Names, stamp: tuple[int, ...], *, settled: bool) -> Held:
-    words, wild = names.words, names.wild.match
+def _scan_folder(
+    folder: str, name_filter: NameFilter, stamp: tuple[int, ...], *, is_stable: bool
+) -> FolderScan:
+    exact_names, matches_pattern = name_filter.names, name_filter.pattern.match
     folders: list[str] = []
-    doubtful: list[tuple[str, Kind]] = []
+    candidates: list[tuple[str, PathKind]] = []
     pipes: list[str] = []
     files: list[str] = []
-    count = 0
+    name_count = 0
     with os.scandir(folder) as entries:
         for entry in entries:
-            count += 1
+            name_count += 1
             name = entry.name
             is_file = entry.is_file(follow_symlinks=False)
             if is_file:
                 files.append(name)
-            if not name.isascii() or name.lower() in words or wild(name):
-                doubtful.append((name, _kind(entry)))
+            if not name.isascii() or name.lower() in exact_names or matches_pattern(name):
+                candidates.append((name, _entry_kind(entry)))
             elif not is_file and entry.is_dir(follow_symlinks=False):
                 folders.append(name)
             elif not is_file and not entry.is_symlink():
                 pipes.append(name)
-    return Held(
+    return FolderScan(
         stamp=stamp,
-        count=count,
+        name_count=name_count,
         folders=tuple(folders),
-        doubtful=tuple(doubtful),
+        candidates=tuple(candidates),
         pipes=tuple(pipes),
-        written="/".join(files),
-        settled=settled,
+        joined_files="/".join(files),
+        is_stable=is_stable,
     )
 
 
-def _kind(entry: "os.DirEntry[str]") -> Kind:
+def _entry_kind(entry: "os.DirEntry[str]") -> PathKind:
     if entry.is_symlink():
-        return Kind.LINK
-    return Kind.FOLDER if entry.is_dir(follow_symlinks=False) else Kind.FILE
+        return PathKind.LINK
+    return PathKind.FOLDER if entry.is_dir(follow_symlinks=False) else PathKind.FILE
 
 
-def _steady() -> frozenset[int]:
-    """The devices of file systems whose times of change can be relied on."""
+def _reliable_devices() -> frozenset[int]:
+    """Return the devices of file systems with reliable change times."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:  # noqa: PTH123
-        found = [line.split() for line in lines]
+        mounts = [line.split() for line in lines]
     return frozenset(
-        os.makedev(*map(int, one[2].split(":"))) for one in found if one[one.index("-") + 1] in _RELIABLE
+        os.makedev(*map(int, one[2].split(":")))
+        for one in mounts
+        if one[one.index("-") + 1] in _RELIABLE_FILE_SYSTEMS
     )
 
 
-def _closing(scope: Scope) -> Globs:
-    """Every pattern that takes away. They only say where to look: the scope itself is asked."""
-    above = tuple(pattern for ceiling in scope.ceilings for pattern in ceiling.deny)
-    return (*scope.closed, *scope.deny, *scope.house, *scope.guarded, *above)
+def _closing_patterns(scope: Scope) -> Globs:
+    """Return every pattern that closes or denies: only a hint, the scope itself decides."""
+    ceiling_patterns = tuple(pattern for ceiling in scope.ceilings for pattern in ceiling.deny)
+    return (*scope.closed_paths, *scope.deny, *scope.retinue_paths, *scope.guarded_paths, *ceiling_patterns)
 
 
 @lru_cache(maxsize=256)
-def worth(patterns: Globs) -> Names:
-    """`X/**` closes from X on, so X is the name to look for. A name that is all glob makes every name worth a look."""
-    words, wild = {_GIT}, set[str]()
+def build_name_filter(patterns: Globs) -> NameFilter:
+    """Build the name filter of these patterns.
+
+    `X/**` closes from X on, so X is the name to look for. A name that is all glob makes every name a
+    candidate.
+    """
+    names, globs = {_GIT}, set[str]()
     for pattern in patterns:
-        last = _TAIL.sub("", pattern).rpartition("/")[2]
-        plain = unescaped(last)
+        last = _TRAILING_GLOBSTARS.sub("", pattern).rpartition("/")[2]
+        literal_name = unescape_component(last)
         if "]" in last and "[" in pattern[: -len(last)]:
-            wild.add("*")  # the bracket may have begun before the slash
-        elif plain is not None:
-            words.add(plain.lower())
+            globs.add("*")  # the bracket expression may have begun before the slash
+        elif literal_name is not None:
+            names.add(literal_name.lower())
         else:
-            end = last.rpartition("**")[2]  # what stands before may be in a folder above
-            wild.add(end if end == last else f"*{end}")
-    if not wild:
-        return Names(words=frozenset(words), wild=_NEVER)
-    each = "|".join(f"(?:{compiled(one, ignore_case=True).pattern})" for one in sorted(wild))
-    return Names(words=frozenset(words), wild=re.compile(each, re.DOTALL | re.IGNORECASE))
+            suffix = last.rpartition("**")[2]  # the part before may match a parent folder
+            globs.add(suffix if suffix == last else f"*{suffix}")
+    if not globs:
+        return NameFilter(names=frozenset(names), pattern=_MATCH_NOTHING)
+    alternatives = "|".join(f"(?:{compile_glob(one, ignore_case=True).pattern})" for one in sorted(globs))
+    return NameFilter(names=frozenset(names), pattern=re.compile(alternatives, re.DOTALL | re.IGNORECASE))

@@ -1,4 +1,4 @@
-"""The guard of files: the one place where a path that an agent names becomes an open file."""
+"""Guarded file access: the one place where a path that an agent names becomes an open file."""
 
 import difflib
 import errno
@@ -8,59 +8,64 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from retinue.domain.ceiling import Wish
+from retinue.domain.ceiling import FileAccess
 from retinue.domain.change import replace
 from retinue.domain.glob import first_match
-from retinue.domain.io_results import Found, Opened, Written
-from retinue.domain.permissions.scope import NO_SCOPE, Scope
-from retinue.domain.rules import Globs, literal
+from retinue.domain.io_results import FileContent, FileEntry, WriteResult
+from retinue.domain.permissions.scope import NO_SCOPE_RULE, Scope
+from retinue.domain.rules import Globs, escape_glob
 from retinue.domain.value import value
 from retinue.errors import Failed, OutOfScope, RetinueError
-from retinue.sandbox.files.atomic_write import found, reached, replaced
-from retinue.sandbox.files.listing import listed, walked
-from retinue.sandbox.files.messages import allowances, problem, shown, some
+from retinue.sandbox.files.atomic_write import open_target_folder, replace_file, stat_entry
+from retinue.sandbox.files.listing import list_folder, walk_folder
+from retinue.sandbox.files.messages import describe_allowed, file_error, limited_list, printable_path
 from retinue.sandbox.files.openat2 import Opener, best_opener
 from retinue.sandbox.files.path_resolution import (
-    Place,
-    begin,
-    climbed,
-    components_of,
-    kernel_name,
-    lookup,
-    name_of,
-    named,
-    opened,
-    places,
-    view,
+    LookupStart,
+    from_existing_folder,
+    lookup_starts,
+    name_of_fd,
+    open_below,
+    open_path,
+    open_start_folder,
+    parse_path,
+    resolve_name,
+    scope_for_name,
+    visible_name,
 )
-from retinue.sandbox.files.pattern_roots import components, is_denied, may_hold, objection
+from retinue.sandbox.files.pattern_roots import (
+    can_contain_readable,
+    is_denied,
+    path_components,
+    refusing_rule,
+)
 
-MAX_READ = 16_000_000
-MAX_WALK = 200_000
-MAX_NEW = 64
+MAX_READ_BYTES = 16_000_000
+MAX_WALK_NAMES = 200_000
+MAX_NEW_FOLDERS = 64
 
-LINKED: Globs = (
+SHARED_FILE_PATTERNS: Globs = (
     "**/node_modules/**", "**/site-packages/**", "**/dist-packages/**", "**/.venv/**", "**/venv/**",
     "/usr/**", "/opt/**", "/nix/store/**",
 )  # fmt: skip
-"""Where installers give one file many names on purpose: there a file is read whatever its other names are."""
+"""Places where installers create hard links on purpose: files there may be read all the same."""
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 """Never waits for the other end of a pipe, never takes a terminal."""
 
-_NOWHERE = "it goes through a link that leads nowhere, and nothing is made through a link"
+_DANGLING_LINK = "it goes through a link that leads nowhere, and nothing is made through a link"
 _SUGGEST_AMONG = 2_000
-_CHUNK = 1_000_000
+_CHUNK_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Something that is open: its name as the rules know it, and the scope by which that is judged."""
+class OpenFile:
+    """An open file or folder: its name as the rules know it, and the scope that judges it."""
 
     fd: int
     name: str
     status: os.stat_result
-    own: bool
+    is_private_tmp: bool
 
     @property
     def is_folder(self) -> bool:
@@ -68,305 +73,354 @@ class Held:
 
 
 @value
-class Spot:
-    """Where a file goes: an open folder, the folders missing below it, and the file's own name there."""
+class WriteTarget:
+    """Destination of a write: an open folder, the missing folders below it, and the file's name."""
 
     folder: int
-    missing: tuple[str, ...]
-    leaf: str
+    missing_folders: tuple[str, ...]
+    file_name: str
     name: str
-    """The whole name, as the rules know it."""
+    """The whole path, as the rules know it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedFiles:
-    """Files bound to one scope: what was opened is judged by its real name, so no way of asking leads around a rule."""
+    """Files bound to one scope.
+
+    An opened file is judged by its real name, so no way of naming it leads around a rule.
+    """
 
     scope: Scope
     opener: Opener = field(default_factory=best_opener, kw_only=True)
-    sole: str | None = field(default=None, kw_only=True)
-    """The one file that may be written, when a person allowed just that."""
+    only_writable: str | None = field(default=None, kw_only=True)
+    """The only file that may be written, when a person allowed just that."""
 
-    def read(self, path: str, *, max_bytes: int = MAX_READ) -> Opened:
-        """At most max_bytes of a regular file."""
-        with self._opened(path) as held:
-            if held.is_folder:
-                raise Failed(f"{shown(path)} is a folder: use ls to see what is in it")
-            self._has_one_name(path, held)
-            data = _content(held.fd, held.status.st_size, max_bytes)
-            return Opened(real=held.name, data=data, size=max(held.status.st_size, len(data)))
+    def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> FileContent:
+        """Read at most max_bytes of a regular file."""
+        with self._open_readable(path) as file:
+            if file.is_folder:
+                raise Failed(f"{printable_path(path)} is a folder: use ls to see what is in it")
+            self._check_hard_links(path, file)
+            data = _read_content(file.fd, file.status.st_size, max_bytes)
+            return FileContent(real_path=file.name, data=data, size=max(file.status.st_size, len(data)))
 
-    def list(self, path: str) -> list[Found]:
-        """What a folder holds, sorted, links as links; what the scope refuses is left out."""
-        with self._opened(path) as held:
-            if not held.is_folder:
-                raise Failed(f"{shown(path)} is a file, not a folder: use read to see what is in it")
-            return listed(self._view(held), held.fd, held.name, limit=MAX_WALK)
+    def list(self, path: str) -> list[FileEntry]:
+        """List a folder, sorted, links as links, without what the scope refuses."""
+        with self._open_readable(path) as file:
+            if not file.is_folder:
+                raise Failed(f"{printable_path(path)} is a file, not a folder: use read to see what is in it")
+            return list_folder(self._listing_scope(file), file.fd, file.name, limit=MAX_WALK_NAMES)
 
-    def walk(self, path: str, *, limit: int = MAX_WALK) -> Iterator[Found]:
-        """Files and links below a folder, folder by folder in order; of a file, the file itself as `.`.
-        Looks at no more than `limit` names; if there are more, the last one found is of kind `cut`."""
-        with self._opened(path) as held:
-            if not held.is_folder:
-                yield Found(path=".", real=held.name, kind="file", size=held.status.st_size)
+    def walk(self, path: str, *, limit: int = MAX_WALK_NAMES) -> Iterator[FileEntry]:
+        """Yield the files and links below a folder, folder by folder in order.
+
+        For a file, yields the file itself as `.`. Looks at no more than `limit` names; if there are more, the
+        last item has the kind `cut`.
+        """
+        with self._open_readable(path) as file:
+            if not file.is_folder:
+                yield FileEntry(path=".", real_path=file.name, kind="file", size=file.status.st_size)
                 return
-            yield from walked(self._view(held), held.fd, held.name, limit=limit, opener=self.opener)
+            yield from walk_folder(
+                self._listing_scope(file), file.fd, file.name, limit=limit, opener=self.opener
+            )
 
-    def name(self, path: str) -> str:
-        """The real name that a path stands for now, unjudged, in the agent's own words."""
-        return name_of(self.scope, components_of(path, self.scope.root))
+    def real_path(self, path: str) -> str:
+        """Return the real name of a path, as the agent sees it, without checking the scope."""
+        return resolve_name(self.scope, parse_path(path, self.scope.root))
 
-    def judge(self, path: str, wish: Wish) -> str:
-        """The real name that a path stands for now: of a file that is there, or of one that would be made."""
-        if wish == "write":
-            with self._spot(path) as spot:
-                return spot.name
-        with self._opened(path) as held:
-            self._has_one_name(path, held)
-            return held.name
+    def check_access(self, path: str, access: FileAccess) -> str:
+        """Check a path against the scope; return its real name, also for a file that does not exist yet."""
+        if access == "write":
+            with self._open_write_target(path) as target:
+                return target.name
+        with self._open_readable(path) as file:
+            self._check_hard_links(path, file)
+            return file.name
 
-    def write(self, path: str, data: bytes, *, instead_of: bytes | None = None) -> Written:
-        """The whole file, in one step, in the folder that was judged. Missing folders are made."""
-        with self._spot(path) as spot:
-            if self.sole is not None and spot.name != self.sole:
-                raise self._refusal(path, f"a person allowed {shown(self.sole)} and nothing else", "write")
-            if instead_of is not None and (spot.missing or _there(path, spot.folder, spot.leaf) is None):
-                raise Failed(f"no such file: {shown(path)} (in {self.scope.root}); use write to make it")
+    def write(self, path: str, data: bytes, *, expected: bytes | None = None) -> WriteResult:
+        """Write the whole file atomically, in the folder that was checked. Missing folders are created."""
+        with self._open_write_target(path) as target:
+            if self.only_writable is not None and target.name != self.only_writable:
+                raise self._out_of_scope(
+                    path, f"a person allowed {printable_path(self.only_writable)} and nothing else", "write"
+                )
+            if expected is not None and (
+                target.missing_folders or _stat_or_fail(path, target.folder, target.file_name) is None
+            ):
+                raise Failed(
+                    f"no such file: {printable_path(path)} (in {self.scope.root}); use write to make it"
+                )
             try:
-                with reached(spot.folder, spot.missing) as folder:
-                    self._still_there(path, spot, folder)
-                    made = replaced(folder, spot.leaf, data, instead_of=instead_of)
+                with open_target_folder(target.folder, target.missing_folders) as folder:
+                    self._check_not_moved(path, target, folder)
+                    is_new = replace_file(folder, target.file_name, data, expected=expected)
             except OSError as error:
-                raise problem(error, path, "write") from error
-            return Written(real=spot.name, made=made, size=len(data))
+                raise file_error(error, path, "write") from error
+            return WriteResult(real_path=target.name, is_new=is_new, size=len(data))
 
-    def only(self, real: str) -> "GuardedFiles":
-        return replace(self, sole=real)
+    def restrict_writes_to(self, real_path: str) -> "GuardedFiles":
+        return replace(self, only_writable=real_path)
 
     @contextmanager
-    def _opened(self, path: str) -> Generator[Held]:
-        """A regular file or a folder that the scope lets this agent read; closed afterwards."""
-        fd, name, place = self._open(path)
+    def _open_readable(self, path: str) -> Generator[OpenFile]:
+        """Open a regular file or folder that the scope lets this agent read, and close it afterwards."""
+        fd, name, start = self._open(path)
         try:
             status = os.fstat(fd)
             if name is None:
-                raise self._refusal(path, "it has no name any more")
-            self._judge(path, name, status.st_mode, place)
-            yield Held(fd, name, status, place.own)
+                raise self._out_of_scope(path, "it has no name any more")
+            self._check_readable(path, name, status.st_mode, start)
+            yield OpenFile(fd, name, status, start.is_private_tmp)
         except OSError as error:
-            raise problem(error, path, "read") from error
+            raise file_error(error, path, "read") from error
         finally:
             os.close(fd)
 
-    def _open(self, path: str) -> tuple[int, str | None, Place]:
-        parts = components_of(path, self.scope.root)
+    def _open(self, path: str) -> tuple[int, str | None, LookupStart]:
+        parts = parse_path(path, self.scope.root)
         failed: OSError | None = None
-        for place in places(self.scope, parts, "read"):
+        for start in lookup_starts(self.scope, parts, "read"):
             try:
-                return *opened(place, self.opener, _FLAGS), place
+                return *open_path(start, self.opener, _READ_FLAGS), start
             except OSError as error:
                 failed = error
         if failed is None:
-            raise self._refusal(path, "nothing allows read")
-        raise self._explained(path, parts, failed) from failed
+            raise self._out_of_scope(path, "nothing allows read")
+        raise self._access_error(path, parts, failed) from failed
 
-    def _judge(self, path: str, name: str, mode: int, place: Place) -> None:
-        scope = view(self.scope, name, own=place.own)
-        refused = objection(scope, name, "read")
-        if refused is not None and not (stat.S_ISDIR(mode) and may_hold(scope, name)):
-            raise self._refusal(path, refused)
+    def _check_readable(self, path: str, name: str, mode: int, start: LookupStart) -> None:
+        scope = scope_for_name(self.scope, name, is_private_tmp=start.is_private_tmp)
+        rule = refusing_rule(scope, name, "read")
+        if rule is not None and not (stat.S_ISDIR(mode) and can_contain_readable(scope, name)):
+            raise self._out_of_scope(path, rule)
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise Failed(f"{shown(path)} is not a regular file")
+            raise Failed(f"{printable_path(path)} is not a regular file")
 
-    def _has_one_name(self, path: str, held: Held) -> None:
-        """Of a file with several names only this one is known here, and the others may be denied."""
-        if held.status.st_nlink == 1 or held.is_folder or held.own:
+    def _check_hard_links(self, path: str, file: OpenFile) -> None:
+        """Refuse a file with several hard links.
+
+        Only this name is known here, and another one may be denied.
+        """
+        if file.status.st_nlink == 1 or file.is_folder or file.is_private_tmp:
             return
-        if first_match(LINKED, held.name) is None and literal(held.name) not in self.scope.read:
-            raise self._linked(path, held.status, "read")
+        if (
+            first_match(SHARED_FILE_PATTERNS, file.name) is None
+            and escape_glob(file.name) not in self.scope.read
+        ):
+            raise self._hard_link_error(path, file.status, "read")
 
-    def _view(self, held: Held) -> Scope:
-        return self.scope if held.own or not self.scope.tmp else replace(self.scope, tmp="")
+    def _listing_scope(self, file: OpenFile) -> Scope:
+        return (
+            self.scope
+            if file.is_private_tmp or not self.scope.tmp_folder
+            else replace(self.scope, tmp_folder="")
+        )
 
     @contextmanager
-    def _spot(self, path: str) -> Generator[Spot]:
-        """Where a file may be written: judged, and held open. A link is replaced by what it leads to, once; nothing
-        is made through one."""
-        parts = components_of(path, self.scope.root)
-        if path.endswith(("/", "/.")) or path == "." or parts[-1:] in ((), ("..",)):
-            raise Failed(f"{shown(path)} names a folder: name a file")
-        if not self.scope.writable and not self.scope.private("/" + "/".join(parts)):
-            raise self._read_only(path)
-        with self._approached(path, parts, links=True) as spot:
-            if not self._is_link(path, spot):
-                yield spot
-                return
-        with self._approached(path, self._target(path, parts), links=False) as spot:
-            if self._is_link(path, spot):
-                raise self._refusal(path, "it became a link meanwhile", "write")
-            yield spot
+    def _open_write_target(self, path: str) -> Generator[WriteTarget]:
+        """Check where a file may be written, and hold that folder open.
 
-    def _is_link(self, path: str, spot: Spot) -> bool:
-        """Or else nothing, or a file that may be replaced."""
-        status = None if spot.missing else _there(path, spot.folder, spot.leaf)
+        A link is replaced once by its target; nothing is created through a link.
+        """
+        parts = parse_path(path, self.scope.root)
+        if path.endswith(("/", "/.")) or path == "." or parts[-1:] in ((), ("..",)):
+            raise Failed(f"{printable_path(path)} names a folder: name a file")
+        if not self.scope.writable and not self.scope.is_private_tmp("/" + "/".join(parts)):
+            raise self._read_only_error(path)
+        with self._open_existing_folder(path, parts, follow_links=True) as target:
+            if not self._is_symlink(path, target):
+                yield target
+                return
+        with self._open_existing_folder(path, self._link_target(path, parts), follow_links=False) as target:
+            if self._is_symlink(path, target):
+                raise self._out_of_scope(path, "it became a link meanwhile", "write")
+            yield target
+
+    def _is_symlink(self, path: str, target: WriteTarget) -> bool:
+        """Return whether the target is a link; False for nothing or a file that may be replaced."""
+        status = None if target.missing_folders else _stat_or_fail(path, target.folder, target.file_name)
         if status is None:
             return False
         if stat.S_ISLNK(status.st_mode):
             return True
         if stat.S_ISDIR(status.st_mode):
-            raise Failed(f"{shown(path)} is a folder: name a file")
+            raise Failed(f"{printable_path(path)} is a folder: name a file")
         if not stat.S_ISREG(status.st_mode):
-            raise Failed(f"{shown(path)} is not a regular file")
+            raise Failed(f"{printable_path(path)} is not a regular file")
         if status.st_nlink > 1:
-            raise self._linked(path, status, "write")
+            raise self._hard_link_error(path, status, "write")
         return False
 
-    def _target(self, path: str, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """Where a link leads: to something that is there, or it is refused."""
-        place = next(places(self.scope, parts, "write"))
+    def _link_target(self, path: str, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """Return where a link leads. A link to nothing is refused."""
+        start = next(lookup_starts(self.scope, parts, "write"))
         try:
-            fd, name = opened(place, self.opener, os.O_PATH)
+            fd, name = open_path(start, self.opener, os.O_PATH)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                raise self._refusal(path, _NOWHERE, "write") from error
-            raise self._explained(path, parts, error, "write") from error
+                raise self._out_of_scope(path, _DANGLING_LINK, "write") from error
+            raise self._access_error(path, parts, error, "write") from error
         os.close(fd)
         if name is None:
-            raise self._refusal(path, "it has no name any more", "write")
-        return components(name)
+            raise self._out_of_scope(path, "it has no name any more", "write")
+        return path_components(name)
 
     @contextmanager
-    def _approached(self, path: str, parts: tuple[str, ...], *, links: bool) -> Generator[Spot]:
-        """The deepest folder on the way that is there, open; what is missing below it; all judged by its real name."""
-        way = next(places(self.scope, parts, "write"), None)
-        if way is None:
-            raise self._refusal(path, "nothing allows write", "write")
-        place = climbed(way)
-        if not place.rest:
-            raise Failed(f"{shown(path)} is a folder: name a file")
-        anchor = begin(place)
+    def _open_existing_folder(
+        self, path: str, parts: tuple[str, ...], *, follow_links: bool
+    ) -> Generator[WriteTarget]:
+        """Open the deepest existing folder of a path and check the whole path by its real name."""
+        first_start = next(lookup_starts(self.scope, parts, "write"), None)
+        if first_start is None:
+            raise self._out_of_scope(path, "nothing allows write", "write")
+        start = from_existing_folder(first_start)
+        if not start.components:
+            raise Failed(f"{printable_path(path)} is a folder: name a file")
+        anchor = open_start_folder(start)
         try:
-            folder, missing = self._deepest(anchor, place.rest[:-1], links=links)
-            above = named(place, anchor, folder)
+            folder, missing = self._open_deepest_folder(
+                anchor, start.components[:-1], follow_links=follow_links
+            )
+            folder_name = visible_name(start, anchor, folder)
         except OSError as error:
-            raise self._explained(path, parts, error, "write") from error
+            raise self._access_error(path, parts, error, "write") from error
         finally:
             os.close(anchor)
         try:
-            if above is None:
-                raise self._refusal(path, "it has no name any more", "write")
-            name = "/".join((above.rstrip("/"), *missing, place.rest[-1]))
-            self._judge_write(path, name, above, missing, place)
-            if missing and _there(path, folder, missing[0]) is not None:
-                raise self._refusal(path, _NOWHERE, "write")
-            yield Spot(folder=folder, missing=missing, leaf=place.rest[-1], name=name)
+            if folder_name is None:
+                raise self._out_of_scope(path, "it has no name any more", "write")
+            name = "/".join((folder_name.rstrip("/"), *missing, start.components[-1]))
+            self._check_writable(path, name, folder_name, missing, start)
+            if missing and _stat_or_fail(path, folder, missing[0]) is not None:
+                raise self._out_of_scope(path, _DANGLING_LINK, "write")
+            yield WriteTarget(
+                folder=folder, missing_folders=missing, file_name=start.components[-1], name=name
+            )
         finally:
             os.close(folder)
 
-    def _deepest(self, anchor: int, rest: tuple[str, ...], *, links: bool) -> tuple[int, tuple[str, ...]]:
-        """An open folder and what is missing below it; how many folders one file may need is bounded."""
+    def _open_deepest_folder(
+        self, anchor: int, rest: tuple[str, ...], *, follow_links: bool
+    ) -> tuple[int, tuple[str, ...]]:
+        """Open the deepest existing folder; return it and the missing components.
+
+        The number of folders that one file may need is limited.
+        """
         flags = os.O_PATH | os.O_DIRECTORY
-        for depth in range(len(rest), max(-1, len(rest) - MAX_NEW - 1), -1):
-            there, missing = rest[:depth], rest[depth:]
+        for depth in range(len(rest), max(-1, len(rest) - MAX_NEW_FOLDERS - 1), -1):
+            existing, missing = rest[:depth], rest[depth:]
             try:
-                if links:
-                    return lookup(self.opener, anchor, there, flags), missing
-                return self.opener(anchor, "/".join(there) or ".", flags, False), missing
+                if follow_links:
+                    return open_below(self.opener, anchor, existing, flags), missing
+                return self.opener(anchor, "/".join(existing) or ".", flags, False), missing
             except FileNotFoundError:
                 if not depth or ".." in rest[depth - 1 :]:
                     raise
         raise Failed(
-            f"more than {MAX_NEW} folders would have to be made for one file: name a place nearer by"
+            f"more than {MAX_NEW_FOLDERS} folders would have to be made for one file: name a place nearer by"
         )
 
-    def _judge_write(self, path: str, name: str, above: str, missing: tuple[str, ...], place: Place) -> None:
-        scope = view(self.scope, name, own=place.own)
-        refused = objection(scope, name, "write")
-        if refused is not None:
-            raise self._refusal(path, refused, "write")
+    def _check_writable(
+        self, path: str, name: str, folder_name: str, missing: tuple[str, ...], start: LookupStart
+    ) -> None:
+        scope = scope_for_name(self.scope, name, is_private_tmp=start.is_private_tmp)
+        rule = refusing_rule(scope, name, "write")
+        if rule is not None:
+            raise self._out_of_scope(path, rule, "write")
         for part in missing:
-            above = f"{above.rstrip('/')}/{part}"
-            if is_denied(scope, above):
-                raise self._refusal(path, scope.shut(above) or "denied", "write")
+            folder_name = f"{folder_name.rstrip('/')}/{part}"
+            if is_denied(scope, folder_name):
+                raise self._out_of_scope(path, scope.closing_rule(folder_name) or "denied", "write")
 
-    def _still_there(self, path: str, spot: Spot, folder: int) -> None:
-        """Folders that were made just now have the names they were made by."""
-        if spot.missing:
-            wanted = (kernel_name(spot.folder) or "").rstrip("/") + "/" + "/".join(spot.missing)
-            if kernel_name(folder) != wanted:
-                raise self._refusal(path, "its folder was moved meanwhile", "write")
+    def _check_not_moved(self, path: str, target: WriteTarget, folder: int) -> None:
+        """Check that the folders created just now still have the names under which they were created."""
+        if target.missing_folders:
+            expected = (name_of_fd(target.folder) or "").rstrip("/") + "/" + "/".join(target.missing_folders)
+            if name_of_fd(folder) != expected:
+                raise self._out_of_scope(path, "its folder was moved meanwhile", "write")
 
-    def _explained(
-        self, path: str, parts: tuple[str, ...], error: OSError, wish: Wish = "read"
+    def _access_error(
+        self, path: str, parts: tuple[str, ...], error: OSError, access: FileAccess = "read"
     ) -> RetinueError:
-        """What is not in the scope is refused whether it exists or not."""
-        if error.errno == errno.EXDEV:
-            return self._refusal(path, f"it leads out of the folder you may {wish}", wish)
-        named = os.path.normpath("/" + "/".join(parts))
-        refused = objection(self.scope, named, wish)
-        if refused is not None and (wish == "write" or not may_hold(self.scope, named)):
-            return self._refusal(path, refused, wish)
-        if error.errno == errno.ENOENT:
-            return Failed(f"no such file: {shown(path)} (in {self.scope.root}){self._nearest(path)}")
-        return problem(error, path, wish)
+        """Return the error for a failed open.
 
-    def _nearest(self, path: str) -> str:
+        A path outside the scope is refused whether it exists or not.
+        """
+        if error.errno == errno.EXDEV:
+            return self._out_of_scope(path, f"it leads out of the folder you may {access}", access)
+        normal_path = os.path.normpath("/" + "/".join(parts))
+        rule = refusing_rule(self.scope, normal_path, access)
+        if rule is not None and (access == "write" or not can_contain_readable(self.scope, normal_path)):
+            return self._out_of_scope(path, rule, access)
+        if error.errno == errno.ENOENT:
+            return Failed(
+                f"no such file: {printable_path(path)} (in {self.scope.root}){self._suggestion(path)}"
+            )
+        return file_error(error, path, access)
+
+    def _suggestion(self, path: str) -> str:
         folder, slash, name = path.rstrip("/").rpartition("/")
         with suppress(RetinueError):
             names = {one.path for one in self.list(folder + slash or ".")[:_SUGGEST_AMONG]}
             close = difflib.get_close_matches(name, names, 1)
-            return "".join(f"; did you mean {shown(folder + slash + one)}?" for one in close)
+            return "".join(f"; did you mean {printable_path(folder + slash + one)}?" for one in close)
         return ""
 
-    def _refusal(self, path: str, rule: str, wish: Wish = "read", error: str = "out_of_scope") -> OutOfScope:
+    def _out_of_scope(
+        self, path: str, rule: str, access: FileAccess = "read", code: str = "out_of_scope"
+    ) -> OutOfScope:
         scope = self.scope
-        own = scope.read if wish == "read" else scope.write
-        allowed = own if scope.configured else ()
+        patterns = scope.read if access == "read" else scope.write
+        allowed = patterns if scope.has_paths else ()
         return OutOfScope(
-            f"{shown(path)} is not in your scope ({rule}). "
-            f"You may {wish} {allowances(scope, wish)}; denied: {some(scope.deny)}.",
-            error=error if scope.configured else NO_SCOPE,
+            f"{printable_path(path)} is not in your scope ({rule}). "
+            f"You may {access} {describe_allowed(scope, access)}; denied: {limited_list(scope.deny)}.",
+            error=code if scope.has_paths else NO_SCOPE_RULE,
             resource=path,
             allowed=allowed,
             denied=scope.deny,
         )
 
-    def _linked(self, path: str, status: os.stat_result, wish: Wish) -> OutOfScope:
+    def _hard_link_error(self, path: str, status: os.stat_result, access: FileAccess) -> OutOfScope:
         return OutOfScope(
-            f"{shown(path)} has {status.st_nlink} names (hard links), and the others may be closed to you: "
-            f"such a file is not {'read' if wish == 'read' else 'written'}. A copy of it would be.",
+            f"{printable_path(path)} has {status.st_nlink} names (hard links), and the others may be closed to you: "
+            f"such a file is not {'read' if access == 'read' else 'written'}. A copy of it would be.",
             error="hard_link",
             resource=path,
-            allowed=self.scope.read if wish == "read" else self.scope.write,
+            allowed=self.scope.read if access == "read" else self.scope.write,
             denied=self.scope.deny,
         )
 
-    def _read_only(self, path: str) -> OutOfScope:
-        label = self.scope.label or self.scope.root.rpartition("/")[2] or self.scope.root
+    def _read_only_error(self, path: str) -> OutOfScope:
+        label = self.scope.workspace_label or self.scope.root.rpartition("/")[2] or self.scope.root
         return OutOfScope(
             f'Workspace "{label}" is read-only. Cannot perform write.',
             error="read_only",
             resource=path,
-            allowed=tuple(each for each in self.scope.write if self.scope.private(each)),
+            allowed=tuple(each for each in self.scope.write if self.scope.is_private_tmp(each)),
             denied=self.scope.deny,
         )
 
 
-def _there(path: str, folder: int, name: str) -> os.stat_result | None:
+def _stat_or_fail(path: str, folder: int, name: str) -> os.stat_result | None:
     try:
-        return found(folder, name)
+        return stat_entry(folder, name)
     except OSError as error:
-        raise problem(error, path, "write") from error
+        raise file_error(error, path, "write") from error
 
 
-def _content(fd: int, size: int, max_bytes: int) -> bytes:
-    """One read is the rule; a file that grows meanwhile takes more."""
+def _read_content(fd: int, size: int, max_bytes: int) -> bytes:
+    """Read a file.
+
+    Usually one read is enough; a file that grows meanwhile takes more.
+    """
     data = os.read(fd, min(max_bytes, size + 1))
     if len(data) in (size, max_bytes):
         return data
     pieces = [data]
-    left = max_bytes - len(data)
-    while left > 0 and pieces[-1]:
-        pieces.append(os.read(fd, min(left, _CHUNK)))
-        left -= len(pieces[-1])
+    remaining = max_bytes - len(data)
+    while remaining > 0 and pieces[-1]:
+        pieces.append(os.read(fd, min(remaining, _CHUNK_BYTES)))
+        remaining -= len(pieces[-1])
     return b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Which files of the folders that are brought in have names elsewhere: a rule may close them there."""
+"""Find mounted files that have hard links elsewhere, where a rule may close them."""
 
 import os
 import re
@@ -7,47 +7,70 @@ from collections.abc import Iterable
 
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import literal
-from retinue.sandbox.files.closed_path_scan import Kind, Look
-from retinue.sandbox.files.guarded_files import LINKED
+from retinue.domain.rules import escape_glob
+from retinue.sandbox.files.closed_path_scan import PathKind, ScanResult
+from retinue.sandbox.files.guarded_files import SHARED_FILE_PATTERNS
 
-_INSTALLED = "|".join(re.escape(pattern.split("/")[1]) for pattern in LINKED if pattern.startswith("**/"))
-SHARED = re.compile(rf"/(?:{_INSTALLED}|\.git/objects)(?:/|\Z)")
-"""Installers' folders; and git's objects: a clone on the same disk shares them with the first one, and git itself never
-changes one."""
+_INSTALLER_FOLDERS = "|".join(
+    re.escape(pattern.split("/")[1]) for pattern in SHARED_FILE_PATTERNS if pattern.startswith("**/")
+)
+SHARED_FOLDERS = re.compile(rf"/(?:{_INSTALLER_FOLDERS}|\.git/objects)(?:/|\Z)")
+"""Installers' folders, and git's objects.
+
+A clone on the same disk shares its objects, and git never changes one.
+"""
 
 
-def denies(scope: Scope) -> bool:
-    """Whether somebody closed more than what is always closed."""
+def has_deny_rules(scope: Scope) -> bool:
+    """Return whether a rule denies more than what is always closed."""
     return bool(scope.deny) or any(ceiling.deny for ceiling in scope.ceilings)
 
 
-def may_be_denied(scope: Scope, path: str) -> bool:
-    """Whether another name of this file could be one that is denied. Who named the file outright knows what is in it."""
-    return denies(scope) and literal(path) not in scope.read and first_match(LINKED, path) is None
+def can_be_denied(scope: Scope, path: str) -> bool:
+    """Return whether another name of this file could be denied.
+
+    A scope that names the file literally means exactly this content.
+    """
+    return (
+        has_deny_rules(scope)
+        and escape_glob(path) not in scope.read
+        and first_match(SHARED_FILE_PATTERNS, path) is None
+    )
 
 
-def known_elsewhere(look: Look, trees: Iterable[str]) -> list[str]:
-    """Files with more names than were found. Those whose names are all in here, and open, give nothing away. The number
-    of names changes without a trace in the folder, so every file is asked each time. Installers' folders are left out."""
-    names: dict[tuple[int, int], list[str]] = {}
-    counts: dict[tuple[int, int], int] = {}
-    tops = tuple(f"{top}/" for top in trees if first_match(LINKED, f"{top}/any") is None)
-    for folder, held in look.folders.items():
-        if not held.written or not f"{folder}/".startswith(tops) or SHARED.search(folder):
+def files_linked_elsewhere(scan: ScanResult, trees: Iterable[str]) -> list[str]:
+    """Return the files that have more names than were found in these trees.
+
+    Files whose names are all here, and open, reveal nothing. The number of names changes without a trace in
+    the folder, so every file is checked each time. Installers' folders are skipped.
+    """
+    paths_by_inode: dict[tuple[int, int], list[str]] = {}
+    link_counts: dict[tuple[int, int], int] = {}
+    prefixes = tuple(f"{top}/" for top in trees if first_match(SHARED_FILE_PATTERNS, f"{top}/any") is None)
+    for folder, folder_scan in scan.folders.items():
+        if (
+            not folder_scan.joined_files
+            or not f"{folder}/".startswith(prefixes)
+            or SHARED_FOLDERS.search(folder)
+        ):
             continue
-        for name, status in _several(folder, held.files()):
+        for name, status in _hard_linked_files(folder, folder_scan.file_names()):
             path = f"{folder}/{name}"
-            if look.sight.get(path, Kind.POINTER) is Kind.POINTER:
-                which = (status.st_dev, status.st_ino)
-                names.setdefault(which, []).append(path)
-                counts[which] = status.st_nlink
-    return [path for which, paths in names.items() if len(paths) < counts[which] for path in paths]
+            if scan.closed_paths.get(path, PathKind.PROTECTED) is PathKind.PROTECTED:
+                inode = (status.st_dev, status.st_ino)
+                paths_by_inode.setdefault(inode, []).append(path)
+                link_counts[inode] = status.st_nlink
+    return [
+        path for inode, paths in paths_by_inode.items() if len(paths) < link_counts[inode] for path in paths
+    ]
 
 
-def _several(folder: str, names: list[str]) -> list[tuple[str, os.stat_result]]:
-    """The files with several names. Through no link, and each by its short name, which costs less than the way from
-    the root. What cannot be reached is hidden from a command anyway."""
+def _hard_linked_files(folder: str, names: list[str]) -> list[tuple[str, os.stat_result]]:
+    """Return the files with several names.
+
+    Links are not followed. Each file is checked by its short name, which costs less than its path from the
+    root. What cannot be reached is hidden from a command anyway.
+    """
     found: list[tuple[str, os.stat_result]] = []
     try:
         fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,18 +1,18 @@
-"""What the guard of files says: names that cannot mislead, and the system's answers in words."""
+"""Error messages of guarded file access: printable paths, and operating-system errors in words."""
 
 import errno
 import os
 from collections.abc import Iterable
 
-from retinue.domain.ceiling import Ceiling, Wish
+from retinue.domain.ceiling import Ceiling, FileAccess
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Globs
-from retinue.errors import Failed, NoRoom
+from retinue.errors import DiskError, Failed
 
-_PATTERNS_SHOWN = 8
-_SHOWN = 300
+_MAX_PATTERNS = 8
+_MAX_PATH_CHARS = 300
 
-_PROBLEMS = {
+_ERROR_MESSAGES = {
     errno.ENOTDIR: "a part of {path} is a file, not a folder",
     errno.EACCES: "this user may not {wish} {path}",
     errno.EPERM: "this user may not {wish} {path}",
@@ -27,9 +27,9 @@ _PROBLEMS = {
     errno.ESTALE: "{path} is gone; look again with ls",
     errno.ETXTBSY: "{path} is a program that is running; stop it first",
 }
-"""What the system's answers mean to the one who asked; the others speak for themselves."""
+"""Messages for the errors that an agent can understand; others keep the system's text."""
 
-_DISK = {
+_DISK_ERRORS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota of this user is used up",
     errno.EROFS: "the disk is read-only",
@@ -38,46 +38,54 @@ _DISK = {
 }
 
 
-def shown(path: str) -> str:
-    """A path in a sentence: characters that would not show, or would mislead, are written out, and the middle of a
-    long one is left out."""
-    text = path if len(path) <= _SHOWN else f"{path[: _SHOWN // 2]}…{path[-_SHOWN // 2 :]}"
+def printable_path(path: str) -> str:
+    """Format a path for a message.
+
+    Invisible or misleading characters are escaped, and the middle of a long path is left out.
+    """
+    text = (
+        path
+        if len(path) <= _MAX_PATH_CHARS
+        else f"{path[: _MAX_PATH_CHARS // 2]}…{path[-_MAX_PATH_CHARS // 2 :]}"
+    )
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def some(patterns: Globs) -> str:
+def limited_list(patterns: Globs) -> str:
     if not patterns:
         return "nothing"
-    more = len(patterns) - _PATTERNS_SHOWN
-    return ", ".join(patterns[:_PATTERNS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    omitted = len(patterns) - _MAX_PATTERNS
+    return ", ".join(patterns[:_MAX_PATTERNS]) + (f" and {omitted} more" if omitted > 0 else "")
 
 
-def allowances(scope: Scope, wish: Wish) -> str:
-    """What a scope lets be read or written, each with the ceilings that bind it."""
-    allowed = scope.read if wish == "read" else scope.write
-    if not allowed or not scope.configured:
-        return f"nothing{_within(scope.ceilings, wish)}"
-    lifted = (scope.lifted.read if wish == "read" else scope.lifted.write) or ()
-    firm = [each for each in scope.ceilings if each.firm]
-    said: dict[str, Globs] = {}
+def describe_allowed(scope: Scope, access: FileAccess) -> str:
+    """Describe what a scope allows to be read or written, with the ceilings that limit each pattern."""
+    allowed = scope.read if access == "read" else scope.write
+    if not allowed or not scope.has_paths:
+        return f"nothing{_ceiling_limits(scope.ceilings, access)}"
+    user_grants = (scope.user_grants.read if access == "read" else scope.user_grants.write) or ()
+    operator_ceilings = [each for each in scope.ceilings if each.is_operator_ceiling]
+    patterns_by_limit: dict[str, Globs] = {}
     for each in allowed:
-        over = () if scope.private(each) else firm if each in lifted else scope.ceilings
-        within = _within(over, wish)
-        said[within] = (*said.get(within, ()), each)
-    return ", and ".join(f"{some(globs)}{within}" for within, globs in said.items())
+        ceilings = (
+            () if scope.is_private_tmp(each) else operator_ceilings if each in user_grants else scope.ceilings
+        )
+        limit = _ceiling_limits(ceilings, access)
+        patterns_by_limit[limit] = (*patterns_by_limit.get(limit, ()), each)
+    return ", and ".join(f"{limited_list(globs)}{limit}" for limit, globs in patterns_by_limit.items())
 
 
-def _within(ceilings: Iterable[Ceiling], wish: Wish) -> str:
-    most = (each.read if wish == "read" else each.write for each in ceilings)
-    return "".join(f", within {some(each)}" for each in most if each is not None)
+def _ceiling_limits(ceilings: Iterable[Ceiling], access: FileAccess) -> str:
+    patterns = (each.read if access == "read" else each.write for each in ceilings)
+    return "".join(f", within {limited_list(each)}" for each in patterns if each is not None)
 
 
-def problem(error: OSError, path: str, wish: str) -> Failed:
+def file_error(error: OSError, path: str, access: str) -> Failed:
     code = error.errno or 0
-    if wish == "write" and code in _DISK:
-        return NoRoom(f"{shown(path)} was not written: {_DISK[code]}. Nothing was changed")
-    sentence = _PROBLEMS.get(code, "{path} cannot be {done}: " + os.strerror(code))
-    done = "read" if wish == "read" else "written"
-    return Failed(sentence.format(path=shown(path), wish=wish, done=done))
+    if access == "write" and code in _DISK_ERRORS:
+        return DiskError(f"{printable_path(path)} was not written: {_DISK_ERRORS[code]}. Nothing was changed")
+    message = _ERROR_MESSAGES.get(code, "{path} cannot be {done}: " + os.strerror(code))
+    participle = "read" if access == "read" else "written"
+    return Failed(message.format(path=printable_path(path), wish=access, done=participle))

@@ -1,56 +1,62 @@
-"""How far a scope's patterns reach, read off their text alone: where a lookup starts and which folders are worth entering."""
+"""Roots of a scope's patterns: where a lookup starts and which folders are worth entering.
+
+Everything here is computed from the patterns' text.
+"""
 
 import unicodedata
 from functools import lru_cache
 
-from retinue.domain.ceiling import Wish
+from retinue.domain.ceiling import FileAccess
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import unescaped
+from retinue.domain.rules import unescape_component
 from retinue.domain.value import value
 
 
 @value
-class Reach:
-    """The folder that a pattern names literally, and how many components may still follow below it."""
+class PatternRoot:
+    """Folder that a pattern names literally, and how many components may follow below it."""
 
-    anchor: tuple[str, ...]
-    depth: int | None
+    folder: tuple[str, ...]
+    max_depth: int | None
     """None: any number."""
 
 
 @lru_cache(maxsize=4096)
-def reach(pattern: str) -> Reach:
-    """A pattern with no glob at all reaches from the folder that holds the file it names."""
+def pattern_root(pattern: str) -> PatternRoot:
+    """Return a pattern's root. For a pattern without a glob it is the folder of the named file."""
     parts = [part for part in pattern.split("/") if part]
-    literal: list[str] = []
+    folder: list[str] = []
     for part in parts[:-1]:
-        plain = unescaped(part)
-        if plain is None:
+        literal_part = unescape_component(part)
+        if literal_part is None:
             break
-        literal.append(plain)
-    left = parts[len(literal) :]
-    deep = any("**" in part for part in left)
-    return Reach(anchor=tuple(literal), depth=None if deep else len(left))
+        folder.append(literal_part)
+    remaining = parts[len(folder) :]
+    is_unbounded = any("**" in part for part in remaining)
+    return PatternRoot(folder=tuple(folder), max_depth=None if is_unbounded else len(remaining))
 
 
-def components(path: str) -> tuple[str, ...]:
-    """`..` stays: only the kernel knows what it means."""
+def path_components(path: str) -> tuple[str, ...]:
+    """Split a path. `..` stays: only the kernel can resolve it."""
     return tuple(part for part in path.split("/") if part not in ("", "."))
 
 
-def anchor_of(scope: Scope, parts: tuple[str, ...], wish: Wish = "read") -> tuple[str, ...] | None:
-    """The workspace if the path stays below it in words, else the longest folder that a pattern names around it. A
-    lookup only starts there: what it opens is judged by its real name."""
-    root = components(scope.root)
+def lookup_root(scope: Scope, parts: tuple[str, ...], access: FileAccess = "read") -> tuple[str, ...] | None:
+    """Return the folder in which a lookup starts, or None.
+
+    It is the workspace if the path stays below it as text, else the longest folder that a pattern names
+    around it. What is opened from there is judged by its real name.
+    """
+    root = path_components(scope.root)
     if _stays_below(parts, root):
         return root
-    patterns = scope.patterns(wish, "/" + "/".join(parts))
-    around = [found.anchor for found in map(reach, patterns) if _stays_below(parts, found.anchor)]
-    return max(around, key=len, default=root if parts[: len(root)] == root else None)
+    patterns = scope.patterns_for(access, "/" + "/".join(parts))
+    enclosing = [found.folder for found in map(pattern_root, patterns) if _stays_below(parts, found.folder)]
+    return max(enclosing, key=len, default=root if parts[: len(root)] == root else None)
 
 
 def _stays_below(parts: tuple[str, ...], folder: tuple[str, ...]) -> bool:
-    """Whether a path begins with this folder and does not climb out of it again, in words."""
+    """Return whether a path begins with this folder and does not climb out of it again, as text."""
     if parts[: len(folder)] != folder:
         return False
     depth = 0
@@ -61,40 +67,45 @@ def _stays_below(parts: tuple[str, ...], folder: tuple[str, ...]) -> bool:
     return True
 
 
-def may_hold(scope: Scope, real: str) -> bool:
-    """Whether something below this folder can be readable: neither denied nor out of every pattern's reach."""
+def can_contain_readable(scope: Scope, real: str) -> bool:
+    """Return whether a path below this folder can be readable: not denied, and matched by a pattern."""
     if is_denied(scope, real):
         return False
-    parts = components(real)
-    return any(_meets(found, parts) for found in map(reach, scope.patterns("read", real)))
+    parts = path_components(real)
+    return any(_reaches_folder(found, parts) for found in map(pattern_root, scope.patterns_for("read", real)))
 
 
 def is_denied(scope: Scope, real: str) -> bool:
-    return any(scope.shut(form) is not None for form in forms(real))
+    return any(scope.closing_rule(form) is not None for form in unicode_forms(real))
 
 
 def is_readable(scope: Scope, real: str) -> bool:
-    return objection(scope, real, "read") is None
+    return refusing_rule(scope, real, "read") is None
 
 
-def objection(scope: Scope, real: str, wish: Wish) -> str | None:
-    """The rule that refuses a name, or None. It may be allowed in any of its forms, and must be denied in none."""
-    verdicts = [scope.path(form, wish) for form in forms(real)]
-    refused = next((each.rule for each in verdicts if not each.ok), None)
-    if refused is None or len(verdicts) == 1:
-        return refused
-    return None if any(each.ok for each in verdicts) and not is_denied(scope, real) else refused
+def refusing_rule(scope: Scope, real: str, access: FileAccess) -> str | None:
+    """Return the rule that refuses a name, or None.
+
+    The name may be allowed in any of its Unicode forms, and must be denied in none.
+    """
+    verdicts = [scope.check_path(form, access) for form in unicode_forms(real)]
+    rule = next((each.rule for each in verdicts if not each.ok), None)
+    if rule is None or len(verdicts) == 1:
+        return rule
+    return None if any(each.ok for each in verdicts) and not is_denied(scope, real) else rule
 
 
-def forms(real: str) -> tuple[str, ...]:
-    """One name as it stands and in both composed and decomposed form: a rule may be written in either."""
+def unicode_forms(real: str) -> tuple[str, ...]:
+    """Return a name as written, composed and decomposed: a rule may be written in either form."""
     if real.isascii():
         return (real,)
     return (real, unicodedata.normalize("NFC", real), unicodedata.normalize("NFD", real))
 
 
-def _meets(found: Reach, parts: tuple[str, ...]) -> bool:
-    anchor = found.anchor
-    if len(parts) <= len(anchor):
-        return anchor[: len(parts)] == parts
-    return parts[: len(anchor)] == anchor and (found.depth is None or len(parts) - len(anchor) < found.depth)
+def _reaches_folder(root: PatternRoot, parts: tuple[str, ...]) -> bool:
+    folder = root.folder
+    if len(parts) <= len(folder):
+        return folder[: len(parts)] == parts
+    return parts[: len(folder)] == folder and (
+        root.max_depth is None or len(parts) - len(folder) < root.max_depth
+    )

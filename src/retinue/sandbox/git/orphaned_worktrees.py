@@ -1,6 +1,6 @@
-"""Worktrees that no session may have come to name: noted before each is made, so that a crash leaves none behind."""
+"""Record worktrees before they are created, so that a crash leaves none without a session."""
 
-# Names are joined as text here, as in the worktrees themselves.
+# Paths are joined as text here, as in the worktree module.
 # ruff: noqa: PTH103, PTH108, PTH116, PTH118, PTH119, PTH208
 
 import os
@@ -11,55 +11,58 @@ from pathlib import Path
 
 from retinue.domain.value import value
 
-PATIENCE = 60.0
-"""Seconds that a session has to be there after its worktree."""
-_LATER = 86_400.0
-_LONGEST = 4096
+SESSION_GRACE_S = 60.0
+"""Seconds after the worktree's creation by which its session must exist."""
+_POSTPONE_S = 86_400.0
+_MAX_PATH_BYTES = 4096
 
 
 @value
-class Unclaimed:
-    """One file for each, in a folder of Retinue's own: its name is the worktree's, its text the repository."""
+class UnclaimedWorktrees:
+    """Records of worktrees that no session refers to yet.
+
+    Each is a file in a folder of Retinue's: its name is the worktree's, its text the repository's path.
+    """
 
     folder: str
 
-    def note(self, name: str, source: str) -> None:
+    def record(self, name: str, repository: str) -> None:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        handle = os.open(
-            self._at(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        fd = os.open(
+            self._path(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
         try:
-            os.write(handle, os.fsencode(source))
+            os.write(fd, os.fsencode(repository))
         finally:
-            os.close(handle)
+            os.close(fd)
 
-    def touch(self, name: str) -> None:
-        """It is made: from now on its session has a moment to be there."""
+    def mark_created(self, name: str) -> None:
+        """Restart the grace period: the worktree is complete and its session may follow."""
         with suppress(OSError):
-            os.utime(self._at(name))
+            os.utime(self._path(name))
 
-    def drop(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         with suppress(OSError):
-            os.unlink(self._at(name))
+            os.unlink(self._path(name))
 
-    def put_off(self, name: str) -> None:
-        """It holds work, or cannot be looked at: tomorrow again."""
+    def postpone(self, name: str) -> None:
+        """Try again tomorrow: the worktree holds work or cannot be inspected."""
         with suppress(OSError):
-            later = time.time() + _LATER
-            os.utime(self._at(name), (later, later))
+            later = time.time() + _POSTPONE_S
+            os.utime(self._path(name), (later, later))
 
-    def due(self) -> Iterator[tuple[str, str, float]]:
-        """The name, the repository and the age in seconds of each that should have a session by now."""
+    def overdue(self) -> Iterator[tuple[str, str, float]]:
+        """Yield name, repository and age in seconds of each worktree that should have a session by now."""
         try:
             names = sorted(os.listdir(self.folder))
         except OSError:
             return
         for name in names:
             with suppress(OSError):
-                age = time.time() - os.stat(self._at(name)).st_mtime
-                if age > PATIENCE:
-                    raw = Path(self._at(name)).read_bytes()[:_LONGEST]
-                    yield name, os.fsdecode(raw), age
+                age_s = time.time() - os.stat(self._path(name)).st_mtime
+                if age_s > SESSION_GRACE_S:
+                    raw = Path(self._path(name)).read_bytes()[:_MAX_PATH_BYTES]
+                    yield name, os.fsdecode(raw), age_s
 
-    def _at(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return os.path.join(self.folder, os.path.basename(name))

@@ -1,6 +1,9 @@
-"""A git repository as its files say it is: found without running git, and believed only where both sides agree."""
+"""Find a git repository by reading its files, without running git.
 
-# Names are joined and compared as text here, as git has them.
+A worktree is accepted only if it and its repository refer to each other.
+"""
+
+# Paths are joined and compared as text here, as in git.
 # ruff: noqa: PTH112, PTH114, PTH118, PTH119, PTH120, PTH208
 
 import asyncio
@@ -12,98 +15,123 @@ from contextlib import asynccontextmanager
 from retinue.domain.value import value
 from retinue.errors import Failed
 
-_NOTES = "worktrees"
-_MOST = 4096
-_LOOK = 0.02
+_WORKTREES_FOLDER = "worktrees"
+_MAX_LINE_BYTES = 4096
+_LOCK_POLL_S = 0.02
 
 
 @value
 class Repository:
-    top: str
-    """The folder that holds the files."""
-    git: str
-    """Git's own folder, shared by all worktrees."""
-    here: str
-    """Git's notes on this very folder: the same, or a part of it when this is a worktree itself."""
+    top_level: str
+    """Folder that contains the working files."""
+    common_dir: str
+    """Git's own folder, shared by all worktrees (git: common dir)."""
+    git_dir: str
+    """Git's administrative folder for this working folder; for a worktree, part of the common one."""
 
     @property
-    def main(self) -> str:
-        """Where the repository itself lies, however many worktrees it has."""
-        return os.path.dirname(self.git) if os.path.basename(self.git) == ".git" else self.top
-
-    def rooms(self, branches: str) -> tuple[str, ...]:
-        """Where git writes when it makes a worktree whose branch begins with this word."""
-        return tuple(
-            os.path.join(self.git, *parts)
-            for parts in ((_NOTES,), ("refs", "heads", branches), ("logs", "refs", "heads", branches))
+    def main_path(self) -> str:
+        """Path of the repository itself, also for one of its worktrees."""
+        return (
+            os.path.dirname(self.common_dir)
+            if os.path.basename(self.common_dir) == ".git"
+            else self.top_level
         )
 
-    def make_room(self, branches: str) -> None:
-        for place in self.rooms(branches):
-            if os.path.islink(place) or os.path.realpath(os.path.dirname(place)) != os.path.dirname(place):
-                raise Failed(f"{place} is a link, which is not followed: git's own folder must be one piece")
-            os.makedirs(place, exist_ok=True)  # noqa: PTH103
+    def writable_folders(self, branch_prefix: str) -> tuple[str, ...]:
+        """Return the folders that git writes when it creates a worktree with this branch prefix."""
+        return tuple(
+            os.path.join(self.common_dir, *parts)
+            for parts in (
+                (_WORKTREES_FOLDER,),
+                ("refs", "heads", branch_prefix),
+                ("logs", "refs", "heads", branch_prefix),
+            )
+        )
+
+    def create_writable_folders(self, branch_prefix: str) -> None:
+        for folder in self.writable_folders(branch_prefix):
+            if os.path.islink(folder) or os.path.realpath(os.path.dirname(folder)) != os.path.dirname(folder):
+                raise Failed(f"{folder} is a link, which is not followed: git's own folder must be one piece")
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
 
     @asynccontextmanager
-    async def turn(self) -> AsyncGenerator[None]:
-        """One at a time, in all processes: git reads its notes on every worktree when it makes one, and gives up over
-        those that it is just writing for another. Where nothing can be locked, nobody waits."""
-        handle = os.open(self.git, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    async def lock(self) -> AsyncGenerator[None]:
+        """Serialise git commands that create worktrees, across all processes.
+
+        Git reads the administrative files of every worktree when it creates one, and fails on those that are
+        just being written. Where a file system has no locks, nothing is waited for.
+        """
+        fd = os.open(self.common_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # No thread is kept for it: whoever has the turn may need one.
-            while not _locked(handle):  # noqa: ASYNC110  (a lock of the kernel's tells nobody)
-                await asyncio.sleep(_LOOK)
+            # Poll instead of blocking a thread: the holder of the lock may need one.
+            while not _try_lock(fd):  # noqa: ASYNC110  (flock has no notification)
+                await asyncio.sleep(_LOCK_POLL_S)
             yield
         finally:
-            os.close(handle)
+            os.close(fd)
 
-    def notes_on(self, place: str) -> str | None:
-        """The folder in which git keeps what it knows of a worktree, if it knows it."""
-        above = os.path.join(self.git, _NOTES)
+    def worktree_git_dir(self, worktree: str) -> str | None:
+        """Return git's administrative folder for a worktree, or None if git does not know it."""
+        worktrees_folder = os.path.join(self.common_dir, _WORKTREES_FOLDER)
         try:
-            names = sorted(os.listdir(above))
+            names = sorted(os.listdir(worktrees_folder))
         except OSError:
             return None
         for name in names:
-            notes = os.path.join(above, name)
-            said = None if os.path.islink(notes) else _first_line(os.path.join(notes, "gitdir"))
-            if said and os.path.realpath(os.path.dirname(os.path.join(notes, said))) == place:
-                return notes
+            git_dir = os.path.join(worktrees_folder, name)
+            gitdir_line = None if os.path.islink(git_dir) else _first_line(os.path.join(git_dir, "gitdir"))
+            if (
+                gitdir_line
+                and os.path.realpath(os.path.dirname(os.path.join(git_dir, gitdir_line))) == worktree
+            ):
+                return git_dir
         return None
 
 
-def repository(root: str) -> Repository | None:
-    """The one around a folder; None where there is none. Failed when what is there is no whole repository: working on
-    in the next one around it would be somewhere else."""
-    for place in _upward(os.path.realpath(root)):
-        git = os.path.join(place, ".git")
-        if not os.path.lexists(git):
+def find_repository(root: str) -> Repository | None:
+    """Find the repository around a folder, or None.
+
+    Raises Failed for an incomplete repository: continuing in an outer one would be a different place.
+    """
+    for folder in _parent_folders(os.path.realpath(root)):
+        dot_git = os.path.join(folder, ".git")
+        if not os.path.lexists(dot_git):
             continue
-        if os.path.islink(git):
-            raise Failed(f"{git} is a link, which is not followed: put git's own folder there")
-        if os.path.isdir(git):
-            return Repository(top=place, git=git, here=git)
-        return _linked(place, git)
+        if os.path.islink(dot_git):
+            raise Failed(f"{dot_git} is a link, which is not followed: put git's own folder there")
+        if os.path.isdir(dot_git):
+            return Repository(top_level=folder, common_dir=dot_git, git_dir=dot_git)
+        return _linked_repository(folder, dot_git)
     return None
 
 
-def _linked(place: str, pointer: str) -> Repository:
-    """A worktree of another repository, which must know it: else any folder could name any repository as its own."""
-    said = (_first_line(pointer) or "").removeprefix("gitdir:").strip()
-    here = os.path.realpath(os.path.join(place, said))
-    git = os.path.realpath(os.path.join(here, _first_line(os.path.join(here, "commondir")) or ""))
-    known = said and Repository(top=place, git=git, here=here).notes_on(place) == here
-    if not known or not os.path.isdir(os.path.join(git, "objects")):
+def _linked_repository(folder: str, pointer: str) -> Repository:
+    """Resolve a worktree's `.git` file.
+
+    The repository must know the worktree: otherwise any folder could claim any repository as its own.
+    """
+    gitdir_line = (_first_line(pointer) or "").removeprefix("gitdir:").strip()
+    git_dir = os.path.realpath(os.path.join(folder, gitdir_line))
+    common_dir = os.path.realpath(
+        os.path.join(git_dir, _first_line(os.path.join(git_dir, "commondir")) or "")
+    )
+    is_known = (
+        gitdir_line
+        and Repository(top_level=folder, common_dir=common_dir, git_dir=git_dir).worktree_git_dir(folder)
+        == git_dir
+    )
+    if not is_known or not os.path.isdir(os.path.join(common_dir, "objects")):
         raise Failed(
             f"{pointer} leads to a repository that does not know this folder (a submodule, or a moved worktree): "
             "start in the repository itself, or run `git worktree repair`"
         )
-    return Repository(top=place, git=git, here=here)
+    return Repository(top_level=folder, common_dir=common_dir, git_dir=git_dir)
 
 
-def _locked(handle: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -111,23 +139,23 @@ def _locked(handle: int) -> bool:
     return True
 
 
-def _upward(place: str) -> Iterator[str]:
+def _parent_folders(folder: str) -> Iterator[str]:
     while True:
-        yield place
-        above = os.path.dirname(place)
-        if above == place:
+        yield folder
+        parent = os.path.dirname(folder)
+        if parent == folder:
             return
-        place = above
+        folder = parent
 
 
 def _first_line(path: str) -> str | None:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        return os.fsdecode(os.read(handle, _MOST)).split("\n", 1)[0].rstrip("\r")
+        return os.fsdecode(os.read(fd, _MAX_LINE_BYTES)).split("\n", 1)[0].rstrip("\r")
     except OSError:
         return None
     finally:
-        os.close(handle)
+        os.close(fd)

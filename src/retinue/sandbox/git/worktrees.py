@@ -1,6 +1,6 @@
-"""Worktrees: a workspace of its own for one session, made by git and held by the sandbox while git works."""
+"""Create and remove git worktrees: a workspace of its own for one session."""
 
-# Names are joined and compared as text here, as git and the scope's patterns have them.
+# Paths are joined and compared as text here, as in git and in the scope's patterns.
 # ruff: noqa: PTH102, PTH106, PTH112, PTH114, PTH116, PTH118, PTH119
 
 import asyncio
@@ -11,183 +11,206 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
-from retinue.domain.io_results import Ran
+from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.rules import below
-from retinue.domain.sandbox_level import Level
+from retinue.domain.rules import subtree_pattern
+from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import Failed, Refused, RetinueError
 from retinue.interfaces import Shell
-from retinue.sandbox.git.orphaned_worktrees import PATIENCE, Unclaimed
-from retinue.sandbox.git.repository import Repository, repository
+from retinue.sandbox.git.orphaned_worktrees import SESSION_GRACE_S, UnclaimedWorktrees
+from retinue.sandbox.git.repository import Repository, find_repository
 
-SECONDS = 300.0
-BRANCHES = "retinue"
-"""The first word of the branches: `retinue/<name>`."""
+GIT_TIMEOUT_S = 300.0
+BRANCH_PREFIX = "retinue"
+"""First component of the branch names: `retinue/<name>`."""
 
-_ENVIRONMENT = (
+_GIT_ENVIRONMENT = (
     "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1",
     "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C",
 )  # fmt: skip
-_GIT = (
+_GIT_COMMAND = (
     "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "safe.directory=*",
     "-c", "protocol.allow=never", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "submodule.recurse=false",
     "-c", "advice.detachedHead=false", "-c", "core.pager=cat", "-c", "core.ignoreStat=false",
     "-c", "core.untrackedCache=false",
 )  # fmt: skip
-"""Nothing of the repository's is run for its own sake: neither hooks nor monitors, and nothing is fetched. What its
-filters are, git starts: in the sandbox, with the new folder and git's notes on it in reach, and nothing else."""
+"""Nothing is run on the repository's behalf (no hooks, no monitors) and nothing is fetched.
 
-UNCLAIMED = "unclaimed"
-"""The folder beside the worktrees in which those are noted that no session may name yet."""
+Git starts the repository's own filters in the sandbox, which reaches only the new folder and git's
+administrative files for it.
+"""
 
-_LOCK, _UNFINISHED = "locked", b"initializing"
-"""Git's own mark on a worktree that it is still making."""
+UNCLAIMED_FOLDER = "unclaimed"
+"""Folder beside the worktrees that records those which no session may refer to yet."""
 
-_INDEX, _LONG_AGO = "index", 1
-"""Git's list of files; a second of 0 would mean to git that it does not know how old it is."""
+_LOCK_FILE, _INITIALIZING = "locked", b"initializing"
+"""Git's own marker on a worktree that is still being created."""
 
-Trusted = Callable[[str], bool]
+_INDEX_FILE, _OLD_MTIME = "index", 1
+"""Git's list of files. An mtime of 0 would mean to git that the age is unknown."""
+
+IsTrusted = Callable[[str], bool]
 
 
 class Worktrees:
-    """Makes them below one folder of Retinue's own, and takes away only what is clean and nobody uses."""
+    """Create worktrees below one folder, and remove only those that are clean and unused."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        held: Callable[[Scope], Shell],
-        level: Callable[[], Awaitable[Level]],
-        trusted: Trusted,
+        shell_for_scope: Callable[[Scope], Shell],
+        find_sandbox_level: Callable[[], Awaitable[SandboxLevel]],
+        is_trusted: IsTrusted,
     ) -> None:
-        """`held` runs git as every command is run: under a scope."""
-        self.folder = folder
-        self.unclaimed = Unclaimed(folder=os.path.join(folder.parent, UNCLAIMED))
-        self._held = held
-        self._level = level
-        self._trusted = trusted
+        """Create the service.
 
-    async def make(self, root: str, name: str) -> tuple[str, str] | None:
-        """The new workspace and the repository it was made from; None when the folder is in no repository.
-        It is there as a whole, or there is an error and nothing."""
-        found = repository(root)
-        if found is None:
+        `shell_for_scope` runs git under a scope, as every command is run.
+        """
+        self.folder = folder
+        self.unclaimed = UnclaimedWorktrees(folder=os.path.join(folder.parent, UNCLAIMED_FOLDER))
+        self._shell_for_scope = shell_for_scope
+        self._find_sandbox_level = find_sandbox_level
+        self._is_trusted = is_trusted
+
+    async def create(self, root: str, name: str) -> tuple[str, str] | None:
+        """Create a worktree and return its workspace and repository, or None outside a repository.
+
+        The worktree is complete, or an error is raised and nothing is left behind.
+        """
+        repo = find_repository(root)
+        if repo is None:
             return None
-        await self._may(found.top)
+        await self._check_git_allowed(repo.top_level)
         target = os.path.join(os.path.realpath(self.folder), name)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.unclaimed.note(name, found.main)
+            self.unclaimed.record(name, repo.main_path)
             os.mkdir(target, 0o700)
         except OSError as error:
-            raise _not_made(found, str(error)) from error
+            raise _creation_error(repo, str(error)) from error
         try:
-            return await self._made(found, os.path.realpath(root), target)
+            return await self._add_worktree(repo, os.path.realpath(root), target)
         except OSError as error:
-            await self._undone(found, target)
-            raise _not_made(found, str(error)) from error
+            await self._roll_back(repo, target)
+            raise _creation_error(repo, str(error)) from error
         except BaseException:
-            # Whoever is cancelled here must not leave a folder behind that no session knows.
-            await asyncio.shield(self._undone(found, target))
+            # A cancellation here must not leave a folder behind that no session refers to.
+            await asyncio.shield(self._roll_back(repo, target))
             raise
 
     async def remove(self, root: str, source: str) -> bool:
-        """False when it stays, because it holds work that nobody has taken over, or cannot be looked at."""
-        target = self.around(root)
+        """Remove a worktree; return False if it stays.
+
+        A worktree stays if it holds work that has not been merged elsewhere, or cannot be inspected.
+        """
+        target = self.containing_worktree(root)
         if target is None or not os.path.isdir(target):
             return True
         try:
-            found = repository(source)
-            if found is None or not (notes := found.notes_on(target)):
+            repo = find_repository(source)
+            if repo is None or not (git_dir := repo.worktree_git_dir(target)):
                 return False
-            await self._may(found.top)
-            if not await self._clean(found, target, notes):
+            await self._check_git_allowed(repo.top_level)
+            if not await self._is_clean(repo, target, git_dir):
                 return False
-            _gone(target)
-            _gone(notes)
-            await self._branch(found, "-d", target)
+            _remove_tree(target)
+            _remove_tree(git_dir)
+            await self._delete_branch(repo, "-d", target)
         except (OSError, RetinueError):
             return False
-        self.unclaimed.drop(os.path.basename(target))
+        self.unclaimed.remove(os.path.basename(target))
         return True
 
-    async def sweep(self, inhabited: Callable[[], Awaitable[Collection[str]]]) -> list[str]:
-        """Takes away what a crash left between a worktree and its session, and says what that was. Nobody is asked
-        who works where unless there is something to take away; what holds work stays."""
-        gone: list[str] = []
-        if not (due := list(self.unclaimed.due())):
-            return gone
-        taken = {self.around(root) for root in await inhabited() if root}
-        for name, source, age in due:
+    async def remove_abandoned(
+        self, list_used_folders: Callable[[], Awaitable[Collection[str]]]
+    ) -> list[str]:
+        """Remove worktrees that a crash left without a session, and return their paths.
+
+        `list_used_folders` is called only when there is something to remove. A worktree that holds work
+        stays.
+        """
+        removed: list[str] = []
+        if not (due := list(self.unclaimed.overdue())):
+            return removed
+        in_use = {self.containing_worktree(root) for root in await list_used_folders() if root}
+        for name, source, age_s in due:
             target = os.path.join(os.path.realpath(self.folder), name)
-            if target in taken or not os.path.lexists(target):
-                self.unclaimed.drop(name)
-            elif await self._swept(target, source, age):
-                gone.append(target)
-                self.unclaimed.drop(name)
+            if target in in_use or not os.path.lexists(target):
+                self.unclaimed.remove(name)
+            elif await self._remove_if_abandoned(target, source, age_s):
+                removed.append(target)
+                self.unclaimed.remove(name)
             else:
-                self.unclaimed.put_off(name)
-        return gone
+                self.unclaimed.postpone(name)
+        return removed
 
-    def around(self, root: str) -> str | None:
-        """The worktree that a folder is in, if it is one of ours."""
-        above = os.path.realpath(self.folder)
-        first = os.path.relpath(root, above).split("/")[0]
-        return None if first in ("", ".", "..") else os.path.join(above, first)
+    def containing_worktree(self, root: str) -> str | None:
+        """Return the worktree of ours that contains this folder, or None."""
+        base = os.path.realpath(self.folder)
+        name = os.path.relpath(root, base).split("/")[0]
+        return None if name in ("", ".", "..") else os.path.join(base, name)
 
-    async def _swept(self, target: str, source: str, age: float) -> bool:
-        """One that git never finished holds nobody's work. Until git's own time is up, somebody may be at it."""
+    async def _remove_if_abandoned(self, target: str, source: str, age_s: float) -> bool:
+        """Remove one worktree without a session; return whether it is gone.
+
+        A worktree that git never finished holds no work. Until git's timeout has passed, another process may
+        still be creating it.
+        """
         try:
-            if (found := repository(source)) is None:
+            if (repo := find_repository(source)) is None:
                 os.rmdir(target)
                 return True
-            notes = found.notes_on(target)
-            if notes is not None and not _is_unfinished(notes):
-                old = time.time() - os.stat(notes).st_mtime > PATIENCE
-                return old and await self.remove(target, source)
-            if age < SECONDS + PATIENCE:
+            git_dir = repo.worktree_git_dir(target)
+            if git_dir is not None and not _is_initializing(git_dir):
+                is_old = time.time() - os.stat(git_dir).st_mtime > SESSION_GRACE_S
+                return is_old and await self.remove(target, source)
+            if age_s < GIT_TIMEOUT_S + SESSION_GRACE_S:
                 return False
-            await self._may(found.top)
-            if notes is None:
+            await self._check_git_allowed(repo.top_level)
+            if git_dir is None:
                 os.rmdir(target)
-            await self._undone(found, target)
+            await self._roll_back(repo, target)
         except (OSError, RetinueError):
             return False
         return not os.path.lexists(target)
 
-    async def _made(self, found: Repository, root: str, target: str) -> tuple[str, str]:
-        found.make_room(BRANCHES)
-        branch = f"{BRANCHES}/{os.path.basename(target)}"
-        words = ("worktree", "add", "--quiet", "--no-track", "-b", branch, target, "HEAD")
-        async with found.turn():
-            ran = await self._git(found, target, *words)
-        if ran.exit != 0 or found.notes_on(target) is None:
-            raise _not_made(found, _reason(ran))
-        place = target
-        for part in os.path.relpath(root, found.top).split("/"):
-            place = place if part == "." else os.path.join(place, part)
-            if os.path.islink(place):
-                raise _not_made(found, f"{place} is a link there: commit what is in {root} first")
-            Path(place).mkdir(exist_ok=True)
-        self.unclaimed.touch(os.path.basename(target))
-        return place, found.main
+    async def _add_worktree(self, repo: Repository, root: str, target: str) -> tuple[str, str]:
+        repo.create_writable_folders(BRANCH_PREFIX)
+        branch = f"{BRANCH_PREFIX}/{os.path.basename(target)}"
+        arguments = ("worktree", "add", "--quiet", "--no-track", "-b", branch, target, "HEAD")
+        async with repo.lock():
+            result = await self._run_git(repo, target, *arguments)
+        if result.exit_code != 0 or repo.worktree_git_dir(target) is None:
+            raise _creation_error(repo, _git_failure_reason(result))
+        workspace = target
+        for part in os.path.relpath(root, repo.top_level).split("/"):
+            workspace = workspace if part == "." else os.path.join(workspace, part)
+            if os.path.islink(workspace):
+                raise _creation_error(repo, f"{workspace} is a link there: commit what is in {root} first")
+            Path(workspace).mkdir(exist_ok=True)
+        self.unclaimed.mark_created(os.path.basename(target))
+        return workspace, repo.main_path
 
-    async def _undone(self, found: Repository, target: str) -> None:
-        notes = found.notes_on(target)
-        for place in (target, notes):
-            if place and os.path.isdir(place):
-                _gone(place)
-        self.unclaimed.drop(os.path.basename(target))
+    async def _roll_back(self, repo: Repository, target: str) -> None:
+        git_dir = repo.worktree_git_dir(target)
+        for folder in (target, git_dir):
+            if folder and os.path.isdir(folder):
+                _remove_tree(folder)
+        self.unclaimed.remove(os.path.basename(target))
         try:
-            await self._branch(found, "-D", target)
+            await self._delete_branch(repo, "-D", target)
         except (OSError, RetinueError):
             return
 
-    async def _clean(self, found: Repository, target: str, notes: str) -> bool:
-        """By git's notes on this folder, never by what the folder itself says of them; and by what the files hold, never
-        by their size and time alone."""
-        _doubted(notes)
-        words = (
+    async def _is_clean(self, repo: Repository, target: str, git_dir: str) -> bool:
+        """Return whether git reports no changes.
+
+        Uses git's own administrative files for this folder, never what the folder says about itself, and
+        compares file contents, never only size and time.
+        """
+        _backdate_index(git_dir)
+        arguments = (
             "--work-tree",
             target,
             "status",
@@ -195,75 +218,97 @@ class Worktrees:
             "--untracked-files=all",
             "--ignore-submodules=none",
         )
-        ran = await self._git(found, target, *words, notes=notes)
-        return ran.exit == 0 and not ran.timed_out and not ran.text.strip()
+        result = await self._run_git(repo, target, *arguments, git_dir=git_dir)
+        return result.exit_code == 0 and not result.timed_out and not result.output.strip()
 
-    async def _branch(self, found: Repository, how: str, target: str) -> None:
-        """With -d it goes only if all that is in it is elsewhere too."""
+    async def _delete_branch(self, repo: Repository, delete_flag: str, target: str) -> None:
+        """Delete the worktree's branch; with -d only if its commits are elsewhere too."""
         scope = Scope(
-            read=(below(found.git),), write=(below(found.git),), closed=(), guarded=(), root=found.git
+            read=(subtree_pattern(repo.common_dir),),
+            write=(subtree_pattern(repo.common_dir),),
+            closed_paths=(),
+            guarded_paths=(),
+            root=repo.common_dir,
         )
-        words = ("--git-dir", found.here, "branch", "--quiet", how, f"{BRANCHES}/{os.path.basename(target)}")
-        async with found.turn():
-            await self._held(scope)(_line(*words), SECONDS)
+        arguments = (
+            "--git-dir",
+            repo.git_dir,
+            "branch",
+            "--quiet",
+            delete_flag,
+            f"{BRANCH_PREFIX}/{os.path.basename(target)}",
+        )
+        async with repo.lock():
+            await self._shell_for_scope(scope)(_git_command_line(*arguments), GIT_TIMEOUT_S)
 
-    async def _git(self, found: Repository, target: str, *words: str, notes: str = "") -> Ran:
-        """In reach are git's own folder to read, and to write: the new folder, and the notes and branches of ours."""
-        places = (target, *found.rooms(BRANCHES))
+    async def _run_git(
+        self, repo: Repository, target: str, *arguments: str, git_dir: str = ""
+    ) -> CommandResult:
+        """Run git in the sandbox.
+
+        Git may read its own folder, and write the worktree, its administrative files and our branches.
+        """
+        writable_folders = (target, *repo.writable_folders(BRANCH_PREFIX))
         scope = Scope(
-            read=(below(found.git), below(target)),
-            write=tuple(below(place) for place in places),
-            closed=(),
-            guarded=(),
+            read=(subtree_pattern(repo.common_dir), subtree_pattern(target)),
+            write=tuple(subtree_pattern(folder) for folder in writable_folders),
+            closed_paths=(),
+            guarded_paths=(),
             root=target,
         )
-        quiet = " 2>/dev/null" if notes else ""
-        return await self._held(scope)(_line("--git-dir", notes or found.here, *words) + quiet, SECONDS)
+        redirect = " 2>/dev/null" if git_dir else ""
+        return await self._shell_for_scope(scope)(
+            _git_command_line("--git-dir", git_dir or repo.git_dir, *arguments) + redirect, GIT_TIMEOUT_S
+        )
 
-    async def _may(self, top: str) -> None:
-        if await self._level() is not Level.STRICT and not self._trusted(top):
+    async def _check_git_allowed(self, top_level: str) -> None:
+        if await self._find_sandbox_level() is not SandboxLevel.STRICT and not self._is_trusted(top_level):
             raise Refused(
-                f"git is not run in {top}: its settings can start programs, and the sandbox here is not strict. "
-                f"`retinue trust {shlex.quote(top)}` if it is yours; `retinue doctor` says what the sandbox lacks"
+                f"git is not run in {top_level}: its settings can start programs, and the sandbox here is not strict. "
+                f"`retinue trust {shlex.quote(top_level)}` if it is yours; `retinue doctor` says what the sandbox lacks"
             )
 
 
-def _line(*words: str) -> str:
-    return f"{' '.join(_ENVIRONMENT)} {shlex.join((*_GIT, *words))}"
+def _git_command_line(*arguments: str) -> str:
+    return f"{' '.join(_GIT_ENVIRONMENT)} {shlex.join((*_GIT_COMMAND, *arguments))}"
 
 
-def _is_unfinished(notes: str) -> bool:
+def _is_initializing(git_dir: str) -> bool:
     try:
-        return Path(notes, _LOCK).read_bytes().strip() == _UNFINISHED
+        return Path(git_dir, _LOCK_FILE).read_bytes().strip() == _INITIALIZING
     except OSError:
         return False
 
 
-def _doubted(notes: str) -> None:
-    """Git takes a file for unchanged by its size and the second of its change, unless its index is no younger than that:
-    then it looks into the file. An index as old as can be lets it look into each. A work of the same length in the
-    second of the checkout would be overlooked else."""
-    os.utime(os.path.join(notes, _INDEX), (_LONG_AGO, _LONG_AGO), follow_symlinks=False)
+def _backdate_index(git_dir: str) -> None:
+    """Set the index's mtime far back, so that git compares the content of every file.
+
+    Git considers a file unchanged by its size and the second of its mtime, unless the index is at least as
+    old. Otherwise a change of equal length, made in the second of the checkout, would be overlooked.
+    """
+    os.utime(os.path.join(git_dir, _INDEX_FILE), (_OLD_MTIME, _OLD_MTIME), follow_symlinks=False)
 
 
-def _gone(place: str) -> None:
-    """Links in it are removed, never followed."""
-    if os.path.islink(place) or os.path.realpath(place) != place:
-        raise OSError(f"{place} is not where it seems to be")
-    shutil.rmtree(place)
+def _remove_tree(folder: str) -> None:
+    """Remove a folder. Links inside it are removed, never followed."""
+    if os.path.islink(folder) or os.path.realpath(folder) != folder:
+        raise OSError(f"{folder} is not where it seems to be")
+    shutil.rmtree(folder)
 
 
-def _not_made(found: Repository, reason: str) -> Failed:
+def _creation_error(repo: Repository, reason: str) -> Failed:
     return Failed(
-        f"no worktree of {found.top} could be made, and the agent is not to work outside of one: {reason}"
+        f"no worktree of {repo.top_level} could be made, and the agent is not to work outside of one: {reason}"
     )
 
 
-def _reason(ran: Ran) -> str:
-    if ran.timed_out:
-        return f"git did not end within {SECONDS:g} seconds"
-    lines = [line for line in ran.text.splitlines() if line.strip()]
-    said = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
-    if "HEAD" in said and ("invalid reference" in said or "not a valid object name" in said):
-        return f"it has no commit to begin with ({said.strip()}): commit something first"
-    return said.strip() or "git did not say why"
+def _git_failure_reason(result: CommandResult) -> str:
+    if result.timed_out:
+        return f"git did not end within {GIT_TIMEOUT_S:g} seconds"
+    lines = [line for line in result.output.splitlines() if line.strip()]
+    message = next(
+        (line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else ""
+    )
+    if "HEAD" in message and ("invalid reference" in message or "not a valid object name" in message):
+        return f"it has no commit to begin with ({message.strip()}): commit something first"
+    return message.strip() or "git did not say why"

@@ -1,30 +1,32 @@
-"""Routes about agents: who there is, and what each is made of."""
+"""Routes for agents: list and get."""
 
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.api_permission import Right
-from retinue.errors import Usage
-from retinue.server.context import House
+from retinue.domain.api_permission import ApiPermission
+from retinue.errors import UsageError
+from retinue.server.context import ServerContext
 from retinue.server.request_schemas import AgentQuery, AgentsQuery
-from retinue.server.response_schemas import AgentRow, AgentShown
-from retinue.server.routing import Nothing, Route, Wish
+from retinue.server.response_schemas import AgentDetails, AgentRow
+from retinue.server.routing import ApiRequest, NoFields, Route
 
 
-async def listed(house: House, wish: Wish[AgentsQuery, Nothing]) -> list[dict[str, Any]]:
-    return house.app.agents_json(_at(wish.query.workspace), hidden=wish.query.all)
+async def list_agents(
+    context: ServerContext, request: ApiRequest[AgentsQuery, NoFields]
+) -> list[dict[str, Any]]:
+    return context.app.agents_json(_workspace_folder(request.query.workspace), hidden=request.query.all)
 
 
-async def shown(house: House, wish: Wish[AgentQuery, Nothing]) -> dict[str, Any]:
-    return await house.app.agent_json(wish.ref, _at(wish.query.workspace))
+async def get_agent(context: ServerContext, request: ApiRequest[AgentQuery, NoFields]) -> dict[str, Any]:
+    return await context.app.agent_json(request.ref, _workspace_folder(request.query.workspace))
 
 
-def _at(workspace: str | None) -> str:
-    """Where somebody would work: a project there may add agents."""
+def _workspace_folder(workspace: str | None) -> str:
+    """Return the folder an agent would work in: a trusted project there may add agents."""
     if workspace is None:
         return str(Path.cwd())
     if not workspace.startswith("/"):
-        raise Usage(f"the workspace {workspace} is no absolute path: say where it is from / on")
+        raise UsageError(f"the workspace {workspace} is no absolute path: say where it is from / on")
     return workspace
 
 
@@ -32,19 +34,19 @@ ROUTES = (
     Route(
         method="GET",
         path="/api/agents",
-        right=Right.READ,
-        does=listed,
-        says="Agents to choose from, by name.",
+        right=ApiPermission.READ,
+        handler=list_agents,
+        summary="Agents to choose from, by name.",
         query=AgentsQuery,
-        gives=list[AgentRow],
+        response=list[AgentRow],
     ),
     Route(
         method="GET",
         path="/api/agents/{ref}",
-        right=Right.READ,
-        does=shown,
-        says="Every field of one agent, where each was said, and the tools it is offered.",
+        right=ApiPermission.READ,
+        handler=get_agent,
+        summary="Every field of one agent, where each was said, and the tools it is offered.",
         query=AgentQuery,
-        gives=AgentShown,
+        response=AgentDetails,
     ),
 )

@@ -1,99 +1,102 @@
-"""Routes about the daemon itself: how it is, a new link for the page, and its end."""
+"""Routes for the daemon itself: health, wake-up, page links and shutdown."""
 
 import os
 from collections import Counter
 from typing import Any
 
 from retinue import __version__
-from retinue.domain.api_permission import Right
-from retinue.domain.model_selection import shows_only
-from retinue.domain.run import iso
-from retinue.server.context import House
-from retinue.server.response_schemas import Health, Link, Looking, Stopping
-from retinue.server.routing import Route, Wish
-from retinue.sessions.lookup import LATELY
+from retinue.domain.api_permission import ApiPermission
+from retinue.domain.model_selection import is_demo_model
+from retinue.domain.run import iso_timestamp
+from retinue.server.context import ServerContext
+from retinue.server.response_schemas import DaemonInfo, Health, PageLink, StoppedDaemon
+from retinue.server.routing import ApiRequest, Route
+from retinue.sessions.lookup import LIST_MAX_AGE_S
 
-Anything = Wish[Any, Any]
+AnyRequest = ApiRequest[Any, Any]
 
 
-async def health(house: House, _wish: Anything) -> dict[str, Any]:
-    app = house.app
-    live = Counter(str(run.status) for run in await app.runs(live=True))
+async def get_health(context: ServerContext, _request: AnyRequest) -> dict[str, Any]:
+    app = context.app
+    live = Counter(str(run.status) for run in await app.list_runs(live=True))
     return {
         "version": __version__,
         "pid": os.getpid(),
-        "owner": app.owner,
+        "owner": app.owner_id,
         "settings": app.config.fingerprint(),
-        "url": house.url,
-        "started_at": iso(house.started_at),
-        "sandbox": str(await app.level()),
+        "url": context.page_url,
+        "started_at": iso_timestamp(context.started_at),
+        "sandbox": str(await app.sandbox_level()),
         "model": app.config.default_model(),
-        "demonstration": shows_only(app.config.default_model()),
-        "seq": await app.last_seq(),
+        "demonstration": is_demo_model(app.config.default_model()),
+        "seq": await app.last_event_seq(),
         "counts": {
-            "sessions": len(await app.sessions(age=LATELY)),
+            "sessions": len(await app.list_sessions(max_age_s=LIST_MAX_AGE_S)),
             "queued": live["queued"],
             "running": live["running"],
             "waiting": live["waiting"],
-            "approvals": len(await app.approvals()),
-            "inbox": await app.unheard(),
+            "approvals": len(await app.list_approvals()),
+            "inbox": await app.unread_count(),
         },
     }
 
 
-async def look(house: House, _wish: Anything) -> dict[str, Any]:
-    """Every command that works runs asks this first: it must cost nothing, whatever the home holds."""
-    app = house.app
+async def wake_daemon(context: ServerContext, _request: AnyRequest) -> dict[str, Any]:
+    """Announce submitted work to the daemon.
+
+    Every command that runs agents calls this first: its cost must not depend on the size of the home.
+    """
+    app = context.app
     return {
-        "looking": house.look(),
+        "looking": context.wake(),
         "version": __version__,
         "pid": os.getpid(),
-        "owner": app.owner,
+        "owner": app.owner_id,
         "settings": app.config.fingerprint(),
-        "seq": await app.last_seq(),
+        "seq": await app.last_event_seq(),
     }
 
 
-async def link(house: House, _wish: Anything) -> dict[str, Any]:
-    return {"url": f"{house.url}/enter/{house.keys.link()}"}
+async def create_page_link(context: ServerContext, _request: AnyRequest) -> dict[str, Any]:
+    return {"url": f"{context.page_url}/enter/{context.authenticator.create_link()}"}
 
 
-async def stop(house: House, _wish: Anything) -> dict[str, Any]:
-    house.stop()
-    return {"pid": os.getpid(), "owner": house.app.owner, "version": __version__}
+async def stop_daemon(context: ServerContext, _request: AnyRequest) -> dict[str, Any]:
+    context.stop()
+    return {"pid": os.getpid(), "owner": context.app.owner_id, "version": __version__}
 
 
 ROUTES = (
     Route(
         method="GET",
         path="/api/health",
-        right=Right.READ,
-        does=health,
-        says="How the daemon is, and how much is going on.",
-        gives=Health,
+        right=ApiPermission.READ,
+        handler=get_health,
+        summary="How the daemon is, and how much is going on.",
+        response=Health,
     ),
     Route(
         method="POST",
         path="/api/look",
-        right=Right.RUN,
-        does=look,
-        says="Something was left for the daemon: it looks at once.",
-        gives=Looking,
+        right=ApiPermission.RUN,
+        handler=wake_daemon,
+        summary="Something was left for the daemon: it looks at once.",
+        response=DaemonInfo,
     ),
     Route(
         method="POST",
         path="/api/links",
-        right=Right.ADMIN,
-        does=link,
-        says="A link that opens the page, once.",
-        gives=Link,
+        right=ApiPermission.ADMIN,
+        handler=create_page_link,
+        summary="A link that opens the page, once.",
+        response=PageLink,
     ),
     Route(
         method="POST",
         path="/api/stop",
-        right=Right.ADMIN,
-        does=stop,
-        says="The daemon drains and ends.",
-        gives=Stopping,
+        right=ApiPermission.ADMIN,
+        handler=stop_daemon,
+        summary="The daemon drains and ends.",
+        response=StoppedDaemon,
     ),
 )

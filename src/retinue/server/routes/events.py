@@ -1,4 +1,4 @@
-"""Routes of the streams: what happens, as it happens, of everything or of one session and the runs below it."""
+"""Server-sent event routes: all events, or those of one session and its descendants."""
 
 import asyncio
 from contextlib import suppress
@@ -8,110 +8,133 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from retinue.domain.api_permission import Right
+from retinue.domain.api_permission import ApiPermission
 from retinue.domain.session import Session
-from retinue.server.context import House
-from retinue.server.event_broadcaster import Hub
-from retinue.server.event_stream import ALL, NONE, STILL, Stream, Wanted
-from retinue.server.routing import Route, Wish
+from retinue.server.context import ServerContext
+from retinue.server.event_broadcaster import EventBroadcaster
+from retinue.server.event_stream import ALL_DELTAS, AUTHORIZED_STATE_KEY, NO_DELTAS, EventFilter, EventStream
+from retinue.server.routing import ApiRequest, Route
 
-HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
-RETRY_MS = 1000
-ABORT = "abort"
-"""In the state of a request's scope: what takes its connection away at once."""
+SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
+RECONNECT_MS = 1000
+ABORT_STATE_KEY = "abort"
+"""Key in the request scope's state: a function that aborts the connection."""
 
 
-class Listening(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What a stream is asked for."""
+class EventsQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Query of an event stream."""
 
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    """The number of the last event that is known; a Last-Event-ID says the same, and counts before it."""
-    deltas: str = ALL
-    """Whose words as they come: `all`, `none`, or one session's."""
+    """Number of the last event the client knows; a Last-Event-ID header takes precedence."""
+    deltas: str = ALL_DELTAS
+    """Whose text deltas to send: `all`, `none`, or those of one session."""
 
 
-class EventStream(Response):
-    """The answer that goes on until either side has enough."""
+class EventStreamResponse(Response):
+    """A response that streams events until either side closes it."""
 
-    def __init__(self, hub: Hub, wanted: Wanted, *, after: int | None, looked_at: Session | None) -> None:
-        super().__init__(headers=HEADERS | {"cache-control": "no-store"})
+    def __init__(
+        self,
+        broadcaster: EventBroadcaster,
+        event_filter: EventFilter,
+        *,
+        after_seq: int | None,
+        viewed_session: Session | None,
+    ) -> None:
+        super().__init__(headers=SSE_HEADERS | {"cache-control": "no-store"})
         del self.headers["content-length"]
-        self._hub = hub
-        self._wanted = wanted
-        self._after = after
-        self._looked_at = looked_at
+        self._broadcaster = broadcaster
+        self._event_filter = event_filter
+        self._after_seq = after_seq
+        self._viewed_session = viewed_session
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = await self._hub.join(self._wanted, self._after, self._looked_at)
-        stream.abort = scope.get("state", {}).get(ABORT)
-        stream.still = scope.get("state", {}).get(STILL, stream.still)
+        stream = await self._broadcaster.subscribe(self._event_filter, self._after_seq, self._viewed_session)
+        stream.abort_connection = scope.get("state", {}).get(ABORT_STATE_KEY)
+        stream.is_authorized = scope.get("state", {}).get(AUTHORIZED_STATE_KEY, stream.is_authorized)
         try:
             async with asyncio.TaskGroup() as group:
-                leaving = group.create_task(_left(receive, stream))
+                disconnect_task = group.create_task(_watch_disconnect(receive, stream))
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                await self._told(stream, send)
-                leaving.cancel()
+                await self._send_events(stream, send)
+                disconnect_task.cancel()
         finally:
-            self._hub.leave(stream)
+            self._broadcaster.unsubscribe(stream)
 
-    async def _told(self, stream: Stream, send: Send) -> None:
-        """From where the other side says it is: what stands in the ledger, then what comes."""
+    async def _send_events(self, stream: EventStream, send: Send) -> None:
+        """Send the backlog from the ledger, then events as they arrive."""
 
-        async def tell(raw: bytes) -> None:
+        async def send_chunk(raw: bytes) -> None:
             await send({"type": "http.response.body", "body": raw, "more_body": True})
 
-        await tell(b"retry: %d\nid: %d\n\n" % (RETRY_MS, stream.after))
-        while not stream.cut and (raw := await self._hub.earlier(stream)):
-            await tell(raw)
+        await send_chunk(b"retry: %d\nid: %d\n\n" % (RECONNECT_MS, stream.backlog_after))
+        while not stream.is_cut_off and (raw := await self._broadcaster.read_backlog(stream)):
+            await send_chunk(raw)
         while raw := await stream.take():
-            await tell(raw)
+            await send_chunk(raw)
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _left(receive: Receive, stream: Stream) -> None:
-    """The other side has gone: nothing is kept for it."""
+async def _watch_disconnect(receive: Receive, stream: EventStream) -> None:
+    """Discard the stream's pending events when the client disconnects."""
     with suppress(asyncio.CancelledError):
         while (await receive())["type"] != "http.disconnect":
             pass
-        stream.leave()
+        stream.discard()
 
 
-async def everything(house: House, wish: Wish[Listening, None]) -> EventStream:
-    asked = wish.query
-    looked_at = None if asked.deltas in (ALL, NONE) else await house.app.named(asked.deltas)
-    wanted = Wanted(deltas=asked.deltas if looked_at is None else looked_at.id)
-    return EventStream(house.hub, wanted, after=_after(wish), looked_at=looked_at)
+async def stream_all_events(
+    context: ServerContext, request: ApiRequest[EventsQuery, None]
+) -> EventStreamResponse:
+    query = request.query
+    viewed_session = (
+        None
+        if query.deltas in (ALL_DELTAS, NO_DELTAS)
+        else await context.app.find_session_for_api(query.deltas)
+    )
+    event_filter = EventFilter(deltas=query.deltas if viewed_session is None else viewed_session.id)
+    return EventStreamResponse(
+        context.broadcaster, event_filter, after_seq=_resume_after(request), viewed_session=viewed_session
+    )
 
 
-async def of_session(house: House, wish: Wish[Listening, None]) -> EventStream:
-    asked = wish.query
-    session = await house.app.named(wish.ref)
-    words = asked.deltas if asked.deltas in (ALL, NONE) else (await house.app.named(asked.deltas)).id
-    wanted = Wanted(session=session.id, deltas=words)
-    return EventStream(house.hub, wanted, after=_after(wish), looked_at=session)
+async def stream_session_events(
+    context: ServerContext, request: ApiRequest[EventsQuery, None]
+) -> EventStreamResponse:
+    query = request.query
+    session = await context.app.find_session_for_api(request.ref)
+    deltas = (
+        query.deltas
+        if query.deltas in (ALL_DELTAS, NO_DELTAS)
+        else (await context.app.find_session_for_api(query.deltas)).id
+    )
+    event_filter = EventFilter(session=session.id, deltas=deltas)
+    return EventStreamResponse(
+        context.broadcaster, event_filter, after_seq=_resume_after(request), viewed_session=session
+    )
 
 
-def _after(wish: Wish[Listening, None]) -> int | None:
-    return wish.query.after if wish.last_event is None else wish.last_event
+def _resume_after(request: ApiRequest[EventsQuery, None]) -> int | None:
+    return request.query.after if request.last_event_id is None else request.last_event_id
 
 
 ROUTES = (
     Route(
         method="GET",
         path="/api/events",
-        right=Right.READ,
-        does=everything,
-        says="Everything that happens, as it happens.",
-        query=Listening,
-        streams=True,
+        right=ApiPermission.READ,
+        handler=stream_all_events,
+        summary="Everything that happens, as it happens.",
+        query=EventsQuery,
+        is_stream=True,
     ),
     Route(
         method="GET",
         path="/api/sessions/{ref}/events",
-        right=Right.READ,
-        does=of_session,
-        says="What happens in one session and in the runs below it.",
-        query=Listening,
-        streams=True,
+        right=ApiPermission.READ,
+        handler=stream_session_events,
+        summary="What happens in one session and in the runs below it.",
+        query=EventsQuery,
+        is_stream=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""Routes inside a conversation: what was said in it, and saying more."""
+"""Routes for the entries of a session and for sending messages."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 from starlette.responses import Response as Answer
 from starlette.responses import StreamingResponse
 
-from retinue.app.messages import Message
-from retinue.domain.api_permission import Right
+from retinue.app.messages import MessageRequest
+from retinue.domain.api_permission import ApiPermission
 from retinue.domain.run import Run, Status
-from retinue.domain.transcript import Entry, as_json
-from retinue.errors import NotFound, Usage
-from retinue.server.asgi_app import failed
-from retinue.server.context import House
-from retinue.server.json_encoding import encoded
-from retinue.server.request_schemas import Addressing, EntriesQuery, Saying
-from retinue.server.response_schemas import EntryShown, Response
-from retinue.server.routing import Nothing, Route, Wish
-from retinue.sessions.pagination import Span
+from retinue.domain.transcript import Entry, entry_as_json
+from retinue.errors import NotFound, UsageError
+from retinue.server.asgi_app import error_response
+from retinue.server.context import ServerContext
+from retinue.server.json_encoding import encode_json
+from retinue.server.request_schemas import AgentMessageBody, EntriesQuery, MessageBody
+from retinue.server.response_schemas import MessageResponse, TranscriptEntry
+from retinue.server.routing import ApiRequest, NoFields, Route
+from retinue.sessions.pagination import PageRequest
 
-AROUND = 100
-"""Entries around one, where nobody says how many."""
+DEFAULT_AROUND_LIMIT = 100
+"""Default number of entries around an entry."""
 
-CODES = {
+MESSAGE_ERROR_CODES = {
     "usage": "invalid_arguments",
     "not_found": "agent_session_error",
     "conflict": "agent_session_error",
@@ -35,116 +35,143 @@ CODES = {
     "failed": "agent_message_failed",
     "unreadable": "agent_message_failed",
 }
-"""What `agents_message` calls what goes wrong."""
+"""Error codes that `agents_message` uses, for each error code of ours."""
 
 
-async def entries(house: House, wish: Wish[EntriesQuery, Nothing]) -> Answer | list[dict[str, Any]]:
-    asked = wish.query
-    if sum(map(bool, (asked.before, asked.after, asked.around))) > 1:
-        raise Usage("before, after and around exclude each other: say one of them")
-    session = await house.app.named(wish.ref)
-    if asked.limit is None and not asked.around:
-        return await _all(house.app.between(session.id, after=asked.after, before=asked.before))
-    span = Span(limit=asked.limit or AROUND, before=asked.before, after=asked.after, around=asked.around)
-    return [as_json(entry) for entry in await house.app.page(session.id, span)]
+async def list_entries(
+    context: ServerContext, request: ApiRequest[EntriesQuery, NoFields]
+) -> Answer | list[dict[str, Any]]:
+    query = request.query
+    if sum(map(bool, (query.before, query.after, query.around))) > 1:
+        raise UsageError("before, after and around exclude each other: say one of them")
+    session = await context.app.find_session_for_api(request.ref)
+    if query.limit is None and not query.around:
+        return await _stream_entries(
+            context.app.iter_entries_between(session.id, after=query.after, before=query.before)
+        )
+    span = PageRequest(
+        limit=query.limit or DEFAULT_AROUND_LIMIT, before=query.before, after=query.after, around=query.around
+    )
+    return [entry_as_json(entry) for entry in await context.app.entries_page(session.id, span)]
 
 
-async def _all(portions: AsyncGenerator[list[Entry]]) -> Answer:
-    """One array of any length, in little memory. What can be wrong is found before the answer begins."""
-    nothing: list[Entry] = []
-    first = await anext(portions, nothing)
+async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Answer:
+    """Stream all entries as one JSON array, in little memory.
 
-    async def body() -> AsyncGenerator[bytes]:
+    The first chunk is read before the response starts, so that errors still get their own status.
+    """
+    empty: list[Entry] = []
+    first = await anext(chunks, empty)
+
+    async def encode_array() -> AsyncGenerator[bytes]:
         yield b"["
-        comma = b""
-        portion: list[Entry] | None = first
-        while portion is not None:
-            if portion:
-                yield comma + b",".join(encoded(as_json(entry)) for entry in portion)
-                comma = b","
-            portion = await anext(portions, None)
+        separator = b""
+        chunk: list[Entry] | None = first
+        while chunk is not None:
+            if chunk:
+                yield separator + b",".join(encode_json(entry_as_json(entry)) for entry in chunk)
+                separator = b","
+            chunk = await anext(chunks, None)
         yield b"]"
 
-    return StreamingResponse(body(), media_type="application/json")
+    return StreamingResponse(encode_array(), media_type="application/json")
 
 
-async def said(house: House, wish: Wish[Nothing, Saying]) -> Answer | dict[str, Any]:
-    body = wish.body
-    message = Message(content=body.content, wait=body.mode == "sync", timeout=body.timeout, key=wish.key)
-    session = await house.app.named(wish.ref)
+async def send_session_message(
+    context: ServerContext, request: ApiRequest[NoFields, MessageBody]
+) -> Answer | dict[str, Any]:
+    body = request.body
+    message = MessageRequest(
+        content=body.content,
+        wait=body.mode == "sync",
+        timeout_s=body.timeout,
+        idempotency_key=request.idempotency_key,
+    )
+    session = await context.app.find_session_for_api(request.ref)
     try:
-        run, facts = await house.app.message(session.id, message)
-    except NotFound as missing:
-        await house.app.named(session.id)  # it may have been deleted meanwhile: that is another error
-        return failed(404, "agent_not_found", str(missing))
-    return _told(run, facts)
+        run, fields = await context.app.send_message(session.id, message)
+    except NotFound as error:
+        await context.app.find_session_for_api(
+            session.id
+        )  # raises another error if the session was deleted meanwhile
+        return error_response(404, "agent_not_found", str(error))
+    return _message_response(run, fields)
 
 
-async def addressed(house: House, wish: Wish[Nothing, Addressing]) -> Answer | dict[str, Any]:
-    body = wish.body
-    message = Message(content=body.content, wait=body.mode == "sync", timeout=body.timeout, key=wish.key)
+async def send_agent_message(
+    context: ServerContext, request: ApiRequest[NoFields, AgentMessageBody]
+) -> Answer | dict[str, Any]:
+    body = request.body
+    message = MessageRequest(
+        content=body.content,
+        wait=body.mode == "sync",
+        timeout_s=body.timeout,
+        idempotency_key=request.idempotency_key,
+    )
     try:
-        house.app.reachable(wish.ref, body.workspace)
-    except NotFound as missing:
-        return failed(404, "agent_not_found", f"Agent not found: {missing}")
-    run, facts = await house.app.address(wish.ref, message, session=body.session, workspace=body.workspace)
-    return _told(run, facts)
+        context.app.check_agent_accessible(request.ref, body.workspace)
+    except NotFound as error:
+        return error_response(404, "agent_not_found", f"Agent not found: {error}")
+    run, fields = await context.app.send_to_agent(
+        request.ref, message, session=body.session, workspace=body.workspace
+    )
+    return _message_response(run, fields)
 
 
-def _told(run: Run, facts: dict[str, Any]) -> Answer | dict[str, Any]:
-    told = facts.pop("error", None)
-    if told is None:
-        return {name: fact for name, fact in facts.items() if fact is not None}
+def _message_response(run: Run, fields: dict[str, Any]) -> Answer | dict[str, Any]:
+    error = fields.pop("error", None)
+    if error is None:
+        return {name: fact for name, fact in fields.items() if fact is not None}
     status = 409 if run.status is Status.CANCELLED else 422
-    more = {"runStatus": str(run.status), "reason": None if run.reason is None else str(run.reason)}
-    return failed(status, told["code"], told["message"], **facts, **more)
+    extra_fields = {"runStatus": str(run.status), "reason": None if run.reason is None else str(run.reason)}
+    return error_response(status, error["code"], error["message"], **fields, **extra_fields)
 
 
 ROUTES = (
     Route(
         method="GET",
         path="/api/sessions/{ref}/entries",
-        right=Right.READ,
-        does=entries,
-        says="What was said, oldest first: all of it, the newest, or those before, after or around an entry.",
+        right=ApiPermission.READ,
+        handler=list_entries,
+        summary="What was said, oldest first: all of it, the newest, or those before, after or around an entry.",
         query=EntriesQuery,
-        gives=list[EntryShown],
+        response=list[TranscriptEntry],
     ),
     Route(
         method="POST",
         path="/api/sessions/{ref}/messages",
-        right=Right.RUN,
-        does=said,
-        says="Says something in a session: its agent answers in one run, which waits its turn where the session is "
+        right=ApiPermission.RUN,
+        handler=send_session_message,
+        summary="Says something in a session: its agent answers in one run, which waits its turn where the session is "
         "busy, and goes on whoever stops waiting for it.",
-        takes=Saying,
-        gives=Response,
-        keyed=True,
-        errors={
+        body=MessageBody,
+        response=MessageResponse,
+        is_idempotent=True,
+        extra_errors={
             403: "The configuration denies the agent.",
             409: "Another process has it open, the run was cancelled, or the Idempotency-Key was given for another "
             "message.",
             422: "The run ended without a response; details say which.",
         },
-        codes=CODES,
+        error_codes=MESSAGE_ERROR_CODES,
     ),
     Route(
         method="POST",
         path="/api/agents/{ref}/messages",
-        right=Right.RUN,
-        does=addressed,
-        says="Says something to an agent, as `agents_message` does: in its latest session, a new one, or one of its own "
+        right=ApiPermission.RUN,
+        handler=send_agent_message,
+        summary="Says something to an agent, as `agents_message` does: in its latest session, a new one, or one of its own "
         "that is named.",
-        takes=Addressing,
-        gives=Response,
-        keyed=True,
-        errors={
+        body=AgentMessageBody,
+        response=MessageResponse,
+        is_idempotent=True,
+        extra_errors={
             403: "The configuration denies the agent, or its definition says ui_visible: false.",
             404: "There is no such agent; or it has no session, or not the one that is named.",
             409: "The session belongs to another agent, another process has it open, the run was cancelled, or the "
             "Idempotency-Key was given for another message.",
             422: "The run ended without a response; details say which.",
         },
-        codes=CODES,
+        error_codes=MESSAGE_ERROR_CODES,
     ),
 )

@@ -1,71 +1,83 @@
-"""Routes about sessions: finding, beginning, reading and changing conversations."""
+"""Routes for sessions: list, create, get, change, delete, restore, clear and branch."""
 
 from typing import Any
 
 from msgspec import UNSET
 from starlette.responses import Response
 
-from retinue.domain.api_permission import Right
-from retinue.server.context import House
-from retinue.server.request_schemas import Branching, Change, Drafted, NewSession, SessionsQuery
-from retinue.server.response_schemas import Deleted, Saved, SessionRow, SessionShown
-from retinue.server.routing import Nothing, Route, Wish
+from retinue.domain.api_permission import ApiPermission
+from retinue.server.context import ServerContext
+from retinue.server.request_schemas import BranchBody, DraftBody, NewSessionBody, SessionPatch, SessionsQuery
+from retinue.server.response_schemas import DeletedSession, SavedDraft, SessionDetails, SessionRow
+from retinue.server.routing import ApiRequest, NoFields, Route
 
-BUSY = "It is at work, or another process has it open."
+BUSY_ERROR = "It is at work, or another process has it open."
 
 
-async def listed(house: House, wish: Wish[SessionsQuery, Nothing]) -> Response:
-    asked = wish.query
-    found = await house.app.session_list(
-        agent=asked.agent, children=asked.children, words=asked.q, limit=asked.limit
+async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuery, NoFields]) -> Response:
+    query = request.query
+    sessions = await context.app.sessions_with_status(
+        agent=query.agent, children=query.children, search=query.q, limit=query.limit
     )
-    return Response(await house.rows.array(found), media_type="application/json")
+    return Response(await context.session_row_cache.encode_list(sessions), media_type="application/json")
 
 
-async def created(house: House, wish: Wish[Nothing, NewSession]) -> dict[str, Any]:
-    said = wish.body
-    session = await house.app.create(said.agent, name=said.name, workspace=said.workspace)
-    return await house.app.session_json(session.id)
+async def create_session(
+    context: ServerContext, request: ApiRequest[NoFields, NewSessionBody]
+) -> dict[str, Any]:
+    body = request.body
+    session = await context.app.create_session(body.agent, name=body.name, workspace=body.workspace)
+    return await context.app.session_json(session.id)
 
 
-async def shown(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    return await house.app.session_json((await house.app.named(wish.ref)).id)
+async def get_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+    return await context.app.session_json((await context.app.find_session_for_api(request.ref)).id)
 
 
-async def changed(house: House, wish: Wish[Nothing, Change]) -> dict[str, Any]:
-    said = wish.body
-    session = await house.app.change(
-        (await house.app.named(wish.ref)).id,
-        name=None if said.name is UNSET else said.name or "",
-        pinned=None if said.pinned is UNSET else said.pinned,
-        attributes=None if said.attributes is UNSET else said.attributes,
+async def update_session(
+    context: ServerContext, request: ApiRequest[NoFields, SessionPatch]
+) -> dict[str, Any]:
+    body = request.body
+    session = await context.app.update_session(
+        (await context.app.find_session_for_api(request.ref)).id,
+        name=None if body.name is UNSET else body.name or "",
+        pinned=None if body.pinned is UNSET else body.pinned,
+        attributes=None if body.attributes is UNSET else body.attributes,
     )
-    return await house.app.session_json(session.id)
+    return await context.app.session_json(session.id)
 
 
-async def deleted(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    gone = await house.app.delete((await house.app.named(wish.ref)).id)
-    return {"session_id": gone.id, "slug": gone.slug, "deleted": True, "path": gone.path, "undo": gone.id}
+async def delete_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+    session = await context.app.delete((await context.app.find_session_for_api(request.ref)).id)
+    return {
+        "session_id": session.id,
+        "slug": session.slug,
+        "deleted": True,
+        "path": session.path,
+        "undo": session.id,
+    }
 
 
-async def restored(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    return await house.app.session_json((await house.app.restore(wish.ref)).id)
+async def restore_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+    return await context.app.session_json((await context.app.restore(request.ref)).id)
 
 
-async def cleared(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    session = await house.app.clear((await house.app.named(wish.ref)).id)
-    return await house.app.session_json(session.id)
+async def clear_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
+    session = await context.app.clear((await context.app.find_session_for_api(request.ref)).id)
+    return await context.app.session_json(session.id)
 
 
-async def branched(house: House, wish: Wish[Nothing, Branching]) -> dict[str, Any]:
-    said = wish.body
-    session = (await house.app.named(wish.ref)).id
-    branch = await house.app.branch(session, at=said.at, include=said.include, name=said.name)
-    return await house.app.session_json(branch.id)
+async def branch_session(context: ServerContext, request: ApiRequest[NoFields, BranchBody]) -> dict[str, Any]:
+    body = request.body
+    session_id = (await context.app.find_session_for_api(request.ref)).id
+    branch = await context.app.branch(session_id, at=body.at, include=body.include, name=body.name)
+    return await context.app.session_json(branch.id)
 
 
-async def drafted(house: House, wish: Wish[Nothing, Drafted]) -> dict[str, Any]:
-    await house.app.draft((await house.app.named(wish.ref)).id, wish.body.content)
+async def save_draft(context: ServerContext, request: ApiRequest[NoFields, DraftBody]) -> dict[str, Any]:
+    await context.app.save_draft(
+        (await context.app.find_session_for_api(request.ref)).id, request.body.content
+    )
     return {"saved": True}
 
 
@@ -73,87 +85,87 @@ ROUTES = (
     Route(
         method="GET",
         path="/api/sessions",
-        right=Right.READ,
-        does=listed,
-        says="Sessions: pinned first, the most recently pinned before the others, then the newest.",
+        right=ApiPermission.READ,
+        handler=list_sessions,
+        summary="Sessions: pinned first, the most recently pinned before the others, then the newest.",
         query=SessionsQuery,
-        gives=list[SessionRow],
+        response=list[SessionRow],
     ),
     Route(
         method="POST",
         path="/api/sessions",
-        right=Right.RUN,
-        does=created,
-        says="A new session of an agent, idle until something is said in it.",
-        takes=NewSession,
-        gives=SessionShown,
-        status=201,
-        errors={404: "There is no such agent.", 403: "The configuration denies the agent."},
+        right=ApiPermission.RUN,
+        handler=create_session,
+        summary="A new session of an agent, idle until something is said in it.",
+        body=NewSessionBody,
+        response=SessionDetails,
+        success_status=201,
+        extra_errors={404: "There is no such agent.", 403: "The configuration denies the agent."},
     ),
     Route(
         method="GET",
         path="/api/sessions/{ref}",
-        right=Right.READ,
-        does=shown,
-        says="What is known of one session, and what it and its children wait for a person with.",
-        gives=SessionShown,
+        right=ApiPermission.READ,
+        handler=get_session,
+        summary="What is known of one session, and what it and its children wait for a person with.",
+        response=SessionDetails,
     ),
     Route(
         method="PATCH",
         path="/api/sessions/{ref}",
-        right=Right.RUN,
-        does=changed,
-        says="Another name, pinned or not, other attributes; what is not said stays.",
-        takes=Change,
-        gives=SessionShown,
-        errors={403: "The attribute is the runtime's own."},
+        right=ApiPermission.RUN,
+        handler=update_session,
+        summary="Another name, pinned or not, other attributes; what is not said stays.",
+        body=SessionPatch,
+        response=SessionDetails,
+        extra_errors={403: "The attribute is the runtime's own."},
     ),
     Route(
         method="DELETE",
         path="/api/sessions/{ref}",
-        right=Right.RUN,
-        does=deleted,
-        says="Puts a session aside with all of its branches and children; nothing finds it, and for 30 days it can be restored.",
-        gives=Deleted,
-        errors={409: f"{BUSY} Or a result of or for it was not heard."},
+        right=ApiPermission.RUN,
+        handler=delete_session,
+        summary="Puts a session aside with all of its branches and children; nothing finds it, and for 30 days it can be restored.",
+        response=DeletedSession,
+        extra_errors={409: f"{BUSY_ERROR} Or a result of or for it was not heard."},
     ),
     Route(
         method="POST",
         path="/api/sessions/{ref}/restore",
-        right=Right.RUN,
-        does=restored,
-        says="Brings a deleted session back.",
-        gives=SessionShown,
-        errors={409: "Its name, or its place, is another session's now."},
+        right=ApiPermission.RUN,
+        handler=restore_session,
+        summary="Brings a deleted session back.",
+        response=SessionDetails,
+        extra_errors={409: "Its name, or its place, is another session's now."},
     ),
     Route(
         method="POST",
         path="/api/sessions/{ref}/clear",
-        right=Right.RUN,
-        does=cleared,
-        says="Forgets what was said; the session keeps its identity.",
-        gives=SessionShown,
-        errors={409: BUSY},
+        right=ApiPermission.RUN,
+        handler=clear_session,
+        summary="Forgets what was said; the session keeps its identity.",
+        response=SessionDetails,
+        extra_errors={409: BUSY_ERROR},
     ),
     Route(
         method="POST",
         path="/api/sessions/{ref}/branch",
-        right=Right.RUN,
-        does=branched,
-        says="A copy of the conversation up to an entry of a user, from here on the current one.",
-        takes=Branching,
-        gives=SessionShown,
-        status=201,
-        errors={403: "Only top-level sessions have branches."},
+        right=ApiPermission.RUN,
+        handler=branch_session,
+        summary="A copy of the conversation up to an entry of a user, from here on the current one.",
+        body=BranchBody,
+        response=SessionDetails,
+        success_status=201,
+        extra_errors={403: "Only top-level sessions have branches."},
     ),
     Route(
         method="PUT",
         path="/api/sessions/{ref}/draft",
-        right=Right.RUN,
-        does=drafted,
-        says="Keeps what a person is typing, below the open user line of the session's file.",
-        takes=Drafted,
-        gives=Saved,
-        errors={409: BUSY},
+        right=ApiPermission.RUN,
+        handler=save_draft,
+        summary="Keeps what a person is typing, below the open user line of the session's file.",
+        body=DraftBody,
+        response=SavedDraft,
+        extra_errors={409: BUSY_ERROR},
     ),
 )

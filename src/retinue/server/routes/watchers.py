@@ -1,17 +1,17 @@
-"""Routes about watchers and what a person sets off beside a conversation: by a command, a slash command or a key."""
+"""Routes for watchers, and for child runs that a person starts from a session."""
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from retinue.app.messages import KEYED
-from retinue.domain.api_permission import Right
-from retinue.domain.watch import as_json
-from retinue.server.context import House
-from retinue.server.request_schemas import Asked, Words
-from retinue.server.response_schemas import InboxRow, Shape, Time
-from retinue.server.routing import Nothing, Route, Wish
-from retinue.server.run_json import RunShown
+from retinue.app.messages import HTTP_KEY_PREFIX
+from retinue.domain.api_permission import ApiPermission
+from retinue.domain.watch import watch_as_json
+from retinue.server.context import ServerContext
+from retinue.server.request_schemas import MessageText, RequestModel
+from retinue.server.response_schemas import InboxRow, ResponseModel, Timestamp
+from retinue.server.routing import ApiRequest, NoFields, Route
+from retinue.server.run_json import RunDetails
 
 AgentName = Annotated[str, Meta(max_length=64, examples=["pair"])]
 Trigger = Annotated[
@@ -20,23 +20,23 @@ Trigger = Annotated[
 ]
 
 
-class WatchQuery(Asked):
+class WatchersQuery(RequestModel):
     agent: Annotated[AgentName | None, Meta(description="Only this one; without it, all who watch.")] = None
 
 
-class Watching(Asked):
+class WatcherBody(RequestModel):
     agent: AgentName = "pair"
     trigger: Trigger = "command"
 
 
-class Beginning(Asked):
+class ChildBody(RequestModel):
     agent: AgentName
-    content: Words
+    content: MessageText
     trigger: Trigger = "command"
 
 
-class WatchRow(Shape):
-    """As `watch list --json`."""
+class WatcherRow(ResponseModel):
+    """A watcher, with the fields of `watch list --json`."""
 
     id: str
     name: Annotated[str, Meta(description="Who: `pair#2` is the second watcher of its session.")]
@@ -48,98 +48,108 @@ class WatchRow(Shape):
     trigger: str
     told: Annotated[int, Meta(description="How often it was told something.")]
     heard: Annotated[str | None, Meta(description="The last entry it was told of.")]
-    told_at: Time | None
-    created_at: Time | None
+    told_at: Timestamp | None
+    created_at: Timestamp | None
 
 
-async def everybody(house: House, _wish: Wish[Nothing, Nothing]) -> list[dict[str, Any]]:
-    return [as_json(each) for each in await house.app.watchers()]
+async def list_all_watchers(
+    context: ServerContext, _request: ApiRequest[NoFields, NoFields]
+) -> list[dict[str, Any]]:
+    return [watch_as_json(each) for each in await context.app.list_watchers()]
 
 
-async def listed(house: House, wish: Wish[Nothing, Nothing]) -> list[dict[str, Any]]:
-    session = await house.app.named(wish.ref)
-    return [as_json(each) for each in await house.app.watchers(session.id)]
+async def list_session_watchers(
+    context: ServerContext, request: ApiRequest[NoFields, NoFields]
+) -> list[dict[str, Any]]:
+    session = await context.app.find_session_for_api(request.ref)
+    return [watch_as_json(each) for each in await context.app.list_watchers(session.id)]
 
 
-async def begun(house: House, wish: Wish[Nothing, Watching]) -> dict[str, Any]:
-    session = await house.app.named(wish.ref)
-    return as_json(await house.app.watch(session.id, agent=wish.body.agent, trigger=wish.body.trigger))
-
-
-async def ended(house: House, wish: Wish[WatchQuery, Nothing]) -> list[dict[str, Any]]:
-    session = await house.app.named(wish.ref)
-    return [as_json(each) for each in await house.app.unwatch(session.id, agent=wish.query.agent)]
-
-
-async def child(house: House, wish: Wish[Nothing, Beginning]) -> dict[str, Any]:
-    said = wish.body
-    above = await house.app.named(wish.ref)
-    key = f"{KEYED}{wish.key}" if wish.key else ""
-    run = await house.app.spawn(
-        said.content, parent=above.id, agent=said.agent, trigger=said.trigger, key=key
+async def start_watcher(context: ServerContext, request: ApiRequest[NoFields, WatcherBody]) -> dict[str, Any]:
+    session = await context.app.find_session_for_api(request.ref)
+    return watch_as_json(
+        await context.app.watch(session.id, agent=request.body.agent, trigger=request.body.trigger)
     )
-    return await house.app.run_json(run.id)
 
 
-async def dismissed(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    return await house.app.dismiss(wish.ref, by=wish.by)
+async def stop_watchers(
+    context: ServerContext, request: ApiRequest[WatchersQuery, NoFields]
+) -> list[dict[str, Any]]:
+    session = await context.app.find_session_for_api(request.ref)
+    return [watch_as_json(each) for each in await context.app.unwatch(session.id, agent=request.query.agent)]
+
+
+async def spawn_child(context: ServerContext, request: ApiRequest[NoFields, ChildBody]) -> dict[str, Any]:
+    body = request.body
+    parent = await context.app.find_session_for_api(request.ref)
+    key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
+    run = await context.app.spawn(
+        body.content, parent=parent.id, agent=body.agent, trigger=body.trigger, key=key
+    )
+    return await context.app.run_json(run.id)
+
+
+async def dismiss_interjection(
+    context: ServerContext, request: ApiRequest[NoFields, NoFields]
+) -> dict[str, Any]:
+    return await context.app.dismiss(request.ref, by=request.caller_name)
 
 
 ROUTES = (
     Route(
         method="GET",
         path="/api/watchers",
-        right=Right.READ,
-        does=everybody,
-        says="Who watches which session.",
-        gives=list[WatchRow],
+        right=ApiPermission.READ,
+        handler=list_all_watchers,
+        summary="Who watches which session.",
+        response=list[WatcherRow],
     ),
     Route(
         method="GET",
         path="/api/sessions/{ref}/watchers",
-        right=Right.READ,
-        does=listed,
-        says="Who watches a session.",
-        gives=list[WatchRow],
+        right=ApiPermission.READ,
+        handler=list_session_watchers,
+        summary="Who watches a session.",
+        response=list[WatcherRow],
     ),
     Route(
         method="POST",
         path="/api/sessions/{ref}/watchers",
-        right=Right.RUN,
-        does=begun,
-        says="Sets an agent beside a session: it hears what is said and done there; who watches already goes on.",
-        takes=Watching,
-        gives=WatchRow,
-        status=201,
-        errors={403: "The agent has not the role of a watcher, or the session is a watcher's own."},
+        right=ApiPermission.RUN,
+        handler=start_watcher,
+        summary="Sets an agent beside a session: it hears what is said and done there; who watches already goes on.",
+        body=WatcherBody,
+        response=WatcherRow,
+        success_status=201,
+        extra_errors={403: "The agent has not the role of a watcher, or the session is a watcher's own."},
     ),
     Route(
         method="DELETE",
         path="/api/sessions/{ref}/watchers",
-        right=Right.RUN,
-        does=ended,
-        says="Sends those away who watch a session; what they have said stays in the inbox.",
-        query=WatchQuery,
-        gives=list[WatchRow],
+        right=ApiPermission.RUN,
+        handler=stop_watchers,
+        summary="Sends those away who watch a session; what they have said stays in the inbox.",
+        query=WatchersQuery,
+        response=list[WatcherRow],
     ),
     Route(
         method="POST",
         path="/api/sessions/{ref}/children",
-        right=Right.RUN,
-        does=child,
-        says="A child of a session with a task of its own; set off by a slash command or a key, its result lies in the inbox.",
-        takes=Beginning,
-        gives=RunShown,
-        status=201,
-        keyed=True,
-        errors={403: "The configuration denies the agent, or the session is too deep."},
+        right=ApiPermission.RUN,
+        handler=spawn_child,
+        summary="A child of a session with a task of its own; set off by a slash command or a key, its result lies in the inbox.",
+        body=ChildBody,
+        response=RunDetails,
+        success_status=201,
+        is_idempotent=True,
+        extra_errors={403: "The configuration denies the agent, or the session is too deep."},
     ),
     Route(
         method="POST",
         path="/api/inbox/{ref}/dismiss",
-        right=Right.RUN,
-        does=dismissed,
-        says="Sets aside what a watcher said.",
-        gives=InboxRow,
+        right=ApiPermission.RUN,
+        handler=dismiss_interjection,
+        summary="Sets aside what a watcher said.",
+        response=InboxRow,
     ),
 )

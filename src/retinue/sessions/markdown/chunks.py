@@ -1,67 +1,67 @@
-"""A session.md in portions that begin and end at marker lines, so that a file of any length is read in little memory."""
+"""Split session.md into chunks at marker lines, so that a file of any length is read in little memory."""
 
 import re
 from collections.abc import Iterator
 
 from retinue.domain.value import value
-from retinue.sessions.markdown.marker import KINDS, OPEN
+from retinue.sessions.markdown.marker import COMMENT_OPEN, MARKER_KINDS
 from retinue.storage.file_io import read_at
 
-PORTION = 64 * 1024
-"""About how many bytes are taken at once; an entry that is longer comes whole."""
-_SEPARATOR = f"\n{OPEN}".encode()
-_KIND = re.compile(rf"(?:{'|'.join(KINDS)}) ".encode())
+CHUNK_BYTES = 64 * 1024
+"""Approximate bytes read at once; a longer entry is always read whole."""
+_SEPARATOR = f"\n{COMMENT_OPEN}".encode()
+_MARKER_KIND = re.compile(rf"(?:{'|'.join(MARKER_KINDS)}) ".encode())
 
 
 @value
-class Portion:
-    """Some whole entries of a file."""
+class Chunk:
+    """A part of a file that holds complete entries."""
 
     data: bytes
-    at: int = 0
-    """Where in the file they stand. Anywhere but at 0 they begin with a marker line."""
-    more: bool = False
-    """Whether a marker line follows, which closes the last body."""
+    offset: int = 0
+    """Offset in the file. Except at 0 a chunk starts with a marker line."""
+    has_next: bool = False
+    """True if a marker line follows, which closes the last body."""
 
 
-def portions(file: int, start: int, end: int, size: int = PORTION) -> Iterator[Portion]:
-    """All of a file between its beginning, or a marker line, and an end. The last portion is empty if nothing is left."""
-    held, at = b"", start
+def iter_chunks(fd: int, start: int, end: int, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """Yield chunks from a file's start, or a marker line, to `end`. The last chunk may be empty."""
+    buffer, offset = b"", start
     while True:
-        reached = at + len(held)
-        # Twice as much each time where no marker comes: an entry of any length is put together in linear time.
-        piece = read_at(file, reached, min(max(size, len(held)), end - reached))
-        held += piece
-        if not piece or reached + len(piece) >= end:
-            yield Portion(data=held, at=at)
+        read_end = offset + len(buffer)
+        # Double the read size while no marker appears, so that long entries take linear time.
+        block = read_at(fd, read_end, min(max(size, len(buffer)), end - read_end))
+        buffer += block
+        if not block or read_end + len(block) >= end:
+            yield Chunk(data=buffer, offset=offset)
             return
-        cut = _last_marker(held)
-        if cut:
-            yield Portion(data=held[:cut], at=at, more=True)
-            held, at = held[cut:], at + cut
+        marker_offset = _last_marker_offset(buffer)
+        if marker_offset:
+            yield Chunk(data=buffer[:marker_offset], offset=offset, has_next=True)
+            buffer, offset = buffer[marker_offset:], offset + marker_offset
 
 
-class Lines:
-    """How many lines stand before a place in a file: counted when somebody asks, and on from the last answer."""
+class LineCounter:
+    """Count the lines before an offset on demand, continuing from the last answer."""
 
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self._known = (0, 0)
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._last_count = (0, 0)
 
-    def before(self, at: int) -> int:
-        done, count = self._known if self._known[0] <= at else (0, 0)
-        while done < at and (piece := read_at(self._file, done, min(PORTION, at - done))):
-            count += piece.count(b"\n")
-            done += len(piece)
-        self._known = (done, count)
+    def count_before(self, offset: int) -> int:
+        counted, count = self._last_count if self._last_count[0] <= offset else (0, 0)
+        while counted < offset and (block := read_at(self._fd, counted, min(CHUNK_BYTES, offset - counted))):
+            count += block.count(b"\n")
+            counted += len(block)
+        self._last_count = (counted, count)
         return count
 
 
-def _last_marker(data: bytes) -> int:
-    """Where the last line starts that is surely a marker; 0 when there is none behind the first."""
+def _last_marker_offset(data: bytes) -> int:
+    """Return the offset of the last line that is surely a marker; 0 if there is none after the first."""
     end = len(data)
     while (found := data.rfind(_SEPARATOR, 0, end)) >= 0:
-        if _KIND.match(data, found + len(_SEPARATOR)):
+        if _MARKER_KIND.match(data, found + len(_SEPARATOR)):
             return found + 1
         end = found + 1
     return 0

@@ -1,343 +1,369 @@
-"""How session.md is read back: linear, exact on what we wrote, patient with what people change."""
+"""Parse session.md: linear time, exact on what Retinue wrote, tolerant of hand edits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from retinue.domain.run import Usage
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.errors import Unreadable
-from retinue.sessions.markdown.chunks import Lines, Portion, portions
-from retinue.sessions.markdown.fast_parser import LANES
+from retinue.sessions.markdown.chunks import Chunk, LineCounter, iter_chunks
+from retinue.sessions.markdown.fast_parser import FAST_PATTERNS
 from retinue.sessions.markdown.marker import (
-    BEGINS,
-    OPEN,
+    COMMENT_OPEN,
+    MARKER_START,
     Attributes,
-    Head,
-    attributes,
-    counted,
-    number_in,
-    read_head,
+    SessionHead,
+    count_attribute,
+    parse_count,
+    parse_head,
+    parse_marker,
 )
-from retinue.sessions.markdown.writer import unescape
+from retinue.sessions.markdown.writer import unescape_body
 
-SEPARATOR = f"\n{OPEN}"
-FRAMES = (b"", b"\n", b"\n\n")
-"""What can stand between a whole body and the end of the file."""
-_ESCAPED = f"\\{OPEN}"
+SEPARATOR = f"\n{COMMENT_OPEN}"
+BODY_TERMINATORS = (b"", b"\n", b"\n\n")
+"""Bytes that may stand between a complete body and the end of the file."""
+_ESCAPED_MARKER = f"\\{COMMENT_OPEN}"
 _NO_USAGE = Usage()
 
 
 @dataclass(slots=True, kw_only=True)
-class Reading:
-    """What stands in one session.md, or in a portion of it."""
+class ParsedTranscript:
+    """The parsed content of a session.md, or of a chunk of it."""
 
     entries: list[Entry] = field(default_factory=list[Entry])
-    pieces: list[int] = field(default_factory=list[int])
-    """Which piece each entry came from, for `starts`."""
-    head: Head | None = None
+    piece_indexes: list[int] = field(default_factory=list[int])
+    """The piece each entry came from, used by `entry_offsets`."""
+    head: SessionHead | None = None
     end: int = 0
-    """Where the entries end, in bytes: a blank open user line or the end of the file."""
-    opened: str = ""
-    """The id of the open user line at the end; empty when there is none."""
-    opened_at: int = -1
-    """Where that line starts, in bytes; -1 when there is none: words may stand in a file that has no line yet."""
-    typed: str = ""
-    """What a person wrote below it."""
-    gap: bytes = b""
-    """What must be written first, so that a marker that follows does not change the last body."""
-    thoughtful: set[str] = field(default_factory=set[str])
-    """The entries that have blocks in the sidecar."""
-    problem: Unreadable | None = None
-    """Why a lenient reading stopped."""
+    """Byte offset where the entries end: at an empty open user line, or at the end of the file."""
+    open_line_id: str = ""
+    """Id of the open user line at the end; empty if there is none."""
+    open_line_at: int = -1
+    """Byte offset of the open user line; -1 if none. A draft may exist without a line in a new file."""
+    draft: str = ""
+    """The draft: text a person typed below the open user line."""
+    missing_newlines: bytes = b""
+    """Newlines to write before the next marker, so that it does not change the last body."""
+    ids_with_thinking: set[str] = field(default_factory=set[str])
+    """Ids of entries whose thinking blocks are in the sidecar file."""
+    error: Unreadable | None = None
+    """The error at which a lenient parse stopped."""
 
 
-def read(data: bytes, where: str, *, lenient: bool = False) -> Reading:
-    """Reads a whole file. A lenient reading stops at what it cannot understand and says so; a strict one raises."""
-    return read_portion(Portion(data=data), where, lenient=lenient)
+def parse_transcript(data: bytes, path: str, *, lenient: bool = False) -> ParsedTranscript:
+    """Parse a whole file. A lenient parse stops at the first error and records it; a strict one raises."""
+    return parse_chunk(Chunk(data=data), path, lenient=lenient)
 
 
-def read_portion(
-    portion: Portion, where: str, *, lenient: bool = False, lines: Callable[[int], int] = lambda _: 0
-) -> Reading:
-    """Reads a part of a file as it is read in the whole; `lines` says how many stand before a place."""
-    text = _Text(portion, where, lines)
-    reading = Reading(end=portion.at + len(portion.data))
+def parse_chunk(
+    chunk: Chunk, path: str, *, lenient: bool = False, count_lines_before: Callable[[int], int] = lambda _: 0
+) -> ParsedTranscript:
+    """Parse a chunk of a file as in the whole file; `count_lines_before` gives the lines before an offset."""
+    text = _ChunkText(chunk, path, count_lines_before)
+    parsed = ParsedTranscript(end=chunk.offset + len(chunk.data))
     try:
-        _read(text, reading)
+        _parse_pieces(text, parsed)
     except Unreadable as error:
         if not lenient:
             raise
-        reading.problem = error
-    return reading
+        parsed.error = error
+    return parsed
 
 
-def readings(file: int, start: int, end: int, where: str, *, lenient: bool = False) -> Iterator[Reading]:
-    """Reads a file from its beginning or a marker line on, portion by portion, until the first problem."""
-    lines = Lines(file)
-    for portion in portions(file, start, end):
-        reading = read_portion(portion, where, lenient=lenient, lines=lines.before)
-        yield reading
-        if reading.problem is not None:
+def parse_file(
+    fd: int, start: int, end: int, path: str, *, lenient: bool = False
+) -> Iterator[ParsedTranscript]:
+    """Parse a file from its start or from a marker line, chunk by chunk, until the first error."""
+    line_counter = LineCounter(fd)
+    for chunk in iter_chunks(fd, start, end):
+        parsed = parse_chunk(chunk, path, lenient=lenient, count_lines_before=line_counter.count_before)
+        yield parsed
+        if parsed.error is not None:
             return
 
 
-def joined(parts: Iterable[Reading]) -> Reading:
-    """Portions that follow each other, as one: how it ends is known to the last."""
+def join_chunks(parts: Iterable[ParsedTranscript]) -> ParsedTranscript:
+    """Join consecutive chunks; the last one knows how the file ends."""
     entries: list[Entry] = []
     thoughtful: set[str] = set()
-    last = Reading()
+    last = ParsedTranscript()
     for last in parts:
         entries += last.entries
-        thoughtful |= last.thoughtful
-    last.entries, last.thoughtful = entries, thoughtful
+        thoughtful |= last.ids_with_thinking
+    last.entries, last.ids_with_thinking = entries, thoughtful
     return last
 
 
-def starts(portion: Portion, reading: Reading) -> list[int]:
-    """Where in the file each entry's marker line starts, in bytes."""
-    offsets = _Text(portion, "", lambda _: 0).offsets()
-    return [offsets[piece] for piece in reading.pieces]
+def entry_offsets(chunk: Chunk, parsed: ParsedTranscript) -> list[int]:
+    """Return the byte offset of each entry's marker line in the file."""
+    offsets = _ChunkText(chunk, "", lambda _: 0).offsets()
+    return [offsets[piece] for piece in parsed.piece_indexes]
 
 
-def typed_text(body: str) -> str:
-    """A person's words without the blank lines around them."""
+def strip_draft(body: str) -> str:
+    """Strip blank lines around a draft, and trailing whitespace."""
     return body.strip("\n").rstrip()
 
 
-class _Text:
-    """A portion's text in the pieces between `<!-- ` lines. Lines and bytes are counted only when asked for."""
+class _ChunkText:
+    """A chunk's text, split at `<!-- ` lines; lines and bytes are counted only on demand."""
 
-    def __init__(self, portion: Portion, where: str, lines: Callable[[int], int]) -> None:
-        text = portion.data.decode("utf-8", "surrogateescape")
-        self.where = where
-        self.at = portion.at
-        self.bom = 3 if not portion.at and text.startswith("\ufeff") else 0
-        text = f"\n{text[1:] if self.bom else text}"
-        # The newline before the marker that follows belongs to that marker, as it does between two pieces.
-        self.pieces = _merged((text[:-1] if portion.more else text).split(SEPARATOR))
-        self.final = -1 if portion.more else len(self.pieces) - 1
-        """The piece that nothing closes."""
-        self.crlf = "\r" in text
-        self._lines = lines
-        self._counted = (0, 0)
+    def __init__(self, chunk: Chunk, path: str, count_lines_before: Callable[[int], int]) -> None:
+        text = chunk.data.decode("utf-8", "surrogateescape")
+        self.path = path
+        self.chunk_offset = chunk.offset
+        self.bom_bytes = 3 if not chunk.offset and text.startswith("\ufeff") else 0
+        text = f"\n{text[1:] if self.bom_bytes else text}"
+        # The newline before the next marker belongs to that marker, as between two pieces.
+        self.pieces = _merge_foreign_comments((text[:-1] if chunk.has_next else text).split(SEPARATOR))
+        self.last_piece = -1 if chunk.has_next else len(self.pieces) - 1
+        """Index of the piece that no marker closes."""
+        self.has_crlf = "\r" in text
+        self._count_lines_before = count_lines_before
+        self._last_count = (0, 0)
 
-    def line(self, piece: int) -> int:
-        """The line of a piece's marker; counted on from the last one asked for, so that reading stays linear."""
-        done, line = self._counted if 0 < self._counted[0] <= piece else (0, self._lines(self.at))
-        line += sum(self.pieces[each].count("\n") + 1 for each in range(done, piece))
-        self._counted = (piece, line)
-        return line
+    def line_number(self, piece: int) -> int:
+        """Return the line of a piece's marker.
+
+        Counting continues from the last answer, so that parsing stays linear.
+        """
+        first_piece, number = (
+            self._last_count
+            if 0 < self._last_count[0] <= piece
+            else (0, self._count_lines_before(self.chunk_offset))
+        )
+        number += sum(self.pieces[each].count("\n") + 1 for each in range(first_piece, piece))
+        self._last_count = (piece, number)
+        return number
 
     def offset(self, piece: int) -> int:
         return self.offsets(piece)[piece]
 
     def offsets(self, last: int | None = None) -> list[int]:
-        """Where in the file each piece's marker line starts, up to one of them or to the last."""
-        found = [self.at + self.bom - len(SEPARATOR)]
+        """Return the byte offset of each piece's marker line, up to `last` if given."""
+        found = [self.chunk_offset + self.bom_bytes - len(SEPARATOR)]
         for piece in self.pieces[:last]:
             found.append(found[-1] + len(piece.encode("utf-8", "surrogateescape")) + len(SEPARATOR))
         return found
 
-    def unreadable(self, piece: int, problem: str) -> Unreadable:
-        return Unreadable(f"{self.where}:{self.line(piece)}", problem)
+    def error_at(self, piece: int, problem: str) -> Unreadable:
+        return Unreadable(f"{self.path}:{self.line_number(piece)}", problem)
 
 
-def _merged(pieces: list[str]) -> list[str]:
-    """A comment of someone else's opens no entry: it belongs to the body it stands in."""
-    if all(map(BEGINS.match, pieces[1:])):
+def _merge_foreign_comments(pieces: list[str]) -> list[str]:
+    """Join comments that are not markers to the body that contains them."""
+    if all(map(MARKER_START.match, pieces[1:])):
         return pieces
     bodies = [[pieces[0]]]
     for piece in pieces[1:]:
-        if BEGINS.match(piece):
+        if MARKER_START.match(piece):
             bodies.append([piece])
         else:
             bodies[-1].append(piece)
     return [SEPARATOR.join(each) for each in bodies]
 
 
-def _read(text: _Text, reading: Reading) -> None:
-    pieces, entries, origins = text.pieces, reading.entries, reading.pieces
+def _parse_pieces(text: _ChunkText, parsed: ParsedTranscript) -> None:
+    pieces, entries, piece_indexes = text.pieces, parsed.entries, parsed.piece_indexes
     if pieces[0]:
-        _typed(text, reading, 0, pieces[0][1:], {"id": "line-1"}, final=text.final == 0)
-    for start in range(1, len(pieces) if text.final < 0 else text.final):
-        piece = pieces[start]
-        lane = LANES.get(piece[:2])
-        found = lane[0].match(piece) if lane else None
-        if lane is None or found is None:
-            _take(text, reading, start, final=False)
+        _parse_draft(text, parsed, 0, pieces[0][1:], {"id": "line-1"}, final=text.last_piece == 0)
+    for index in range(1, len(pieces) if text.last_piece < 0 else text.last_piece):
+        piece = pieces[index]
+        pattern = FAST_PATTERNS.get(piece[:2])
+        match = pattern[0].match(piece) if pattern else None
+        if pattern is None or match is None:
+            _parse_piece(text, parsed, index, final=False)
             continue
-        body = piece[found.end() :].removesuffix("\n")
-        entries.append(lane[1](found, unescape(body, escaped=False) if _ESCAPED in body else body))
-        origins.append(start)
-    if text.final > 0:
-        _take(text, reading, text.final, final=True)
+        body = piece[match.end() :].removesuffix("\n")
+        entries.append(
+            pattern[1](match, unescape_body(body, escaped=False) if _ESCAPED_MARKER in body else body)
+        )
+        piece_indexes.append(index)
+    if text.last_piece > 0:
+        _parse_piece(text, parsed, text.last_piece, final=True)
 
 
-def _take(text: _Text, reading: Reading, start: int, *, final: bool) -> None:
-    line, newline, raw = text.pieces[start].partition("\n")
-    known = attributes(line)
-    if known is None:
-        raise text.unreadable(start, f"not a marker line Retinue can read: {OPEN}{line[:80]}")
-    if text.crlf:
+def _parse_piece(text: _ChunkText, parsed: ParsedTranscript, index: int, *, final: bool) -> None:
+    line, newline, raw = text.pieces[index].partition("\n")
+    attrs = parse_marker(line)
+    if attrs is None:
+        raise text.error_at(index, f"not a marker line Retinue can read: {COMMENT_OPEN}{line[:80]}")
+    if text.has_crlf:
         raw = f"{raw}\n".replace("\r\n", "\n")[:-1]
     try:
-        _TAKERS[known[""]](text, reading, start, raw, known, final=final)
+        _PARSERS[attrs[""]](text, parsed, index, raw, attrs, final=final)
     except (KeyError, ValueError) as error:
-        raise text.unreadable(start, f"this marker line lacks or misspells {error}") from error
+        raise text.error_at(index, f"this marker line lacks or misspells {error}") from error
     if final and not newline:
-        reading.gap = b"\n" + (reading.gap or b"\n")
+        parsed.missing_newlines = b"\n" + (parsed.missing_newlines or b"\n")
 
 
-def _head(text: _Text, reading: Reading, start: int, raw: str, known: Attributes, *, final: bool) -> None:
-    reading.head = read_head(f"{OPEN}{text.pieces[start]}")
-    if start != 1 or text.at or reading.head is None or text.pieces[0]:
-        version = known.get("word")
+def _parse_head_line(
+    text: _ChunkText, parsed: ParsedTranscript, index: int, raw: str, attrs: Attributes, *, final: bool
+) -> None:
+    parsed.head = parse_head(f"{COMMENT_OPEN}{text.pieces[index]}")
+    if index != 1 or text.chunk_offset or parsed.head is None or text.pieces[0]:
+        version = attrs.get("word")
         problem = (
             "a head line stands only at the start of the file"
             if version
             else "this head line is of no version Retinue knows"
         )
-        raise text.unreadable(start, problem)
+        raise text.error_at(index, problem)
     line = 2 + len(raw) - len(raw.lstrip("\n"))
-    _typed(text, reading, start, raw, {"id": f"line-{line}"}, final=final)
+    _parse_draft(text, parsed, index, raw, {"id": f"line-{line}"}, final=final)
 
 
-def _user(text: _Text, reading: Reading, start: int, raw: str, known: Attributes, *, final: bool) -> None:
-    if "n" in known:
-        _entry(text, reading, start, raw, known, final=final)
+def _parse_user_line(
+    text: _ChunkText, parsed: ParsedTranscript, index: int, raw: str, attrs: Attributes, *, final: bool
+) -> None:
+    if "n" in attrs:
+        _parse_entry(text, parsed, index, raw, attrs, final=final)
         return
-    _typed(text, reading, start, raw, {**known, "id": _id(text, start, known)}, final=final)
+    _parse_draft(text, parsed, index, raw, {**attrs, "id": _entry_id(text, index, attrs)}, final=final)
 
 
-def _typed(text: _Text, reading: Reading, start: int, raw: str, known: Attributes, *, final: bool) -> None:
-    """Words of a person, below an open user line or in a file that had no entry yet. Blank ones are no entry."""
-    words = typed_text(unescape(raw, escaped="esc" in known))
+def _parse_draft(
+    text: _ChunkText, parsed: ParsedTranscript, index: int, raw: str, attrs: Attributes, *, final: bool
+) -> None:
+    """Parse a person's text below an open user line, or in a file without entries. Blank text is no entry."""
+    draft = strip_draft(unescape_body(raw, escaped="esc" in attrs))
     if not final:
-        if words:
-            reading.entries.append(_said("user", known["id"], known, words))
-            reading.pieces.append(start)
+        if draft:
+            parsed.entries.append(_make_message("user", attrs["id"], attrs, draft))
+            parsed.piece_indexes.append(index)
         return
-    if words or known.get(""):
-        reading.opened, reading.typed = known["id"], words
-    if known.get(""):
-        reading.opened_at = text.offset(start)
-    if not words and known.get(""):
-        reading.end = reading.opened_at
+    if draft or attrs.get(""):
+        parsed.open_line_id, parsed.draft = attrs["id"], draft
+    if attrs.get(""):
+        parsed.open_line_at = text.offset(index)
+    if not draft and attrs.get(""):
+        parsed.end = parsed.open_line_at
     else:
-        wanted = 2 if words else min(1, start or len(raw))
-        reading.gap = b"\n" * max(0, wanted - _newlines(raw))
+        newlines_needed = 2 if draft else min(1, index or len(raw))
+        parsed.missing_newlines = b"\n" * max(0, newlines_needed - _trailing_newlines(raw))
 
 
-def _entry(text: _Text, reading: Reading, start: int, raw: str, known: Attributes, *, final: bool) -> None:
-    escaped = "esc" in known
+def _parse_entry(
+    text: _ChunkText, parsed: ParsedTranscript, index: int, raw: str, attrs: Attributes, *, final: bool
+) -> None:
+    escaped = "esc" in attrs
     if final:
-        body, reading.gap = _last_body(raw, known)
+        body, parsed.missing_newlines = _split_last_body(raw, attrs)
     else:
         body = raw.removesuffix("\n")
-    if escaped or _ESCAPED in body:
-        body = unescape(body, escaped=escaped)
-    reading.entries.append(_BUILDERS[known[""]](text, start, known, body))
-    reading.pieces.append(start)
-    if "thoughts" in known:
-        reading.thoughtful.add(reading.entries[-1].id)
+    if escaped or _ESCAPED_MARKER in body:
+        body = unescape_body(body, escaped=escaped)
+    parsed.entries.append(_BUILDERS[attrs[""]](text, index, attrs, body))
+    parsed.piece_indexes.append(index)
+    if "thoughts" in attrs:
+        parsed.ids_with_thinking.add(parsed.entries[-1].id)
 
 
-def _last_body(raw: str, known: Attributes) -> tuple[str, bytes]:
-    """The body that nothing closes yet, and what must follow it. The length decides where newlines at the end
-    could belong to either; where it disagrees, a person changed the body."""
+def _split_last_body(raw: str, attrs: Attributes) -> tuple[str, bytes]:
+    """Split the unclosed last body from the newlines that must follow it.
+
+    The stored length decides whether trailing newlines belong to the body; if it does not fit, a person
+    edited the body.
+    """
     data = raw.encode("utf-8", "surrogateescape")
-    length = number_in(known, "n")
-    said = 0 <= length <= len(data) and data[length:] in FRAMES
-    body = data[:length] if said else _unframed(data)
-    gap = next(frame for frame in FRAMES if _closed(data + frame, body))
-    return body.decode("utf-8", "surrogateescape"), gap
+    length = count_attribute(attrs, "n")
+    is_exact = 0 <= length <= len(data) and data[length:] in BODY_TERMINATORS
+    body = data[:length] if is_exact else _strip_terminator(data)
+    missing_newlines = next(frame for frame in BODY_TERMINATORS if _is_closed(data + frame, body))
+    return body.decode("utf-8", "surrogateescape"), missing_newlines
 
 
-def _closed(data: bytes, body: bytes) -> bool:
-    return _unframed(data) == body and data.endswith(b"\n\n" if body else b"\n")
+def _is_closed(data: bytes, body: bytes) -> bool:
+    return _strip_terminator(data) == body and data.endswith(b"\n\n" if body else b"\n")
 
 
-def _unframed(data: bytes) -> bytes:
+def _strip_terminator(data: bytes) -> bytes:
     return data[:-2] if data.endswith(b"\n\n") else data.removesuffix(b"\n")
 
 
-def _newlines(raw: str) -> int:
+def _trailing_newlines(raw: str) -> int:
     return min(2, len(raw) - len(raw.rstrip("\n")))
 
 
-def _id(text: _Text, start: int, known: Attributes) -> str:
-    return known.get("id") or f"line-{text.line(start)}"
+def _entry_id(text: _ChunkText, index: int, attrs: Attributes) -> str:
+    return attrs.get("id") or f"line-{text.line_number(index)}"
 
 
-def _said(by: str, entry_id: str, known: Attributes, body: str) -> Said:
-    tokens = "in" in known or "out" in known or "cached" in known
-    usage = Usage(input=_count(known, "in"), output=_count(known, "out"), cached=_count(known, "cached"))
-    return Said(
+def _make_message(by: str, entry_id: str, attrs: Attributes, body: str) -> Message:
+    tokens = "in" in attrs or "out" in attrs or "cached" in attrs
+    usage = Usage(
+        input=_count_attribute(attrs, "in"),
+        output=_count_attribute(attrs, "out"),
+        cached=_count_attribute(attrs, "cached"),
+    )
+    return Message(
         id=entry_id,
         by="agent" if by == "agent" else "user",
         text=body,
-        at=known.get("at", ""),
-        origin=known.get("from", ""),
-        run=known.get("run", ""),
-        model=known.get("model", ""),
+        at=attrs.get("at", ""),
+        origin=attrs.get("from", ""),
+        run=attrs.get("run", ""),
+        model=attrs.get("model", ""),
         usage=usage if tokens else _NO_USAGE,
-        stop=known.get("stop", ""),
-        calls=_count(known, "calls"),
+        stop=attrs.get("stop", ""),
+        calls=_count_attribute(attrs, "calls"),
     )
 
 
-def _count(known: Attributes, name: str) -> int:
-    return counted(known[name]) if name in known else 0
+def _count_attribute(attrs: Attributes, name: str) -> int:
+    return parse_count(attrs[name]) if name in attrs else 0
 
 
-def _build_said(text: _Text, start: int, known: Attributes, body: str) -> Said:
-    return _said(known[""], _id(text, start, known), known, body)
+def _build_message(text: _ChunkText, index: int, attrs: Attributes, body: str) -> Message:
+    return _make_message(attrs[""], _entry_id(text, index, attrs), attrs, body)
 
 
-def _build_called(_text: _Text, _start: int, known: Attributes, body: str) -> Called:
-    return Called(
-        id=known["id"],
-        tool=known["tool"],
+def _build_tool_call(_text: _ChunkText, _index: int, attrs: Attributes, body: str) -> ToolCall:
+    return ToolCall(
+        id=attrs["id"],
+        tool=attrs["tool"],
         args=body,
-        at=known.get("at", ""),
-        run=known.get("run", ""),
-        broken=known.get("broken", ""),
+        at=attrs.get("at", ""),
+        run=attrs.get("run", ""),
+        broken=attrs.get("broken", ""),
     )
 
 
-def _build_returned(_text: _Text, _start: int, known: Attributes, body: str) -> Returned:
-    return Returned(
-        of=known["of"],
+def _build_tool_result(_text: _ChunkText, _index: int, attrs: Attributes, body: str) -> ToolResult:
+    return ToolResult(
+        of=attrs["of"],
         text=body,
-        ok=known.get("word") != "failed",
-        ms=_count(known, "ms"),
-        at=known.get("at", ""),
-        run=known.get("run", ""),
+        ok=attrs.get("word") != "failed",
+        ms=_count_attribute(attrs, "ms"),
+        at=attrs.get("at", ""),
+        run=attrs.get("run", ""),
     )
 
 
-def _build_notice(text: _Text, start: int, known: Attributes, body: str) -> Notice:
+def _build_notice(text: _ChunkText, index: int, attrs: Attributes, body: str) -> Notice:
     return Notice(
-        id=_id(text, start, known),
-        kind=known.get("kind", ""),
+        id=_entry_id(text, index, attrs),
+        kind=attrs.get("kind", ""),
         text=body,
-        at=known.get("at", ""),
-        run=known.get("run", ""),
+        at=attrs.get("at", ""),
+        run=attrs.get("run", ""),
     )
 
 
-_BUILDERS: Mapping[str, Callable[[_Text, int, Attributes, str], Entry]] = {
-    "user": _build_said,
-    "agent": _build_said,
-    "call": _build_called,
-    "result": _build_returned,
+_BUILDERS: Mapping[str, Callable[[_ChunkText, int, Attributes, str], Entry]] = {
+    "user": _build_message,
+    "agent": _build_message,
+    "call": _build_tool_call,
+    "result": _build_tool_result,
     "notice": _build_notice,
 }
-_TAKERS = {
-    "retinue": _head,
-    "user": _user,
-    "agent": _entry,
-    "call": _entry,
-    "result": _entry,
-    "notice": _entry,
+_PARSERS = {
+    "retinue": _parse_head_line,
+    "user": _parse_user_line,
+    "agent": _parse_entry,
+    "call": _parse_entry,
+    "result": _parse_entry,
+    "notice": _parse_entry,
 }

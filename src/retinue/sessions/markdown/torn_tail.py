@@ -1,152 +1,175 @@
-"""Where a file that a crash cut short stops being what was acknowledged."""
+"""Find the torn tail that a crash leaves at the end of session.md."""
 
 import os
 import re
 from dataclasses import dataclass
 
-from retinue.sessions.markdown.marker import BEGINS, KINDS, OPEN, Attributes, attributes, number_in
-from retinue.sessions.markdown.parser import FRAMES
+from retinue.sessions.markdown.marker import (
+    COMMENT_OPEN,
+    MARKER_KINDS,
+    MARKER_START,
+    Attributes,
+    count_attribute,
+    parse_marker,
+)
+from retinue.sessions.markdown.parser import BODY_TERMINATORS
 from retinue.storage.file_io import read_at
 
-_OPEN = OPEN.encode()
+_OPEN = COMMENT_OPEN.encode()
 _SEPARATOR = b"\n" + _OPEN
-_STARTS = tuple(f"{OPEN}{kind}".encode() for kind in KINDS)
-_NEAR = 64 * 1024
-_BLANK = re.compile(rb"\0+")
-_SECTOR = 512
-"""What a disk writes at once, at least: where bytes were never written, they are missing up to such a place."""
-_ENOUGH = 3
-"""Markers other than of calls: the last may be torn, the one before tells whether a reply is whole."""
+_MARKER_STARTS = tuple(f"{COMMENT_OPEN}{kind}".encode() for kind in MARKER_KINDS)
+_TAIL_BYTES = 64 * 1024
+_ZEROS = re.compile(rb"\0+")
+_SECTOR_BYTES = 512
+"""Smallest unit a disk writes at once: unwritten bytes extend to a multiple of it."""
+_MARKERS_NEEDED = 3
+"""Markers other than tool calls to look back at.
+
+The last may be torn; the one before tells whether a reply is complete.
+"""
 
 
-def ends(file: int) -> tuple[int, int | None]:
-    """How long the file is, and where its tail is torn; its owner may just be writing, so a torn one is looked at twice."""
-    size = os.fstat(file).st_size
-    torn = torn_from(file, size)
-    if torn is not None:
-        size = os.fstat(file).st_size
-        torn = torn_from(file, size)
-    return size, torn
+def file_size_and_tear(fd: int) -> tuple[int, int | None]:
+    """Return the file's size and the offset of its torn tail, or None.
+
+    A tear is looked at twice, because the file's owner may be writing at the moment.
+    """
+    size = os.fstat(fd).st_size
+    tear = find_tear(fd, size)
+    if tear is not None:
+        size = os.fstat(fd).st_size
+        tear = find_tear(fd, size)
+    return size, tear
 
 
-def end_of(file: int) -> int:
-    """Where what was acknowledged ends."""
-    size, torn = ends(file)
-    return size if torn is None else torn
+def intact_end(fd: int) -> int:
+    """Return the offset where acknowledged data ends."""
+    size, tear = file_size_and_tear(fd)
+    return size if tear is None else tear
 
 
-def torn_from(file: int, size: int) -> int | None:
-    """Where the tail of a file of any length is torn; it is read from its end, no further than needed."""
-    length = _NEAR
+def find_tear(fd: int, size: int) -> int | None:
+    """Return the offset of a file's torn tail, or None; read from the end, no further than needed."""
+    length = _TAIL_BYTES
     while length < size:
-        data = read_at(file, size - length, length)
-        start = _several_back(data)
+        data = read_at(fd, size - length, length)
+        start = _context_start(data)
         if start is not None:
-            torn = torn_at(data[start:], size - length + start)
-            return None if torn is None else size - length + start + torn
+            tear = find_tear_in_tail(data[start:], size - length + start)
+            return None if tear is None else size - length + start + tear
         length *= 8
-    return torn_at(read_at(file, 0, size))
+    return find_tear_in_tail(read_at(fd, 0, size))
 
 
-def torn_at(data: bytes, offset: int = 0) -> int | None:
-    """The byte from which a tail is torn: an unfinished marker line, a body shorter than its marker says, a reply
-    without all of its calls (both are one write, so such a reply was never acknowledged), or bytes that the disk never
-    got. `offset` is where in the file the tail begins."""
-    size, data = len(data), data[: _written(data, offset)]
-    good = _whole_lines(data, len(data))
-    last = _marker_before(data, good)
-    if last is not None and last.length >= 0 and good - last.body < last.length:
-        good = last.start
-    good = _whole_replies(data, good)
-    return None if good == size else good
+def find_tear_in_tail(data: bytes, offset: int = 0) -> int | None:
+    """Return the offset of a torn tail in `data`, or None.
+
+    Torn are: an unfinished marker line, a body shorter than its marker says, a reply without all of its tool
+    calls (they share one write, so such a reply was never acknowledged), and bytes that never reached the
+    disk. `offset` is the position of `data` in the file.
+    """
+    size, data = len(data), data[: _written_length(data, offset)]
+    good_end = _drop_partial_marker(data, len(data))
+    last_marker = _marker_before(data, good_end)
+    if (
+        last_marker is not None
+        and last_marker.length >= 0
+        and good_end - last_marker.body_start < last_marker.length
+    ):
+        good_end = last_marker.start
+    good_end = _drop_incomplete_reply(data, good_end)
+    return None if good_end == size else good_end
 
 
 @dataclass(frozen=True, slots=True)
 class _Marker:
     start: int
-    body: int
-    """Where its body starts."""
-    known: Attributes
+    body_start: int
+    """Offset where the marker's body starts."""
+    attrs: Attributes
 
     @property
     def kind(self) -> str:
-        return self.known.get("", "")
+        return self.attrs.get("", "")
 
     @property
     def length(self) -> int:
-        """The bytes its body should have, -1 when it does not say."""
-        return number_in(self.known, "n")
+        """Expected bytes of the body; -1 if the marker does not say."""
+        return count_attribute(self.attrs, "n")
 
 
-def _written(data: bytes, offset: int) -> int:
-    """Where the first bytes begin that the power failed before; zeros stand in for them. No text of ours holds any: what
-    a person pasted ends where it likes, and not with a sector, nor where an entry begins: a line ends before that."""
-    for blank in _BLANK.finditer(data):
-        end = blank.end()
-        if end == len(data) or not (offset + end) % _SECTOR or data.startswith(_STARTS, end):
-            return blank.start()
+def _written_length(data: bytes, offset: int) -> int:
+    """Return the offset of the first bytes lost in a power failure, which read as zeros.
+
+    Retinue writes no zeros. Zeros that a person pasted end neither at a sector boundary nor where an entry
+    starts, because a newline comes first.
+    """
+    for zeros in _ZEROS.finditer(data):
+        end = zeros.end()
+        if end == len(data) or not (offset + end) % _SECTOR_BYTES or data.startswith(_MARKER_STARTS, end):
+            return zeros.start()
     return len(data)
 
 
-def _whole_lines(data: bytes, end: int) -> int:
-    """The end without the first part of a marker line, when that is what the last line is."""
+def _drop_partial_marker(data: bytes, end: int) -> int:
+    """Return the end without a partial marker line at the end of the data."""
     start = data.rfind(b"\n", 0, end) + 1
     line = data[start:end]
     if not line:
         return end
-    if line.startswith(_STARTS):
+    if line.startswith(_MARKER_STARTS):
         text = line[len(_OPEN) :].decode("utf-8", "surrogateescape")
-        return start if BEGINS.match(text) and attributes(text) is None else end
-    if not any(each.startswith(line) for each in _STARTS):
+        return start if MARKER_START.match(text) and parse_marker(text) is None else end
+    if not any(each.startswith(line) for each in _MARKER_STARTS):
         return end
-    return start if _could_follow(data, start, line) else end
+    return start if _could_start_entry(data, start, line) else end
 
 
-def _could_follow(data: bytes, start: int, line: bytes) -> bool:
-    """Whether a new entry would have started here: after exactly the body its predecessor announced."""
-    last = _marker_before(data, start)
-    if last is None:
+def _could_start_entry(data: bytes, start: int, line: bytes) -> bool:
+    """Return True if an entry could start here: right after the body that the previous marker announced."""
+    last_marker = _marker_before(data, start)
+    if last_marker is None:
         return start == 0
-    if last.length >= 0:
-        whole = start - last.body > last.length or last.length == 0
-        return whole and data[last.body + last.length : start] in FRAMES
+    if last_marker.length >= 0:
+        is_complete = start - last_marker.body_start > last_marker.length or last_marker.length == 0
+        return is_complete and data[last_marker.body_start + last_marker.length : start] in BODY_TERMINATORS
     return data.endswith(b"\n\n", 0, start) and len(line) > 1
 
 
-def _whole_replies(data: bytes, end: int) -> int:
+def _drop_incomplete_reply(data: bytes, end: int) -> int:
     calls, marker = 0, _marker_before(data, end)
     while marker is not None and marker.kind == "call":
         calls += 1
         marker = _marker_before(data, marker.start)
-    if marker is None or marker.kind != "agent" or number_in(marker.known, "calls") <= calls:
+    if marker is None or marker.kind != "agent" or count_attribute(marker.attrs, "calls") <= calls:
         return end
     return marker.start
 
 
-def _several_back(data: bytes) -> int | None:
-    """Where the last few markers begin, of which some are not of calls; None when there are not so many."""
-    seen, marker = 0, _marker_before(data, len(data))
+def _context_start(data: bytes) -> int | None:
+    """Return the offset of enough last markers that are not tool calls, or None if there are too few."""
+    other_markers, marker = 0, _marker_before(data, len(data))
     while marker is not None and marker.start:
-        seen += marker.kind != "call"
-        if seen == _ENOUGH:
+        other_markers += marker.kind != "call"
+        if other_markers == _MARKERS_NEEDED:
             return marker.start
         marker = _marker_before(data, marker.start)
     return None
 
 
 def _marker_before(data: bytes, end: int) -> _Marker | None:
-    """The last marker line that starts before `end`; lines that only look like one are passed over."""
+    """Return the last marker line that starts before `end`, skipping lines that only look like one."""
     while end > 0:
-        found = data.rfind(_SEPARATOR, 0, end)
-        start = found + 1 if found >= 0 else 0
+        separator = data.rfind(_SEPARATOR, 0, end)
+        start = separator + 1 if separator >= 0 else 0
         stop = data.find(b"\n", start)
         line = data[start : stop if stop >= 0 else len(data)].removeprefix(b"\xef\xbb\xbf")
-        known = (
-            attributes(line[len(_OPEN) :].decode("utf-8", "surrogateescape"))
+        attrs = (
+            parse_marker(line[len(_OPEN) :].decode("utf-8", "surrogateescape"))
             if line.startswith(_OPEN)
             else None
         )
-        if known is not None:
-            return _Marker(start, stop + 1 if stop >= 0 else len(data), known)
+        if attrs is not None:
+            return _Marker(start, stop + 1 if stop >= 0 else len(data), attrs)
         end = start
     return None

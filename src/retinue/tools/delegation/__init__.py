@@ -1,1 +1,1 @@
-"""The ways for a model to start other agents: each with the name, the arguments and the words its users know."""
+"""Delegation tools: start other agents from a conversation."""

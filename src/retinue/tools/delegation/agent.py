@@ -1,4 +1,4 @@
-"""agent, explore, plan and agent_ask: one task for a named agent, its last word as the answer, and more questions to it."""
+"""agent, explore, plan and agent_ask: delegate a task to an agent, and ask it more."""
 
 import re
 from collections.abc import Sequence
@@ -7,47 +7,47 @@ from dataclasses import replace
 from typing import Annotated
 
 from retinue.domain import agent_pool
-from retinue.domain.delivery import error as why
-from retinue.domain.delivery import harmless, no_work, one_line
+from retinue.domain.delivery import escape_role_markers, no_work_notice, single_line
+from retinue.domain.delivery import failure_summary as why
 from retinue.domain.limits import MAX_RESULT_BYTES
-from retinue.domain.run import Ask, Reason, Run, Status
+from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import first_message
 from retinue.domain.tool import Effect
-from retinue.domain.transcript import Said
+from retinue.domain.transcript import Message
 from retinue.errors import BadConfig, Conflict, Failed, NotFound, Refused, RetinueError
-from retinue.interfaces import Call, Ports, Tx
-from retinue.runtime.approvals import Parked, ask_key
-from retinue.runtime.child_results import outcome
-from retinue.runtime.child_workspace import Child
-from retinue.runtime.run_creation import LIVE, send
-from retinue.runtime.run_events import told
-from retinue.runtime.spawn import permitted, spawn
-from retinue.runtime.tool_executor import capped
+from retinue.interfaces import Call, RuntimeContext, Transaction
+from retinue.runtime.approvals import RunSuspended, run_request_key
+from retinue.runtime.child_results import take_child_result
+from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.run_creation import LIVE_STATUSES, create_run
+from retinue.runtime.run_events import make_event
+from retinue.runtime.spawn import check_spawn_allowed, spawn_child
+from retinue.runtime.tool_executor import truncate_result
 from retinue.tools.define import tool
-from retinue.tools.delegation.answer_json import said
+from retinue.tools.delegation.answer_json import json_result
 
 GENERAL, EXPLORER, PLANNER = "general", "explorer", "planner"
-UNSEEN = "\n\n[Only you have read this. The user has not: tell them what of it matters to them.]"
-BACKGROUND = "It goes on in the background as run {run}, and its result will be announced to you."
-SUMMARISE = (
+UNSEEN_NOTE = "\n\n[Only you have read this. The user has not: tell them what of it matters to them.]"
+BACKGROUND_NOTE = "It goes on in the background as run {run}, and its result will be announced to you."
+SUMMARY_REQUEST = (
     "You ended without a report. Say in a few sentences what you did, what you found, and what is still open."
 )
 NO_SUMMARY = "Agent '{agent}' completed the task but did not provide a summary."
 NOT_FOUND = "Agent not found: {id}. Agent may have been evicted from pool or ID is invalid."
-NO_POOL = "there is no pool (subagents.pool): {agent} is not kept, and cannot be asked more"
+NO_POOL_WARNING = "there is no pool (subagents.pool): {agent} is not kept, and cannot be asked more"
 BUSY = "Agent {id} is currently in use. Wait for current operation to complete."
-INTERRUPTED = "[Request interrupted"
-SHORT = 20
-"""A last word with fewer characters may be no report."""
-LAST = 3
-"""So many replies make a summary."""
-SEEN = 500
-"""So many of the newest runs are looked at to see who else was asked since."""
-SLUG = re.compile(r"[a-z0-9-]{1,200}")
-"""What a folder of a child can be called."""
+INTERRUPTED_MARK = "[Request interrupted"
+MIN_REPORT_CHARS = 20
+"""A final reply with fewer characters may not be a report."""
+SUMMARY_REPLIES = 3
+"""Number of replies that make a summary."""
+RECENT_RUNS = 500
+"""Number of the newest runs that are searched for other pooled sessions used since."""
+CHILD_SLUG = re.compile(r"[a-z0-9-]{1,200}")
+"""Valid folder names of a child."""
 
-WRONG = {
+ARGUMENT_ERRORS = {
     "persist": "persist parameter must be a boolean",
     "task_prompt": "task_prompt parameter is required and must be a string",
     "agent_id": "agent_id parameter is required and must be a string",
@@ -55,19 +55,24 @@ WRONG = {
 }
 
 
-def _invalid(problem: str) -> str:
-    return said(success=False, error=problem, error_type="validation_error")
+def _validation_error(problem: str) -> str:
+    return json_result(success=False, error=problem, error_type="validation_error")
 
 
-def _misread(sentence: str) -> str:
-    """Ours names the argument in front; what is wrong with those below is said in one way."""
-    named = (problem for name, problem in WRONG.items() if sentence.startswith(f"the argument `{name}`"))
-    return _invalid(next(named, sentence))
+def _format_argument_error(message: str) -> str:
+    """Format an argument error.
+
+    Our message names the argument first; these arguments have fixed messages.
+    """
+    problems = (
+        problem for name, problem in ARGUMENT_ERRORS.items() if message.startswith(f"the argument `{name}`")
+    )
+    return _validation_error(next(problems, message))
 
 
-def _forbidden(name: str) -> str:
+def _delegation_refused_text(name: str) -> str:
     problem = f"{name} is not allowed from sub-agent sessions unless the agent's definition names it"
-    return said(success=False, error=problem, error_type=Refused.code)
+    return json_result(success=False, error=problem, error_type=Refused.code)
 
 
 Task = Annotated[str, "The whole task: the agent knows nothing of this conversation."]
@@ -78,10 +83,10 @@ Persist = Annotated[bool, "Whether the agent stays, so that agent_ask can ask it
     name="agent",
     effect=Effect.IDEMPOTENT,
     category="agents",
-    door=True,
-    names_agent="agent_name",
-    forbidden=_forbidden("agent"),
-    misread=_misread,
+    is_delegation=True,
+    agent_argument="agent_name",
+    delegation_refused_text=_delegation_refused_text("agent"),
+    format_argument_error=_format_argument_error,
 )
 async def agent(
     call: Call,
@@ -92,166 +97,188 @@ async def agent(
 ) -> str:
     """Give a task to a specialised agent, which works in a conversation of its own and reports when it is done. Several
     calls in one reply work side by side. Its agent_id, if it persists, is for agent_ask."""
-    return await _handed_on(call, "agent", agent_name.strip() or GENERAL, task_prompt, persist=persist)
+    return await _delegate(call, "agent", agent_name.strip() or GENERAL, task_prompt, persist=persist)
 
 
 @tool(
     name="explore",
     effect=Effect.IDEMPOTENT,
     category="agents",
-    door=True,
-    forbidden=_forbidden("explore"),
-    misread=_misread,
+    is_delegation=True,
+    delegation_refused_text=_delegation_refused_text("explore"),
+    format_argument_error=_format_argument_error,
 )
 async def explore(call: Call, *, task_prompt: Task, persist: Persist = True) -> str:
     """Let an agent that only reads find out where things are and how they hang together. Use it for wide questions
     about code or files, whose search would fill this conversation."""
-    return await _handed_on(call, "explore", EXPLORER, task_prompt, persist=persist)
+    return await _delegate(call, "explore", EXPLORER, task_prompt, persist=persist)
 
 
 @tool(
     name="plan",
     effect=Effect.IDEMPOTENT,
     category="agents",
-    door=True,
-    forbidden=_forbidden("plan"),
-    misread=_misread,
+    is_delegation=True,
+    delegation_refused_text=_delegation_refused_text("plan"),
+    format_argument_error=_format_argument_error,
 )
 async def plan(call: Call, *, task_prompt: Task, persist: Persist = True) -> str:
     """Let an agent that changes nothing read what is there and turn a goal into a plan of small steps."""
-    return await _handed_on(call, "plan", PLANNER, task_prompt, persist=persist)
+    return await _delegate(call, "plan", PLANNER, task_prompt, persist=persist)
 
 
-async def _handed_on(call: Call, door: str, name: str, task: str, *, persist: bool) -> str:
-    ports = _ports(call)
+async def _delegate(call: Call, tool_name: str, name: str, task: str, *, persist: bool) -> str:
+    context = _require_context(call)
     if not task.strip():
-        raise Failed(_invalid(WRONG["task_prompt"]))
-    kept = persist and ports.subagents.pool
-    ask = _asking(call, door, name, first_message(task), keep=kept)
-    if persist and not kept and not await ports.ledger.look(lambda tx: tx.run_by_key(ask.key)):
-        ports.emit(told("run.state", call.run, ports, phase="tool", warning=NO_POOL.format(agent=name)))
-    child = Child(
+        raise Failed(_validation_error(ARGUMENT_ERRORS["task_prompt"]))
+    keep = persist and context.subagent_settings.pool_enabled
+    request = _make_request(call, tool_name, name, first_message(task), keep=keep)
+    if persist and not keep and not await context.ledger.read(lambda tx: tx.get_run_by_key(request.key)):
+        context.emit(
+            make_event(
+                "run.state", call.run, context, phase="tool", warning=NO_POOL_WARNING.format(agent=name)
+            )
+        )
+    child = ChildSpec(
         parent=call.session,
-        description=one_line(task)[:40],
-        own_paths=True,
-        prompt=lambda definition: agent_pool.specialised(definition, task),
+        description=single_line(task)[:40],
+        use_definition_paths=True,
+        build_prompt=lambda definition: agent_pool.prompt_with_task(definition, task),
     )
     try:
-        run = await spawn(ask, child, ports)
+        run = await spawn_child(request, child, context)
     except NotFound as error:
-        raise _no(f"Agent '{name}' not found", NotFound.code, agent_used=name) from error
+        raise _error_result(f"Agent '{name}' not found", NotFound.code, agent_used=name) from error
     except (Refused, BadConfig) as error:
-        raise _no(str(error), error.code, agent_used=name) from error
-    return await _report(_ended(run), call, ports)
+        raise _error_result(str(error), error.code, agent_used=name) from error
+    return await _format_report(_require_ended(run), call, context)
 
 
-def _ended(run: Run) -> Run:
-    """As it was found or born just now, its result not taken yet: with the taking, what is not to be kept goes, and it
-    may have to be read. Should it end this very moment, whoever is parked for it learns so at once."""
-    if run.status.live and run.awaited:
-        raise Parked
+def _require_ended(run: Run) -> Run:
+    """Return the run as it was found or created just now, its result not taken yet.
+
+    Taking the result removes what is not to be kept, and that may still have to be read. Raises RunSuspended
+    for a live awaited run; if it ends at this very moment, the suspended call is told at once.
+    """
+    if run.status.is_live and run.is_awaited:
+        raise RunSuspended
     return run
 
 
-async def _report(run: Run, call: Call, ports: Ports) -> str:
-    """The last word, or what stands for it."""
-    agent_id = run.slug if run.ask.keep else None
-    if run.status.live:
-        return said(
-            success=True, result=BACKGROUND.format(run=run.id), agent_used=run.agent, agent_id=agent_id
+async def _format_report(run: Run, call: Call, context: RuntimeContext) -> str:
+    """Format the final reply, or a substitute for it."""
+    agent_id = run.slug if run.request.keep else None
+    if run.status.is_live:
+        return json_result(
+            success=True, result=BACKGROUND_NOTE.format(run=run.id), agent_used=run.agent, agent_id=agent_id
         )
-    replies = await _replies(run, ports)
-    silent = bool(replies) and not replies[-1].calls and not replies[-1].text.strip()
-    words = _words(replies)
-    done = run.status is Status.DONE
-    text = _complete(run, words, silent=silent) if done else ""
-    seconds = _seconds(run)
-    if not text and (done or _speechless(run, words, silent=silent)):
-        again = await _asked_again(run, call, ports)
-        if again is not None and (done or again.status is Status.DONE):
-            text, seconds = again.text.strip(), seconds + _seconds(again)
-    await outcome(run, call, ports)
-    if not (done or text):
-        raise _failed(run, words)
-    return said(
+    replies = await _load_replies(run, context)
+    is_silent = bool(replies) and not replies[-1].calls and not replies[-1].text.strip()
+    texts = _nonblank_texts(replies)
+    is_done = run.status is Status.DONE
+    text = _report_text(run, texts, is_silent=is_silent) if is_done else ""
+    duration_s = _duration_s(run)
+    if not text and (is_done or _failed_silently(run, texts, is_silent=is_silent)):
+        follow_up = await _request_report(run, call, context)
+        if follow_up is not None and (is_done or follow_up.status is Status.DONE):
+            text, duration_s = follow_up.text.strip(), duration_s + _duration_s(follow_up)
+    await take_child_result(run, call, context)
+    if not (is_done or text):
+        raise _failure(run, texts)
+    return json_result(
         success=True,
-        result=_told(text or NO_SUMMARY.format(agent=run.agent)) + _idle(run) + UNSEEN,
+        result=_safe_text(text or NO_SUMMARY.format(agent=run.agent)) + _no_work_note(run) + UNSEEN_NOTE,
         agent_used=run.agent,
-        duration_seconds=round(seconds, 3),
+        duration_seconds=round(duration_s, 3),
         agent_id=agent_id,
     )
 
 
-def _idle(run: Run) -> str:
-    """Whoever asked should know when words are all that was done."""
-    return f"\n\n[{no_work(run)}]" if run.no_work else ""
+def _no_work_note(run: Run) -> str:
+    """Tell the caller when the agent only talked and did nothing."""
+    return f"\n\n[{no_work_notice(run)}]" if run.did_no_work else ""
 
 
-def _speechless(run: Run, words: Sequence[str], *, silent: bool) -> bool:
-    """It was given up because it never said a word, and may have worked: it is worth asking what it did."""
-    return run.status is Status.FAILED and run.reason is Reason.STUCK and silent and not words
+def _failed_silently(run: Run, texts: Sequence[str], *, is_silent: bool) -> bool:
+    """Return whether the run was given up without any text, but may have worked: ask what it did."""
+    return run.status is Status.FAILED and run.reason is Reason.STUCK and is_silent and not texts
 
 
-def _failed(run: Run, words: Sequence[str]) -> Failed:
-    """What did not come to its end is no success, whatever was said on the way."""
-    work = _told(_summary(run.agent, words)) if words else None
-    return _no(_told(why(run)), str(run.reason or run.status), agent_used=run.agent, result=work)
+def _failure(run: Run, texts: Sequence[str]) -> Failed:
+    """Make the error for a run that did not finish: never a success, whatever its text."""
+    summary = _safe_text(_work_summary(run.agent, texts)) if texts else None
+    return _error_result(
+        _safe_text(why(run)), str(run.reason or run.status), agent_used=run.agent, result=summary
+    )
 
 
-async def _replies(run: Run, ports: Ports) -> list[Said]:
-    """Read only where the last word does not speak for itself. After a crash what was not kept may be gone."""
-    if run.status is Status.DONE and not _poor(run.text.strip()):
+async def _load_replies(run: Run, context: RuntimeContext) -> list[Message]:
+    """Load the agent's replies, only where the final one is not enough.
+
+    After a crash the session of a child that is not kept may be gone.
+    """
+    if run.status is Status.DONE and not _is_too_poor(run.text.strip()):
         return []
     with suppress(RetinueError):
-        async with ports.store.open(await ports.store.find(run.path)) as talk:
+        async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
             return [
                 entry
-                for entry in talk.entries
-                if isinstance(entry, Said) and entry.by == "agent" and entry.run == run.id
+                for entry in conversation.entries
+                if isinstance(entry, Message) and entry.by == "agent" and entry.run == run.id
             ]
     return []
 
 
-def _words(replies: Sequence[Said]) -> list[str]:
+def _nonblank_texts(replies: Sequence[Message]) -> list[str]:
     return [reply.text.strip() for reply in replies if reply.text.strip()]
 
 
-def _poor(text: str) -> bool:
-    return len(text) < SHORT or INTERRUPTED in text
+def _is_too_poor(text: str) -> bool:
+    return len(text) < MIN_REPORT_CHARS or INTERRUPTED_MARK in text
 
 
-def _complete(run: Run, words: Sequence[str], *, silent: bool) -> str:
-    """The last word; a summary of the work where there is none, or one too short to be a report; nothing where there
-    is nothing to make one of."""
-    text = "" if silent else run.text.strip()
-    if not _poor(text):
+def _report_text(run: Run, texts: Sequence[str], *, is_silent: bool) -> str:
+    """Return the final reply, or a summary of the work.
+
+    The summary is used if there is no final reply or it is too short to be a report. Empty if there is no
+    text at all.
+    """
+    text = "" if is_silent else run.text.strip()
+    if not _is_too_poor(text):
         return text
-    earlier = [each for each in words if INTERRUPTED not in each]
+    earlier = [each for each in texts if INTERRUPTED_MARK not in each]
     if earlier and earlier != [text]:
-        return _summary(run.agent, earlier)
-    return "" if INTERRUPTED in text else text
+        return _work_summary(run.agent, earlier)
+    return "" if INTERRUPTED_MARK in text else text
 
 
-def _summary(agent: str, words: Sequence[str]) -> str:
-    return "\n\n".join((f"Agent '{agent}' work summary:", *words[-LAST:]))
+def _work_summary(agent: str, texts: Sequence[str]) -> str:
+    return "\n\n".join((f"Agent '{agent}' work summary:", *texts[-SUMMARY_REPLIES:]))
 
 
-async def _asked_again(run: Run, call: Call, ports: Ports) -> Run | None:
-    """One more run in its conversation, waited for in the same way, that asks for nothing but a report."""
-    ask = _asking(call, run.ask.door, run.agent, SUMMARISE, keep=run.ask.keep, part=agent_pool.AGAIN)
+async def _request_report(run: Run, call: Call, context: RuntimeContext) -> Run | None:
+    """Start one more run in the child's conversation that asks only for a report, and wait for it."""
+    request = _make_request(
+        call,
+        run.request.door,
+        run.agent,
+        SUMMARY_REQUEST,
+        keep=run.request.keep,
+        key_suffix=agent_pool.SUMMARY_KEY_SUFFIX,
+    )
     try:
-        again = await send(ask, await ports.store.find(run.path), ports)
+        follow_up = await create_run(request, await context.store.find(run.transcript_path), context)
     except (NotFound, Refused):
         return None
-    return await outcome(again, call, ports)
+    return await take_child_result(follow_up, call, context)
 
 
-def _told(text: str) -> str:
-    """A child's words as data, and no more than fits into one answer with its quotes and breaks escaped."""
-    return capped(harmless(text), MAX_RESULT_BYTES // 4)
+def _safe_text(text: str) -> str:
+    """Mark a child's text as data and shorten it to fit one result when escaped as JSON."""
+    return truncate_result(escape_role_markers(text), MAX_RESULT_BYTES // 4)
 
 
-def _seconds(run: Run) -> float:
+def _duration_s(run: Run) -> float:
     return (run.duration_ms or 0) / 1000
 
 
@@ -259,9 +286,9 @@ def _seconds(run: Run) -> float:
     name="agent_ask",
     effect=Effect.IDEMPOTENT,
     category="agents",
-    door=True,
-    forbidden=_forbidden("agent_ask"),
-    misread=_misread,
+    is_delegation=True,
+    delegation_refused_text=_delegation_refused_text("agent_ask"),
+    format_argument_error=_format_argument_error,
 )
 async def agent_ask(
     call: Call,
@@ -270,83 +297,96 @@ async def agent_ask(
     message: Annotated[str, "What to ask, or what to do next: the agent remembers its own conversation."],
 ) -> str:
     """Ask an agent more that worked for you before and persists: it goes on in its own conversation."""
-    ports = _ports(call)
-    for name, words in (("agent_id", agent_id), ("message", message)):
-        if not words.strip():
-            raise Failed(_invalid(WRONG[name]))
-    key = ask_key(call.run.id, call.id)
-    run = await ports.ledger.look(lambda tx: tx.run_by_key(key))
+    context = _require_context(call)
+    for name, argument in (("agent_id", agent_id), ("message", message)):
+        if not argument.strip():
+            raise Failed(_validation_error(ARGUMENT_ERRORS[name]))
+    key = run_request_key(call.run.id, call.id)
+    run = await context.ledger.read(lambda tx: tx.get_run_by_key(key))
     if run is None:
-        run = await _sent(call, agent_id, message, ports)
-    ended = await outcome(run, call, ports)
-    if ended.status.live:
-        return said(success=True, result=BACKGROUND.format(run=ended.id), agent_id=agent_id)
-    if ended.status is not Status.DONE:
-        raise _failed(ended, _words(await _replies(ended, ports)))
-    return said(
+        run = await _send_question(call, agent_id, message, context)
+    finished = await take_child_result(run, call, context)
+    if finished.status.is_live:
+        return json_result(success=True, result=BACKGROUND_NOTE.format(run=finished.id), agent_id=agent_id)
+    if finished.status is not Status.DONE:
+        raise _failure(finished, _nonblank_texts(await _load_replies(finished, context)))
+    return json_result(
         success=True,
-        result=_told(ended.text.strip()) + UNSEEN,
-        agent_used=ended.agent,
-        duration_seconds=round(_seconds(ended), 3),
+        result=_safe_text(finished.text.strip()) + UNSEEN_NOTE,
+        agent_used=finished.agent,
+        duration_seconds=round(_duration_s(finished), 3),
         agent_id=agent_id,
     )
 
 
-async def _sent(call: Call, agent_id: str, message: str, ports: Ports) -> Run:
-    """Of two that ask at once, one is first: the other gives way, and nothing of it happens."""
-    session = await _pooled(agent_id, call, ports)
-    ask = _asking(call, agent_pool.ASKING, session.agent, message, keep=True)
-    ask = replace(ask, ceilings=call.run.ask.ceilings)  # it may have been made for somebody with more rights
+async def _send_question(call: Call, agent_id: str, message: str, context: RuntimeContext) -> Run:
+    """Send the question. Of two concurrent callers one is refused, without any effect."""
+    session = await _find_pooled_session(agent_id, call, context)
+    request = _make_request(call, agent_pool.ASK_TOOL, session.agent, message, keep=True)
+    request = replace(
+        request, ceilings=call.run.request.ceilings
+    )  # the session may have been created for a caller with more rights
     try:
-        await permitted(ask, call.session, ports)
-        return await send(ask, session, ports, alone=True)
+        await check_spawn_allowed(request, call.session, context)
+        return await create_run(request, session, context, exclusive=True)
     except Conflict as error:
-        raise _no(BUSY.format(id=agent_id), "busy") from error
+        raise _error_result(BUSY.format(id=agent_id), "busy") from error
     except Refused as error:
-        raise _no(str(error), error.code, agent_used=session.agent) from error
+        raise _error_result(str(error), error.code, agent_used=session.agent) from error
 
 
-async def _pooled(agent_id: str, call: Call, ports: Ports) -> Session:
-    """A kept agent of this very conversation: it lies in its folder, and an id names nothing elsewhere."""
-    nobody = _no(NOT_FOUND.format(id=agent_id), NotFound.code)
-    if not SLUG.fullmatch(agent_id) or not ports.subagents.pool:
-        raise nobody
+async def _find_pooled_session(agent_id: str, call: Call, context: RuntimeContext) -> Session:
+    """Find a kept agent of this very conversation; an id is valid nowhere else.
+
+    The agent's session lies in the conversation's folder.
+    """
+    not_found = _error_result(NOT_FOUND.format(id=agent_id), NotFound.code)
+    if not CHILD_SLUG.fullmatch(agent_id) or not context.subagent_settings.pool_enabled:
+        raise not_found
     try:
-        session = await ports.store.find(f"{call.session.path}/agents/{agent_id}")
+        session = await context.store.find(f"{call.session.path}/agents/{agent_id}")
     except RetinueError as error:
-        raise nobody from error
+        raise not_found from error
 
-    def step(tx: Tx) -> list[Run]:
-        return [*tx.runs(status=LIVE), *tx.runs(limit=SEEN), *tx.runs(session=session.id)]
+    def load_runs(tx: Transaction) -> list[Run]:
+        return [
+            *tx.find_runs(status=LIVE_STATUSES),
+            *tx.find_runs(limit=RECENT_RUNS),
+            *tx.find_runs(session=session.id),
+        ]
 
-    found = agent_pool.standing(agent_pool.uses(await ports.ledger.look(step)), ports.chance.now())
-    use = next((each for each in found if each.session == session.id), None)
-    if use is None or session.attributes.get(agent_pool.RETIRED):
-        raise nobody
-    if use.in_use:
-        raise _no(BUSY.format(id=agent_id), "busy")
+    available = agent_pool.available_sessions(
+        agent_pool.pooled_sessions(await context.ledger.read(load_runs)), context.clock.now()
+    )
+    pooled = next((each for each in available if each.session_id == session.id), None)
+    if pooled is None or session.attributes.get(agent_pool.RETIRED_ATTRIBUTE):
+        raise not_found
+    if pooled.is_in_use:
+        raise _error_result(BUSY.format(id=agent_id), "busy")
     return session
 
 
-def _asking(call: Call, door: str, agent: str, words: str, *, keep: bool, part: str = "") -> Ask:
-    return Ask(
-        key=ask_key(call.run.id, f"{call.id}{part}"),
+def _make_request(
+    call: Call, tool_name: str, agent: str, task: str, *, keep: bool, key_suffix: str = ""
+) -> RunRequest:
+    return RunRequest(
+        key=run_request_key(call.run.id, f"{call.id}{key_suffix}"),
         agent=agent,
-        task=words,
+        task=task,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=door,
+        door=tool_name,
         source="subagent",
         wait=True,
         keep=keep,
     )
 
 
-def _ports(call: Call) -> Ports:
-    if call.ports is None:
-        raise _no("there is no session to work from", "system_error")
-    return call.ports
+def _require_context(call: Call) -> RuntimeContext:
+    if call.context is None:
+        raise _error_result("there is no session to work from", "system_error")
+    return call.context
 
 
-def _no(problem: str, kind: str, **facts: object) -> Failed:
-    return Failed(said(success=False, error=problem, **facts, error_type=kind))
+def _error_result(message: str, error_type: str, **fields: object) -> Failed:
+    return Failed(json_result(success=False, error=message, **fields, error_type=error_type))

@@ -1,4 +1,4 @@
-"""agents_message and agents_list: a message to another agent in a conversation of its own, and its one answer."""
+"""agents_message and agents_list: send a message to another agent and get its response."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,308 +10,360 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from retinue.domain.agent import Agent
-from retinue.domain.delivery import error, harmless
-from retinue.domain.run import Ask, Reason, Run, Status
+from retinue.domain.delivery import escape_role_markers, failure_summary
+from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
-from retinue.domain.system_prompt import LISTING, MESSAGE
+from retinue.domain.system_prompt import LIST_TOOL, MESSAGE_TOOL
 from retinue.domain.tool import Effect
-from retinue.domain.transcript import Called, Returned
+from retinue.domain.transcript import ToolCall, ToolResult
 from retinue.domain.value import value
 from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
-from retinue.interfaces import Call, Ports, Tx
-from retinue.runtime.approvals import ask_key
-from retinue.runtime.child_results import outcome
-from retinue.runtime.child_workspace import handed_down
-from retinue.runtime.run_creation import LIVE, send
-from retinue.runtime.run_plan import definition, scope_of
-from retinue.runtime.spawn import ancestry, begin, permitted
-from retinue.runtime.startable_agents import nameable, peers
-from retinue.runtime.tool_executor import capped
+from retinue.interfaces import Call, RuntimeContext, Transaction
+from retinue.runtime.approvals import run_request_key
+from retinue.runtime.child_results import take_child_result
+from retinue.runtime.child_workspace import ceilings_for_child
+from retinue.runtime.run_creation import LIVE_STATUSES, create_run
+from retinue.runtime.run_plan import compute_scope, load_definition
+from retinue.runtime.spawn import check_spawn_allowed, create_session, run_ancestry
+from retinue.runtime.startable_agents import other_agents, startable_agents
+from retinue.runtime.tool_executor import truncate_result
 from retinue.tools.define import tool
-from retinue.tools.delegation.answer_json import said
+from retinue.tools.delegation.answer_json import json_result
 
-LATEST, CREATE, LATEST_OR_CREATE = "latest", "create", "latest-or-create"
-DEFAULT_SECONDS = 300
-MAX_RESPONSE = 60_000
-"""Characters of an answer that are shown: even escaped, they fit into a result."""
+LATEST_SESSION, CREATE_SESSION, LATEST_OR_CREATE_SESSION = "latest", "create", "latest-or-create"
+DEFAULT_TIMEOUT_S = 300
+MAX_RESPONSE_CHARS = 60_000
+"""Characters of a response that are shown: even escaped, they fit into a result."""
 MAX_TOOL_CALLS = 200
-LATER = "The response will be announced as [Async response, responseId={run}]: go on meanwhile."
-_FIRST: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-"""Calls of one reply are made side by side: whoever is not the first to address an agent finds the conversation that
-the first began."""
+ANNOUNCED_LATER_NOTE = (
+    "The response will be announced as [Async response, responseId={run}]: go on meanwhile."
+)
+_CREATION_LOCKS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+"""Locks for creating sessions, by event loop.
+
+Calls of one reply run concurrently: all but the first to address an agent find the session that the first
+created.
+"""
 
 
-def _fault(code: str, message: str, reason: str = "", beside: Mapping[str, object] | None = None) -> str:
-    """One shape for every error; the codes are for programs."""
-    told = {"code": code, "message": message} | ({"reason": reason} if reason else {})
-    return said(error=told, **(beside or {}))
+def _error_json(
+    code: str, message: str, reason: str = "", extra_fields: Mapping[str, object] | None = None
+) -> str:
+    """Encode an error. All errors have one shape; the codes are for programs."""
+    details = {"code": code, "message": message} | ({"reason": reason} if reason else {})
+    return json_result(error=details, **(extra_fields or {}))
 
 
-def _misread(sentence: str) -> str:
-    return _fault("invalid_arguments", sentence)
+def _format_argument_error(message: str) -> str:
+    return _error_json("invalid_arguments", message)
 
 
-FORBIDDEN = _fault(
+DELEGATION_REFUSED = _error_json(
     "agent_not_accessible",
     "an agent that was asked by another one does not ask others, unless its definition names agents_message",
 )
 
 
 @value
-class _Message:
-    """What is asked of whom: the arguments of one call."""
+class _MessageRequest:
+    """Arguments of one call: the message, the agent and the session."""
 
     agent: str
     content: str
     session: str
     wait: bool
-    seconds: float
+    timeout_s: float
 
 
 @tool(
-    name=MESSAGE,
+    name=MESSAGE_TOOL,
     effect=Effect.IDEMPOTENT,
     capabilities=["agents.write"],
     category="agents",
-    door=True,
-    forbidden=FORBIDDEN,
-    misread=_misread,
+    is_delegation=True,
+    delegation_refused_text=DELEGATION_REFUSED,
+    format_argument_error=_format_argument_error,
 )
 async def agents_message(
     call: Call,
     *,
-    agentId: Annotated[str, "Which agent is asked."],  # noqa: N803  (the seed's name)
+    agentId: Annotated[str, "Which agent is asked."],  # noqa: N803  (a documented argument name)
     content: Annotated[str, "The message: it becomes a user message in a conversation of that agent."],
     session: Annotated[
         str,
         "In which conversation: latest, create, latest-or-create, or the id of one that belongs to the agent.",
-    ] = LATEST_OR_CREATE,
+    ] = LATEST_OR_CREATE_SESSION,
     mode: Annotated[
         Literal["sync", "async"],
         "sync waits for the response; async returns at once, and the response is announced later.",
     ] = "sync",
-    timeout: Annotated[  # noqa: ASYNC109  (the seed's name, and no clock of ours)
+    timeout: Annotated[  # noqa: ASYNC109  (a documented argument name; not an asyncio timeout)
         Annotated[float, msgspec.Meta(ge=0)],
         "How many seconds sync waits; 0 is the longest there is. The agent goes on after that.",
-    ] = DEFAULT_SECONDS,
+    ] = DEFAULT_TIMEOUT_S,
 ) -> str:
     """Send a message to another agent, which answers in a conversation of its own with its own tools and history. Ask it
     for one thing at a time: one message, one response."""
-    ports = call.ports
-    if ports is None:
-        raise Failed(_fault("agent_message_failed", "there is no session to send from"))
-    seconds = float(ports.limits.deadline(timeout))
-    message = _Message(agent=agentId, content=content, session=session, wait=mode == "sync", seconds=seconds)
-    key = ask_key(call.run.id, call.id)
-    run = await ports.ledger.look(lambda tx: tx.run_by_key(key)) or await _sent(key, message, call, ports)
+    context = call.context
+    if context is None:
+        raise Failed(_error_json("agent_message_failed", "there is no session to send from"))
+    timeout_s = float(context.limits.run_timeout_s(timeout))
+    message = _MessageRequest(
+        agent=agentId, content=content, session=session, wait=mode == "sync", timeout_s=timeout_s
+    )
+    key = run_request_key(call.run.id, call.id)
+    run = await context.ledger.read(lambda tx: tx.get_run_by_key(key)) or await _send_message(
+        key, message, call, context
+    )
     if message.wait:
-        run = await outcome(run, call, ports)
-    return await _answered(run, message, ports)
+        run = await take_child_result(run, call, context)
+    return await _format_result(run, message, context)
 
 
-async def _sent(key: str, message: _Message, call: Call, ports: Ports) -> Run:
-    """Every check comes before the conversation that is written to is so much as chosen."""
-    for name, given in (("content", message.content), ("session", message.session)):
-        if not given.strip():
-            raise Failed(_fault("invalid_arguments", f"{name} is empty"))
-    until = ports.chance.now() + timedelta(seconds=message.seconds)
-    ask = Ask(
+async def _send_message(key: str, message: _MessageRequest, call: Call, context: RuntimeContext) -> Run:
+    """Send the message. Every check comes before the session is even chosen."""
+    for name, argument in (("content", message.content), ("session", message.session)):
+        if not argument.strip():
+            raise Failed(_error_json("invalid_arguments", f"{name} is empty"))
+    deadline = context.clock.now() + timedelta(seconds=message.timeout_s)
+    request = RunRequest(
         key=key,
         agent=message.agent,
         task=message.content,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=MESSAGE,
+        door=MESSAGE_TOOL,
         source="subagent",
         wait=message.wait,
-        wait_until=until if message.wait else None,
+        wait_until=deadline if message.wait else None,
         unless_busy=True,
-        ceilings=handed_down(await definition(call.session, ports), call.session, ports, run=call.run),
+        ceilings=ceilings_for_child(
+            await load_definition(call.session, context), call.session, context, run=call.run
+        ),
     )
-    await _reachable(ask, call, ports)
-    chosen, created = await _conversation(message, call, ports)
+    await _check_reachable(request, call, context)
+    target_session, is_new = await _choose_session(message, call, context)
     try:
-        return await send(replace(ask, session=None if created else chosen.id), chosen, ports)
+        return await create_run(
+            replace(request, session=None if is_new else target_session.id), target_session, context
+        )
     except Refused as refused:
-        if created:
-            await ports.store.delete(chosen)
-        raise Failed(_fault("agent_message_failed", str(refused))) from refused
+        if is_new:
+            await context.store.delete(target_session)
+        raise Failed(_error_json("agent_message_failed", str(refused))) from refused
 
 
-async def _reachable(ask: Ask, call: Call, ports: Ports) -> None:
-    """An agent that is there, that lists show and the rights allow, that can be worked, and that is not itself waiting
-    for the one who asks."""
-    barred = f"Agent not accessible: {ask.agent}"
+async def _check_reachable(request: RunRequest, call: Call, context: RuntimeContext) -> None:
+    """Check that the agent can take the message.
+
+    It must exist, be visible and allowed, have a model, and not itself be waiting for the caller.
+    """
+    refusal = f"Agent not accessible: {request.agent}"
     try:
-        target = ports.agents.get(ask.agent, call.session.workspace.meant).agent
+        target = context.agents.get(request.agent, call.session.workspace.intended_folder).agent
     except NotFound as missing:
-        raise Failed(_fault("agent_not_found", f"Agent not found: {ask.agent}")) from missing
-    above = await ports.ledger.look(lambda tx: ancestry(call.run.id, tx))
-    line = [run.agent for run in above]
-    if ask.agent in line:
-        chain = " > ".join((*line, ask.agent))
-        raise Failed(_fault("agent_not_accessible", f"{barred}: it is at work above already: {chain}"))
+        raise Failed(_error_json("agent_not_found", f"Agent not found: {request.agent}")) from missing
+    ancestors = await context.ledger.read(lambda tx: run_ancestry(call.run.id, tx))
+    ancestor_names = [run.agent for run in ancestors]
+    if request.agent in ancestor_names:
+        chain = " > ".join((*ancestor_names, request.agent))
+        raise Failed(_error_json("agent_not_accessible", f"{refusal}: it is at work above already: {chain}"))
     if not target.ui_visible:
-        raise Failed(_fault("agent_not_accessible", barred, reason="its definition says ui_visible: false"))
+        raise Failed(
+            _error_json("agent_not_accessible", refusal, reason="its definition says ui_visible: false")
+        )
     try:
-        await permitted(ask, call.session, ports, above=above)
+        await check_spawn_allowed(request, call.session, context, ancestors=ancestors)
     except Refused as refused:
-        raise Failed(_fault("agent_not_accessible", barred, reason=str(refused))) from refused
+        raise Failed(_error_json("agent_not_accessible", refusal, reason=str(refused))) from refused
     try:
-        ports.model(target, None)
+        context.select_model(target, None)
     except BadConfig as bad:
-        raise Failed(_fault("agent_not_available", f"Agent not available: {ask.agent}: {bad}")) from bad
+        raise Failed(
+            _error_json("agent_not_available", f"Agent not available: {request.agent}: {bad}")
+        ) from bad
 
 
-async def _conversation(message: _Message, call: Call, ports: Ports) -> tuple[Session, bool]:
-    """The one that is meant, and whether it was made for this message. After a crash between its making and the run's
-    birth it stays behind, empty."""
-    if message.session == CREATE:
-        return await _begun(message, call, ports), True
-    if message.session not in (LATEST, LATEST_OR_CREATE):
-        return await _exactly(message.session, message.agent, ports), False
-    if found := await _latest(message.agent, ports):
+async def _choose_session(
+    message: _MessageRequest, call: Call, context: RuntimeContext
+) -> tuple[Session, bool]:
+    """Return the session for the message, and whether it was created.
+
+    After a crash between its creation and the run's, it stays behind empty.
+    """
+    if message.session == CREATE_SESSION:
+        return await _create_session(message, call, context), True
+    if message.session not in (LATEST_SESSION, LATEST_OR_CREATE_SESSION):
+        return await _find_session(message.session, message.agent, context), False
+    if found := await _latest_session(message.agent, context):
         return found, False
-    if message.session == LATEST:
-        raise Failed(_fault("agent_session_error", "No existing session for agent"))
-    async with _FIRST.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-        if found := await _latest(message.agent, ports):
+    if message.session == LATEST_SESSION:
+        raise Failed(_error_json("agent_session_error", "No existing session for agent"))
+    async with _CREATION_LOCKS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        if found := await _latest_session(message.agent, context):
             return found, False
-        return await _begun(message, call, ports), True
+        return await _create_session(message, call, context), True
 
 
-async def _begun(message: _Message, call: Call, ports: Ports) -> Session:
+async def _create_session(message: _MessageRequest, call: Call, context: RuntimeContext) -> Session:
     try:
-        return await begin(message.agent, call.session.workspace.root, ports)
+        return await create_session(message.agent, call.session.workspace.root, context)
     except RetinueError as failed:
-        raise Failed(_fault("agent_session_error", str(failed))) from failed
+        raise Failed(_error_json("agent_session_error", str(failed))) from failed
 
 
-async def _latest(agent: str, ports: Ports) -> Session | None:
-    return next(iter(await ports.store.sessions(agent=agent, children=False)), None)
+async def _latest_session(agent: str, context: RuntimeContext) -> Session | None:
+    return next(iter(await context.store.sessions(agent=agent, children=False)), None)
 
 
-async def _exactly(wanted: str, agent: str, ports: Ports) -> Session:
-    """Only what the store lists can be meant, and only by its whole name: a path would lead to any folder. Somebody's
-    child is nobody else's to talk to."""
-    listed = await ports.store.sessions(children=False)
+async def _find_session(wanted: str, agent: str, context: RuntimeContext) -> Session:
+    """Find a session by its whole name.
+
+    Only listed sessions are accepted, never a path, which could lead to any folder. Another session's child
+    cannot be addressed.
+    """
+    listed = await context.store.sessions(children=False)
     for each in listed:
         if wanted in (each.id, each.slug, each.key, *each.aliases):
             if each.agent != agent:
-                raise Failed(_fault("agent_session_error", "Session does not belong to this agent"))
+                raise Failed(_error_json("agent_session_error", "Session does not belong to this agent"))
             return each
-    raise Failed(_fault("agent_session_error", "Session not found"))
+    raise Failed(_error_json("agent_session_error", "Session not found"))
 
 
-async def _answered(run: Run, message: _Message, ports: Ports) -> str:
-    facts = await reported(run, ports, wait=message.wait, seconds=message.seconds)
-    if "error" in facts:
-        raise Failed(said(**facts))
-    return said(**facts)
+async def _format_result(run: Run, message: _MessageRequest, context: RuntimeContext) -> str:
+    fields = await message_result(run, context, wait=message.wait, timeout_s=message.timeout_s)
+    if "error" in fields:
+        raise Failed(json_result(**fields))
+    return json_result(**fields)
 
 
-async def reported(
-    run: Run, ports: Ports, *, wait: bool, seconds: float, later: str = LATER
+async def message_result(
+    run: Run, context: RuntimeContext, *, wait: bool, timeout_s: float, later_note: str = ANNOUNCED_LATER_NOTE
 ) -> dict[str, object]:
-    """What became of a message so far, in the seed's shape; `error` is there when it came to nothing. `later` says how
-    the response comes when it comes later."""
-    known: dict[str, object] = {
+    """Return the state of a message, in the tool's documented shape.
+
+    The key `error` is present if the message failed. `later_note` says how a later response arrives.
+    """
+    fields: dict[str, object] = {
         "agentId": run.agent,
         "sessionId": run.session_id,
-        "sessionName": await _called(run, ports),
-        "created": run.ask.session is None,
+        "sessionName": await _session_name(run, context),
+        "created": run.request.session is None,
         "responseId": run.id,
     }
     if not wait:
-        queued = await ports.ledger.look(lambda tx: behind(run, tx))
-        asked = {"mode": "async", "status": "queued" if queued else "started", **known}
-        return asked | ({"messageId": run.id} if queued else {})
-    if run.status.live or await ports.ledger.look(lambda tx: tx.deliveries(run=run.id, answers=False)):
-        return {"mode": "sync"} | known | _later(run, seconds, later.format(run=run.id), ports)
+        queued = await context.ledger.read(lambda tx: is_queued_behind(run, tx))
+        accepted = {"mode": "async", "status": "queued" if queued else "started", **fields}
+        return accepted | ({"messageId": run.id} if queued else {})
+    if run.status.is_live or await context.ledger.read(
+        lambda tx: tx.find_deliveries(run=run.id, answers=False)
+    ):
+        return (
+            {"mode": "sync"}
+            | fields
+            | _pending_fields(run, timeout_s, later_note.format(run=run.id), context)
+        )
     if run.status is not Status.DONE:
-        told = {"error": {"code": "agent_message_failed", "message": error(run)}} | known
-        summed_up = run.reason is Reason.INTERRUPTED and run.text
-        return told | ({"response": harmless(run.text)} if summed_up else {})
+        failure = {"error": {"code": "agent_message_failed", "message": failure_summary(run)}} | fields
+        has_summary = run.reason is Reason.INTERRUPTED and run.text
+        return failure | ({"response": escape_role_markers(run.text)} if has_summary else {})
     return {
         "mode": "sync",
         "status": "complete",
-        **known,
-        "response": capped(harmless(run.text), MAX_RESPONSE),
-        "truncated": len(harmless(run.text)) > MAX_RESPONSE,
+        **fields,
+        "response": truncate_result(escape_role_markers(run.text), MAX_RESPONSE_CHARS),
+        "truncated": len(escape_role_markers(run.text)) > MAX_RESPONSE_CHARS,
         "durationMs": run.duration_ms,
         "toolCallCount": run.tool_calls,
-        "toolCalls": await _tool_calls(run, ports),
+        "toolCalls": await _tool_call_rows(run, context),
     }
 
 
-def _later(run: Run, seconds: float, later: str, ports: Ports) -> dict[str, object]:
-    """Nobody waits for it (any more), and it goes on: its conversation was busy, its time is up, or a person sent it
-    to the background."""
-    until = run.ask.wait_until
-    if run.started_at is None and (until is None or ports.chance.now() < until):
-        return {"status": "queued", "messageId": run.id, "message": f"Busy. {later}"}
+def _pending_fields(
+    run: Run, timeout_s: float, later_note: str, context: RuntimeContext
+) -> dict[str, object]:
+    """Return the fields for a message that is not answered yet.
+
+    Its session was busy, its time is up, or a person sent it to the background.
+    """
+    deadline = run.request.wait_until
+    if run.started_at is None and (deadline is None or context.clock.now() < deadline):
+        return {"status": "queued", "messageId": run.id, "message": f"Busy. {later_note}"}
     return {
         "status": "timeout",
-        "timeoutSeconds": int(seconds) if seconds.is_integer() else seconds,
-        "message": f"No response yet, and the agent goes on. {later}",
+        "timeoutSeconds": int(timeout_s) if timeout_s.is_integer() else timeout_s,
+        "message": f"No response yet, and the agent goes on. {later_note}",
     }
 
 
-def behind(run: Run, tx: Tx) -> bool:
-    """Whether it has not begun because its conversation is busy with something else."""
-    now = tx.run(run.id) or run
-    others = tx.runs(session=run.session_id, status=LIVE) if now.status is Status.QUEUED else ()
-    return any(each.id != run.id and not each.aside and each.created_at <= run.created_at for each in others)
+def is_queued_behind(run: Run, tx: Transaction) -> bool:
+    """Return whether the run has not started because its session is busy with something else."""
+    current = tx.get_run(run.id) or run
+    live_runs = (
+        tx.find_runs(session=run.session_id, status=LIVE_STATUSES) if current.status is Status.QUEUED else ()
+    )
+    return any(
+        each.id != run.id and not each.is_suspended and each.created_at <= run.created_at
+        for each in live_runs
+    )
 
 
-async def _called(run: Run, ports: Ports) -> str:
-    """What people call the conversation; its folder's name where it has no other."""
+async def _session_name(run: Run, context: RuntimeContext) -> str:
+    """Return the session's display name, or its folder's name."""
     try:
-        return (await ports.store.find(run.session_id)).name or run.slug
+        return (await context.store.find(run.session_id)).name or run.slug
     except RetinueError:
         return run.slug
 
 
-async def _tool_calls(run: Run, ports: Ports) -> list[dict[str, object]] | None:
-    """As its file tells; None while somebody else has that open."""
+async def _tool_call_rows(run: Run, context: RuntimeContext) -> list[dict[str, object]] | None:
+    """Return the run's tool calls from its transcript; None while another process has that open."""
     if not run.tool_calls:
         return []
     try:
-        async with ports.store.open(await ports.store.find(run.path)) as talk:
-            entries = [*await talk.earlier(run.id), *talk.entries]
+        async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
+            entries = [*await conversation.read_earlier_entries(run.id), *conversation.entries]
     except RetinueError:
         return None
-    took = {entry.of: entry.ms for entry in entries if isinstance(entry, Returned)}
-    mine = [entry for entry in entries if isinstance(entry, Called) and entry.run == run.id]
-    return [{"name": each.tool, "durationMs": took.get(each.id, 0)} for each in mine[:MAX_TOOL_CALLS]]
+    duration_ms_by_call = {entry.of: entry.ms for entry in entries if isinstance(entry, ToolResult)}
+    calls = [entry for entry in entries if isinstance(entry, ToolCall) and entry.run == run.id]
+    return [
+        {"name": each.tool, "durationMs": duration_ms_by_call.get(each.id, 0)}
+        for each in calls[:MAX_TOOL_CALLS]
+    ]
 
 
 @tool(
-    name=LISTING,
+    name=LIST_TOOL,
     effect=Effect.READ,
     capabilities=["agents.read"],
     category="agents",
-    looks=True,
-    misread=_misread,
+    inspects_runs=True,
+    format_argument_error=_format_argument_error,
 )
 async def agents_list(
     call: Call,
-    includeAll: Annotated[  # noqa: N803  (the seed's name)
+    includeAll: Annotated[  # noqa: N803  (a documented argument name)
         bool, "Also the agents that lists do not show; they take no messages."
     ] = False,
 ) -> str:
     """List the other agents that you can hand work to, and what each is for."""
-    ports = call.ports
-    if ports is None:
-        raise Failed(_fault("agent_not_available", "there is no session to look from"))
-    own = await definition(call.session, ports)
-    scope = scope_of(own, call.session, ports, run=call.run).under(ports.bounds())
-    named = nameable(scope, ports.agents.all(call.session.workspace.meant), ports)
-    found = peers(call.session.agent, named, hidden=includeAll)
-    return said(agents=[_row(each) for each in found])
+    context = call.context
+    if context is None:
+        raise Failed(_error_json("agent_not_available", "there is no session to look from"))
+    agent_definition = await load_definition(call.session, context)
+    scope = compute_scope(agent_definition, call.session, context, run=call.run).with_operator_denials(
+        context.operator_policy()
+    )
+    nameable_agents = startable_agents(
+        scope, context.agents.list_definitions(call.session.workspace.intended_folder), context
+    )
+    others = other_agents(call.session.agent, nameable_agents, include_hidden=includeAll)
+    return json_result(agents=[_agent_row(each) for each in others])
 
 
-def _row(agent: Agent) -> dict[str, object]:
+def _agent_row(agent: Agent) -> dict[str, object]:
     row: dict[str, object] = {
         "agentId": agent.name,
         "displayName": agent.title,

@@ -1,7 +1,7 @@
-"""The shape of a door's answer: one JSON object, with what has no value left out."""
+"""JSON results of the delegation tools."""
 
 import msgspec
 
 
-def said(**facts: object) -> str:
-    return msgspec.json.encode({name: fact for name, fact in facts.items() if fact is not None}).decode()
+def json_result(**fields: object) -> str:
+    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None}).decode()

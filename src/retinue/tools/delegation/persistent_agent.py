@@ -1,39 +1,39 @@
-"""PersistentAgent: a child with a conversation of its own in the parent's folder, and all it said as the answer."""
+"""PersistentAgent: delegate to a child session in the parent's folder; returns all its replies."""
 
 from typing import Annotated
 
 from retinue.domain.approval import Answer
-from retinue.domain.delivery import report
-from retinue.domain.run import Ask, Reason, Run, Status
-from retinue.domain.tool import Asks, Effect
-from retinue.domain.transcript import Said
+from retinue.domain.delivery import report_text
+from retinue.domain.run import Reason, Run, RunRequest, Status
+from retinue.domain.tool import AskPolicy, Effect
+from retinue.domain.transcript import Message
 from retinue.errors import Failed, NotFound, RetinueError
-from retinue.interfaces import Call, Ports
-from retinue.runtime.approvals import ask_key
-from retinue.runtime.child_results import outcome
-from retinue.runtime.child_workspace import Child
-from retinue.runtime.run_end import nonce
-from retinue.runtime.spawn import spawn
+from retinue.interfaces import Call, RuntimeContext
+from retinue.runtime.approvals import run_request_key
+from retinue.runtime.child_results import take_child_result
+from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.run_end import make_nonce
+from retinue.runtime.spawn import spawn_child
 from retinue.tools.define import tool
 
-NAME = "PersistentAgent"
-NO_PARENT = "PersistentAgent requires parent persistent session"
-ABORTED = "Error: User aborted agent"
-BACKGROUND = (
+TOOL_NAME = "PersistentAgent"
+NO_SESSION_ERROR = "PersistentAgent requires parent persistent session"
+CANCELLED_ERROR = "Error: User aborted agent"
+BACKGROUND_NOTE = (
     "It goes on in the background as run {run}. What it finds will be announced to you: go on meanwhile."
 )
-NETWORK = frozenset(
+NETWORK_REASONS = frozenset(
     {Reason.RATE_LIMITED, Reason.UNREACHABLE, Reason.INCOMPLETE, Reason.PROVIDER, Reason.AUTH}
 )
 
 
 @tool(
-    name=NAME,
+    name=TOOL_NAME,
     effect=Effect.IDEMPOTENT,
     category="gptel-persistent",
-    door=True,
-    asks=Asks.ALWAYS,
-    names_agent="preset",
+    is_delegation=True,
+    asks=AskPolicy.ALWAYS,
+    agent_argument="preset",
 )
 async def persistent_agent(
     call: Call,
@@ -48,57 +48,67 @@ async def persistent_agent(
 ) -> str:
     """Hand a piece of work to another agent, which works in a conversation of its own and answers when it is done. Use it
     for work that stands alone and would fill this conversation with detail. Its answer is everything it said."""
-    ports = call.ports
-    if ports is None or not ports.keeps:
-        raise Failed(NO_PARENT)
+    context = call.context
+    if context is None or not context.is_persistent:
+        raise Failed(NO_SESSION_ERROR)
     if not prompt.strip():
         raise Failed("the prompt is empty: say what the agent is to do")
-    ask = Ask(
-        key=ask_key(call.run.id, call.id),
+    request = RunRequest(
+        key=run_request_key(call.run.id, call.id),
         agent=preset,
         task=prompt,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=NAME,
+        door=TOOL_NAME,
         source="subagent",
         label=description,
         wait=True,
     )
-    child = Child(
+    child = ChildSpec(
         parent=call.session,
         description=description,
         allowed_paths=allowed_paths,
         denied_paths=denied_paths,
-        by_person=call.answer is Answer.ALLOW,
+        requested_by_person=call.approval_answer is Answer.ALLOW,
     )
     try:
-        run = await spawn(ask, child, ports)
+        run = await spawn_child(request, child, context)
     except NotFound as error:
         raise Failed(f"Preset template not found: {preset} (checked .md and .org)") from error
-    return await _said(await outcome(run, call, ports), ports)
+    return await _format_result(await take_child_result(run, call, context), context)
 
 
-async def _said(run: Run, ports: Ports) -> str:
-    if run.status.live:
-        return BACKGROUND.format(run=run.id)
+async def _format_result(run: Run, context: RuntimeContext) -> str:
+    if run.status.is_live:
+        return BACKGROUND_NOTE.format(run=run.id)
     if run.reason is Reason.INTERRUPTED and run.text.strip():
-        return report(run, run.text, nonce(ports), ports.cost(run))
+        return report_text(run, run.text, make_nonce(context), context.run_cost(run))
     if run.status is Status.CANCELLED:
-        raise Failed(ABORTED)
+        raise Failed(CANCELLED_ERROR)
     if run.status is not Status.DONE:
-        failure = "Error: Network failure\n" if run.reason in NETWORK else "Error: "
+        failure = "Error: Network failure\n" if run.reason in NETWORK_REASONS else "Error: "
         raise Failed(f"{failure}{run.error or run.reason or run.status}")
-    return report(run, "\n\n".join(await _texts(run, ports)) or run.text, nonce(ports), ports.cost(run))
+    return report_text(
+        run,
+        "\n\n".join(await _reply_texts(run, context)) or run.text,
+        make_nonce(context),
+        context.run_cost(run),
+    )
 
 
-async def _texts(run: Run, ports: Ports) -> list[str]:
-    """As its file tells; nothing while somebody else has that open, or when it is gone."""
+async def _reply_texts(run: Run, context: RuntimeContext) -> list[str]:
+    """Return the child's replies from its transcript.
+
+    Empty while another process has the transcript open, or if it is gone.
+    """
     if run.turns == 1:
         return [run.text]
     try:
-        async with ports.store.open(await ports.store.find(run.path)) as talk:
-            entries = [*await talk.earlier(run.id), *talk.entries]
+        async with context.store.open(await context.store.find(run.transcript_path)) as conversation:
+            entries = [*await conversation.read_earlier_entries(run.id), *conversation.entries]
     except RetinueError:
         return []
-    said = [each for each in entries if isinstance(each, Said) and each.by == "agent" and each.run == run.id]
-    return [each.text for each in said if each.text.strip()]
+    messages = [
+        each for each in entries if isinstance(each, Message) and each.by == "agent" and each.run == run.id
+    ]
+    return [each.text for each in messages if each.text.strip()]

@@ -1,33 +1,42 @@
-"""sessions_spawn and sessions_list: workers in the background, in conversations of their own; what they find is
-announced."""
+"""sessions_spawn and sessions_list: run background workers in isolated sessions.
+
+Their results are announced to the parent.
+"""
 
 from typing import Annotated, Literal
 
 import msgspec
 
-from retinue.domain.delivery import one_line, subagent_status
-from retinue.domain.run import Ask, Run, iso
+from retinue.domain.delivery import single_line, subagent_status
+from retinue.domain.run import Run, RunRequest, iso_timestamp
 from retinue.domain.system_prompt import worker_prompt
 from retinue.domain.tool import Effect
 from retinue.errors import BadConfig, Failed, NotFound, Refused
-from retinue.interfaces import Call, Tx
-from retinue.runtime.approvals import ask_key
-from retinue.runtime.child_workspace import Child
-from retinue.runtime.spawn import spawn
+from retinue.interfaces import Call, Transaction
+from retinue.runtime.approvals import run_request_key
+from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.spawn import spawn_child
 from retinue.tools.define import tool
-from retinue.tools.delegation.answer_json import said
+from retinue.tools.delegation.answer_json import json_result
 
-NAME = "sessions_spawn"
+TOOL_NAME = "sessions_spawn"
 MAX_LISTED = 200
-FORBIDDEN = said(status="forbidden", error="sessions_spawn is not allowed from sub-agent sessions")
+DELEGATION_REFUSED = json_result(
+    status="forbidden", error="sessions_spawn is not allowed from sub-agent sessions"
+)
 
 
-def _misread(sentence: str) -> str:
-    return said(status="error", error=sentence)
+def _format_argument_error(message: str) -> str:
+    return json_result(status="error", error=message)
 
 
 @tool(
-    name=NAME, effect=Effect.IDEMPOTENT, category="sessions", door=True, forbidden=FORBIDDEN, misread=_misread
+    name=TOOL_NAME,
+    effect=Effect.IDEMPOTENT,
+    category="sessions",
+    is_delegation=True,
+    delegation_refused_text=DELEGATION_REFUSED,
+    format_argument_error=_format_argument_error,
 )
 async def sessions_spawn(
     call: Call,
@@ -36,7 +45,7 @@ async def sessions_spawn(
     label: Annotated[str | None, "A word or two to know it by, such as research."] = None,
     model: Annotated[str | None, "Another model than the usual one."] = None,
     thinking: Annotated[Literal["off", "low", "medium", "high"] | None, "How much it thinks."] = None,
-    timeoutSeconds: Annotated[  # noqa: N803  (the seed's name)
+    timeoutSeconds: Annotated[  # noqa: N803  (a documented argument name)
         Annotated[int, msgspec.Meta(ge=0)] | None, "How long it may take; 0 is the longest there is."
     ] = None,
     cleanup: Annotated[
@@ -45,73 +54,73 @@ async def sessions_spawn(
 ) -> str:
     """Spawn a background sub-agent run in an isolated session. Results are announced back when complete: go on with
     something else meanwhile, or end your turn."""
-    ports = call.ports
-    if ports is None:
-        raise Failed(said(status="error", error="there is no session to spawn from"))
+    context = call.context
+    if context is None:
+        raise Failed(json_result(status="error", error="there is no session to spawn from"))
     if not task.strip():
-        raise Failed(said(status="error", error="task is empty"))
+        raise Failed(json_result(status="error", error="task is empty"))
     agent = call.session.agent
-    key = f"agent:{agent}:subagent:{ports.chance.uuid()}"
-    ask = Ask(
-        key=ask_key(call.run.id, call.id),
+    key = f"agent:{agent}:subagent:{context.clock.new_uuid()}"
+    request = RunRequest(
+        key=run_request_key(call.run.id, call.id),
         agent=agent,
         task=task,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=NAME,
+        door=TOOL_NAME,
         source="subagent",
-        label=one_line(label or ""),
-        model=model or ports.subagents.model,
+        label=single_line(label or ""),
+        model=model or context.subagent_settings.model,
         thinking=thinking,
         deadline_seconds=timeoutSeconds,
         keep=cleanup == "keep",
     )
-    prompt = worker_prompt(requester=call.session.key, session=key, label=ask.label or agent, task=task)
-    child = Child(
+    prompt = worker_prompt(requester=call.session.key, session=key, label=request.label or agent, task=task)
+    child = ChildSpec(
         parent=call.session,
-        description=ask.label or one_line(task)[:40],
-        own_paths=True,
-        prompt=lambda _: prompt,
-        key=key,
-        leaf=True,
+        description=request.label or single_line(task)[:40],
+        use_definition_paths=True,
+        build_prompt=lambda _: prompt,
+        alias=key,
+        is_leaf=True,
     )
     try:
-        run = await spawn(ask, child, ports)
+        run = await spawn_child(request, child, context)
     except (Refused, NotFound) as error:
-        raise Failed(said(status="forbidden", error=str(error))) from error
+        raise Failed(json_result(status="forbidden", error=str(error))) from error
     except BadConfig as error:
-        raise Failed(said(status="error", error=str(error))) from error
-    return said(status="accepted", runId=run.id, sessionKey=run.key)
+        raise Failed(json_result(status="error", error=str(error))) from error
+    return json_result(status="accepted", runId=run.id, sessionKey=run.session_key)
 
 
-@tool(name="sessions_list", effect=Effect.READ, category="sessions", looks=True)
+@tool(name="sessions_list", effect=Effect.READ, category="sessions", inspects_runs=True)
 async def sessions_list(
     call: Call,
     limit: Annotated[Annotated[int, msgspec.Meta(ge=1, le=MAX_LISTED)], "How many at most."] = 50,
 ) -> str:
     """List the runs that this conversation has started in other sessions, the newest first: what became of each, and
     its session's key."""
-    ports = call.ports
-    if ports is None:
-        raise Failed(said(status="error", error="there is no session to look from"))
+    context = call.context
+    if context is None:
+        raise Failed(json_result(status="error", error="there is no session to look from"))
 
-    def step(tx: Tx) -> list[Run]:
-        asking = tx.runs(session=call.session.id)
-        found = [run for each in asking for run in tx.runs(parent_run=each.id, limit=limit)]
-        return sorted(found, key=lambda run: run.id, reverse=True)[:limit]
+    def load_child_runs(tx: Transaction) -> list[Run]:
+        parent_runs = tx.find_runs(session=call.session.id)
+        children = [run for each in parent_runs for run in tx.find_runs(parent_run=each.id, limit=limit)]
+        return sorted(children, key=lambda run: run.id, reverse=True)[:limit]
 
-    runs = await ports.ledger.look(step)
-    return said(count=len(runs), sessions=[_row(run) for run in runs])
+    runs = await context.ledger.read(load_child_runs)
+    return json_result(count=len(runs), sessions=[_run_row(run) for run in runs])
 
 
-def _row(run: Run) -> dict[str, object]:
+def _run_row(run: Run) -> dict[str, object]:
     return {
-        "key": run.key,
+        "key": run.session_key,
         "runId": run.id,
         "agentId": run.agent,
-        "label": run.ask.label or None,
+        "label": run.request.label or None,
         "status": subagent_status(run),
-        "startedAt": iso(run.started_at),
-        "finishedAt": iso(run.ended_at),
+        "startedAt": iso_timestamp(run.started_at),
+        "finishedAt": iso_timestamp(run.ended_at),
         "error": run.error or None,
     }

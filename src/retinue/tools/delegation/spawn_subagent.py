@@ -1,50 +1,50 @@
-"""spawn_subagent: a subtask for another agent, in a conversation and a workspace of its own, waited for or not."""
+"""spawn_subagent: delegate a subtask to an agent with its own conversation and workspace."""
 
 from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
 
-from retinue.domain.delivery import error as why
-from retinue.domain.delivery import inbox_status, one_line, report
-from retinue.domain.delivery import label as called
-from retinue.domain.run import Ask, Reason, Run, Status
+from retinue.domain.delivery import failure_summary as why
+from retinue.domain.delivery import inbox_status, report_text, single_line
+from retinue.domain.delivery import run_label as called
+from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.tool import Effect
 from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition, Failed, NotFound, Refused
-from retinue.interfaces import Call, Ports
-from retinue.runtime.approvals import ask_key
-from retinue.runtime.child_results import outcome
-from retinue.runtime.child_workspace import Child, overridden
-from retinue.runtime.run_end import nonce
-from retinue.runtime.spawn import spawn
+from retinue.interfaces import Call, RuntimeContext
+from retinue.runtime.approvals import run_request_key
+from retinue.runtime.child_results import take_child_result
+from retinue.runtime.child_workspace import ChildSpec, apply_workspace_override
+from retinue.runtime.run_end import make_nonce
+from retinue.runtime.spawn import spawn_child
 from retinue.tools.define import tool
-from retinue.tools.delegation.answer_json import said
+from retinue.tools.delegation.answer_json import json_result
 
-NAME = "spawn_subagent"
-NO_PARENT = "there is no session to spawn from"
-MAX_DESCRIPTION = 40
+TOOL_NAME = "spawn_subagent"
+NO_SESSION_ERROR = "there is no session to spawn from"
+MAX_DESCRIPTION_CHARS = 40
 
-Mode = Literal["inherit", "sandbox", "custom"]
+WorkspaceMode = Literal["inherit", "sandbox", "custom"]
 ReturnMode = Literal["blocking", "background"]
-ISOLATION = {"inherit": Isolation.SHARED, "sandbox": Isolation.SANDBOX, "custom": Isolation.CUSTOM}
+ISOLATION_BY_MODE = {"inherit": Isolation.SHARED, "sandbox": Isolation.SANDBOX, "custom": Isolation.CUSTOM}
 
 
 @value
-class Override:
-    """What is said of a workspace for one call, instead of what the definition says."""
+class WorkspaceOverride:
+    """Workspace of one call, instead of the one in the agent's definition."""
 
     mode: Annotated[
-        Mode | None,
+        WorkspaceMode | None,
         msgspec.Meta(
             description="inherit: the folder you work in; sandbox: a worktree of its own; custom: another folder."
         ),
     ] = None
-    customPath: Annotated[  # noqa: N815  (the seed's name)
+    customPath: Annotated[  # noqa: N815  (a documented argument name)
         str | None, msgspec.Meta(description="The folder, with mode custom; you must be able to read it.")
     ] = None
-    allowWrites: Annotated[  # noqa: N815  (the seed's name)
+    allowWrites: Annotated[  # noqa: N815  (a documented argument name)
         bool | None,
         msgspec.Meta(
             description="Whether it may write there; it never may where you or its definition may not."
@@ -52,106 +52,118 @@ class Override:
     ] = None
 
 
-@tool(name=NAME, effect=Effect.IDEMPOTENT, category="agents", door=True, names_agent="agentId")
+@tool(
+    name=TOOL_NAME, effect=Effect.IDEMPOTENT, category="agents", is_delegation=True, agent_argument="agentId"
+)
 async def spawn_subagent(
     call: Call,
     *,
-    agentId: Annotated[str, "Which agent does the work."],  # noqa: N803  (the seed's name)
+    agentId: Annotated[str, "Which agent does the work."],  # noqa: N803  (a documented argument name)
     prompt: Annotated[str, "The whole task: the agent knows nothing of this conversation."],
     capability: Annotated[
         Literal["primary", "subtask", "watcher", "orchestrator"], "The role in which it is started."
     ] = "subtask",
-    returnMode: Annotated[  # noqa: N803  (the seed's name)
+    returnMode: Annotated[  # noqa: N803  (a documented argument name)
         ReturnMode,
         "blocking: the answer is its summary. background: go on meanwhile; its end comes to your inbox by itself.",
     ] = "blocking",
     label: Annotated[str | None, "A word or two to know it by."] = None,
-    workspace: Annotated[Override | None, "Another workspace than its definition says."] = None,
+    workspace: Annotated[WorkspaceOverride | None, "Another workspace than its definition says."] = None,
 ) -> str:
     """Hand a subtask to another agent, which works in a conversation of its own: none of it but the summary comes here.
     Use it for work that stands alone and would fill this conversation with detail."""
-    ports = call.ports
-    if ports is None:
-        raise Failed(NO_PARENT)
+    context = call.context
+    if context is None:
+        raise Failed(NO_SESSION_ERROR)
     if not prompt.strip():
         raise Failed("the prompt is empty: say what the agent is to do")
-    ask = Ask(
-        key=ask_key(call.run.id, call.id),
+    request = RunRequest(
+        key=run_request_key(call.run.id, call.id),
         agent=agentId,
         task=prompt,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=NAME,
+        door=TOOL_NAME,
         source="subagent",
-        label=one_line(label or ""),
+        label=single_line(label or ""),
         wait=returnMode == "blocking",
         role=capability,
     )
-    run = await known(ask, ports)
+    run = await find_existing_run(request, context)
     if run is None:
-        child = Child(parent=call.session, description=ask.label or one_line(prompt), own_paths=True)
-        run = await begun(ask, _placed(child, workspace, ask, call), ports)
-    return await answered(run, call, ports)
+        child = ChildSpec(
+            parent=call.session, description=request.label or single_line(prompt), use_definition_paths=True
+        )
+        run = await start_child_run(
+            request, _with_workspace_override(child, workspace, request, call), context
+        )
+    return await child_result(run, call, context)
 
 
-async def known(ask: Ask, ports: Ports) -> Run | None:
-    """The run that this very call asked for before: then nothing is looked at a second time."""
-    return await ports.ledger.look(lambda tx: tx.run_by_key(ask.key))
+async def find_existing_run(request: RunRequest, context: RuntimeContext) -> Run | None:
+    """Return the run that this very call created before a crash, or None."""
+    return await context.ledger.read(lambda tx: tx.get_run_by_key(request.key))
 
 
-async def begun(ask: Ask, child: Child, ports: Ports) -> Run:
-    """The run, or why there is none, in the words that users of this door know."""
+async def start_child_run(request: RunRequest, child: ChildSpec, context: RuntimeContext) -> Run:
+    """Create the child's run, with this tool's documented error messages."""
     try:
-        return await spawn(ask, replace(child, description=child.description[:MAX_DESCRIPTION]), ports)
+        return await spawn_child(
+            request, replace(child, description=child.description[:MAX_DESCRIPTION_CHARS]), context
+        )
     except NotFound as error:
-        raise _unknown(ask.agent, error) from error
+        raise _unknown_agent_error(request.agent, error) from error
     except Refused as error:
         raise Failed(str(error)) from error
 
 
-async def answered(run: Run, call: Call, ports: Ports) -> str:
-    """Its summary as data, where somebody waits for it; else that it is under way."""
-    if not run.ask.wait:
-        return _under_way(run)
-    run = await outcome(run, call, ports)
-    if run.status.live:
-        return _under_way(run)
+async def child_result(run: Run, call: Call, context: RuntimeContext) -> str:
+    """Return the child's report if the caller waits, else that it is running."""
+    if not run.request.wait:
+        return _background_result(run)
+    run = await take_child_result(run, call, context)
+    if run.status.is_live:
+        return _background_result(run)
     if run.reason is Reason.INTERRUPTED and run.text.strip():
-        return report(run, run.text, nonce(ports), ports.cost(run))
+        return report_text(run, run.text, make_nonce(context), context.run_cost(run))
     if run.status is not Status.DONE:
-        raise Failed(f"{called(run)} error: {why(run)} (its conversation: {run.path})")
-    return report(run, run.text, nonce(ports), ports.cost(run))
+        raise Failed(f"{called(run)} error: {why(run)} (its conversation: {run.transcript_path})")
+    return report_text(run, run.text, make_nonce(context), context.run_cost(run))
 
 
-def _under_way(run: Run) -> str:
-    return said(sessionId=run.session_id, runId=run.id, agentId=run.agent, status=inbox_status(run))
+def _background_result(run: Run) -> str:
+    return json_result(sessionId=run.session_id, runId=run.id, agentId=run.agent, status=inbox_status(run))
 
 
-def _unknown(agent: str, error: NotFound) -> Failed:
-    """A definition that is there and broken is told with its own words."""
+def _unknown_agent_error(agent: str, error: NotFound) -> Failed:
+    """Make the error for an unknown agent; a broken definition is reported with its own error."""
     return Failed(
         str(error) if isinstance(error.__cause__, BadDefinition) else f"Unknown agent profile: {agent}"
     )
 
 
-def _placed(child: Child, wish: Override | None, ask: Ask, call: Call) -> Child:
-    if wish is None or call.ports is None:
+def _with_workspace_override(
+    child: ChildSpec, override: WorkspaceOverride | None, request: RunRequest, call: Call
+) -> ChildSpec:
+    if override is None or call.context is None:
         return child
     try:
-        own = call.ports.agents.get(ask.agent, call.session.workspace.meant).agent.workspace
+        policy = call.context.agents.get(
+            request.agent, call.session.workspace.intended_folder
+        ).agent.workspace
     except NotFound as error:
-        raise _unknown(ask.agent, error) from error
-    placed = overridden(
-        own,
-        isolation=None if wish.mode is None else ISOLATION[wish.mode],
-        folder=_folder(wish, call),
-        writable=wish.allowWrites,
+        raise _unknown_agent_error(request.agent, error) from error
+    overridden_policy = apply_workspace_override(
+        policy,
+        isolation=None if override.mode is None else ISOLATION_BY_MODE[override.mode],
+        folder=_override_folder(override, call),
+        writable=override.allowWrites,
     )
-    return replace(child, workspace=placed)
+    return replace(child, workspace=overridden_policy)
 
 
-def _folder(wish: Override, call: Call) -> str | None:
-    """A folder is named by its real name, and only one that the caller itself may read."""
-    if (wish.mode == "custom") != bool(wish.customPath):
+def _override_folder(override: WorkspaceOverride, call: Call) -> str | None:
+    """Return the real path of the folder, which the caller itself must be allowed to read."""
+    if (override.mode == "custom") != bool(override.customPath):
         raise Failed("workspace.customPath and workspace.mode custom go together: say both or neither")
-    return call.files.judge(wish.customPath, "read") if wish.customPath else None
+    return call.files.check_access(override.customPath, "read") if override.customPath else None

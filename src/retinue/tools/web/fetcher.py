@@ -1,4 +1,4 @@
-"""Pages of the web for agents: asked for only where the operator allows it, at a number that was judged, and no further."""
+"""Fetches web pages for agents, only from allowed sites and only from public addresses."""
 
 import asyncio
 import socket
@@ -8,23 +8,30 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from retinue.domain.io_results import Fetched
-from retinue.domain.permissions.ip_ranges import is_public
-from retinue.domain.permissions.urls import Address, Misread, address, allowed, onward, site
+from retinue.domain.io_results import FetchedPage
+from retinue.domain.permissions.ip_ranges import is_public_ip
+from retinue.domain.permissions.urls import (
+    InvalidUrl,
+    Url,
+    is_url_allowed,
+    parse_site,
+    parse_url,
+    resolve_redirect,
+)
 from retinue.errors import Failed, OutOfScope
 
-SECONDS = 30.0
-MAX_BYTES = 2_000_000
-MAX_HOPS = 5
+FETCH_TIMEOUT_S = 30.0
+MAX_PAGE_BYTES = 2_000_000
+MAX_REDIRECTS = 5
 
-Lookup = Callable[[str], Awaitable[Sequence[str]]]
-"""A name → the numbers of the machines that have it."""
-Way = Callable[[str, int], tuple[str, int]]
-"""A machine's number, and a port → where that is reached."""
+ResolveHost = Callable[[str], Awaitable[Sequence[str]]]
+"""Resolve a host name to IP addresses."""
+RouteAddress = Callable[[str, int], tuple[str, int]]
+"""Map an IP address and port to the address to connect to."""
 
-_MOVED = frozenset({301, 302, 303, 307, 308})
-_TEXTS = ("text/", "application/json", "application/xml", "application/javascript", "application/yaml")
-_LIKE_TEXTS = ("+json", "+xml", "+yaml")
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+_TEXT_TYPES = ("text/", "application/json", "application/xml", "application/javascript", "application/yaml")
+_TEXT_SUFFIXES = ("+json", "+xml", "+yaml")
 _HEADERS = {
     "User-Agent": "retinue",
     "Accept": "text/*, application/json, */*;q=0.1",
@@ -32,79 +39,97 @@ _HEADERS = {
 }
 
 
-async def looked_up(host: str) -> Sequence[str]:
-    """As this machine finds names."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(str(each[4][0]) for each in found))
+async def resolve_host(host: str) -> Sequence[str]:
+    """Resolve a host name with the system's resolver."""
+    results = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(str(each[4][0]) for each in results))
 
 
-def straight(number: str, port: int) -> tuple[str, int]:
-    return number, port
+def direct_route(ip_address: str, port: int) -> tuple[str, int]:
+    return ip_address, port
 
 
-class Web:
-    """Each page, and each one that it leads on to, is judged anew: its address by the operator's sites, its machine by
-    the numbers that its name has now, and one of just those is connected to. Nothing of ours goes along: no cookie, no
-    password, and no proxy of the environment's is asked."""
+class WebFetcher:
+    """Fetch pages within the operator's sites.
 
-    def __init__(self, sites: Sequence[str], *, lookup: Lookup = looked_up, way: Way = straight) -> None:
-        self._said = tuple(sites)
-        self._sites = tuple(site(each) for each in sites)
-        self._lookup = lookup
-        self._way = way
+    Each page and each redirect target is checked anew: its URL against the allowed sites, and the IP
+    addresses its name has now against the public ranges. Only a checked address is connected to. No cookies,
+    no credentials and no proxy of the environment are used.
+    """
 
-    async def fetch(self, url: str) -> Fetched:
-        """The page's text. OutOfScope where it, or one that it leads on to, is not allowed; Failed where it cannot be
-        had."""
+    def __init__(
+        self,
+        sites: Sequence[str],
+        *,
+        resolver: ResolveHost = resolve_host,
+        route_address: RouteAddress = direct_route,
+    ) -> None:
+        self._site_texts = tuple(sites)
+        self._sites = tuple(parse_site(each) for each in sites)
+        self._resolver = resolver
+        self._route_address = route_address
+
+    async def fetch(self, url: str) -> FetchedPage:
+        """Return a page's text.
+
+        Raises:
+            OutOfScope: the page, or a redirect target, is not allowed.
+            Failed: the page cannot be fetched.
+        """
         try:
-            async with asyncio.timeout(SECONDS):
-                return await self._fetched(url)
-        except Misread as error:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                return await self._follow_redirects(url)
+        except InvalidUrl as error:
             raise Failed(f"the address {error}") from error
         except TimeoutError as error:
-            raise Failed(f"{url} did not come within {SECONDS:g} seconds") from error
+            raise Failed(f"{url} did not come within {FETCH_TIMEOUT_S:g} seconds") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Failed(f"{url} cannot be had: {str(error) or type(error).__name__}") from error
 
-    async def _fetched(self, url: str) -> Fetched:
-        page = address(url)
-        for _ in range(MAX_HOPS + 1):
-            self._permitted(page, url)
-            numbers = await self._numbers(page, url)
-            found = await self._asked(page, numbers)
-            if isinstance(found, Fetched):
-                return found
-            page = found
-        raise Failed(f"{url} leads on to another page more than {MAX_HOPS} times")
+    async def _follow_redirects(self, url: str) -> FetchedPage:
+        page = parse_url(url)
+        for _ in range(MAX_REDIRECTS + 1):
+            self._check_site_allowed(page, url)
+            ip_addresses = await self._resolve_public_addresses(page, url)
+            result = await self._request_page(page, ip_addresses)
+            if isinstance(result, FetchedPage):
+                return result
+            page = result
+        raise Failed(f"{url} leads on to another page more than {MAX_REDIRECTS} times")
 
-    def _permitted(self, page: Address, url: str) -> None:
-        if not allowed(page, self._sites):
-            raise self._refused(url, f"{page} is on no site that the configuration allows (web_fetch.hosts)")
+    def _check_site_allowed(self, page: Url, url: str) -> None:
+        if not is_url_allowed(page, self._sites):
+            raise self._not_allowed_error(
+                url, f"{page} is on no site that the configuration allows (web_fetch.hosts)"
+            )
 
-    async def _numbers(self, page: Address, url: str) -> Sequence[str]:
-        """All that its name has: who mixes in a machine of ours means harm."""
+    async def _resolve_public_addresses(self, page: Url, url: str) -> Sequence[str]:
+        """Resolve a page's host; refuse it if any of its addresses is not public.
+
+        A name that mixes public and private addresses is an attack.
+        """
         try:
-            numbers = await self._lookup(page.host)
+            ip_addresses = await self._resolver(page.host)
         except (OSError, UnicodeError) as error:
             raise Failed(f"{page.host} has no number: {error}") from error
-        if not numbers:
+        if not ip_addresses:
             raise Failed(f"{page.host} has no number")
-        if not all(map(is_public, numbers)):
-            raise self._refused(
+        if not all(map(is_public_ip, ip_addresses)):
+            raise self._not_allowed_error(
                 url,
                 f"{page.host} is a machine of a network of its own, not of the world: those are never asked",
             )
-        return numbers
+        return ip_addresses
 
-    def _refused(self, url: str, why: str) -> OutOfScope:
-        return OutOfScope(why, resource=url, allowed=self._said, error="host_not_allowed")
+    def _not_allowed_error(self, url: str, message: str) -> OutOfScope:
+        return OutOfScope(message, resource=url, allowed=self._site_texts, error="host_not_allowed")
 
-    async def _asked(self, page: Address, numbers: Sequence[str]) -> Fetched | Address:
-        """The page, or where it leads on to. The resolver knows nothing but what was judged."""
+    async def _request_page(self, page: Url, ip_addresses: Sequence[str]) -> FetchedPage | Url:
+        """Request a page; return it or its redirect target. The resolver returns only checked addresses."""
         async with (
             aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    resolver=_Known([self._way(each, page.port) for each in numbers]),
+                    resolver=_FixedResolver([self._route_address(each, page.port) for each in ip_addresses]),
                     use_dns_cache=False,
                     force_close=True,
                 ),
@@ -115,62 +140,62 @@ class Web:
             ) as session,
             session.get(URL(str(page), encoded=True), allow_redirects=False) as response,
         ):
-            if response.status in _MOVED and (said := response.headers.get("Location")):
-                return onward(page, said)
-            return await _read(page, response)
+            if response.status in _REDIRECT_STATUSES and (location := response.headers.get("Location")):
+                return resolve_redirect(page, location)
+            return await _read_page(page, response)
 
 
-class _Known(AbstractResolver):
-    """Says of every name what is known already."""
+class _FixedResolver(AbstractResolver):
+    """A resolver that returns fixed addresses for every name."""
 
-    def __init__(self, places: Sequence[tuple[str, int]]) -> None:
-        self._places = places
+    def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
+        self._addresses = addresses
 
     async def resolve(
         self,
         host: str,
-        port: int = 0,  # noqa: ARG002  (what was judged says it)
+        port: int = 0,  # noqa: ARG002  (the checked address has the port)
         family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002  (the same)
     ) -> list[ResolveResult]:
         return [
             ResolveResult(
                 hostname=host,
-                host=number,
-                port=there,
-                family=socket.AF_INET6 if ":" in number else socket.AF_INET,
+                host=ip_address,
+                port=target_port,
+                family=socket.AF_INET6 if ":" in ip_address else socket.AF_INET,
                 proto=0,
                 flags=socket.AI_NUMERICHOST,
             )
-            for number, there in self._places
+            for ip_address, target_port in self._addresses
         ]
 
     async def close(self) -> None:
         return
 
 
-async def _read(page: Address, response: aiohttp.ClientResponse) -> Fetched:
-    kind = response.content_type.lower()
-    if not kind.startswith(_TEXTS) and not kind.endswith(_LIKE_TEXTS):
-        raise Failed(f"{page} is {kind}, which is no text")
-    packed = response.headers.get("Content-Encoding", "identity")
-    if packed.lower() != "identity":
-        raise Failed(f"{page} came packed ({packed}), which was not asked for")
+async def _read_page(page: Url, response: aiohttp.ClientResponse) -> FetchedPage:
+    content_type = response.content_type.lower()
+    if not content_type.startswith(_TEXT_TYPES) and not content_type.endswith(_TEXT_SUFFIXES):
+        raise Failed(f"{page} is {content_type}, which is no text")
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise Failed(f"{page} came packed ({encoding}), which was not asked for")
     data = bytearray()
-    async for piece in response.content.iter_any():
-        data += piece
-        if len(data) > MAX_BYTES:
+    async for chunk in response.content.iter_any():
+        data += chunk
+        if len(data) > MAX_PAGE_BYTES:
             break
-    return Fetched(
+    return FetchedPage(
         url=str(page),
         status=response.status,
-        kind=kind,
-        text=_decoded(bytes(data[:MAX_BYTES]), response.charset),
-        whole=len(data) <= MAX_BYTES,
+        media_type=content_type,
+        text=_decode_text(bytes(data[:MAX_PAGE_BYTES]), response.charset),
+        is_complete=len(data) <= MAX_PAGE_BYTES,
     )
 
 
-def _decoded(data: bytes, said: str | None) -> str:
+def _decode_text(data: bytes, charset: str | None) -> str:
     try:
-        return data.decode(said or "utf-8", "replace")
+        return data.decode(charset or "utf-8", "replace")
     except LookupError:
         return data.decode("utf-8", "replace")

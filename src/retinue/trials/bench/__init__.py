@@ -1,1 +1,1 @@
-"""What Retinue costs, beside the bare calls and beside others, measured on this machine."""
+"""Benchmarks of Retinue, compared with a baseline and with other agent frameworks."""

@@ -1,4 +1,4 @@
-"""What nobody can save: the HTTP calls, and a journal with one synced line for each entry."""
+"""The lower bound: plain HTTP calls, and a journal with one synced line per entry."""
 
 import asyncio
 import os
@@ -10,7 +10,14 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from retinue.trials.bench.scenes import ASK, CHILD_ASK, FILE, HELLO, SPAWN, TELL
+from retinue.trials.bench.scenes import (
+    CHILD_PROMPT,
+    HELLO,
+    NOTE_FILE,
+    NOTE_PROMPT,
+    SPAWN_PROMPT,
+    STREAM_PROMPT,
+)
 
 _TOOLS: list[dict[str, Any]] = [
     {
@@ -23,68 +30,68 @@ _TOOLS: list[dict[str, Any]] = [
     }
     for name, what, arg in (("read", "Read a file.", "path"), ("child", "Start a child.", "task"))
 ]
-_HEAD = msgspec.json.encode({"model": "bench", "tools": _TOOLS})[:-1] + b',"stream":true,"messages":['
-_LARGE = 256 * 1024
+_REQUEST_HEAD = msgspec.json.encode({"model": "bench", "tools": _TOOLS})[:-1] + b',"stream":true,"messages":['
+_PIECE_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
-class Call:
-    """A call as it comes, piece by piece."""
+class StreamedToolCall:
+    """A tool call, assembled from the pieces of a stream."""
 
     id: str = ""
     name: str = ""
-    args: str = ""
+    arguments: str = ""
 
 
-class Talk:
-    """A conversation: what was said as bytes, each message encoded once, and the file that holds it."""
+class Conversation:
+    """A conversation: its encoded messages, each encoded once, and the file that stores them."""
 
     def __init__(self, file: Path | None) -> None:
-        self.sent = bytearray()
-        self._pieces: list[bytes] = []
-        self._file = -1
+        self.encoded_messages = bytearray()
+        self._full_pieces: list[bytes] = []
+        self._fd = -1
         if file is not None:
-            self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def add(self, message: dict[str, Any]) -> None:
+    def append(self, message: dict[str, Any]) -> None:
         line = msgspec.json.encode(message)
-        if self._file >= 0:
-            os.write(self._file, line + b"\n")
-            os.fsync(self._file)
-        self.known(line)
+        if self._fd >= 0:
+            os.write(self._fd, line + b"\n")
+            os.fsync(self._fd)
+        self.append_encoded(line)
 
-    def known(self, line: bytes) -> None:
-        self.sent += line
-        self.sent += b","
-        if len(self.sent) > _LARGE:
-            self._pieces.append(bytes(self.sent))
-            self.sent = bytearray()
+    def append_encoded(self, line: bytes) -> None:
+        self.encoded_messages += line
+        self.encoded_messages += b","
+        if len(self.encoded_messages) > _PIECE_BYTES:
+            self._full_pieces.append(bytes(self.encoded_messages))
+            self.encoded_messages = bytearray()
 
-    def body(self) -> list[bytes]:
-        return [_HEAD, *self._pieces, bytes(self.sent[:-1]), b"]}"]
+    def request_body(self) -> list[bytes]:
+        return [_REQUEST_HEAD, *self._full_pieces, bytes(self.encoded_messages[:-1]), b"]}"]
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 class Subject:
-    """The same work as everybody's, by hand."""
+    """The workloads of the benchmark without any framework."""
 
     cannot: Mapping[str, str] = {"wake": "nothing sleeps here", "idle": "nothing sleeps here"}
 
     def __init__(self) -> None:
         self._http: aiohttp.ClientSession | None = None
         self._url = ""
-        self._place = Path()
-        self._keep = True
-        self._talks: list[Talk] = []
-        self._children = 0
+        self._folder = Path()
+        self._is_persistent = True
+        self._conversations: list[Conversation] = []
+        self._child_count = 0
 
     async def open(self, url: str, place: str, keep: bool = True) -> None:
         self._url = f"{url}/chat/completions"
-        self._place = Path(place)
-        self._keep = keep
+        self._folder = Path(place)
+        self._is_persistent = keep
         self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
     async def close(self) -> None:
@@ -92,124 +99,131 @@ class Subject:
             await self._http.close()
 
     async def sessions(self, count: int) -> None:
-        self._talks = [self._talk(f"session-{number}") for number in range(count)]
-        for talk in self._talks:
-            await self._run(talk, ASK)
+        self._conversations = [self._open_conversation(f"session-{number}") for number in range(count)]
+        for conversation in self._conversations:
+            await self._run_turns(conversation, NOTE_PROMPT)
 
     async def turn(self, number: int) -> str:
-        return await self._run(self._talks[number], ASK)
+        return await self._run_turns(self._conversations[number], NOTE_PROMPT)
 
     async def first(self, number: int) -> str:
-        talk = self._talk(f"first-{number}")
+        conversation = self._open_conversation(f"first-{number}")
         try:
-            return await self._run(talk, ASK)
+            return await self._run_turns(conversation, NOTE_PROMPT)
         finally:
-            talk.close()
+            conversation.close()
 
     async def hello(self, number: int) -> str:
-        return await self._run(self._talks[number], HELLO)
+        return await self._run_turns(self._conversations[number], HELLO)
 
     async def stream(self, number: int) -> str:
-        return await self._run(self._talks[number], TELL)
+        return await self._run_turns(self._conversations[number], STREAM_PROMPT)
 
     async def crowd(self, number: int) -> str:
-        talk = self._talk(f"parent-{number}")
+        conversation = self._open_conversation(f"parent-{number}")
         try:
-            return await self._run(talk, SPAWN)
+            return await self._run_turns(conversation, SPAWN_PROMPT)
         finally:
-            talk.close()
+            conversation.close()
 
     def stored(self) -> int:
-        return len(list(self._place.glob("child-*"))) + len(list(self._place.glob("parent-*")))
+        return len(list(self._folder.glob("child-*"))) + len(list(self._folder.glob("parent-*")))
 
     async def past(self, lines: Sequence[str]) -> None:
-        """A conversation that is long already; its last turn was like any other."""
-        file = self._place / f"past-{len(lines)}"
-        with file.open("wb") as written:
+        """Write a long history to start from; its last turn is an ordinary one."""
+        file = self._folder / f"past-{len(lines)}"
+        with file.open("wb") as output:
             for number, line in enumerate(lines):
                 role = "assistant" if number % 2 else "user"
-                written.write(msgspec.json.encode({"role": role, "content": line}) + b"\n")
-        self._talks = [await self._loaded(file)]
+                output.write(msgspec.json.encode({"role": role, "content": line}) + b"\n")
+        self._conversations = [await self._load_conversation(file)]
 
     async def load(self, number: int) -> str:
-        files = sorted(self._place.glob("past-*"))
-        (await self._loaded(files[number % len(files)])).close()
+        files = sorted(self._folder.glob("past-*"))
+        (await self._load_conversation(files[number % len(files)])).close()
         return ""
 
-    async def _loaded(self, file: Path) -> Talk:
-        talk = Talk(file)
+    async def _load_conversation(self, file: Path) -> Conversation:
+        conversation = Conversation(file)
         for line in file.read_bytes().splitlines():
             msgspec.json.decode(line)
-            talk.known(line)
-        return talk
+            conversation.append_encoded(line)
+        return conversation
 
-    def _talk(self, name: str) -> Talk:
-        return Talk(self._place / name if self._keep else None)
+    def _open_conversation(self, name: str) -> Conversation:
+        return Conversation(self._folder / name if self._is_persistent else None)
 
-    async def _run(self, talk: Talk, text: str) -> str:
-        talk.add({"role": "user", "content": text})
+    async def _run_turns(self, conversation: Conversation, text: str) -> str:
+        conversation.append({"role": "user", "content": text})
         while True:
-            said, calls = await self._asked(talk)
-            wished = [
-                {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.args}}
-                for each in calls
+            text_reply, tool_calls = await self._request_reply(conversation)
+            encoded_calls = [
+                {
+                    "id": each.id,
+                    "type": "function",
+                    "function": {"name": each.name, "arguments": each.arguments},
+                }
+                for each in tool_calls
             ]
-            talk.add({"role": "assistant", "content": said} | ({"tool_calls": wished} if wished else {}))
-            if not calls:
-                return said
-            results = await asyncio.gather(*(self._called(each) for each in calls))
-            for each, result in zip(calls, results, strict=True):
-                talk.add({"role": "tool", "tool_call_id": each.id, "content": result})
+            conversation.append(
+                {"role": "assistant", "content": text_reply}
+                | ({"tool_calls": encoded_calls} if encoded_calls else {})
+            )
+            if not tool_calls:
+                return text_reply
+            results = await asyncio.gather(*(self._execute_tool_call(each) for each in tool_calls))
+            for each, result in zip(tool_calls, results, strict=True):
+                conversation.append({"role": "tool", "tool_call_id": each.id, "content": result})
 
-    async def _called(self, call: Call) -> str:
-        args: dict[str, str] = msgspec.json.decode(call.args)
-        if call.name == "read":
-            return (self._place / FILE).read_text()
-        self._children += 1
-        talk = self._talk(f"child-{self._children}")
+    async def _execute_tool_call(self, tool_call: StreamedToolCall) -> str:
+        arguments: dict[str, str] = msgspec.json.decode(tool_call.arguments)
+        if tool_call.name == "read":
+            return (self._folder / NOTE_FILE).read_text()
+        self._child_count += 1
+        conversation = self._open_conversation(f"child-{self._child_count}")
         try:
-            return await self._run(talk, args.get("task", CHILD_ASK))
+            return await self._run_turns(conversation, arguments.get("task", CHILD_PROMPT))
         finally:
-            talk.close()
+            conversation.close()
 
-    async def _asked(self, talk: Talk) -> tuple[str, list[Call]]:
+    async def _request_reply(self, conversation: Conversation) -> tuple[str, list[StreamedToolCall]]:
         if self._http is None:
             raise RuntimeError("it was not opened")
-        body = talk.body()
+        body = conversation.request_body()
         size = sum(map(len, body))
-        data = b"".join(body) if size < _LARGE else _Pieces(body)
+        data = b"".join(body) if size < _PIECE_BYTES else _StreamedBody(body)
         headers = {"Content-Type": "application/json", "Content-Length": str(size)}
         text: list[str] = []
-        calls: list[Call] = []
+        tool_calls: list[StreamedToolCall] = []
         async with self._http.post(self._url, data=data, headers=headers) as response:
             response.raise_for_status()
-            async for line in _lines(response.content):
+            async for line in _sse_payloads(response.content):
                 for choice in msgspec.json.decode(line)["choices"]:
-                    _heard(choice["delta"], text, calls)
-        return "".join(text), calls
+                    _apply_delta(choice["delta"], text, tool_calls)
+        return "".join(text), tool_calls
 
 
-def _heard(delta: dict[str, Any], text: list[str], calls: list[Call]) -> None:
+def _apply_delta(delta: dict[str, Any], text: list[str], tool_calls: list[StreamedToolCall]) -> None:
     if delta.get("content"):
         text.append(delta["content"])
     for piece in delta.get("tool_calls", ()):
-        at: int = piece["index"]
-        if at >= len(calls):
-            calls.append(Call(id=piece["id"], name=piece["function"]["name"]))
-        calls[at].args += piece["function"]["arguments"]
+        index: int = piece["index"]
+        if index >= len(tool_calls):
+            tool_calls.append(StreamedToolCall(id=piece["id"], name=piece["function"]["name"]))
+        tool_calls[index].arguments += piece["function"]["arguments"]
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The data of each event."""
-    rest = b""
+async def _sse_payloads(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the data of each event."""
+    buffer = b""
     while chunk := await content.readany():
-        *whole, rest = (rest + chunk).split(b"\n\n")
-        for event in whole:
+        *events, buffer = (buffer + chunk).split(b"\n\n")
+        for event in events:
             if event != b"data: [DONE]":
                 yield event[6:]
 
 
-class _Pieces:
+class _StreamedBody:
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
 

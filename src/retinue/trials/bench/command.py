@@ -1,4 +1,4 @@
-"""The whole benchmark, from what a person wishes to what they are shown."""
+"""The benchmark command: from the options to the printed and written reports."""
 
 import hashlib
 import importlib.metadata
@@ -16,93 +16,95 @@ from pathlib import Path
 
 from retinue import __version__
 from retinue.domain.value import value
-from retinue.errors import Usage
-from retinue.trials.bench.installing import PEERS, installed
-from retinue.trials.bench.page import written
-from retinue.trials.bench.plot import plot
+from retinue.errors import UsageError
+from retinue.trials.bench.installing import PEERS, install_peers
+from retinue.trials.bench.page import update_page
+from retinue.trials.bench.plot import render_charts
 from retinue.trials.bench.report import Report
-from retinue.trials.bench.rounds import Ground, measure
+from retinue.trials.bench.rounds import BenchEnvironment, measure_workload
 from retinue.trials.bench.samples import Samples
-from retinue.trials.bench.special import SPECIAL, ceiling
-from retinue.trials.bench.system import BARE, FLOOR, RETINUE, System, served
-from retinue.trials.bench.work import WORKS
+from retinue.trials.bench.special import SPECIAL_MEASUREMENTS, measure_server_ceiling
+from retinue.trials.bench.system import BASELINE, MINIMUM, RETINUE, System, start_model_server
+from retinue.trials.bench.work import WORKLOADS
 
 ROWS = ("turn", "children", "stream", "start", "history", "idle", "waiting", "prefix", "small", "growth")
-QUICK = ("turn", "stream", "start", "prefix", "small")
-"""What tells most in a minute."""
+QUICK_ROWS = ("turn", "stream", "start", "prefix", "small")
+"""The most informative rows that take about a minute."""
 
 
 @value
-class Wishes:
-    """What a person asked for."""
+class BenchOptions:
+    """The options of the command."""
 
     rows: tuple[str, ...] = ()
-    """None: all."""
+    """Empty: all."""
     peers: tuple[str, ...] | None = None
-    """None: nobody but ourselves; empty: all there are."""
+    """None: no other systems; empty: all known ones."""
     quick: bool = False
-    keep: Path | None = None
-    """Where environments and samples stay, so that a benchmark that was stopped goes on."""
-    profile: Path | None = None
+    keep_dir: Path | None = None
+    """Where environments and samples are kept, so that an interrupted benchmark can be continued."""
+    profile_file: Path | None = None
 
-    def chosen(self) -> tuple[str, ...]:
+    def selected_rows(self) -> tuple[str, ...]:
         for row in self.rows:
             if row not in ROWS:
-                raise Usage(f"there is no row {row!r}: the rows are {', '.join(ROWS)}")
-        return self.rows or (QUICK if self.quick else ROWS)
+                raise UsageError(f"there is no row {row!r}: the rows are {', '.join(ROWS)}")
+        return self.rows or (QUICK_ROWS if self.quick else ROWS)
 
 
-async def measured(wishes: Wishes, told: Callable[[str], None]) -> Report:
-    """Everything that was asked for; `told` hears what is going on."""
-    rows = wishes.chosen()
-    for name in wishes.peers or ():
+async def run_benchmark(options: BenchOptions, on_progress: Callable[[str], None]) -> Report:
+    """Run the selected measurements, reporting progress to `on_progress`."""
+    rows = options.selected_rows()
+    for name in options.peers or ():
         if name not in {each.name for each in PEERS}:
-            raise Usage(f"there is no peer {name!r}: they are {', '.join(each.name for each in PEERS)}")
-    before = _load()
-    with _place(wishes.keep) as place:
-        peers, missing = ([], {}) if wishes.peers is None else installed(place, told, wishes.peers)
-        systems = [BARE, FLOOR, RETINUE, *peers]
-        marks = {each.name: mark(each) for each in systems}
-        samples = Samples(place / "samples.jsonl" if wishes.keep else None, marks)
-        async with served() as url:
-            with tempfile.TemporaryDirectory(prefix="retinue-bench-", dir=wishes.keep) as folder:
-                ground = Ground(
-                    url=url,
-                    place=Path(folder),
+            raise UsageError(f"there is no peer {name!r}: they are {', '.join(each.name for each in PEERS)}")
+    load_before = _load_averages()
+    with _open_work_dir(options.keep_dir) as work_dir:
+        peers, missing_peers = (
+            ([], {}) if options.peers is None else install_peers(work_dir, on_progress, options.peers)
+        )
+        systems = [BASELINE, MINIMUM, RETINUE, *peers]
+        fingerprints = {each.name: system_fingerprint(each) for each in systems}
+        samples = Samples(work_dir / "samples.jsonl" if options.keep_dir else None, fingerprints)
+        async with start_model_server() as url:
+            with tempfile.TemporaryDirectory(prefix="retinue-bench-", dir=options.keep_dir) as folder:
+                environment = BenchEnvironment(
+                    server_url=url,
+                    work_dir=Path(folder),
                     systems=systems,
                     samples=samples,
-                    told=told,
-                    quick=wishes.quick,
-                    profile="" if wishes.profile is None else str(wishes.profile.absolute()),
+                    on_progress=on_progress,
+                    quick=options.quick,
+                    profile_file="" if options.profile_file is None else str(options.profile_file.absolute()),
                 )
-                await ceiling(ground)
+                await measure_server_ceiling(environment)
                 for row in rows:
-                    for work in WORKS.get(row, ()):
-                        await measure(ground, work)
-                    for special in SPECIAL.get(row, ()):
-                        await special(ground)
+                    for workload in WORKLOADS.get(row, ()):
+                        await measure_workload(environment, workload)
+                    for measurement in SPECIAL_MEASUREMENTS.get(row, ()):
+                        await measurement(environment)
     return Report(
         samples=samples,
-        systems=[each.name for each in systems],
-        peers=[each.name for each in peers],
-        versions={each.name: _versions(each) for each in systems},
-        missing=missing,
-        machine={**machine(), "load": before, "load_after": _load()},
+        system_names=[each.name for each in systems],
+        peer_names=[each.name for each in peers],
+        versions={each.name: _package_versions(each) for each in systems},
+        missing_peers=missing_peers,
+        machine={**machine_info(), "load": load_before, "load_after": _load_averages()},
     )
 
 
 @contextmanager
-def _place(keep: Path | None) -> Generator[Path]:
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        yield keep
+def _open_work_dir(keep_dir: Path | None) -> Generator[Path]:
+    if keep_dir is not None:
+        keep_dir.mkdir(parents=True, exist_ok=True)
+        yield keep_dir
         return
     with tempfile.TemporaryDirectory(prefix="retinue-bench-") as folder:
         yield Path(folder)
 
 
-def machine() -> dict[str, str]:
-    """What it was measured on."""
+def machine_info() -> dict[str, str]:
+    """Return a description of this machine."""
     cpu = next(
         (
             line.partition(":")[2].strip()
@@ -120,53 +122,64 @@ def machine() -> dict[str, str]:
     }
 
 
-def mark(system: System) -> str:
-    """What the system is made of: our own source, or the versions that are installed."""
-    made = hashlib.sha256(json.dumps(_versions(system)).encode())
+def system_fingerprint(system: System) -> str:
+    """Return a fingerprint of the system: of Retinue's own source, or of the installed versions."""
+    digest = hashlib.sha256(json.dumps(_package_versions(system)).encode())
     if system.name == RETINUE.name:
         root = Path(str(resources.files("retinue")))
         for file in sorted(root.rglob("*.py")):
-            made.update(file.read_bytes())
-    return made.hexdigest()[:12]
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
-def _load() -> str:
+def _load_averages() -> str:
     return " ".join(f"{each:.1f}" for each in os.getloadavg())
 
 
-def _versions(system: System) -> dict[str, str]:
+def _package_versions(system: System) -> dict[str, str]:
     if system.name == RETINUE.name:
         return {"retinue": __version__}
-    if system.name in (BARE.name, FLOOR.name):
+    if system.name in (BASELINE.name, MINIMUM.name):
         return {"aiohttp": importlib.metadata.version("aiohttp")}
     return dict(system.versions)
 
 
-class Progress:
-    """What is going on, on standard error: one line that changes on a terminal, a line each elsewhere."""
+class ProgressLine:
+    """Progress on standard error: one changing line on a terminal, a line each elsewhere."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._terminal = sys.stderr.isatty()
+        self._started_at = time.monotonic()
+        self._is_terminal = sys.stderr.isatty()
 
-    def __call__(self, words: str) -> None:
-        line = f"{time.monotonic() - self._began:5.0f} s  {words}"
-        print(f"\r\x1b[2K{line[:110]}" if self._terminal else line, end="" if self._terminal else "\n",
+    def __call__(self, message: str) -> None:
+        line = f"{time.monotonic() - self._started_at:5.0f} s  {message}"
+        print(f"\r\x1b[2K{line[:110]}" if self._is_terminal else line, end="" if self._is_terminal else "\n",
               file=sys.stderr, flush=True)  # fmt: skip
 
-    def over(self) -> None:
-        if self._terminal:
+    def clear(self) -> None:
+        if self._is_terminal:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
-async def shown(wishes: Wishes, progress: Progress, *, write: Path | None, svg: Path | None) -> Report:
-    """Measures, and writes what was asked for."""
+async def run_and_report(
+    options: BenchOptions, progress: ProgressLine, *, page_file: Path | None, svg_file: Path | None
+) -> Report:
+    """Run the benchmark and write the requested files.
+
+    Args:
+        options: What to measure.
+        progress: Where progress is shown.
+        page_file: Documentation page to update, if any.
+        svg_file: Where to write the charts, if anywhere.
+    """
     try:
-        report = await measured(wishes, progress)
+        report = await run_benchmark(options, progress)
     finally:
-        progress.over()
-    if svg is not None:
-        svg.write_text(plot(report), encoding="utf-8")
-    if write is not None:
-        written(write, report, os.path.relpath(svg, write.parent) if svg is not None else "")
+        progress.clear()
+    if svg_file is not None:
+        svg_file.write_text(render_charts(report), encoding="utf-8")
+    if page_file is not None:
+        update_page(
+            page_file, report, os.path.relpath(svg_file, page_file.parent) if svg_file is not None else ""
+        )
     return report

@@ -1,7 +1,7 @@
-"""What the promises cost at least: the bare calls, a ledger that knows every run, and for each session a folder.
+"""The minimum durable system: the baseline, a ledger of all runs, and a folder per session.
 
-Nothing of Retinue is in it: no rights, no limits, no lock, no listeners, no recovery. It writes and syncs what must be on
-disk for them, in the least code, so that what Retinue takes beyond it is Retinue's own.
+It contains nothing of Retinue: no permissions, limits, locks, listeners or recovery. It writes and syncs, in
+as little code as possible, what must be on disk for Retinue's guarantees. The cost above it is Retinue's own.
 """
 
 import asyncio
@@ -28,65 +28,67 @@ _PRESET = (
     b"---\nname: general\ntools: [read, agent]\n---\n"
     + b"You do what you are told, and say what you did.\n" * 12
 )
-_PLAN = b'version: "3.0"\nsession_id: x\ntype: agent\npreset: general\n'
-_FACTS = msgspec.json.encode({"id": "x" * 36, "agent": "general", "workspace": "/" * 60, "parent": "y" * 36})
+_SCOPE_PLAN = b'version: "3.0"\nsession_id: x\ntype: agent\npreset: general\n'
+_SESSION_JSON = msgspec.json.encode(
+    {"id": "x" * 36, "agent": "general", "workspace": "/" * 60, "parent": "y" * 36}
+)
 
 
-class Talk(bare.Talk):
-    """A conversation whose task is synced with what follows it: the ledger has it."""
+class Conversation(bare.Conversation):
+    """A conversation whose user messages are not synced alone, because the ledger has the task."""
 
-    def add(self, message: dict[str, Any]) -> None:
-        if message["role"] == "user" and self._file >= 0:
+    def append(self, message: dict[str, Any]) -> None:
+        if message["role"] == "user" and self._fd >= 0:
             line = msgspec.json.encode(message)
-            os.write(self._file, line + b"\n")
-            self.known(line)
+            os.write(self._fd, line + b"\n")
+            self.append_encoded(line)
         else:
-            super().add(message)
+            super().append(message)
 
 
-class Ledger:
-    """Steps that are asked for in one turn of the loop are one commit."""
+class GroupCommitLedger:
+    """Commits all steps requested in one iteration of the event loop together."""
 
     def __init__(self, file: Path) -> None:
-        self._base = sqlite3.connect(file, isolation_level=None)
-        self._base.executescript(_SCHEMA)
+        self._connection = sqlite3.connect(file, isolation_level=None)
+        self._connection.executescript(_SCHEMA)
         self._steps: list[Callable[[sqlite3.Connection], object]] = []
-        self._done: asyncio.Future[None] | None = None
+        self._committed: asyncio.Future[None] | None = None
 
-    async def do(self, step: Callable[[sqlite3.Connection], object]) -> None:
+    async def write(self, step: Callable[[sqlite3.Connection], object]) -> None:
         self._steps.append(step)
-        if self._done is None:
+        if self._committed is None:
             loop = asyncio.get_running_loop()
-            self._done = loop.create_future()
+            self._committed = loop.create_future()
             loop.call_soon(self._commit)
-        await asyncio.shield(self._done)
+        await asyncio.shield(self._committed)
 
     def _commit(self) -> None:
         steps, self._steps = self._steps, []
-        done, self._done = self._done, None
-        self._base.execute("BEGIN IMMEDIATE")
+        committed, self._committed = self._committed, None
+        self._connection.execute("BEGIN IMMEDIATE")
         for step in steps:
-            step(self._base)
-        self._base.execute("COMMIT")
-        if done is not None:
-            done.set_result(None)
+            step(self._connection)
+        self._connection.execute("COMMIT")
+        if committed is not None:
+            committed.set_result(None)
 
     def close(self) -> None:
-        self._base.close()
+        self._connection.close()
 
 
 class Subject(bare.Subject):
-    """The same work with the same things on disk."""
+    """The same workloads, with everything on disk that the guarantees need."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._ledger: Ledger | None = None
-        self._numbers = count()
+        self._ledger: GroupCommitLedger | None = None
+        self._run_numbers = count()
 
     async def open(self, url: str, place: str, keep: bool = True) -> None:
         await super().open(url, place, keep)
         if keep:
-            self._ledger = Ledger(self._place / "ledger.db")
+            self._ledger = GroupCommitLedger(self._folder / "ledger.db")
 
     async def close(self) -> None:
         await super().close()
@@ -97,49 +99,55 @@ class Subject(bare.Subject):
         return len(
             [
                 each
-                for each in self._place.glob("*/session.md")
+                for each in self._folder.glob("*/session.md")
                 if each.parent.name.startswith(("child", "parent"))
             ]
         )
 
-    def _talk(self, name: str) -> Talk:
-        if not self._keep:
-            return Talk(None)
-        folder = self._place / name
+    def _open_conversation(self, name: str) -> Conversation:
+        if not self._is_persistent:
+            return Conversation(None)
+        folder = self._folder / name
         folder.mkdir(mode=0o700)
         for file, data, sync in (
             ("preset.md", _PRESET, True),
-            ("scope-plan.yml", _PLAN, False),
-            ("session.json", _FACTS, True),
+            ("scope-plan.yml", _SCOPE_PLAN, False),
+            ("session.json", _SESSION_JSON, True),
         ):
-            _written(folder / file, data, sync=sync)
-        talk = Talk(folder / "session.md")
-        _synced(folder)
-        _synced(self._place)
-        return talk
+            _write_file(folder / file, data, sync=sync)
+        conversation = Conversation(folder / "session.md")
+        _sync_folder(folder)
+        _sync_folder(self._folder)
+        return conversation
 
-    async def _run(self, talk: bare.Talk, text: str) -> str:
+    async def _run_turns(self, conversation: bare.Conversation, text: str) -> str:
         if self._ledger is None:
-            return await super()._run(talk, text)
-        run = f"01M7{next(self._numbers):022}"
-        facts = _FACTS.decode()
-        await self._ledger.do(lambda base: _born(base, run, text, facts))
-        said = await super()._run(talk, text)
-        await self._ledger.do(lambda base: _ended(base, run, said, facts))
-        return said
+            return await super()._run_turns(conversation, text)
+        run_id = f"01M7{next(self._run_numbers):022}"
+        session_json = _SESSION_JSON.decode()
+        await self._ledger.write(lambda connection: _insert_run(connection, run_id, text, session_json))
+        answer = await super()._run_turns(conversation, text)
+        await self._ledger.write(lambda connection: _finish_run(connection, run_id, answer, session_json))
+        return answer
 
 
-def _born(base: sqlite3.Connection, run: str, text: str, facts: str) -> None:
-    base.execute("INSERT INTO runs VALUES (?, ?, 'running', ?, '', ?)", (run, run, text, facts))
-    base.execute("INSERT INTO events (run, kind, facts) VALUES (?, 'run.started', ?)", (run, facts))
+def _insert_run(connection: sqlite3.Connection, run_id: str, text: str, session_json: str) -> None:
+    connection.execute(
+        "INSERT INTO runs VALUES (?, ?, 'running', ?, '', ?)", (run_id, run_id, text, session_json)
+    )
+    connection.execute(
+        "INSERT INTO events (run, kind, facts) VALUES (?, 'run.started', ?)", (run_id, session_json)
+    )
 
 
-def _ended(base: sqlite3.Connection, run: str, said: str, facts: str) -> None:
-    base.execute("UPDATE runs SET status = 'done', answer = ? WHERE id = ?", (said, run))
-    base.execute("INSERT INTO events (run, kind, facts) VALUES (?, 'run.ended', ?)", (run, facts))
+def _finish_run(connection: sqlite3.Connection, run_id: str, answer: str, session_json: str) -> None:
+    connection.execute("UPDATE runs SET status = 'done', answer = ? WHERE id = ?", (answer, run_id))
+    connection.execute(
+        "INSERT INTO events (run, kind, facts) VALUES (?, 'run.ended', ?)", (run_id, session_json)
+    )
 
 
-def _written(file: Path, data: bytes, *, sync: bool) -> None:
+def _write_file(file: Path, data: bytes, *, sync: bool) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.write(descriptor, data)
@@ -149,7 +157,7 @@ def _written(file: Path, data: bytes, *, sync: bool) -> None:
         os.close(descriptor)
 
 
-def _synced(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The others, each installed into an environment of its own that is thrown away, or kept where the person says."""
+"""Installation of the other systems, each into a virtual environment of its own."""
 
 import json
 import shutil
@@ -11,69 +11,76 @@ from pathlib import Path
 from retinue.trials.bench.system import System
 
 PEERS: Sequence[System] = (
-    System(name="openai-agents", module="on_openai_agents", needs=("openai-agents",)),
+    System(name="openai-agents", module="on_openai_agents", requirements=("openai-agents",)),
     System(
         name="langgraph",
         module="on_langgraph",
-        needs=("langgraph", "langgraph-checkpoint-sqlite", "langchain", "langchain-openai"),
+        requirements=("langgraph", "langgraph-checkpoint-sqlite", "langchain", "langchain-openai"),
     ),
-    System(name="agno", module="on_agno", needs=("agno", "openai", "sqlalchemy[asyncio]", "aiosqlite")),
+    System(
+        name="agno", module="on_agno", requirements=("agno", "openai", "sqlalchemy[asyncio]", "aiosqlite")
+    ),
     System(
         name="agent-framework",
         module="on_agent_framework",
-        needs=("agent-framework-core", "agent-framework-openai"),
+        requirements=("agent-framework-core", "agent-framework-openai"),
     ),
-    System(name="pydantic-ai", module="on_pydantic_ai", needs=("pydantic-ai-slim[openai]", "aiosqlite")),
+    System(
+        name="pydantic-ai", module="on_pydantic_ai", requirements=("pydantic-ai-slim[openai]", "aiosqlite")
+    ),
 )
-_VERSIONS = """
+_VERSIONS_SCRIPT = """
 import importlib.metadata as found, json, sys
 print(json.dumps({name: found.version(name) for name in sys.argv[1:]}))
 """
 
 
-def installed(
-    place: Path, told: Callable[[str], None], only: Iterable[str] = ()
+def install_peers(
+    work_dir: Path, on_progress: Callable[[str], None], names: Iterable[str] = ()
 ) -> tuple[list[System], dict[str, str]]:
-    """The newest of each, with its versions; and why those are missing that could not be installed."""
-    wanted = set(only)
+    """Install the newest version of each system.
+
+    Returns the installed systems with their versions, and the reason for each one that could not be installed.
+    """
+    wanted = set(names)
     ready: list[System] = []
-    missing: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for system in PEERS:
         if wanted and system.name not in wanted:
             continue
-        told(f"installing {system.name}")
+        on_progress(f"installing {system.name}")
         try:
-            ready.append(_installed(system, place / "environments" / system.name))
+            ready.append(_install_peer(system, work_dir / "environments" / system.name))
         except subprocess.CalledProcessError as error:
-            words = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
-            missing[system.name] = f"could not be installed: {words[-1] if words else error}"
-    return ready, missing
+            error_lines = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
+            failures[system.name] = f"could not be installed: {error_lines[-1] if error_lines else error}"
+    return ready, failures
 
 
-def _installed(system: System, folder: Path) -> System:
+def _install_peer(system: System, folder: Path) -> System:
     python = folder / "bin" / "python"
-    mark = folder / "installed.json"
-    if not mark.exists():
-        uv = _uv()
+    versions_file = folder / "installed.json"
+    if not versions_file.exists():
+        uv = _find_uv()
         if uv is None:
-            _run([sys.executable, "-m", "venv", str(folder)])
-            _run([str(python), "-m", "pip", "install", "--quiet", *system.needs])
+            _run_command([sys.executable, "-m", "venv", str(folder)])
+            _run_command([str(python), "-m", "pip", "install", "--quiet", *system.requirements])
         else:
-            _run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)])
-            _run([uv, "pip", "install", "--quiet", "--python", str(python), *system.needs])
-        names = [each.partition("[")[0] for each in system.needs]
-        versions = json.loads(_run([str(python), "-c", _VERSIONS, *names]))
-        # Written last: an environment that was not finished is made anew.
-        mark.write_text(json.dumps(versions))
-    return replace(system, python=str(python), versions=json.loads(mark.read_text()))
+            _run_command([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)])
+            _run_command([uv, "pip", "install", "--quiet", "--python", str(python), *system.requirements])
+        names = [each.partition("[")[0] for each in system.requirements]
+        versions = json.loads(_run_command([str(python), "-c", _VERSIONS_SCRIPT, *names]))
+        # Written last: an unfinished environment is created again.
+        versions_file.write_text(json.dumps(versions))
+    return replace(system, python=str(python), versions=json.loads(versions_file.read_text()))
 
 
-def _uv() -> str | None:
-    """Beside this very interpreter, or on the path."""
-    own = Path(sys.executable).with_name("uv")
-    return str(own) if own.exists() else shutil.which("uv")
+def _find_uv() -> str | None:
+    """Find uv next to this interpreter or on the PATH."""
+    sibling = Path(sys.executable).with_name("uv")
+    return str(sibling) if sibling.exists() else shutil.which("uv")
 
 
-def _run(command: list[str]) -> str:
-    done = subprocess.run(command, check=True, capture_output=True, timeout=600)  # noqa: S603  (our own command)
-    return done.stdout.decode()
+def _run_command(command: list[str]) -> str:
+    completed = subprocess.run(command, check=True, capture_output=True, timeout=600)  # noqa: S603  (our own command)
+    return completed.stdout.decode()

@@ -1,128 +1,130 @@
-"""What is shown of the samples: each line, its unit, and what it should be at most."""
+"""The reported metrics: name, unit and target of each."""
 
 from collections.abc import Sequence
 
 from retinue.domain.value import value
-from retinue.trials.bench.samples import Figure, Samples
-from retinue.trials.bench.scenes import LOOKS
+from retinue.trials.bench.samples import Samples, SampleSummary
+from retinue.trials.bench.scenes import LONG_RUN_TURNS
 
 MIB, KIB = "MiB", "KiB"
 
 
 @value
-class Line:
-    """One line of the table."""
+class Metric:
+    """A line of the report."""
 
-    what: str
+    title: str
     row: str
     variant: str
     measure: str
     unit: str
-    scale: float = 1
-    """What a sample's number is divided by."""
-    most: float | None = None
-    least: float | None = None
-    share: float | None = None
-    """The part of the best peer's figure that ours should be at most."""
+    divisor: float = 1
+    """Divisor of a sample's value."""
+    max_target: float | None = None
+    min_target: float | None = None
+    max_peer_share: float | None = None
+    """Maximum of Retinue's value as a fraction of the best other system's."""
 
-    def figure(self, samples: Samples, system: str) -> Figure | None:
-        found = samples.figure(self.row, self.variant, system, self.measure)
-        if found is None:
+    def summary(self, samples: Samples, system: str) -> SampleSummary | None:
+        samples_summary = samples.summarize(self.row, self.variant, system, self.measure)
+        if samples_summary is None:
             return None
-        low, high = found.low / self.scale, found.high / self.scale
-        return Figure(value=found.value / self.scale, low=low, high=high, count=found.count)
+        low, high = samples_summary.low / self.divisor, samples_summary.high / self.divisor
+        return SampleSummary(
+            value=samples_summary.value / self.divisor, low=low, high=high, count=samples_summary.count
+        )
 
-    def best_peer(self, samples: Samples, peers: Sequence[str]) -> float | None:
-        found = [figure.value for peer in peers if (figure := self.figure(samples, peer)) is not None]
-        return min(found) if found else None
+    def best_peer_value(self, samples: Samples, peers: Sequence[str]) -> float | None:
+        values = [summary.value for peer in peers if (summary := self.summary(samples, peer)) is not None]
+        return min(values) if values else None
 
 
-def _children(count: int, latency: int, *, tool: bool = False) -> Sequence[Line]:
+def _children_metrics(count: int, latency: int, *, tool: bool = False) -> Sequence[Metric]:
     variant = f"{count}{'-tool' if tool else ''}-{latency}ms"
-    what = (
+    title = (
         f"{count:,} children{' with a tool each' if tool else ''}{f', model {latency} ms' if latency else ''}"
     )
-    judged = count == 1000 and not latency and not tool  # noqa: PLR2004  (what the target speaks of)
+    has_target = count == 1000 and not latency and not tool  # noqa: PLR2004  (the size the target is defined for)
     return (
-        Line(what=what, row="children", variant=variant, measure="wall", unit="s", scale=1000,
-             most=2.5 if judged else None, share=1 / 3 if judged else None),
-        Line(what="… CPU", row="children", variant=variant, measure="cpu", unit="s CPU", scale=1000),
-        Line(what="… peak memory", row="children", variant=variant, measure="peak", unit=MIB),
+        Metric(title=title, row="children", variant=variant, measure="wall", unit="s", divisor=1000,
+             max_target=2.5 if has_target else None, max_peer_share=1 / 3 if has_target else None),
+        Metric(title="… CPU", row="children", variant=variant, measure="cpu", unit="s CPU", divisor=1000),
+        Metric(title="… peak memory", row="children", variant=variant, measure="peak", unit=MIB),
     )  # fmt: skip
 
 
-def _history(entries: int, most: float | None) -> Sequence[Line]:
+def _history_metrics(entries: int, max_target: float | None) -> Sequence[Metric]:
     return (
-        Line(what=f"a turn at {entries:,} entries", row="history", variant=f"{entries}", measure="cpu",
-             unit="ms CPU", most=most),
-        Line(what="… bytes written for it", row="history", variant=f"{entries}", measure="written", unit="B",
-             most=8192),
-        Line(what=f"loading {entries:,} entries", row="load", variant=f"{entries}", measure="cpu",
-             unit="ms CPU", most=60 if entries == 10_000 else None),  # noqa: PLR2004  (the size it is said of)
+        Metric(title=f"a turn at {entries:,} entries", row="history", variant=f"{entries}", measure="cpu",
+             unit="ms CPU", max_target=max_target),
+        Metric(title="… bytes written for it", row="history", variant=f"{entries}", measure="written", unit="B",
+             max_target=8192),
+        Metric(title=f"loading {entries:,} entries", row="load", variant=f"{entries}", measure="cpu",
+             unit="ms CPU", max_target=60 if entries == 10_000 else None),  # noqa: PLR2004  (the size the target is defined for)
     )  # fmt: skip
 
 
-LINES: Sequence[Line] = (
-    Line(what="one turn with one tool, persisted", row="turn", variant="persisted", measure="cpu",
-         unit="ms CPU", most=1.2, share=1 / 4),
-    Line(what="… wall time", row="turn", variant="persisted", measure="wall", unit="ms"),
-    Line(what="… persistence off", row="turn", variant="forgotten", measure="cpu", unit="ms CPU"),
-    Line(what="… off, wall time", row="turn", variant="forgotten", measure="wall", unit="ms"),
-    Line(what="… in a new session", row="turn", variant="new", measure="cpu", unit="ms CPU"),
-    Line(what=f"a model call in a run of {LOOKS}, with its tool", row="turn", variant="long", measure="cpu",
-         unit="ms CPU", scale=LOOKS),
-    *_children(100, 0), *_children(100, 50), *_children(1000, 0), *_children(1000, 50),
-    *_children(1000, 0, tool=True),
-    Line(what="a reply of two words", row="stream", variant="short", measure="cpu", unit="ms CPU"),
-    Line(what="a reply of 200 tokens, streamed", row="stream", variant="tokens", measure="cpu", unit="ms CPU",
-         most=5),
-    Line(what="… a token every 2 ms", row="stream", variant="paced", measure="cpu", unit="ms CPU"),
-    Line(what="cold start to the first answer", row="start", variant="cold", measure="wall", unit="s",
-         scale=1000, most=0.5),
-    Line(what="… CPU", row="start", variant="cold", measure="cpu", unit="s CPU", scale=1000),
-    Line(what="retinue --help", row="start", variant="help", measure="wall", unit="s", scale=1000, most=0.15),
-    *_history(10, None), *_history(1_000, 3), *_history(10_000, 25), *_history(100_000, None),
-    Line(what="an idle agent among 1,000", row="idle", variant="1000", measure="each", unit=KIB, most=8),
-    Line(what="… waking it, 95 of 100 within", row="idle", variant="1000", measure="p95", unit="ms", most=100),
-    Line(what="5,000 idle agents, the whole process", row="idle", variant="5000", measure="whole", unit=MIB,
-         most=1024),
-    Line(what="… waking one, 95 of 100 within", row="idle", variant="5000", measure="p95", unit="ms",
-         most=100),
-    Line(what="a conversation held open, of 1,000", row="idle", variant="held", measure="each", unit=KIB, most=8),
-    Line(what="1,000 agents waiting for a person", row="waiting", variant="approval", measure="cores",
-         unit="cores", most=0.01),
-    Line(what="1,000 agents waiting for a model", row="waiting", variant="model", measure="cores",
-         unit="cores", most=0.01),
-    Line(what="prompt prefix kept, Chat Completions", row="prefix", variant="openai", measure="least",
-         unit="%", least=95),
-    Line(what="prompt prefix kept, Messages", row="prefix", variant="anthropic", measure="least",
-         unit="%", least=95),
-    Line(what="a durable entry", row="small", variant="entry", measure="wall", unit="ms", most=1),
-    Line(what="a durable step of the ledger", row="small", variant="step", measure="wall", unit="ms",
-         most=0.25),
-    Line(what="a guarded open and read", row="small", variant="guarded", measure="wall", unit="µs",
-         scale=0.001, most=50),
-    Line(what="a command in the sandbox", row="small", variant="command", measure="wall", unit="ms", most=30),
+METRICS: Sequence[Metric] = (
+    Metric(title="one turn with one tool, persisted", row="turn", variant="persisted", measure="cpu",
+         unit="ms CPU", max_target=1.2, max_peer_share=1 / 4),
+    Metric(title="… wall time", row="turn", variant="persisted", measure="wall", unit="ms"),
+    Metric(title="… persistence off", row="turn", variant="forgotten", measure="cpu", unit="ms CPU"),
+    Metric(title="… off, wall time", row="turn", variant="forgotten", measure="wall", unit="ms"),
+    Metric(title="… in a new session", row="turn", variant="new", measure="cpu", unit="ms CPU"),
+    Metric(title=f"a model call in a run of {LONG_RUN_TURNS}, with its tool", row="turn", variant="long", measure="cpu",
+         unit="ms CPU", divisor=LONG_RUN_TURNS),
+    *_children_metrics(100, 0), *_children_metrics(100, 50), *_children_metrics(1000, 0), *_children_metrics(1000, 50),
+    *_children_metrics(1000, 0, tool=True),
+    Metric(title="a reply of two words", row="stream", variant="short", measure="cpu", unit="ms CPU"),
+    Metric(title="a reply of 200 tokens, streamed", row="stream", variant="tokens", measure="cpu", unit="ms CPU",
+         max_target=5),
+    Metric(title="… a token every 2 ms", row="stream", variant="paced", measure="cpu", unit="ms CPU"),
+    Metric(title="cold start to the first answer", row="start", variant="cold", measure="wall", unit="s",
+         divisor=1000, max_target=0.5),
+    Metric(title="… CPU", row="start", variant="cold", measure="cpu", unit="s CPU", divisor=1000),
+    Metric(title="retinue --help", row="start", variant="help", measure="wall", unit="s", divisor=1000, max_target=0.15),
+    *_history_metrics(10, None), *_history_metrics(1_000, 3), *_history_metrics(10_000, 25), *_history_metrics(100_000, None),
+    Metric(title="an idle agent among 1,000", row="idle", variant="1000", measure="each", unit=KIB, max_target=8),
+    Metric(title="… waking it, 95 of 100 within", row="idle", variant="1000", measure="p95", unit="ms", max_target=100),
+    Metric(title="5,000 idle agents, the whole process", row="idle", variant="5000", measure="whole", unit=MIB,
+         max_target=1024),
+    Metric(title="… waking one, 95 of 100 within", row="idle", variant="5000", measure="p95", unit="ms",
+         max_target=100),
+    Metric(title="a conversation held open, of 1,000", row="idle", variant="held", measure="each", unit=KIB, max_target=8),
+    Metric(title="1,000 agents waiting for a person", row="waiting", variant="approval", measure="cores",
+         unit="cores", max_target=0.01),
+    Metric(title="1,000 agents waiting for a model", row="waiting", variant="model", measure="cores",
+         unit="cores", max_target=0.01),
+    Metric(title="prompt prefix kept, Chat Completions", row="prefix", variant="openai", measure="least",
+         unit="%", min_target=95),
+    Metric(title="prompt prefix kept, Messages", row="prefix", variant="anthropic", measure="least",
+         unit="%", min_target=95),
+    Metric(title="a durable entry", row="small", variant="entry", measure="wall", unit="ms", max_target=1),
+    Metric(title="a durable step of the ledger", row="small", variant="step", measure="wall", unit="ms",
+         max_target=0.25),
+    Metric(title="a guarded open and read", row="small", variant="guarded", measure="wall", unit="µs",
+         divisor=0.001, max_target=50),
+    Metric(title="a command in the sandbox", row="small", variant="command", measure="wall", unit="ms", max_target=30),
 )  # fmt: skip
-"""In the order in which they are shown."""
+"""In report order."""
 
 
-def grown(title: str, variant: str, unit: str, *, measure: str = "cpu", scale: float = 1) -> Line:
-    return Line(what=title, row="growth", variant=variant, measure=measure, unit=unit, scale=scale)
+def growth_metric(title: str, variant: str, unit: str, *, measure: str = "cpu", scale: float = 1) -> Metric:
+    return Metric(title=title, row="growth", variant=variant, measure=measure, unit=unit, divisor=scale)
 
 
-GROWN: Sequence[Line] = (
-    *(grown(f"a turn among {count:,} agents", f"turn-{count}", "ms CPU") for count in (20, 1_000)),
-    *(grown(f"100 children among {count:,} agents", f"children-{count}", "s", measure="wall", scale=1000)
+GROWTH_METRICS: Sequence[Metric] = (
+    *(growth_metric(f"a turn among {count:,} agents", f"turn-{count}", "ms CPU") for count in (20, 1_000)),
+    *(growth_metric(f"100 children among {count:,} agents", f"children-{count}", "s", measure="wall", scale=1000)
       for count in (20, 1_000)),
-    *(grown(f"200 tokens among {count:,} agents", f"stream-{count}", "ms CPU") for count in (20, 1_000)),
-    *(grown(f"cold start among {count:,} agents", f"start-{count}", "s", measure="wall", scale=1000)
+    *(growth_metric(f"200 tokens among {count:,} agents", f"stream-{count}", "ms CPU") for count in (20, 1_000)),
+    *(growth_metric(f"cold start among {count:,} agents", f"start-{count}", "s", measure="wall", scale=1000)
       for count in (20, 1_000)),
-    *(grown(f"100 children at {size:,} entries", f"children-at-{size}", "s", measure="wall", scale=1000)
+    *(growth_metric(f"100 children at {size:,} entries", f"children-at-{size}", "s", measure="wall", scale=1000)
       for size in (10, 1_000, 10_000)),
-    *(grown(f"200 tokens at {size:,} entries", f"stream-at-{size}", "ms CPU")
+    *(growth_metric(f"200 tokens at {size:,} entries", f"stream-at-{size}", "ms CPU")
       for size in (10, 1_000, 10_000)),
-    *(grown(f"cold start at {size:,} entries", f"start-at-{size}", "s", measure="wall", scale=1000)
+    *(growth_metric(f"cold start at {size:,} entries", f"start-at-{size}", "s", measure="wall", scale=1000)
       for size in (10, 1_000, 10_000)),
 )  # fmt: skip
-"""How the first four rows grow with the number of agents and the length of the session."""
+"""Growth of the first four rows with the number of agents and the session length."""

@@ -1,4 +1,4 @@
-"""Retinue's own part in the benchmark: the same work as everybody's, by the application that every program uses."""
+"""Retinue as a subject of the benchmark, through the same App that every program uses."""
 
 import asyncio
 import os
@@ -10,33 +10,42 @@ from pathlib import Path
 
 from retinue.app import App
 from retinue.app import open as open_app
-from retinue.app.sandbox_loader import Commands
-from retinue.config.load import load
-from retinue.domain.run import Run, Status, Waiting
-from retinue.domain.transcript import Said
+from retinue.app.sandbox_loader import SandboxLoader
+from retinue.config.load import load_config
+from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.transcript import Message
 from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sessions.store import FileStore
-from retinue.trials.bench.scenes import ASK, FILE, HELLO, LOOK, SPAWN, TELL, WISH
-from retinue.worker.clock import system_chance
+from retinue.trials.bench.scenes import (
+    HELLO,
+    LOOK_PROMPT,
+    NOTE_FILE,
+    NOTE_PROMPT,
+    SPAWN_PROMPT,
+    STREAM_PROMPT,
+    WRITE_PROMPT,
+)
+from retinue.worker.clock import system_clock
 
-KEY = "bench-key-0000"
-ROOM = 2_000
-"""Runs at once: the default keeps a person's machine from being flooded, and this is a flood."""
-SMALL = 100
-"""How often what takes microseconds is done, to be measured once."""
-WAKERS = 64
-"""How many agents are made at once, before anything is measured."""
+API_KEY = "bench-key-0000"
+MAX_LIVE_RUNS = 2_000
+"""Concurrent runs. The default limit protects a person's machine from a flood of runs; this benchmark is one.
+"""
+SMALL_REPEATS = 100
+"""Repetitions per sample of an operation that takes microseconds."""
+MAX_CONCURRENT_CREATIONS = 64
+"""Number of agents created concurrently before anything is measured."""
 
 
 class Subject:
-    """One application in one process, on a home of its own."""
+    """An application in its own process, with a home of its own."""
 
     def __init__(self) -> None:
-        self._open = AsyncExitStack()
-        self._held = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
+        self._open_conversations = AsyncExitStack()
         self._app: App | None = None
-        self._place = ""
-        self._sessions: list[str] = []
+        self._workspace = ""
+        self._session_ids: list[str] = []
 
     @property
     def app(self) -> App:
@@ -45,157 +54,161 @@ class Subject:
         return self._app
 
     async def open(self, url: str, place: str, keep: bool = True, driver: str = "openai") -> None:
-        self._place = place
-        config = load(settings(url, place, driver))
-        limits = replace(config.limits, max_live=ROOM, max_live_per_requester=ROOM)
+        self._workspace = place
+        config = load_config(isolated_environment(url, place, driver))
+        limits = replace(config.limits, max_live=MAX_LIVE_RUNS, max_live_per_requester=MAX_LIVE_RUNS)
         config = replace(config, limits=limits)
         opened = open_app(config=config, keeps=keep)
-        self._app = await self._open.enter_async_context(opened)
+        self._app = await self._exit_stack.enter_async_context(opened)
 
     async def close(self) -> None:
-        await self._held.aclose()
-        await self._open.aclose()
+        await self._open_conversations.aclose()
+        await self._exit_stack.aclose()
 
     async def sessions(self, count: int) -> None:
-        gate = asyncio.Semaphore(WAKERS)
+        semaphore = asyncio.Semaphore(MAX_CONCURRENT_CREATIONS)
 
-        async def one() -> str:
-            async with gate:
-                return (await self._said(ASK)).session_id
+        async def create_session() -> str:
+            async with semaphore:
+                return (await self._run_prompt(NOTE_PROMPT)).session_id
 
-        self._sessions += await asyncio.gather(*(one() for _ in range(count)))
+        self._session_ids += await asyncio.gather(*(create_session() for _ in range(count)))
 
     async def turn(self, number: int) -> str:
-        return (await self._said(ASK, self._sessions[number])).text
+        return (await self._run_prompt(NOTE_PROMPT, self._session_ids[number])).text
 
     async def first(self, number: int) -> str:
-        return (await self._said(f"{ASK} ({number})")).text
+        return (await self._run_prompt(f"{NOTE_PROMPT} ({number})")).text
 
     async def hello(self, number: int) -> str:
-        return (await self._said(HELLO, self._sessions[number])).text
+        return (await self._run_prompt(HELLO, self._session_ids[number])).text
 
     async def stream(self, number: int) -> str:
-        return (await self._said(TELL, self._sessions[number])).text
+        return (await self._run_prompt(STREAM_PROMPT, self._session_ids[number])).text
 
     async def crowd(self, number: int) -> str:
-        return (await self._said(f"{SPAWN} ({number})")).text
+        return (await self._run_prompt(f"{SPAWN_PROMPT} ({number})")).text
 
     async def crowd_after(self, number: int) -> str:
-        return (await self._said(f"{SPAWN} ({number})", self._sessions[0])).text
+        return (await self._run_prompt(f"{SPAWN_PROMPT} ({number})", self._session_ids[0])).text
 
     async def look(self, number: int) -> str:
-        return (await self._said(f"{LOOK} ({number})")).text
+        return (await self._run_prompt(f"{LOOK_PROMPT} ({number})")).text
 
     async def stored(self) -> int:
-        return len(await self.app.sessions())
+        return len(await self.app.list_sessions())
 
     async def past(self, lines: Sequence[str]) -> None:
-        """A conversation that is long already; its last turn was like any other."""
-        run = await self._said(ASK)
-        session = await self.app.session(run.session_id)
-        async with self.app.store.open(session) as talk:
-            await talk.append(
+        """Write a long history to start from; its last turn is an ordinary one."""
+        run = await self._run_prompt(NOTE_PROMPT)
+        session = await self.app.find_session(run.session_id)
+        async with self.app.store.open(session) as conversation:
+            await conversation.append(
                 *(
-                    Said(id=f"past{number}", by="agent" if number % 2 else "user", text=line)
+                    Message(id=f"past{number}", by="agent" if number % 2 else "user", text=line)
                     for number, line in enumerate(lines)
                 )
             )
-            await talk.rest()
-        self._sessions = [run.session_id]
+            await conversation.write_idle_prompt()
+        self._session_ids = [run.session_id]
 
     async def load(self, _number: int) -> str:
-        """By a store that has kept nothing of the conversation."""
-        session = await self.app.session(self._sessions[0])
-        store = FileStore(self.app.store.root, system_chance())
-        async with store.open(session) as talk:
-            found = len(talk.entries)
+        """Load the conversation with a store that has nothing of it cached."""
+        session = await self.app.find_session(self._session_ids[0])
+        store = FileStore(self.app.store.root, system_clock())
+        async with store.open(session) as conversation:
+            entry_count = len(conversation.entries)
         store.close()
-        return "" if found else "nothing was there"
+        return "" if entry_count else "nothing was there"
 
     async def idle(self, count: int) -> None:
-        """So many agents have answered once, one after the other as everybody's do, and are not at work."""
-        self._sessions += [(await self._said(ASK)).session_id for _ in range(count)]
+        """Create agents that have answered once, sequentially like the other subjects, and are idle."""
+        self._session_ids += [(await self._run_prompt(NOTE_PROMPT)).session_id for _ in range(count)]
 
     async def wake(self, number: int) -> str:
         return await self.turn(number)
 
     async def adopt(self) -> int:
-        """Goes on with whatever sessions are there."""
-        self._sessions = [each.id for each in await self.app.sessions()]
-        return len(self._sessions)
+        """Continue with the sessions that exist."""
+        self._session_ids = [each.id for each in await self.app.list_sessions()]
+        return len(self._session_ids)
 
     async def hold(self, count: int) -> None:
-        """So many conversations are held open, as those of agents at work are."""
-        for session in self._sessions[:count]:
-            await self._held.enter_async_context(self.app.store.open(await self.app.session(session)))
+        """Open the conversations and hold them open, like those of running agents."""
+        for session in self._session_ids[:count]:
+            await self._open_conversations.enter_async_context(
+                self.app.store.open(await self.app.find_session(session))
+            )
 
     async def wait(self, count: int) -> int:
-        """So many agents wait for a person's yes, and are put aside."""
+        """Start runs that wait for an approval, and return how many are suspended."""
         for number in range(count):
-            await self.app.start(f"{WISH} ({number})", workspace=self._place)
-        return await self._until(lambda run: run.waiting_for is Waiting.APPROVAL, count)
+            await self.app.start(f"{WRITE_PROMPT} ({number})", workspace=self._workspace)
+        return await self._wait_for_runs(lambda run: run.waiting_for is WaitReason.APPROVAL, count)
 
     async def begin(self, count: int) -> None:
-        """So many agents are at work, each in the midst of asking its model."""
+        """Start runs that are all waiting for their model."""
         for number in range(count):
-            await self.app.start(f"{ASK} ({number})", workspace=self._place)
-        await self._until(lambda run: run.status is Status.RUNNING, count)
+            await self.app.start(f"{NOTE_PROMPT} ({number})", workspace=self._workspace)
+        await self._wait_for_runs(lambda run: run.status is Status.RUNNING, count)
         await asyncio.sleep(1)
 
     def newest(self) -> str:
-        return self._sessions[-1]
+        return self._session_ids[-1]
 
     async def entry(self, number: int) -> str:
-        """More entries, each on disk before the next."""
-        async with self.app.store.open(await self.app.session(self._sessions[0])) as talk:
-            for at in range(SMALL):
-                await talk.append(Said(id=f"entry-{number}-{at}", by="user", text="One more line of words."))
+        """Append entries, each on disk before the next."""
+        async with self.app.store.open(await self.app.find_session(self._session_ids[0])) as conversation:
+            for at in range(SMALL_REPEATS):
+                await conversation.append(
+                    Message(id=f"entry-{number}-{at}", by="user", text="One more line of words.")
+                )
         return ""
 
     async def step(self, _number: int) -> str:
-        """More steps of the ledger, each on disk before the next: a step that changes nothing is not written."""
-        run = (await self.app.runs(live=False, limit=1))[0]
-        for turns in range(1, SMALL + 1):
+        """Write ledger transactions, each on disk before the next; a step without changes is not written."""
+        run = (await self.app.list_runs(live=False, limit=1))[0]
+        for turns in range(1, SMALL_REPEATS + 1):
             changed = replace(run, turns=run.turns + turns)
-            await self.app.ledger.do(lambda tx, changed=changed: tx.set_run(changed))
+            await self.app.ledger.write(lambda tx, changed=changed: tx.update_run(changed))
         return ""
 
     async def guarded(self, _number: int) -> str:
-        """A file that an agent names, opened and read under its scope."""
-        files = GuardedFiles(await self.app.scope(session=self._sessions[0]))
-        for _ in range(SMALL - 1):
-            files.read(FILE)
-        return files.read(FILE).data.decode()
+        """Open and read a file under the agent's scope."""
+        files = GuardedFiles(await self.app.scope(session=self._session_ids[0]))
+        for _ in range(SMALL_REPEATS - 1):
+            files.read(NOTE_FILE)
+        return files.read(NOTE_FILE).data.decode()
 
     async def command(self, _number: int) -> str:
-        """A command of an agent, in its sandbox."""
-        shell = Commands(self.app.config).shell(await self.app.scope(session=self._sessions[0]))
-        return str((await shell("true", 20)).exit)
+        """Run an agent's command in its sandbox."""
+        shell = SandboxLoader(self.app.config).shell(await self.app.scope(session=self._session_ids[0]))
+        return str((await shell("true", 20)).exit_code)
 
-    async def _until(self, fits: Callable[[Run], bool], count: int) -> int:
-        """How many fit when enough do, or when two minutes have passed."""
-        found, until = 0, time.monotonic() + 120
-        while found < count and time.monotonic() < until:
+    async def _wait_for_runs(self, condition: Callable[[Run], bool], count: int) -> int:
+        """Wait up to two minutes until enough runs match; return how many do."""
+        match_count, deadline = 0, time.monotonic() + 120
+        while match_count < count and time.monotonic() < deadline:
             await asyncio.sleep(0.2)
-            found = sum(map(fits, await self.app.runs(live=True)))
-        return found
+            match_count = sum(map(condition, await self.app.list_runs(live=True)))
+        return match_count
 
-    async def _said(self, text: str, session: str | None = None) -> Run:
+    async def _run_prompt(self, text: str, session: str | None = None) -> Run:
         if session is not None:
             return await self.app.run(text, session=session)
-        return await self.app.run(text, workspace=self._place)
+        return await self.app.run(text, workspace=self._workspace)
 
 
-def settings(url: str, place: str, driver: str = "openai") -> dict[str, str]:
-    """An environment with nothing of the person's own in it."""
-    key, base = (
+def isolated_environment(url: str, place: str, driver: str = "openai") -> dict[str, str]:
+    """Return an environment without any of the user's own settings."""
+    api_key_name, base_url_name = (
         ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
         if driver == "anthropic"
         else ("OPENAI_API_KEY", "OPENAI_BASE_URL")
     )
     return {
-        key: KEY,
-        base: url,
+        api_key_name: API_KEY,
+        base_url_name: url,
         "RETINUE_MODEL": f"{driver}:bench",
         "RETINUE_HOME": str(Path(place) / "home"),
         "RETINUE_CONFIG": str(Path(place) / "config"),

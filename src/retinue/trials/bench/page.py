@@ -1,77 +1,92 @@
-"""The report as a part of the documentation: figures, targets, versions, the machine and the day."""
+"""The report as a section of the documentation: figures, targets, versions, machine and date."""
 
 from pathlib import Path
 
-from retinue.errors import Usage
+from retinue.errors import UsageError
 from retinue.trials.bench.report import Report
-from retinue.trials.bench.table import cell
+from retinue.trials.bench.table import format_cell
 
 NOTE = (
     "Medians; in brackets how many times the bare calls (aiohttp, and one synced line for each entry), and half the "
     "distance between the lowest and the highest sample. CPU is that of the measured process with its children, never "
     "the server's."
 )
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+BEGIN_MARK, END_MARK = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
-def section(report: Report, plot: str = "") -> str:
-    """Markdown, as it stands between the two marks."""
-    parts = [_opening(report)]
-    if plot:
-        parts.append(f"![The same work by each system, on scales of powers of ten]({plot})")
-    parts += ["### Targets", _targets(report), "### Figures", NOTE, _figures(report, growth=False)]
-    if report.lines(growth=True):
-        parts += ["### Growth", _figures(report, growth=True)]
-    parts += ["### Who could not", _problems(report)] if report.problems() or report.missing else []
+def render_section(report: Report, plot_path: str = "") -> str:
+    """Render the Markdown between the two marks."""
+    parts = [_environment_paragraph(report)]
+    if plot_path:
+        parts.append(f"![The same work by each system, on scales of powers of ten]({plot_path})")
+    parts += [
+        "### Targets",
+        _targets_table(report),
+        "### Figures",
+        NOTE,
+        _metrics_table(report, growth=False),
+    ]
+    if report.metrics(growth=True):
+        parts += ["### Growth", _metrics_table(report, growth=True)]
+    parts += ["### Who could not", _problem_list(report)] if report.problems() or report.missing_peers else []
     return "\n\n".join(parts) + "\n"
 
 
-def written(file: Path, report: Report, plot: str = "") -> None:
-    """Replaces what stands between the marks, and nothing else."""
+def update_page(file: Path, report: Report, plot_path: str = "") -> None:
+    """Replace the text between the marks and nothing else.
+
+    Raises Usage if the page has no marks.
+    """
     text = file.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, remainder = text.partition(BEGIN_MARK)
+    _, end, after = remainder.partition(END_MARK)
     if not begin or not end:
-        raise Usage(f"{file} has no place for the figures: put the lines {BEGIN} and {END} where they go")
-    file.write_text(f"{before}{BEGIN}\n\n{section(report, plot)}\n{END}{after}", encoding="utf-8")
+        raise UsageError(
+            f"{file} has no place for the figures: put the lines {BEGIN_MARK} and {END_MARK} where they go"
+        )
+    file.write_text(
+        f"{before}{BEGIN_MARK}\n\n{render_section(report, plot_path)}\n{END_MARK}{after}", encoding="utf-8"
+    )
 
 
-def _opening(report: Report) -> str:
-    facts = report.machine
-    words = [
-        f"Measured on {facts['day']} by `retinue bench`" if "day" in facts else "Measured by `retinue bench`"
+def _environment_paragraph(report: Report) -> str:
+    machine = report.machine
+    sentence = [
+        f"Measured on {machine['day']} by `retinue bench`"
+        if "day" in machine
+        else "Measured by `retinue bench`"
     ]
-    words.append(f"on {facts['cores']} cores ({facts['cpu']}), {facts['system']}, Python {facts['python']}")
-    rate = report.ceiling()
-    more = "" if rate is None else f" The model server alone answers {rate:,.0f} requests a second."
-    load = (
-        f" Load of the machine over 1, 5 and 15 minutes: {facts['load']} before, {facts['load_after']} after."
+    sentence.append(
+        f"on {machine['cores']} cores ({machine['cpu']}), {machine['system']}, Python {machine['python']}"
     )
+    rate = report.server_requests_per_s()
+    server_note = "" if rate is None else f" The model server alone answers {rate:,.0f} requests a second."
+    load = f" Load of the machine over 1, 5 and 15 minutes: {machine['load']} before, {machine['load_after']} after."
     versions = "; ".join(
-        f"{name} ({', '.join(f'{package} {version}' for package, version in found.items())})"
-        for name, found in report.versions.items()
+        f"{name} ({', '.join(f'{package} {version}' for package, version in packages.items())})"
+        for name, packages in report.versions.items()
     )
-    return f"{' '.join(words)}.{load}{more} Versions: {versions}."
+    return f"{' '.join(sentence)}.{load}{server_note} Versions: {versions}."
 
 
-def _targets(report: Report) -> str:
+def _targets_table(report: Report) -> str:
     rows = ["| | wanted | floor | here | |", "|---|---|---|---|---|"]
     rows += [
-        f"| {each.what.removeprefix('… ')} | {each.wanted} | {each.floor or '-'} | {each.value} | {'held' if each.held else '**missed**'} |"
-        for each in report.verdicts()
+        f"| {each.title.removeprefix('… ')} | {each.target} | {each.minimum or '-'} | {each.value} | {'held' if each.is_met else '**missed**'} |"
+        for each in report.target_results()
     ]
     return "\n".join(rows)
 
 
-def _figures(report: Report, *, growth: bool) -> str:
-    systems = ["retinue"] if growth else report.systems
+def _metrics_table(report: Report, *, growth: bool) -> str:
+    systems = ["retinue"] if growth else report.system_names
     rows = [f"| | {' | '.join(['unit', *systems])} |", "|---" * (len(systems) + 2) + "|"]
-    for line in report.lines(growth=growth):
-        cells = [cell(report, line, each) for each in systems]
-        rows.append(f"| {line.what} | {' | '.join([line.unit, *cells])} |")
+    for metric in report.metrics(growth=growth):
+        cells = [format_cell(report, metric, each) for each in systems]
+        rows.append(f"| {metric.title} | {' | '.join([metric.unit, *cells])} |")
     return "\n".join(rows)
 
 
-def _problems(report: Report) -> str:
-    lines = [f"- {system}, {work}: {why}" for system, work, why in report.problems()]
-    return "\n".join([*lines, *(f"- {system}: {why}" for system, why in report.missing.items())])
+def _problem_list(report: Report) -> str:
+    lines = [f"- {system}, {workload}: {reason}" for system, workload, reason in report.problems()]
+    return "\n".join([*lines, *(f"- {system}: {reason}" for system, reason in report.missing_peers.items())])

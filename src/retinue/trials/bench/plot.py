@@ -1,25 +1,25 @@
-"""The report as a picture: bars on scales of powers of ten, drawn by hand so that nothing need be installed."""
+"""Bar charts of the report as SVG on logarithmic scales, without a plotting library."""
 
 import math
 from collections.abc import Sequence
 from html import escape
 
 from retinue.domain.value import value
-from retinue.trials.bench.curves import CURVES, drawn
-from retinue.trials.bench.lines import LINES, Line
-from retinue.trials.bench.report import Report, number
+from retinue.trials.bench.curves import CURVES, render_curve
+from retinue.trials.bench.lines import METRICS, Metric
+from retinue.trials.bench.report import Report, format_number
 
-WIDTH, PAD, NAME, BAR, GAP = 460, 16, 116, 14, 5
-SMALLEST = 190
-"""How high a curve is drawn at least."""
-COLOURS = {"bare": "#8a8f98", "floor": "#b8bcc4", "retinue": "#2f81f7"}
-OTHERS = ("#d29922", "#a371f7", "#3fb950", "#f778ba", "#e5534b")
-STYLE = (
+PANEL_WIDTH, PADDING, NAME_WIDTH, BAR_HEIGHT, BAR_GAP = 460, 16, 116, 14, 5
+MIN_CURVE_HEIGHT = 190
+"""Minimum height of a curve panel."""
+SYSTEM_COLOURS = {"bare": "#8a8f98", "floor": "#b8bcc4", "retinue": "#2f81f7"}
+PEER_COLOURS = ("#d29922", "#a371f7", "#3fb950", "#f778ba", "#e5534b")
+SVG_STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-weight:600;font-size:13px}.dim{fill:#656d76}"
     ".limit{stroke:#cf222e;stroke-dasharray:3 2}.grid{stroke:#8a8f98;stroke-opacity:.25}"
     "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.dim{fill:#8d96a0}}"
 )
-SHOWN: Sequence[tuple[str, str, str]] = (
+CHARTED_METRICS: Sequence[tuple[str, str, str]] = (
     ("turn", "persisted", "cpu"),
     ("children", "1000-0ms", "wall"),
     ("history", "1000", "cpu"),
@@ -38,82 +38,86 @@ class Bar:
     value: float
 
 
-def plot(report: Report) -> str:
-    """An SVG document with a panel for each row and each curve, two beside each other."""
-    rows = [(line, bars) for line in _lines() if (bars := _bars(report, line))]
-    height = _height(max((len(bars) for _, bars in rows), default=0))
-    colours = {system: _colour(report, system) for system in report.systems}
-    panels = [_panel(report, line, bars) for line, bars in rows]
-    size = (WIDTH, max(height, SMALLEST))
-    panels += [found for curve in CURVES if (found := drawn(report, curve, colours, size))]
-    heights = [height] * len(rows) + [size[1]] * (len(panels) - len(rows))
-    pieces: list[str] = []
-    top = PAD
-    for number_, panel in enumerate(panels):
-        left = number_ % 2 * (WIDTH + PAD) + PAD
-        pieces.append(f'<g transform="translate({left},{top})">{panel}</g>')
-        if number_ % 2 or number_ + 1 == len(panels):
-            top += max(heights[number_ - number_ % 2 : number_ + 1]) + PAD
+def render_charts(report: Report) -> str:
+    """Render an SVG document with a panel for each metric and each curve, two per row."""
+    charted = [(metric, bars) for metric in _charted_metrics() if (bars := _metric_bars(report, metric))]
+    height = _chart_height(max((len(bars) for _, bars in charted), default=0))
+    colours = {system: _system_colour(report, system) for system in report.system_names}
+    panels = [_render_panel(report, metric, bars) for metric, bars in charted]
+    curve_size = (PANEL_WIDTH, max(height, MIN_CURVE_HEIGHT))
+    panels += [
+        panel_text for curve in CURVES if (panel_text := render_curve(report, curve, colours, curve_size))
+    ]
+    heights = [height] * len(charted) + [curve_size[1]] * (len(panels) - len(charted))
+    elements: list[str] = []
+    top = PADDING
+    for index, panel in enumerate(panels):
+        left = index % 2 * (PANEL_WIDTH + PADDING) + PADDING
+        elements.append(f'<g transform="translate({left},{top})">{panel}</g>')
+        if index % 2 or index + 1 == len(panels):
+            top += max(heights[index - index % 2 : index + 1]) + PADDING
     title = "<title>The same work by each system; shorter is better</title>"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH + 3 * PAD} {top}" role="img">{title}'
-        f"<style>{STYLE}</style>{''.join(pieces)}</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * PANEL_WIDTH + 3 * PADDING} {top}" role="img">{title}'
+        f"<style>{SVG_STYLE}</style>{''.join(elements)}</svg>\n"
     )
 
 
-def _lines() -> list[Line]:
-    found = {(line.row, line.variant, line.measure): line for line in LINES}
-    return [found[key] for key in SHOWN]
+def _charted_metrics() -> list[Metric]:
+    metrics = {(metric.row, metric.variant, metric.measure): metric for metric in METRICS}
+    return [metrics[key] for key in CHARTED_METRICS]
 
 
-def _bars(report: Report, line: Line) -> list[Bar]:
-    figures = [(system, line.figure(report.samples, system)) for system in report.systems]
-    return [Bar(system=name, value=figure.value) for name, figure in figures if figure and figure.value > 0]
-
-
-def _height(bars: int) -> int:
-    return 26 + bars * (BAR + GAP) + 8
-
-
-def _panel(report: Report, line: Line, bars: Sequence[Bar]) -> str:
-    values = [bar.value for bar in bars] + ([line.most] if line.most else [])
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) + 1e-9)
-    room = WIDTH - NAME - 92
-
-    def place(value: float) -> float:
-        return max(2.0, (math.log10(value) - low) / max(1, high - low) * room)
-
-    what = _named(line)
-    pieces = [
-        f'<text class="title" y="13">{escape(what)} <tspan class="dim">({escape(line.unit)})</tspan></text>'
+def _metric_bars(report: Report, metric: Metric) -> list[Bar]:
+    summaries = [(system, metric.summary(report.samples, system)) for system in report.system_names]
+    return [
+        Bar(system=name, value=summary.value) for name, summary in summaries if summary and summary.value > 0
     ]
-    for at, bar in enumerate(bars):
-        top = 26 + at * (BAR + GAP)
-        pieces.append(f'<text y="{top + 11}">{escape(bar.system)}</text>')
-        pieces.append(
-            f'<rect x="{NAME}" y="{top}" width="{place(bar.value):.1f}" height="{BAR}" rx="2" '
-            f'fill="{_colour(report, bar.system)}"/>'
+
+
+def _chart_height(bar_count: int) -> int:
+    return 26 + bar_count * (BAR_HEIGHT + BAR_GAP) + 8
+
+
+def _render_panel(report: Report, metric: Metric, bars: Sequence[Bar]) -> str:
+    values = [bar.value for bar in bars] + ([metric.max_target] if metric.max_target else [])
+    low_power, high_power = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) + 1e-9)
+    max_width = PANEL_WIDTH - NAME_WIDTH - 92
+
+    def bar_width(value: float) -> float:
+        return max(2.0, (math.log10(value) - low_power) / max(1, high_power - low_power) * max_width)
+
+    title = _panel_title(metric)
+    elements = [
+        f'<text class="title" y="13">{escape(title)} <tspan class="dim">({escape(metric.unit)})</tspan></text>'
+    ]
+    for index, bar in enumerate(bars):
+        top = 26 + index * (BAR_HEIGHT + BAR_GAP)
+        elements.append(f'<text y="{top + 11}">{escape(bar.system)}</text>')
+        elements.append(
+            f'<rect x="{NAME_WIDTH}" y="{top}" width="{bar_width(bar.value):.1f}" height="{BAR_HEIGHT}" rx="2" '
+            f'fill="{_system_colour(report, bar.system)}"/>'
         )
-        pieces.append(
-            f'<text x="{NAME + place(bar.value) + 6:.1f}" y="{top + 11}">{number(bar.value)}</text>'
+        elements.append(
+            f'<text x="{NAME_WIDTH + bar_width(bar.value) + 6:.1f}" y="{top + 11}">{format_number(bar.value)}</text>'
         )
-    if line.most:
-        x, bottom = NAME + place(line.most), 26 + len(bars) * (BAR + GAP)
-        pieces.append(f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="20" y2="{bottom}"/>')
-        pieces.append(
-            f'<text class="dim" x="{WIDTH - 4}" y="13" text-anchor="end">at most {line.most:g}</text>'
+    if metric.max_target:
+        x, bottom = NAME_WIDTH + bar_width(metric.max_target), 26 + len(bars) * (BAR_HEIGHT + BAR_GAP)
+        elements.append(f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="20" y2="{bottom}"/>')
+        elements.append(
+            f'<text class="dim" x="{PANEL_WIDTH - 4}" y="13" text-anchor="end">at most {metric.max_target:g}</text>'
         )
-    return "".join(pieces)
+    return "".join(elements)
 
 
-def _named(line: Line) -> str:
-    if line.what.startswith("…"):
-        return f"{line.variant.partition('-')[0]} {line.row}, {line.what.removeprefix('… ')}"
-    return line.what
+def _panel_title(metric: Metric) -> str:
+    if metric.title.startswith("…"):
+        return f"{metric.variant.partition('-')[0]} {metric.row}, {metric.title.removeprefix('… ')}"
+    return metric.title
 
 
-def _colour(report: Report, system: str) -> str:
-    if system in COLOURS:
-        return COLOURS[system]
-    others = [each for each in report.systems if each not in COLOURS]
-    return OTHERS[others.index(system) % len(OTHERS)]
+def _system_colour(report: Report, system: str) -> str:
+    if system in SYSTEM_COLOURS:
+        return SYSTEM_COLOURS[system]
+    peers = [each for each in report.system_names if each not in SYSTEM_COLOURS]
+    return PEER_COLOURS[peers.index(system) % len(PEER_COLOURS)]

@@ -1,148 +1,165 @@
-"""The figures of one benchmark beside each other: who took how much, over the bare calls, and what held."""
+"""The benchmark's results: figures of all systems, ratios to the baseline, and targets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
 from retinue.domain.value import value
-from retinue.trials.bench.lines import GROWN, LINES, Line
-from retinue.trials.bench.samples import Figure, Samples
+from retinue.trials.bench.lines import GROWTH_METRICS, METRICS, Metric
+from retinue.trials.bench.samples import Samples, SampleSummary
 
-BARE, FLOOR, OURS = "bare", "floor", "retinue"
+BASELINE_NAME, MINIMUM_NAME, RETINUE_NAME = "bare", "floor", "retinue"
 
 
 @value
-class Verdict:
-    """One target, and whether it held here."""
+class TargetResult:
+    """A target, and whether it was met."""
 
-    what: str
-    wanted: str
+    title: str
+    target: str
     value: str
-    held: bool
-    floor: str = ""
-    """What the same promises cost here at least."""
+    is_met: bool
+    minimum: str = ""
+    """The minimum cost of the same guarantees on this machine."""
 
 
 @value
 class Report:
-    """All that is known after measuring."""
+    """All results of a benchmark."""
 
     samples: Samples
-    systems: Sequence[str]
-    peers: Sequence[str] = ()
+    system_names: Sequence[str]
+    peer_names: Sequence[str] = ()
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    missing: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Peers that could not be installed, and why."""
+    missing_peers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Other systems that could not be installed, and why."""
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def lines(self, *, growth: bool = False) -> list[Line]:
-        """Those of which something was measured."""
+    def metrics(self, *, growth: bool = False) -> list[Metric]:
+        """Return the metrics that have samples."""
         return [
             each
-            for each in (GROWN if growth else LINES)
-            if any(self.samples.of(each.row, each.variant, system) for system in self.systems)
+            for each in (GROWTH_METRICS if growth else METRICS)
+            if any(self.samples.select(each.row, each.variant, system) for system in self.system_names)
         ]
 
-    def over_bare(self, line: Line, system: str) -> float | None:
-        bare, own = line.figure(self.samples, BARE), line.figure(self.samples, system)
-        if bare is None or own is None or system == BARE or not bare.value:
+    def ratio_to_baseline(self, metric: Metric, system: str) -> float | None:
+        baseline, value = metric.summary(self.samples, BASELINE_NAME), metric.summary(self.samples, system)
+        if baseline is None or value is None or system == BASELINE_NAME or not baseline.value:
             return None
-        return own.value / bare.value
+        return value.value / baseline.value
 
-    def ceiling(self) -> float | None:
-        found = self.samples.figure("server", "ceiling", "server", "rate")
-        return None if found is None else found.value
+    def server_requests_per_s(self) -> float | None:
+        summary = self.samples.summarize("server", "ceiling", "server", "rate")
+        return None if summary is None else summary.value
 
-    def verdicts(self) -> list[Verdict]:
-        found: list[Verdict] = []
-        for line in self.lines():
-            own = line.figure(self.samples, OURS)
-            if own is not None:
-                least = line.figure(self.samples, FLOOR)
-                floor = "" if least is None else f"{number(least.value)} {line.unit}"
-                judged = [*_judged(line, own), *_beside(line, own, line.best_peer(self.samples, self.peers))]
-                found += [replace(each, floor=floor) for each in judged]
-        return found
+    def target_results(self) -> list[TargetResult]:
+        results: list[TargetResult] = []
+        for metric in self.metrics():
+            summary = metric.summary(self.samples, RETINUE_NAME)
+            if summary is not None:
+                minimum_summary = metric.summary(self.samples, MINIMUM_NAME)
+                minimum = (
+                    "" if minimum_summary is None else f"{format_number(minimum_summary.value)} {metric.unit}"
+                )
+                compared = [
+                    *_compare_with_targets(metric, summary),
+                    *_compare_with_peer(
+                        metric, summary, metric.best_peer_value(self.samples, self.peer_names)
+                    ),
+                ]
+                results += [replace(each, minimum=minimum) for each in compared]
+        return results
 
     def problems(self) -> list[tuple[str, str, str]]:
-        """Who could not, or did not, do what, and why: each reason once for a system."""
-        seen: dict[tuple[str, str, str], None] = {}
-        for sample in self.samples.all:
+        """Return (system, workload, reason) of every failed measurement, each only once."""
+        problems: dict[tuple[str, str, str], None] = {}
+        for sample in self.samples.items:
             if sample.problem:
-                seen[(sample.system, f"{sample.row} {sample.variant}", sample.problem)] = None
-        return list(seen)
+                problems[(sample.system, f"{sample.row} {sample.variant}", sample.problem)] = None
+        return list(problems)
 
     def as_json(self) -> dict[str, Any]:
         rows: list[dict[str, Any]] = []
-        for line in (*self.lines(), *self.lines(growth=True)):
-            rows += [self._row(line, system) for system in self.systems]
+        for metric in (*self.metrics(), *self.metrics(growth=True)):
+            rows += [self._row_as_json(metric, system) for system in self.system_names]
         return {
             "machine": dict(self.machine),
             "versions": {name: dict(versions) for name, versions in self.versions.items()},
-            "missing": dict(self.missing),
-            "server_requests_per_second": self.ceiling(),
+            "missing": dict(self.missing_peers),
+            "server_requests_per_second": self.server_requests_per_s(),
             "rows": [row for row in rows if row["value"] is not None or row["problem"]],
             "targets": [
                 {
-                    "what": each.what,
-                    "wanted": each.wanted,
+                    "what": each.title,
+                    "wanted": each.target,
                     "value": each.value,
-                    "held": each.held,
-                    "floor": each.floor or None,
+                    "held": each.is_met,
+                    "floor": each.minimum or None,
                 }
-                for each in self.verdicts()
+                for each in self.target_results()
             ],
         }
 
-    def _row(self, line: Line, system: str) -> dict[str, Any]:
-        figure = line.figure(self.samples, system)
-        ratio = self.over_bare(line, system)
+    def _row_as_json(self, metric: Metric, system: str) -> dict[str, Any]:
+        summary = metric.summary(self.samples, system)
+        ratio = self.ratio_to_baseline(metric, system)
         return {
-            "row": line.row,
-            "variant": line.variant,
-            "what": line.what,
+            "row": metric.row,
+            "variant": metric.variant,
+            "what": metric.title,
             "system": system,
-            "unit": line.unit,
-            "value": None if figure is None else round(figure.value, 4),
-            "low": None if figure is None else round(figure.low, 4),
-            "high": None if figure is None else round(figure.high, 4),
-            "samples": 0 if figure is None else figure.count,
+            "unit": metric.unit,
+            "value": None if summary is None else round(summary.value, 4),
+            "low": None if summary is None else round(summary.low, 4),
+            "high": None if summary is None else round(summary.high, 4),
+            "samples": 0 if summary is None else summary.count,
             "over_bare": None if ratio is None else round(ratio, 2),
-            "most": line.most,
-            "problem": self.samples.problem(line.row, line.variant, system),
+            "most": metric.max_target,
+            "problem": self.samples.first_problem(metric.row, metric.variant, system),
         }
 
 
-def number(value: float) -> str:
-    """Three digits that matter."""
+def format_number(value: float) -> str:
+    """Format a number with three significant digits."""
     for limit, digits in ((100, 0), (10, 1), (1, 2), (0.1, 3)):
         if abs(value) >= limit:
             return f"{value:,.{digits}f}"
     return f"{value:.4f}" if value else "0"
 
 
-def _judged(line: Line, own: Figure) -> list[Verdict]:
-    value = f"{number(own.value)} {line.unit}"
-    found: list[Verdict] = []
-    if line.most is not None:
-        wanted = f"at most {line.most:,g} {line.unit}"
-        found.append(Verdict(what=line.what, wanted=wanted, value=value, held=own.value <= line.most))
-    if line.least is not None:
-        wanted = f"at least {line.least:,g} {line.unit}"
-        found.append(Verdict(what=line.what, wanted=wanted, value=value, held=own.value >= line.least))
-    return found
+def _compare_with_targets(metric: Metric, summary: SampleSummary) -> list[TargetResult]:
+    value = f"{format_number(summary.value)} {metric.unit}"
+    results: list[TargetResult] = []
+    if metric.max_target is not None:
+        target = f"at most {metric.max_target:,g} {metric.unit}"
+        results.append(
+            TargetResult(
+                title=metric.title, target=target, value=value, is_met=summary.value <= metric.max_target
+            )
+        )
+    if metric.min_target is not None:
+        target = f"at least {metric.min_target:,g} {metric.unit}"
+        results.append(
+            TargetResult(
+                title=metric.title, target=target, value=value, is_met=summary.value >= metric.min_target
+            )
+        )
+    return results
 
 
-def _beside(line: Line, own: Figure, best: float | None) -> list[Verdict]:
-    if line.share is None or best is None:
+def _compare_with_peer(
+    metric: Metric, summary: SampleSummary, best_value: float | None
+) -> list[TargetResult]:
+    if metric.max_peer_share is None or best_value is None:
         return []
     return [
-        Verdict(
-            what=line.what,
-            wanted=f"at most 1/{round(1 / line.share)} of the best peer ({number(best)} {line.unit})",
-            value=f"1/{number(best / own.value)}"
-            if own.value < best
-            else f"{number(own.value / best)} times",
-            held=own.value <= best * line.share,
+        TargetResult(
+            title=metric.title,
+            target=f"at most 1/{round(1 / metric.max_peer_share)} of the best peer ({format_number(best_value)} {metric.unit})",
+            value=f"1/{format_number(best_value / summary.value)}"
+            if summary.value < best_value
+            else f"{format_number(summary.value / best_value)} times",
+            is_met=summary.value <= best_value * metric.max_peer_share,
         )
     ]

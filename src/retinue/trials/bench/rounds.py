@@ -1,4 +1,4 @@
-"""Measuring in rounds: the systems take turns, so that what else the machine does falls on all of them alike."""
+"""The measuring loop: systems take turns, so that other load on the machine affects all alike."""
 
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -7,123 +7,160 @@ from dataclasses import replace
 from pathlib import Path
 
 from retinue.domain.value import value
-from retinue.trials.bench.samples import Sample, Samples, facts_of
-from retinue.trials.bench.scenes import furnish
-from retinue.trials.bench.system import Failure, Subject, System, started
-from retinue.trials.bench.work import Work
+from retinue.trials.bench.samples import Sample, Samples, per_call_measures
+from retinue.trials.bench.scenes import write_input_files
+from retinue.trials.bench.system import SubjectError, SubjectProcess, System, start_subject
+from retinue.trials.bench.work import Workload
 
-SLOW_MS = 10_000
-"""A peer that takes longer for one sample is not asked for another."""
+SLOW_SAMPLE_MS = 10_000
+"""Another system that takes longer for one sample is not measured again."""
 
 
 @value
-class Ground:
-    """Where everything is measured."""
+class BenchEnvironment:
+    """Shared settings of all measurements."""
 
-    url: str
-    """The model server's."""
-    place: Path
+    server_url: str
+    """Address of the model server."""
+    work_dir: Path
     systems: Sequence[System]
     samples: Samples
-    told: Callable[[str], None]
+    on_progress: Callable[[str], None]
     quick: bool = False
-    profile: str = ""
-    """Where profiles of our own work go, if they are wanted."""
+    profile_file: str = ""
+    """File for profiles of Retinue's own work, if wanted."""
 
-    def only(self, names: frozenset[str]) -> list[System]:
+    def select_systems(self, names: frozenset[str]) -> list[System]:
         return [each for each in self.systems if not names or each.name in names]
 
-    def rounds(self, wanted: int) -> int:
-        return min(wanted, 3) if self.quick else wanted
+    def round_count(self, full_count: int) -> int:
+        return min(full_count, 3) if self.quick else full_count
 
-    def address(self, scene: str, latency: int = 0) -> str:
-        return f"{self.url}/{scene}/{latency}/v1"
+    def scenario_url(self, scenario: str, latency_ms: int = 0) -> str:
+        return f"{self.server_url}/{scenario}/{latency_ms}/v1"
 
 
-async def measure(ground: Ground, work: Work) -> None:
-    """All systems on one work. What is measured already is not measured again."""
-    missing = [each for each in ground.only(work.systems) if _missing(ground, work, each)]
+async def measure_workload(environment: BenchEnvironment, workload: Workload) -> None:
+    """Measure one workload on all systems, skipping samples that exist."""
+    missing = [
+        each
+        for each in environment.select_systems(workload.system_names)
+        if _needs_samples(environment, workload, each)
+    ]
     if not missing:
         return
-    ground.told(work.title)
+    environment.on_progress(workload.title)
     async with AsyncExitStack() as stack:
-        ready: list[Subject] = []
+        ready: list[SubjectProcess] = []
         for system in missing:
             try:
-                subject = await stack.enter_async_context(on_stage(ground, system))
-                await _prepared(ground, work, subject)
+                subject = await stack.enter_async_context(open_subject(environment, system))
+                await _prepare_subject(environment, workload, subject)
                 ready.append(subject)
-            except Failure as failure:
-                _failed(ground, work, system, failure)
-        for number in range(ground.rounds(max(work.rounds, work.peer_rounds))):
+            except SubjectError as failure:
+                _record_failure(environment, workload, system, failure)
+        for number in range(environment.round_count(max(workload.rounds, workload.peer_rounds))):
             for subject in list(ready):
-                if not _missing(ground, work, subject.system):
+                if not _needs_samples(environment, workload, subject.system):
                     continue
-                ground.told(f"{work.title}: {subject.system.name}, round {number + 1}")
+                environment.on_progress(f"{workload.title}: {subject.system.name}, round {number + 1}")
                 try:
-                    await _once(ground, work, subject, number + 1)
-                except Failure as failure:
-                    _failed(ground, work, subject.system, failure)
+                    await _take_sample(environment, workload, subject, number + 1)
+                except SubjectError as failure:
+                    _record_failure(environment, workload, subject.system, failure)
                     ready.remove(subject)
 
 
 @asynccontextmanager
-async def on_stage(ground: Ground, system: System) -> AsyncGenerator[Subject]:
-    """A process of the system in a folder of its own. The folder stays until all is measured: where many files were
-    taken away a moment ago, ext4 is long at making new ones, and that would be somebody else's cost."""
-    place = Path(tempfile.mkdtemp(dir=ground.place, prefix=f"{system.name}-"))
-    furnish(place)
-    async with started(system, ground.place / f"{system.name}.log", place) as subject:
+async def open_subject(environment: BenchEnvironment, system: System) -> AsyncGenerator[SubjectProcess]:
+    """Start a process of the system in a new folder.
+
+    The folder stays until everything is measured: after many files were deleted, ext4 is slow at creating new
+    ones, and that time would be attributed to another system.
+    """
+    folder = Path(tempfile.mkdtemp(dir=environment.work_dir, prefix=f"{system.name}-"))
+    write_input_files(folder)
+    async with start_subject(system, environment.work_dir / f"{system.name}.log", folder) as subject:
         yield subject
 
 
-def _missing(ground: Ground, work: Work, system: System) -> bool:
-    """Whether a system's samples are not all there: enough, or one so slow that it is enough, or none possible."""
-    found = ground.samples.of(work.row, work.variant, system.name)
-    if any(each.problem for each in found):
+def _needs_samples(environment: BenchEnvironment, workload: Workload, system: System) -> bool:
+    """Return whether the system needs more samples.
+
+    It has enough if the rounds are complete, if one sample was very slow, or if it cannot do the work.
+    """
+    samples = environment.samples.select(workload.row, workload.variant, system.name)
+    if any(each.problem for each in samples):
         return False
-    wanted = (work.peer_rounds if system.peer else 0) or work.rounds
-    slow = system.peer and any(each.facts.get("wall", 0) > SLOW_MS for each in found)
-    return not slow and len(found) < ground.rounds(wanted)
+    full_count = (workload.peer_rounds if system.is_peer else 0) or workload.rounds
+    is_slow = system.is_peer and any(each.facts.get("wall", 0) > SLOW_SAMPLE_MS for each in samples)
+    return not is_slow and len(samples) < environment.round_count(full_count)
 
 
-async def _prepared(ground: Ground, work: Work, subject: Subject) -> None:
+async def _prepare_subject(
+    environment: BenchEnvironment, workload: Workload, subject: SubjectProcess
+) -> None:
     system = subject.system
-    url = ground.address(work.scene.format(door=system.door), work.latency)
-    await subject.opened(url, keep=work.keep)
-    for do, order in work.prepare:
-        wanted = dict(order)
-        if system.peer and "count" in wanted:
-            wanted["count"] = max(1, min(wanted["count"], work.times(peer=True)))
-        await subject.told(do, seconds=work.seconds, **wanted)
-    if work.count > 1:
-        await _asked(work, subject, 0, min(2, work.times(peer=system.peer)))
+    url = environment.scenario_url(workload.scenario.format(door=system.delegation_tool), workload.latency_ms)
+    await subject.open(url, keep=workload.is_persistent)
+    for command, arguments in workload.preparation:
+        actual = dict(arguments)
+        if system.is_peer and "count" in actual:
+            actual["count"] = max(1, min(actual["count"], workload.repeat_count_for(is_peer=True)))
+        await subject.send_command(command, timeout_s=workload.timeout_s, **actual)
+    if workload.repeat_count > 1:
+        await _measure_calls(workload, subject, 0, min(2, workload.repeat_count_for(is_peer=system.is_peer)))
 
 
-async def _once(ground: Ground, work: Work, subject: Subject, number: int) -> None:
+async def _take_sample(
+    environment: BenchEnvironment, workload: Workload, subject: SubjectProcess, number: int
+) -> None:
     system = subject.system
-    profile = ground.profile if system.name == "retinue" else ""
-    before = await _stored(work, subject)
-    told = await _asked(work, subject, number, work.times(peer=system.peer), profile=profile)
-    if (made := await _stored(work, subject) - before) < work.makes:
-        raise Failure(f"it kept {made:,} of {work.makes:,} sessions")
-    ground.samples.add(Sample(row=work.row, variant=work.variant, system=system.name, facts=facts_of(told)))
-
-
-async def _stored(work: Work, subject: Subject) -> int:
-    """How many sessions are on disk, where that is looked at."""
-    return int((await subject.told("stored", seconds=60))["value"]) if work.makes else 0
-
-
-async def _asked(work: Work, subject: Subject, number: int, count: int, profile: str = ""):
-    begin = number * 1000 if work.fresh else 0
-    alone = any(do == "past" for do, _ in work.prepare) and not work.fresh
-    numbers = [0] * count if alone else [begin + each for each in range(count)]
-    return await subject.told(
-        "measure", seconds=work.seconds, what=work.what, numbers=numbers, expect=work.expect, profile=profile
+    profile_file = environment.profile_file if system.name == "retinue" else ""
+    sessions_before = await _count_sessions(workload, subject)
+    measured = await _measure_calls(
+        workload,
+        subject,
+        number,
+        workload.repeat_count_for(is_peer=system.is_peer),
+        profile_file=profile_file,
+    )
+    if (created := await _count_sessions(workload, subject) - sessions_before) < workload.min_new_sessions:
+        raise SubjectError(f"it kept {created:,} of {workload.min_new_sessions:,} sessions")
+    environment.samples.add(
+        Sample(
+            row=workload.row, variant=workload.variant, system=system.name, facts=per_call_measures(measured)
+        )
     )
 
 
-def _failed(ground: Ground, work: Work, system: System, failure: Failure) -> None:
-    sample = Sample(row=work.row, variant=work.variant, system=system.name)
-    ground.samples.add(replace(sample, problem=str(failure), able=failure.able))
+async def _count_sessions(workload: Workload, subject: SubjectProcess) -> int:
+    """Return the number of sessions on disk, for workloads that check it."""
+    return (
+        int((await subject.send_command("stored", timeout_s=60))["value"]) if workload.min_new_sessions else 0
+    )
+
+
+async def _measure_calls(
+    workload: Workload, subject: SubjectProcess, number: int, count: int, profile_file: str = ""
+):
+    first_number = number * 1000 if workload.uses_new_numbers else 0
+    same_session = (
+        any(command == "past" for command, _ in workload.preparation) and not workload.uses_new_numbers
+    )
+    numbers = [0] * count if same_session else [first_number + each for each in range(count)]
+    return await subject.send_command(
+        "measure",
+        timeout_s=workload.timeout_s,
+        what=workload.command,
+        numbers=numbers,
+        expect=workload.expected_reply,
+        profile=profile_file,
+    )
+
+
+def _record_failure(
+    environment: BenchEnvironment, workload: Workload, system: System, failure: SubjectError
+) -> None:
+    sample = Sample(row=workload.row, variant=workload.variant, system=system.name)
+    environment.samples.add(replace(sample, problem=str(failure), able=failure.is_supported))

@@ -1,4 +1,4 @@
-"""What was measured: every sample by itself, kept in a file so that a benchmark that was stopped goes on."""
+"""Raw measurements, kept in a file so that an interrupted benchmark can be continued."""
 
 import json
 import statistics
@@ -12,7 +12,7 @@ from retinue.domain.value import value
 
 @value
 class Sample:
-    """One measurement of one system, or why there is none."""
+    """A measurement of one system, or the reason why there is none."""
 
     row: str
     variant: str
@@ -20,14 +20,14 @@ class Sample:
     facts: Mapping[str, float] = field(default_factory=dict[str, float])
     problem: str = ""
     able: bool = True
-    """False: the system says that it cannot."""
+    """False: the system does not support the work."""
     mark: str = ""
-    """Which making of the system it was: samples of another one do not count."""
+    """Fingerprint of the system; samples of another fingerprint are ignored."""
 
 
 @value
-class Figure:
-    """The median of several samples, and how far they lie apart."""
+class SampleSummary:
+    """Median, minimum and maximum of several samples."""
 
     value: float
     low: float
@@ -36,52 +36,63 @@ class Figure:
 
 
 class Samples:
-    """All of them, in order. With a file each is written down as it comes, and those are taken up that were written
-    before: of the same making of their system, and not failed, which is tried again."""
+    """All samples in order.
 
-    def __init__(self, file: Path | None = None, marks: Mapping[str, str] | None = None) -> None:
+    With a file, each sample is appended as it is taken. Existing samples are reused if they have the same
+    fingerprint and did not fail; failed ones are tried again.
+    """
+
+    def __init__(self, file: Path | None = None, fingerprints: Mapping[str, str] | None = None) -> None:
         self._file = file
-        self._marks = marks or {}
-        self.all: list[Sample] = []
+        self._fingerprints = fingerprints or {}
+        self.items: list[Sample] = []
         if file is not None and file.exists():
-            found = [Sample(**json.loads(line)) for line in file.read_text().splitlines()]
-            self.all = [each for each in found if self._counts(each)]
+            stored = [Sample(**json.loads(line)) for line in file.read_text().splitlines()]
+            self.items = [each for each in stored if self._is_usable(each)]
 
-    def _counts(self, sample: Sample) -> bool:
-        return sample.mark == self._marks.get(sample.system, "") and not (sample.problem and sample.able)
+    def _is_usable(self, sample: Sample) -> bool:
+        return sample.mark == self._fingerprints.get(sample.system, "") and not (
+            sample.problem and sample.able
+        )
 
     def add(self, sample: Sample) -> None:
-        sample = replace(sample, mark=self._marks.get(sample.system, ""))
-        self.all.append(sample)
+        sample = replace(sample, mark=self._fingerprints.get(sample.system, ""))
+        self.items.append(sample)
         if self._file is not None:
             with self._file.open("a") as file:
                 file.write(json.dumps(asdict(sample)) + "\n")
 
-    def of(self, row: str, variant: str, system: str) -> list[Sample]:
-        return [each for each in self.all if (each.row, each.variant, each.system) == (row, variant, system)]
+    def select(self, row: str, variant: str, system: str) -> list[Sample]:
+        return [
+            each for each in self.items if (each.row, each.variant, each.system) == (row, variant, system)
+        ]
 
-    def figure(self, row: str, variant: str, system: str, measure: str) -> Figure | None:
-        return figure(each.facts[measure] for each in self.of(row, variant, system) if measure in each.facts)
+    def summarize(self, row: str, variant: str, system: str, measure: str) -> SampleSummary | None:
+        return summarize_values(
+            each.facts[measure] for each in self.select(row, variant, system) if measure in each.facts
+        )
 
-    def problem(self, row: str, variant: str, system: str) -> str:
-        return next((each.problem for each in self.of(row, variant, system) if each.problem), "")
+    def first_problem(self, row: str, variant: str, system: str) -> str:
+        return next((each.problem for each in self.select(row, variant, system) if each.problem), "")
 
 
-def figure(values: Iterable[float]) -> Figure | None:
-    found = sorted(values)
-    if not found:
+def summarize_values(values: Iterable[float]) -> SampleSummary | None:
+    ordered = sorted(values)
+    if not ordered:
         return None
-    return Figure(value=statistics.median(found), low=found[0], high=found[-1], count=len(found))
+    return SampleSummary(
+        value=statistics.median(ordered), low=ordered[0], high=ordered[-1], count=len(ordered)
+    )
 
 
-def facts_of(told: Mapping[str, Any]) -> dict[str, float]:
-    """What one order took, for each time the work was done: milliseconds and bytes."""
-    count = max(1, int(told.get("count", 1)))
-    facts = {"cpu": told["cpu"] * 1000 / count, "wall": told["wall"] * 1000 / count}
-    if "written" in told:
-        facts["written"] = told["written"] / count
-    if "peak" in told:
-        facts["peak"] = told["peak"] / 2**20
-    if told.get("times"):
-        facts["p95"] = sorted(told["times"])[int(len(told["times"]) * 0.95)] * 1000
-    return facts
+def per_call_measures(measured: Mapping[str, Any]) -> dict[str, float]:
+    """Return the cost of one call in milliseconds and bytes (peak memory in MiB)."""
+    count = max(1, int(measured.get("count", 1)))
+    measures = {"cpu": measured["cpu"] * 1000 / count, "wall": measured["wall"] * 1000 / count}
+    if "written" in measured:
+        measures["written"] = measured["written"] / count
+    if "peak" in measured:
+        measures["peak"] = measured["peak"] / 2**20
+    if measured.get("times"):
+        measures["p95"] = sorted(measured["times"])[int(len(measured["times"]) * 0.95)] * 1000
+    return measures

@@ -1,136 +1,169 @@
-"""What the model answers in each part of the benchmark, and what it must have been told before it does."""
+"""The model's scripted replies for each scenario, and what a request must contain to get them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from retinue.domain.value import value
-from retinue.testing.replies import Answer, calls, reply
-from retinue.trials.bench.answers import Canned, anthropic, openai
+from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
+from retinue.trials.bench.answers import CannedReply, encode_anthropic_reply, encode_openai_reply
 
-NOTE = "The parcels leave at nine.\n"
-"""What stands in the file that the tool reads: a model that was not told it gives no answer."""
-FILE = "note.txt"
-ASK = "Read the note."
-ANSWER = "The note says that the parcels leave at nine."
+NOTE_TEXT = "The parcels leave at nine.\n"
+"""Text of the file that the tool reads; without it in the request the model gives no reply."""
+NOTE_FILE = "note.txt"
+NOTE_PROMPT = "Read the note."
+NOTE_REPLY = "The note says that the parcels leave at nine."
 HELLO = "Hello there."
-TELL = "Say it all."
-TOKENS = 200
-WORDS = " ".join(f"w{number:03d}" for number in range(TOKENS))
-SPAWN = "Start them all."
-CHILD_ASK = "Say that you are there."
-CHILD = "This child is there."
-ALL = "All of them are there."
-FEW = "Not all of them are there."
-LOOK = "Look around."
-LOOKS = 20
-"""Turns of the run whose requests are held against each other."""
-SEEN = "That is all there is to see."
-WISH = "Write it down."
+STREAM_PROMPT = "Say it all."
+STREAM_TOKENS = 200
+STREAM_REPLY = " ".join(f"w{number:03d}" for number in range(STREAM_TOKENS))
+SPAWN_PROMPT = "Start them all."
+CHILD_PROMPT = "Say that you are there."
+CHILD_REPLY = "This child is there."
+ALL_REPORTED = "All of them are there."
+NOT_ALL_REPORTED = "Not all of them are there."
+LOOK_PROMPT = "Look around."
+LONG_RUN_TURNS = 20
+"""Turns of the run whose consecutive requests are compared."""
+LOOK_REPLY = "That is all there is to see."
+WRITE_PROMPT = "Write it down."
 
 
 @value
-class Rule:
-    """One answer, and when it is given: the first that fits counts."""
+class ReplyRule:
+    """A reply and its conditions; the first rule that matches is used."""
 
-    answer: Answer
-    role: str = ""
-    """Whose message must be the last: `user` or `tool`; empty: anybody's."""
-    holds: str = ""
+    response: FakeResponse
+    last_role: str = ""
+    """Role of the last message: `user` or `tool`; empty: any."""
+    required_text: str = ""
     """Text that must occur in the request."""
-    times: int = 1
-    """How often at least."""
-    exactly: int | None = None
-    """How many messages of tools the request must hold."""
-    apart: bool = False
-    """Each event in a write of its own."""
-    pace: float = 0
+    min_occurrences: int = 1
+    """Minimum number of occurrences."""
+    tool_message_count: int | None = None
+    """Number of tool messages the request must contain."""
+    split_events: bool = False
+    """Write each event separately."""
+    event_interval_s: float = 0
     """Seconds between them."""
 
 
 @value
-class Playable:
-    """A rule, ready to be played."""
+class EncodedRule:
+    """A rule with its replies encoded for both APIs."""
 
-    rule: Rule
-    holds: bytes
-    openai: Canned
-    anthropic: Canned
+    rule: ReplyRule
+    required_bytes: bytes
+    openai: CannedReply
+    anthropic: CannedReply
 
 
-def part(number: int) -> str:
-    """Another file for each turn: nobody is asked to do the same twice."""
+def part_file_name(number: int) -> str:
+    """Return a different file name for each turn, so that no call is repeated."""
     return f"part-{number}.txt"
 
 
-def furnish(place: Path) -> None:
-    """What the agents find where they work."""
-    (place / FILE).write_text(NOTE)
-    for number in range(LOOKS):
-        (place / part(number)).write_text(f"Part {number}: {NOTE}")
+def write_input_files(folder: Path) -> None:
+    """Write the files that the agents read."""
+    (folder / NOTE_FILE).write_text(NOTE_TEXT)
+    for number in range(LONG_RUN_TURNS):
+        (folder / part_file_name(number)).write_text(f"Part {number}: {NOTE_TEXT}")
 
 
-def read(path: str = FILE) -> Answer:
-    return calls(("read", {"path": path}))
+def read_file_reply(path: str = NOTE_FILE) -> FakeResponse:
+    return tool_call_reply(("read", {"path": path}))
 
 
-def _spawn(door: str, args: Mapping[str, Any], count: int) -> Answer:
-    """One reply that starts them all, each with a task of its own."""
-    wished = [
-        (door, {name: f"{value} ({number})" if value == CHILD_ASK else value for name, value in args.items()})
+def _spawn_reply(delegation_tool: str, arguments: Mapping[str, Any], count: int) -> FakeResponse:
+    """Return one reply that starts all children, each with a task of its own."""
+    tool_calls = [
+        (
+            delegation_tool,
+            {
+                name: f"{value} ({number})" if value == CHILD_PROMPT else value
+                for name, value in arguments.items()
+            },
+        )
         for number in range(count)
     ]
-    return Answer(calls=tuple(wished), piece=4096)
+    return FakeResponse(calls=tuple(tool_calls), piece=4096)
 
 
-def crowd(door: str, args: Mapping[str, Any], count: int, *, tool: bool) -> Sequence[Rule]:
-    """A parent that starts so many children at once and answers when it has heard of all of them. With `tool` each child
-    reads the note before it answers."""
-    child = [Rule(role="user", holds=CHILD_ASK, answer=reply(CHILD))]
-    if tool:
-        child = [
-            Rule(role="user", holds=CHILD_ASK, answer=read()),
-            Rule(role="tool", holds=NOTE.strip(), answer=reply(CHILD)),
+def spawn_rules(
+    delegation_tool: str, arguments: Mapping[str, Any], count: int, *, with_tool: bool
+) -> Sequence[ReplyRule]:
+    """Return the rules of a parent that starts so many children and answers when all have reported.
+
+    `with_tool` makes each child read the note before it answers.
+    """
+    child_rules = [ReplyRule(last_role="user", required_text=CHILD_PROMPT, response=text_reply(CHILD_REPLY))]
+    if with_tool:
+        child_rules = [
+            ReplyRule(last_role="user", required_text=CHILD_PROMPT, response=read_file_reply()),
+            ReplyRule(last_role="tool", required_text=NOTE_TEXT.strip(), response=text_reply(CHILD_REPLY)),
         ]
     return (
-        Rule(role="tool", holds=CHILD, times=count, answer=reply(ALL)),
-        Rule(role="user", holds=SPAWN, answer=_spawn(door, args, count)),
-        *child,
-        Rule(role="tool", answer=reply(FEW)),
-        Rule(answer=reply(HELLO)),
+        ReplyRule(
+            last_role="tool",
+            required_text=CHILD_REPLY,
+            min_occurrences=count,
+            response=text_reply(ALL_REPORTED),
+        ),
+        ReplyRule(
+            last_role="user",
+            required_text=SPAWN_PROMPT,
+            response=_spawn_reply(delegation_tool, arguments, count),
+        ),
+        *child_rules,
+        ReplyRule(last_role="tool", response=text_reply(NOT_ALL_REPORTED)),
+        ReplyRule(response=text_reply(HELLO)),
     )
 
 
-TURN = (
-    Rule(role="tool", holds=NOTE.strip(), answer=reply(ANSWER)),
-    Rule(role="user", answer=read()),
+NOTE_RULES = (
+    ReplyRule(last_role="tool", required_text=NOTE_TEXT.strip(), response=text_reply(NOTE_REPLY)),
+    ReplyRule(last_role="user", response=read_file_reply()),
 )
-SCENES: Mapping[str, Sequence[Rule]] = {
-    "turn": TURN,
+SCENARIOS: Mapping[str, Sequence[ReplyRule]] = {
+    "turn": NOTE_RULES,
     "talk": (
-        Rule(role="user", holds=TELL, answer=reply(WORDS, piece=5), apart=True),
-        Rule(answer=reply(HELLO)),
+        ReplyRule(
+            last_role="user",
+            required_text=STREAM_PROMPT,
+            response=text_reply(STREAM_REPLY, piece=5),
+            split_events=True,
+        ),
+        ReplyRule(response=text_reply(HELLO)),
     ),
     "paced": (
-        Rule(role="user", holds=TELL, answer=reply(WORDS, piece=5), apart=True, pace=0.002),
-        Rule(answer=reply(HELLO)),
+        ReplyRule(
+            last_role="user",
+            required_text=STREAM_PROMPT,
+            response=text_reply(STREAM_REPLY, piece=5),
+            split_events=True,
+            event_interval_s=0.002,
+        ),
+        ReplyRule(response=text_reply(HELLO)),
     ),
     "look": (
-        *(Rule(exactly=turn, answer=read(part(turn))) for turn in range(LOOKS - 1)),
-        Rule(answer=reply(SEEN)),
+        *(
+            ReplyRule(tool_message_count=turn, response=read_file_reply(part_file_name(turn)))
+            for turn in range(LONG_RUN_TURNS - 1)
+        ),
+        ReplyRule(response=text_reply(LOOK_REPLY)),
     ),
-    "wish": (Rule(answer=calls(("write", {"path": "new.txt", "content": "words"}))),),
+    "wish": (ReplyRule(response=tool_call_reply(("write", {"path": "new.txt", "content": "words"}))),),
 }
-"""Scene → its rules. Crowds are added by how many they are and which door they come through."""
+"""Rules by scenario. Spawn scenarios are created from their count and delegation tool."""
 
 
-def playable(rules: Sequence[Rule]) -> list[Playable]:
+def encode_rules(rules: Sequence[ReplyRule]) -> list[EncodedRule]:
     return [
-        Playable(
+        EncodedRule(
             rule=rule,
-            holds=rule.holds.encode(),
-            openai=openai(rule.answer, apart=rule.apart),
-            anthropic=anthropic(rule.answer, apart=rule.apart),
+            required_bytes=rule.required_text.encode(),
+            openai=encode_openai_reply(rule.response, split_events=rule.split_events),
+            anthropic=encode_anthropic_reply(rule.response, split_events=rule.split_events),
         )
         for rule in rules
     ]

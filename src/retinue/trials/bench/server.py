@@ -1,10 +1,10 @@
-"""A model server that does as little as it can: canned bytes by the raw protocol, in a process of its own.
+"""A minimal model server: prepared bytes over a raw asyncio protocol, in a process of its own.
 
     python -m retinue.trials.bench.server
 
-The first line on standard output is its address. The path of a request says what is played: `/SCENE/MS/v1/…` answers
-after so many milliseconds, `/crowd-COUNT-DOOR-tool/…` plays a parent with so many children. A question about the server
-itself is `GET /seen/SCENE`.
+The first line on standard output is its address. The path of a request selects the scenario: `/SCENE/MS/v1/…`
+answers after so many milliseconds, `/crowd-COUNT-DOOR-tool/…` plays a parent with so many children. `GET
+/seen/SCENE` returns the server's own statistics.
 """
 
 import asyncio
@@ -15,173 +15,198 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retinue.trials.bench.answers import facts, refusal
-from retinue.trials.bench.scenes import CHILD_ASK, SCENES, Playable, Rule, crowd, playable
+from retinue.trials.bench.answers import error_response, json_response
+from retinue.trials.bench.scenes import (
+    CHILD_PROMPT,
+    SCENARIOS,
+    EncodedRule,
+    ReplyRule,
+    encode_rules,
+    spawn_rules,
+)
 
-_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
-_PATH = re.compile(rb"[A-Z]+ /([^/ ]+)/?([^/ ]*)")
-_STREAM = re.compile(rb'"stream": ?true')
-_TOOL = re.compile(rb'"role": ?"tool"|"type": ?"tool_result"')
-_END = b"\r\n\r\n"
-DOORS: Mapping[str, Mapping[str, Any]] = {
-    "agent": {"task_prompt": CHILD_ASK, "agent_name": "general"},
-    "PersistentAgent": {"preset": "general", "description": "be there", "prompt": CHILD_ASK},
-    "spawn_subagent": {"agentId": "general", "prompt": CHILD_ASK},
-    "child": {"task": CHILD_ASK},
+_CONTENT_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
+_REQUEST_PATH = re.compile(rb"[A-Z]+ /([^/ ]+)/?([^/ ]*)")
+_STREAM_FLAG = re.compile(rb'"stream": ?true')
+_TOOL_MESSAGE = re.compile(rb'"role": ?"tool"|"type": ?"tool_result"')
+_HEAD_END = b"\r\n\r\n"
+DELEGATION_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "agent": {"task_prompt": CHILD_PROMPT, "agent_name": "general"},
+    "PersistentAgent": {"preset": "general", "description": "be there", "prompt": CHILD_PROMPT},
+    "spawn_subagent": {"agentId": "general", "prompt": CHILD_PROMPT},
+    "child": {"task": CHILD_PROMPT},
 }
-"""What each way to a child is called with; `child` is the tool that the others are given."""
+"""Arguments of each delegation tool; `child` is the tool that the other systems are given."""
 
 
-class Stage:
-    """What is played in this process, and what was heard."""
+class ServerState:
+    """The scenarios of this process, and statistics of its requests."""
 
     def __init__(self) -> None:
-        self._scenes: dict[bytes, list[Playable]] = {}
-        self._heard: dict[bytes, bytes] = {}
-        self._shares: dict[bytes, list[float]] = {}
-        self._count: dict[bytes, int] = {}
+        self._rules_by_scenario: dict[bytes, list[EncodedRule]] = {}
+        self._last_bodies: dict[bytes, bytes] = {}
+        self._prefix_shares: dict[bytes, list[float]] = {}
+        self._request_counts: dict[bytes, int] = {}
 
-    def scene(self, name: bytes) -> list[Playable]:
-        found = self._scenes.get(name)
-        if found is None:
-            found = self._scenes[name] = playable(_rules(name.decode()))
-        return found
+    def rules_for(self, name: bytes) -> list[EncodedRule]:
+        rules = self._rules_by_scenario.get(name)
+        if rules is None:
+            rules = self._rules_by_scenario[name] = encode_rules(_create_rules(name.decode()))
+        return rules
 
-    def heard(self, scene: bytes, body: bytes) -> None:
-        """How much of the request before is the beginning of this one: what a provider need not read again."""
-        self._count[scene] = self._count.get(scene, 0) + 1
-        if scene.startswith(b"look"):
-            before = self._heard.get(scene, b"")
-            if before and len(body) > len(before):
-                self._shares.setdefault(scene, []).append(_common(before, body) / len(before))
-            self._heard[scene] = body
+    def record_request(self, scenario: bytes, body: bytes) -> None:
+        """Record how much of the previous request is a prefix of this one, which a provider could cache."""
+        self._request_counts[scenario] = self._request_counts.get(scenario, 0) + 1
+        if scenario.startswith(b"look"):
+            previous = self._last_bodies.get(scenario, b"")
+            if previous and len(body) > len(previous):
+                self._prefix_shares.setdefault(scenario, []).append(
+                    _common_prefix_length(previous, body) / len(previous)
+                )
+            self._last_bodies[scenario] = body
 
-    def seen(self, scene: bytes) -> bytes:
-        return facts({"requests": self._count.get(scene, 0), "shares": self._shares.pop(scene, [])})
+    def statistics(self, scenario: bytes) -> bytes:
+        return json_response(
+            {
+                "requests": self._request_counts.get(scenario, 0),
+                "shares": self._prefix_shares.pop(scenario, []),
+            }
+        )
 
 
-class Speaker(asyncio.Protocol):
-    """One connection: a request, its answer, the next."""
+class ModelServerProtocol(asyncio.Protocol):
+    """A connection: requests and responses in alternation."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
         self._transport: asyncio.Transport | None = None
         self._pieces: list[bytes] = []
-        self._have = 0
-        self._wanted = 0
+        self._received_bytes = 0
+        self._expected_bytes = 0
         self._head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio says it)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's signature)
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
         self._pieces.append(data)
-        self._have += len(data)
+        self._received_bytes += len(data)
         if not self._head:
-            whole = b"".join(self._pieces)
-            end = whole.find(_END)
-            self._pieces = [whole]
+            received = b"".join(self._pieces)
+            end = received.find(_HEAD_END)
+            self._pieces = [received]
             if end < 0:
                 return
-            self._head = whole[:end]
-            length = _LENGTH.search(self._head)
-            self._wanted = end + len(_END) + (int(length[1]) if length else 0)
-        if self._have >= self._wanted:
-            whole = b"".join(self._pieces)
-            body = whole[len(self._head) + len(_END) : self._wanted]
-            head, rest = self._head, whole[self._wanted :]
-            self._pieces, self._have, self._head = [], 0, b""
-            self._asked(head, body)
-            if rest:
-                self.data_received(rest)
+            self._head = received[:end]
+            length = _CONTENT_LENGTH.search(self._head)
+            self._expected_bytes = end + len(_HEAD_END) + (int(length[1]) if length else 0)
+        if self._received_bytes >= self._expected_bytes:
+            received = b"".join(self._pieces)
+            body = received[len(self._head) + len(_HEAD_END) : self._expected_bytes]
+            head, remainder = self._head, received[self._expected_bytes :]
+            self._pieces, self._received_bytes, self._head = [], 0, b""
+            self._answer_request(head, body)
+            if remainder:
+                self.data_received(remainder)
 
-    def _asked(self, head: bytes, body: bytes) -> None:
-        found = _PATH.match(head)
-        scene, latency = (found[1], found[2]) if found else (b"", b"")
-        if scene == b"seen":
-            self._write([self._stage.seen(latency)], 0)
+    def _answer_request(self, head: bytes, body: bytes) -> None:
+        match = _REQUEST_PATH.match(head)
+        scenario, latency = (match[1], match[2]) if match else (b"", b"")
+        if scenario == b"seen":
+            self._write([self._state.statistics(latency)], 0)
             return
-        messages = b"/messages" in head.partition(b"\r\n")[0]
-        self._stage.heard(scene, body)
-        pieces, pace = _chosen(self._stage.scene(scene), body, messages=messages)
+        is_anthropic = b"/messages" in head.partition(b"\r\n")[0]
+        self._state.record_request(scenario, body)
+        pieces, interval_s = _choose_reply(self._state.rules_for(scenario), body, is_anthropic=is_anthropic)
         if latency.isdigit() and int(latency):
-            asyncio.get_running_loop().call_later(int(latency) / 1000, self._write, pieces, pace)
+            asyncio.get_running_loop().call_later(int(latency) / 1000, self._write, pieces, interval_s)
         else:
-            self._write(pieces, pace)
+            self._write(pieces, interval_s)
 
-    def _write(self, pieces: Sequence[bytes], pace: float) -> None:
-        """All at once, each in a write of its own; with a pace one after the other."""
+    def _write(self, pieces: Sequence[bytes], interval_s: float) -> None:
+        """Write all pieces at once, each separately; with an interval, one after the other."""
         if self._transport is None:
             return
-        if not pace:
+        if not interval_s:
             for piece in pieces:
                 self._transport.write(piece)
             return
         self._transport.write(pieces[0])
         if len(pieces) > 1:
-            asyncio.get_running_loop().call_later(pace, self._write, pieces[1:], pace)
+            asyncio.get_running_loop().call_later(interval_s, self._write, pieces[1:], interval_s)
 
 
-def _chosen(rules: list[Playable], body: bytes, *, messages: bool) -> tuple[Sequence[bytes], float]:
-    last = b"tool" if _TOOL.search(body, max(0, body.rfind(b'"role"'))) else b"user"
+def _choose_reply(
+    rules: list[EncodedRule], body: bytes, *, is_anthropic: bool
+) -> tuple[Sequence[bytes], float]:
+    last_role = b"tool" if _TOOL_MESSAGE.search(body, max(0, body.rfind(b'"role"'))) else b"user"
     for each in rules:
         rule = each.rule
-        if rule.role and rule.role.encode() != last:
+        if rule.last_role and rule.last_role.encode() != last_role:
             continue
-        if rule.exactly is not None and len(_TOOL.findall(body)) != rule.exactly:
+        if (
+            rule.tool_message_count is not None
+            and len(_TOOL_MESSAGE.findall(body)) != rule.tool_message_count
+        ):
             continue
-        if each.holds and not _holds(body, each.holds, rule.times):
+        if each.required_bytes and not _contains(body, each.required_bytes, rule.min_occurrences):
             continue
-        canned = each.anthropic if messages else each.openai
-        return (canned.stream, rule.pace) if _STREAM.search(body) else ((canned.whole,), 0)
-    return (refusal("no rule of this scene fits the request"),), 0
+        canned = each.anthropic if is_anthropic else each.openai
+        return (
+            (canned.stream_pieces, rule.event_interval_s)
+            if _STREAM_FLAG.search(body)
+            else ((canned.document,), 0)
+        )
+    return (error_response("no rule of this scene fits the request"),), 0
 
 
-def _holds(body: bytes, words: bytes, times: int) -> bool:
-    return body.count(words) >= times if times > 1 else words in body
+def _contains(body: bytes, text: bytes, min_occurrences: int) -> bool:
+    return body.count(text) >= min_occurrences if min_occurrences > 1 else text in body
 
 
-def _rules(name: str) -> Sequence[Rule]:
-    kind, *more = name.split("-")
-    if kind == "crowd":
-        count, door, *tool = more
-        return crowd(door, DOORS[door], int(count), tool=bool(tool))
-    return SCENES[kind]
+def _create_rules(name: str) -> Sequence[ReplyRule]:
+    scenario, *options = name.split("-")
+    if scenario == "crowd":
+        count, delegation_tool, *tool = options
+        return spawn_rules(
+            delegation_tool, DELEGATION_ARGUMENTS[delegation_tool], int(count), with_tool=bool(tool)
+        )
+    return SCENARIOS[scenario]
 
 
-def _common(one: bytes, other: bytes) -> int:
-    """How many bytes both begin with."""
-    low, high = 0, min(len(one), len(other))
+def _common_prefix_length(first: bytes, second: bytes) -> int:
+    """Return the length of the common prefix."""
+    low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-async def serve() -> None:
-    """Until a signal, or until whoever started it is gone."""
-    stage = Stage()
+async def serve_scenarios() -> None:
+    """Serve until a signal arrives or the parent process exits."""
+    state = ServerState()
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, stopped.set)
-    server = await loop.create_server(lambda: Speaker(stage), "127.0.0.1", 0, backlog=4096)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signal_number, stopped.set)
+    server = await loop.create_server(lambda: ModelServerProtocol(state), "127.0.0.1", 0, backlog=4096)
     port = server.sockets[0].getsockname()[1]
     print(json.dumps({"url": f"http://127.0.0.1:{port}"}), flush=True)
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    gone = asyncio.ensure_future(reader.read())
-    ended = asyncio.ensure_future(stopped.wait())
-    await asyncio.wait([gone, ended], return_when=asyncio.FIRST_COMPLETED)
+    parent_exit = asyncio.ensure_future(reader.read())
+    stop_signal = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([parent_exit, stop_signal], return_when=asyncio.FIRST_COMPLETED)
     server.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(serve_scenarios())

@@ -1,4 +1,6 @@
-"""The measurements with ways of their own: starts, sleepers, those who wait, the prompt's prefix, small costs."""
+"""Measurements with procedures of their own: cold starts, idle and waiting agents, prompt prefix, single
+operations.
+"""
 
 import asyncio
 import os
@@ -11,47 +13,55 @@ from typing import Any
 
 import aiohttp
 
-from retinue.trials.bench.ours import SMALL, settings
-from retinue.trials.bench.rounds import Ground, on_stage
-from retinue.trials.bench.samples import Sample, facts_of
-from retinue.trials.bench.scenes import ANSWER, HELLO, NOTE, SEEN
-from retinue.trials.bench.system import PEERS, QUIET, RETINUE, Failure, Subject, System, started
-from retinue.trials.bench.work import past
+from retinue.trials.bench.ours import SMALL_REPEATS, isolated_environment
+from retinue.trials.bench.rounds import BenchEnvironment, open_subject
+from retinue.trials.bench.samples import Sample, per_call_measures
+from retinue.trials.bench.scenes import HELLO, LOOK_REPLY, NOTE_REPLY, NOTE_TEXT
+from retinue.trials.bench.system import (
+    PEERS_DIR,
+    RETINUE,
+    TELEMETRY_OFF_ENV,
+    SubjectError,
+    SubjectProcess,
+    System,
+    start_subject,
+)
+from retinue.trials.bench.work import history_command
 
 CEILING_SECONDS = 1.0
-WAITING, IDLE, MANY_IDLE, WAKES = 1_000, 1_000, 5_000, 200
+WAITING_AGENTS, IDLE_AGENTS, MANY_IDLE_AGENTS, WAKE_SAMPLES = 1_000, 1_000, 5_000, 200
 REST_SECONDS = 5
-DRIVERS = ("openai", "anthropic")
+PROVIDERS = ("openai", "anthropic")
 
 
-async def ceiling(ground: Ground) -> None:
-    """How many requests a second the server answers when a client does nothing else."""
-    if ground.samples.of("server", "ceiling", "server"):
+async def measure_server_ceiling(environment: BenchEnvironment) -> None:
+    """Measure how many requests per second the server can answer at most."""
+    if environment.samples.select("server", "ceiling", "server"):
         return
-    ground.told("what the model server can do")
-    port = int(ground.url.rpartition(":")[2])
+    environment.on_progress("what the model server can do")
+    port = int(environment.server_url.rpartition(":")[2])
     body = b'{"model":"bench","stream":true,"messages":[{"role":"user","content":"Read the note."}]}'
     head = b"POST /turn/0/v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Length: %d\r\n\r\n" % len(
         body
     )
-    clients = [_Client(head + body) for _ in range(16)]
+    clients = [_LoadClient(head + body) for _ in range(16)]
     loop = asyncio.get_running_loop()
     for client in clients:
         await loop.create_connection(lambda client=client: client, "127.0.0.1", port)
-    before, began = sum(each.answers for each in clients), time.perf_counter()
+    answers_before, started_at = sum(each.answer_count for each in clients), time.perf_counter()
     await asyncio.sleep(CEILING_SECONDS)
-    count = sum(each.answers for each in clients) - before
-    rate = count / (time.perf_counter() - began)
+    count = sum(each.answer_count for each in clients) - answers_before
+    rate = count / (time.perf_counter() - started_at)
     for client in clients:
-        client.stop()
-    ground.samples.add(Sample(row="server", variant="ceiling", system="server", facts={"rate": rate}))
+        client.abort()
+    environment.samples.add(Sample(row="server", variant="ceiling", system="server", facts={"rate": rate}))
 
 
-class _Client(asyncio.Protocol):
-    """Asks again as soon as it has been answered, and reads nothing of the answer but its end."""
+class _LoadClient(asyncio.Protocol):
+    """A client that sends the next request when a response ends, and reads only its end."""
 
     def __init__(self, request: bytes) -> None:
-        self.answers = 0
+        self.answer_count = 0
         self._request = request
         self._transport: asyncio.Transport | None = None
 
@@ -62,87 +72,95 @@ class _Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if data.endswith(b"0\r\n\r\n") and self._transport is not None:
-            self.answers += 1
+            self.answer_count += 1
             self._transport.write(self._request)
 
-    def stop(self) -> None:
+    def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
 
-async def start(ground: Ground) -> None:
-    """From the command to the first answer, in turn; the help; and the first answer where much is there already."""
-    rounds = ground.rounds(5)
+async def measure_cold_starts(environment: BenchEnvironment) -> None:
+    """Measure the time from the command to the first reply for each system, and `--help`."""
+    rounds = environment.round_count(5)
     for number in range(rounds):
-        for system in ground.systems:
-            if len(ground.samples.of("start", "cold", system.name)) <= number:
-                ground.told(f"a cold start: {system.name}, round {number + 1}")
-                await _cold(ground, system)
-        if len(ground.samples.of("start", "help", "retinue")) <= number:
+        for system in environment.systems:
+            if len(environment.samples.select("start", "cold", system.name)) <= number:
+                environment.on_progress(f"a cold start: {system.name}, round {number + 1}")
+                await _measure_cold_start(environment, system)
+        if len(environment.samples.select("start", "help", "retinue")) <= number:
             command = [sys.executable, "-m", "retinue", "--help"]
-            facts = await asyncio.to_thread(_process, command, {}, "COMMAND")
-            ground.samples.add(Sample(row="start", variant="help", system="retinue", facts=facts))
+            facts = await asyncio.to_thread(_time_process, command, {}, "COMMAND")
+            environment.samples.add(Sample(row="start", variant="help", system="retinue", facts=facts))
 
 
-async def _cold(ground: Ground, system: System) -> None:
-    async with on_stage(ground, system) as subject:
-        url = ground.address("talk")
-        command = [system.python, str(PEERS / "stage.py"), system.module, url, str(subject.place)]
-        env: Mapping[str, str] = QUIET
+async def _measure_cold_start(environment: BenchEnvironment, system: System) -> None:
+    async with open_subject(environment, system) as subject:
+        url = environment.scenario_url("talk")
+        command = [system.python, str(PEERS_DIR / "stage.py"), system.module, url, str(subject.folder)]
+        env: Mapping[str, str] = TELEMETRY_OFF_ENV
         if system.name == RETINUE.name:
             command = [sys.executable, "-m", "retinue", "run", "Hello"]
-            env = settings(url, str(subject.place))
-        facts = await asyncio.to_thread(_process, command, env, HELLO, subject.place)
+            env = isolated_environment(url, str(subject.folder))
+        facts = await asyncio.to_thread(_time_process, command, env, HELLO, subject.folder)
     problem = "" if facts else "it gave no answer"
-    ground.samples.add(Sample(row="start", variant="cold", system=system.name, facts=facts, problem=problem))
+    environment.samples.add(
+        Sample(row="start", variant="cold", system=system.name, facts=facts, problem=problem)
+    )
 
 
-def _process(
-    command: list[str], env: Mapping[str, str], expect: str, place: Path | None = None
+def _time_process(
+    command: list[str], env: Mapping[str, str], expected_text: str, folder: Path | None = None
 ) -> dict[str, float]:
-    """Milliseconds until the words were read, and of CPU to the process's end. Empty: they never came."""
-    began = time.perf_counter()
+    """Return milliseconds until the expected text was read, and CPU milliseconds of the process.
+
+    Empty if the text never came.
+    """
+    started_at = time.perf_counter()
     with subprocess.Popen(  # noqa: S603  (our own command)
         command,
         env={**os.environ, **env},
-        cwd=place,
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:
-        text, wall = "", 0.0
+        text, wall_s = "", 0.0
         for line in process.stdout or ():
             text += line.decode("utf-8", "replace")
-            if expect in text and not wall:
-                wall = time.perf_counter() - began
-        used = os.wait4(process.pid, 0)[2]
+            if expected_text in text and not wall_s:
+                wall_s = time.perf_counter() - started_at
+        usage = os.wait4(process.pid, 0)[2]
         process.returncode = 0
-    return {"wall": wall * 1000, "cpu": (used.ru_utime + used.ru_stime) * 1000} if wall else {}
+    return {"wall": wall_s * 1000, "cpu": (usage.ru_utime + usage.ru_stime) * 1000} if wall_s else {}
 
 
-async def starts_grown(ground: Ground) -> None:
-    """A cold start where many agents are, and in a conversation that is long."""
-    grounds: Sequence[tuple[str, tuple[str, dict[str, Any]], bool]] = (
+async def measure_grown_starts(environment: BenchEnvironment) -> None:
+    """Measure cold starts with many agents, and in a long conversation."""
+    cases: Sequence[tuple[str, tuple[str, dict[str, Any]], bool]] = (
         ("start-20", ("sessions", {"count": 20}), False),
         ("start-1000", ("sessions", {"count": 1_000}), False),
-        *((f"start-at-{size}", _order(past(size)), True) for size in (10, 1_000, 10_000)),
+        *(
+            (f"start-at-{size}", _with_dict_arguments(history_command(size)), True)
+            for size in (10, 1_000, 10_000)
+        ),
     )
-    for variant, (do, order), inside in grounds:
-        if ground.samples.of("growth", variant, "retinue"):
+    for variant, (subject_command, command_arguments), in_session in cases:
+        if environment.samples.select("growth", variant, "retinue"):
             continue
-        ground.told(f"a cold start: {variant}")
-        async with on_stage(ground, RETINUE) as subject:
-            url = ground.address("talk")
-            await subject.opened(url)
-            await subject.told(do, seconds=300, **order)
-            session = (await subject.told("newest"))["value"]
-            await subject.told("close")
-            words = ["send", session, "Hello"] if inside else ["run", "Hello"]
-            for _ in range(ground.rounds(5)):
-                command = [sys.executable, "-m", "retinue", *words]
-                env = settings(url, str(subject.place))
-                facts = await asyncio.to_thread(_process, command, env, HELLO, subject.place)
-                ground.samples.add(
+        environment.on_progress(f"a cold start: {variant}")
+        async with open_subject(environment, RETINUE) as subject:
+            url = environment.scenario_url("talk")
+            await subject.open(url)
+            await subject.send_command(subject_command, timeout_s=300, **command_arguments)
+            session = (await subject.send_command("newest"))["value"]
+            await subject.send_command("close")
+            arguments = ["send", session, "Hello"] if in_session else ["run", "Hello"]
+            for _ in range(environment.round_count(5)):
+                command = [sys.executable, "-m", "retinue", *arguments]
+                env = isolated_environment(url, str(subject.folder))
+                facts = await asyncio.to_thread(_time_process, command, env, HELLO, subject.folder)
+                environment.samples.add(
                     Sample(
                         row="growth",
                         variant=variant,
@@ -153,145 +171,186 @@ async def starts_grown(ground: Ground) -> None:
                 )
 
 
-def _order(order: tuple[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
-    return order[0], dict(order[1])
+def _with_dict_arguments(command: tuple[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
+    return command[0], dict(command[1])
 
 
-async def idle(ground: Ground) -> None:
-    """Agents that have answered once and are not at work: what they take of memory, and how soon they answer again."""
-    for count in (IDLE, MANY_IDLE):
-        for system in ground.systems:
-            if count > IDLE and (system.peer or ground.quick):
+async def measure_idle_agents(environment: BenchEnvironment) -> None:
+    """Measure the memory of idle agents that have answered once, and how soon they answer again."""
+    for count in (IDLE_AGENTS, MANY_IDLE_AGENTS):
+        for system in environment.systems:
+            if count > IDLE_AGENTS and (system.is_peer or environment.quick):
                 continue
-            rounds = 3 if count == IDLE and not system.peer else 1
+            rounds = 3 if count == IDLE_AGENTS and not system.is_peer else 1
 
-            async def slept(subject: Subject, count: int = count) -> dict[str, float]:
-                return await _idle(subject, count)
+            async def measure(subject: SubjectProcess, count: int = count) -> dict[str, float]:
+                return await _measure_idle(subject, count)
 
-            await _kept(ground, "idle", str(count), system, slept, rounds=ground.rounds(rounds))
-    await _kept(ground, "idle", "held", RETINUE, lambda subject: _held(ground, subject))
+            await _measure_in_subject(
+                environment, "idle", str(count), system, measure, rounds=environment.round_count(rounds)
+            )
+    await _measure_in_subject(
+        environment,
+        "idle",
+        "held",
+        RETINUE,
+        lambda subject: _measure_open_conversations(environment, subject),
+    )
 
 
-async def _idle(subject: Subject, count: int) -> dict[str, float]:
-    await subject.told("first", number=0)
-    before = (await subject.told("resident"))["rss"]
-    after = (await subject.told("idle", count=count, seconds=150 if subject.system.peer else 600))["rss"]
-    step = max(1, count // WAKES)
+async def _measure_idle(subject: SubjectProcess, count: int) -> dict[str, float]:
+    await subject.send_command("first", number=0)
+    before_bytes = (await subject.send_command("resident"))["rss"]
+    after_bytes = (
+        await subject.send_command("idle", count=count, timeout_s=150 if subject.system.is_peer else 600)
+    )["rss"]
+    step = max(1, count // WAKE_SAMPLES)
     numbers = list(range(0, count, step))
-    woken = await subject.told("measure", what="wake", numbers=numbers, expect=ANSWER, each=True, seconds=200)
-    facts = facts_of(woken)
+    wake_result = await subject.send_command(
+        "measure", what="wake", numbers=numbers, expect=NOTE_REPLY, each=True, timeout_s=200
+    )
+    facts = per_call_measures(wake_result)
     return {
-        "memory": (after - before) / 2**20,
-        "each": (after - before) / 1024 / count,
-        "whole": after / 2**20,
+        "memory": (after_bytes - before_bytes) / 2**20,
+        "each": (after_bytes - before_bytes) / 1024 / count,
+        "whole": after_bytes / 2**20,
         "p95": facts["p95"],
         "wall": facts["wall"],
         "cpu": facts["cpu"],
     }
 
 
-async def _held(ground: Ground, maker: Subject) -> dict[str, float]:
-    """Conversations held open all at once, as those of agents at work are: by another process than made them, in whose
-    memory nothing is left over that could be used again."""
-    await maker.told("sessions", count=IDLE, seconds=200)
-    await maker.told("close", seconds=60)
-    async with started(RETINUE, ground.place / "held.log", maker.place) as subject:
-        await subject.opened(ground.address("turn"))
-        before = (await subject.told("adopt"))["rss"]
-        after = (await subject.told("hold", count=IDLE, seconds=200))["rss"]
-    return {"each": (after - before) / 1024 / IDLE, "memory": (after - before) / 2**20}
+async def _measure_open_conversations(
+    environment: BenchEnvironment, creator: SubjectProcess
+) -> dict[str, float]:
+    """Measure many conversations that are open at once, like those of running agents.
+
+    The measured process did not create them, so its memory has no leftovers to reuse.
+    """
+    await creator.send_command("sessions", count=IDLE_AGENTS, timeout_s=200)
+    await creator.send_command("close", timeout_s=60)
+    async with start_subject(RETINUE, environment.work_dir / "held.log", creator.folder) as subject:
+        await subject.open(environment.scenario_url("turn"))
+        before_bytes = (await subject.send_command("adopt"))["rss"]
+        after_bytes = (await subject.send_command("hold", count=IDLE_AGENTS, timeout_s=200))["rss"]
+    return {
+        "each": (after_bytes - before_bytes) / 1024 / IDLE_AGENTS,
+        "memory": (after_bytes - before_bytes) / 2**20,
+    }
 
 
-async def waiting(ground: Ground) -> None:
-    """Agents that wait: for a person's yes, and for a model that takes its time."""
-    await _kept(ground, "waiting", "approval", RETINUE, _waiting_for_yes, scene="wish")
-    await _kept(ground, "waiting", "model", RETINUE, _waiting_for_model, scene="talk", latency=90_000)
+async def measure_waiting_agents(environment: BenchEnvironment) -> None:
+    """Measure agents that wait for an approval, and agents that wait for a slow model."""
+    await _measure_in_subject(
+        environment, "waiting", "approval", RETINUE, _measure_waiting_for_approval, scenario="wish"
+    )
+    await _measure_in_subject(
+        environment,
+        "waiting",
+        "model",
+        RETINUE,
+        _measure_waiting_for_model,
+        scenario="talk",
+        latency_ms=90_000,
+    )
 
 
-async def _waiting_for_yes(subject: Subject) -> dict[str, float]:
-    found = (await subject.told("wait", count=WAITING, seconds=200))["value"]
-    if found < WAITING:
-        raise Failure(f"only {found} of {WAITING} came to wait")
-    rested = await subject.told("rest", seconds=REST_SECONDS + 10, for_seconds=REST_SECONDS)
-    return {"cores": rested["cpu"] / rested["wall"]}
+async def _measure_waiting_for_approval(subject: SubjectProcess) -> dict[str, float]:
+    waiting_count = (await subject.send_command("wait", count=WAITING_AGENTS, timeout_s=200))["value"]
+    if waiting_count < WAITING_AGENTS:
+        raise SubjectError(f"only {waiting_count} of {WAITING_AGENTS} came to wait")
+    idle_usage = await subject.send_command("rest", timeout_s=REST_SECONDS + 10, for_seconds=REST_SECONDS)
+    return {"cores": idle_usage["cpu"] / idle_usage["wall"]}
 
 
-async def _waiting_for_model(subject: Subject) -> dict[str, float]:
-    await subject.told("begin", count=WAITING, seconds=200)
-    rested = await subject.told("rest", seconds=REST_SECONDS + 10, for_seconds=REST_SECONDS)
-    return {"cores": rested["cpu"] / rested["wall"]}
+async def _measure_waiting_for_model(subject: SubjectProcess) -> dict[str, float]:
+    await subject.send_command("begin", count=WAITING_AGENTS, timeout_s=200)
+    idle_usage = await subject.send_command("rest", timeout_s=REST_SECONDS + 10, for_seconds=REST_SECONDS)
+    return {"cores": idle_usage["cpu"] / idle_usage["wall"]}
 
 
-async def prefix(ground: Ground) -> None:
-    """Over a run of twenty turns with tools: how much of each request is the beginning of the next."""
-    for driver in DRIVERS:
+async def measure_prompt_prefix(environment: BenchEnvironment) -> None:
+    """Measure, over a run of twenty turns with tools, how much of each request is a prefix of the next."""
+    for provider in PROVIDERS:
 
-        async def shares(subject: Subject) -> dict[str, float]:
-            await subject.told("measure", what="look", numbers=[1], expect=SEEN)
-            async with aiohttp.ClientSession() as http, http.get(f"{ground.url}/seen/look") as response:
+        async def measure_shares(subject: SubjectProcess) -> dict[str, float]:
+            await subject.send_command("measure", what="look", numbers=[1], expect=LOOK_REPLY)
+            async with (
+                aiohttp.ClientSession() as http,
+                http.get(f"{environment.server_url}/seen/look") as response,
+            ):
                 found: list[float] = (await response.json())["shares"]
             return {"least": min(found) * 100, "mean": sum(found) / len(found) * 100, "count": len(found)}
 
-        await _kept(ground, "prefix", driver, RETINUE, shares, scene="look", driver=driver)
+        await _measure_in_subject(
+            environment, "prefix", provider, RETINUE, measure_shares, scenario="look", driver=provider
+        )
 
 
-async def small(ground: Ground) -> None:
-    """What one of each costs by itself."""
+async def measure_small_operations(environment: BenchEnvironment) -> None:
+    """Measure single operations by themselves."""
     for variant, count, expect in (
-        ("entry", SMALL, ""), ("step", SMALL, ""), ("guarded", SMALL, NOTE), ("command", 1, "0"),
+        ("entry", SMALL_REPEATS, ""), ("step", SMALL_REPEATS, ""), ("guarded", SMALL_REPEATS, NOTE_TEXT), ("command", 1, "0"),
     ):  # fmt: skip
 
-        async def once(
-            subject: Subject, variant: str = variant, count: int = count, expect: str = expect
+        async def measure_operation(
+            subject: SubjectProcess, variant: str = variant, count: int = count, expect: str = expect
         ) -> dict[str, float]:
-            await subject.told("sessions", count=1)
-            await subject.told("measure", what=variant, numbers=[0], expect=expect)
-            told = await subject.told("measure", what=variant, numbers=list(range(1, 6)), expect=expect)
-            facts = facts_of(told)
+            await subject.send_command("sessions", count=1)
+            await subject.send_command("measure", what=variant, numbers=[0], expect=expect)
+            told = await subject.send_command(
+                "measure", what=variant, numbers=list(range(1, 6)), expect=expect
+            )
+            facts = per_call_measures(told)
             return {"cpu": facts["cpu"] / count, "wall": facts["wall"] / count}
 
-        await _kept(ground, "small", variant, RETINUE, once, rounds=3)
+        await _measure_in_subject(environment, "small", variant, RETINUE, measure_operation, rounds=3)
 
 
-async def _kept(  # noqa: PLR0913  (where, what, who, how)
-    ground: Ground,
+async def _measure_in_subject(  # noqa: PLR0913  (environment, names, system and procedure)
+    environment: BenchEnvironment,
     row: str,
     variant: str,
     system: System,
-    work: Callable[[Subject], Awaitable[Mapping[str, float]]],
+    take_sample: Callable[[SubjectProcess], Awaitable[Mapping[str, float]]],
     *,
-    scene: str = "turn",
-    latency: int = 0,
+    scenario: str = "turn",
+    latency_ms: int = 0,
     rounds: int = 1,
-    **opening: str,
+    **open_options: str,
 ) -> None:
-    """One process of one system, and its sample or why there is none; nothing is measured twice."""
-    found = ground.samples.of(row, variant, system.name)
-    if any(each.problem for each in found) or system not in ground.systems:
+    """Measure one system in a process of its own and record a sample, or why there is none.
+
+    Existing samples are not taken again.
+    """
+    existing = environment.samples.select(row, variant, system.name)
+    if any(each.problem for each in existing) or system not in environment.systems:
         return
-    for number in range(len(found), rounds):
-        ground.told(f"{row} {variant}: {system.name}, round {number + 1}")
+    for number in range(len(existing), rounds):
+        environment.on_progress(f"{row} {variant}: {system.name}, round {number + 1}")
         try:
-            async with on_stage(ground, system) as subject:
-                url = ground.address(scene, latency)
-                url = url.removesuffix("/v1") if opening.get("driver") == "anthropic" else url
-                await subject.opened(url, **opening)
-                sample = Sample(row=row, variant=variant, system=system.name, facts=await work(subject))
-        except Failure as failure:
+            async with open_subject(environment, system) as subject:
+                url = environment.scenario_url(scenario, latency_ms)
+                url = url.removesuffix("/v1") if open_options.get("driver") == "anthropic" else url
+                await subject.open(url, **open_options)
+                sample = Sample(
+                    row=row, variant=variant, system=system.name, facts=await take_sample(subject)
+                )
+        except SubjectError as failure:
             sample = Sample(
-                row=row, variant=variant, system=system.name, problem=str(failure), able=failure.able
+                row=row, variant=variant, system=system.name, problem=str(failure), able=failure.is_supported
             )
-        ground.samples.add(sample)
+        environment.samples.add(sample)
         if sample.problem:
             return
 
 
-SPECIAL: Mapping[str, Sequence[Callable[[Ground], Awaitable[None]]]] = {
-    "start": (start,),
-    "idle": (idle,),
-    "waiting": (waiting,),
-    "prefix": (prefix,),
-    "small": (small,),
-    "growth": (starts_grown,),
+SPECIAL_MEASUREMENTS: Mapping[str, Sequence[Callable[[BenchEnvironment], Awaitable[None]]]] = {
+    "start": (measure_cold_starts,),
+    "idle": (measure_idle_agents,),
+    "waiting": (measure_waiting_agents,),
+    "prefix": (measure_prompt_prefix,),
+    "small": (measure_small_operations,),
+    "growth": (measure_grown_starts,),
 }
-"""Row → how it is measured."""
+"""The measurements of each row."""

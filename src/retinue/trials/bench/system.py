@@ -1,4 +1,4 @@
-"""The systems that are measured, each in a process of its own that is told what to do by lines of JSON."""
+"""The systems under test, each in a process of its own that takes commands as JSON lines."""
 
 import asyncio
 import json
@@ -15,9 +15,9 @@ from typing import Any
 
 from retinue.domain.value import value
 
-PEERS = Path(str(resources.files("retinue.trials.bench"))) / "peers"
-_LINE = 1 << 26
-QUIET: Mapping[str, str] = {
+PEERS_DIR = Path(str(resources.files("retinue.trials.bench"))) / "peers"
+_MAX_LINE_BYTES = 1 << 26
+TELEMETRY_OFF_ENV: Mapping[str, str] = {
     "PYTHONDONTWRITEBYTECODE": "",
     "AGNO_TELEMETRY": "false",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
@@ -30,96 +30,99 @@ QUIET: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     "OPENAI_API_KEY": "bench-key-0000",
 }
-"""Nobody measured here tells anybody about it."""
+"""Environment variables that switch off the systems' telemetry."""
 
 
 @value
 class System:
-    """Something that does the work."""
+    """A system to be measured."""
 
     name: str
     module: str
-    door: str = "child"
-    """By which tool its parent starts children."""
+    delegation_tool: str = "child"
+    """Tool with which its parent agent starts children."""
     python: str = sys.executable
-    needs: tuple[str, ...] = ()
-    """What is installed for it, in an environment of its own."""
+    requirements: tuple[str, ...] = ()
+    """Packages to install for it in an environment of its own."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def peer(self) -> bool:
-        return bool(self.needs)
+    def is_peer(self) -> bool:
+        return bool(self.requirements)
 
 
-BARE = System(name="bare", module="retinue.trials.bench.bare")
-FLOOR = System(name="floor", module="retinue.trials.bench.floor")
-RETINUE = System(name="retinue", module="retinue.trials.bench.ours", door="agent")
+BASELINE = System(name="bare", module="retinue.trials.bench.bare")
+MINIMUM = System(name="floor", module="retinue.trials.bench.floor")
+RETINUE = System(name="retinue", module="retinue.trials.bench.ours", delegation_tool="agent")
 
 
-class Failure(Exception):
-    """A system did not do what it was told, and why."""
+class SubjectError(Exception):
+    """A system did not carry out a command."""
 
-    def __init__(self, why: str, *, able: bool = True) -> None:
-        super().__init__(why)
-        self.able = able
-        """False: it says that it cannot."""
+    def __init__(self, reason: str, *, is_supported: bool = True) -> None:
+        super().__init__(reason)
+        self.is_supported = is_supported
+        """False: it declared that it cannot."""
 
 
-class Subject:
-    """One process of a system."""
+class SubjectProcess:
+    """A process of a system."""
 
-    def __init__(self, system: System, process: asyncio.subprocess.Process, place: Path) -> None:
+    def __init__(self, system: System, process: asyncio.subprocess.Process, folder: Path) -> None:
         self.system = system
         self.process = process
-        self.place = place
+        self.folder = folder
 
-    async def opened(self, url: str, **wishes: Any) -> None:
-        await self.told("open", seconds=60, url=url, place=str(self.place), **wishes)
+    async def open(self, url: str, **options: Any) -> None:
+        await self.send_command("open", timeout_s=60, url=url, place=str(self.folder), **options)
 
-    async def told(self, do: str, *, seconds: float = 120, **order: Any) -> dict[str, Any]:
-        """What came of it; a Failure when it took too long, broke or answered wrongly."""
+    async def send_command(self, command: str, *, timeout_s: float = 120, **arguments: Any) -> dict[str, Any]:
+        """Send a command and return its result.
+
+        Raises SubjectError if the command timed out, the process ended, or the answer was wrong.
+        """
         if self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("the process has no pipes")
-        self.process.stdin.write(json.dumps({"do": do, **order}).encode() + b"\n")
+        self.process.stdin.write(json.dumps({"do": command, **arguments}).encode() + b"\n")
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 await self.process.stdin.drain()
                 line = await self.process.stdout.readline()
         except TimeoutError:
-            raise Failure(f"took more than {seconds:.0f} s") from None
+            raise SubjectError(f"took more than {timeout_s:.0f} s") from None
         except ConnectionError:
             line = b""
         if not line:
-            raise Failure("its process ended")
-        found: dict[str, Any] = json.loads(line)
-        if "cannot" in found:
-            raise Failure(str(found["cannot"]), able=False)
-        if "failed" in found:
-            raise Failure(str(found["failed"]))
-        return found
+            raise SubjectError("its process ended")
+        result: dict[str, Any] = json.loads(line)
+        if "cannot" in result:
+            raise SubjectError(str(result["cannot"]), is_supported=False)
+        if "failed" in result:
+            raise SubjectError(str(result["failed"]))
+        return result
 
 
 @asynccontextmanager
-async def started(system: System, log: Path, place: Path) -> AsyncGenerator[Subject]:
-    """The process, and its end whatever happens. It works in a place; what it prints goes to the log."""
-    with log.open("ab") as errors:
+async def start_subject(system: System, log: Path, folder: Path) -> AsyncGenerator[SubjectProcess]:
+    """Start a process in a folder, log its output, and kill it at the end in any case."""
+    with log.open("ab") as log_file:
         process = await asyncio.create_subprocess_exec(
             system.python,
-            str(PEERS / "stage.py"),
+            str(PEERS_DIR / "stage.py"),
             system.module,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, **QUIET},
-            cwd=place,
-            limit=_LINE,
+            stderr=log_file,
+            env={**os.environ, **TELEMETRY_OFF_ENV},
+            cwd=folder,
+            limit=_MAX_LINE_BYTES,
             start_new_session=True,
         )
-    subject = Subject(system, process, place)
+    subject = SubjectProcess(system, process, folder)
     try:
         yield subject
-        with suppress(Failure):
-            await subject.told("close", seconds=20)
+        with suppress(SubjectError):
+            await subject.send_command("close", timeout_s=20)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -127,15 +130,15 @@ async def started(system: System, log: Path, place: Path) -> AsyncGenerator[Subj
 
 
 @asynccontextmanager
-async def served() -> AsyncGenerator[str]:
-    """The model server in a process of its own, so that its cost is nobody's."""
+async def start_model_server() -> AsyncGenerator[str]:
+    """Start the model server in a process of its own, so that its cost counts for no system."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "retinue.trials.bench.server",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        limit=_LINE,
+        limit=_MAX_LINE_BYTES,
     )
     try:
         if process.stdout is None:

@@ -2,67 +2,73 @@
 
 from collections.abc import Sequence
 
-from retinue.trials.bench.lines import Line
-from retinue.trials.bench.report import BARE, Report, number
+from retinue.trials.bench.lines import Metric
+from retinue.trials.bench.report import BASELINE_NAME, Report, format_number
 
 
-def table(report: Report) -> list[str]:
-    """Every line for every system, over the bare calls where there are such; then the targets; then who could not."""
-    out = [*_ground(report), ""]
+def format_report(report: Report) -> list[str]:
+    """Return every metric for every system with its ratio to the baseline, then targets, then failures."""
+    output = [*_environment_lines(report), ""]
     for growth, title in ((False, "WHAT"), (True, "GROWTH")):
-        lines = report.lines(growth=growth)
+        lines = report.metrics(growth=growth)
         if lines:
             rows = [
-                [line.what, line.unit, *(cell(report, line, each) for each in report.systems)]
-                for line in lines
+                [
+                    metric.title,
+                    metric.unit,
+                    *(format_cell(report, metric, each) for each in report.system_names),
+                ]
+                for metric in lines
             ]
-            out += [*_aligned([[title, "UNIT", *map(str.upper, report.systems)], *rows]), ""]
-    out += ["Medians; in brackets how many times the bare calls, and how far the samples lie apart.", ""]
-    out += _targets(report)
-    for system, work, why in report.problems():
-        out.append(f"{system}: {work}: {why}")
-    out += [f"{system}: {why}" for system, why in report.missing.items()]
-    return out
+            output += [*_align_columns([[title, "UNIT", *map(str.upper, report.system_names)], *rows]), ""]
+    output += ["Medians; in brackets how many times the bare calls, and how far the samples lie apart.", ""]
+    output += _target_lines(report)
+    for system, workload, reason in report.problems():
+        output.append(f"{system}: {workload}: {reason}")
+    output += [f"{system}: {reason}" for system, reason in report.missing_peers.items()]
+    return output
 
 
-def _ground(report: Report) -> list[str]:
-    """On what it was measured, and what with."""
-    facts = report.machine
+def _environment_lines(report: Report) -> list[str]:
+    """Return the machine, its load and the versions."""
+    machine = report.machine
     lines = [
-        f"{facts['cores']} cores ({facts['cpu']}), {facts['system']}, Python {facts['python']}, {facts['day']}"
+        f"{machine['cores']} cores ({machine['cpu']}), {machine['system']}, Python {machine['python']}, {machine['day']}"
     ]
-    lines.append(f"load {facts['load']} before, {facts['load_after']} after")
-    if (rate := report.ceiling()) is not None:
-        lines.append(f"the model server alone answers {rate:,.0f} requests a second")
+    lines.append(f"load {machine['load']} before, {machine['load_after']} after")
+    if (requests_per_s := report.server_requests_per_s()) is not None:
+        lines.append(f"the model server alone answers {requests_per_s:,.0f} requests a second")
     versions = [
-        f"{package} {version}" for found in report.versions.values() for package, version in found.items()
+        f"{package} {version}"
+        for packages in report.versions.values()
+        for package, version in packages.items()
     ]
     return [*lines, ", ".join(dict.fromkeys(versions))]
 
 
-def cell(report: Report, line: Line, system: str) -> str:
-    figure = line.figure(report.samples, system)
-    if figure is None:
-        return "-" if not report.samples.problem(line.row, line.variant, system) else "no"
-    ratio = report.over_bare(line, system)
-    more = [] if ratio is None or system == BARE else [f"{number(ratio)}x"]
-    if figure.count > 1 and figure.value:
-        more.append(f"±{(figure.high - figure.low) / 2 / figure.value * 100:.0f}%")
-    return number(figure.value) + (f" ({', '.join(more)})" if more else "")
+def format_cell(report: Report, metric: Metric, system: str) -> str:
+    summary = metric.summary(report.samples, system)
+    if summary is None:
+        return "-" if not report.samples.first_problem(metric.row, metric.variant, system) else "no"
+    ratio = report.ratio_to_baseline(metric, system)
+    annotations = [] if ratio is None or system == BASELINE_NAME else [f"{format_number(ratio)}x"]
+    if summary.count > 1 and summary.value:
+        annotations.append(f"±{(summary.high - summary.low) / 2 / summary.value * 100:.0f}%")
+    return format_number(summary.value) + (f" ({', '.join(annotations)})" if annotations else "")
 
 
-def _targets(report: Report) -> list[str]:
-    verdicts = report.verdicts()
-    if not verdicts:
+def _target_lines(report: Report) -> list[str]:
+    results = report.target_results()
+    if not results:
         return []
     rows = [
-        [each.what, each.wanted, each.floor or "-", each.value, "held" if each.held else "MISSED"]
-        for each in verdicts
+        [each.title, each.target, each.minimum or "-", each.value, "held" if each.is_met else "MISSED"]
+        for each in results
     ]
-    return [*_aligned([["TARGET", "WANTED", "FLOOR", "HERE", ""], *rows]), ""]
+    return [*_align_columns([["TARGET", "WANTED", "FLOOR", "HERE", ""], *rows]), ""]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows

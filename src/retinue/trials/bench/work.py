@@ -1,153 +1,162 @@
-"""The work that is measured: what is prepared, what is done, and how often."""
+"""The workloads: preparation, the measured command, and the number of repetitions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from retinue.domain.value import value
-from retinue.trials.bench.scenes import ALL, ANSWER, HELLO, LOOKS, SEEN, WORDS
+from retinue.trials.bench.scenes import (
+    ALL_REPORTED,
+    HELLO,
+    LONG_RUN_TURNS,
+    LOOK_REPLY,
+    NOTE_REPLY,
+    STREAM_REPLY,
+)
 
-Order = tuple[str, Mapping[str, Any]]
+SubjectCommand = tuple[str, Mapping[str, Any]]
 
 
 @value
-class Work:
-    """One measurement that every system takes part in, unless it says otherwise."""
+class Workload:
+    """A measurement of all systems, unless limited to some."""
 
     row: str
     variant: str
-    scene: str
-    """`{door}` stands for how a system's parent starts its children."""
-    what: str
-    expect: str
+    scenario: str
+    """`{door}` is replaced by the tool with which the system starts children."""
+    command: str
+    expected_reply: str
     title: str
-    count: int = 20
-    peer_count: int = 0
-    """How often the others do it for one sample, if not as often."""
-    prepare: tuple[Order, ...] = ()
-    keep: bool = True
-    latency: int = 0
-    fresh: bool = False
-    """Each time under another number, because the work makes something new."""
+    repeat_count: int = 20
+    peer_repeat_count: int = 0
+    """Repetitions for other systems, if different."""
+    preparation: tuple[SubjectCommand, ...] = ()
+    is_persistent: bool = True
+    latency_ms: int = 0
+    uses_new_numbers: bool = False
+    """Each repetition has a new number, because the work creates something new."""
     rounds: int = 3
     peer_rounds: int = 0
-    systems: frozenset[str] = field(default_factory=frozenset[str])
-    """Whose work it is; none: everybody's."""
-    makes: int = 0
-    """Sessions that one sample must have left behind, or it does not count."""
-    seconds: float = 120
-    """How long one sample, or its preparation, may take."""
+    system_names: frozenset[str] = field(default_factory=frozenset[str])
+    """Names of the systems to measure; empty: all."""
+    min_new_sessions: int = 0
+    """Sessions that one sample must leave behind to count."""
+    timeout_s: float = 120
+    """Time limit of a sample or its preparation."""
 
-    def times(self, *, peer: bool) -> int:
-        return (peer and self.peer_count) or self.count
-
-
-OURS = frozenset({"retinue"})
-OUR_OWN = frozenset({"bare", "floor", "retinue"})
-SESSIONS: Order = ("sessions", {"count": 20})
+    def repeat_count_for(self, *, is_peer: bool) -> int:
+        return (is_peer and self.peer_repeat_count) or self.repeat_count
 
 
-def past(entries: int) -> Order:
-    """A conversation of ordinary words, so many entries long."""
+RETINUE_ONLY = frozenset({"retinue"})
+NON_PEERS = frozenset({"bare", "floor", "retinue"})
+CREATE_SESSIONS: SubjectCommand = ("sessions", {"count": 20})
+
+
+def history_command(entries: int) -> SubjectCommand:
+    """Return the command that writes a conversation of so many ordinary entries."""
     return ("past", {"lines": [f"Line {number}. " + "word " * 30 for number in range(entries)]})
 
 
-TURN = (
-    Work(row="turn", variant="persisted", title="one turn with one tool call, persisted", scene="turn",
-         what="turn", expect=ANSWER, prepare=(SESSIONS,), rounds=5),
-    Work(row="turn", variant="forgotten", title="the same, persistence off", scene="turn",
-         what="turn", expect=ANSWER, prepare=(SESSIONS,), rounds=5, keep=False),
-    Work(row="turn", variant="new", title="the same in a new session", scene="turn",
-         what="first", expect=ANSWER, fresh=True, rounds=5),
-    Work(row="turn", variant="long", title=f"a run of {LOOKS} turns, each with a tool", scene="look",
-         what="look", expect=SEEN, fresh=True, count=4, rounds=5, systems=OURS),
+TURN_WORKLOADS = (
+    Workload(row="turn", variant="persisted", title="one turn with one tool call, persisted", scenario="turn",
+         command="turn", expected_reply=NOTE_REPLY, preparation=(CREATE_SESSIONS,), rounds=5),
+    Workload(row="turn", variant="forgotten", title="the same, persistence off", scenario="turn",
+         command="turn", expected_reply=NOTE_REPLY, preparation=(CREATE_SESSIONS,), rounds=5, is_persistent=False),
+    Workload(row="turn", variant="new", title="the same in a new session", scenario="turn",
+         command="first", expected_reply=NOTE_REPLY, uses_new_numbers=True, rounds=5),
+    Workload(row="turn", variant="long", title=f"a run of {LONG_RUN_TURNS} turns, each with a tool", scenario="look",
+         command="look", expected_reply=LOOK_REPLY, uses_new_numbers=True, repeat_count=4, rounds=5, system_names=RETINUE_ONLY),
 )  # fmt: skip
 
 
-def children(count: int, latency: int, *, tool: bool = False) -> Work:
-    kind = "-tool" if tool else ""
-    words = f"{latency} ms of model latency" if latency else "a model that answers at once"
-    return Work(
+def children_workload(count: int, latency_ms: int, *, with_tool: bool = False) -> Workload:
+    suffix = "-tool" if with_tool else ""
+    model_text = f"{latency_ms} ms of model latency" if latency_ms else "a model that answers at once"
+    return Workload(
         row="children",
-        variant=f"{count}{kind}-{latency}ms",
-        title=f"a parent and {count:,} children{' with a tool call each' if tool else ''}, {words}",
-        scene=f"crowd-{count}-{{door}}{kind}",
-        what="crowd",
-        expect=ALL,
-        count=1,
-        fresh=True,
-        latency=latency,
-        makes=count + 1,
-        peer_rounds=1 if tool else 3,
-        prepare=(("first", {"number": 0}),),
-        seconds=180,
+        variant=f"{count}{suffix}-{latency_ms}ms",
+        title=f"a parent and {count:,} children{' with a tool call each' if with_tool else ''}, {model_text}",
+        scenario=f"crowd-{count}-{{door}}{suffix}",
+        command="crowd",
+        expected_reply=ALL_REPORTED,
+        repeat_count=1,
+        uses_new_numbers=True,
+        latency_ms=latency_ms,
+        min_new_sessions=count + 1,
+        peer_rounds=1 if with_tool else 3,
+        preparation=(("first", {"number": 0}),),
+        timeout_s=180,
     )
 
 
-CHILDREN = (
-    children(100, 0), children(100, 50), children(1000, 0), children(1000, 50), children(1000, 0, tool=True),
+CHILDREN_WORKLOADS = (
+    children_workload(100, 0), children_workload(100, 50), children_workload(1000, 0), children_workload(1000, 50), children_workload(1000, 0, with_tool=True),
 )  # fmt: skip
-STREAM = (
-    Work(row="stream", variant="short", title="a reply of two words", scene="talk",
-         what="hello", expect=HELLO, prepare=(SESSIONS,), rounds=5),
-    Work(row="stream", variant="tokens", title="a reply of 200 tokens, streamed", scene="talk",
-         what="stream", expect=WORDS, prepare=(SESSIONS,), rounds=5, peer_rounds=3),
-    Work(row="stream", variant="paced", title="the same, a token every 2 ms", scene="paced", count=5,
-         what="stream", expect=WORDS, prepare=(("sessions", {"count": 5}),), rounds=3),
+STREAM_WORKLOADS = (
+    Workload(row="stream", variant="short", title="a reply of two words", scenario="talk",
+         command="hello", expected_reply=HELLO, preparation=(CREATE_SESSIONS,), rounds=5),
+    Workload(row="stream", variant="tokens", title="a reply of 200 tokens, streamed", scenario="talk",
+         command="stream", expected_reply=STREAM_REPLY, preparation=(CREATE_SESSIONS,), rounds=5, peer_rounds=3),
+    Workload(row="stream", variant="paced", title="the same, a token every 2 ms", scenario="paced", repeat_count=5,
+         command="stream", expected_reply=STREAM_REPLY, preparation=(("sessions", {"count": 5}),), rounds=3),
 )  # fmt: skip
 
 
-def history(entries: int) -> Sequence[Work]:
-    systems = OUR_OWN if entries > 10_000 else frozenset[str]()  # noqa: PLR2004  (a peer takes minutes)
-    few = entries >= 10_000  # noqa: PLR2004  (a peer takes seconds for each)
+def history_workloads(entries: int) -> Sequence[Workload]:
+    systems = NON_PEERS if entries > 10_000 else frozenset[str]()  # noqa: PLR2004  (another system takes minutes)
+    is_slow_for_peers = entries >= 10_000  # noqa: PLR2004  (another system takes seconds for each)
     return (
-        Work(row="history", variant=f"{entries}", title=f"a turn with one tool call at {entries:,} entries",
-             scene="turn", what="turn", expect=ANSWER, prepare=(past(entries),), count=5 if systems else 20,
-             peer_count=1 if few else 3, systems=systems, seconds=180),
-        Work(row="load", variant=f"{entries}", title=f"loading {entries:,} entries", scene="turn", what="load",
-             expect="", prepare=(past(entries),), count=3, systems=systems, seconds=180),
+        Workload(row="history", variant=f"{entries}", title=f"a turn with one tool call at {entries:,} entries",
+             scenario="turn", command="turn", expected_reply=NOTE_REPLY, preparation=(history_command(entries),), repeat_count=5 if systems else 20,
+             peer_repeat_count=1 if is_slow_for_peers else 3, system_names=systems, timeout_s=180),
+        Workload(row="load", variant=f"{entries}", title=f"loading {entries:,} entries", scenario="turn", command="load",
+             expected_reply="", preparation=(history_command(entries),), repeat_count=3, system_names=systems, timeout_s=180),
     )  # fmt: skip
 
 
-HISTORY = tuple(work for entries in (10, 1_000, 10_000, 100_000) for work in history(entries))
-
-
-def among(count: int) -> Sequence[Work]:
-    """The first four rows where so many agents are already."""
-    there: Order = ("sessions", {"count": count})
-    return (
-        Work(row="growth", variant=f"turn-{count}", title=f"a turn among {count:,} agents", scene="turn",
-             what="turn", expect=ANSWER, prepare=(there,), systems=OURS, seconds=300),
-        Work(row="growth", variant=f"children-{count}", title=f"100 children among {count:,} agents",
-             scene="crowd-100-{door}", what="crowd", expect=ALL, prepare=(there,), count=1, fresh=True,
-             systems=OURS, seconds=300),
-        Work(row="growth", variant=f"stream-{count}", title=f"200 tokens among {count:,} agents", scene="talk",
-             what="stream", expect=WORDS, prepare=(there,), systems=OURS, seconds=300),
-    )  # fmt: skip
-
-
-def after(entries: int) -> Sequence[Work]:
-    """Streaming and children where the conversation is long; turns there are a row of their own."""
-    long = past(entries)
-    return (
-        Work(row="growth", variant=f"stream-at-{entries}", title=f"200 tokens at {entries:,} entries",
-             scene="talk", what="stream", expect=WORDS, prepare=(long,), count=5, systems=OURS),
-        Work(row="growth", variant=f"children-at-{entries}", title=f"100 children at {entries:,} entries",
-             scene="crowd-100-{door}", what="crowd_after", expect=ALL, prepare=(long,), count=1,
-             fresh=True, systems=OURS),
-    )  # fmt: skip
-
-
-AGENTS, LENGTHS = (20, 1_000), (10, 1_000, 10_000)
-GROWTH = (
-    *(work for count in AGENTS for work in among(count)),
-    *(work for entries in LENGTHS for work in after(entries)),
+HISTORY_WORKLOADS = tuple(
+    work for entries in (10, 1_000, 10_000, 100_000) for work in history_workloads(entries)
 )
-WORKS: Mapping[str, Sequence[Work]] = {
-    "turn": TURN,
-    "children": CHILDREN,
-    "stream": STREAM,
-    "history": HISTORY,
-    "growth": GROWTH,
+
+
+def agent_growth_workloads(count: int) -> Sequence[Workload]:
+    """Return the first four rows with so many existing agents."""
+    create_agents: SubjectCommand = ("sessions", {"count": count})
+    return (
+        Workload(row="growth", variant=f"turn-{count}", title=f"a turn among {count:,} agents", scenario="turn",
+             command="turn", expected_reply=NOTE_REPLY, preparation=(create_agents,), system_names=RETINUE_ONLY, timeout_s=300),
+        Workload(row="growth", variant=f"children-{count}", title=f"100 children among {count:,} agents",
+             scenario="crowd-100-{door}", command="crowd", expected_reply=ALL_REPORTED, preparation=(create_agents,), repeat_count=1, uses_new_numbers=True,
+             system_names=RETINUE_ONLY, timeout_s=300),
+        Workload(row="growth", variant=f"stream-{count}", title=f"200 tokens among {count:,} agents", scenario="talk",
+             command="stream", expected_reply=STREAM_REPLY, preparation=(create_agents,), system_names=RETINUE_ONLY, timeout_s=300),
+    )  # fmt: skip
+
+
+def history_growth_workloads(entries: int) -> Sequence[Workload]:
+    """Return streaming and children in a long conversation; turns there are a row of their own."""
+    write_history = history_command(entries)
+    return (
+        Workload(row="growth", variant=f"stream-at-{entries}", title=f"200 tokens at {entries:,} entries",
+             scenario="talk", command="stream", expected_reply=STREAM_REPLY, preparation=(write_history,), repeat_count=5, system_names=RETINUE_ONLY),
+        Workload(row="growth", variant=f"children-at-{entries}", title=f"100 children at {entries:,} entries",
+             scenario="crowd-100-{door}", command="crowd_after", expected_reply=ALL_REPORTED, preparation=(write_history,), repeat_count=1,
+             uses_new_numbers=True, system_names=RETINUE_ONLY),
+    )  # fmt: skip
+
+
+AGENT_COUNTS, HISTORY_LENGTHS = (20, 1_000), (10, 1_000, 10_000)
+GROWTH_WORKLOADS = (
+    *(work for count in AGENT_COUNTS for work in agent_growth_workloads(count)),
+    *(work for entries in HISTORY_LENGTHS for work in history_growth_workloads(entries)),
+)
+WORKLOADS: Mapping[str, Sequence[Workload]] = {
+    "turn": TURN_WORKLOADS,
+    "children": CHILDREN_WORKLOADS,
+    "stream": STREAM_WORKLOADS,
+    "history": HISTORY_WORKLOADS,
+    "growth": GROWTH_WORKLOADS,
 }
-"""Row → its measurements that need nothing but this. The other rows are measured in ways of their own."""
+"""Workloads by row. The other rows have procedures of their own (SPECIAL_MEASUREMENTS)."""

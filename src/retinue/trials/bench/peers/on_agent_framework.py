@@ -1,4 +1,6 @@
-"""agent-framework: `Agent.run` with a session kept by its `FileHistoryProvider`; it has none for SQLite."""
+"""Benchmark subject for agent-framework: `Agent.run` with its `FileHistoryProvider`, because it has none for
+SQLite.
+"""
 
 import uuid
 from pathlib import Path
@@ -16,14 +18,14 @@ class Subject:
         client = AsyncOpenAI(base_url=url, api_key="bench-key-0000", max_retries=0, timeout=300)
         self.client = OpenAIChatCompletionClient(model="bench", async_client=client)
         self.history = FileHistoryProvider(self.place / "history") if keep else None
-        self.agent = self.made("Reader")
-        self.parent = self.made("Parent", parent=True)
-        self.idlers = []
+        self.agent = self.build_agent("Reader")
+        self.parent = self.build_agent("Parent", parent=True)
+        self.idle_agents = []
 
     async def close(self):
         return
 
-    def made(self, name, parent=False):
+    def build_agent(self, name, parent=False):
         @tool(approval_mode="never_require")
         def read(path: str) -> str:
             """Read a file."""
@@ -32,7 +34,7 @@ class Subject:
         @tool(approval_mode="never_require")
         async def child(task: str) -> str:
             """Start a child with a task of its own."""
-            return await self.ran(self.agent, task, str(uuid.uuid4()))
+            return await self.run_agent(self.agent, task, str(uuid.uuid4()))
 
         return Agent(
             client=self.client,
@@ -42,33 +44,33 @@ class Subject:
             context_providers=[self.history] if self.keep else None,
         )
 
-    def session(self, agent, name):
+    def create_session(self, agent, name):
         return agent.create_session(session_id=name) if self.keep else None
 
-    async def ran(self, agent, text, name):
-        return (await agent.run(text, session=self.session(agent, name))).text.strip()
+    async def run_agent(self, agent, text, name):
+        return (await agent.run(text, session=self.create_session(agent, name))).text.strip()
 
     async def sessions(self, count):
         for number in range(count):
             await self.turn(number)
 
     async def turn(self, number):
-        return await self.ran(self.agent, "Read the note.", f"session-{number}")
+        return await self.run_agent(self.agent, "Read the note.", f"session-{number}")
 
     async def first(self, number):
-        return await self.ran(self.agent, "Read the note.", f"first-{number}")
+        return await self.run_agent(self.agent, "Read the note.", f"first-{number}")
 
     async def hello(self, number):
-        return await self.ran(self.agent, "Hello there.", f"session-{number}")
+        return await self.run_agent(self.agent, "Hello there.", f"session-{number}")
 
     async def stream(self, number):
-        session = self.session(self.agent, f"session-{number}")
+        session = self.create_session(self.agent, f"session-{number}")
         return "".join(
             [piece.text async for piece in self.agent.run("Say it all.", stream=True, session=session)]
         )
 
     async def crowd(self, number):
-        return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+        return await self.run_agent(self.parent, "Start them all.", f"parent-{number}")
 
     def stored(self):
         return len(list((self.place / "history").iterdir()))
@@ -82,9 +84,9 @@ class Subject:
         return "" if await self.history.get_messages("session-0") else "nothing"
 
     async def idle(self, count):
-        self.idlers = [self.made(f"Idler {number}") for number in range(count)]
+        self.idle_agents = [self.build_agent(f"Idler {number}") for number in range(count)]
         for number in range(count):
             await self.wake(number)
 
     async def wake(self, number):
-        return await self.ran(self.idlers[number], "Read the note.", f"idle-{number}")
+        return await self.run_agent(self.idle_agents[number], "Read the note.", f"idle-{number}")

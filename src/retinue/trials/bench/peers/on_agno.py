@@ -1,4 +1,6 @@
-"""agno: `Agent.arun` with its asynchronous SQLite database and the whole history in the context."""
+"""Benchmark subject for agno: `Agent.arun` with its asynchronous SQLite database and the whole history in the
+context.
+"""
 
 import sqlite3
 import uuid
@@ -12,10 +14,10 @@ from agno.run.agent import RunOutput
 from agno.run.base import RunStatus
 from agno.session import AgentSession
 
-ALL = 1_000_000
-"""Runs of the past that are sent along: its own default is three, and the others send everything."""
-MANY = 100
-"""Messages of the past that one run of it said."""
+MAX_HISTORY_RUNS = 1_000_000
+"""History runs sent with each request: agno's default is three, while the other systems send everything."""
+MESSAGES_PER_RUN = 100
+"""History messages stored per run."""
 
 
 class Subject:
@@ -27,22 +29,22 @@ class Subject:
             id="bench", base_url=url, api_key="bench-key-0000", max_retries=0, timeout=300
         )
         self.db = AsyncSqliteDb(db_file=str(self.place / "agno.db")) if keep else None
-        self.agent = self.made("reader")
-        self.parent = self.made("parent", parent=True)
-        self.idlers = []
+        self.agent = self.build_agent("reader")
+        self.parent = self.build_agent("parent", parent=True)
+        self.idle_agents = []
 
     async def close(self):
         if self.db is not None:
             await self.db.close()
 
-    def made(self, name, parent=False):
+    def build_agent(self, name, parent=False):
         def read(path: str) -> str:
             """Read a file."""
             return (self.place / path).read_text()
 
         async def child(task: str) -> str:
             """Start a child with a task of its own."""
-            return await self.ran(self.agent, task, str(uuid.uuid4()))
+            return await self.run_agent(self.agent, task, str(uuid.uuid4()))
 
         return Agent(
             id=name,
@@ -51,11 +53,11 @@ class Subject:
             tools=[child] if parent else [read],
             db=self.db,
             add_history_to_context=self.db is not None,
-            num_history_runs=ALL,
+            num_history_runs=MAX_HISTORY_RUNS,
             telemetry=False,
         )
 
-    async def ran(self, agent, text, name):
+    async def run_agent(self, agent, text, name):
         return (await agent.arun(text, session_id=name)).content
 
     async def sessions(self, count):
@@ -63,23 +65,23 @@ class Subject:
             await self.turn(number)
 
     async def turn(self, number):
-        return await self.ran(self.agent, "Read the note.", f"session-{number}")
+        return await self.run_agent(self.agent, "Read the note.", f"session-{number}")
 
     async def first(self, number):
-        return await self.ran(self.agent, "Read the note.", f"first-{number}")
+        return await self.run_agent(self.agent, "Read the note.", f"first-{number}")
 
     async def hello(self, number):
-        return await self.ran(self.agent, "Hello there.", f"session-{number}")
+        return await self.run_agent(self.agent, "Hello there.", f"session-{number}")
 
     async def stream(self, number):
-        said = []
+        pieces = []
         async for event in self.agent.arun("Say it all.", session_id=f"session-{number}", stream=True):
             if event.event == "RunContent" and event.content:
-                said.append(event.content)
-        return "".join(said)
+                pieces.append(event.content)
+        return "".join(pieces)
 
     async def crowd(self, number):
-        return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+        return await self.run_agent(self.parent, "Start them all.", f"parent-{number}")
 
     def stored(self):
         with sqlite3.connect(self.place / "agno.db") as db:
@@ -88,30 +90,30 @@ class Subject:
     async def past(self, lines):
         session = AgentSession(session_id="session-0", agent_id="reader", session_data={})
         await self.agent.asave_session(session)
-        for index, at in enumerate(range(0, len(lines), MANY)):
+        for index, start in enumerate(range(0, len(lines), MESSAGES_PER_RUN)):
             roles = ("user", "assistant")
-            said = [
+            messages = [
                 Message(role=roles[number % 2], content=line)
-                for number, line in enumerate(lines[at : at + MANY])
+                for number, line in enumerate(lines[start : start + MESSAGES_PER_RUN])
             ]
             run = RunOutput(
                 run_id=f"past-{index}",
                 agent_id="reader",
                 session_id="session-0",
                 status=RunStatus.completed,
-                content=said[-1].content,
-                messages=said,
+                content=messages[-1].content,
+                messages=messages,
             )
             await self.db.upsert_run(run, "session-0", run_index=index)
 
     async def load(self, number):
-        found = await self.agent.aget_session("session-0")
-        return "" if found is not None and found.runs else "nothing"
+        session = await self.agent.aget_session("session-0")
+        return "" if session is not None and session.runs else "nothing"
 
     async def idle(self, count):
-        self.idlers = [self.made(f"idler-{number}") for number in range(count)]
+        self.idle_agents = [self.build_agent(f"idler-{number}") for number in range(count)]
         for number in range(count):
             await self.wake(number)
 
     async def wake(self, number):
-        return await self.ran(self.idlers[number], "Read the note.", f"idle-{number}")
+        return await self.run_agent(self.idle_agents[number], "Read the note.", f"idle-{number}")

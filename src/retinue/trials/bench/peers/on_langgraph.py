@@ -1,4 +1,6 @@
-"""langgraph: `create_agent` with `ChatOpenAI` and the SQLite checkpointer, as its documentation does it."""
+"""Benchmark subject for langgraph: `create_agent` with `ChatOpenAI` and the SQLite checkpointer, as
+documented.
+"""
 
 import sqlite3
 import uuid
@@ -18,19 +20,19 @@ class Subject:
     async def open(self, url, place, keep=True):
         self.place, self.stack, self.saver = Path(place), AsyncExitStack(), None
         if keep:
-            made = AsyncSqliteSaver.from_conn_string(str(self.place / "checkpoints.db"))
-            self.saver = await self.stack.enter_async_context(made)
+            saver_context = AsyncSqliteSaver.from_conn_string(str(self.place / "checkpoints.db"))
+            self.saver = await self.stack.enter_async_context(saver_context)
         self.model = ChatOpenAI(
             model="bench", base_url=url, api_key="bench-key-0000", max_retries=0, timeout=300
         )
-        self.agent = self.made()
-        self.parent = self.made(parent=True)
-        self.idlers = []
+        self.agent = self.build_agent()
+        self.parent = self.build_agent(parent=True)
+        self.idle_agents = []
 
     async def close(self):
         await self.stack.aclose()
 
-    def made(self, parent=False):
+    def build_agent(self, parent=False):
         @tool
         def read(path: str) -> str:
             """Read a file."""
@@ -39,7 +41,7 @@ class Subject:
         @tool
         async def child(task: str) -> str:
             """Start a child with a task of its own."""
-            return await self.ran(self.agent, task, str(uuid.uuid4()))
+            return await self.run_agent(self.agent, task, str(uuid.uuid4()))
 
         return create_agent(
             self.model,
@@ -48,36 +50,36 @@ class Subject:
             checkpointer=self.saver,
         )
 
-    def thread(self, name):
+    def thread_config(self, name):
         return {"configurable": {"thread_id": name}}
 
-    async def ran(self, agent, text, name):
-        asked = {"messages": [{"role": "user", "content": text}]}
-        return (await agent.ainvoke(asked, self.thread(name)))["messages"][-1].content
+    async def run_agent(self, agent, text, name):
+        inputs = {"messages": [{"role": "user", "content": text}]}
+        return (await agent.ainvoke(inputs, self.thread_config(name)))["messages"][-1].content
 
     async def sessions(self, count):
         for number in range(count):
             await self.turn(number)
 
     async def turn(self, number):
-        return await self.ran(self.agent, "Read the note.", f"session-{number}")
+        return await self.run_agent(self.agent, "Read the note.", f"session-{number}")
 
     async def first(self, number):
-        return await self.ran(self.agent, "Read the note.", f"first-{number}")
+        return await self.run_agent(self.agent, "Read the note.", f"first-{number}")
 
     async def hello(self, number):
-        return await self.ran(self.agent, "Hello there.", f"session-{number}")
+        return await self.run_agent(self.agent, "Hello there.", f"session-{number}")
 
     async def stream(self, number):
-        said = []
-        asked = {"messages": [{"role": "user", "content": "Say it all."}]}
-        thread = self.thread(f"session-{number}")
-        async for piece, _ in self.agent.astream(asked, thread, stream_mode="messages"):
-            said.append(piece.content)
-        return "".join(said)
+        pieces = []
+        inputs = {"messages": [{"role": "user", "content": "Say it all."}]}
+        thread = self.thread_config(f"session-{number}")
+        async for piece, _ in self.agent.astream(inputs, thread, stream_mode="messages"):
+            pieces.append(piece.content)
+        return "".join(pieces)
 
     async def crowd(self, number):
-        return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+        return await self.run_agent(self.parent, "Start them all.", f"parent-{number}")
 
     def stored(self):
         with sqlite3.connect(self.place / "checkpoints.db") as db:
@@ -86,16 +88,16 @@ class Subject:
     async def past(self, lines):
         kinds = (HumanMessage, AIMessage)
         messages = [kinds[number % 2](line) for number, line in enumerate(lines)]
-        await self.agent.aupdate_state(self.thread("session-0"), {"messages": messages})
+        await self.agent.aupdate_state(self.thread_config("session-0"), {"messages": messages})
 
     async def load(self, number):
-        state = await self.made().aget_state(self.thread("session-0"))
+        state = await self.build_agent().aget_state(self.thread_config("session-0"))
         return "" if state.values["messages"] else "nothing"
 
     async def idle(self, count):
-        self.idlers = [self.made() for _ in range(count)]
+        self.idle_agents = [self.build_agent() for _ in range(count)]
         for number in range(count):
             await self.wake(number)
 
     async def wake(self, number):
-        return await self.ran(self.idlers[number], "Read the note.", f"idle-{number}")
+        return await self.run_agent(self.idle_agents[number], "Read the note.", f"idle-{number}")

@@ -1,4 +1,6 @@
-"""pydantic-ai: `Agent.run` with its message history in SQLite, as the chat example of its documentation keeps it."""
+"""Benchmark subject for pydantic-ai: `Agent.run` with its message history in SQLite, as in the
+documentation's chat example.
+"""
 
 import sqlite3
 import uuid
@@ -24,22 +26,22 @@ class Subject:
             await self.db.commit()
         client = AsyncOpenAI(base_url=url, api_key="bench-key-0000", max_retries=0, timeout=300)
         self.model = OpenAIChatModel("bench", provider=OpenAIProvider(openai_client=client))
-        self.agent = self.made()
-        self.parent = self.made(parent=True)
-        self.idlers = []
+        self.agent = self.build_agent()
+        self.parent = self.build_agent(parent=True)
+        self.idle_agents = []
 
     async def close(self):
         if self.db is not None:
             await self.db.close()
 
-    def made(self, parent=False):
+    def build_agent(self, parent=False):
         agent = Agent(self.model, instructions="You do what you are asked.")
         if parent:
 
             @agent.tool_plain
             async def child(task: str) -> str:
                 """Start a child with a task of its own."""
-                return await self.ran(self.agent, task, str(uuid.uuid4()))
+                return await self.run_agent(self.agent, task, str(uuid.uuid4()))
 
         else:
 
@@ -50,23 +52,23 @@ class Subject:
 
         return agent
 
-    async def history(self, name):
+    async def load_history(self, name):
         if self.db is None:
             return []
-        found = []
+        messages = []
         async with self.db.execute("SELECT list FROM messages WHERE name = ? ORDER BY id", (name,)) as rows:
             async for row in rows:
-                found.extend(ModelMessagesTypeAdapter.validate_json(row[0]))
-        return found
+                messages.extend(ModelMessagesTypeAdapter.validate_json(row[0]))
+        return messages
 
-    async def kept(self, name, messages):
+    async def save_messages(self, name, messages):
         if self.db is not None:
             await self.db.execute("INSERT INTO messages (name, list) VALUES (?, ?)", (name, messages))
             await self.db.commit()
 
-    async def ran(self, agent, text, name):
-        result = await agent.run(text, message_history=await self.history(name))
-        await self.kept(name, result.new_messages_json())
+    async def run_agent(self, agent, text, name):
+        result = await agent.run(text, message_history=await self.load_history(name))
+        await self.save_messages(name, result.new_messages_json())
         return result.output
 
     async def sessions(self, count):
@@ -74,24 +76,26 @@ class Subject:
             await self.turn(number)
 
     async def turn(self, number):
-        return await self.ran(self.agent, "Read the note.", f"session-{number}")
+        return await self.run_agent(self.agent, "Read the note.", f"session-{number}")
 
     async def first(self, number):
-        return await self.ran(self.agent, "Read the note.", f"first-{number}")
+        return await self.run_agent(self.agent, "Read the note.", f"first-{number}")
 
     async def hello(self, number):
-        return await self.ran(self.agent, "Hello there.", f"session-{number}")
+        return await self.run_agent(self.agent, "Hello there.", f"session-{number}")
 
     async def stream(self, number):
-        said, name = [], f"session-{number}"
-        async with self.agent.run_stream("Say it all.", message_history=await self.history(name)) as result:
+        pieces, name = [], f"session-{number}"
+        async with self.agent.run_stream(
+            "Say it all.", message_history=await self.load_history(name)
+        ) as result:
             async for piece in result.stream_text(delta=True, debounce_by=None):
-                said.append(piece)
-        await self.kept(name, result.new_messages_json())
-        return "".join(said)
+                pieces.append(piece)
+        await self.save_messages(name, result.new_messages_json())
+        return "".join(pieces)
 
     async def crowd(self, number):
-        return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+        return await self.run_agent(self.parent, "Start them all.", f"parent-{number}")
 
     def stored(self):
         with sqlite3.connect(self.place / "messages.db") as db:
@@ -104,15 +108,15 @@ class Subject:
             else ModelRequest(parts=[UserPromptPart(line)])
             for number, line in enumerate(lines)
         ]
-        await self.kept("session-0", ModelMessagesTypeAdapter.dump_json(messages))
+        await self.save_messages("session-0", ModelMessagesTypeAdapter.dump_json(messages))
 
     async def load(self, number):
-        return "" if await self.history("session-0") else "nothing"
+        return "" if await self.load_history("session-0") else "nothing"
 
     async def idle(self, count):
-        self.idlers = [self.made() for _ in range(count)]
+        self.idle_agents = [self.build_agent() for _ in range(count)]
         for number in range(count):
             await self.wake(number)
 
     async def wake(self, number):
-        return await self.ran(self.idlers[number], "Read the note.", f"idle-{number}")
+        return await self.run_agent(self.idle_agents[number], "Read the note.", f"idle-{number}")

@@ -1,11 +1,12 @@
-"""Where a system does its work: told by lines of JSON on standard input, measured here, in its own process.
+"""The process harness of a measured system: takes commands as JSON lines on standard input and measures
+in-process.
 
     python stage.py MODULE
-    python stage.py MODULE URL PLACE        one answer, from nothing
+    python stage.py MODULE URL PLACE        one reply from a cold start
 
-MODULE has a class `Subject`; every system is measured by this very file, with nothing but the standard library. What
-costs the system nothing, such as making a history to begin with, is prepared before the clock runs. Whatever a system
-prints goes to standard error; only answers to orders go to where standard output was.
+MODULE has a class `Subject`. Every system is measured by this file, which needs only the standard library.
+Setting up a system, such as writing its history, is not measured. Whatever a system prints goes to standard
+error; only results of commands go to the original standard output.
 """
 
 import asyncio
@@ -22,101 +23,113 @@ import time
 import traceback
 
 
-async def main() -> None:
-    said = os.dup(1)
+async def run_commands() -> None:
+    output_fd = os.dup(1)
     os.dup2(2, 1)
     module = importlib.import_module(sys.argv[1])
     subject = module.Subject()
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        order = json.loads(line)
+        command = json.loads(line)
         try:
-            told = await obeyed(subject, order)
-        except Exception as error:  # noqa: BLE001  (whatever a system does is a fact about it)
+            result = await execute_command(subject, command)
+        except Exception as error:  # noqa: BLE001  (any failure of a system is a result)
             traceback.print_exc()
-            told = {"failed": f"{type(error).__name__}: {error}"[:300]}
-        os.write(said, json.dumps(told).encode() + b"\n")
+            result = {"failed": f"{type(error).__name__}: {error}"[:300]}
+        os.write(output_fd, json.dumps(result).encode() + b"\n")
 
 
-async def cold(module, url, place):
-    """All that a program needs for its first answer."""
+async def run_cold_start(module, url, place):
+    """Do everything a program needs for its first reply."""
     subject = importlib.import_module(module).Subject()
     await subject.open(url=url, place=place)
     print(await subject.first(0), flush=True)
     await subject.close()
 
 
-async def obeyed(subject, order):
-    do = order.pop("do")
-    if do == "measure":
-        return await measured(subject, **order)
-    if do == "rest":
-        return await rested(**order)
-    if do == "resident":
+async def execute_command(subject, arguments):
+    command = arguments.pop("do")
+    if command == "measure":
+        return await measure_calls(subject, **arguments)
+    if command == "rest":
+        return await measure_idle(**arguments)
+    if command == "resident":
         gc.collect()
-        return {"rss": resident()}
-    work = getattr(subject, do, None)
-    if work is None:
-        return {"cannot": getattr(subject, "cannot", {}).get(do, "it has nothing for this")}
-    value = work(**order)
+        return {"rss": resident_memory()}
+    method = getattr(subject, command, None)
+    if method is None:
+        return {"cannot": getattr(subject, "cannot", {}).get(command, "it has nothing for this")}
+    value = method(**arguments)
     value = await value if inspect.isawaitable(value) else value
     gc.collect()
-    return {"value": value, "rss": resident(), "peak": peak()}
+    return {"value": value, "rss": resident_memory(), "peak": peak_memory()}
 
 
-async def measured(subject, *, what, numbers, expect, each=False, profile=""):
-    """The work once for each number. With `each` the time of every single one is told as well; a profile goes to its
-    file, and makes the figures worthless."""
-    work = getattr(subject, what, None)
-    if work is None:
+async def measure_calls(subject, *, what, numbers, expect, each=False, profile=""):
+    """Run the method once per number and return the cost.
+
+    With `each`, every single time is returned as well. A profile is appended to its file and makes the
+    figures worthless.
+    """
+    method = getattr(subject, what, None)
+    if method is None:
         return {"cannot": getattr(subject, "cannot", {}).get(what, "it has nothing for this")}
     gc.collect()
-    afresh()
+    reset_peak_memory()
     times = []
-    wrong = None
+    wrong_reply = None
     profiler = cProfile.Profile(time.process_time) if profile else None
     if profiler is not None:
         profiler.enable()
-    before, began, written = cpu(), time.perf_counter(), wrote()
+    cpu_before, started_at, written_before = cpu_seconds(), time.perf_counter(), bytes_written()
     for number in numbers:
-        at = time.perf_counter()
-        text = await work(number)
-        times.append(time.perf_counter() - at)
-        if text != expect and wrong is None:
-            wrong = str(text)[:200]
-    facts = {"cpu": cpu() - before, "wall": time.perf_counter() - began, "written": wrote() - written}
-    facts |= {"count": len(numbers), "peak": peak(), "rss": resident()}
+        call_started_at = time.perf_counter()
+        reply = await method(number)
+        times.append(time.perf_counter() - call_started_at)
+        if reply != expect and wrong_reply is None:
+            wrong_reply = str(reply)[:200]
+    facts = {
+        "cpu": cpu_seconds() - cpu_before,
+        "wall": time.perf_counter() - started_at,
+        "written": bytes_written() - written_before,
+    }
+    facts |= {"count": len(numbers), "peak": peak_memory(), "rss": resident_memory()}
     if profiler is not None:
         profiler.disable()
         with open(profile, "a") as file:  # noqa: PTH123
             pstats.Stats(profiler, stream=file).sort_stats("tottime").print_stats(45)
     if each:
         facts["times"] = times
-    return facts if wrong is None else {"failed": f"it answered {wrong!r}"}
+    return facts if wrong_reply is None else {"failed": f"it answered {wrong_reply!r}"}
 
 
-async def rested(for_seconds):
-    """What it costs to do nothing."""
+async def measure_idle(for_seconds):
+    """Return the cost of doing nothing."""
     await asyncio.sleep(1)
-    before, began = cpu(), time.perf_counter()
+    cpu_before, started_at = cpu_seconds(), time.perf_counter()
     await asyncio.sleep(for_seconds)
-    return {"cpu": cpu() - before, "wall": time.perf_counter() - began, "count": 1, "rss": resident()}
+    return {
+        "cpu": cpu_seconds() - cpu_before,
+        "wall": time.perf_counter() - started_at,
+        "count": 1,
+        "rss": resident_memory(),
+    }
 
 
-def cpu():
-    """Of this process, all its threads, and the children it waited for."""
+def cpu_seconds():
+    """Return CPU seconds of this process, its threads, and children it waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def wrote():
-    """Bytes handed to write(2) and its kin; what goes to a socket is sent, not written."""
+def bytes_written():
+    """Return the bytes passed to write(2) and similar; socket sends do not count."""
     with open("/proc/self/io") as file:  # noqa: PTH123  (as plain as can be)
         return next(int(line.split()[1]) for line in file if line.startswith("wchar"))
 
 
-def afresh():
-    """The peak of memory is counted from now on."""
+def reset_peak_memory():
+    """Reset the peak memory counter."""
     try:
         with open("/proc/self/clear_refs", "w") as file:  # noqa: PTH123
             file.write("5")
@@ -124,18 +137,18 @@ def afresh():
         return
 
 
-def peak():
-    return status("VmHWM")
+def peak_memory():
+    return read_status_bytes("VmHWM")
 
 
-def resident():
-    return status("VmRSS")
+def resident_memory():
+    return read_status_bytes("VmRSS")
 
 
-def status(name):
+def read_status_bytes(name):
     with open("/proc/self/status") as file:  # noqa: PTH123
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name))
 
 
 if __name__ == "__main__":
-    asyncio.run(cold(*sys.argv[1:]) if len(sys.argv) > 2 else main())  # noqa: PLR2004
+    asyncio.run(run_cold_start(*sys.argv[1:]) if len(sys.argv) > 2 else run_commands())  # noqa: PLR2004
