@@ -5,6 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
+
 from retinue.domain.agent import Agent, AgentDefinition, PathPatterns
 from retinue.domain.approval import Answer, Approval, ApprovalState, ToolAccess
 from retinue.domain.ceiling import FileAccess, OperatorPolicy
@@ -23,7 +25,6 @@ from retinue.domain.side_effect import SideEffect
 from retinue.domain.skill import Skill
 from retinue.domain.tool import ToolPolicy
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
-from retinue.domain.value import value
 from retinue.domain.watch import Interjection, Watch
 from retinue.domain.workspace import Workspace
 
@@ -387,8 +388,7 @@ async def _discard_intent(_: str) -> None:
     return
 
 
-@value
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """A call of a tool: its run and session, and the access it was given, bound to the scope."""
 
     run: Run
@@ -412,15 +412,13 @@ class Call:
 ToolFunction = Callable[[Mapping[str, Any], Call], Awaitable[str]]
 
 
-@value
-class Tool(ToolPolicy):
+class Tool(ToolPolicy, frozen=True, kw_only=True):
     """A tool: name, typed signature, policy and one async function."""
 
     function: ToolFunction
 
 
-@value
-class RuntimeContext(RuntimeSettings):
+class RuntimeContext(RuntimeSettings, frozen=True, kw_only=True):
     """The services and settings that the runtime functions use."""
 
     store: SessionStore

@@ -1,8 +1,8 @@
 """What other programs obey is there to be read, and a command changes none of it."""
 
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from strict_cell import RunInCell
 
 from retinue.domain.permissions.scope import Scope

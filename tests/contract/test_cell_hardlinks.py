@@ -1,10 +1,10 @@
 """The strict cell and files with several names: what one name closes, another does not open."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from strict_cell import RunInCell
 
 from retinue.domain.ceiling import OPERATOR, Ceiling

@@ -9,10 +9,10 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from strict_cell import RunInCell
 
 from retinue.domain.ceiling import OPERATOR, Ceiling

@@ -8,11 +8,11 @@ import subprocess
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from strict_cell import RunInCell
 
 from retinue.app.sandbox_loader import SandboxLoader

@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.domain.permissions.scope import Scope
 from retinue.sandbox import process

@@ -5,11 +5,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.domain.agent import PathPatterns
 from retinue.domain.ceiling import OPERATOR, Ceiling

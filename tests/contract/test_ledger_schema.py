@@ -3,12 +3,12 @@
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
 from retinue.domain.delivery import DeliveryState as Delivered

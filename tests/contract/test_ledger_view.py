@@ -3,10 +3,11 @@
 import asyncio
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.domain.run import Reason, RunRequest, Status
 from retinue.interfaces import Transaction

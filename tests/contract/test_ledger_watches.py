@@ -2,12 +2,12 @@
 
 import sqlite3
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.interfaces import Ledger, Transaction

@@ -4,10 +4,10 @@ import asyncio
 import hashlib
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.config.load import load_config
 from retinue.domain.model_turn import Model, ReplyDelta, Request

@@ -1,11 +1,11 @@
 """claude, codex and pi behind the driver's port: what they are told, what is understood, and what they remember."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
 from retinue.domain.permissions.scope import Scope

@@ -1,9 +1,9 @@
 """A skill's folder is there for who has the skill, to read and to run, wherever the configuration stands; for nobody else."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from strict_cell import RunInCell
 
 from retinue.domain.agent import ToolExposure

@@ -3,10 +3,10 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult

@@ -10,7 +10,7 @@ from commands import RETINUE, ran
 
 TOOLS = '''
 import os, signal
-from dataclasses import replace
+from msgspec.structs import replace
 from retinue import tool
 
 def dies(stage):

@@ -7,11 +7,12 @@ import re
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.domain.run import Run, Status
 from retinue.interfaces import Transaction

@@ -7,12 +7,13 @@ import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import RETINUE, begun
+from msgspec.structs import replace
 
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply

@@ -1,12 +1,12 @@
 """An approval: what it can become, and that it speaks for exactly one call."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from retinue.domain.approval import (
     Answer,

@@ -1,11 +1,11 @@
 """Rights only shrink: own, within every ceiling above, under what the operator denies; only a person widens, by one file."""
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from retinue.domain.agent import Agent, PathPatterns, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Ceiling, OperatorPolicy, parse_ceiling

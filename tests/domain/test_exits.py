@@ -1,6 +1,6 @@
 """Exits as rules on values: what counts in a transcript, and who has which."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from retinue.domain import exit_tools
 from retinue.domain.agent import Agent

@@ -1,11 +1,11 @@
 """A run's life is one table, and its printed shapes are promises."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from retinue.domain.run import (
     ALLOWED_TRANSITIONS,

@@ -1,9 +1,9 @@
 """Who has a skill, what that opens, and what becomes of its plugin's tools: the scope says it, and nobody else."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.domain.agent import Agent, PathPatterns, ShellCommands, ToolExposure
 from retinue.domain.ceiling import OPERATOR, Ceiling, OperatorPolicy

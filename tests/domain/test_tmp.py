@@ -1,8 +1,7 @@
 """The agent's own /tmp, as the rules see it: `/tmp/**` never means what other programs keep there."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope

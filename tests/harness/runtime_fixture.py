@@ -4,9 +4,11 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.agents.frontmatter import with_paths, with_prompt
 from retinue.agents.registry import FileAgentRegistry

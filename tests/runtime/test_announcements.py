@@ -4,11 +4,11 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gates import gated
+from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.delivery import Delivery

@@ -1,11 +1,12 @@
 """A clock that is set, in the midst of a run or between two processes: nobody lives for ever, and nobody ends at once."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 
 from retinue.domain.clock import Clock

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from gates import gated
+from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
 

@@ -5,12 +5,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 from gates import gated
+from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.app.composition import scheduler_callbacks

@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import retinue
 from retinue.app.repair import NEW_LEDGER_ADVICE

@@ -1,8 +1,7 @@
 """What goes on by itself: also of runs that wait their turn behind others."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from retinue.app.tree_activity import is_any_run_active, is_tree_active, runs_ahead_of
 from retinue.domain.run import Run, Status, WaitReason

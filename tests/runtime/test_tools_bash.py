@@ -1,11 +1,11 @@
 """bash: what the model is told of a command, and which yes counts for it."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState

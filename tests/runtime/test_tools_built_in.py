@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from msgspec.structs import replace
 
 from retinue.domain.io_results import FileContent, FileEntry
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, Scope

@@ -4,13 +4,13 @@ import asyncio
 import json
 import stat
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from msgspec.structs import replace
 
 from retinue.domain.io_results import WriteResult
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
@@ -282,7 +282,7 @@ async def test_many_edits_of_one_file_at_once_all_count(use: Use, ws: Path):
     assert (ws / "f").read_text() == "".join(f"[{number}]\n" for number in range(30))
 
 
-class Meddled(GuardedFiles):
+class Meddled(GuardedFiles, frozen=True):
     """Another program writes the file between the look and the write."""
 
     def write(self, path: str, data: bytes, *, expected: bytes | None = None) -> WriteResult:

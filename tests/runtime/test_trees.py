@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.delivery import escape_role_markers

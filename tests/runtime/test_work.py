@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 

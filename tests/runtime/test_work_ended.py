@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from transcript_entries import entry_texts
 from user_machine import UserMachine
 

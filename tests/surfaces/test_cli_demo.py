@@ -2,10 +2,10 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from cli_fixture import CliFixture
+from msgspec.structs import replace
 
 from retinue.cli.demo import DemoView, print_demo_result
 from retinue.cli.ui.terminal import Terminal

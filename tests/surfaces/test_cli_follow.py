@@ -1,11 +1,11 @@
 """A run as it goes: what is shown of each event, to a person and to a pipe."""
 
 import io
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.cli.command import exit_code
 from retinue.cli.follow import RunEventPrinter, status_sentence

@@ -10,7 +10,7 @@ import tomllib
 from asyncio.subprocess import DEVNULL, STDOUT
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 import click
 import pytest
+from msgspec.structs import fields
 
 import retinue
 from retinue import errors

@@ -1,10 +1,10 @@
 """What is drawn of a tree of runs, line by line: cards for children, lines for the others."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.cli.ui.live_footer import line_text
 from retinue.cli.ui.run_progress import TreeView

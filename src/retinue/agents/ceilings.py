@@ -1,8 +1,9 @@
 """The operator's ceiling over definitions: excess permissions are removed and reported."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.domain.agent import Agent
 from retinue.domain.glob import first_match, matches

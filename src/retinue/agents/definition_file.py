@@ -1,10 +1,12 @@
 """Parse and render agent definitions: Markdown with front matter, or JSON."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields, replace
 
 from retinue.agents import frontmatter, validators
 from retinue.agents.dialects import key_aliases, tool_names
@@ -21,9 +23,7 @@ from retinue.domain.agent import (
     Triggers,
     WorkspacePolicy,
 )
-from retinue.domain.change import replace
 from retinue.domain.rules import Rule
-from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition
 from retinue.storage import strict_json, strict_yaml, yaml_writer
@@ -33,8 +33,7 @@ from retinue.storage.text_file import MAX_TEXT_FILE_BYTES as MAX_FILE_BYTES
 _DUPLICATE_PROMPT = "has a prompt both in a field and below the front matter; keep one of the two"
 
 
-@value
-class DefinitionSource:
+class DefinitionSource(Struct, frozen=True, kw_only=True):
     """A definition source: its keys with their lines, and the text below the front matter."""
 
     keys: Mapping[str, Any]
@@ -245,8 +244,8 @@ def definition_fields(agent: Agent, *, include_defaults: bool = False) -> dict[s
     return agent_fields
 
 
-def _field_default(each: "Field[Any]") -> Any:
-    return each.default_factory() if each.default_factory is not MISSING else each.default
+def _field_default(each: FieldInfo) -> Any:
+    return each.default if each.default_factory is NODEFAULT else each.default_factory()
 
 
 def _plain_value(value: Any, *, include_defaults: bool) -> Any:

@@ -1,8 +1,10 @@
 """The fields of an agent definition: every accepted key, its other spellings, and its validator."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from retinue.agents import validators
 from retinue.agents.dialects import key_aliases, path_patterns, permissions
@@ -10,15 +12,13 @@ from retinue.agents.dialects.key_aliases import KeyTranslator, Translation, Verd
 from retinue.agents.validators import InvalidValue, KeyPath, Validator
 from retinue.domain.agent import AGENT_NAME, AgentType, Role, ToolExposure
 from retinue.domain.limits import Limits
-from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 
 PartialDefinition = dict[str, Any]
 """Fields that one source defines, nested as in a definition; None clears a value from a lower source."""
 
 
-@value
-class FieldResult:
+class FieldResult(Struct, frozen=True, kw_only=True):
     """The outcome of interpreting one key of a source."""
 
     key: str

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from msgspec import Struct
+
 from retinue.agents import frontmatter
-from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.storage import strict_yaml, yaml_writer
 from retinue.storage.strict_yaml import ParseError, YamlDocument
@@ -61,8 +62,7 @@ def _expected_content(content: Any, section: str, name: str, items: Sequence[str
     return {**fields, section: {**section_fields, name: [*old_items, *items]}}
 
 
-@value
-class _InsertionPoints:
+class _InsertionPoints(Struct, frozen=True, kw_only=True):
     """Candidate texts with the items inserted; parsing each result shows which one is right."""
 
     front: str

@@ -1,6 +1,6 @@
 """Add one permission that a person granted to a session's preset.md; change nothing else."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from retinue.agents.definition_file import parse_preset
 from retinue.agents.frontmatter import split_front_matter, with_paths

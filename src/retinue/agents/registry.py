@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from msgspec import Struct
+
 from retinue.agents import ceilings, definition_file
 from retinue.agents.fields import PartialDefinition, merge_definitions
 from retinue.agents.project import Project, agent_names_in, check_harmless, layer_from_snapshot
@@ -27,7 +29,6 @@ from retinue.agents.sources import (
 from retinue.agents.trust import ProjectSnapshot, TrustState, TrustStore
 from retinue.agents.validators import InvalidValue, nearest_name
 from retinue.domain.agent import AGENT_NAME, AgentDefinition, preset_hash
-from retinue.domain.value import value
 from retinue.errors import BadDefinition, Failed, NotFound, Refused
 from retinue.storage.text_file import LstatStamp, lstat_stamp
 
@@ -36,8 +37,7 @@ INLINE = "inline"
 GENERAL = "general"
 
 
-@value
-class InlineDefinition:
+class InlineDefinition(Struct, frozen=True, kw_only=True):
     """A definition in the configuration file."""
 
     name: str
@@ -55,8 +55,7 @@ class DefinitionSettings(Protocol):
     def ceiling(self) -> Mapping[str, Any] | None: ...
 
 
-@value
-class _CachedDefinition:
+class _CachedDefinition(Struct, frozen=True, kw_only=True):
     """A merged definition, and the stamps of the files it depends on."""
 
     definition: AgentDefinition

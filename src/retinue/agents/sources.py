@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.agents import definition_file
 from retinue.agents.fields import PartialDefinition
 from retinue.agents.validators import slugify
-from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.storage.strict_yaml import ParseError
 from retinue.storage.text_file import LstatStamp, lstat_stamp, read_text_file
@@ -21,8 +22,7 @@ WatchedStamps = dict[str, LstatStamp]
 """Stamps by path. Keys are strings because they are compared before every run and Path is slower."""
 
 
-@value
-class DefinitionLayer:
+class DefinitionLayer(Struct, frozen=True, kw_only=True):
     """The fields one source defines for an agent."""
 
     source: str

@@ -14,8 +14,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import Struct
+
 from retinue.domain.skill import SKILL_FILE
-from retinue.domain.value import value
 from retinue.errors import BadDefinition, Failed, NotFound, UsageError
 from retinue.storage.file_io import read_file, replace_file, write_error
 from retinue.storage.file_lock import file_lock
@@ -39,8 +40,7 @@ class TrustState(StrEnum):
     UNKNOWN = "not trusted"
 
 
-@value
-class ProjectSnapshot:
+class ProjectSnapshot(Struct, frozen=True, kw_only=True):
     """A project's `.retinue` folder at one moment; exactly the hashed bytes are used."""
 
     path: str

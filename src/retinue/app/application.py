@@ -4,8 +4,9 @@ import os
 import traceback
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.agents.frontmatter import with_paths, with_prompt
 from retinue.agents.registry import FileAgentRegistry

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.app.composition import check_model
 from retinue.config.load import Config
 from retinue.domain.agent import Agent
@@ -16,7 +18,6 @@ from retinue.domain.sandbox_level import MissingLevel, SandboxLevel
 from retinue.domain.sanitize import count_hidden
 from retinue.domain.session import Session
 from retinue.domain.skill import Skill
-from retinue.domain.value import value
 from retinue.errors import BadDefinition, RetinueError
 from retinue.ledger.journal_mode import detect_filesystem_type, is_shared_filesystem
 from retinue.ledger.repair import find_damage
@@ -26,8 +27,7 @@ from retinue.sessions.store import FileStore
 from retinue.storage.token_store import TOKENS_FILE, TokenStore
 
 
-@value
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """A line of the report."""
 
     status: str

@@ -5,9 +5,10 @@ the connection during one, gets the complete reply from the file as soon as it i
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.domain.event import Event, EventKind
 from retinue.domain.run import Run

@@ -4,9 +4,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.app.log_file import append_log_line
 from retinue.config.load import Config, load_config

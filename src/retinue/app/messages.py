@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.agents.registry import FileAgentRegistry
 from retinue.app.keyed_lock import KeyedLock
 from retinue.app.references import ReferenceResolver
@@ -21,7 +23,6 @@ from retinue.domain.redaction import Redactor
 from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.session import Session
 from retinue.domain.transcript import Message
-from retinue.domain.value import value
 from retinue.errors import Conflict, NotFound, Refused, UsageError
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.spawn import create_session
@@ -50,8 +51,7 @@ REPLY_HINT = "{agent} waits for words of a person: POST /api/sessions/{session}/
 STATUS_HINT = "GET /api/runs/{run} tells what becomes of it, and GET /api/events when."
 
 
-@value
-class MessageRequest:
+class MessageRequest(Struct, frozen=True, kw_only=True):
     """A message to a session, and how to wait for the reply."""
 
     content: str

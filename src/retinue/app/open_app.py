@@ -3,7 +3,8 @@
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from retinue.app.application import App
 from retinue.app.composition import QuestionCallback, reject_question

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from retinue.app.references import ReferenceResolver
 from retinue.app.tree_activity import runs_ahead_of
 from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState, approval_as_json
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope

@@ -6,8 +6,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.agents.registry import FileAgentRegistry
 from retinue.agents.skills import SkillRegistry
@@ -29,7 +31,6 @@ from retinue.domain.delivery import Delivery
 from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import CreatedRun, Session
-from retinue.domain.value import value
 from retinue.errors import NotFound, RetinueError, SessionLocked, Unreadable
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.ledger.ledger import SqliteLedger
@@ -47,8 +48,7 @@ _TMP_RETENTION_SECONDS = 30 * 24 * 3600
 RepairAction = Callable[[], Awaitable[str]]
 
 
-@value
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """A disagreement; `repair`, if there is one, fixes it and returns what it did."""
 
     message: str

@@ -3,9 +3,10 @@
 import asyncio
 import os
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.app.daemon_link import DaemonLink
 from retinue.app.references import ReferenceResolver, require_single_run, runs_with_id_prefix

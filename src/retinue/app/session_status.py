@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.domain.run import Run, Status
-from retinue.domain.value import value
 
 STATUS_PRIORITY = {Status.RUNNING: 0, Status.WAITING: 1, Status.QUEUED: 2}
 
 
-@value
-class SessionStatus:
+class SessionStatus(Struct, frozen=True, kw_only=True):
     """The current run of a session; idle if there is none."""
 
     run: Run | None = None

@@ -4,9 +4,10 @@ import json
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.app.announcement_views import announcement_rows
 from retinue.app.keyed_lock import KeyedLock

@@ -3,11 +3,11 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import fields
 
 from retinue.agents.definition_file import definition_fields
 from retinue.agents.importing import importer

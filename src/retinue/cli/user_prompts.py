@@ -7,14 +7,14 @@ import sys
 import termios
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from retinue.cli.ui.approval_card import answer_prompt, approval_card_lines
 from retinue.cli.ui.terminal import Terminal
 from retinue.domain.approval import Answer, Approval
 from retinue.domain.question import Question, resolve_answer
-from retinue.domain.value import value
 from retinue.errors import Cancelled, UserUnavailable
 
 AskFunction = Callable[[str, Sequence[str]], Awaitable[str]]
@@ -36,8 +36,7 @@ SHOW_ANSWERS = frozenset({"s", "show"})
 """Inputs that are not an answer: show everything, then ask again."""
 
 
-@value
-class UserPrompter:
+class UserPrompter(Struct, frozen=True, kw_only=True):
     """Ask the user one question at a time, however many agents ask."""
 
     terminal: Terminal

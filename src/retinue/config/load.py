@@ -2,9 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct, field
+from msgspec.structs import fields
 
 from retinue.agents import validators
 from retinue.agents.registry import FileAgentRegistry, InlineDefinition
@@ -13,7 +15,7 @@ from retinue.config.schema import URL_PREFIX, parse_settings
 from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.mcp_tool import McpServer
 from retinue.domain.pricing import Price, Prices
-from retinue.domain.value import value
+from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.storage import strict_json
 from retinue.storage.strict_yaml import MAX_DEPTH, ParseError
@@ -38,8 +40,7 @@ class Secret(str):
         return "Secret(…)" if self else "Secret()"
 
 
-@value
-class ProviderConfig:
+class ProviderConfig(Struct, frozen=True, kw_only=True):
     """Address and key of a provider's API. Only the user's environment and configuration set it, never a
     project.
     """
@@ -50,14 +51,14 @@ class ProviderConfig:
     """Whether the URL is the provider's own."""
 
 
-@value
-class ProvidersConfig:
+class ProvidersConfig(Struct, frozen=True, kw_only=True):
     openai: ProviderConfig = ProviderConfig(base_url="https://api.openai.com/v1")
     anthropic: ProviderConfig = ProviderConfig(base_url="https://api.anthropic.com")
 
 
-@value
-class Config:
+class Config(SecretFieldsStruct, frozen=True, kw_only=True):
+    secret_fields = frozenset({"env"})
+
     home: Path
     """Data folder: sessions, the ledger, logs."""
     config_dir: Path
@@ -88,7 +89,7 @@ class Config:
     providers: ProvidersConfig = ProvidersConfig()
     is_persistent: bool = True
     """False for a temporary home that is deleted with this process. Not a configuration key."""
-    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Environment in which a definition's `api_key_env` is looked up."""
 
     models_home: Path | None = None

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, cast
+
+from msgspec.structs import fields
 
 from retinue.agents import fields as definition
 from retinue.agents import validators

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
+from msgspec import Struct
+
 from retinue import app as application
 from retinue.app import App
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Entry, Message, ToolCall, public_entry_id
-from retinue.domain.value import value
 
 PARENT_AGENT = "orchestrator"
 MODEL = "local:smollm2"
@@ -31,8 +32,7 @@ MIN_REPLIED_CHILDREN = 2
 """Number of children that must have replied before the worker is killed."""
 
 
-@value
-class TreeSnapshot:
+class TreeSnapshot(Struct, frozen=True, kw_only=True):
     """The runs and transcripts of the tree at one moment."""
 
     runs: tuple[Run, ...] = ()
@@ -74,8 +74,7 @@ class TreeSnapshot:
         return len(replied) >= MIN_REPLIED_CHILDREN and not all(run.status.is_final for run in self.children)
 
 
-@value
-class KillReport:
+class KillReport(Struct, frozen=True, kw_only=True):
     """The cost of the kill, measured from the files, the ledger and the log of model requests."""
 
     interrupted_runs: int
@@ -105,8 +104,7 @@ class KillReport:
         )
 
 
-@value
-class DemoOutcome:
+class DemoOutcome(Struct, frozen=True, kw_only=True):
     snapshot: TreeSnapshot
     kill_report: KillReport | None
     """None if the worker was not killed, because there was no suitable moment."""

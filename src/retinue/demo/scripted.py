@@ -7,10 +7,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from retinue import app as application
 from retinue.domain.run import Run
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
-from retinue.domain.value import value
 
 AGENT = "explorer"
 TASK = "Where do this project's errors live, and how does a run end?"
@@ -18,8 +19,7 @@ PACKAGE_PLACEHOLDER = "@"
 """Placeholder in the script for the folder where the package is installed."""
 
 
-@value
-class ToolCallStep:
+class ToolCallStep(Struct, frozen=True, kw_only=True):
     """A tool call of the demonstration, with its outcome."""
 
     tool: str
@@ -28,8 +28,7 @@ class ToolCallStep:
     duration_ms: int
 
 
-@value
-class DemoResult:
+class DemoResult(Struct, frozen=True, kw_only=True):
     run: Run
     steps: tuple[ToolCallStep, ...]
 

@@ -3,11 +3,11 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct, field
+
 from retinue.domain.workspace import Isolation
 
 AGENT_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -41,8 +41,7 @@ class ToolExposure(StrEnum):
     MIXED = "mixed"
 
 
-@value
-class PathPatterns:
+class PathPatterns(Struct, frozen=True, kw_only=True):
     """Path globs. None: nothing stated. Empty: nothing matches."""
 
     read: tuple[str, ...] | None = None
@@ -50,30 +49,26 @@ class PathPatterns:
     deny: tuple[str, ...] | None = None
 
 
-@value
-class ShellCommands:
+class ShellCommands(Struct, frozen=True, kw_only=True):
     """Commands that need no approval. The sandbox is the boundary, not these globs."""
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] | None = None
 
 
-@value
-class WorkspacePolicy:
+class WorkspacePolicy(Struct, frozen=True, kw_only=True):
     isolation: Isolation = Isolation.SHARED
     path: str | None = None
     writable: bool | None = None
     """None: shared and custom workspaces are writable, a sandbox is not."""
 
 
-@value
-class Triggers:
+class Triggers(Struct, frozen=True, kw_only=True):
     slash: tuple[str, ...] = ()
     hotkeys: tuple[str, ...] = ()
 
 
-@value
-class Agent:
+class Agent(Struct, frozen=True, kw_only=True):
     """An agent definition, whatever its file format. None and absent both mean: not stated."""
 
     name: str
@@ -122,8 +117,7 @@ class Agent:
         return self.display_name or self.name
 
 
-@value
-class AgentDefinition:
+class AgentDefinition(Struct, frozen=True, kw_only=True):
     """An agent, the origin of each of its fields, and the preset.md text of a new session."""
 
     agent: Agent

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.domain.agent import Agent
 from retinue.domain.run import Run, iso_timestamp
 from retinue.domain.system_prompt import base_prompt, first_message, task_section
-from retinue.domain.value import value
 
 POOLED_TOOLS = frozenset({"agent", "explore", "plan"})
 """The delegation tools whose agents are pooled."""
@@ -25,8 +26,7 @@ NO_TOOLS = "|"
 """Hashed for an empty list, as no list of names reads like it; a missing list is ALL_TOOLS."""
 
 
-@value
-class PooledSession:
+class PooledSession(Struct, frozen=True, kw_only=True):
     """The ledger's knowledge of one pooled session."""
 
     session_id: str
@@ -46,8 +46,7 @@ class PooledSession:
     """Number of tasks it was given."""
 
 
-@value
-class PoolEntry:
+class PoolEntry(Struct, frozen=True, kw_only=True):
     """An agent that can be asked again."""
 
     pooled_session: PooledSession

@@ -3,18 +3,18 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
 from retinue.domain.agent import ShellCommands
-from retinue.domain.change import replace
 from retinue.domain.permissions.shell_commands import check_preapproved
 from retinue.domain.rules import escape_glob
 from retinue.domain.run import iso_timestamp
 from retinue.domain.sandbox_level import SandboxLevel
-from retinue.domain.value import value
 from retinue.errors import Conflict, Refused
 
 
@@ -52,8 +52,7 @@ A call reads or writes a file, runs a command, uses a tool, or requests more sco
 """
 
 
-@value
-class NamedFile:
+class NamedFile(Struct, frozen=True, kw_only=True):
     """A file named by a command, as it was when the approval was requested.
 
     Approving the command also approves the current content of the file.
@@ -72,8 +71,7 @@ MAX_COMPARED_BYTES = 1 << 20
 """Bytes of each file that are compared."""
 
 
-@value
-class Approval:
+class Approval(Struct, frozen=True, kw_only=True):
     """A row of the ledger: the exact question, who asked it, and the answer."""
 
     id: str

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from retinue.domain.glob import first_match
 from retinue.domain.rules import Globs, Rule, absolute_patterns
 from retinue.domain.skill import Skill
 from retinue.domain.tmp_paths import is_under_tmp, without_private_tmp
-from retinue.domain.value import value
 
 FileAccess = Literal["read", "write"]
 OPERATOR = "the configuration"
@@ -15,8 +16,11 @@ NETWORK_CAPABILITY = "network"
 """The capability of a tool that reaches beyond this machine."""
 
 
-@value
-class Ceiling:
+_STORED_NAMES = {"set_by": "by"}
+"""Field → its name in stored JSON, where the two differ."""
+
+
+class Ceiling(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     """A link of the chain from the configuration down to a session. None: no limit of that kind."""
 
     set_by: str
@@ -102,8 +106,7 @@ class Ceiling:
         } | ({} if self.skills is None else {"skills": self.skills})
 
 
-@value
-class OperatorPolicy:
+class OperatorPolicy(Struct, frozen=True, kw_only=True):
     """The operator's policy for every scope: what is denied now, closed paths, and the maximum rights."""
 
     deny_tools: Globs = ()

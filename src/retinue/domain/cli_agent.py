@@ -1,15 +1,15 @@
 """CLI agents (claude, codex, pi): their commands, settings and processes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any, cast
 
+from msgspec import Struct, field
+
 from retinue.domain.sandbox_level import SandboxLevel
-from retinue.domain.value import value
+from retinue.domain.secret_fields import SecretFieldsStruct
 
 
-@value
-class CliAgentKind:
+class CliAgentKind(Struct, frozen=True, kw_only=True):
     """A program that can be an agent's provider."""
 
     binary: str
@@ -84,8 +84,7 @@ class InvalidSetting(Exception):
         self.key = key
 
 
-@value
-class CliAgentSettings:
+class CliAgentSettings(Struct, frozen=True, kw_only=True):
     """A definition's settings for its program."""
 
     extra_args: tuple[str, ...] = ()
@@ -168,8 +167,7 @@ def _map_setting(key: str, value: Any) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-@value
-class CliAgentSandbox:
+class CliAgentSandbox(Struct, frozen=True, kw_only=True):
     """The sandbox of a session's program: its level and its home."""
 
     level: SandboxLevel
@@ -179,9 +177,10 @@ class CliAgentSandbox:
     """The home's path as the program sees it."""
 
 
-@value
-class CliAgentCommand:
+class CliAgentCommand(SecretFieldsStruct, frozen=True, kw_only=True):
     """A process to start: its arguments, and what it may access."""
+
+    secret_fields = frozenset({"env", "files"})
 
     binary: str
     args: tuple[str, ...]
@@ -190,8 +189,8 @@ class CliAgentCommand:
     """Another program that starts it; receives its name and arguments."""
     install: str = ""
     """Command that installs it."""
-    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
     """Files written into its home before it starts: relative paths and texts."""
     hosts: tuple[str, ...] = ()
     """`host:port` entries; the only network access inside the sandbox."""
@@ -201,8 +200,7 @@ class CliAgentCommand:
     """Relative to the workspace; empty for the workspace itself."""
 
 
-@value
-class ProcessExit:
+class ProcessExit(Struct, frozen=True, kw_only=True):
     """The end of a process."""
 
     exit_code: int | None

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 
-@value
-class Clock:
+class Clock(Struct, frozen=True, kw_only=True):
     """Sources of time, ids and randomness, passed in so that tests can fix them."""
 
     now: Callable[[], datetime]

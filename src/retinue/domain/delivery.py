@@ -6,11 +6,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from retinue.domain.change import replace
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.domain.pricing import format_dollars
 from retinue.domain.run import Reason, Run, Status, iso_timestamp
 from retinue.domain.sanitize import safe_text
-from retinue.domain.value import value
 from retinue.errors import Failed
 
 
@@ -24,8 +25,7 @@ class DeliveryState(StrEnum):
     """The receiver no longer exists; the result remains in the run's record."""
 
 
-@value
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """A row of the outbox, for the end of a run that an agent requested."""
 
     id: str

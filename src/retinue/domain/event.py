@@ -1,11 +1,11 @@
 """Events: the typed stream behind the log, the terminal, the page and server-sent events."""
 
-from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from retinue.domain.run import iso_timestamp
-from retinue.domain.value import value
 
 EventKind = Literal[
     "run.queued",
@@ -30,8 +30,7 @@ EventKind = Literal[
 ]
 
 
-@value
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     kind: EventKind
     at: datetime
     session: str

@@ -1,27 +1,25 @@
 """Results of file access, commands and web requests."""
 
+from msgspec import Struct
+
 from retinue.domain.sandbox_level import SandboxLevel
-from retinue.domain.value import value
 
 
-@value
-class FileContent:
+class FileContent(Struct, frozen=True, kw_only=True):
     real_path: str
     data: bytes
     size: int
     """Size of the whole file; more than len(data) if it was cut at max_bytes."""
 
 
-@value
-class WriteResult:
+class WriteResult(Struct, frozen=True, kw_only=True):
     real_path: str
     is_new: bool
     """Whether the file did not exist before."""
     size: int
 
 
-@value
-class FileEntry:
+class FileEntry(Struct, frozen=True, kw_only=True):
     path: str
     """Relative to the requested folder."""
     real_path: str
@@ -30,8 +28,7 @@ class FileEntry:
     size: int = 0
 
 
-@value
-class CommandResult:
+class CommandResult(Struct, frozen=True, kw_only=True):
     """The result of a command."""
 
     exit_code: int | None
@@ -48,8 +45,7 @@ class CommandResult:
     """Further facts for the agent: what was removed, which limit was reached."""
 
 
-@value
-class FetchedPage:
+class FetchedPage(Struct, frozen=True, kw_only=True):
     """A fetched web page."""
 
     url: str

@@ -1,10 +1,9 @@
 """Limits on what agents may cost, with their defaults."""
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 
-@value
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     max_depth: int = 3
     max_live: int = 16
     """Runs in state running; a waiting run occupies no slot."""
@@ -29,8 +28,7 @@ class Limits:
         return min(timeout_s, self.deadline_max_seconds) if timeout_s > 0 else self.deadline_max_seconds
 
 
-@value
-class SubagentSettings:
+class SubagentSettings(Struct, frozen=True, kw_only=True):
     """Settings for agents that other agents start."""
 
     allow_agents: tuple[str, ...] | None = None

@@ -4,13 +4,14 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from typing import Any, cast
 
+from msgspec import Struct, field
+
 from retinue.domain.sanitize import safe_name, text_for_model
+from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.domain.system_prompt import SYSTEM_PREFIX
-from retinue.domain.value import value
 
 SERVER_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
@@ -29,20 +30,21 @@ _PROSE_KEYS = ("description", "title", "$comment")
 """Schema keys whose values are prose."""
 
 
-@value
-class McpServer:
+class McpServer(SecretFieldsStruct, frozen=True, kw_only=True):
     """Configuration of an MCP server: started by a command or reached by a URL."""
+
+    secret_fields = frozenset({"env", "headers"})
 
     name: str
     command: str = ""
     args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Often holds keys, so it is never shown."""
     inherit: tuple[str, ...] = ()
     """Environment variables passed on unchanged."""
     cwd: str | None = None
     url: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
     bearer_env: str = ""
     """The variable that holds the bearer token for the URL."""
     timeout_seconds: float = 60.0
@@ -50,8 +52,7 @@ class McpServer:
     believe_hints: bool = False
 
 
-@value
-class McpTool:
+class McpTool(Struct, frozen=True, kw_only=True):
     """A tool as its server describes it."""
 
     name: str
@@ -97,8 +98,7 @@ class McpTool:
         )
 
 
-@value
-class PinnedTool:
+class PinnedTool(Struct, frozen=True, kw_only=True):
     """A tool description that a person has trusted."""
 
     tool: McpTool
@@ -119,8 +119,7 @@ class TrustState(StrEnum):
     """Unusable here, trusted or not."""
 
 
-@value
-class ToolComparison:
+class ToolComparison(Struct, frozen=True, kw_only=True):
     """A tool of a server: its current and its trusted description."""
 
     name: str

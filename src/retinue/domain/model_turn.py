@@ -1,19 +1,18 @@
 """Model turns: the request sent to a provider, and the reply."""
 
 from collections.abc import Sequence
-from dataclasses import field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Usage
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry
-from retinue.domain.value import value
 
 
-@value
-class Model:
+class Model(Struct, frozen=True, kw_only=True):
     """The model to use and its settings; `provider` selects the adapter."""
 
     provider: str
@@ -30,8 +29,7 @@ class Model:
         return f"{self.provider}:{self.name}"
 
 
-@value
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """A request for one model turn.
 
     Between the turns of a run only `entries` changes, and only by growing at its end.
@@ -61,8 +59,7 @@ class StopReason(StrEnum):
     REFUSED = "refused"
 
 
-@value
-class UnsavedToolCall:
+class UnsavedToolCall(Struct, frozen=True, kw_only=True):
     """A tool call in a reply that is not saved yet; it gets its id when it is written, not from the provider."""
 
     tool: str
@@ -71,8 +68,7 @@ class UnsavedToolCall:
     """Why it must not run: its arguments were cut off or are not a JSON object."""
 
 
-@value
-class ProviderToolCall:
+class ProviderToolCall(Struct, frozen=True, kw_only=True):
     """A tool call that the provider executed itself. It has happened, so it is never executed here."""
 
     id: str
@@ -86,16 +82,14 @@ class ProviderToolCall:
     is_finished: bool = False
 
 
-@value
-class ReplyStep:
+class ReplyStep(Struct, frozen=True, kw_only=True):
     """Text that preceded the final reply, and the tool calls that followed it."""
 
     text: str
     tool_calls: tuple[ProviderToolCall, ...]
 
 
-@value
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """A finished reply. A stream that ends without a stop reason never becomes one."""
 
     text: str
@@ -111,8 +105,7 @@ class Reply:
     """Steps of a provider that executes tools itself, before the final text."""
 
 
-@value
-class ReplyDelta:
+class ReplyDelta(Struct, frozen=True, kw_only=True):
     """A piece of a streamed reply.
 
     `is_discarded` means that the text so far is void because the turn is requested again.

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.domain.run import Run, Usage
-from retinue.domain.value import value
 
 TOKENS_PER_PRICE = 1_000_000
 COST_DECIMALS = 6
@@ -17,8 +18,7 @@ MODEL_DATE_SUFFIX = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2})$")
 """Date suffix of a model's name: `gpt-5-mini-2025-08-07`, `claude-sonnet-4-5-20250929`."""
 
 
-@value
-class Price:
+class Price(Struct, frozen=True, kw_only=True):
     """US dollars per million tokens."""
 
     input: float
@@ -37,8 +37,7 @@ Prices = Mapping[str, Price]
 """Prices by `provider:model`, or by the model's name alone."""
 
 
-@value
-class CostSummary:
+class CostSummary(Struct, frozen=True, kw_only=True):
     """Token usage and cost of several runs."""
 
     run_count: int

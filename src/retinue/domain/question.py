@@ -4,9 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.domain.run import Run
 from retinue.domain.transcript import Entry, Message, ToolCall, unanswered_calls
-from retinue.domain.value import value
 
 ASK_USER_TOOL = "ask_user"
 """The tool that asks a person.
@@ -15,8 +16,7 @@ A call of it without a result, in a run that waits for a person, is a question.
 """
 
 
-@value
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     run_id: str
     session_path: str
     agent: str

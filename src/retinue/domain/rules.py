@@ -2,14 +2,14 @@
 
 from functools import lru_cache
 
+from msgspec import Struct
+
 from retinue.domain.glob import first_match
-from retinue.domain.value import value
 
 Globs = tuple[str, ...]
 
 
-@value
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     ok: bool
     rule: str
     """The deciding rule, in words."""
@@ -18,8 +18,7 @@ class Verdict:
 NO_LIST_VERDICT = Verdict(ok=True, rule="no list")
 
 
-@value
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """Allow and deny globs of one kind. No allow list: no restriction. Deny wins."""
 
     allow: Globs | None = None

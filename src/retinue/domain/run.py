@@ -5,9 +5,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.change import replace
-from retinue.domain.value import value
 from retinue.errors import Failed
 
 
@@ -92,8 +93,7 @@ _NOT_WAITING: dict[str, Any] = {"waiting_for": None, "is_suspended": False, "wak
 """The fields of a run that is not waiting."""
 
 
-@value
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """Token counts as reported by the provider, or our own estimate where it reports none."""
 
     input: int = 0
@@ -113,8 +113,7 @@ CALL_KEY_PREFIX = "call:"
 """Prefix of the key of a run that was requested by a tool call."""
 
 
-@value
-class RunRequest:
+class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request for a run; the ledger row stores all of it."""
 
     key: str
@@ -158,8 +157,7 @@ class RunRequest:
         return self.key.rpartition("/")[2] if self.key.startswith(CALL_KEY_PREFIX) else ""
 
 
-@value
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """A row of the ledger. All state changes are methods of this class."""
 
     id: str

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.redaction import Redactor
 from retinue.domain.run import Run
 from retinue.domain.sandbox_level import SandboxLevel
-from retinue.domain.value import value
 
 
-@value
-class RuntimeSettings:
+class RuntimeSettings(Struct, frozen=True, kw_only=True):
     """Settings that are the same for every run."""
 
     minimum_sandbox_level: SandboxLevel

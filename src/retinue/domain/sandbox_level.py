@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 
 class SandboxLevel(StrEnum):
@@ -22,8 +22,7 @@ class SandboxLevel(StrEnum):
 _STRICTEST_FIRST = (SandboxLevel.STRICT, SandboxLevel.LANDLOCK, SandboxLevel.NONE)
 
 
-@value
-class MissingLevel:
+class MissingLevel(Struct, frozen=True, kw_only=True):
     """Why a sandbox level is unavailable on this machine, and what to do about it."""
 
     level: SandboxLevel

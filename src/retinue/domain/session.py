@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from retinue.domain.agent import PathPatterns
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.run import Run, iso_timestamp, iso_timestamp_seconds
-from retinue.domain.value import value
 from retinue.domain.workspace import Workspace
 
 RESERVED_ATTRIBUTES = frozenset({"ask", "leaf", "role", "trigger", "watches"})
@@ -20,8 +20,7 @@ MAX_SLUG_CHARS = 80
 _TIMESTAMP_SEPARATORS = {ord(each): None for each in "-T:Z"}
 
 
-@value
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """The identity and settings of a conversation; its messages are in the transcript."""
 
     id: str
@@ -68,8 +67,7 @@ CreatedRun = tuple[Run, Session]
 """A run that was just created and its session, so that neither is looked up again."""
 
 
-@value
-class NewSession:
+class NewSession(Struct, frozen=True, kw_only=True):
     """Everything needed to create a session's folder."""
 
     agent: str

@@ -5,9 +5,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from retinue.domain.change import replace
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.domain.run import iso_timestamp
-from retinue.domain.value import value
 
 MAX_RESULT_CHARS = 8_000
 """Characters of a result that the ledger stores, in case the process dies before the file has it."""
@@ -20,8 +21,7 @@ class SideEffectState(StrEnum):
     """The process died during the call: it may or may not have happened, and was not repeated."""
 
 
-@value
-class SideEffect:
+class SideEffect(Struct, frozen=True, kw_only=True):
     call: str
     """Id of the call's transcript entry, unique among side effects."""
     run: str

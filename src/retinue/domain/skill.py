@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from retinue.domain.rules import Globs, subtree_pattern
-from retinue.domain.value import value
 
 SKILL_FILE = "SKILL.md"
 SHELL_TOOL = "bash"
@@ -14,8 +15,11 @@ SHELL_TOOL = "bash"
 SkillSource = Literal["user", "project"]
 
 
-@value
-class Skill:
+_STORED_NAMES = {"name": "plugin"}
+"""Field → its name in stored JSON, where the two differ."""
+
+
+class Skill(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     name: str
     """Name of the skill and its folder, matched by `skill_allow` and `skill_deny`."""
     description: str

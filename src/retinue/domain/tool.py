@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.domain.approval import ToolAccess
-from retinue.domain.value import value
 
 
 class Effect(StrEnum):
@@ -26,8 +27,7 @@ class AskPolicy(StrEnum):
     ALWAYS = "always"
 
 
-@value
-class ToolSpec:
+class ToolSpec(Struct, frozen=True, kw_only=True):
     """The part of a tool that the model sees."""
 
     name: str
@@ -36,8 +36,7 @@ class ToolSpec:
     """JSON Schema of the arguments, an object."""
 
 
-@value
-class ToolPolicy:
+class ToolPolicy(Struct, frozen=True, kw_only=True):
     """Everything about a tool except its function: used to offer it, check calls and resume after a crash."""
 
     spec: ToolSpec

@@ -1,16 +1,15 @@
 """Transcript entries: messages, tool calls, tool results and notices, in the order of the file."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
-from retinue.domain.change import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
 from retinue.domain.run import Usage
-from retinue.domain.value import value
 
 
-@value
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A message of a person, another agent or the model."""
 
     id: str
@@ -33,8 +32,7 @@ class Message:
     """
 
 
-@value
-class ToolCall:
+class ToolCall(Struct, frozen=True, kw_only=True):
     """A tool call requested by the model. Its id is created here, never taken from a provider."""
 
     id: str
@@ -47,8 +45,7 @@ class ToolCall:
     """Why this call must never run: its arguments were cut off or are not JSON."""
 
 
-@value
-class ToolResult:
+class ToolResult(Struct, frozen=True, kw_only=True):
     """The result of a tool call, as sent to the model."""
 
     of: str
@@ -63,8 +60,7 @@ class ToolResult:
         return self.of
 
 
-@value
-class Notice:
+class Notice(Struct, frozen=True, kw_only=True):
     """A message from the runtime to the model, neither a person's nor the model's own."""
 
     id: str
@@ -124,6 +120,8 @@ def entry_as_json(entry: Entry) -> dict[str, Any]:
     """
     data = asdict(entry) | {"id": public_entry_id(entry)}
     data.pop("thoughts", None)
+    if isinstance(entry, Message):
+        data["usage"] = None if entry.usage is None else asdict(entry.usage)
     if isinstance(entry, Notice):
         data["about"] = data.pop("kind")
     return {"kind": ENTRY_KINDS[type(entry)], **data}

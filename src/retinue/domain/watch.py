@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.domain.delivery import delimited_block, escape_role_markers, run_stats, single_line
 from retinue.domain.run import Run, iso_timestamp
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, public_entry_id
-from retinue.domain.value import value
 
 INTERJECT_TOOL = "interject"
 """The tool with which watchers comment; other agents do not have it."""
@@ -40,8 +41,7 @@ class Severity(StrEnum):
     """Ends the watched turn if the watcher's definition allows it."""
 
 
-@value
-class Watch:
+class Watch(Struct, frozen=True, kw_only=True):
     """A watch: one per session and agent, on or off."""
 
     id: str
@@ -78,8 +78,7 @@ class Watch:
         return replace(self, heard=last_entry, told=self.told + 1, told_at=at)
 
 
-@value
-class Interjection:
+class Interjection(Struct, frozen=True, kw_only=True):
     """A watcher's comment for the people in charge of the watched session."""
 
     id: str

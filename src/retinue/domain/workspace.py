@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 
 class Isolation(StrEnum):
@@ -12,8 +12,7 @@ class Isolation(StrEnum):
     CUSTOM = "custom"
 
 
-@value
-class Workspace:
+class Workspace(Struct, frozen=True, kw_only=True):
     """Computed once per session and stored with it; never state of the process."""
 
     root: str

@@ -2,13 +2,12 @@
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import cache
 
 import msgspec
+from msgspec.structs import fields, replace
 
 from retinue.domain.approval import Approval, ApprovalState
-from retinue.domain.change import replace
 from retinue.errors import Failed, NotFound
 from retinue.ledger.run_rows import execute_statement, replace_surrogates
 
@@ -61,7 +60,7 @@ def select_approvals(
     is_given = tuple([each is not None for each in values])
     sql = _select_statement(is_given, None if state is None else ",".join(state))
     cursor = execute_statement(connection, sql, [each for each in values if each is not None])
-    return [decode_approval(row[0]) for row in cursor.fetchall()]
+    return [decode_approval(text) for (text,) in cursor.fetchall()]
 
 
 @cache

@@ -2,12 +2,11 @@
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import cache
 
 import msgspec
+from msgspec.structs import fields, replace
 
-from retinue.domain.change import replace
 from retinue.domain.delivery import Delivery, DeliveryState
 from retinue.errors import Failed, NotFound
 from retinue.ledger.run_rows import execute_statement, replace_surrogates
@@ -75,7 +74,10 @@ def select_delivery(connection: sqlite3.Connection, delivery_id: str) -> Deliver
     row = execute_statement(
         connection, "SELECT delivery FROM deliveries WHERE id=?", (delivery_id,)
     ).fetchone()
-    return None if row is None else decode_delivery(row[0])
+    if row is None:
+        return None
+    (text,) = row
+    return decode_delivery(text)
 
 
 def select_deliveries(  # noqa: PLR0913  (one filter each)
@@ -98,7 +100,7 @@ def select_deliveries(  # noqa: PLR0913  (one filter each)
     cursor = execute_statement(connection, sql, [each for each in values if each is not None])
     rows = cursor.fetchall() if limit is None else cursor.fetchmany(limit)
     cursor.close()
-    return [decode_delivery(row[0]) for row in rows]
+    return [decode_delivery(text) for (text,) in rows]
 
 
 @cache

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from retinue.domain.event import Event
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.interfaces import Transaction
 from retinue.ledger.database import (
@@ -49,8 +50,7 @@ class _PendingStep:
     events: list[Event] = field(default_factory=list[Event])
 
 
-@value
-class _Batch:
+class _Batch(Struct, frozen=True, kw_only=True):
     pending_steps: list[_PendingStep]
     deadline: float
     """When to stop waiting for another process that has the file locked (monotonic time)."""

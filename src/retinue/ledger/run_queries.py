@@ -13,7 +13,7 @@ from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
 from retinue.ledger import run_rows
-from retinue.ledger.run_rows import Row, execute_statement
+from retinue.ledger.run_rows import RunRow, execute_statement
 
 # The columns a run is searched by never change after it was created, except its status: an update that leaves
 # them alone leaves their indexes alone too.
@@ -71,16 +71,18 @@ def update_run(connection: sqlite3.Connection, run: Run) -> None:
         raise NotFound(f"there is no run {run.id}")
 
 
-def select_run(connection: sqlite3.Connection, run_id: str) -> Row | None:
-    return execute_statement(connection, _SELECT_BY_ID, (run_id,)).fetchone()
+def select_run(connection: sqlite3.Connection, run_id: str) -> RunRow | None:
+    row = execute_statement(connection, _SELECT_BY_ID, (run_id,)).fetchone()
+    return None if row is None else RunRow._make(row)
 
 
-def select_run_by_key(connection: sqlite3.Connection, request_key: str) -> Row | None:
-    return execute_statement(connection, _SELECT_BY_KEY, (request_key,)).fetchone()
+def select_run_by_key(connection: sqlite3.Connection, request_key: str) -> RunRow | None:
+    row = execute_statement(connection, _SELECT_BY_KEY, (request_key,)).fetchone()
+    return None if row is None else RunRow._make(row)
 
 
 def select_child_ids(connection: sqlite3.Connection, run_id: str) -> list[str]:
-    return [row[0] for row in connection.execute(_SELECT_CHILDREN, (run_id,)).fetchall()]
+    return [child_id for (child_id,) in connection.execute(_SELECT_CHILDREN, (run_id,)).fetchall()]
 
 
 def select_children_by_parent(connection: sqlite3.Connection, run_ids: Sequence[str]) -> dict[str, list[str]]:
@@ -108,7 +110,7 @@ def select_runs(  # noqa: PLR0913  (one filter each)
     started: bool | None = None,
     due_by: datetime | None = None,
     limit: int | None = None,
-) -> list[Row]:
+) -> list[RunRow]:
     """Return matching rows, newest first by created_at, then by id."""
     if limit is not None and limit <= 0:
         return []
@@ -128,8 +130,8 @@ def select_runs(  # noqa: PLR0913  (one filter each)
     )
     cursor = execute_statement(connection, sql, [values[each] for each in positions])
     if limit is None:
-        return cursor.fetchall()
-    rows_found = cursor.fetchmany(limit)
+        return [RunRow._make(row) for row in cursor.fetchall()]
+    rows_found = [RunRow._make(row) for row in cursor.fetchmany(limit)]
     cursor.close()
     return rows_found
 
@@ -153,7 +155,7 @@ def has_undelivered_work(connection: sqlite3.Connection, run_id: str, session: s
 
 
 def select_owners(connection: sqlite3.Connection, status: Sequence[Status]) -> set[str]:
-    return {row[0] for row in connection.execute(_owners_statement(",".join(status))).fetchall()}
+    return {owner for (owner,) in connection.execute(_owners_statement(",".join(status))).fetchall()}
 
 
 def count_runs(

@@ -2,100 +2,127 @@
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, fields
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import replace
 
-from retinue.domain.change import maker, replace
 from retinue.domain.event import Event, EventKind
 from retinue.domain.run import Reason, Run, RunRequest, Status, Usage, WaitReason
 
 Row = tuple[Any, ...]
 
-RUN_COLUMNS = (
-    "id", "ask", "session_id", "slug", "key", "agent", "path", "status", "waiting_for", "reason", "root", "depth",
-    "model", "thinking", "text", "error", "turns", "tool_calls", "made", "input_tokens", "attempts", "owner",
-    "scope_hash", "workspace", "created_at", "started_at", "ended_at", "deadline_at", "awaited", "aside", "wake_at",
-    "exit", "task", "output_tokens", "cached_tokens",
-)  # fmt: skip
-"""Columns that are read, in the order of a run's fields.
 
-Where a field takes several columns, the first stands in the field's place and the others at the end. `task`
-stands in the place of `children`, which no column holds.
-"""
+class RunRow(NamedTuple):
+    """The columns of a run that are read, by their stored names, in the order of every SELECT."""
 
+    id: str
+    ask: str
+    session_id: str
+    slug: str
+    key: str
+    agent: str
+    path: str
+    status: str
+    waiting_for: str | None
+    reason: str | None
+    root: str
+    depth: int
+    model: str
+    thinking: str
+    text: str
+    error: str
+    turns: int
+    tool_calls: int
+    made: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    attempts: int
+    owner: str
+    scope_hash: str
+    workspace: str
+    created_at: int
+    started_at: int | None
+    ended_at: int | None
+    deadline_at: int | None
+    awaited: int
+    aside: int
+    wake_at: int | None
+    exit: str
+    task: str | None
+
+
+class EventRow(NamedTuple):
+    """The columns of an event, by their stored names."""
+
+    at: int
+    kind: str
+    session: str
+    run: str
+    parent_run: str
+    agent: str
+    data: str
+
+
+RUN_COLUMNS = RunRow._fields
 REQUEST_COLUMNS = ("ask_key", "requester", "parent_run", "door", "source", "label")
 """Columns that are only searched by; the request holds their values too."""
 
-EVENT_COLUMNS = ("at", "kind", "session", "run", "parent_run", "agent", "data")
+EVENT_COLUMNS = EventRow._fields
 
 ROW_ERRORS = (ValueError, TypeError, OverflowError)
 """Exceptions raised on reading a row with a column value that is invalid for a run or an event."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _REQUEST_DECODER = msgspec.json.Decoder(RunRequest)
-_StoredRequest = msgspec.defstruct(
-    "Kept",
-    [
-        (each.name, Any) if each.default is MISSING else (each.name, Any, each.default)
-        for each in fields(RunRequest)
-    ],
-    omit_defaults=True,
-)
-"""The stored form of a request, without fields that have their default value."""
-_request_values = attrgetter(*(each.name for each in fields(RunRequest)))
-_TASK_POSITION = [each.name for each in fields(RunRequest)].index("task")
 _MAX_CACHED_CHARS = 4_000
 _MAX_CACHED_REQUESTS = 2_048
-_make_run = maker(Run)
-_make_usage = maker(Usage)
 _STATUS_BY_VALUE = {each.value: each for each in Status}
 _DATA_DECODER = msgspec.json.Decoder(dict[str, Any])
 _ENCODER = msgspec.json.Encoder()
 
 
-def run_row(run: Run) -> Row:
-    """Return the row of a run in the order of `RUN_COLUMNS`."""
+def run_row(run: Run) -> RunRow:
+    """Return the row of a run."""
     request = run.request
-    return (
-        run.id,
-        _encode_request(request),
-        run.session_id,
-        run.slug,
-        run.session_key,
-        run.agent,
-        run.transcript_path,
-        run.status.value,
-        None if run.waiting_for is None else run.waiting_for.value,
-        None if run.reason is None else run.reason.value,
-        run.root_id,
-        run.depth,
-        run.model,
-        run.thinking,
-        run.text,
-        run.error,
-        run.turns,
-        run.tool_calls,
-        run.effective_calls,
-        run.usage.input,
-        run.attempts,
-        run.owner_id,
-        run.scope_hash,
-        run.workspace,
-        to_microseconds(run.created_at),
-        _optional_microseconds(run.started_at),
-        _optional_microseconds(run.ended_at),
-        _optional_microseconds(run.deadline_at),
-        int(run.is_awaited),
-        int(run.is_suspended),
-        _optional_microseconds(run.wake_at),
-        run.exit_tool,
-        request.task,
-        run.usage.output,
-        run.usage.cached,
+    return RunRow(
+        id=run.id,
+        ask=_encode_request(request),
+        session_id=run.session_id,
+        slug=run.slug,
+        key=run.session_key,
+        agent=run.agent,
+        path=run.transcript_path,
+        status=run.status.value,
+        waiting_for=None if run.waiting_for is None else run.waiting_for.value,
+        reason=None if run.reason is None else run.reason.value,
+        root=run.root_id,
+        depth=run.depth,
+        model=run.model,
+        thinking=run.thinking,
+        text=run.text,
+        error=run.error,
+        turns=run.turns,
+        tool_calls=run.tool_calls,
+        made=run.effective_calls,
+        input_tokens=run.usage.input,
+        output_tokens=run.usage.output,
+        cached_tokens=run.usage.cached,
+        attempts=run.attempts,
+        owner=run.owner_id,
+        scope_hash=run.scope_hash,
+        workspace=run.workspace,
+        created_at=to_microseconds(run.created_at),
+        started_at=_optional_microseconds(run.started_at),
+        ended_at=_optional_microseconds(run.ended_at),
+        deadline_at=_optional_microseconds(run.deadline_at),
+        awaited=int(run.is_awaited),
+        aside=int(run.is_suspended),
+        wake_at=_optional_microseconds(run.wake_at),
+        exit=run.exit_tool,
+        task=request.task,
     )
 
 
@@ -104,54 +131,73 @@ def request_row(request: RunRequest) -> Row:
     return (request.key, request.requester, request.parent_run, request.door, request.source, request.label)
 
 
-def run_from_row(row: Sequence[Any], children: Iterable[str] = ()) -> Run:
-    """Decode a row in the order of `RUN_COLUMNS`; raises one of `ROW_ERRORS`."""
-    values = list(row)
-    values[1] = _decode_request(row[1], row[32])
-    values[7] = _STATUS_BY_VALUE.get(row[7]) or Status(row[7])
-    if row[8] is not None:
-        values[8] = WaitReason(row[8])
-    if row[9] is not None:
-        values[9] = Reason(row[9])
-    values[19] = _make_usage((row[19], row[33], row[34]))
-    values[24] = from_microseconds(row[24])
-    for position in (25, 26, 27, 30):
-        if row[position] is not None:
-            values[position] = from_microseconds(row[position])
-    values[28] = bool(row[28])
-    values[29] = bool(row[29])
-    values[32] = tuple(children)
-    return _make_run(values[:33])
+def run_from_row(row: RunRow, children: Iterable[str] = ()) -> Run:
+    """Decode a row; raises one of `ROW_ERRORS`."""
+    return Run(
+        id=row.id,
+        request=_decode_request(row.ask, row.task),
+        session_id=row.session_id,
+        slug=row.slug,
+        session_key=row.key,
+        agent=row.agent,
+        transcript_path=row.path,
+        status=_STATUS_BY_VALUE.get(row.status) or Status(row.status),
+        waiting_for=None if row.waiting_for is None else WaitReason(row.waiting_for),
+        reason=None if row.reason is None else Reason(row.reason),
+        root_id=row.root,
+        depth=row.depth,
+        model=row.model,
+        thinking=row.thinking,
+        text=row.text,
+        error=row.error,
+        turns=row.turns,
+        tool_calls=row.tool_calls,
+        effective_calls=row.made,
+        usage=Usage(input=row.input_tokens, output=row.output_tokens, cached=row.cached_tokens),
+        attempts=row.attempts,
+        owner_id=row.owner,
+        scope_hash=row.scope_hash,
+        workspace=row.workspace,
+        created_at=from_microseconds(row.created_at),
+        started_at=_optional_time(row.started_at),
+        ended_at=_optional_time(row.ended_at),
+        deadline_at=_optional_time(row.deadline_at),
+        is_awaited=bool(row.awaited),
+        is_suspended=bool(row.aside),
+        wake_at=_optional_time(row.wake_at),
+        exit_tool=row.exit,
+        child_ids=tuple(children),
+    )
 
 
-def event_row(event: Event) -> Row:
-    """Return the row of an event in the order of `EVENT_COLUMNS`."""
+def event_row(event: Event) -> EventRow:
+    """Return the row of an event."""
     try:
         data = _ENCODER.encode(event.data).decode()
     except UnicodeEncodeError:
         data = _ENCODER.encode(_replace_surrogates_deep(event.data)).decode()
-    return (
-        to_microseconds(event.at),
-        event.kind,
-        event.session,
-        event.run,
-        event.parent_run,
-        event.agent,
-        data,
+    return EventRow(
+        at=to_microseconds(event.at),
+        kind=event.kind,
+        session=event.session,
+        run=event.run,
+        parent_run=event.parent_run,
+        agent=event.agent,
+        data=data,
     )
 
 
-def event_from_row(seq: int, row: Sequence[Any]) -> Event:
-    """Decode a row in the order of `EVENT_COLUMNS`; raises one of `ROW_ERRORS`."""
+def event_from_row(seq: int, row: EventRow) -> Event:
+    """Decode a row; raises one of `ROW_ERRORS`."""
     return Event(
         seq=seq,
-        at=from_microseconds(row[0]),
-        kind=cast("EventKind", row[1]),
-        session=row[2],
-        run=row[3],
-        parent_run=row[4],
-        agent=row[5],
-        data=_DATA_DECODER.decode(row[6]),
+        at=from_microseconds(row.at),
+        kind=cast("EventKind", row.kind),
+        session=row.session,
+        run=row.run,
+        parent_run=row.parent_run,
+        agent=row.agent,
+        data=_DATA_DECODER.decode(row.data),
     )
 
 
@@ -190,12 +236,11 @@ def replace_surrogates(text: str) -> str:
 
 def _encode_request(request: RunRequest) -> str:
     """Encode a request without its task, which has a column of its own."""
-    values = list(_request_values(request))
-    values[_TASK_POSITION] = None
+    stored = replace(request, task=None)
     try:
-        text = _ENCODER.encode(_StoredRequest(*values)).decode()
+        text = _ENCODER.encode(stored).decode()
     except UnicodeEncodeError:
-        plain = msgspec.to_builtins(_StoredRequest(*values))
+        plain = msgspec.to_builtins(stored)
         return _ENCODER.encode(_replace_surrogates_deep(plain)).decode()
     if request.task is None or request.task.isascii():
         _cache_request(text, request.task, request)
@@ -237,6 +282,10 @@ def _replace_surrogates_deep(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_replace_surrogates_deep(inner) for inner in cast("Sequence[Any]", value)]
     return value
+
+
+def _optional_time(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else from_microseconds(microseconds)
 
 
 def _optional_microseconds(at: datetime | None) -> int | None:

@@ -1,11 +1,10 @@
 """Side effects in the ledger: one JSON text each, with the columns used in searches."""
 
 import sqlite3
-from dataclasses import fields
 
 import msgspec
+from msgspec.structs import fields, replace
 
-from retinue.domain.change import replace
 from retinue.domain.side_effect import SideEffect
 from retinue.ledger.run_rows import execute_statement, replace_surrogates
 
@@ -38,10 +37,13 @@ def upsert_side_effect(connection: sqlite3.Connection, side_effect: SideEffect) 
 
 def select_side_effect(connection: sqlite3.Connection, call: str) -> SideEffect | None:
     row = execute_statement(connection, "SELECT deed FROM deeds WHERE call=?", (call,)).fetchone()
-    return None if row is None else decode_side_effect(row[0])
+    if row is None:
+        return None
+    (text,) = row
+    return decode_side_effect(text)
 
 
 def select_run_side_effects(connection: sqlite3.Connection, run: str) -> list[SideEffect]:
     """Return the side effects of a run, oldest first (call ids sort by time)."""
     found = execute_statement(connection, "SELECT deed FROM deeds WHERE run=? ORDER BY call", (run,))
-    return [decode_side_effect(row[0]) for row in found.fetchall()]
+    return [decode_side_effect(text) for (text,) in found.fetchall()]

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from retinue.domain.approval import Approval, ApprovalState
-from retinue.domain.change import replace
 from retinue.domain.delivery import Delivery
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status
@@ -76,7 +77,7 @@ class SqliteTransaction:
         if row is None:
             return None
         if with_children:
-            return self._decode_run(row, run_queries.select_child_ids(self._connection, row[0]))
+            return self._decode_run(row, run_queries.select_child_ids(self._connection, row.id))
         run = self._cache.runs[run_id] = self._decode_run(row, ())
         return run
 
@@ -102,8 +103,8 @@ class SqliteTransaction:
         rows_found = run_queries.select_runs(self._connection, **filters)
         if not with_children:
             return [self._decode_run(row, ()) for row in rows_found]
-        children = run_queries.select_children_by_parent(self._connection, [row[0] for row in rows_found])
-        return [self._decode_run(row, children.get(row[0], ())) for row in rows_found]
+        children = run_queries.select_children_by_parent(self._connection, [row.id for row in rows_found])
+        return [self._decode_run(row, children.get(row.id, ())) for row in rows_found]
 
     def has_live_children(self, run_id: str, *, awaited: bool | None = None) -> bool:
         return run_queries.has_live_children(self._connection, run_id, awaited=awaited)
@@ -197,18 +198,21 @@ class SqliteTransaction:
         sql = f"{_SELECT_EVENTS}{where} ORDER BY seq LIMIT ?"
         cursor = run_rows.execute_statement(self._connection, sql, (after, *values, max(0, limit)))
         try:
-            return [run_rows.event_from_row(row[0], row[1:]) for row in cursor.fetchall()]
+            return [
+                run_rows.event_from_row(seq, run_rows.EventRow._make(columns))
+                for seq, *columns in cursor.fetchall()
+            ]
         except run_rows.ROW_ERRORS as error:
             raise damaged_file_error(self._path, "an event", error) from error
 
     def last_seq(self) -> int:
         return self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
 
-    def _decode_run(self, row: Sequence[Any], children: Sequence[str]) -> Run:
+    def _decode_run(self, row: run_rows.RunRow, children: Sequence[str]) -> Run:
         try:
             return run_rows.run_from_row(row, children)
         except run_rows.ROW_ERRORS as error:
-            raise damaged_file_error(self._path, f"run {row[0]}", error) from error
+            raise damaged_file_error(self._path, f"run {row.id}", error) from error
 
 
 class ReadOnlyTransaction(SqliteTransaction):

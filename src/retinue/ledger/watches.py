@@ -1,10 +1,10 @@
 """Watches and interjections in the ledger: one JSON text each, with the columns used in searches."""
 
 import sqlite3
-from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import fields, replace
 
 from retinue.domain.watch import Interjection, Watch
 from retinue.ledger.run_rows import replace_surrogates
@@ -77,7 +77,7 @@ def select_watches(
     rows = _select_rows(
         connection, "SELECT watch FROM watches", {"session": session, "watcher": watcher, "watching": on}
     )
-    return [decode_watch(row[0]) for row in rows]
+    return [decode_watch(text) for (text,) in rows]
 
 
 def select_interjections(
@@ -97,7 +97,7 @@ def select_interjections(
     filters = {"session": session, "call": call, "run": run, "open": open_}
     sql = "SELECT interjection FROM interjections"
     rows = _select_rows(connection, sql, filters, prefix=prefix, limit=limit)
-    return [decode_interjection(row[0]) for row in rows]
+    return [decode_interjection(text) for (text,) in rows]
 
 
 def _select_rows(

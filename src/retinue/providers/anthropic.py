@@ -1,10 +1,10 @@
 """Provider for the Anthropic Messages API and compatible servers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
 from retinue.domain.tool import ToolSpec, api_tool_name

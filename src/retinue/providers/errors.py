@@ -3,9 +3,10 @@
 import re
 from datetime import datetime
 
+from msgspec import Struct
+
 from retinue.domain.redaction import MIN_SECRET_CHARS
 from retinue.domain.run import Reason
-from retinue.domain.value import value
 from retinue.errors import ModelFailed
 
 MAX_MESSAGE_CHARS = 500
@@ -14,8 +15,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _KEY_PATTERN = re.compile(r"\b(?:sk|pk|key|xai|gsk)-[A-Za-z0-9_*.-]{6,}|\b[Bb]earer\s+\S{6,}")
 
 
-@value
-class RetryAfter:
+class RetryAfter(Struct, frozen=True, kw_only=True):
     """When the server asks to be called again: in a number of seconds or at a time."""
 
     seconds: float | None = None
@@ -44,8 +44,7 @@ class ProviderError(ModelFailed):
         self.retry_after = retry_after or RetryAfter()
 
 
-@value
-class ErrorPolicy:
+class ErrorPolicy(Struct, frozen=True, kw_only=True):
     """Treatment of one kind of provider error."""
 
     reason: Reason

@@ -2,15 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, cast
 
 import msgspec
+from msgspec import Struct, field
 
 from retinue.domain.model_turn import Model, Request
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry
-from retinue.domain.value import value
 from retinue.providers.message_order import Exchange, split_exchanges
 
 _ENCODER = msgspec.json.Encoder()
@@ -24,8 +23,7 @@ _OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 HeadKey = tuple[Model, str, tuple[ToolSpec, ...]]
 
 
-@value
-class ExchangePosition:
+class ExchangePosition(Struct, frozen=True, kw_only=True):
     """Position of an exchange in its conversation.
 
     Some providers treat the first or the last exchange specially.
@@ -42,8 +40,7 @@ _FIRST, _MIDDLE = (
 _ONLY, _LAST = ExchangePosition(is_first=True, is_last=True), ExchangePosition(is_first=False, is_last=True)
 
 
-@value
-class RequestFormat:
+class RequestFormat(Struct, frozen=True, kw_only=True):
     """The request encoding of one provider.
 
     `encode_head` returns everything before the messages, including their opening bracket. `build_messages`

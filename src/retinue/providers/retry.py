@@ -4,14 +4,15 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 
-from retinue.domain.change import replace
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.domain.cli_agent import CLI_AGENTS
 from retinue.domain.clock import Clock
 from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
 from retinue.domain.run import Reason
 from retinue.domain.tool import api_tool_name
 from retinue.domain.transcript import ToolCall
-from retinue.domain.value import value
 from retinue.errors import ModelFailed, RetinueError
 from retinue.interfaces import Provider
 from retinue.providers.errors import ProviderError, RetryAfter
@@ -29,8 +30,7 @@ A CLI agent may run for long and its actions must not be repeated: its run's dea
 """
 
 
-@value
-class RetrySettings:
+class RetrySettings(Struct, frozen=True, kw_only=True):
     """Number of attempts and time limits of a request, in seconds."""
 
     max_attempts: int = 5

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from msgspec import Struct
+
 from retinue.domain.model_turn import Reply, ReplyDelta
 from retinue.domain.run import Reason
-from retinue.domain.value import value
 from retinue.providers.errors import ProviderError
 
 KEEPALIVE = ReplyDelta()
@@ -15,8 +16,7 @@ Compared by identity, not by equality.
 """
 
 
-@value
-class StreamTimeouts:
+class StreamTimeouts(Struct, frozen=True, kw_only=True):
     """Maximum seconds without a byte, without output, and in total."""
 
     idle_s: float

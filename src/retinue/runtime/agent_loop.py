@@ -7,7 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from itertools import islice
 from types import TracebackType
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.model_turn import StopReason
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import CreatedRun, Session

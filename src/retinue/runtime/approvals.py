@@ -7,6 +7,9 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.domain.approval import (
     MAX_COMPARED_BYTES,
     MAX_COMPARED_FILES,
@@ -19,7 +22,6 @@ from retinue.domain.approval import (
     approval_digest,
 )
 from retinue.domain.ceiling import FileAccess
-from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.permissions.shell_commands import possible_file_names
@@ -29,7 +31,6 @@ from retinue.domain.sanitize import safe_name
 from retinue.domain.session import Session
 from retinue.domain.tool import AskPolicy
 from retinue.domain.transcript import ToolCall
-from retinue.domain.value import value
 from retinue.errors import OutOfScope, Refused, RetinueError, UserUnavailable
 from retinue.interfaces import RuntimeContext, ScopedFiles, Tool, Transaction
 from retinue.runtime.run_events import make_event
@@ -53,8 +54,7 @@ class AnswerDeferred(UserUnavailable):
     """No person is here now, but one can answer later: the question may wait."""
 
 
-@value
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """The run and session that make a call, and their scope."""
 
     run: Run
@@ -62,8 +62,7 @@ class Caller:
     scope: Scope
 
 
-@value
-class PendingToolCall:
+class PendingToolCall(Struct, frozen=True, kw_only=True):
     """A parsed tool call that has not been authorized yet."""
 
     tool_call: ToolCall
@@ -76,8 +75,7 @@ class PendingToolCall:
         return self.tool.resource_of(self.args) if self.tool.resource_of else self.tool.spec.name
 
 
-@value
-class Authorization:
+class Authorization(Struct, frozen=True, kw_only=True):
     """Rights with which an authorized call runs."""
 
     scope: Scope
@@ -288,8 +286,7 @@ async def _is_scope_added(pending_call: PendingToolCall, context: RuntimeContext
     return await context.ledger.read(step)
 
 
-@value
-class ApprovalQuestion:
+class ApprovalQuestion(Struct, frozen=True, kw_only=True):
     """Exactly what a person is asked to approve."""
 
     pending_call: PendingToolCall

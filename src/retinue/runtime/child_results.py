@@ -1,6 +1,7 @@
 """The result of a child run for the tool call that waits for it."""
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Run
 from retinue.errors import NotFound

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.domain.agent import Agent, PathPatterns, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.change import replace
 from retinue.domain.glob import matches
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.permissions.scope_builder import inherited_ceiling
@@ -12,23 +14,20 @@ from retinue.domain.rules import Globs, absolute_patterns, escape_glob, subtree_
 from retinue.domain.run import Run
 from retinue.domain.session import Session
 from retinue.domain.tmp_paths import without_private_tmp
-from retinue.domain.value import value
 from retinue.domain.workspace import Isolation, Workspace
 from retinue.errors import Refused, RetinueError
 from retinue.interfaces import RuntimeContext
 from retinue.runtime.run_plan import compute_scope, load_definition
 
 
-@value
-class ParentRights:
+class ParentRights(Struct, frozen=True, kw_only=True):
     """The parent's definition, and its scope in the requesting run."""
 
     agent: Agent
     rights: Scope
 
 
-@value
-class ChildSpec:
+class ChildSpec(Struct, frozen=True, kw_only=True):
     """Options of a new child session, besides its task."""
 
     parent: Session
@@ -54,8 +53,7 @@ class ChildSpec:
     """The parent's rights in that run, if they were just computed."""
 
 
-@value
-class ChildRights:
+class ChildRights(Struct, frozen=True, kw_only=True):
     """Workspace and rights of a new child session."""
 
     workspace: Workspace

@@ -1,7 +1,8 @@
 """CLI agents: authorize their start, restrict their rights, and record their turns for recovery."""
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.ceiling import NETWORK_CAPABILITY

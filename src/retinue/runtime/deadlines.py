@@ -5,7 +5,8 @@ from datetime import timedelta
 from math import inf
 from types import TracebackType
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.errors import TimedOut
 from retinue.runtime.alarm import Timeout
 from retinue.runtime.approvals import RunSuspended

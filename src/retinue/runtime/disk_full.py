@@ -11,9 +11,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from msgspec.structs import replace
+
 from retinue.domain.agent import Agent
 from retinue.domain.approval import ToolAccess
-from retinue.domain.change import replace
 from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry, ToolCall, ToolResult

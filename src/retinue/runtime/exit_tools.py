@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from retinue.domain import exit_tools
 from retinue.domain.agent import Agent
-from retinue.domain.change import replace
 from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import Refused, UsageError

@@ -1,8 +1,9 @@
 """Interjections of watchers: kept in the inbox for a person; the severest interrupts the watched run."""
 
+from msgspec import Struct
+
 from retinue.domain.event import Event
 from retinue.domain.run import CANCEL_REASONS, Reason
-from retinue.domain.value import value
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.errors import NotFound, Refused
 from retinue.interfaces import Call, RuntimeContext, Transaction
@@ -16,8 +17,7 @@ MAX_TEXT_CHARS = 4_000
 """Characters of a reason, and of a suggestion."""
 
 
-@value
-class InterjectionText:
+class InterjectionText(Struct, frozen=True, kw_only=True):
     severity: Severity
     reason: str
     suggestion: str = ""

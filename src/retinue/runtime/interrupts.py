@@ -2,8 +2,9 @@
 
 from datetime import timedelta
 
+from msgspec.structs import replace
+
 from retinue.domain.approval import ApprovalState
-from retinue.domain.change import replace
 from retinue.domain.run import CANCEL_REASONS, Reason, Run, Status, WaitReason
 from retinue.errors import NotFound
 from retinue.interfaces import RuntimeContext, Transaction

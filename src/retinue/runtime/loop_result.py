@@ -1,12 +1,12 @@
 """The outcome of a run, and the outcome that belongs to each error."""
 
+from msgspec import Struct
+
 from retinue.domain.run import Reason, Status, WaitReason
-from retinue.domain.value import value
 from retinue.errors import Cancelled, DiskError, ModelFailed, RetinueError, TimedOut
 
 
-@value
-class RunOutcome:
+class RunOutcome(Struct, frozen=True, kw_only=True):
     status: Status
     waiting_for: WaitReason | None = None
     """Set if the run has not ended but is suspended for this."""

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.side_effect import SideEffect
 from retinue.domain.system_prompt import with_omission_notice
@@ -22,7 +23,7 @@ from retinue.runtime.turn_timer import TurnTimer
 STOP_CANCELLED = "cancelled"
 """Value of `stop` for a message that was cut off."""
 SECRET_IN_ARGUMENTS = (
-    "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"
+    "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"  # noqa: S105  (a sentence)
 )
 SUMMARY_NOTICE_KIND = "interrupted"
 """Kind of the notice that requests a summary."""

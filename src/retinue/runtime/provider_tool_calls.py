@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.model_turn import ProviderToolCall, ReplyStep
 from retinue.domain.sanitize import text_for_model
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.run import Reason, Run, Status, Usage
 from retinue.domain.side_effect import SideEffectState
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls

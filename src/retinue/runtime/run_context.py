@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.question import Question, resolve_answer
 from retinue.domain.run import Run, iso_timestamp_seconds
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, public_entry_id

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
+
 from retinue.domain.approval import Answer, Approval, ApprovalState
-from retinue.domain.change import replace
 from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.question import open_question
 from retinue.domain.rules import escape_glob, subtree_pattern

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.session import Session

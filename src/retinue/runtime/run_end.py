@@ -5,8 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from msgspec.structs import replace
+
 from retinue.domain.approval import ApprovalState
-from retinue.domain.change import replace
 from retinue.domain.delivery import Delivery, announcement_text
 from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import CANCEL_REASONS, Reason, Run, Status, WaitReason

@@ -4,10 +4,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.domain.agent import Agent, AgentDefinition, PathPatterns, ToolExposure
 from retinue.domain.approval import Answer
 from retinue.domain.ceiling import OperatorPolicy
-from retinue.domain.change import replace
 from retinue.domain.cli_agent import CLI_AGENTS
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.model_turn import Model
@@ -19,7 +21,6 @@ from retinue.domain.session import Session
 from retinue.domain.skill import Skill
 from retinue.domain.system_prompt import MESSAGE_TOOL, assemble_prompt, capability_sections
 from retinue.domain.tool import ToolSpec
-from retinue.domain.value import value
 from retinue.domain.watch import WATCHES_ATTRIBUTE
 from retinue.interfaces import RuntimeContext, Tool
 from retinue.runtime.startable_agents import other_agents, startable_agents, with_agent_names
@@ -34,8 +35,7 @@ PLAN_MEMO_KEY = "plan"
 MAX_CACHED_PROMPTS = 16
 
 
-@value
-class RunPlan:
+class RunPlan(Struct, frozen=True, kw_only=True):
     """Everything a run goes by; fixed until it ends, so that the start of the request stays cacheable."""
 
     agent: Agent
@@ -46,8 +46,7 @@ class RunPlan:
     model: Model
 
 
-@value
-class _PlanInputs:
+class _PlanInputs(Struct, frozen=True, kw_only=True):
     """Everything a plan depends on, except the agents that can be named."""
 
     agent: Agent
@@ -59,8 +58,7 @@ class _PlanInputs:
     level: SandboxLevel
 
 
-@value
-class _CachedPlan:
+class _CachedPlan(Struct, frozen=True, kw_only=True):
     """A plan with its inputs; `definitions` is None if no tool can name an agent."""
 
     plan: RunPlan
@@ -142,8 +140,7 @@ def _is_delegation_tool(tool: Tool) -> bool:
     return bool(tool.agent_argument) or tool.spec.name == MESSAGE_TOOL
 
 
-@value
-class _PromptInputs:
+class _PromptInputs(Struct, frozen=True, kw_only=True):
     """Input of the tool list and prompt parts."""
 
     tools: tuple[Tool, ...]

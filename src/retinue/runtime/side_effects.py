@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.run import Run
 from retinue.domain.side_effect import SideEffect, SideEffectState, tool_call_hash
 from retinue.domain.tool import Effect

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from retinue.domain.agent import Agent, AgentDefinition, WorkspacePolicy, preset_hash
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.run import Run, RunRequest

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from retinue.domain.agent import Agent, AgentDefinition
-from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.tool import ToolSpec

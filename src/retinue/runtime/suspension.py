@@ -2,8 +2,9 @@
 
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from retinue.domain.approval import ApprovalState
-from retinue.domain.change import replace
 from retinue.domain.run import CANCEL_REASONS, Run, Status, WaitReason
 from retinue.errors import Cancelled, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction

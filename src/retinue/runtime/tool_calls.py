@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import side_effects, tool_executor

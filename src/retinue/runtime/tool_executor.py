@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from time import perf_counter
 
+from msgspec.structs import fields, replace
+
 from retinue.domain.ceiling import FileAccess
-from retinue.domain.change import replace
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_RESULT_BYTES
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Verdict

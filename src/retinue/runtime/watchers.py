@@ -1,8 +1,10 @@
 """Watchers: agents that monitor another session and are sent each new part of it once."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.domain.agent import Agent, AgentDefinition, Role, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
@@ -13,7 +15,6 @@ from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Entry, Message, public_entry_id
-from retinue.domain.value import value
 from retinue.domain.watch import (
     CONTEXT_ENTRIES,
     MAX_ENTRIES,
@@ -105,8 +106,7 @@ async def stop_watch(watch: Watch, context: RuntimeContext, *, reason: str = "")
     return stopped
 
 
-@value
-class _WatchState:
+class _WatchState(Struct, frozen=True, kw_only=True):
     """Current state of a watch: runs of the watched session and of the watcher."""
 
     active_runs: Sequence[Run]

@@ -7,12 +7,12 @@ import resource
 import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import field
 from functools import lru_cache, partial
+
+from msgspec import Struct, field
 
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.tmp_paths import TMP
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import cgroup
 from retinue.sandbox.cleanup import FileSnapshot
@@ -107,8 +107,7 @@ _MASK_OPTIONS = {
 }
 
 
-@value
-class _Descriptors:
+class _Descriptors(Struct, frozen=True, kw_only=True):
     """Descriptors that are passed to bubblewrap."""
 
     fds: list[int] = field(default_factory=list[int])

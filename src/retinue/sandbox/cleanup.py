@@ -6,8 +6,9 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec import Struct
+
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.value import value
 from retinue.sandbox.files.closed_path_scan import ClosedPaths, PathKind, find_closed_paths
 from retinue.sandbox.files.messages import printable_path
 from retinue.sandbox.reopen import open_folder, restore_owner_access
@@ -22,8 +23,7 @@ _MAX_TRIES = 8
 _MAX_NOTES = 8
 
 
-@value
-class FileSnapshot:
+class FileSnapshot(Struct, frozen=True, kw_only=True):
     """State before a command, needed to clean up after it."""
 
     scope: Scope

@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from retinue.domain.value import value
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.errors import Failed
 from retinue.sandbox.mounts import SYSTEM_FOLDERS, Mount, MountKind, MountPlan
 
@@ -17,8 +19,7 @@ _SHIMS_FOLDER = "shims"
 _LIBRARY_MARKERS = ("lib", "lib64", "pyvenv.cfg")
 
 
-@value
-class InstalledProgram:
+class InstalledProgram(Struct, frozen=True, kw_only=True):
     """A program of this machine, and its files that are not part of the system's folders."""
 
     path: str

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable, Mapping
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 CleanUp = Callable[[], tuple[str, ...]]
 StartMonitor = Callable[[Callable[[], None]], CleanUp]
@@ -14,8 +14,7 @@ def no_clean_up() -> tuple[str, ...]:
     return ()
 
 
-@value
-class SandboxedCommand:
+class SandboxedCommand(Struct, frozen=True, kw_only=True):
     """A command ready to start, with its cleanup."""
 
     argv: tuple[str, ...]

@@ -8,9 +8,10 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field, replace
 
-from retinue.domain.value import value
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from retinue.errors import Failed
 
 DEVICE_NAMES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -21,8 +22,7 @@ _NOBODY_UID = 65534
 _MAX_TRIES = 64
 
 
-@value
-class CommandDevices:
+class CommandDevices(Struct, frozen=True, kw_only=True):
     """Devices for one command. Every user of the folder holds a shared lock on it."""
 
     paths: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -8,11 +8,11 @@ import time
 import uuid
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import cgroup
 from retinue.sandbox.cleanup import NEEDS_PERSON, FileSnapshot, restore_closed_paths
@@ -36,8 +36,7 @@ the class meanwhile crashes the whole process.
 """
 
 
-@value
-class CommandRecord:
+class CommandRecord(Struct, frozen=True, kw_only=True):
     """Record of one command, locked while the process lives that has to clean up after it."""
 
     snapshot: FileSnapshot

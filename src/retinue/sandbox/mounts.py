@@ -3,15 +3,16 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from enum import Enum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.domain.agent import PathPatterns
 from retinue.domain.ceiling import Ceiling, FileAccess
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Globs, literal_components, unescape_component
 from retinue.domain.tmp_paths import TMP, is_under_tmp
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox.files.closed_path_scan import (
     ClosedPaths,
@@ -58,8 +59,7 @@ _MASK_KINDS = {
 }
 
 
-@value
-class Mount:
+class Mount(Struct, frozen=True, kw_only=True):
     kind: MountKind
     target: str
     """Path inside the sandbox."""
@@ -67,8 +67,7 @@ class Mount:
     """Real path; empty for a mask."""
 
 
-@value
-class MountPlan:
+class MountPlan(Struct, frozen=True, kw_only=True):
     """Mounts in the order in which they must be made."""
 
     mounts: tuple[Mount, ...]

@@ -3,12 +3,12 @@
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from pathlib import Path
+
+from msgspec import Struct
 
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.sandbox_level import MissingLevel, SandboxLevel
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import process, seccomp
 from retinue.sandbox.bubblewrap import BWRAP_PATHS, INSTALL_HINT, bubblewrap_command, has_bind_fd
@@ -38,14 +38,13 @@ _LANDLOCK_REMEDY = "use Linux 5.13 or newer with landlock in the kernel's list o
 _UNKNOWN_MACHINE = "no system calls are known by number for this kind of machine, so there is no filter"
 
 
-@value
-class ProbeResult:
+class ProbeResult(Struct, frozen=True, kw_only=True):
     """The strictest working level, and why stricter ones do not work."""
 
     level: SandboxLevel
     missing_levels: tuple[MissingLevel, ...] = ()
     bwrap_path: str = ""
-    seccomp_filter: bytes = field(default=b"", repr=False)
+    seccomp_filter: bytes = b""
     """The seccomp filter; empty at level none."""
 
 

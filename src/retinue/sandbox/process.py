@@ -11,7 +11,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.errors import Failed
 from retinue.sandbox.command import SandboxedCommand, no_clean_up
 from retinue.sandbox.launcher import descendant_pids
@@ -33,8 +34,7 @@ _PIPE_BYTES = 256_000
 _POLL_S = 0.01
 
 
-@value
-class ProcessResult:
+class ProcessResult(Struct, frozen=True, kw_only=True):
     """Result of a sandboxed command."""
 
     exit_code: int | None

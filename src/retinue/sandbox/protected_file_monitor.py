@@ -5,10 +5,11 @@ import select
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
+
+from msgspec.structs import replace
 
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Globs, unescape_component

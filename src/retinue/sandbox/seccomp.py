@@ -5,7 +5,7 @@ import platform
 import struct
 from collections.abc import Iterable
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 _BPF_LOAD, _BPF_AND, _BPF_RETURN = 0x20, 0x54, 0x06
 _BPF_JUMP_EQUAL, _BPF_JUMP_GE, _BPF_JUMP_SET = 0x15, 0x35, 0x45
@@ -68,8 +68,7 @@ _MKNOD_SYSCALLS = {"mknod": (133, None, 1), "mknodat": (259, 33, 2)}
 _SOCKETPAIR, _CLONE, _IOCTL = (53, 199), (56, 220), (16, 29)
 
 
-@value
-class _Architecture:
+class _Architecture(Struct, frozen=True, kw_only=True):
     audit_arch: int
     column: int
     x32: bool = False

@@ -10,10 +10,11 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from msgspec import Struct
+
 from retinue.domain.api_permission import ALL_PERMISSIONS, WEB_USER_PERMISSIONS, ApiPermission
 from retinue.domain.run import iso_timestamp
 from retinue.domain.sanitize import safe_text
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.server.auth_throttle import FailureThrottle
 from retinue.storage.file_io import FileStamp, file_stamp
@@ -27,8 +28,7 @@ MAX_LINKS = 1_000
 COOKIE_LIFETIME_SECONDS = 30 * 86_400
 
 
-@value
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """The authenticated caller and its rights, from the daemon's records only."""
 
     rights: frozenset[ApiPermission]

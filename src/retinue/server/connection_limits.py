@@ -7,9 +7,9 @@ import struct
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from retinue.domain.value import value
 from retinue.server.error_responses import HttpError
 
 
@@ -22,8 +22,7 @@ class Listener(StrEnum):
     """The TCP port: the peer is unknown until it authenticates."""
 
 
-@value
-class ConnectionLimits:
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """Limits of one connection."""
 
     max_url_bytes: int = 8_192

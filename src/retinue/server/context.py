@@ -1,18 +1,17 @@
 """The context that every route handler receives."""
 
 from collections.abc import Callable
-from dataclasses import field
 from datetime import datetime
 
+from msgspec import Struct, field
+
 from retinue.app import App
-from retinue.domain.value import value
 from retinue.server.auth import Authenticator
 from retinue.server.event_broadcaster import EventBroadcaster
 from retinue.server.session_list_cache import SessionRowCache
 
 
-@value
-class ServerContext:
+class ServerContext(Struct, frozen=True, kw_only=True):
     app: App
     broadcaster: EventBroadcaster
     authenticator: Authenticator

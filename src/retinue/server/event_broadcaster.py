@@ -10,9 +10,9 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.app import App
 from retinue.domain.event import Event, event_as_json

@@ -4,8 +4,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 
+from msgspec import Struct
+
 from retinue.domain.event import Event
-from retinue.domain.value import value
 
 ALL_DELTAS = "all"
 NO_DELTAS = "none"
@@ -21,8 +22,7 @@ ABORT_DELAY_SECONDS = 2.0
 """Time that a client that was cut off may take to disconnect by itself."""
 
 
-@value
-class EventFilter:
+class EventFilter(Struct, frozen=True, kw_only=True):
     """Which events a stream carries. Streams with equal filters share their chunks."""
 
     session: str = ""

@@ -1,13 +1,12 @@
 """Routes and parsed requests."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from retinue.domain.api_permission import ApiPermission
-from retinue.domain.value import value
 from retinue.server.context import ServerContext
 
 
@@ -19,8 +18,7 @@ Q = TypeVar("Q")
 B = TypeVar("B")
 
 
-@value
-class ApiRequest(Generic[Q, B]):
+class ApiRequest(Struct, Generic[Q, B], frozen=True, kw_only=True):
     """A parsed request: path, query and body in the types that its route declares."""
 
     ref: str = ""
@@ -38,8 +36,7 @@ class ApiRequest(Generic[Q, B]):
 RouteHandler = Callable[[ServerContext, ApiRequest[Any, Any]], Awaitable[Any]]
 
 
-@value
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     method: str
     path: str
     """Path, with `{ref}` for an id or name."""

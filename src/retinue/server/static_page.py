@@ -5,11 +5,11 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retinue.domain.value import value
 from retinue.server.auth import COOKIE_LIFETIME_SECONDS
 from retinue.server.context import ServerContext
 from retinue.server.error_responses import HttpError
@@ -84,8 +84,7 @@ def page_routes(context: ServerContext, static: Path) -> list[Route]:
     return [Route("/", serve_index), Route("/enter/{code}", redeem_link), Route("/{name}", serve_file)]
 
 
-@value
-class _StaticFile:
+class _StaticFile(Struct, frozen=True, kw_only=True):
     data: bytes
     content_encoding: str
 

@@ -7,7 +7,8 @@ import os
 import shutil
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from retinue.domain.clock import Clock
 from retinue.domain.session import Session

@@ -5,9 +5,10 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.domain.clock import Clock
 from retinue.domain.session import Session

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from retinue.domain.change import replace
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.domain.clock import Clock
 from retinue.domain.session import NewSession, Session, child_slug, top_level_slug
-from retinue.domain.value import value
 from retinue.errors import BadDefinition, NotFound, UsageError
 from retinue.sessions.markdown.marker import SessionHead, parse_head
 from retinue.sessions.metadata_files import (
@@ -58,8 +59,7 @@ _KNOWN_FOLDERS: set[str] = set()
 SessionStamps = tuple[FileStamp | None, FileStamp | None, FileStamp | None]
 
 
-@value
-class LoadedSession:
+class LoadedSession(Struct, frozen=True, kw_only=True):
     """A session as loaded from its files, with the problems found in them."""
 
     session: Session
@@ -67,8 +67,7 @@ class LoadedSession:
     stamps: SessionStamps
 
 
-@value
-class NewSessionFolder:
+class NewSessionFolder(Struct, frozen=True, kw_only=True):
     """A session folder that is complete under its final name, but not yet synced to disk."""
 
     session: Session

@@ -11,9 +11,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 
 import msgspec
+from msgspec.structs import fields
 
 from retinue import __version__
 from retinue.domain.session import Session

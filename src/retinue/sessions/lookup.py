@@ -7,7 +7,8 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.session import Session
 from retinue.errors import NotFound, UsageError
 from retinue.sessions import folder, session_tree

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.domain.agent import PathPatterns
 from retinue.domain.ceiling import Ceiling, parse_ceiling

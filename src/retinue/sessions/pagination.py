@@ -5,8 +5,9 @@ import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
+from msgspec import Struct
+
 from retinue.domain.transcript import RESULT_ID_SUFFIX, Entry, public_entry_id
-from retinue.domain.value import value
 from retinue.errors import Failed, NotFound
 from retinue.sessions.markdown.chunks import CHUNK_BYTES, Chunk, LineCounter
 from retinue.sessions.markdown.marker import COMMENT_OPEN, MARKER_KINDS, parse_marker, quote_value
@@ -22,8 +23,7 @@ EntryAtOffset = tuple[int, Entry]
 """The offset of an entry's marker line in the file, and the entry."""
 
 
-@value
-class PageRequest:
+class PageRequest(Struct, frozen=True, kw_only=True):
     """A request for some entries of a conversation.
 
     At most one of the three names is given and `limit` counts from there; without a name it counts from the

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
+from msgspec import Struct
+
 from retinue.domain.transcript import Entry, Message
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sessions.markdown.chunks import CHUNK_BYTES
 from retinue.sessions.markdown.parser import parse_file
@@ -17,8 +18,7 @@ T = TypeVar("T")
 _MAX_ATTEMPTS = 3
 
 
-@value
-class SessionScan:
+class SessionScan(Struct, frozen=True, kw_only=True):
     """Counts of a conversation's entries, and the problems in its file."""
 
     entries: int

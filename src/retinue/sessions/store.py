@@ -8,10 +8,11 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from retinue.agents import definition_file
 from retinue.agents.pattern_grants import with_granted_pattern

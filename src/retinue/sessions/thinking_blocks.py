@@ -6,8 +6,9 @@
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from retinue.domain.transcript import Entry, Message
 from retinue.storage import file_names

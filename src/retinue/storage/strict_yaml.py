@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.errors import BadDefinition
 from retinue.storage import fast_yaml_reader
 
@@ -22,8 +23,7 @@ class ParseError(Exception):
         self.problem = problem
 
 
-@value
-class YamlDocument:
+class YamlDocument(Struct, frozen=True, kw_only=True):
     value: Any
     lines: Mapping[tuple[str | int, ...], int]
     """The 1-based line of each key and item, by its path."""

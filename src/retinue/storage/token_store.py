@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from retinue.domain.api_permission import ApiPermission
-from retinue.domain.value import value
 from retinue.errors import Failed, NotFound, UsageError
 from retinue.storage.file_io import FileStamp, file_stamp, read_file, replace_file, write_error
 from retinue.storage.file_lock import file_lock
@@ -26,8 +26,7 @@ MAX_BROWSER_NAME_CHARS = 200
 """Maximum length of the stored User-Agent."""
 
 
-@value
-class Token:
+class Token(Struct, frozen=True, kw_only=True):
     """The stored facts about a token, without its secret."""
 
     name: str

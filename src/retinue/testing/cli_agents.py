@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.domain.cli_agent import CliAgentCommand, CliAgentSandbox, ProcessExit
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.sandbox_level import SandboxLevel
-from retinue.domain.value import value
 
 OutputLine = Mapping[str, Any]
 
 
-@value
-class ScriptedProcess:
+class ScriptedProcess(Struct, frozen=True, kw_only=True):
     """The output lines of one process, and how it exits."""
 
     lines: Sequence[OutputLine] = ()

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
-from retinue.domain.value import value
 from retinue.errors import RetinueError
 from retinue.testing.model_script_file import load_script_file
 from retinue.testing.replies import FakeResponse, http_error
@@ -23,8 +23,7 @@ from retinue.testing.wire_formats import (
 )
 
 
-@value
-class CapturedRequest:
+class CapturedRequest(Struct, frozen=True, kw_only=True):
     """A request as the server received it."""
 
     path: str

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.delivery import Delivery
@@ -347,7 +348,9 @@ class MemoryTransaction:
     def emit(self, event: Event) -> None:
         seq = len(self._events) + len(self.emitted_events) + 1
         self.emitted_events.append(
-            run_rows.event_from_row(seq, run_rows.replace_surrogates_in_row(run_rows.event_row(event)))
+            run_rows.event_from_row(
+                seq, run_rows.EventRow._make(run_rows.replace_surrogates_in_row(run_rows.event_row(event)))
+            )
         )
 
     def find_events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]:
@@ -415,7 +418,9 @@ class ReadOnlyMemoryTransaction(MemoryTransaction):
 
 def _round_trip(run: Run) -> Run:
     """Return the run as the database would return it."""
-    return run_rows.run_from_row(run_rows.replace_surrogates_in_row(run_rows.run_row(run)))
+    return run_rows.run_from_row(
+        run_rows.RunRow._make(run_rows.replace_surrogates_in_row(run_rows.run_row(run)))
+    )
 
 
 def _creation_order(run: Run) -> tuple[int, str]:

@@ -1,16 +1,15 @@
 """Responses of the fake model server: good replies, and the failures of real servers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any, cast
 
-from retinue.domain.value import value
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 ToolArguments = Mapping[str, Any] | str
 
 
-@value
-class FakeResponse:
+class FakeResponse(Struct, frozen=True, kw_only=True):
     """A response of the server, for either provider API. The functions below make it; `replace` changes it."""
 
     text: str = ""

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Entry, Message
-from retinue.domain.value import value
 from retinue.errors import ModelFailed
 
 ScriptedStep = Reply | Exception | Callable[[Request], Reply]
@@ -28,8 +29,7 @@ def tool_call_reply(*tool_calls: tuple[str, str], text: str = "") -> Reply:
     )
 
 
-@value
-class RecordedRequest:
+class RecordedRequest(Struct, frozen=True, kw_only=True):
     """A request, with the entries it had at that moment."""
 
     request: Request

@@ -6,9 +6,10 @@ import re
 from typing import Annotated
 from weakref import WeakKeyDictionary
 
+from msgspec import Struct
+
 from retinue.domain.io_results import FileContent
 from retinue.domain.tool import Effect
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
@@ -55,15 +56,13 @@ async def edit(
     )
 
 
-@value
-class Replacement:
+class Replacement(Struct, frozen=True, kw_only=True):
     old: str
     new: str
     replace_all: bool = False
 
 
-@value
-class OriginalFile:
+class OriginalFile(Struct, frozen=True, kw_only=True):
     """The file as it was read."""
 
     content: FileContent
@@ -75,14 +74,12 @@ class OriginalFile:
         return _sha256(self.content.data)
 
 
-@value
-class EditedFile:
+class EditedFile(Struct, frozen=True, kw_only=True):
     data: bytes
     edits: "list[TextEdit]"
 
 
-@value
-class TextEdit:
+class TextEdit(Struct, frozen=True, kw_only=True):
     """Replacement of one range of a text."""
 
     start: int

@@ -1,14 +1,15 @@
 """Read-only git diff of a workspace, computed in the sandbox."""
 
 import shlex
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.domain.io_results import CommandResult
 from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import subtree_pattern
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.sanitize import text_for_model
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.interfaces import Call, RuntimeContext
 from retinue.runtime.run_plan import compute_scope, load_definition
@@ -34,8 +35,7 @@ _DIFF_COMMAND = f"{_GIT_COMMAND} diff --no-color --no-ext-diff --no-textconv --r
 _TRUNCATION_MARK = "bytes left out \u2026]\n"
 
 
-@value
-class WorkspaceDiff:
+class WorkspaceDiff(Struct, frozen=True, kw_only=True):
     """The differences of a workspace from its base, as far as the caller may read them."""
 
     diff: str = ""
@@ -161,8 +161,7 @@ def _parse_file_lists(text: str) -> tuple[list[str], list[str]]:
     return [each for each in changed.split("\0") if each], [each for each in new_files.split("\0") if each]
 
 
-@value
-class _GitOutput:
+class _GitOutput(Struct, frozen=True, kw_only=True):
     text: str
     is_truncated: bool = False
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
+from msgspec import Struct
+
 from retinue.domain.io_results import FileEntry
 from retinue.domain.tool import Effect
-from retinue.domain.value import value
 from retinue.errors import Failed, RetinueError
 from retinue.interfaces import Call, ScopedFiles
 from retinue.tools.define import tool
@@ -29,8 +30,7 @@ fail on a text and yet match one of its lines, or are slow over many lines.
 """
 
 
-@value
-class LineSearch:
+class LineSearch(Struct, frozen=True, kw_only=True):
     """A compiled pattern.
 
     Both functions get the seconds left and raise TimeoutError when these are over.
@@ -65,8 +65,7 @@ async def grep(
     return await asyncio.to_thread(search_job.run)
 
 
-@value
-class GrepSearch:
+class GrepSearch(Struct, frozen=True, kw_only=True):
     """A search, run in its own thread."""
 
     files: ScopedFiles

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, http_error
 from retinue.torture.scenario import ReplyToken, position_in, reply_token, reply_tokens_in, scripted_calls
 
 
-@value
-class ModelRequest:
+class ModelRequest(Struct, frozen=True, kw_only=True):
     """A model request."""
 
     position: str

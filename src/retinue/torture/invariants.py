@@ -7,13 +7,14 @@ from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 
+from msgspec import Struct
+
 from retinue.domain.delivery import Delivery
 from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.domain.side_effect import SideEffect, SideEffectState
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult, unanswered_calls
-from retinue.domain.value import value
 from retinue.errors import RetinueError
 from retinue.interfaces import Transaction
 from retinue.ledger.ledger import SqliteLedger
@@ -67,8 +68,7 @@ class InvariantReport:
         self.counts.update(other.counts)
 
 
-@value
-class HomeContents:
+class HomeContents(Struct, frozen=True, kw_only=True):
     """Everything that a home contains."""
 
     runs: Mapping[str, Run]

@@ -4,8 +4,9 @@ import asyncio
 import time
 from collections import Counter
 
+from msgspec import Struct
+
 from retinue.domain.run import Status
-from retinue.domain.value import value
 from retinue.torture.environment import POLL_SECONDS, TIMEOUT_S, TortureEnvironment
 from retinue.torture.fake_model import FakeModel
 from retinue.torture.invariants import InvariantReport, check_invariants
@@ -14,8 +15,7 @@ HOLD_SECONDS = 600.0
 """Delay of answers, longer than it takes to kill the daemon."""
 
 
-@value
-class MassRestartResult:
+class MassRestartResult(Struct, frozen=True, kw_only=True):
     running: int
     """Runs at work when the daemon was killed."""
     first_request_s: float | None

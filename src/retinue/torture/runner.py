@@ -14,7 +14,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.testing.fake_model_server import FakeModelServer
 from retinue.torture import syscall_faults
 from retinue.torture.environment import TortureEnvironment
@@ -28,8 +29,7 @@ MODEL_DELAY_S = 0.004
 STRACE_MISSING = "strace is not installed, so no fault is put into system calls: install it to try those too"
 
 
-@value
-class TortureOptions:
+class TortureOptions(Struct, frozen=True, kw_only=True):
     """Options of the crash test."""
 
     kills: int = 30

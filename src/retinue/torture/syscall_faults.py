@@ -7,10 +7,11 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from retinue.domain.value import value
+from msgspec import Struct
+from msgspec.structs import replace
+
 from retinue.errors import Failed
 from retinue.torture.environment import TortureEnvironment
 from retinue.torture.invariants import InvariantReport, check_invariants
@@ -35,8 +36,7 @@ _TRACE_LINE = re.compile(r"(\d+) +(\w+)\((.*)")
 _WRITE_FLAGS = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
 
 
-@value
-class FaultPoint:
+class FaultPoint(Struct, frozen=True, kw_only=True):
     """An occurrence of a system call in a run, in a fresh or a used home."""
 
     fault: str

@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
+from msgspec import Struct
+
 from retinue.domain.session import CreatedRun
-from retinue.domain.value import value
 from retinue.errors import Cancelled, RetinueError
 from retinue.worker.gc_tuning import GcTuning
 
@@ -28,8 +29,7 @@ def _always_changed() -> bool:
     return True
 
 
-@value
-class SchedulerCallbacks:
+class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
     """Callbacks of the worker to claim, execute and end runs; it knows no rules of its own."""
 
     claim_run: Callable[[str], Awaitable[str]]

@@ -1,13 +1,13 @@
 """Runs, the inbox, approvals, agents and the daemon itself over HTTP."""
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_fixture import OpenApi
+from msgspec.structs import replace
 
 from retinue.domain.run import Run, RunRequest, Status
 from retinue.interfaces import Transaction

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, cast
 
+from msgspec import Struct
+
 from retinue.agents import validators
 from retinue.agents.dialects import tool_names
 from retinue.agents.validators import InvalidValue, KeyPath
 from retinue.domain.agent import Role, Thinking
 from retinue.domain.cli_agent import InvalidSetting, parse_cli_settings
-from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 
 
@@ -24,8 +25,7 @@ class Verdict(StrEnum):
     """Not available here."""
 
 
-@value
-class Translation:
+class Translation(Struct, frozen=True, kw_only=True):
     """The translation of one key."""
 
     fields: Mapping[str, Any]

@@ -3,9 +3,11 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.agents import definition_file, validators
 from retinue.agents.dialects import tool_names
@@ -23,7 +25,6 @@ from retinue.agents.importing import names, nested_maps, scanner
 from retinue.agents.sources import built_in_texts, load_problem, with_prompt_from_file
 from retinue.agents.validators import InvalidValue
 from retinue.domain.agent import Agent
-from retinue.domain.value import value
 from retinue.errors import BadDefinition
 
 MAX_VALUE_CHARS = 120
@@ -55,8 +56,7 @@ _AGENT_KEYS = frozenset(
 """Fields that hardly any file but an agent definition has; many files have a name and a description."""
 
 
-@value
-class FieldVerdict:
+class FieldVerdict(Struct, frozen=True, kw_only=True):
     field: str
     """The key as written in the source."""
     shown_value: str
@@ -64,8 +64,7 @@ class FieldVerdict:
     note: str = ""
 
 
-@value
-class DefinitionCheck:
+class DefinitionCheck(Struct, frozen=True, kw_only=True):
     """The check of one foreign definition."""
 
     path: Path
@@ -83,8 +82,7 @@ class DefinitionCheck:
     """The reason why the file would not load without an import; empty if it would."""
 
 
-@value
-class ImportResult:
+class ImportResult(Struct, frozen=True, kw_only=True):
     """A check, and the file that was written, or None."""
 
     check: DefinitionCheck

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from msgspec import Struct
+
 from retinue.agents import validators
 from retinue.agents.fields import ALIASES, DISPLAY_ONLY_KEYS, KNOWN_KEYS
 from retinue.agents.validators import KeyPath
-from retinue.domain.value import value
 
 _PERMISSION_MAPS = frozenset(
     (
@@ -33,8 +34,7 @@ _HELPFUL_KEYS = {"metadata": ("description",)} | dict.fromkeys(_PERMISSION_MAPS,
 """Keys that are extracted only if nothing else sets them."""
 
 
-@value
-class ExtractedKey:
+class ExtractedKey(Struct, frozen=True, kw_only=True):
     """A key extracted from a nested map."""
 
     key: str

@@ -4,12 +4,12 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import Struct, field
+
 from retinue.agents import definition_file, frontmatter
-from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.storage import strict_json, strict_yaml
 from retinue.storage.strict_yaml import ParseError
@@ -32,8 +32,7 @@ _INNER_KEY = re.compile(
 _TOP_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]+(.*))?\Z")
 
 
-@value
-class FoundDefinition:
+class FoundDefinition(Struct, frozen=True, kw_only=True):
     """A definition in a file, or the reason why there is none."""
 
     path: Path

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 StyledText = tuple[str, str]
 """A piece of text and its colour."""
@@ -18,8 +18,7 @@ VARIABLE_WIDTH_CATEGORIES = frozenset({"Mn", "Me", "Mc", "Cf", "Sk"})
 """Unicode categories whose display width differs between terminals."""
 
 
-@value
-class TerminalSize:
+class TerminalSize(Struct, frozen=True, kw_only=True):
     """The size of the terminal."""
 
     width: int
@@ -108,8 +107,7 @@ class LiveFooter:
         return (f"\x1b[{rows_up}A" if rows_up else "") + column_sequence + ("\x1b[J" if erase else "")
 
 
-@value
-class CursorPosition:
+class CursorPosition(Struct, frozen=True, kw_only=True):
     """The cursor position at the end of the printed text."""
 
     column: int = 0

@@ -5,13 +5,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
+from msgspec import Struct
+
 from retinue.app import App
 from retinue.app.sessions import LIVE_STATUSES
 from retinue.cli.ui.live_footer import FooterLine, LiveFooter, TerminalSize, display_width, truncate_to_width
 from retinue.cli.ui.run_tree import RunNode, RunTree
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status
-from retinue.domain.value import value
 from retinue.errors import RetinueError
 from retinue.interfaces import Transaction
 
@@ -33,8 +34,7 @@ MAX_CARD_CALLS = 3
 _COLOURS: Mapping[Status, str] = {Status.RUNNING: "36", Status.WAITING: "33", Status.QUEUED: "2"}
 
 
-@value
-class TreeView:
+class TreeView(Struct, frozen=True, kw_only=True):
     """Render a run tree for one watched run, one moment and one window size."""
 
     tree: RunTree

@@ -2,21 +2,22 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.cli.ui.terminal import one_line
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status, WaitReason
-from retinue.domain.value import value
 
 MAX_SUMMARY_CHARS = 80
 """Maximum number of characters of a summary."""
 
 
-@value
-class RunNode:
+class RunNode(Struct, frozen=True, kw_only=True):
     """A live run, as known from events and from its ledger row."""
 
     id: str

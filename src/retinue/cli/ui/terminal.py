@@ -8,12 +8,11 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from retinue.cli.ui.live_footer import LiveFooter, display_width, supports_cursor_movement, truncate_to_width
 from retinue.domain.sanitize import safe_json, safe_name, safe_text
-from retinue.domain.value import value
 from retinue.errors import RetinueError
 
 Row = Mapping[str, Any]
@@ -54,7 +53,7 @@ def json_text(value: object, *, ascii_only: bool = False) -> str:
     return safe_json(json.dumps(value, indent=2, ensure_ascii=ascii_only))
 
 
-@value
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
     """Standard output and standard error.
 

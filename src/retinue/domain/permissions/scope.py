@@ -3,13 +3,14 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import field
 from functools import lru_cache
 from typing import Any, Self
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from retinue.domain.agent import PathPatterns, ShellCommands, ToolExposure
 from retinue.domain.ceiling import Ceiling, FileAccess, OperatorPolicy
-from retinue.domain.change import replace
 from retinue.domain.exit_tools import EXIT_TOOLS
 from retinue.domain.glob import first_match, matches
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
@@ -27,7 +28,6 @@ from retinue.domain.rules import (
 from retinue.domain.skill import SHELL_TOOL, Skill, skill_folder_patterns
 from retinue.domain.system_prompt import SYSTEM_PREFIX
 from retinue.domain.tmp_paths import TMP, is_named_tmp_path, is_under_tmp, without_private_tmp
-from retinue.domain.value import value
 from retinue.domain.watch import INTERJECT_TOOL
 
 DEFAULT_DENIED_PATHS: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
@@ -42,8 +42,31 @@ NO_SCOPE_RULE = "no_scope_config"
 """Rule name for a child whose preset.md has lost its paths."""
 
 
-@value
-class Scope:
+_STORED_NAMES = {
+    "tool_exposure": "exposure",
+    "available_skills": "shelf",
+    "operator_tools": "operator",
+    "exit_tools": "exits",
+    "preapproved_writes": "granted",
+    "closed_paths": "closed",
+    "guarded_paths": "guarded",
+    "retinue_paths": "house",
+    "is_worktree": "made",
+    "workspace_label": "label",
+    "tmp_folder": "tmp",
+    "max_depth": "deepest",
+    "is_orchestrator": "orchestrates",
+    "is_leaf": "leaf",
+    "is_watcher": "watches",
+    "has_paths": "configured",
+    "shell_commands": "commands",
+    "shell_blocked_reason": "unheld",
+    "user_grants": "lifted",
+}
+"""Field → its name in stored JSON, where the two differ."""
+
+
+class Scope(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     """The effective rights of a session.
 
     One object filters the tool list, checks tool calls, restricts file access and configures the sandbox.

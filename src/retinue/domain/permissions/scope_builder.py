@@ -1,20 +1,19 @@
 """Build the scope of a session from its definition, its situation and the operator's policy."""
 
 from collections import deque
-from dataclasses import field
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from retinue.domain.agent import Agent, PathPatterns, Role
 from retinue.domain.ceiling import Ceiling, OperatorPolicy, parse_ceiling
-from retinue.domain.change import replace
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS
 from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import Globs, Rule, absolute_patterns, subtree_pattern
-from retinue.domain.value import value
 
 
-@value
-class ScopeInputs:
+class ScopeInputs(Struct, frozen=True, kw_only=True):
     """Facts of a session, other than its definition, that its scope depends on."""
 
     root: str

@@ -6,7 +6,7 @@ A URL that could be read in two ways is refused, never guessed.
 import re
 from collections.abc import Iterable
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 MAX_URL_CHARS = 2_000
 ANY_SITE = "*"
@@ -26,8 +26,7 @@ class InvalidUrl(ValueError):
     """A sentence on what a URL must not contain."""
 
 
-@value
-class Url:
+class Url(Struct, frozen=True, kw_only=True):
     """The URL of a page, in its only accepted form."""
 
     scheme: str
@@ -41,8 +40,7 @@ class Url:
         return f"{self.scheme}://{self.host}{port}{self.target}"
 
 
-@value
-class AllowedSite:
+class AllowedSite(Struct, frozen=True, kw_only=True):
     """An allowed host, or every host below a domain, with one scheme and port."""
 
     scheme: str

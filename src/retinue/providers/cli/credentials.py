@@ -1,11 +1,12 @@
 """The credentials of a CLI agent: keys from the user's environment, and the hosts they are for."""
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from retinue.domain.value import value
+from msgspec import field
+
+from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.errors import BadConfig
 from retinue.providers.cli.protocol import CliProtocol
 
@@ -13,9 +14,10 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 HTTPS_PORT, HTTP_PORT = 443, 80
 
 
-@value
-class CliCredentials:
-    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+class CliCredentials(SecretFieldsStruct, frozen=True, kw_only=True):
+    secret_fields = frozenset({"env"})
+
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
     vendor_urls: Mapping[str, str] = field(default_factory=dict[str, str])
     """URLs of model servers that are not the vendors' own, by vendor."""
     hosts: tuple[str, ...] = ()

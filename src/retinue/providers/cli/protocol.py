@@ -1,18 +1,17 @@
 """The protocol of one CLI agent: its arguments, output events, home files and environment."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct, field
+
 from retinue.providers.cli.reply_parser import CliReplyBuilder
 
 ReadEvent = Callable[[Mapping[str, Any], CliReplyBuilder], None]
 """Read one JSON line of the program's output into the reply builder."""
 
 
-@value
-class Invocation:
+class Invocation(Struct, frozen=True, kw_only=True):
     """The values one turn passes to the program, before they become its arguments."""
 
     message: str
@@ -24,8 +23,7 @@ class Invocation:
     """The program's home, as a path the program can use."""
 
 
-@value
-class HomeSettings:
+class HomeSettings(Struct, frozen=True, kw_only=True):
     """Values for the files in the program's home, written before it starts."""
 
     prompt: str
@@ -36,8 +34,7 @@ class HomeSettings:
     """URLs of model servers that are not the vendors' own, by vendor."""
 
 
-@value
-class CliProtocol:
+class CliProtocol(Struct, frozen=True, kw_only=True):
     """The way to run one CLI agent and read its output."""
 
     build_args: Callable[[Invocation], tuple[str, ...]]

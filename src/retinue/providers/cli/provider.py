@@ -3,9 +3,10 @@
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Protocol
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from retinue.domain.cli_agent import CLI_AGENTS, CliAgentCommand, CliAgentSandbox, ProcessExit
 from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.domain.model_turn import ProviderToolCall, Reply, ReplyDelta, ReplyStep
 from retinue.domain.run import Usage

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
-from retinue.domain.value import value
 
 STATE_KEY = "program"
 MAX_HISTORY_CHARS = 60_000
@@ -21,8 +22,7 @@ CONTINUE_PROMPT = (
 OMITTED_MARKER = "[what came before this is left out]"
 
 
-@value
-class StateLocation:
+class StateLocation(Struct, frozen=True, kw_only=True):
     """Where a program's session state lies; it is found again only there."""
 
     program: str
@@ -31,8 +31,7 @@ class StateLocation:
     cwd: str
 
 
-@value
-class ResumePlan:
+class ResumePlan(Struct, frozen=True, kw_only=True):
     """The conversation id to resume, or "", and the message for the program."""
 
     conversation_id: str

@@ -1,11 +1,11 @@
 """A definition's settings for its CLI agent: working folder, extra arguments and wrapper."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from retinue.domain.cli_agent import DEFAULT_MODEL, InvalidSetting, parse_cli_settings
 from retinue.domain.model_turn import Model
-from retinue.domain.value import value
 from retinue.errors import BadConfig
 
 _MODEL_FLAGS = {"codex-cli": ("--model", "-m")}
@@ -13,8 +13,7 @@ _THINKING_ARGS = {"codex-cli": ("-c", "model_reasoning_effort={}"), "pi-cli": ("
 """Arguments that set the thinking level; claude has none."""
 
 
-@value
-class LaunchOptions:
+class LaunchOptions(Struct, frozen=True, kw_only=True):
     extra_args: tuple[str, ...] = ()
     workdir: str = ""
     wrapper: str = ""

@@ -11,7 +11,7 @@ from itertools import chain, zip_longest
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 DEFAULT_PORTS = {"https": 443, "http": 80}
 ATTEMPT_DELAY_S = 0.25
@@ -34,8 +34,7 @@ class Unreachable(Exception):
     """No connection could be made; the message says why in a few words."""
 
 
-@value
-class ServerUrl:
+class ServerUrl(Struct, frozen=True, kw_only=True):
     """The parts of a server's URL."""
 
     host: str

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+from msgspec import Struct
 
 from retinue.domain.run import Reason
-from retinue.domain.value import value
 from retinue.errors import ModelFailed
 from retinue.providers.errors import SERVER_ERROR, provider_error
 from retinue.providers.local.model_server import PROMPT_SLOTS
@@ -27,8 +27,7 @@ OnProgress = Callable[[float], None]
 """Called with the fraction of the model that is loaded, from 0 to 1."""
 
 
-@value
-class TokenLogprobs:
+class TokenLogprobs(Struct, frozen=True, kw_only=True):
     """Log probabilities of the next token; tokens not listed are less likely than all listed."""
 
     logprobs: Mapping[str, float]
@@ -36,8 +35,7 @@ class TokenLogprobs:
     output_tokens: int
 
 
-@value
-class TextChunk:
+class TextChunk(Struct, frozen=True, kw_only=True):
     """A piece of a generated text, or its end with the token counts."""
 
     text: str = ""

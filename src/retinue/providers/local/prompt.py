@@ -5,9 +5,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
+from msgspec import Struct
+
 from retinue.domain.system_prompt import SUBAGENT_PREAMBLE, first_message
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
-from retinue.domain.value import value
 
 MAX_PROMPT_BYTES = 2400
 """Bytes of a conversation in a prompt.
@@ -37,8 +38,7 @@ PER_RESULT_REQUEST = "Say what this says."
 """The request for each result if there are several."""
 
 
-@value
-class ConversationState:
+class ConversationState(Struct, frozen=True, kw_only=True):
     """The state of a conversation before a turn."""
 
     request: str
@@ -98,8 +98,7 @@ def earlier_messages(entries: Sequence[Entry]) -> list[Message]:
     return messages[:last]
 
 
-@value
-class Prompt:
+class Prompt(Struct, frozen=True, kw_only=True):
     """A prompt and its sampling settings."""
 
     text: str

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from retinue.domain.tool import ToolSpec
-from retinue.domain.value import value
 
 MAX_CALLS = 6
 MAX_TASK_WORDS = 24
@@ -28,8 +29,7 @@ _PATH_ARGUMENTS = frozenset({"path", "file", "file_path", "folder", "glob"})
 _TASK_ARGUMENTS = frozenset({"task_prompt", "prompt", "message", "task", "content_for_agent"})
 
 
-@value
-class Example:
+class Example(Struct, frozen=True, kw_only=True):
     """A request, and the tool calls it should lead to."""
 
     request: str
@@ -80,8 +80,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
 }
 
 
-@value
-class ArgumentPrompt:
+class ArgumentPrompt(Struct, frozen=True, kw_only=True):
     """A prompt for the arguments of a call, and the grammar that restricts them."""
 
     shared_prefix: str

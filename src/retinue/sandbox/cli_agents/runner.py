@@ -7,8 +7,10 @@ import asyncio
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+from msgspec.structs import replace
 
 from retinue.domain.cli_agent import CliAgentCommand, CliAgentSandbox, ProcessExit
 from retinue.domain.permissions.scope import Scope

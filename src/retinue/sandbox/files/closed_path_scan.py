@@ -6,14 +6,14 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from enum import Enum
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from retinue.domain.glob import compile_glob
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import Globs, unescape_component
-from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox.files.messages import printable_path
 from retinue.sandbox.files.pattern_roots import is_readable
@@ -52,8 +52,7 @@ ClosedPaths = Mapping[str, PathKind]
 """Closed paths found, by real path."""
 
 
-@value
-class FolderScan:
+class FolderScan(Struct, frozen=True, kw_only=True):
     """Relevant content of one folder, valid while its stamp is unchanged."""
 
     stamp: tuple[int, ...]
@@ -71,8 +70,7 @@ class FolderScan:
         return self.joined_files.split("/") if self.joined_files else []
 
 
-@value
-class ScanResult:
+class ScanResult(Struct, frozen=True, kw_only=True):
     """Result of one scan."""
 
     closed_paths: ClosedPaths
@@ -80,8 +78,7 @@ class ScanResult:
     """Folders that were entered, by real path."""
 
 
-@value
-class NameFilter:
+class NameFilter(Struct, frozen=True, kw_only=True):
     """Names worth checking: the last components of all patterns that close or deny."""
 
     names: frozenset[str]

@@ -6,15 +6,15 @@ import os
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from retinue.domain.ceiling import FileAccess
-from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.io_results import FileContent, FileEntry, WriteResult
 from retinue.domain.permissions.scope import NO_SCOPE_RULE, Scope
 from retinue.domain.rules import Globs, escape_glob
-from retinue.domain.value import value
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.sandbox.files.atomic_write import open_target_folder, replace_file, stat_entry
 from retinue.sandbox.files.listing import list_folder, walk_folder
@@ -58,8 +58,7 @@ _SUGGEST_AMONG = 2_000
 _CHUNK_BYTES = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFile:
+class OpenFile(Struct, frozen=True):
     """An open file or folder: its name as the rules know it, and the scope that judges it."""
 
     fd: int
@@ -72,8 +71,7 @@ class OpenFile:
         return stat.S_ISDIR(self.status.st_mode)
 
 
-@value
-class WriteTarget:
+class WriteTarget(Struct, frozen=True, kw_only=True):
     """Destination of a write: an open folder, the missing folders below it, and the file's name."""
 
     folder: int
@@ -83,16 +81,15 @@ class WriteTarget:
     """The whole path, as the rules know it."""
 
 
-@dataclass(frozen=True, slots=True)
-class GuardedFiles:
+class GuardedFiles(Struct, frozen=True):
     """Files bound to one scope.
 
     An opened file is judged by its real name, so no way of naming it leads around a rule.
     """
 
     scope: Scope
-    opener: Opener = field(default_factory=best_opener, kw_only=True)
-    only_writable: str | None = field(default=None, kw_only=True)
+    opener: Opener = field(default_factory=best_opener)
+    only_writable: str | None = None
     """The only file that may be written, when a person allowed just that."""
 
     def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> FileContent:

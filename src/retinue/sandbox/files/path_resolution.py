@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from retinue.domain.ceiling import FileAccess
-from retinue.domain.change import replace
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.tmp_paths import TMP, is_under_tmp, without_private_tmp
 from retinue.errors import Failed

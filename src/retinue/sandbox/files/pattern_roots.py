@@ -6,14 +6,14 @@ Everything here is computed from the patterns' text.
 import unicodedata
 from functools import lru_cache
 
+from msgspec import Struct
+
 from retinue.domain.ceiling import FileAccess
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import unescape_component
-from retinue.domain.value import value
 
 
-@value
-class PatternRoot:
+class PatternRoot(Struct, frozen=True, kw_only=True):
     """Folder that a pattern names literally, and how many components may follow below it."""
 
     folder: tuple[str, ...]

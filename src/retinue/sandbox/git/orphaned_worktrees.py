@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 SESSION_GRACE_S = 60.0
 """Seconds after the worktree's creation by which its session must exist."""
@@ -17,8 +17,7 @@ _POSTPONE_S = 86_400.0
 _MAX_PATH_BYTES = 4096
 
 
-@value
-class UnclaimedWorktrees:
+class UnclaimedWorktrees(Struct, frozen=True, kw_only=True):
     """Records of worktrees that no session refers to yet.
 
     Each is a file in a folder of Retinue's: its name is the worktree's, its text the repository's path.

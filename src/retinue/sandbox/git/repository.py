@@ -12,7 +12,8 @@ import os
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.errors import Failed
 
 _WORKTREES_FOLDER = "worktrees"
@@ -20,8 +21,7 @@ _MAX_LINE_BYTES = 4096
 _LOCK_POLL_S = 0.02
 
 
-@value
-class Repository:
+class Repository(Struct, frozen=True, kw_only=True):
     top_level: str
     """Folder that contains the working files."""
     common_dir: str

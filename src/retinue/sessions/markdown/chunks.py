@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.sessions.markdown.marker import COMMENT_OPEN, MARKER_KINDS
 from retinue.storage.file_io import read_at
 
@@ -13,8 +14,7 @@ _SEPARATOR = f"\n{COMMENT_OPEN}".encode()
 _MARKER_KIND = re.compile(rf"(?:{'|'.join(MARKER_KINDS)}) ".encode())
 
 
-@value
-class Chunk:
+class Chunk(Struct, frozen=True, kw_only=True):
     """A part of a file that holds complete entries."""
 
     data: bytes

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from retinue.domain.value import value
+from msgspec import Struct
 
 MARKER_KINDS = ("retinue", "user", "agent", "call", "result", "notice")
 FORMAT_VERSION = "1"
@@ -88,8 +88,7 @@ def unquote_value(value: str) -> str:
     return _PERCENT.sub(_percent_decode, value)
 
 
-@value
-class SessionHead:
+class SessionHead(Struct, frozen=True, kw_only=True):
     """The session identity in a file's first line."""
 
     slug: str

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Annotated
+
+from msgspec.structs import replace
 
 from retinue.domain import agent_pool
 from retinue.domain.delivery import escape_role_markers, no_work_notice, single_line

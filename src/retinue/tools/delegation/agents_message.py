@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Literal
 from weakref import WeakKeyDictionary
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.domain.agent import Agent
 from retinue.domain.delivery import escape_role_markers, failure_summary
@@ -16,7 +17,6 @@ from retinue.domain.session import Session
 from retinue.domain.system_prompt import LIST_TOOL, MESSAGE_TOOL
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import ToolCall, ToolResult
-from retinue.domain.value import value
 from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
@@ -64,8 +64,7 @@ DELEGATION_REFUSED = _error_json(
 )
 
 
-@value
-class _MessageRequest:
+class _MessageRequest(Struct, frozen=True, kw_only=True):
     """Arguments of one call: the message, the agent and the session."""
 
     agent: str

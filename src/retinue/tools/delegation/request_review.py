@@ -1,7 +1,8 @@
 """request_review: have a reviewer agent read the changes in the caller's workspace."""
 
-from dataclasses import replace
 from typing import Annotated
+
+from msgspec.structs import replace
 
 from retinue.domain.agent import WorkspacePolicy
 from retinue.domain.delivery import delimited_block, single_line

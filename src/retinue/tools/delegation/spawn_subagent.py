@@ -1,16 +1,16 @@
 """spawn_subagent: delegate a subtask to an agent with its own conversation and workspace."""
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.domain.delivery import failure_summary as why
 from retinue.domain.delivery import inbox_status, report_text, single_line
 from retinue.domain.delivery import run_label as called
 from retinue.domain.run import Reason, Run, RunRequest, Status
 from retinue.domain.tool import Effect
-from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition, Failed, NotFound, Refused
 from retinue.interfaces import Call, RuntimeContext
@@ -31,8 +31,7 @@ ReturnMode = Literal["blocking", "background"]
 ISOLATION_BY_MODE = {"inherit": Isolation.SHARED, "sandbox": Isolation.SANDBOX, "custom": Isolation.CUSTOM}
 
 
-@value
-class WorkspaceOverride:
+class WorkspaceOverride(Struct, frozen=True, kw_only=True):
     """Workspace of one call, instead of the one in the agent's definition."""
 
     mode: Annotated[

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from retinue.domain.value import value
 from retinue.testing.replies import FakeResponse
 from retinue.testing.wire_formats import anthropic_events, anthropic_message, openai_completion, openai_events
 
@@ -14,8 +14,7 @@ JSON_TYPE, STREAM_TYPE = b"application/json", b"text/event-stream"
 _USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-@value
-class CannedReply:
+class CannedReply(Struct, frozen=True, kw_only=True):
     """A reply, ready to be written to a socket."""
 
     document: bytes

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 
+from msgspec import Struct
+
 from retinue import __version__
-from retinue.domain.value import value
 from retinue.errors import UsageError
 from retinue.trials.bench.installing import PEERS, install_peers
 from retinue.trials.bench.page import update_page
@@ -32,8 +33,7 @@ QUICK_ROWS = ("turn", "stream", "start", "prefix", "small")
 """The most informative rows that take about a minute."""
 
 
-@value
-class BenchOptions:
+class BenchOptions(Struct, frozen=True, kw_only=True):
     """The options of the command."""
 
     rows: tuple[str, ...] = ()

@@ -4,15 +4,15 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.trials.bench.lines import METRICS, Metric
 from retinue.trials.bench.report import Report
 
 LEFT_MARGIN, RIGHT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN = 60, 104, 26, 24
 
 
-@value
-class Curve:
+class Curve(Struct, frozen=True, kw_only=True):
     """A measure at several sizes."""
 
     title: str

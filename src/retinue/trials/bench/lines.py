@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.trials.bench.samples import Samples, SampleSummary
 from retinue.trials.bench.scenes import LONG_RUN_TURNS
 
 MIB, KIB = "MiB", "KiB"
 
 
-@value
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """A line of the report."""
 
     title: str

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.trials.bench.curves import CURVES, render_curve
 from retinue.trials.bench.lines import METRICS, Metric
 from retinue.trials.bench.report import Report, format_number
@@ -32,8 +33,7 @@ CHARTED_METRICS: Sequence[tuple[str, str, str]] = (
 """Row, variant and measure of each panel."""
 
 
-@value
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     system: str
     value: float
 

@@ -1,18 +1,18 @@
 """The benchmark's results: figures of all systems, ratios to the baseline, and targets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct, field
+
 from retinue.trials.bench.lines import GROWTH_METRICS, METRICS, Metric
 from retinue.trials.bench.samples import Samples, SampleSummary
 
 BASELINE_NAME, MINIMUM_NAME, RETINUE_NAME = "bare", "floor", "retinue"
 
 
-@value
-class TargetResult:
+class TargetResult(Struct, frozen=True, kw_only=True):
     """A target, and whether it was met."""
 
     title: str
@@ -23,8 +23,7 @@ class TargetResult:
     """The minimum cost of the same guarantees on this machine."""
 
 
-@value
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """All results of a benchmark."""
 
     samples: Samples

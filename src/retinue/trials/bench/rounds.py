@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.trials.bench.samples import Sample, Samples, per_call_measures
 from retinue.trials.bench.scenes import write_input_files
 from retinue.trials.bench.system import SubjectError, SubjectProcess, System, start_subject
@@ -16,8 +17,7 @@ SLOW_SAMPLE_MS = 10_000
 """Another system that takes longer for one sample is not measured again."""
 
 
-@value
-class BenchEnvironment:
+class BenchEnvironment(Struct, frozen=True, kw_only=True):
     """Shared settings of all measurements."""
 
     server_url: str

@@ -3,15 +3,14 @@
 import json
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct, field
 
 
-@value
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """A measurement of one system, or the reason why there is none."""
 
     row: str
@@ -25,8 +24,7 @@ class Sample:
     """Fingerprint of the system; samples of another fingerprint are ignored."""
 
 
-@value
-class SampleSummary:
+class SampleSummary(Struct, frozen=True, kw_only=True):
     """Median, minimum and maximum of several samples."""
 
     value: float

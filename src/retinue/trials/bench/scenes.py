@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct
+
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 from retinue.trials.bench.answers import CannedReply, encode_anthropic_reply, encode_openai_reply
 
@@ -29,8 +30,7 @@ LOOK_REPLY = "That is all there is to see."
 WRITE_PROMPT = "Write it down."
 
 
-@value
-class ReplyRule:
+class ReplyRule(Struct, frozen=True, kw_only=True):
     """A reply and its conditions; the first rule that matches is used."""
 
     response: FakeResponse
@@ -48,8 +48,7 @@ class ReplyRule:
     """Seconds between them."""
 
 
-@value
-class EncodedRule:
+class EncodedRule(Struct, frozen=True, kw_only=True):
     """A rule with its replies encoded for both APIs."""
 
     rule: ReplyRule

@@ -8,12 +8,11 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct, field
 
 PEERS_DIR = Path(str(resources.files("retinue.trials.bench"))) / "peers"
 _MAX_LINE_BYTES = 1 << 26
@@ -33,8 +32,7 @@ TELEMETRY_OFF_ENV: Mapping[str, str] = {
 """Environment variables that switch off the systems' telemetry."""
 
 
-@value
-class System:
+class System(Struct, frozen=True, kw_only=True):
     """A system to be measured."""
 
     name: str

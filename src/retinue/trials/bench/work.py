@@ -1,10 +1,10 @@
 """The workloads: preparation, the measured command, and the number of repetitions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from retinue.domain.value import value
+from msgspec import Struct, field
+
 from retinue.trials.bench.scenes import (
     ALL_REPORTED,
     HELLO,
@@ -17,8 +17,7 @@ from retinue.trials.bench.scenes import (
 SubjectCommand = tuple[str, Mapping[str, Any]]
 
 
-@value
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """A measurement of all systems, unless limited to some."""
 
     row: str
