@@ -19,7 +19,8 @@ PRODUCT_TEXT = (
     "README.md",
     "CHANGELOG.md",
     "docs/",
-    "src/retinue/surfaces/",
+    "src/retinue/cli/",
+    "src/retinue/server/",
     "src/retinue/agents/builtin/",
     "src/retinue/errors.py",
 )

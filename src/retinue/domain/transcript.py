@@ -121,7 +121,7 @@ def entry_as_json(entry: Entry) -> dict[str, Any]:
     data = asdict(entry) | {"id": public_entry_id(entry)}
     data.pop("thoughts", None)
     if isinstance(entry, Message):
-        data["usage"] = None if entry.usage is None else asdict(entry.usage)
+        data["usage"] = asdict(entry.usage)
     if isinstance(entry, Notice):
         data["about"] = data.pop("kind")
     return {"kind": ENTRY_KINDS[type(entry)], **data}
