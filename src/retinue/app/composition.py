@@ -25,7 +25,7 @@ from retinue.runtime.disk_full import requeue_disk_waiters
 from retinue.runtime.interrupts import apply_requested_interruptions
 from retinue.runtime.recovery import requeue_dead_runs
 from retinue.runtime.run_creation import claim_run
-from retinue.runtime.turn_timer import InterruptRegistry
+from retinue.runtime.timeouts import InterruptRegistry
 from retinue.runtime.watchers import WatcherNotifier
 from retinue.tools.registry import built_in_tools
 from retinue.worker.worker import SchedulerCallbacks

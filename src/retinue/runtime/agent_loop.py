@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from itertools import islice
 from types import TracebackType
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.domain.model_turn import StopReason
@@ -16,8 +17,7 @@ from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unan
 from retinue.errors import Cancelled, NotFound, RetinueError, SessionLocked
 from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import cli_agents, side_effects
-from retinue.runtime.approvals import RunSuspended, run_request_key
-from retinue.runtime.deadlines import Deadline
+from retinue.runtime.approvals import run_request_key
 from retinue.runtime.disk_full import DiskFullRetry
 from retinue.runtime.exit_tools import (
     ExitToolFlow,
@@ -26,7 +26,7 @@ from retinue.runtime.exit_tools import (
     with_exit_tools,
 )
 from retinue.runtime.loop_detection import LoopDetector
-from retinue.runtime.loop_result import RunOutcome, outcome_for_error
+from retinue.runtime.loop_result import RunOutcome, Suspension, outcome_for_error, suspended_outcome
 from retinue.runtime.model_turn import STOP_CANCELLED, ModelTurn
 from retinue.runtime.recovery import ends_with_final_reply, final_reply, recount_run, split_unanswered_calls
 from retinue.runtime.run_context import RunContext
@@ -41,8 +41,8 @@ from retinue.runtime.run_end import (
 )
 from retinue.runtime.run_plan import RunPlan, build_run_plan
 from retinue.runtime.suspension import save_counters, suspend_in_tool_call
+from retinue.runtime.timeouts import Deadline, InterruptRegistry, TurnInterrupted, TurnTimer
 from retinue.runtime.tool_calls import ToolCallRunner
-from retinue.runtime.turn_timer import InterruptRegistry, TurnInterrupted, TurnTimer
 
 RESUME_PROMPT = (
     "A task given above was interrupted, and other things were said since. Go on with it now: {task}"
@@ -83,12 +83,8 @@ async def _run_once(
     try:
         with interrupts.register(run_id, loop.interrupt):
             outcome = await loop.run_to_end()
-    except RunSuspended as suspension:
-        try:
-            return await suspend_in_tool_call(loop.run, loop.context, suspension.question) or None
-        except Cancelled as error:
-            await close_transcript(loop.run, context)
-            outcome = outcome_for_error(error)
+        if outcome.suspension is not None:
+            return await _suspend_in_tool_call(loop, outcome.suspension)
     except asyncio.CancelledError:
         await save_counters(loop.run, context)
         raise
@@ -97,6 +93,19 @@ async def _run_once(
     if outcome.waiting_for is not None:
         return await suspend_between_turns(loop.run, outcome.waiting_for, loop.context) or None
     return await _record_outcome(loop.run, outcome, loop.context)
+
+
+async def _suspend_in_tool_call(loop: "AgentLoop", suspension: Suspension) -> bool | None:
+    """Suspend the run; None if what it would wait for has arrived meanwhile.
+
+    Raises:
+        Cancelled: another process asked the run to stop.
+    """
+    try:
+        return await suspend_in_tool_call(loop.run, loop.context, suspension.question) or None
+    except Cancelled:
+        await close_transcript(loop.run, loop.context)
+        raise
 
 
 async def _record_outcome(run: Run, outcome: RunOutcome, context: RuntimeContext) -> bool | None:
@@ -167,11 +176,16 @@ class AgentLoop:
                     note=TORN_TAIL_NOTE.format(where=conversation.torn_tail_path),
                     torn=conversation.torn_tail_path,
                 )
+            is_suspended = False
             try:
-                with self.deadline:
-                    return await self._run_turns(conversation)
+                async with self.deadline:
+                    outcome = await self._run_turns(conversation)
+                    if outcome.suspension is not None:
+                        self.deadline.raise_if_passed()
+                is_suspended = outcome.suspension is not None
+                return outcome
             finally:
-                if not self._process_is_stopping() and not isinstance(sys.exception(), RunSuspended):
+                if not is_suspended and not self._process_is_stopping():
                     with self.disk_retry.without_waiting():
                         await self._close_transcript(conversation)
 
@@ -182,51 +196,23 @@ class AgentLoop:
 
     async def _run_turns(self, conversation: Conversation) -> RunOutcome:
         plan = await self._build_plan(conversation)
-        may_be_resumed = self.origin_session is None
-        was_interrupted = may_be_resumed and (
-            self.run.attempts > 1 or (not self.run.turns and _is_task_appended(self.run.id, conversation))
-        )
-        was_started = was_interrupted or self.run.turns > 0
-        earlier_entries = await conversation.read_earlier_entries(self.run.id) if was_started else ()
-        entries = _all_entries(earlier_entries, conversation)
-        run = recount_run(self.run, entries) if was_started else self.run
-        effective_calls = (
-            await side_effects.count_effective_calls(run.id, plan.agent.exits or (), entries, self.context)
-            if run.turns
-            else 0
-        )
-        self.run_context.run = replace(
-            run, effective_calls=effective_calls, scope_hash=plan.scope_hash, model=plan.model.full_name
-        )
-        self.exit_tool_flow = (
-            ExitToolFlow(self.run_context, plan, earlier_entries) if plan.agent.exits else None
-        )
-        self.may_have_announcements = self.may_have_announcements or bool(conversation.entries)
+        progress = await self._restore_progress(conversation, plan)
         await self._append_task(conversation)
-        if was_started:
-            self.run_context.just_appended = (
-                False  # the task was already in the file, which was not checked for changes
-            )
-            self.loop_detector.restore(entries, run.id)
+        if progress.was_started:
+            # The task was already in the file, which was not checked for changes.
+            self.run_context.just_appended = False
             await self._release_orphaned_calls(conversation)
         await self._append_announcements(conversation)
-        if run.request.source == WAKE_SOURCE and not any(
-            entry.run == run.id for entry in conversation.entries
-        ):
-            return RunOutcome(status=Status.DONE)  # another run has read the announcement meanwhile
-        if outcome := await self._resume_unfinished(
-            conversation, plan, earlier_entries, was_interrupted=was_interrupted
-        ):
+        if self._is_wake_without_news(conversation):
+            return RunOutcome(status=Status.DONE)
+        if outcome := await self._resume_unfinished(conversation, plan, progress):
             return outcome
-        if cli_agents.is_cli_agent(plan):
-            await cli_agents.append_interrupted_notice(conversation, self.run_context)
-            plan = await cli_agents.authorize_cli_agent(plan, self.run_context, conversation.session)
-            self.run_context.just_appended = False
+        authorized_plan = await self._authorize_plan(conversation, plan)
+        if isinstance(authorized_plan, Suspension):
+            return suspended_outcome(authorized_plan)
+        plan = authorized_plan
         while True:
-            # The last append was made to the current file: no need to check for changes.
-            if not self.run_context.just_appended and await conversation.refresh():
-                self.run_context.emit_event("session.changed", what="file")
-            self.run_context.just_appended = False
+            await self._refresh_conversation(conversation)
             await self._append_announcements(conversation)
             if self.turn_timer.interrupted:
                 await self.model_turn.request_summary(conversation, plan)
@@ -237,10 +223,60 @@ class AgentLoop:
                 await self.model_turn.save_partial_reply(conversation)
                 continue
             message, calls = await self.model_turn.save_reply(reply, conversation)
-            if outcome := await self._check_finished(
-                message, calls, conversation, plan
-            ) or await self._execute_tool_calls(calls, conversation, plan):
+            if outcome := await self._check_finished(message, calls, conversation, plan):
                 return outcome
+            if outcome := await self._execute_tool_calls(calls, conversation, plan):
+                return outcome
+
+    async def _authorize_plan(self, conversation: Conversation, plan: RunPlan) -> RunPlan | Suspension:
+        """Restrict the plan of a CLI agent to what it may do, with approval where one is needed."""
+        if not cli_agents.is_cli_agent(plan):
+            return plan
+        await cli_agents.append_interrupted_notice(conversation, self.run_context)
+        authorized = await cli_agents.authorize_cli_agent(plan, self.run_context, conversation.session)
+        self.run_context.just_appended = False
+        return authorized
+
+    async def _refresh_conversation(self, conversation: Conversation) -> None:
+        """Read the file again if a person changed it; right after an append there is nothing to check."""
+        if not self.run_context.just_appended and await conversation.refresh():
+            self.run_context.emit_event("session.changed", what="file")
+        self.run_context.just_appended = False
+
+    async def _restore_progress(self, conversation: Conversation, plan: RunPlan) -> "_Progress":
+        """Find out how far earlier attempts came, and restore the counters from the transcript."""
+        run = self.run
+        may_be_resumed = self.origin_session is None
+        was_interrupted = may_be_resumed and (
+            run.attempts > 1 or (not run.turns and _is_task_appended(run.id, conversation))
+        )
+        was_started = was_interrupted or run.turns > 0
+        earlier_entries = await conversation.read_earlier_entries(run.id) if was_started else ()
+        entries = _all_entries(earlier_entries, conversation)
+        if was_started:
+            run = recount_run(run, entries)
+            self.loop_detector.restore(entries, run.id)
+        exit_names = plan.agent.exits or ()
+        effective_calls = (
+            await side_effects.count_effective_calls(run.id, exit_names, entries, self.context)
+            if run.turns
+            else 0
+        )
+        self.run_context.run = replace(
+            run, effective_calls=effective_calls, scope_hash=plan.scope_hash, model=plan.model.full_name
+        )
+        if exit_names:
+            self.exit_tool_flow = ExitToolFlow(self.run_context, plan, earlier_entries)
+        self.may_have_announcements = self.may_have_announcements or bool(conversation.entries)
+        return _Progress(
+            was_started=was_started, was_interrupted=was_interrupted, earlier_entries=earlier_entries
+        )
+
+    def _is_wake_without_news(self, conversation: Conversation) -> bool:
+        """Return True if another run has meanwhile read the announcement that this one was created for."""
+        return self.run.request.source == WAKE_SOURCE and not any(
+            entry.run == self.run.id for entry in conversation.entries
+        )
 
     async def _build_plan(self, conversation: Conversation) -> RunPlan:
         """Build the plan and apply the definition's deadline, idle timeout and exit tools.
@@ -257,12 +293,7 @@ class AgentLoop:
         return with_exit_tools(plan, self.context) if plan.agent.exits else plan
 
     async def _resume_unfinished(
-        self,
-        conversation: Conversation,
-        plan: RunPlan,
-        earlier_entries: Sequence[Entry],
-        *,
-        was_interrupted: bool,
+        self, conversation: Conversation, plan: RunPlan, progress: "_Progress"
     ) -> RunOutcome | None:
         """Finish what an earlier attempt started.
 
@@ -275,7 +306,7 @@ class AgentLoop:
         ):
             return outcome
         message = (
-            final_reply(self.run, _all_entries(earlier_entries, conversation))
+            final_reply(self.run, _all_entries(progress.earlier_entries, conversation))
             if self.run.turns and not is_interrupted
             else None
         )
@@ -293,7 +324,7 @@ class AgentLoop:
             await self.run_context.append_entries(conversation, *results)
         if outcome := await self._execute_tool_calls(to_repeat, conversation, plan, is_repeat=True):
             return outcome
-        if was_interrupted and ends_with_final_reply(conversation.entries):
+        if progress.was_interrupted and ends_with_final_reply(conversation.entries):
             await self.run_context.append_entries(
                 conversation,
                 self.run_context.make_notice("resumed", RESUME_PROMPT.format(task=self.run.request.task)),
@@ -443,7 +474,10 @@ class AgentLoop:
             await self._save_counters()
             if self.exit_tool_flow is not None:
                 return await self.exit_tool_flow.run_calls(calls, conversation, self.tool_call_runner)
-            await self.tool_call_runner.run_calls(calls, conversation, plan, is_repeat=is_repeat)
+            if suspension := await self.tool_call_runner.run_calls(
+                calls, conversation, plan, is_repeat=is_repeat
+            ):
+                return suspended_outcome(suspension)
         return None
 
     async def _close_transcript(self, conversation: Conversation) -> None:
@@ -457,6 +491,16 @@ class AgentLoop:
             await conversation.write_idle_prompt()
         except RetinueError:
             return  # full disk or damaged file: the outcome is known, and the file stays as it is
+
+
+class _Progress(Struct, frozen=True, kw_only=True):
+    """How far earlier attempts at the run came."""
+
+    was_started: bool
+    was_interrupted: bool
+    """The process of an earlier attempt died, or its task was appended and nothing else."""
+    earlier_entries: Sequence[Entry]
+    """The run's entries that precede those in memory."""
 
 
 class _OpenConversation:

@@ -33,21 +33,13 @@ from retinue.domain.tool import AskPolicy
 from retinue.domain.transcript import ToolCall
 from retinue.errors import OutOfScope, Refused, RetinueError, UserUnavailable
 from retinue.interfaces import RuntimeContext, ScopedFiles, Tool, Transaction
+from retinue.runtime.loop_result import RunSuspended
 from retinue.runtime.run_events import make_event
 
 PERSON = "person"
 ALWAYS_ASKS_REASON = "this tool asks each time, whatever is granted"
 MAX_COMMAND_WORDS = 256
 """Words of a command that are tried as file names."""
-
-
-class RunSuspended(Exception):
-    """Signal that the run must wait, for a person or a child; the call is repeated when it resumes."""
-
-    def __init__(self, question: str = "") -> None:
-        super().__init__(question)
-        self.question = question
-        """Text of the question, if the run waits for a person's answer in words."""
 
 
 class AnswerDeferred(UserUnavailable):

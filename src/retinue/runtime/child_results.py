@@ -6,7 +6,7 @@ from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Run
 from retinue.errors import NotFound
 from retinue.interfaces import Call, RuntimeContext, Transaction
-from retinue.runtime.approvals import RunSuspended
+from retinue.runtime.loop_result import RunSuspended
 from retinue.runtime.run_end import delete_temporary_session
 from retinue.runtime.run_events import make_event
 

@@ -15,6 +15,7 @@ from retinue.domain.transcript import ToolCall
 from retinue.errors import OutOfScope, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime.approvals import ApprovalQuestion, Caller, PendingToolCall, request_approval
+from retinue.runtime.loop_result import RunSuspended, Suspension
 from retinue.runtime.run_context import RunContext
 from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.tool_executor import check_tool_allowed
@@ -35,14 +36,16 @@ def is_cli_agent(plan: RunPlan) -> bool:
     return plan.model.provider in CLI_AGENTS
 
 
-async def authorize_cli_agent(plan: RunPlan, run_context: RunContext, session: Session) -> RunPlan:
+async def authorize_cli_agent(
+    plan: RunPlan, run_context: RunContext, session: Session
+) -> RunPlan | Suspension:
     """Return the plan restricted to what the CLI agent may do.
 
-    In a strict sandbox that is what needs no approval; elsewhere a person must approve the start.
+    In a strict sandbox that is what needs no approval; elsewhere a person must approve the start, and the run
+    is suspended until then.
 
     Raises:
         OutOfScope: its scope cannot be enforced for a CLI agent.
-        RunSuspended: the start waits for approval.
     """
     context, provider = run_context.context, plan.model.provider
     scope = plan.scope.with_operator_denials(context.operator_policy())
@@ -66,17 +69,18 @@ async def authorize_cli_agent(plan: RunPlan, run_context: RunContext, session: S
     shell_tool = context.tools[SHELL_TOOL]
     tool = replace(shell_tool, spec=replace(shell_tool.spec, name=provider))
     caller = Caller(run=run_context.run, session=session, scope=scope)
-    await request_approval(
-        ApprovalQuestion(
-            pending_call=PendingToolCall(
-                tool_call=tool_call, tool=tool, args={"task": run_context.run.request.task}, caller=caller
-            ),
-            resource=f"{CLI_AGENTS[provider].binary} in {scope.root}",
-            reason=f"the sandbox here is {level}, and {CLI_AGENTS[provider].binary} would run with your own rights, held by nothing",
-            level=level,
+    question = ApprovalQuestion(
+        pending_call=PendingToolCall(
+            tool_call=tool_call, tool=tool, args={"task": run_context.run.request.task}, caller=caller
         ),
-        context,
+        resource=f"{CLI_AGENTS[provider].binary} in {scope.root}",
+        reason=f"the sandbox here is {level}, and {CLI_AGENTS[provider].binary} would run with your own rights, held by nothing",
+        level=level,
     )
+    try:
+        await request_approval(question, context)
+    except RunSuspended:
+        return Suspension()
     return replace(plan, scope=scope)
 
 

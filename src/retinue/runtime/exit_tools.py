@@ -10,7 +10,7 @@ from retinue.domain.run import Run, Status, WaitReason
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import Refused, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
-from retinue.runtime.loop_result import RunOutcome
+from retinue.runtime.loop_result import RunOutcome, Suspension, suspended_outcome
 from retinue.runtime.model_turn import STOP_CANCELLED
 from retinue.runtime.run_context import RunContext
 from retinue.runtime.run_creation import LIVE_STATUSES, create_wake_run
@@ -136,8 +136,10 @@ class ExitToolFlow:
                 (index for index, call in enumerate(remaining) if call.tool in self._exit_names),
                 len(remaining),
             )
-            if remaining[:index]:
-                await runner.run_calls(remaining[:index], conversation, self._plan)
+            if remaining[:index] and (
+                suspension := await runner.run_calls(remaining[:index], conversation, self._plan)
+            ):
+                return suspended_outcome(suspension)
             if index == len(remaining):
                 break
             exit_call, remaining = remaining[index], remaining[index + 1 :]
@@ -173,6 +175,8 @@ class ExitToolFlow:
         tool_result = await runner.run_single_call(
             exit_call, conversation, self._plan, context=context, entries_on_success=unanswered
         )
+        if isinstance(tool_result, Suspension):
+            return suspended_outcome(tool_result)
         return self._finish_with(exit_call, tool_result) if tool_result.ok else None
 
     def _finish_with(self, exit_call: ToolCall, tool_result: ToolResult) -> RunOutcome:

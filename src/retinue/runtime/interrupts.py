@@ -10,7 +10,7 @@ from retinue.errors import NotFound
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.run_creation import LIVE_STATUSES, ClaimResult
 from retinue.runtime.run_end import RunsToWake, mark_finished
-from retinue.runtime.turn_timer import InterruptRegistry
+from retinue.runtime.timeouts import InterruptRegistry
 
 NOT_STARTED_MESSAGE = "interrupted before it began"
 

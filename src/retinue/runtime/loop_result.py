@@ -1,4 +1,4 @@
-"""The outcome of a run, and the outcome that belongs to each error."""
+"""The outcome of a run or of one attempt at it, and the outcome that belongs to each error."""
 
 from msgspec import Struct
 
@@ -6,12 +6,40 @@ from retinue.domain.run import Reason, Status, WaitReason
 from retinue.errors import Cancelled, DiskError, ModelFailed, RetinueError, TimedOut
 
 
+class RunSuspended(Exception):
+    """Raised by a tool or an approval that must wait for a person or a child.
+
+    Caught where calls are executed (`tool_executor`, `cli_agents`), which return a `Suspension` instead; from
+    there on a suspension is a value.
+    """
+
+    def __init__(self, question: str = "") -> None:
+        super().__init__(question)
+        self.question = question
+        """Text of the question, if the run waits for a person's answer in words."""
+
+
+class Suspension(Struct, frozen=True, kw_only=True):
+    """A tool call stays open: the run waits, and repeats the call when it resumes."""
+
+    question: str = ""
+    """Text of the question, if the run waits for a person's answer in words."""
+
+
 class RunOutcome(Struct, frozen=True, kw_only=True):
+    """How one attempt at a run came to its end: the run ended, or it is suspended."""
+
     status: Status
     waiting_for: WaitReason | None = None
-    """Set if the run has not ended but is suspended for this."""
+    """Set if the run is suspended for this between two turns."""
+    suspension: Suspension | None = None
+    """Set if the run is suspended inside a tool call."""
     reason: Reason | None = None
     error: str = ""
+
+
+def suspended_outcome(suspension: Suspension) -> RunOutcome:
+    return RunOutcome(status=Status.WAITING, suspension=suspension)
 
 
 def outcome_for_error(error: BaseException) -> RunOutcome:

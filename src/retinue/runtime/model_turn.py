@@ -18,7 +18,7 @@ from retinue.runtime.provider_tool_calls import ProviderToolCalls
 from retinue.runtime.run_context import RunContext
 from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.stream_buffer import StreamBuffer
-from retinue.runtime.turn_timer import TurnTimer
+from retinue.runtime.timeouts import TurnTimer
 
 STOP_CANCELLED = "cancelled"
 """Value of `stop` for a message that was cut off."""

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import side_effects, tool_executor
-from retinue.runtime.approvals import Caller, RunSuspended
+from retinue.runtime.approvals import Caller
 from retinue.runtime.loop_detection import LoopDetector
+from retinue.runtime.loop_result import Suspension
 from retinue.runtime.run_context import RunContext
 from retinue.runtime.run_plan import RunPlan
 
@@ -20,20 +21,14 @@ class ToolCallRunner:
     def __init__(self, run_context: RunContext, loop_detector: LoopDetector) -> None:
         self._run_context = run_context
         self._loop_detector = loop_detector
-        self.suspended = False
-        """A call waits for a person or a child: it stays open and is made again."""
-        self._question = ""
         self._is_repeat = False
 
     async def run_calls(
         self, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan, *, is_repeat: bool = False
-    ) -> None:
-        """Run the calls of one reply.
+    ) -> Suspension | None:
+        """Run the calls of one reply; return a suspension if any of them stays open.
 
         `is_repeat`: the calls were started before, and `tool.started` is not emitted again.
-
-        Raises:
-            RunSuspended: not all calls have a result; the open ones are made again later.
         """
         self._is_repeat = is_repeat
         run_context = self._run_context
@@ -41,17 +36,20 @@ class ToolCallRunner:
         run_context.emit_event("run.state", phase="tool", calls=len(calls), total=run_context.run.tool_calls)
         max_calls = run_context.context.limits.max_calls_per_turn
         if len(calls) == 1:
-            await self._run_call(calls[0], conversation, plan)
+            results = [await self._run_call(calls[0], conversation, plan)]
         else:
-            await self._run_concurrently(calls[:max_calls], conversation, plan)
+            results = await self._run_concurrently(calls[:max_calls], conversation, plan)
         if excess_calls := calls[max_calls:]:
             note = f"This call did not run: {max_calls} calls in one turn is the limit."
             await run_context.append_entries(
                 conversation, *(run_context.make_failed_result(tool_call, note) for tool_call in excess_calls)
             )
-        if self.suspended:
-            raise RunSuspended(self._question)
+        suspensions = [each for each in results if isinstance(each, Suspension)]
+        if suspensions:
+            # A question to a person comes first: its text is shown.
+            return next((each for each in suspensions if each.question), suspensions[0])
         self._loop_detector.on_reply_done()
+        return None
 
     async def run_single_call(
         self,
@@ -61,35 +59,33 @@ class ToolCallRunner:
         *,
         context: RuntimeContext,
         entries_on_success: Sequence[Entry],
-    ) -> ToolResult:
+    ) -> ToolResult | Suspension:
         """Run one call with nothing beside it.
 
         On success `entries_on_success` are written together with the result.
-
-        Raises:
-            RunSuspended: the call stays open.
         """
         self._loop_detector.on_tool_calls()
         self._run_context.emit_event(
             "run.state", phase="tool", calls=1, total=self._run_context.run.tool_calls
         )
-        tool_result = await self._run_call(
+        result = await self._run_call(
             tool_call, conversation, plan, context=context, entries_on_success=entries_on_success
         )
-        if tool_result is None:
-            raise RunSuspended(self._question)
-        self._loop_detector.on_reply_done()
-        return tool_result
+        if not isinstance(result, Suspension):
+            self._loop_detector.on_reply_done()
+        return result
 
     async def _run_concurrently(
         self, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan
-    ) -> None:
+    ) -> list[ToolResult | Suspension]:
         try:
             async with asyncio.TaskGroup() as group:
-                for tool_call in calls:
-                    group.create_task(self._run_call(tool_call, conversation, plan))
+                tasks = [
+                    group.create_task(self._run_call(tool_call, conversation, plan)) for tool_call in calls
+                ]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
+        return [task.result() for task in tasks]
 
     async def _run_call(
         self,
@@ -99,8 +95,8 @@ class ToolCallRunner:
         *,
         context: RuntimeContext | None = None,
         entries_on_success: Sequence[Entry] = (),
-    ) -> ToolResult | None:
-        """Run one call and save its result; None if the call stays open."""
+    ) -> ToolResult | Suspension:
+        """Run one call and save its result, unless the call stays open."""
         run_context = self._run_context
         context = context or run_context.context
         if not self._is_repeat:
@@ -111,12 +107,10 @@ class ToolCallRunner:
             tool_result = run_context.make_failed_result(tool_call, refusal)
         else:
             caller = Caller(run=run_context.run, session=conversation.session, scope=plan.scope)
-            try:
-                tool_result = await tool_executor.execute_tool_call(tool_call, caller, context)
-            except RunSuspended as suspension:
-                self.suspended = True
-                self._question = self._question or suspension.question
-                return None
+            executed = await tool_executor.execute_tool_call(tool_call, caller, context)
+            if isinstance(executed, Suspension):
+                return executed
+            tool_result = executed
         if tool_call.tool not in (plan.agent.exits or ()):
             effective = (
                 1 if tool_result.ok else await side_effects.count_effective_results([tool_result], context)

@@ -25,11 +25,11 @@ from retinue.runtime.approvals import (
     Authorization,
     Caller,
     PendingToolCall,
-    RunSuspended,
     authorize,
     run_request_key,
     use_one_time_approval,
 )
+from retinue.runtime.loop_result import RunSuspended, Suspension
 
 MAX_CACHED_SCOPES = 256
 _PATH_AND_COMMAND_FIELDS = frozenset(
@@ -114,14 +114,19 @@ def _evaluate_tool(tool: Tool, scope: Scope) -> Verdict:
     return tool_verdict
 
 
-async def execute_tool_call(tool_call: ToolCall, caller: Caller, context: RuntimeContext) -> ToolResult:
+async def execute_tool_call(
+    tool_call: ToolCall, caller: Caller, context: RuntimeContext
+) -> ToolResult | Suspension:
     """Execute one tool call and return its result; a refusal is a result like any other.
 
-    Raises:
-        RunSuspended: the call waits for a person or a child.
+    A call that must wait for a person or a child gives a `Suspension` instead, and is executed again when the
+    run resumes.
     """
     started = perf_counter()
-    ok, text = await _check_and_run(tool_call, caller, context)
+    try:
+        ok, text = await _check_and_run(tool_call, caller, context)
+    except RunSuspended as suspended:
+        return Suspension(question=suspended.question)
     tool = context.tools.get(tool_call.tool)
     elapsed_s = perf_counter() - started
     tool_result = ToolResult(

@@ -5,7 +5,8 @@ from typing import Annotated
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.interfaces import Call
-from retinue.runtime.approvals import AnswerDeferred, RunSuspended
+from retinue.runtime.approvals import AnswerDeferred
+from retinue.runtime.loop_result import RunSuspended
 from retinue.tools.define import tool
 
 

@@ -18,9 +18,10 @@ from retinue.domain.tool import Effect
 from retinue.domain.transcript import Message
 from retinue.errors import BadConfig, Conflict, Failed, NotFound, Refused, RetinueError
 from retinue.interfaces import Call, RuntimeContext, Transaction
-from retinue.runtime.approvals import RunSuspended, run_request_key
+from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_results import take_child_result
 from retinue.runtime.child_workspace import ChildSpec
+from retinue.runtime.loop_result import RunSuspended
 from retinue.runtime.run_creation import LIVE_STATUSES, create_run
 from retinue.runtime.run_events import make_event
 from retinue.runtime.spawn import check_spawn_allowed, spawn_child

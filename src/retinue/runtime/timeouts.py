@@ -1,0 +1,190 @@
+"""Timeouts of a run: its deadline, the idle timeout within a turn, and interrupts by a person."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from math import inf
+from types import TracebackType
+
+from msgspec.structs import replace
+
+from retinue.domain.model_turn import Reply, ReplyDelta
+from retinue.errors import ModelFailed, TimedOut
+from retinue.runtime.run_context import RunContext
+
+STUCK_ERROR = "Agent stuck: no tool calls for {n} seconds (timeout: {most}s)"
+
+
+class Deadline:
+    """Context manager around the work on a run; raises TimedOut when the deadline passes.
+
+    Measured on the event loop's clock, and paused while the run cannot make progress.
+    """
+
+    def __init__(self, run_context: RunContext) -> None:
+        self._run_context = run_context
+        self._timeout: asyncio.Timeout | None = None
+        self._requested_s = run_context.run.request.deadline_seconds
+
+    async def __aenter__(self) -> None:
+        self._timeout = asyncio.timeout(None)
+        await self._timeout.__aenter__()
+        self._reschedule()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        timeout, self._timeout = self._timeout, None
+        if timeout is None:
+            return
+        try:
+            await timeout.__aexit__(kind, error, trace)
+        except TimeoutError as timeout_error:
+            raise self._timed_out_error() from timeout_error
+
+    def raise_if_passed(self) -> None:
+        """Raise TimedOut if the deadline has passed without the event loop having had a chance to say so."""
+        if self._remaining_s() <= 0:
+            raise self._timed_out_error()
+
+    async def apply_definition_deadline(self, seconds: float | None) -> None:
+        """Apply the definition's own deadline if the request named none.
+
+        It counts from the first start, like any other. It is applied before the first turn, so no waiting
+        time is lost.
+        """
+        if self._requested_s is not None or seconds is None:
+            return
+        self._requested_s = seconds
+        run, context = self._run_context.run, self._run_context.context
+        if run.turns or run.started_at is None:
+            return
+        deadline_at = run.started_at + timedelta(seconds=context.limits.run_timeout_s(seconds))
+        if deadline_at != run.deadline_at:
+            await context.ledger.write(
+                lambda tx: tx.update_run(replace(tx.get_run(run.id) or run, deadline_at=deadline_at))
+            )
+            self._run_context.run = replace(run, deadline_at=deadline_at)
+            self._reschedule()
+
+    def pause(self) -> None:
+        """Pause the deadline while nothing of the run can make progress."""
+        _reschedule_timeout(self._timeout, None)
+
+    def resume(self, waited: timedelta) -> None:
+        run = self._run_context.run
+        if run.deadline_at is not None:
+            self._run_context.run = replace(run, deadline_at=run.deadline_at + waited)
+        self._reschedule()
+
+    def _reschedule(self) -> None:
+        """Read the wall clock once, and from then on use the loop's clock.
+
+        If the wall clock was set back meanwhile, the run gets at most its whole time again.
+        """
+        if (remaining_s := self._remaining_s()) < inf:
+            max_s = self._run_context.context.limits.run_timeout_s(self._requested_s)
+            when = asyncio.get_running_loop().time() + min(max(0.0, remaining_s), max_s)
+            _reschedule_timeout(self._timeout, when)
+
+    def _remaining_s(self) -> float:
+        deadline_at = self._run_context.run.deadline_at
+        return (
+            inf
+            if deadline_at is None
+            else (deadline_at - self._run_context.context.clock.now()).total_seconds()
+        )
+
+    def _timed_out_error(self) -> TimedOut:
+        seconds = self._run_context.context.limits.run_timeout_s(self._requested_s)
+        source = ", set by limits.deadline_seconds" if self._requested_s is None else ""
+        return TimedOut(f"the deadline passed: {seconds:g} s from the start{source}")
+
+
+class TurnInterrupted(Exception):
+    """Raised when a person interrupts and the reply in progress is dropped."""
+
+
+class TurnTimer:
+    """Times a reply from its first piece to its end.
+
+    It does not run while the run waits for the model, tools, children or people. It needs no task, and costs
+    nothing while no text arrives.
+    """
+
+    def __init__(self) -> None:
+        self.idle_timeout_s: float | None = None
+        """None: no limit on talking."""
+        self._timeout: asyncio.Timeout | None = None
+        self._talking_since: float | None = None
+        self.interrupted = False
+
+    async def run_turn(self, turn: Awaitable[Reply]) -> Reply:
+        """Await one turn.
+
+        Raises:
+            ModelFailed: the model only talked until the idle timeout.
+            TurnInterrupted: a person interrupted.
+        """
+        timeout = self._timeout = asyncio.timeout(None)
+        self._talking_since = None
+        try:
+            async with timeout:
+                return await turn
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            if self.interrupted:
+                raise TurnInterrupted from None
+            raise ModelFailed(self._stuck_error(), reason="idle") from error
+        finally:
+            self._timeout = None
+
+    def on_delta(self, delta: ReplyDelta) -> None:
+        """Start the timer at the first piece of text; stop it while the reply is retried or a CLI agent acts."""
+        if self.idle_timeout_s is None or self.interrupted:
+            return
+        if delta.is_discarded or delta.wait_reason or delta.provider_tool_call is not None:
+            self._talking_since = None
+            _reschedule_timeout(self._timeout, None)
+        elif self._talking_since is None and (delta.text or delta.thinking or delta.tool_arguments):
+            self._talking_since = asyncio.get_running_loop().time()
+            _reschedule_timeout(self._timeout, self._talking_since + self.idle_timeout_s)
+
+    def interrupt_turn(self) -> None:
+        """Stop the reply in progress; running tools are allowed to finish."""
+        if not self.interrupted:
+            self.interrupted = True
+            _reschedule_timeout(self._timeout, asyncio.get_running_loop().time())
+
+    def _stuck_error(self) -> str:
+        now = asyncio.get_running_loop().time()
+        return STUCK_ERROR.format(
+            n=round(now - (self._talking_since or now)), most=f"{self.idle_timeout_s:g}"
+        )
+
+
+class InterruptRegistry:
+    """Interrupt callbacks of the runs that this process works."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, Callable[[], None]] = {}
+
+    @contextmanager
+    def register(self, run_id: str, on_interrupt: Callable[[], None]) -> Generator[None]:
+        self._callbacks[run_id] = on_interrupt
+        try:
+            yield
+        finally:
+            self._callbacks.pop(run_id, None)
+
+    def interrupt_run(self, run_id: str) -> None:
+        if (on_interrupt := self._callbacks.get(run_id)) is not None:
+            on_interrupt()
+
+
+def _reschedule_timeout(timeout: asyncio.Timeout | None, when: float | None) -> None:
+    """Reschedule a timeout; without effect if it is not running or has expired."""
+    if timeout is not None and not timeout.expired():
+        timeout.reschedule(when)
