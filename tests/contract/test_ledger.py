@@ -503,7 +503,7 @@ async def test_a_look_cannot_write(ledger: AnyLedger):
         tx.emit(an_event())
 
     for step in (added(a_run("r1")), changed, emitted):
-        with pytest.raises(TypeError, match="a look only reads"):
+        with pytest.raises(TypeError, match="a read transaction cannot write"):
             await ledger.read(step)
     assert await ledger.read(lambda tx: (tx.find_runs(), tx.find_events())) == ([], [])
 

@@ -63,7 +63,7 @@ async def test_watches_are_found_by_whom_they_watch_and_whether_they_are_on(ledg
     await ledger.write(lambda tx: tx.save_watch(off))
     assert await ledger.read(lambda tx: [each.id for each in tx.find_watches(on=True)]) == ["b"]
     assert await ledger.read(lambda tx: tx.find_watches(watcher="w1", on=False)) == [off]
-    with pytest.raises(TypeError, match="a look only reads"):
+    with pytest.raises(TypeError, match="a read transaction cannot write"):
         await ledger.read(lambda tx: tx.save_watch(first))
 
 
@@ -83,7 +83,7 @@ async def test_what_watchers_said_is_found_by_call_run_and_session_until_it_is_d
     await ledger.write(lambda tx: tx.save_interjection(gone))
     assert await ledger.read(lambda tx: tx.find_interjections(session="s1", open_=True)) == [words[1]]
     assert await ledger.read(lambda tx: tx.find_interjections(open_=False)) == [gone]
-    with pytest.raises(TypeError, match="a look only reads"):
+    with pytest.raises(TypeError, match="a read transaction cannot write"):
         await ledger.read(lambda tx: tx.save_interjection(gone))
 
 

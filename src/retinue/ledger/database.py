@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,6 +71,26 @@ def open_database(
         )
     except sqlite3.Error as error:
         raise translate_sqlite_error(error, path) from error
+
+
+def open_memory_database() -> sqlite3.Connection:
+    """Open an empty database with the current schema in memory."""
+    connection = sqlite3.connect(
+        ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    connection.deserialize(_empty_database())
+    return connection
+
+
+@cache
+def _empty_database() -> bytes:
+    """Return a database with the current schema and no rows: quicker to copy than to migrate."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        _migrate_schema(connection, Path(":memory:"))
+        return connection.serialize()
+    finally:
+        connection.close()
 
 
 def database_uri(path: Path) -> str:

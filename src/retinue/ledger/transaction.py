@@ -226,31 +226,35 @@ class ReadOnlyTransaction(SqliteTransaction):
             self._connection.execute("ROLLBACK")
 
     def add_run(self, run: Run) -> None:
-        raise TypeError(f"a look only reads: use do to add run {run.id}")
+        raise TypeError(f"a read transaction cannot write; use Ledger.write to add run {run.id}")
 
     def update_run(self, run: Run) -> None:
-        raise TypeError(f"a look only reads: use do to change run {run.id}")
+        raise TypeError(f"a read transaction cannot write; use Ledger.write to change run {run.id}")
 
     def add_approval(self, approval: Approval) -> None:
-        raise TypeError(f"a look only reads: use do to add approval {approval.id}")
+        raise TypeError(f"a read transaction cannot write; use Ledger.write to add approval {approval.id}")
 
     def update_approval(self, approval: Approval) -> None:
-        raise TypeError(f"a look only reads: use do to change approval {approval.id}")
+        raise TypeError(f"a read transaction cannot write; use Ledger.write to change approval {approval.id}")
 
     def add_delivery(self, delivery: Delivery) -> None:
-        raise TypeError(f"a look only reads: use do to add delivery {delivery.id}")
+        raise TypeError(f"a read transaction cannot write; use Ledger.write to add delivery {delivery.id}")
 
     def update_delivery(self, delivery: Delivery) -> None:
-        raise TypeError(f"a look only reads: use do to change delivery {delivery.id}")
+        raise TypeError(f"a read transaction cannot write; use Ledger.write to change delivery {delivery.id}")
 
     def save_side_effect(self, side_effect: SideEffect) -> None:
-        raise TypeError(f"a look only reads: use do to change the deed of {side_effect.call}")
+        raise TypeError(
+            f"a read transaction cannot write; use Ledger.write to change the side effect of {side_effect.call}"
+        )
 
     def save_watch(self, watch: Watch) -> None:
-        raise TypeError(f"a look only reads: use do to change the watch {watch.id}")
+        raise TypeError(f"a read transaction cannot write; use Ledger.write to change the watch {watch.id}")
 
     def save_interjection(self, interjection: Interjection) -> None:
-        raise TypeError(f"a look only reads: use do to change the interjection {interjection.id}")
+        raise TypeError(
+            f"a read transaction cannot write; use Ledger.write to change the interjection {interjection.id}"
+        )
 
     def emit(self, event: Event) -> None:
-        raise TypeError(f"a look only reads: use do to emit {event.kind}")
+        raise TypeError(f"a read transaction cannot write; use Ledger.write to emit {event.kind}")
