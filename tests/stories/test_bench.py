@@ -10,20 +10,20 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from bench.bar_chart import render_charts
+from bench.command import BenchOptions, machine_info
+from bench.docs_report import BEGIN_MARK, END_MARK, update_page
+from bench.report import Report
+from bench.runner import BenchEnvironment, measure_workload
+from bench.samples import Sample, Samples
+from bench.scenarios import NOTE_FILE, NOTE_REPLY, NOTE_TEXT
+from bench.server import ModelServerProtocol, ServerState
+from bench.subject_process import BASELINE, MINIMUM, RETINUE, System, start_model_server
+from bench.terminal_report import format_report
+from bench.workloads import TURN_WORKLOADS, children_workload
 from retinue.errors import UsageError
-from retinue.trials.bench.command import BenchOptions, machine_info
-from retinue.trials.bench.page import BEGIN_MARK, END_MARK, update_page
-from retinue.trials.bench.plot import render_charts
-from retinue.trials.bench.report import Report
-from retinue.trials.bench.rounds import BenchEnvironment, measure_workload
-from retinue.trials.bench.samples import Sample, Samples
-from retinue.trials.bench.scenes import NOTE_FILE, NOTE_REPLY, NOTE_TEXT
-from retinue.trials.bench.server import ModelServerProtocol, ServerState
-from retinue.trials.bench.system import BASELINE, MINIMUM, RETINUE, System, start_model_server
-from retinue.trials.bench.table import format_report
-from retinue.trials.bench.work import TURN_WORKLOADS, children_workload
 
-TINY = replace(TURN_WORKLOADS[0], count=2, rounds=1, preparation=(("sessions", {"count": 2}),))
+TINY = replace(TURN_WORKLOADS[0], repeat_count=2, rounds=1, preparation=(("sessions", {"count": 2}),))
 
 
 def sampled(**values: list[float]) -> Samples:

@@ -8,15 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from retinue.app import App
-from retinue.app import open as open_app
-from retinue.app.sandbox_loader import SandboxLoader
-from retinue.config.load import load_config
-from retinue.domain.run import Run, Status, WaitReason
-from retinue.domain.transcript import Message
-from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.sessions.store import FileStore
-from retinue.trials.bench.scenes import (
+from bench.scenarios import (
     HELLO,
     LOOK_PROMPT,
     NOTE_FILE,
@@ -25,6 +17,14 @@ from retinue.trials.bench.scenes import (
     STREAM_PROMPT,
     WRITE_PROMPT,
 )
+from retinue.app import App
+from retinue.app import open as open_app
+from retinue.app.sandbox_loader import SandboxLoader
+from retinue.config.load import load_config
+from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.transcript import Message
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sessions.store import FileStore
 from retinue.worker.clock import system_clock
 
 API_KEY = "bench-key-0000"

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from retinue.domain.value import value
-from retinue.trials.bench.scenes import (
+from bench.scenarios import (
     ALL_REPORTED,
     HELLO,
     LONG_RUN_TURNS,
@@ -13,6 +12,7 @@ from retinue.trials.bench.scenes import (
     NOTE_REPLY,
     STREAM_REPLY,
 )
+from retinue.domain.value import value
 
 SubjectCommand = tuple[str, Mapping[str, Any]]
 

@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from bench.samples import Sample, Samples, per_call_measures
+from bench.scenarios import write_input_files
+from bench.subject_process import SubjectError, SubjectProcess, System, start_subject
+from bench.workloads import Workload
 from retinue.domain.value import value
-from retinue.trials.bench.samples import Sample, Samples, per_call_measures
-from retinue.trials.bench.scenes import write_input_files
-from retinue.trials.bench.system import SubjectError, SubjectProcess, System, start_subject
-from retinue.trials.bench.work import Workload
 
 SLOW_SAMPLE_MS = 10_000
 """Another system that takes longer for one sample is not measured again."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from retinue.trials.bench.system import System
+from bench.subject_process import System
 
 PEERS: Sequence[System] = (
     System(name="openai-agents", module="on_openai_agents", requirements=("openai-agents",)),

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from retinue.trials.bench.scenes import (
+from bench.scenarios import (
     CHILD_PROMPT,
     HELLO,
     NOTE_FILE,

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
+from bench.metrics import GROWTH_METRICS, METRICS, Metric
+from bench.samples import Samples, SampleSummary
 from retinue.domain.value import value
-from retinue.trials.bench.lines import GROWTH_METRICS, METRICS, Metric
-from retinue.trials.bench.samples import Samples, SampleSummary
 
 BASELINE_NAME, MINIMUM_NAME, RETINUE_NAME = "bare", "floor", "retinue"
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from bench.samples import Samples, SampleSummary
+from bench.scenarios import LONG_RUN_TURNS
 from retinue.domain.value import value
-from retinue.trials.bench.samples import Samples, SampleSummary
-from retinue.trials.bench.scenes import LONG_RUN_TURNS
 
 MIB, KIB = "MiB", "KiB"
 

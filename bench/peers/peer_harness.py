@@ -1,8 +1,8 @@
 """The process harness of a measured system: takes commands as JSON lines on standard input and measures
 in-process.
 
-    python stage.py MODULE
-    python stage.py MODULE URL PLACE        one reply from a cold start
+    python peer_harness.py MODULE
+    python peer_harness.py MODULE URL PLACE        one reply from a cold start
 
 MODULE has a class `Subject`. Every system is measured by this file, which needs only the standard library.
 Setting up a system, such as writing its history, is not measured. Whatever a system prints goes to standard

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from bench.metrics import METRICS, Metric
+from bench.report import Report
 from retinue.domain.value import value
-from retinue.trials.bench.lines import METRICS, Metric
-from retinue.trials.bench.report import Report
 
 LEFT_MARGIN, RIGHT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN = 60, 104, 26, 24
 

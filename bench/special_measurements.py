@@ -13,20 +13,20 @@ from typing import Any
 
 import aiohttp
 
-from retinue.trials.bench.ours import SMALL_REPEATS, isolated_environment
-from retinue.trials.bench.rounds import BenchEnvironment, open_subject
-from retinue.trials.bench.samples import Sample, per_call_measures
-from retinue.trials.bench.scenes import HELLO, LOOK_REPLY, NOTE_REPLY, NOTE_TEXT
-from retinue.trials.bench.system import (
-    PEERS_DIR,
+from bench.runner import BenchEnvironment, open_subject
+from bench.samples import Sample, per_call_measures
+from bench.scenarios import HELLO, LOOK_REPLY, NOTE_REPLY, NOTE_TEXT
+from bench.subject_process import (
+    HARNESS,
     RETINUE,
-    TELEMETRY_OFF_ENV,
     SubjectError,
     SubjectProcess,
     System,
     start_subject,
+    subject_environment,
 )
-from retinue.trials.bench.work import history_command
+from bench.subject_retinue import SMALL_REPEATS, isolated_environment
+from bench.workloads import history_command
 
 CEILING_SECONDS = 1.0
 WAITING_AGENTS, IDLE_AGENTS, MANY_IDLE_AGENTS, WAKE_SAMPLES = 1_000, 1_000, 5_000, 200
@@ -97,8 +97,8 @@ async def measure_cold_starts(environment: BenchEnvironment) -> None:
 async def _measure_cold_start(environment: BenchEnvironment, system: System) -> None:
     async with open_subject(environment, system) as subject:
         url = environment.scenario_url("talk")
-        command = [system.python, str(PEERS_DIR / "stage.py"), system.module, url, str(subject.folder)]
-        env: Mapping[str, str] = TELEMETRY_OFF_ENV
+        command = [system.python, str(HARNESS), system.module, url, str(subject.folder)]
+        env = subject_environment(system)
         if system.name == RETINUE.name:
             command = [sys.executable, "-m", "retinue", "run", "Hello"]
             env = isolated_environment(url, str(subject.folder))
