@@ -95,7 +95,7 @@ class Subject(baseline.Subject):
         if self._ledger is not None:
             self._ledger.close()
 
-    def stored(self) -> int:
+    def count_sessions(self) -> int:
         return len(
             [
                 each

@@ -137,7 +137,9 @@ async def _take_sample(
 async def _count_sessions(workload: Workload, subject: SubjectProcess) -> int:
     """Return the number of sessions on disk, for workloads that check it."""
     return (
-        int((await subject.send_command("stored", timeout_s=60))["value"]) if workload.min_new_sessions else 0
+        int((await subject.send_command("count_sessions", timeout_s=60))["value"])
+        if workload.min_new_sessions
+        else 0
     )
 
 
@@ -146,7 +148,8 @@ async def _measure_calls(
 ):
     first_number = number * 1000 if workload.uses_new_numbers else 0
     same_session = (
-        any(command == "past" for command, _ in workload.preparation) and not workload.uses_new_numbers
+        any(command == "write_history" for command, _ in workload.preparation)
+        and not workload.uses_new_numbers
     )
     numbers = [0] * count if same_session else [first_number + each for each in range(count)]
     return await subject.send_command(

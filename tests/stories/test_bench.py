@@ -23,7 +23,7 @@ from bench.terminal_report import format_report
 from bench.workloads import TURN_WORKLOADS, children_workload
 from retinue.errors import UsageError
 
-TINY = replace(TURN_WORKLOADS[0], repeat_count=2, rounds=1, preparation=(("sessions", {"count": 2}),))
+TINY = replace(TURN_WORKLOADS[0], repeat_count=2, rounds=1, preparation=(("create_sessions", {"count": 2}),))
 
 
 def sampled(**values: list[float]) -> Samples:
@@ -221,14 +221,14 @@ async def test_whoever_answers_wrongly_dies_cannot_or_forgets_has_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     behaviours = {
-        "wrong": "async def turn(self, number): return 'Something else.'",
-        "dead": "async def turn(self, number): import os; os._exit(3)",
-        "unable": "cannot = {'turn': 'it takes no turns'}",
-        "forgetful": f"async def turn(self, number): return {NOTE_REPLY!r}\n    def stored(self): return 3",
+        "wrong": "async def run_turn(self, number): return 'Something else.'",
+        "dead": "async def run_turn(self, number): import os; os._exit(3)",
+        "unable": "cannot = {'run_turn': 'it takes no turns'}",
+        "forgetful": f"async def run_turn(self, number): return {NOTE_REPLY!r}\n    def count_sessions(self): return 3",
     }
     for name, behaviour in behaviours.items():
         (tmp_path / f"{name}.py").write_text(
-            f"class Subject:\n    async def open(self, **_): ...\n    async def sessions(self, count): ...\n    {behaviour}\n"
+            f"class Subject:\n    async def open(self, **_): ...\n    async def create_sessions(self, count): ...\n    {behaviour}\n"
         )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = ground("http://127.0.0.1:9", tmp_path, *(System(name=name, module=name) for name in behaviours))
