@@ -21,8 +21,8 @@ check: setup ## format, lint, types (also the page's), import contracts, generat
 fast: setup ## every test but the slow tiers
 	@scripts/test --ignore=tests/crash --ignore=tests/surfaces
 
-bench: setup ## what it costs, measured on this machine
-	@scripts/bench
+bench: setup ## measure what Retinue costs on this machine (BENCH="--quick --peers": options)
+	@scripts/bench $(BENCH)
 
 pins: setup ## resolve requirements/*.txt and web/package-lock.json anew
 	@scripts/pins

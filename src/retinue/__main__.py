@@ -73,7 +73,6 @@ COMMANDS = {
             "retinue.cli.models:models",
         ),
         "demo": ("agents at work on this machine; needs no key", "retinue.cli.demo:demo"),
-        "bench": ("what it costs, measured here", "retinue.cli.bench:bench"),
         "torture": ("kill agents in every way there is, and see", "retinue.cli.torture:torture"),
     },
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "retinue"
-MODULES = sorted(SOURCE.rglob("*.py"))
+MODULES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
 MOST_LINES = 500
 MOST_PROTOCOLS = 8
 HEAVY = ("aiohttp", "asyncio", "click", "msgspec", "regex", "ruamel", "sqlite3")

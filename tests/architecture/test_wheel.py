@@ -20,13 +20,14 @@ def clone(tmp_path: Path) -> Path:
     shutil.copytree(
         ROOT / "src", place / "src", ignore=shutil.ignore_patterns("__pycache__", "static", "*.egg-info")
     )
+    shutil.copytree(ROOT / "bench", place / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "scripts/carry_page.py"):
         (place / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, place / name)
     return place
 
 
-def test_a_wheel_carries_the_page_although_git_does_not(clone: Path):
+def test_a_wheel_carries_the_page_although_git_does_not_and_no_benchmark(clone: Path):
     (clone / STATIC).mkdir()
     for name in PAGE:
         (clone / STATIC / name).write_text(f"this is {name}")
@@ -37,7 +38,9 @@ def test_a_wheel_carries_the_page_although_git_does_not(clone: Path):
     (wheel,) = (clone / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
         carried = {name: files.read(f"retinue/server/static/{name}").decode() for name in PAGE}
+        folders = {name.partition("/")[0] for name in files.namelist()}
     assert carried == {name: f"this is {name}" for name in PAGE}
+    assert {name for name in folders if not name.endswith(".dist-info")} == {"retinue"}
 
 
 def test_a_wheel_without_the_page_is_not_built_and_says_what_to_run(clone: Path):

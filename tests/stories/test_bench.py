@@ -4,26 +4,26 @@ import asyncio
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
+from bench.bar_chart import render_charts
+from bench.command import BenchOptions, machine_info
+from bench.docs_report import BEGIN_MARK, END_MARK, update_page
+from bench.report import Report
+from bench.runner import BenchEnvironment, measure_workload
+from bench.samples import Sample, Samples
+from bench.scenarios import NOTE_FILE, NOTE_REPLY, NOTE_TEXT
+from bench.server import ModelServerProtocol, ServerState
+from bench.subject_process import BASELINE, MINIMUM, RETINUE, System, start_model_server
+from bench.terminal_report import format_report
+from bench.workloads import TURN_WORKLOADS, children_workload
 from retinue.errors import UsageError
-from retinue.trials.bench.command import BenchOptions, machine_info
-from retinue.trials.bench.page import BEGIN_MARK, END_MARK, update_page
-from retinue.trials.bench.plot import render_charts
-from retinue.trials.bench.report import Report
-from retinue.trials.bench.rounds import BenchEnvironment, measure_workload
-from retinue.trials.bench.samples import Sample, Samples
-from retinue.trials.bench.scenes import NOTE_FILE, NOTE_REPLY, NOTE_TEXT
-from retinue.trials.bench.server import ModelServerProtocol, ServerState
-from retinue.trials.bench.system import BASELINE, MINIMUM, RETINUE, System, start_model_server
-from retinue.trials.bench.table import format_report
-from retinue.trials.bench.work import TURN_WORKLOADS, children_workload
 
-TINY = replace(TURN_WORKLOADS[0], repeat_count=2, rounds=1, preparation=(("sessions", {"count": 2}),))
+TINY = replace(TURN_WORKLOADS[0], repeat_count=2, rounds=1, preparation=(("create_sessions", {"count": 2}),))
 
 
 def sampled(**values: list[float]) -> Samples:
@@ -221,14 +221,14 @@ async def test_whoever_answers_wrongly_dies_cannot_or_forgets_has_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     behaviours = {
-        "wrong": "async def turn(self, number): return 'Something else.'",
-        "dead": "async def turn(self, number): import os; os._exit(3)",
-        "unable": "cannot = {'turn': 'it takes no turns'}",
-        "forgetful": f"async def turn(self, number): return {NOTE_REPLY!r}\n    def stored(self): return 3",
+        "wrong": "async def run_turn(self, number): return 'Something else.'",
+        "dead": "async def run_turn(self, number): import os; os._exit(3)",
+        "unable": "cannot = {'run_turn': 'it takes no turns'}",
+        "forgetful": f"async def run_turn(self, number): return {NOTE_REPLY!r}\n    def count_sessions(self): return 3",
     }
     for name, behaviour in behaviours.items():
         (tmp_path / f"{name}.py").write_text(
-            f"class Subject:\n    async def open(self, **_): ...\n    async def sessions(self, count): ...\n    {behaviour}\n"
+            f"class Subject:\n    async def open(self, **_): ...\n    async def create_sessions(self, count): ...\n    {behaviour}\n"
         )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = ground("http://127.0.0.1:9", tmp_path, *(System(name=name, module=name) for name in behaviours))

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.trials.bench import bare
+from bench import baseline
 
 _SCHEMA = """
 PRAGMA page_size=2048;
@@ -34,7 +34,7 @@ _SESSION_JSON = msgspec.json.encode(
 )
 
 
-class Conversation(bare.Conversation):
+class Conversation(baseline.Conversation):
     """A conversation whose user messages are not synced alone, because the ledger has the task."""
 
     def append(self, message: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class GroupCommitLedger:
         self._connection.close()
 
 
-class Subject(bare.Subject):
+class Subject(baseline.Subject):
     """The same workloads, with everything on disk that the guarantees need."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Subject(bare.Subject):
         if self._ledger is not None:
             self._ledger.close()
 
-    def stored(self) -> int:
+    def count_sessions(self) -> int:
         return len(
             [
                 each
@@ -120,7 +120,7 @@ class Subject(bare.Subject):
         _sync_folder(self._folder)
         return conversation
 
-    async def _run_turns(self, conversation: bare.Conversation, text: str) -> str:
+    async def _run_turns(self, conversation: baseline.Conversation, text: str) -> str:
         if self._ledger is None:
             return await super()._run_turns(conversation, text)
         run_id = f"01M7{next(self._run_numbers):022}"

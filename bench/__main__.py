@@ -1,14 +1,15 @@
-"""The bench command: measure what Retinue costs on this machine."""
+"""The command line of the benchmark: `python -m bench` in a checkout."""
 
+import asyncio
+import sys
 from pathlib import Path
 
 import click
 
-from retinue.cli.command import without_app
-from retinue.cli.options import Command
+from bench.command import ROWS, BenchOptions, ProgressLine, run_and_report
+from bench.terminal_report import format_report
 from retinue.cli.ui.terminal import Terminal
-from retinue.trials.bench.command import ROWS, BenchOptions, ProgressLine, run_and_report
-from retinue.trials.bench.table import format_report
+from retinue.errors import Cancelled, RetinueError
 
 ALL = "all"
 OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
@@ -21,7 +22,7 @@ def parse_names(_ctx: click.Context, _param: click.Parameter, value: str | None)
     return () if value == ALL else tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-@click.command(cls=Command)
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--quick", is_flag=True, help="Less, and less often: about a minute.")
 @click.option("--only", metavar="ROWS", callback=parse_names, help=f"Some of: {', '.join(ROWS)}.")
 @click.option("--peers", metavar="[NAMES]", is_flag=False, flag_value=ALL, callback=parse_names,
@@ -33,10 +34,8 @@ def parse_names(_ctx: click.Context, _param: click.Parameter, value: str | None)
               help="Put the figures between the marks of this page.")  # fmt: skip
 @click.option("--profile", type=OUTPUT_FILE, metavar="FILE",
               help="Add where our own CPU goes to a file; the figures are worthless then.")  # fmt: skip
-@without_app
-async def bench(  # noqa: PLR0913  (one for each option)
-    terminal: Terminal,
-    _home: str | None,
+@click.option("--json", is_flag=True, help="Print one JSON value on standard output, and nothing else there.")
+def main(  # noqa: PLR0913  (one for each option)
     *,
     quick: bool,
     only: tuple[str, ...] | None,
@@ -45,7 +44,8 @@ async def bench(  # noqa: PLR0913  (one for each option)
     svg: Path | None,
     write: Path | None,
     profile: Path | None,
-) -> int:
+    json: bool,
+) -> None:
     """Measure the overhead of Retinue beside bare calls and unavoidable disk syncs.
 
     Uses temporary homes and a local model server: no key is needed, and your own data is not touched. The
@@ -54,10 +54,21 @@ async def bench(  # noqa: PLR0913  (one for each option)
     --peers.
     """
     options = BenchOptions(rows=only or (), peers=peers, quick=quick, keep_dir=keep, profile_file=profile)
-    report = await run_and_report(options, ProgressLine(), page_file=write, svg_file=svg)
-    if terminal.json:
+    terminal = Terminal.from_std_streams(json=json)
+    try:
+        report = asyncio.run(run_and_report(options, ProgressLine(), page_file=write, svg_file=svg))
+    except RetinueError as error:
+        terminal.print_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        terminal.print_error_message(Cancelled.code, "cancelled")
+        sys.exit(Cancelled.exit_code)
+    if json:
         terminal.print_json(report.as_json())
-        return 0
+        return
     for line in format_report(report):
         terminal.print_line(line)
-    return 0
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench")

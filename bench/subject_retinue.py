@@ -5,18 +5,11 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
-from retinue.app import App
-from retinue.app import open as open_app
-from retinue.app.sandbox_loader import SandboxLoader
-from retinue.config.load import load_config
-from retinue.domain.run import Run, Status, WaitReason
-from retinue.domain.transcript import Message
-from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.sessions.store import FileStore
-from retinue.trials.bench.scenes import (
+from msgspec.structs import replace
+
+from bench.scenarios import (
     HELLO,
     LOOK_PROMPT,
     NOTE_FILE,
@@ -25,6 +18,14 @@ from retinue.trials.bench.scenes import (
     STREAM_PROMPT,
     WRITE_PROMPT,
 )
+from retinue.app import App
+from retinue.app import open as open_app
+from retinue.app.sandbox_loader import SandboxLoader
+from retinue.config.load import load_config
+from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.transcript import Message
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sessions.store import FileStore
 from retinue.worker.clock import system_clock
 
 API_KEY = "bench-key-0000"
@@ -65,7 +66,7 @@ class Subject:
         await self._open_conversations.aclose()
         await self._exit_stack.aclose()
 
-    async def sessions(self, count: int) -> None:
+    async def create_sessions(self, count: int) -> None:
         semaphore = asyncio.Semaphore(MAX_CONCURRENT_CREATIONS)
 
         async def create_session() -> str:
@@ -74,31 +75,31 @@ class Subject:
 
         self._session_ids += await asyncio.gather(*(create_session() for _ in range(count)))
 
-    async def turn(self, number: int) -> str:
+    async def run_turn(self, number: int) -> str:
         return (await self._run_prompt(NOTE_PROMPT, self._session_ids[number])).text
 
-    async def first(self, number: int) -> str:
+    async def run_new_session(self, number: int) -> str:
         return (await self._run_prompt(f"{NOTE_PROMPT} ({number})")).text
 
-    async def hello(self, number: int) -> str:
+    async def run_short_turn(self, number: int) -> str:
         return (await self._run_prompt(HELLO, self._session_ids[number])).text
 
-    async def stream(self, number: int) -> str:
+    async def stream_reply(self, number: int) -> str:
         return (await self._run_prompt(STREAM_PROMPT, self._session_ids[number])).text
 
-    async def crowd(self, number: int) -> str:
+    async def spawn_children(self, number: int) -> str:
         return (await self._run_prompt(f"{SPAWN_PROMPT} ({number})")).text
 
-    async def crowd_after(self, number: int) -> str:
+    async def spawn_children_in_history(self, number: int) -> str:
         return (await self._run_prompt(f"{SPAWN_PROMPT} ({number})", self._session_ids[0])).text
 
-    async def look(self, number: int) -> str:
+    async def run_long(self, number: int) -> str:
         return (await self._run_prompt(f"{LOOK_PROMPT} ({number})")).text
 
-    async def stored(self) -> int:
+    async def count_sessions(self) -> int:
         return len(await self.app.list_sessions())
 
-    async def past(self, lines: Sequence[str]) -> None:
+    async def write_history(self, lines: Sequence[str]) -> None:
         """Write a long history to start from; its last turn is an ordinary one."""
         run = await self._run_prompt(NOTE_PROMPT)
         session = await self.app.find_session(run.session_id)
@@ -112,7 +113,7 @@ class Subject:
             await conversation.write_idle_prompt()
         self._session_ids = [run.session_id]
 
-    async def load(self, _number: int) -> str:
+    async def load_history(self, _number: int) -> str:
         """Load the conversation with a store that has nothing of it cached."""
         session = await self.app.find_session(self._session_ids[0])
         store = FileStore(self.app.store.root, system_clock())
@@ -121,42 +122,42 @@ class Subject:
         store.close()
         return "" if entry_count else "nothing was there"
 
-    async def idle(self, count: int) -> None:
+    async def create_idle_agents(self, count: int) -> None:
         """Create agents that have answered once, sequentially like the other subjects, and are idle."""
         self._session_ids += [(await self._run_prompt(NOTE_PROMPT)).session_id for _ in range(count)]
 
-    async def wake(self, number: int) -> str:
-        return await self.turn(number)
+    async def wake_agent(self, number: int) -> str:
+        return await self.run_turn(number)
 
-    async def adopt(self) -> int:
+    async def adopt_sessions(self) -> int:
         """Continue with the sessions that exist."""
         self._session_ids = [each.id for each in await self.app.list_sessions()]
         return len(self._session_ids)
 
-    async def hold(self, count: int) -> None:
+    async def open_conversations(self, count: int) -> None:
         """Open the conversations and hold them open, like those of running agents."""
         for session in self._session_ids[:count]:
             await self._open_conversations.enter_async_context(
                 self.app.store.open(await self.app.find_session(session))
             )
 
-    async def wait(self, count: int) -> int:
+    async def start_waiting_for_approval(self, count: int) -> int:
         """Start runs that wait for an approval, and return how many are suspended."""
         for number in range(count):
             await self.app.start(f"{WRITE_PROMPT} ({number})", workspace=self._workspace)
         return await self._wait_for_runs(lambda run: run.waiting_for is WaitReason.APPROVAL, count)
 
-    async def begin(self, count: int) -> None:
+    async def start_waiting_for_model(self, count: int) -> None:
         """Start runs that are all waiting for their model."""
         for number in range(count):
             await self.app.start(f"{NOTE_PROMPT} ({number})", workspace=self._workspace)
         await self._wait_for_runs(lambda run: run.status is Status.RUNNING, count)
         await asyncio.sleep(1)
 
-    def newest(self) -> str:
+    def newest_session_id(self) -> str:
         return self._session_ids[-1]
 
-    async def entry(self, number: int) -> str:
+    async def append_entries(self, number: int) -> str:
         """Append entries, each on disk before the next."""
         async with self.app.store.open(await self.app.find_session(self._session_ids[0])) as conversation:
             for at in range(SMALL_REPEATS):
@@ -165,7 +166,7 @@ class Subject:
                 )
         return ""
 
-    async def step(self, _number: int) -> str:
+    async def write_steps(self, _number: int) -> str:
         """Write ledger transactions, each on disk before the next; a step without changes is not written."""
         run = (await self.app.list_runs(live=False, limit=1))[0]
         for turns in range(1, SMALL_REPEATS + 1):
@@ -173,14 +174,14 @@ class Subject:
             await self.app.ledger.write(lambda tx, changed=changed: tx.update_run(changed))
         return ""
 
-    async def guarded(self, _number: int) -> str:
+    async def read_guarded_file(self, _number: int) -> str:
         """Open and read a file under the agent's scope."""
         files = GuardedFiles(await self.app.scope(session=self._session_ids[0]))
         for _ in range(SMALL_REPEATS - 1):
             files.read(NOTE_FILE)
         return files.read(NOTE_FILE).data.decode()
 
-    async def command(self, _number: int) -> str:
+    async def run_command(self, _number: int) -> str:
         """Run an agent's command in its sandbox."""
         shell = SandboxLoader(self.app.config).shell(await self.app.scope(session=self._session_ids[0]))
         return str((await shell("true", 20)).exit_code)

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from bench.canned_replies import CannedReply, encode_anthropic_reply, encode_openai_reply
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
-from retinue.trials.bench.answers import CannedReply, encode_anthropic_reply, encode_openai_reply
 
 NOTE_TEXT = "The parcels leave at nine.\n"
 """Text of the file that the tool reads; without it in the request the model gives no reply."""

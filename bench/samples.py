@@ -3,11 +3,11 @@
 import json
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 
 class Sample(Struct, frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from retinue.trials.bench.samples import Samples, SampleSummary
-from retinue.trials.bench.scenes import LONG_RUN_TURNS
+from bench.samples import Samples, SampleSummary
+from bench.scenarios import LONG_RUN_TURNS
 
 MIB, KIB = "MiB", "KiB"
 

@@ -5,10 +5,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from retinue.trials.bench.system import System
+from msgspec.structs import replace
+
+from bench.subject_process import System
 
 PEERS: Sequence[System] = (
     System(name="openai-agents", module="on_openai_agents", requirements=("openai-agents",)),

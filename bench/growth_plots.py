@@ -6,8 +6,8 @@ from html import escape
 
 from msgspec import Struct
 
-from retinue.trials.bench.lines import METRICS, Metric
-from retinue.trials.bench.report import Report
+from bench.metrics import METRICS, Metric
+from bench.report import Report
 
 LEFT_MARGIN, RIGHT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN = 60, 104, 26, 24
 

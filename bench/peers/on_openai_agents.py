@@ -51,21 +51,21 @@ class Subject:
     async def run_agent(self, agent, text, session):
         return (await Runner.run(agent, text, session=session)).final_output
 
-    async def sessions(self, count):
+    async def create_sessions(self, count):
         self.open_sessions = [self.open_session(f"session-{number}") for number in range(count)]
         for number in range(count):
-            await self.turn(number)
+            await self.run_turn(number)
 
-    async def turn(self, number):
+    async def run_turn(self, number):
         return await self.run_agent(self.agent, "Read the note.", self.open_sessions[number])
 
-    async def first(self, number):
+    async def run_new_session(self, number):
         return await self.run_agent(self.agent, "Read the note.", self.open_session(f"first-{number}"))
 
-    async def hello(self, number):
+    async def run_short_turn(self, number):
         return await self.run_agent(self.agent, "Hello there.", self.open_sessions[number])
 
-    async def stream(self, number):
+    async def stream_reply(self, number):
         pieces = []
         result = Runner.run_streamed(self.agent, "Say it all.", session=self.open_sessions[number])
         async for event in result.stream_events():
@@ -73,14 +73,14 @@ class Subject:
                 pieces.append(event.data.delta)
         return "".join(pieces)
 
-    async def crowd(self, number):
+    async def spawn_children(self, number):
         return await self.run_agent(self.parent, "Start them all.", self.open_session(f"parent-{number}"))
 
-    def stored(self):
+    def count_sessions(self):
         with sqlite3.connect(self.place / "sessions.db") as db:
             return db.execute("SELECT COUNT(*) FROM agent_sessions").fetchone()[0]
 
-    async def past(self, lines):
+    async def write_history(self, lines):
         session = self.open_session("past")
         roles = ("user", "assistant")
         await session.add_items(
@@ -88,17 +88,17 @@ class Subject:
         )
         self.open_sessions = [session]
 
-    async def load(self, number):
+    async def load_history(self, number):
         return "" if await SQLiteSession("past", self.place / "sessions.db").get_items() else "nothing"
 
-    async def idle(self, count):
+    async def create_idle_agents(self, count):
         self.idle_agents = [
             (self.build_agent(f"Idler {number}"), self.open_session(f"idle-{number}"))
             for number in range(count)
         ]
         for number in range(count):
-            await self.wake(number)
+            await self.wake_agent(number)
 
-    async def wake(self, number):
+    async def wake_agent(self, number):
         agent, session = self.idle_agents[number]
         return await self.run_agent(agent, "Read the note.", session)

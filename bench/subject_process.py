@@ -8,13 +8,13 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
-PEERS_DIR = Path(str(resources.files("retinue.trials.bench"))) / "peers"
+ROOT = Path(__file__).resolve().parents[1]
+HARNESS = ROOT / "bench" / "peers" / "peer_harness.py"
 _MAX_LINE_BYTES = 1 << 26
 TELEMETRY_OFF_ENV: Mapping[str, str] = {
     "PYTHONDONTWRITEBYTECODE": "",
@@ -49,9 +49,21 @@ class System(Struct, frozen=True, kw_only=True):
         return bool(self.requirements)
 
 
-BASELINE = System(name="bare", module="retinue.trials.bench.bare")
-MINIMUM = System(name="floor", module="retinue.trials.bench.floor")
-RETINUE = System(name="retinue", module="retinue.trials.bench.ours", delegation_tool="agent")
+def subject_environment(system: System) -> dict[str, str]:
+    """Return the environment variables to add for a process of the system.
+
+    The benchmark is not installed: a system whose module is part of it finds it through PYTHONPATH. A peer gets
+    nothing of this checkout.
+    """
+    if system.is_peer:
+        return dict(TELEMETRY_OFF_ENV)
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**TELEMETRY_OFF_ENV, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+BASELINE = System(name="bare", module="bench.baseline")
+MINIMUM = System(name="floor", module="bench.minimum_system")
+RETINUE = System(name="retinue", module="bench.subject_retinue", delegation_tool="agent")
 
 
 class SubjectError(Exception):
@@ -106,12 +118,12 @@ async def start_subject(system: System, log: Path, folder: Path) -> AsyncGenerat
     with log.open("ab") as log_file:
         process = await asyncio.create_subprocess_exec(
             system.python,
-            str(PEERS_DIR / "stage.py"),
+            str(HARNESS),
             system.module,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log_file,
-            env={**os.environ, **TELEMETRY_OFF_ENV},
+            env={**os.environ, **subject_environment(system)},
             cwd=folder,
             limit=_MAX_LINE_BYTES,
             start_new_session=True,
@@ -133,9 +145,10 @@ async def start_model_server() -> AsyncGenerator[str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "retinue.trials.bench.server",
+        "bench.server",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        cwd=ROOT,
         limit=_MAX_LINE_BYTES,
     )
     try:

@@ -11,22 +11,22 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
 
 from msgspec import Struct
 
-from retinue import __version__
+import bench
+import retinue
+from bench.bar_chart import render_charts
+from bench.docs_report import update_page
+from bench.peer_environments import PEERS, install_peers
+from bench.report import Report
+from bench.runner import BenchEnvironment, measure_workload
+from bench.samples import Samples
+from bench.special_measurements import SPECIAL_MEASUREMENTS, measure_server_ceiling
+from bench.subject_process import BASELINE, MINIMUM, RETINUE, System, start_model_server
+from bench.workloads import WORKLOADS
 from retinue.errors import UsageError
-from retinue.trials.bench.installing import PEERS, install_peers
-from retinue.trials.bench.page import update_page
-from retinue.trials.bench.plot import render_charts
-from retinue.trials.bench.report import Report
-from retinue.trials.bench.rounds import BenchEnvironment, measure_workload
-from retinue.trials.bench.samples import Samples
-from retinue.trials.bench.special import SPECIAL_MEASUREMENTS, measure_server_ceiling
-from retinue.trials.bench.system import BASELINE, MINIMUM, RETINUE, System, start_model_server
-from retinue.trials.bench.work import WORKLOADS
 
 ROWS = ("turn", "children", "stream", "start", "history", "idle", "waiting", "prefix", "small", "growth")
 QUICK_ROWS = ("turn", "stream", "start", "prefix", "small")
@@ -123,12 +123,12 @@ def machine_info() -> dict[str, str]:
 
 
 def system_fingerprint(system: System) -> str:
-    """Return a fingerprint of the system: of Retinue's own source, or of the installed versions."""
+    """Return a fingerprint of the system: of Retinue's source and the benchmark's, or of the installed versions."""
     digest = hashlib.sha256(json.dumps(_package_versions(system)).encode())
     if system.name == RETINUE.name:
-        root = Path(str(resources.files("retinue")))
-        for file in sorted(root.rglob("*.py")):
-            digest.update(file.read_bytes())
+        for package in (retinue, bench):
+            for file in sorted(Path(package.__path__[0]).rglob("*.py")):
+                digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -138,7 +138,7 @@ def _load_averages() -> str:
 
 def _package_versions(system: System) -> dict[str, str]:
     if system.name == RETINUE.name:
-        return {"retinue": __version__}
+        return {"retinue": retinue.__version__}
     if system.name in (BASELINE.name, MINIMUM.name):
         return {"aiohttp": importlib.metadata.version("aiohttp")}
     return dict(system.versions)

@@ -13,20 +13,20 @@ from typing import Any
 
 import aiohttp
 
-from retinue.trials.bench.ours import SMALL_REPEATS, isolated_environment
-from retinue.trials.bench.rounds import BenchEnvironment, open_subject
-from retinue.trials.bench.samples import Sample, per_call_measures
-from retinue.trials.bench.scenes import HELLO, LOOK_REPLY, NOTE_REPLY, NOTE_TEXT
-from retinue.trials.bench.system import (
-    PEERS_DIR,
+from bench.runner import BenchEnvironment, open_subject
+from bench.samples import Sample, per_call_measures
+from bench.scenarios import HELLO, LOOK_REPLY, NOTE_REPLY, NOTE_TEXT
+from bench.subject_process import (
+    HARNESS,
     RETINUE,
-    TELEMETRY_OFF_ENV,
     SubjectError,
     SubjectProcess,
     System,
     start_subject,
+    subject_environment,
 )
-from retinue.trials.bench.work import history_command
+from bench.subject_retinue import SMALL_REPEATS, isolated_environment
+from bench.workloads import history_command
 
 CEILING_SECONDS = 1.0
 WAITING_AGENTS, IDLE_AGENTS, MANY_IDLE_AGENTS, WAKE_SAMPLES = 1_000, 1_000, 5_000, 200
@@ -97,8 +97,8 @@ async def measure_cold_starts(environment: BenchEnvironment) -> None:
 async def _measure_cold_start(environment: BenchEnvironment, system: System) -> None:
     async with open_subject(environment, system) as subject:
         url = environment.scenario_url("talk")
-        command = [system.python, str(PEERS_DIR / "stage.py"), system.module, url, str(subject.folder)]
-        env: Mapping[str, str] = TELEMETRY_OFF_ENV
+        command = [system.python, str(HARNESS), system.module, url, str(subject.folder)]
+        env = subject_environment(system)
         if system.name == RETINUE.name:
             command = [sys.executable, "-m", "retinue", "run", "Hello"]
             env = isolated_environment(url, str(subject.folder))
@@ -138,8 +138,8 @@ def _time_process(
 async def measure_grown_starts(environment: BenchEnvironment) -> None:
     """Measure cold starts with many agents, and in a long conversation."""
     cases: Sequence[tuple[str, tuple[str, dict[str, Any]], bool]] = (
-        ("start-20", ("sessions", {"count": 20}), False),
-        ("start-1000", ("sessions", {"count": 1_000}), False),
+        ("start-20", ("create_sessions", {"count": 20}), False),
+        ("start-1000", ("create_sessions", {"count": 1_000}), False),
         *(
             (f"start-at-{size}", _with_dict_arguments(history_command(size)), True)
             for size in (10, 1_000, 10_000)
@@ -153,7 +153,7 @@ async def measure_grown_starts(environment: BenchEnvironment) -> None:
             url = environment.scenario_url("talk")
             await subject.open(url)
             await subject.send_command(subject_command, timeout_s=300, **command_arguments)
-            session = (await subject.send_command("newest"))["value"]
+            session = (await subject.send_command("newest_session_id"))["value"]
             await subject.send_command("close")
             arguments = ["send", session, "Hello"] if in_session else ["run", "Hello"]
             for _ in range(environment.round_count(5)):
@@ -199,15 +199,17 @@ async def measure_idle_agents(environment: BenchEnvironment) -> None:
 
 
 async def _measure_idle(subject: SubjectProcess, count: int) -> dict[str, float]:
-    await subject.send_command("first", number=0)
-    before_bytes = (await subject.send_command("resident"))["rss"]
+    await subject.send_command("run_new_session", number=0)
+    before_bytes = (await subject.send_command("report_memory"))["rss"]
     after_bytes = (
-        await subject.send_command("idle", count=count, timeout_s=150 if subject.system.is_peer else 600)
+        await subject.send_command(
+            "create_idle_agents", count=count, timeout_s=150 if subject.system.is_peer else 600
+        )
     )["rss"]
     step = max(1, count // WAKE_SAMPLES)
     numbers = list(range(0, count, step))
     wake_result = await subject.send_command(
-        "measure", what="wake", numbers=numbers, expect=NOTE_REPLY, each=True, timeout_s=200
+        "measure", what="wake_agent", numbers=numbers, expect=NOTE_REPLY, each=True, timeout_s=200
     )
     facts = per_call_measures(wake_result)
     return {
@@ -227,12 +229,14 @@ async def _measure_open_conversations(
 
     The measured process did not create them, so its memory has no leftovers to reuse.
     """
-    await creator.send_command("sessions", count=IDLE_AGENTS, timeout_s=200)
+    await creator.send_command("create_sessions", count=IDLE_AGENTS, timeout_s=200)
     await creator.send_command("close", timeout_s=60)
     async with start_subject(RETINUE, environment.work_dir / "held.log", creator.folder) as subject:
         await subject.open(environment.scenario_url("turn"))
-        before_bytes = (await subject.send_command("adopt"))["rss"]
-        after_bytes = (await subject.send_command("hold", count=IDLE_AGENTS, timeout_s=200))["rss"]
+        before_bytes = (await subject.send_command("adopt_sessions"))["rss"]
+        after_bytes = (await subject.send_command("open_conversations", count=IDLE_AGENTS, timeout_s=200))[
+            "rss"
+        ]
     return {
         "each": (after_bytes - before_bytes) / 1024 / IDLE_AGENTS,
         "memory": (after_bytes - before_bytes) / 2**20,
@@ -256,16 +260,22 @@ async def measure_waiting_agents(environment: BenchEnvironment) -> None:
 
 
 async def _measure_waiting_for_approval(subject: SubjectProcess) -> dict[str, float]:
-    waiting_count = (await subject.send_command("wait", count=WAITING_AGENTS, timeout_s=200))["value"]
+    waiting_count = (
+        await subject.send_command("start_waiting_for_approval", count=WAITING_AGENTS, timeout_s=200)
+    )["value"]
     if waiting_count < WAITING_AGENTS:
         raise SubjectError(f"only {waiting_count} of {WAITING_AGENTS} came to wait")
-    idle_usage = await subject.send_command("rest", timeout_s=REST_SECONDS + 10, for_seconds=REST_SECONDS)
+    idle_usage = await subject.send_command(
+        "measure_idle", timeout_s=REST_SECONDS + 10, for_seconds=REST_SECONDS
+    )
     return {"cores": idle_usage["cpu"] / idle_usage["wall"]}
 
 
 async def _measure_waiting_for_model(subject: SubjectProcess) -> dict[str, float]:
-    await subject.send_command("begin", count=WAITING_AGENTS, timeout_s=200)
-    idle_usage = await subject.send_command("rest", timeout_s=REST_SECONDS + 10, for_seconds=REST_SECONDS)
+    await subject.send_command("start_waiting_for_model", count=WAITING_AGENTS, timeout_s=200)
+    idle_usage = await subject.send_command(
+        "measure_idle", timeout_s=REST_SECONDS + 10, for_seconds=REST_SECONDS
+    )
     return {"cores": idle_usage["cpu"] / idle_usage["wall"]}
 
 
@@ -274,7 +284,7 @@ async def measure_prompt_prefix(environment: BenchEnvironment) -> None:
     for provider in PROVIDERS:
 
         async def measure_shares(subject: SubjectProcess) -> dict[str, float]:
-            await subject.send_command("measure", what="look", numbers=[1], expect=LOOK_REPLY)
+            await subject.send_command("measure", what="run_long", numbers=[1], expect=LOOK_REPLY)
             async with (
                 aiohttp.ClientSession() as http,
                 http.get(f"{environment.server_url}/seen/look") as response,
@@ -289,19 +299,22 @@ async def measure_prompt_prefix(environment: BenchEnvironment) -> None:
 
 async def measure_small_operations(environment: BenchEnvironment) -> None:
     """Measure single operations by themselves."""
-    for variant, count, expect in (
-        ("entry", SMALL_REPEATS, ""), ("step", SMALL_REPEATS, ""), ("guarded", SMALL_REPEATS, NOTE_TEXT), ("command", 1, "0"),
-    ):  # fmt: skip
+    for variant, command, count, expect in (
+        ("entry", "append_entries", SMALL_REPEATS, ""),
+        ("step", "write_steps", SMALL_REPEATS, ""),
+        ("guarded", "read_guarded_file", SMALL_REPEATS, NOTE_TEXT),
+        ("command", "run_command", 1, "0"),
+    ):
 
         async def measure_operation(
-            subject: SubjectProcess, variant: str = variant, count: int = count, expect: str = expect
+            subject: SubjectProcess, command: str = command, count: int = count, expect: str = expect
         ) -> dict[str, float]:
-            await subject.send_command("sessions", count=1)
-            await subject.send_command("measure", what=variant, numbers=[0], expect=expect)
-            told = await subject.send_command(
-                "measure", what=variant, numbers=list(range(1, 6)), expect=expect
+            await subject.send_command("create_sessions", count=1)
+            await subject.send_command("measure", what=command, numbers=[0], expect=expect)
+            result = await subject.send_command(
+                "measure", what=command, numbers=list(range(1, 6)), expect=expect
             )
-            facts = per_call_measures(told)
+            facts = per_call_measures(result)
             return {"cpu": facts["cpu"] / count, "wall": facts["wall"] / count}
 
         await _measure_in_subject(environment, "small", variant, RETINUE, measure_operation, rounds=3)

@@ -1,13 +1,13 @@
 """The benchmark's results: figures of all systems, ratios to the baseline, and targets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from retinue.trials.bench.lines import GROWTH_METRICS, METRICS, Metric
-from retinue.trials.bench.samples import Samples, SampleSummary
+from bench.metrics import GROWTH_METRICS, METRICS, Metric
+from bench.samples import Samples, SampleSummary
 
 BASELINE_NAME, MINIMUM_NAME, RETINUE_NAME = "bare", "floor", "retinue"
 

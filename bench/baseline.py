@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from retinue.trials.bench.scenes import (
+from bench.scenarios import (
     CHILD_PROMPT,
     HELLO,
     NOTE_FILE,
@@ -78,7 +78,10 @@ class Conversation:
 class Subject:
     """The workloads of the benchmark without any framework."""
 
-    cannot: Mapping[str, str] = {"wake": "nothing sleeps here", "idle": "nothing sleeps here"}
+    cannot: Mapping[str, str] = {
+        "wake_agent": "nothing sleeps here",
+        "create_idle_agents": "nothing sleeps here",
+    }
 
     def __init__(self) -> None:
         self._http: aiohttp.ClientSession | None = None
@@ -98,38 +101,38 @@ class Subject:
         if self._http is not None:
             await self._http.close()
 
-    async def sessions(self, count: int) -> None:
+    async def create_sessions(self, count: int) -> None:
         self._conversations = [self._open_conversation(f"session-{number}") for number in range(count)]
         for conversation in self._conversations:
             await self._run_turns(conversation, NOTE_PROMPT)
 
-    async def turn(self, number: int) -> str:
+    async def run_turn(self, number: int) -> str:
         return await self._run_turns(self._conversations[number], NOTE_PROMPT)
 
-    async def first(self, number: int) -> str:
+    async def run_new_session(self, number: int) -> str:
         conversation = self._open_conversation(f"first-{number}")
         try:
             return await self._run_turns(conversation, NOTE_PROMPT)
         finally:
             conversation.close()
 
-    async def hello(self, number: int) -> str:
+    async def run_short_turn(self, number: int) -> str:
         return await self._run_turns(self._conversations[number], HELLO)
 
-    async def stream(self, number: int) -> str:
+    async def stream_reply(self, number: int) -> str:
         return await self._run_turns(self._conversations[number], STREAM_PROMPT)
 
-    async def crowd(self, number: int) -> str:
+    async def spawn_children(self, number: int) -> str:
         conversation = self._open_conversation(f"parent-{number}")
         try:
             return await self._run_turns(conversation, SPAWN_PROMPT)
         finally:
             conversation.close()
 
-    def stored(self) -> int:
+    def count_sessions(self) -> int:
         return len(list(self._folder.glob("child-*"))) + len(list(self._folder.glob("parent-*")))
 
-    async def past(self, lines: Sequence[str]) -> None:
+    async def write_history(self, lines: Sequence[str]) -> None:
         """Write a long history to start from; its last turn is an ordinary one."""
         file = self._folder / f"past-{len(lines)}"
         with file.open("wb") as output:
@@ -138,7 +141,7 @@ class Subject:
                 output.write(msgspec.json.encode({"role": role, "content": line}) + b"\n")
         self._conversations = [await self._load_conversation(file)]
 
-    async def load(self, number: int) -> str:
+    async def load_history(self, number: int) -> str:
         files = sorted(self._folder.glob("past-*"))
         (await self._load_conversation(files[number % len(files)])).close()
         return ""

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from retinue.trials.bench.scenes import (
+from bench.scenarios import (
     ALL_REPORTED,
     HELLO,
     LONG_RUN_TURNS,
@@ -50,23 +50,23 @@ class Workload(Struct, frozen=True, kw_only=True):
 
 RETINUE_ONLY = frozenset({"retinue"})
 NON_PEERS = frozenset({"bare", "floor", "retinue"})
-CREATE_SESSIONS: SubjectCommand = ("sessions", {"count": 20})
+CREATE_SESSIONS: SubjectCommand = ("create_sessions", {"count": 20})
 
 
 def history_command(entries: int) -> SubjectCommand:
     """Return the command that writes a conversation of so many ordinary entries."""
-    return ("past", {"lines": [f"Line {number}. " + "word " * 30 for number in range(entries)]})
+    return ("write_history", {"lines": [f"Line {number}. " + "word " * 30 for number in range(entries)]})
 
 
 TURN_WORKLOADS = (
     Workload(row="turn", variant="persisted", title="one turn with one tool call, persisted", scenario="turn",
-         command="turn", expected_reply=NOTE_REPLY, preparation=(CREATE_SESSIONS,), rounds=5),
+         command="run_turn", expected_reply=NOTE_REPLY, preparation=(CREATE_SESSIONS,), rounds=5),
     Workload(row="turn", variant="forgotten", title="the same, persistence off", scenario="turn",
-         command="turn", expected_reply=NOTE_REPLY, preparation=(CREATE_SESSIONS,), rounds=5, is_persistent=False),
+         command="run_turn", expected_reply=NOTE_REPLY, preparation=(CREATE_SESSIONS,), rounds=5, is_persistent=False),
     Workload(row="turn", variant="new", title="the same in a new session", scenario="turn",
-         command="first", expected_reply=NOTE_REPLY, uses_new_numbers=True, rounds=5),
+         command="run_new_session", expected_reply=NOTE_REPLY, uses_new_numbers=True, rounds=5),
     Workload(row="turn", variant="long", title=f"a run of {LONG_RUN_TURNS} turns, each with a tool", scenario="look",
-         command="look", expected_reply=LOOK_REPLY, uses_new_numbers=True, repeat_count=4, rounds=5, system_names=RETINUE_ONLY),
+         command="run_long", expected_reply=LOOK_REPLY, uses_new_numbers=True, repeat_count=4, rounds=5, system_names=RETINUE_ONLY),
 )  # fmt: skip
 
 
@@ -78,14 +78,14 @@ def children_workload(count: int, latency_ms: int, *, with_tool: bool = False) -
         variant=f"{count}{suffix}-{latency_ms}ms",
         title=f"a parent and {count:,} children{' with a tool call each' if with_tool else ''}, {model_text}",
         scenario=f"crowd-{count}-{{door}}{suffix}",
-        command="crowd",
+        command="spawn_children",
         expected_reply=ALL_REPORTED,
         repeat_count=1,
         uses_new_numbers=True,
         latency_ms=latency_ms,
         min_new_sessions=count + 1,
         peer_rounds=1 if with_tool else 3,
-        preparation=(("first", {"number": 0}),),
+        preparation=(("run_new_session", {"number": 0}),),
         timeout_s=180,
     )
 
@@ -95,11 +95,11 @@ CHILDREN_WORKLOADS = (
 )  # fmt: skip
 STREAM_WORKLOADS = (
     Workload(row="stream", variant="short", title="a reply of two words", scenario="talk",
-         command="hello", expected_reply=HELLO, preparation=(CREATE_SESSIONS,), rounds=5),
+         command="run_short_turn", expected_reply=HELLO, preparation=(CREATE_SESSIONS,), rounds=5),
     Workload(row="stream", variant="tokens", title="a reply of 200 tokens, streamed", scenario="talk",
-         command="stream", expected_reply=STREAM_REPLY, preparation=(CREATE_SESSIONS,), rounds=5, peer_rounds=3),
+         command="stream_reply", expected_reply=STREAM_REPLY, preparation=(CREATE_SESSIONS,), rounds=5, peer_rounds=3),
     Workload(row="stream", variant="paced", title="the same, a token every 2 ms", scenario="paced", repeat_count=5,
-         command="stream", expected_reply=STREAM_REPLY, preparation=(("sessions", {"count": 5}),), rounds=3),
+         command="stream_reply", expected_reply=STREAM_REPLY, preparation=(("create_sessions", {"count": 5}),), rounds=3),
 )  # fmt: skip
 
 
@@ -108,9 +108,9 @@ def history_workloads(entries: int) -> Sequence[Workload]:
     is_slow_for_peers = entries >= 10_000  # noqa: PLR2004  (another system takes seconds for each)
     return (
         Workload(row="history", variant=f"{entries}", title=f"a turn with one tool call at {entries:,} entries",
-             scenario="turn", command="turn", expected_reply=NOTE_REPLY, preparation=(history_command(entries),), repeat_count=5 if systems else 20,
+             scenario="turn", command="run_turn", expected_reply=NOTE_REPLY, preparation=(history_command(entries),), repeat_count=5 if systems else 20,
              peer_repeat_count=1 if is_slow_for_peers else 3, system_names=systems, timeout_s=180),
-        Workload(row="load", variant=f"{entries}", title=f"loading {entries:,} entries", scenario="turn", command="load",
+        Workload(row="load", variant=f"{entries}", title=f"loading {entries:,} entries", scenario="turn", command="load_history",
              expected_reply="", preparation=(history_command(entries),), repeat_count=3, system_names=systems, timeout_s=180),
     )  # fmt: skip
 
@@ -122,15 +122,15 @@ HISTORY_WORKLOADS = tuple(
 
 def agent_growth_workloads(count: int) -> Sequence[Workload]:
     """Return the first four rows with so many existing agents."""
-    create_agents: SubjectCommand = ("sessions", {"count": count})
+    create_agents: SubjectCommand = ("create_sessions", {"count": count})
     return (
         Workload(row="growth", variant=f"turn-{count}", title=f"a turn among {count:,} agents", scenario="turn",
-             command="turn", expected_reply=NOTE_REPLY, preparation=(create_agents,), system_names=RETINUE_ONLY, timeout_s=300),
+             command="run_turn", expected_reply=NOTE_REPLY, preparation=(create_agents,), system_names=RETINUE_ONLY, timeout_s=300),
         Workload(row="growth", variant=f"children-{count}", title=f"100 children among {count:,} agents",
-             scenario="crowd-100-{door}", command="crowd", expected_reply=ALL_REPORTED, preparation=(create_agents,), repeat_count=1, uses_new_numbers=True,
+             scenario="crowd-100-{door}", command="spawn_children", expected_reply=ALL_REPORTED, preparation=(create_agents,), repeat_count=1, uses_new_numbers=True,
              system_names=RETINUE_ONLY, timeout_s=300),
         Workload(row="growth", variant=f"stream-{count}", title=f"200 tokens among {count:,} agents", scenario="talk",
-             command="stream", expected_reply=STREAM_REPLY, preparation=(create_agents,), system_names=RETINUE_ONLY, timeout_s=300),
+             command="stream_reply", expected_reply=STREAM_REPLY, preparation=(create_agents,), system_names=RETINUE_ONLY, timeout_s=300),
     )  # fmt: skip
 
 
@@ -139,9 +139,9 @@ def history_growth_workloads(entries: int) -> Sequence[Workload]:
     write_history = history_command(entries)
     return (
         Workload(row="growth", variant=f"stream-at-{entries}", title=f"200 tokens at {entries:,} entries",
-             scenario="talk", command="stream", expected_reply=STREAM_REPLY, preparation=(write_history,), repeat_count=5, system_names=RETINUE_ONLY),
+             scenario="talk", command="stream_reply", expected_reply=STREAM_REPLY, preparation=(write_history,), repeat_count=5, system_names=RETINUE_ONLY),
         Workload(row="growth", variant=f"children-at-{entries}", title=f"100 children at {entries:,} entries",
-             scenario="crowd-100-{door}", command="crowd_after", expected_reply=ALL_REPORTED, preparation=(write_history,), repeat_count=1,
+             scenario="crowd-100-{door}", command="spawn_children_in_history", expected_reply=ALL_REPORTED, preparation=(write_history,), repeat_count=1,
              uses_new_numbers=True, system_names=RETINUE_ONLY),
     )  # fmt: skip
 

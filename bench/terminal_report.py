@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from retinue.trials.bench.lines import Metric
-from retinue.trials.bench.report import BASELINE_NAME, Report, format_number
+from bench.metrics import Metric
+from bench.report import BASELINE_NAME, Report, format_number
 
 
 def format_report(report: Report) -> list[str]:

@@ -50,43 +50,43 @@ class Subject:
     async def run_agent(self, agent, text, name):
         return (await agent.run(text, session=self.create_session(agent, name))).text.strip()
 
-    async def sessions(self, count):
+    async def create_sessions(self, count):
         for number in range(count):
-            await self.turn(number)
+            await self.run_turn(number)
 
-    async def turn(self, number):
+    async def run_turn(self, number):
         return await self.run_agent(self.agent, "Read the note.", f"session-{number}")
 
-    async def first(self, number):
+    async def run_new_session(self, number):
         return await self.run_agent(self.agent, "Read the note.", f"first-{number}")
 
-    async def hello(self, number):
+    async def run_short_turn(self, number):
         return await self.run_agent(self.agent, "Hello there.", f"session-{number}")
 
-    async def stream(self, number):
+    async def stream_reply(self, number):
         session = self.create_session(self.agent, f"session-{number}")
         return "".join(
             [piece.text async for piece in self.agent.run("Say it all.", stream=True, session=session)]
         )
 
-    async def crowd(self, number):
+    async def spawn_children(self, number):
         return await self.run_agent(self.parent, "Start them all.", f"parent-{number}")
 
-    def stored(self):
+    def count_sessions(self):
         return len(list((self.place / "history").iterdir()))
 
-    async def past(self, lines):
+    async def write_history(self, lines):
         roles = ("user", "assistant")
         messages = [Message(roles[number % 2], [line]) for number, line in enumerate(lines)]
         await self.history.save_messages("session-0", messages)
 
-    async def load(self, number):
+    async def load_history(self, number):
         return "" if await self.history.get_messages("session-0") else "nothing"
 
-    async def idle(self, count):
+    async def create_idle_agents(self, count):
         self.idle_agents = [self.build_agent(f"Idler {number}") for number in range(count)]
         for number in range(count):
-            await self.wake(number)
+            await self.wake_agent(number)
 
-    async def wake(self, number):
+    async def wake_agent(self, number):
         return await self.run_agent(self.idle_agents[number], "Read the note.", f"idle-{number}")

@@ -1,6 +1,6 @@
 """A minimal model server: prepared bytes over a raw asyncio protocol, in a process of its own.
 
-    python -m retinue.trials.bench.server
+    python -m bench.server
 
 The first line on standard output is its address. The path of a request selects the scenario: `/SCENE/MS/v1/…`
 answers after so many milliseconds, `/crowd-COUNT-DOOR-tool/…` plays a parent with so many children. `GET
@@ -15,8 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retinue.trials.bench.answers import error_response, json_response
-from retinue.trials.bench.scenes import (
+from bench.canned_replies import error_response, json_response
+from bench.scenarios import (
     CHILD_PROMPT,
     SCENARIOS,
     EncodedRule,

@@ -57,20 +57,20 @@ class Subject:
         inputs = {"messages": [{"role": "user", "content": text}]}
         return (await agent.ainvoke(inputs, self.thread_config(name)))["messages"][-1].content
 
-    async def sessions(self, count):
+    async def create_sessions(self, count):
         for number in range(count):
-            await self.turn(number)
+            await self.run_turn(number)
 
-    async def turn(self, number):
+    async def run_turn(self, number):
         return await self.run_agent(self.agent, "Read the note.", f"session-{number}")
 
-    async def first(self, number):
+    async def run_new_session(self, number):
         return await self.run_agent(self.agent, "Read the note.", f"first-{number}")
 
-    async def hello(self, number):
+    async def run_short_turn(self, number):
         return await self.run_agent(self.agent, "Hello there.", f"session-{number}")
 
-    async def stream(self, number):
+    async def stream_reply(self, number):
         pieces = []
         inputs = {"messages": [{"role": "user", "content": "Say it all."}]}
         thread = self.thread_config(f"session-{number}")
@@ -78,26 +78,26 @@ class Subject:
             pieces.append(piece.content)
         return "".join(pieces)
 
-    async def crowd(self, number):
+    async def spawn_children(self, number):
         return await self.run_agent(self.parent, "Start them all.", f"parent-{number}")
 
-    def stored(self):
+    def count_sessions(self):
         with sqlite3.connect(self.place / "checkpoints.db") as db:
             return db.execute("SELECT COUNT(DISTINCT thread_id) FROM checkpoints").fetchone()[0]
 
-    async def past(self, lines):
+    async def write_history(self, lines):
         kinds = (HumanMessage, AIMessage)
         messages = [kinds[number % 2](line) for number, line in enumerate(lines)]
         await self.agent.aupdate_state(self.thread_config("session-0"), {"messages": messages})
 
-    async def load(self, number):
+    async def load_history(self, number):
         state = await self.build_agent().aget_state(self.thread_config("session-0"))
         return "" if state.values["messages"] else "nothing"
 
-    async def idle(self, count):
+    async def create_idle_agents(self, count):
         self.idle_agents = [self.build_agent() for _ in range(count)]
         for number in range(count):
-            await self.wake(number)
+            await self.wake_agent(number)
 
-    async def wake(self, number):
+    async def wake_agent(self, number):
         return await self.run_agent(self.idle_agents[number], "Read the note.", f"idle-{number}")

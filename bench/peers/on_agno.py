@@ -60,34 +60,34 @@ class Subject:
     async def run_agent(self, agent, text, name):
         return (await agent.arun(text, session_id=name)).content
 
-    async def sessions(self, count):
+    async def create_sessions(self, count):
         for number in range(count):
-            await self.turn(number)
+            await self.run_turn(number)
 
-    async def turn(self, number):
+    async def run_turn(self, number):
         return await self.run_agent(self.agent, "Read the note.", f"session-{number}")
 
-    async def first(self, number):
+    async def run_new_session(self, number):
         return await self.run_agent(self.agent, "Read the note.", f"first-{number}")
 
-    async def hello(self, number):
+    async def run_short_turn(self, number):
         return await self.run_agent(self.agent, "Hello there.", f"session-{number}")
 
-    async def stream(self, number):
+    async def stream_reply(self, number):
         pieces = []
         async for event in self.agent.arun("Say it all.", session_id=f"session-{number}", stream=True):
             if event.event == "RunContent" and event.content:
                 pieces.append(event.content)
         return "".join(pieces)
 
-    async def crowd(self, number):
+    async def spawn_children(self, number):
         return await self.run_agent(self.parent, "Start them all.", f"parent-{number}")
 
-    def stored(self):
+    def count_sessions(self):
         with sqlite3.connect(self.place / "agno.db") as db:
             return db.execute("SELECT COUNT(DISTINCT session_id) FROM agno_runs").fetchone()[0]
 
-    async def past(self, lines):
+    async def write_history(self, lines):
         session = AgentSession(session_id="session-0", agent_id="reader", session_data={})
         await self.agent.asave_session(session)
         for index, start in enumerate(range(0, len(lines), MESSAGES_PER_RUN)):
@@ -106,14 +106,14 @@ class Subject:
             )
             await self.db.upsert_run(run, "session-0", run_index=index)
 
-    async def load(self, number):
+    async def load_history(self, number):
         session = await self.agent.aget_session("session-0")
         return "" if session is not None and session.runs else "nothing"
 
-    async def idle(self, count):
+    async def create_idle_agents(self, count):
         self.idle_agents = [self.build_agent(f"idler-{number}") for number in range(count)]
         for number in range(count):
-            await self.wake(number)
+            await self.wake_agent(number)
 
-    async def wake(self, number):
+    async def wake_agent(self, number):
         return await self.run_agent(self.idle_agents[number], "Read the note.", f"idle-{number}")

@@ -1,8 +1,8 @@
 """The process harness of a measured system: takes commands as JSON lines on standard input and measures
 in-process.
 
-    python stage.py MODULE
-    python stage.py MODULE URL PLACE        one reply from a cold start
+    python peer_harness.py MODULE
+    python peer_harness.py MODULE URL PLACE        one reply from a cold start
 
 MODULE has a class `Subject`. Every system is measured by this file, which needs only the standard library.
 Setting up a system, such as writing its history, is not measured. Whatever a system prints goes to standard
@@ -43,7 +43,7 @@ async def run_cold_start(module, url, place):
     """Do everything a program needs for its first reply."""
     subject = importlib.import_module(module).Subject()
     await subject.open(url=url, place=place)
-    print(await subject.first(0), flush=True)
+    print(await subject.run_new_session(0), flush=True)
     await subject.close()
 
 
@@ -51,9 +51,9 @@ async def execute_command(subject, arguments):
     command = arguments.pop("do")
     if command == "measure":
         return await measure_calls(subject, **arguments)
-    if command == "rest":
+    if command == "measure_idle":
         return await measure_idle(**arguments)
-    if command == "resident":
+    if command == "report_memory":
         gc.collect()
         return {"rss": resident_memory()}
     method = getattr(subject, command, None)

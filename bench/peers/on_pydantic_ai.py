@@ -52,7 +52,7 @@ class Subject:
 
         return agent
 
-    async def load_history(self, name):
+    async def load_messages(self, name):
         if self.db is None:
             return []
         messages = []
@@ -67,41 +67,41 @@ class Subject:
             await self.db.commit()
 
     async def run_agent(self, agent, text, name):
-        result = await agent.run(text, message_history=await self.load_history(name))
+        result = await agent.run(text, message_history=await self.load_messages(name))
         await self.save_messages(name, result.new_messages_json())
         return result.output
 
-    async def sessions(self, count):
+    async def create_sessions(self, count):
         for number in range(count):
-            await self.turn(number)
+            await self.run_turn(number)
 
-    async def turn(self, number):
+    async def run_turn(self, number):
         return await self.run_agent(self.agent, "Read the note.", f"session-{number}")
 
-    async def first(self, number):
+    async def run_new_session(self, number):
         return await self.run_agent(self.agent, "Read the note.", f"first-{number}")
 
-    async def hello(self, number):
+    async def run_short_turn(self, number):
         return await self.run_agent(self.agent, "Hello there.", f"session-{number}")
 
-    async def stream(self, number):
+    async def stream_reply(self, number):
         pieces, name = [], f"session-{number}"
         async with self.agent.run_stream(
-            "Say it all.", message_history=await self.load_history(name)
+            "Say it all.", message_history=await self.load_messages(name)
         ) as result:
             async for piece in result.stream_text(delta=True, debounce_by=None):
                 pieces.append(piece)
         await self.save_messages(name, result.new_messages_json())
         return "".join(pieces)
 
-    async def crowd(self, number):
+    async def spawn_children(self, number):
         return await self.run_agent(self.parent, "Start them all.", f"parent-{number}")
 
-    def stored(self):
+    def count_sessions(self):
         with sqlite3.connect(self.place / "messages.db") as db:
             return db.execute("SELECT COUNT(DISTINCT name) FROM messages").fetchone()[0]
 
-    async def past(self, lines):
+    async def write_history(self, lines):
         messages = [
             ModelResponse(parts=[TextPart(line)])
             if number % 2
@@ -110,13 +110,13 @@ class Subject:
         ]
         await self.save_messages("session-0", ModelMessagesTypeAdapter.dump_json(messages))
 
-    async def load(self, number):
-        return "" if await self.load_history("session-0") else "nothing"
+    async def load_history(self, number):
+        return "" if await self.load_messages("session-0") else "nothing"
 
-    async def idle(self, count):
+    async def create_idle_agents(self, count):
         self.idle_agents = [self.build_agent() for _ in range(count)]
         for number in range(count):
-            await self.wake(number)
+            await self.wake_agent(number)
 
-    async def wake(self, number):
+    async def wake_agent(self, number):
         return await self.run_agent(self.idle_agents[number], "Read the note.", f"idle-{number}")

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from bench.report import Report
+from bench.terminal_report import format_cell
 from retinue.errors import UsageError
-from retinue.trials.bench.report import Report
-from retinue.trials.bench.table import format_cell
 
 NOTE = (
     "Medians; in brackets how many times the bare calls (aiohttp, and one synced line for each entry), and half the "
@@ -52,9 +52,7 @@ def update_page(file: Path, report: Report, plot_path: str = "") -> None:
 def _environment_paragraph(report: Report) -> str:
     machine = report.machine
     sentence = [
-        f"Measured on {machine['day']} by `retinue bench`"
-        if "day" in machine
-        else "Measured by `retinue bench`"
+        f"Measured on {machine['day']} by `make bench`" if "day" in machine else "Measured by `make bench`"
     ]
     sentence.append(
         f"on {machine['cores']} cores ({machine['cpu']}), {machine['system']}, Python {machine['python']}"

@@ -6,9 +6,9 @@ from html import escape
 
 from msgspec import Struct
 
-from retinue.trials.bench.curves import CURVES, render_curve
-from retinue.trials.bench.lines import METRICS, Metric
-from retinue.trials.bench.report import Report, format_number
+from bench.growth_plots import CURVES, render_curve
+from bench.metrics import METRICS, Metric
+from bench.report import Report, format_number
 
 PANEL_WIDTH, PADDING, NAME_WIDTH, BAR_HEIGHT, BAR_GAP = 460, 16, 116, 14, 5
 MIN_CURVE_HEIGHT = 190

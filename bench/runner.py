@@ -3,15 +3,15 @@
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from retinue.trials.bench.samples import Sample, Samples, per_call_measures
-from retinue.trials.bench.scenes import write_input_files
-from retinue.trials.bench.system import SubjectError, SubjectProcess, System, start_subject
-from retinue.trials.bench.work import Workload
+from bench.samples import Sample, Samples, per_call_measures
+from bench.scenarios import write_input_files
+from bench.subject_process import SubjectError, SubjectProcess, System, start_subject
+from bench.workloads import Workload
 
 SLOW_SAMPLE_MS = 10_000
 """Another system that takes longer for one sample is not measured again."""
@@ -137,7 +137,9 @@ async def _take_sample(
 async def _count_sessions(workload: Workload, subject: SubjectProcess) -> int:
     """Return the number of sessions on disk, for workloads that check it."""
     return (
-        int((await subject.send_command("stored", timeout_s=60))["value"]) if workload.min_new_sessions else 0
+        int((await subject.send_command("count_sessions", timeout_s=60))["value"])
+        if workload.min_new_sessions
+        else 0
     )
 
 
@@ -146,7 +148,8 @@ async def _measure_calls(
 ):
     first_number = number * 1000 if workload.uses_new_numbers else 0
     same_session = (
-        any(command == "past" for command, _ in workload.preparation) and not workload.uses_new_numbers
+        any(command == "write_history" for command, _ in workload.preparation)
+        and not workload.uses_new_numbers
     )
     numbers = [0] * count if same_session else [first_number + each for each in range(count)]
     return await subject.send_command(

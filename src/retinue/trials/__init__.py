@@ -1,1 +1,0 @@
-"""Demonstrations and crash tests."""

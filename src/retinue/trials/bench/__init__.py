@@ -1,1 +1,0 @@
-"""Benchmarks of Retinue, compared with a baseline and with other agent frameworks."""
