@@ -12,7 +12,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 MOST_LINES = 500
 MOST_PROTOCOLS = 8
 HEAVY = ("aiohttp", "asyncio", "click", "msgspec", "regex", "ruamel", "sqlite3")
-ROOMS_OF_RUNS = ("runtime", "tools", "drivers", "sandbox", "engine.local", "app.application")
+ROOMS_OF_RUNS = ("runtime", "tools", "providers", "sandbox", "worker.worker", "app.application")
 BAD_NAMES = {"utils", "helpers", "manager", "base", "common", "service"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|TYPE_CHECKING)\b|unittest\.mock")
 
