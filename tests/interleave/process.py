@@ -55,7 +55,7 @@ class Life:
 
 
 class ShakenLedger:
-    """Implements `ports.Ledger`; `seen` looks at what each step leaves behind, within the step."""
+    """Implements `interfaces.Ledger`; `seen` looks at what each step leaves behind, within the step."""
 
     def __init__(self, ledger: Ledger, life: Life, seen: Callable[[Transaction], None]) -> None:
         self.inner = ledger
