@@ -11,7 +11,7 @@ SOURCE = ROOT / "src" / "retinue"
 MODULES = sorted([*SOURCE.rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
 MOST_LINES = 600
 MOST_PROTOCOLS = 8
-HEAVY = ("aiohttp", "asyncio", "click", "msgspec", "regex", "ruamel", "sqlite3")
+HEAVY = ("aiohttp", "asyncio", "click", "httptools", "msgspec", "regex", "ruamel", "sqlite3")
 ROOMS_OF_RUNS = ("runtime", "tools", "providers", "sandbox", "worker.worker", "app.application")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|TYPE_CHECKING)\b|unittest\.mock")
 
@@ -68,6 +68,11 @@ def test_keeping_conversations_needs_no_models_no_tools_and_no_yaml():
 def test_servers_that_bring_tools_cost_nothing_before_one_is_asked():
     unneeded = ("retinue.mcp.client", "retinue.app.mcp_connections", "retinue.sandbox.line_process")
     assert _loaded("import retinue.app.application", unneeded) == "[]"
+
+
+def test_the_http_parser_is_loaded_with_the_http_client_and_not_before():
+    assert _loaded("import retinue.app.application", ("httptools",)) == "[]"
+    assert _loaded("import retinue.providers.http.client", ("httptools",)) == "['httptools']"
 
 
 def _loaded(code: str, names: tuple[str, ...] = HEAVY) -> str:

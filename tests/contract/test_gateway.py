@@ -830,9 +830,9 @@ def test_the_gateway_and_the_scripted_driver_do_not_load_an_http_client():
     assert done.stdout.strip() == "False"
 
 
-def test_the_drivers_load_nothing_but_what_json_is_read_with():
+def test_the_drivers_load_nothing_but_what_json_and_http_are_read_with():
     code = (
-        "import sys, asyncio, msgspec; before = set(sys.modules); "
+        "import sys, asyncio, httptools, msgspec; before = set(sys.modules); "
         "import retinue.providers.openai_chat, retinue.providers.anthropic, retinue.providers.retry; "
         "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
         "print(sorted(new - {'retinue'} - sys.stdlib_module_names))"

@@ -1,6 +1,7 @@
 """The client that asks models' servers, against servers that say just what a test makes them say."""
 
 import asyncio
+import gc
 import re
 import socket
 import ssl
@@ -455,104 +456,245 @@ async def test_an_answer_that_we_cut_ourselves_is_not_taken_for_whole():
         connection.release()
 
 
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 GOOD: Mapping[str, tuple[bytes, int, bytes]] = {
     "by length": (OK, 200, b"ok"),
-    "nothing": (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, b""),
+    "nothing": (HEAD + b"Content-Length: 0\r\n\r\n", 200, b""),
     "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
+    "not modified, with the length of what is not sent": (
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
+        304,
+        b"",
+    ),
     "without a reason": (b"HTTP/1.1 404\r\ncontent-length:1\r\n\r\nx", 404, b"x"),
     "line feeds alone": (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", 200, b"ok"),
     "blank lines before": (b"\r\n\r\n" + OK, 200, b"ok"),
-    "a folded header": (b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length:\r\n\t2\r\n\r\nok", 200, b"ok"),
-    "the length twice": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok", 200, b"ok"),
+    "headers without a value": (HEAD + b"X:\r\nY: \r\nContent-Length: 2\r\n\r\nok", 200, b"ok"),
+    "a body of line breaks": (HEAD + b"Content-Length: 4\r\n\r\n\r\n\r\n", 200, b"\r\n\r\n"),
     "others before it": (
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + OK,
         200,
         b"ok",
     ),
-    "chunks": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n00A;a=b;c\r\n and\r\nmore\r\n0\r\n\r\n",
+    "others before it that close and have no body": (
+        b"HTTP/1.0 100 Continue\r\nContent-Length: 0\r\n\r\n"
+        b"HTTP/1.1 103 Early\r\nConnection: close\r\n\r\n" + OK,
         200,
-        b"ok and\r\nmore",
+        b"ok",
     ),
+    "chunks": (CHUNKED + b"2\r\nok\r\n00A;a=b;c\r\n and\r\nmore\r\n0\r\n\r\n", 200, b"ok and\r\nmore"),
     "chunks with sizes of many digits": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%016x\r\nok\r\n%064x\r\n\r\n" % (2, 0),
+        CHUNKED + b"%016x\r\nok\r\n%064x\r\n\r\n" % (2, 0),
         200,
         b"ok",
     ),
     "chunks with trailers": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n2 \r\nok\r\n0;x\r\nA: b\r\nC: d\r\n\r\n",
+        HEAD + b"Transfer-Encoding: Chunked \r\n\r\n2 \r\nok\r\n0;x\r\nA: b\r\nConnection: close\r\n\r\n",
         200,
         b"ok",
     ),
-    "chunks and a length": (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nTransfer-Encoding: chunked\r\n\r\n2\nok\n0\n\n",
-        200,
-        b"ok",
-    ),
+    "chunks that end with line feeds alone": (CHUNKED + b"2\r\nok\n0\r\n\n", 200, b"ok"),
 }
 OPEN: Mapping[str, tuple[bytes, int, bytes]] = {
-    "until it ends": (b"HTTP/1.1 200 OK\r\n\r\n" + b"ok and more", 200, b"ok and more"),
+    "until it ends": (HEAD + b"\r\n" + b"ok and more", 200, b"ok and more"),
+    "until it ends, with line breaks": (HEAD + b"\r\n" + b"ok\r\n\r\n", 200, b"ok\r\n\r\n"),
     "HTTP/1.0": (b"HTTP/1.0 500 Oh\r\nContent-Type: text/plain\r\n\r\nno", 500, b"no"),
-    "another protocol": (b"HTTP/1.1 101 Switching\r\n\r\nno", 101, b"no"),
+}
+SWITCHED: Mapping[str, bytes] = {
+    "with words": b"HTTP/1.1 101 Switching\r\n\r\nno",
+    "without words": b"HTTP/1.1 101 Switching\r\n\r\n",
+    "by its headers": b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\nno",
+    "with a length": b"HTTP/1.1 101 Switching\r\nContent-Length: 2\r\n\r\nno",
+    "into a second answer": b"HTTP/1.1 101 Switching\r\n\r\n" + OK,
 }
 BAD: Mapping[str, tuple[bytes, str]] = {
-    "no HTTP": (b"SSH-2.0-OpenSSH_9\r\n\r\n", "answered with what is no HTTP: 'SSH-2.0"),
-    "HTTP/2": (b"HTTP/2 200\r\n\r\n", "answered with what is no HTTP"),
-    "no status": (b"HTTP/1.1 OK\r\n\r\n", "answered with what is no HTTP"),
-    "a status of two digits": (b"HTTP/1.1 20\r\n\r\n", "answered with what is no HTTP"),
-    "no header": (b"HTTP/1.1 200 OK\r\nnothing\r\n\r\n", "answered with what is no header: 'nothing"),
-    "no name": (b"HTTP/1.1 200 OK\r\n: x\r\n\r\n", "answered with what is no header"),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9\r\n\r\n", "did not answer in HTTP: 'SSH-2.0-OpenSSH_9'"),
+    "RTSP": (b"RTSP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", "did not answer in HTTP: 'RTSP/1.0 200 OK'"),
+    "ICE": (b"\r\nICE/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", "did not answer in HTTP: 'ICE/1.0 200 OK'"),
+    "HTTP/2": (b"HTTP/2 200\r\n\r\n", "sent an invalid response: Expected dot"),
+    "HTTP/2.0": (
+        b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        "sent an invalid response: HTTP/2.0 with status 200",
+    ),
+    "HTTP/0.9": (b"HTTP/0.9 200 OK\r\n\r\nok", "sent an invalid response: HTTP/0.9 with status 200"),
+    "no status": (b"HTTP/1.1 OK\r\n\r\n", "sent an invalid response: Invalid status code"),
+    "a status of two digits": (b"HTTP/1.1 20\r\n\r\n", "sent an invalid response: Invalid status code"),
+    "a status below 100": (
+        b"HTTP/1.1 099 OK\r\nContent-Length: 2\r\n\r\nok",
+        "sent an invalid response: HTTP/1.1 with status 099",
+    ),
+    "no header": (HEAD + b"nothing\r\n\r\n", "sent an invalid response: Invalid header token"),
+    "no name": (HEAD + b": x\r\n\r\n", "sent an invalid response: Invalid header token"),
     "no end of the head": (
-        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES,
-        "answered with a head of more than 65,536 bytes",
+        HEAD + b"X: y\r\n" * MAX_HEAD_BYTES,
+        "sent a response head of more than 65,536 bytes",
     ),
     "a long head": (
-        b"HTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD_BYTES + b"\r\n\r\n",
-        "answered with a head of more than 65,536 bytes",
+        HEAD + b"X: " + b"y" * MAX_HEAD_BYTES + b"\r\n\r\n",
+        "sent a response head of more than 65,536 bytes",
+    ),
+    "blank lines without end": (
+        b"\r\n" * MAX_HEAD_BYTES,
+        "sent a response head of more than 65,536 bytes",
+    ),
+    "answers before it without end": (
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000,
+        "sent a response head of more than 65,536 bytes",
     ),
     "no header after another answer": (
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nnothing\r\n\r\n",
-        "answered with what is no header: 'nothing",
+        "sent an invalid response: Invalid header token",
     ),
     "a long head after another answer": (
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD_BYTES,
-        "answered with a head of more than 65,536 bytes",
+        "sent a response head of more than 65,536 bytes",
     ),
     "a length in words": (
-        b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok",
-        "a length that is none: 'two'",
+        HEAD + b"Content-Length: two\r\n\r\nok",
+        "sent an invalid response: Invalid character in Content-Length",
     ),
-    "a length below nothing": (b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok", "a length that is none"),
+    "a length below nothing": (
+        HEAD + b"Content-Length: -2\r\n\r\nok",
+        "sent an invalid response: Invalid character in Content-Length",
+    ),
+    "an empty length": (
+        HEAD + b"Content-Length:\r\n\r\nok",
+        "sent an invalid response: Empty Content-Length",
+    ),
+    "a length beyond all": (
+        HEAD + b"Content-Length: 1000000000000000000\r\n\r\nok",
+        "sent an invalid response: Content-Length '1000000000000000000'",
+    ),
     "two lengths": (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
-        "a length that is none: '2, 3'",
+        HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nok",
+        "sent an invalid response: Duplicate Content-Length",
     ),
-    "no chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0x2\r\nok\r\n", "what is no chunk"),
+    "two lengths in one header": (
+        HEAD + b"Content-Length: 2, 3\r\n\r\nok",
+        "sent an invalid response: Invalid character in Content-Length",
+    ),
+    "no chunk": (
+        CHUNKED + b"0x2\r\nok\r\n",
+        "sent an invalid response: Invalid character in chunk size",
+    ),
+    "a chunk without a size": (
+        CHUNKED + b"\r\nok",
+        "sent an invalid response: Invalid character in chunk size",
+    ),
+    "a chunk of a size below nothing": (
+        CHUNKED + b"-2\r\nok\r\n",
+        "sent an invalid response: Invalid character in chunk size",
+    ),
     "a chunk that is longer": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nokay\r\n0\r\n\r\n",
-        "answered with what is no chunk",
+        CHUNKED + b"2\r\nokay\r\n0\r\n\r\n",
+        "sent an invalid response: Expected LF after chunk data",
     ),
     "a chunk of a size beyond all": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1%015x\r\nok\r\n0\r\n\r\n" % 2,
-        "what is no chunk",
+        CHUNKED + b"1%016x\r\nok\r\n0\r\n\r\n" % 2,
+        "sent an invalid response: Chunk size overflow",
+    ),
+    "a chunk of a size that never comes": (
+        CHUNKED + b"1%015x\r\nok\r\n0\r\n\r\n" % 2,
+        "broke the connection in the middle of its answer",
     ),
     "a size without end": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"0" * 500,
-        "what is no chunk",
+        CHUNKED + b"0" * 3 * MAX_HEAD_BYTES,
+        "sent more than 65,536 bytes around its body",
+    ),
+    "an extension without end": (
+        CHUNKED + b"2;" + b"x" * 3 * MAX_HEAD_BYTES,
+        "sent more than 65,536 bytes around its body",
     ),
     "trailers without end": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES,
-        "answered with more than 65,536 bytes around its body",
+        CHUNKED + b"0\r\n" + b"X: y\r\n" * MAX_HEAD_BYTES,
+        "sent more than 65,536 bytes around its body",
     ),
-    "half a head": (b"HTTP/1.1 200 OK\r\nContent-Le", "broke the connection in the middle of its answer"),
+    "a trailer without end": (
+        CHUNKED + b"0\r\nX: " + b"y" * 3 * MAX_HEAD_BYTES,
+        "sent more than 65,536 bytes around its body",
+    ),
+    "no trailer": (CHUNKED + b"0\r\nnothing\r\n\r\n", "sent an invalid response: Invalid header token"),
+    "half a head": (HEAD + b"Content-Le", "broke the connection in the middle of its answer"),
+    "another answer alone": (
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        "broke the connection in the middle of its answer",
+    ),
     "half a body": (OK[:-1], "broke the connection in the middle of its answer"),
-    "half a chunk": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nok",
-        "broke the connection in the middle of its answer",
+    "half a chunk": (CHUNKED + b"3\r\nok", "broke the connection in the middle of its answer"),
+    "no last chunk": (CHUNKED + b"2\r\nok\r\n", "broke the connection in the middle of its answer"),
+    "half a last chunk": (CHUNKED + b"2\r\nok\r\n0\r\n", "broke the connection in the middle of its answer"),
+}
+STRICTER: Mapping[str, tuple[bytes, str]] = {
+    "a folded header": (
+        HEAD + b"X: a\r\n b\r\nContent-Length: 2\r\n\r\nok",
+        "Unexpected whitespace after header value",
     ),
-    "no last chunk": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n",
-        "broke the connection in the middle of its answer",
+    "a folded length": (
+        HEAD + b"Content-Length:\r\n\t2\r\n\r\nok",
+        "Invalid header value char",
+    ),
+    "the same length twice": (
+        HEAD + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\nok",
+        "Duplicate Content-Length",
+    ),
+    "chunks and a length": (
+        HEAD + b"Content-Length: 99\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "Transfer-Encoding can't be present with Content-Length",
+    ),
+    "a length after chunks": (
+        HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 99\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "Content-Length can't be present with Transfer-Encoding",
+    ),
+    "a length as a trailer": (
+        CHUNKED + b"2\r\nok\r\n0\r\nContent-Length: 2\r\n\r\n",
+        "Content-Length can't be present with Transfer-Encoding",
+    ),
+    "another encoding before chunks": (
+        HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "Transfer-Encoding 'gzip, chunked'",
+    ),
+    "another encoding after chunks": (
+        HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\nok",
+        "Transfer-Encoding 'chunked, gzip'",
+    ),
+    "an encoding that ends like chunks": (
+        HEAD + b"Transfer-Encoding: xchunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "Transfer-Encoding 'xchunked'",
+    ),
+    "chunks with a tab after them": (
+        HEAD + b"Transfer-Encoding: chunked\t\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        r"Transfer-Encoding 'chunked\t'",
+    ),
+    "chunks twice": (
+        HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "Transfer-Encoding 'chunked, chunked'",
+    ),
+    "a space before a colon": (HEAD + b"Content-Length : 2\r\n\r\nok", "Invalid header field char"),
+    "a control character": (HEAD + b"X: a\x01b\r\nContent-Length: 2\r\n\r\nok", "Invalid header value char"),
+    "a carriage return alone": (
+        HEAD + b"X: a\rb\r\nContent-Length: 2\r\n\r\nok",
+        "Missing expected LF after header value",
+    ),
+    "HTTP/1.2": (b"HTTP/1.2 200 OK\r\nContent-Length: 2\r\n\r\nok", "Invalid HTTP version"),
+    "a space in a name": (HEAD + b"X Y: z\r\nContent-Length: 2\r\n\r\nok", "Invalid header token"),
+    "an empty encoding": (HEAD + b"Transfer-Encoding:\r\n\r\nok", "Empty Transfer-Encoding"),
+    "spaces before a status": (b"HTTP/1.1  200 OK\r\nContent-Length: 2\r\n\r\nok", "Invalid status code"),
+    "an extension without a name": (
+        CHUNKED + b"2;\r\nok\r\n0\r\n\r\n",
+        "Invalid character in chunk extensions",
+    ),
+    "an answer before it with a body": (
+        b"HTTP/1.1 150 Wait\r\nContent-Length: 5\r\n\r\n" + OK,
+        "interim status 150 with a body",
+    ),
+    "an answer before it with chunks": (
+        b"HTTP/1.1 100 Continue\r\nTransfer-Encoding: chunked\r\n\r\n" + OK,
+        "interim status 100 with a body",
+    ),
+    "a size that ends with a line feed alone": (
+        CHUNKED + b"2\nok\r\n0\r\n\r\n",
+        "Expected LF after chunk size",
     ),
 }
 
@@ -582,10 +724,73 @@ async def test_what_is_no_whole_answer_is_a_broken_one(said: bytes, sentence: st
             await ask(asker)
 
 
+@pytest.mark.parametrize(("said", "sentence"), [*STRICTER.values()], ids=[*STRICTER])
+async def test_what_our_own_parser_accepted_before_httptools_is_refused(said: bytes, sentence: str):
+    """ADR 0043."""
+    async with serving(says(said)) as server, client(server.url) as asker:
+        with pytest.raises(ResponseError, match=re.escape(f"sent an invalid response: {sentence}")):
+            await ask(asker)
+
+
+@pytest.mark.parametrize("said", [*SWITCHED.values()], ids=[*SWITCHED])
+async def test_an_answer_in_another_protocol_ends_with_its_head_and_its_connection_is_closed(said: bytes):
+    """ADR 0043. The parser before httptools read the bytes of the other protocol as a body."""
+
+    async def play(line: Line) -> None:
+        await line.asked()
+        await line.say(said)
+        await line.left()
+
+    async with serving(play) as server, client(server.url) as asker:
+        assert await ask(asker) == (101, b"")
+        assert await ask(asker) == (101, b"")
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "excess", [b"x", b"\n", b"\r\n", b"\r\n\r\n", b"\0", b"HTTP/1.1 200 OK", OK, OK + b"\r\n"]
+)
+@pytest.mark.parametrize(
+    "said",
+    [OK, CHUNKED + b"2\r\nok\r\n0\r\n\r\n", b"HTTP/1.1 204 No\r\n\r\n"],
+    ids=["length", "chunks", "none"],
+)
+def test_a_connection_on_which_more_came_than_one_answer_is_never_kept(said: bytes, excess: bytes):
+    whole = outcome([said])
+    assert isinstance(whole, tuple)
+    assert whole[-1] is True
+    for cut in range(len(said) - 4, len(said + excess)):
+        assert outcome([(said + excess)[:cut], (said + excess)[cut:]]) == (*whole[:-1], False)
+
+
+def test_a_head_may_have_just_so_many_bytes_however_it_is_cut():
+    for before in (b"", b"\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"):
+        frame = before + HEAD + b"Content-Length: 2\r\nX: \r\n\r\n"
+        for length, fits in ((MAX_HEAD_BYTES, True), (MAX_HEAD_BYTES + 1, False)):
+            said = frame.replace(b"X: ", b"X: " + b"y" * (length - len(frame))) + b"ok"
+            for size in (len(said), 1_000, MAX_HEAD_BYTES, MAX_HEAD_BYTES - 1, length - 1):
+                pieces = [said[at : at + size] for at in range(0, len(said), size)]
+                assert isinstance(outcome(pieces), tuple) is fits
+
+
+@pytest.mark.parametrize(
+    "pieces", [[OK], [OK[:-1]], [OK, b"excess"], [b"HTTP/1.1 nothing"], [b""], []],
+    ids=["whole", "cut", "with excess", "invalid", "empty", "unused"],
+)  # fmt: skip
+def test_an_answer_leaves_no_reference_cycle_behind(pieces: Sequence[bytes]):
+    gc.collect()
+    gc.disable()
+    try:
+        outcome(pieces)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 async def test_an_answer_that_was_not_the_last_is_never_taken_for_it():
     said = BAD["no header after another answer"][0]
     async with serving(says(said)) as server, client(server.url) as asker:
-        with pytest.raises(ResponseError, match="what is no header"):
+        with pytest.raises(ResponseError, match="Invalid header token"):
             await asker.post({}, [b"{}"])
 
 
@@ -620,8 +825,11 @@ def outcome(pieces: Sequence[bytes]) -> object:
 
 CUTTABLE = [
     *(said for said, _, _ in (*GOOD.values(), *OPEN.values())),
-    *(said for said, _ in BAD.values() if len(said) < 1_000),
+    *(said for said, _ in (*BAD.values(), *STRICTER.values()) if len(said) < 1_000),
+    *SWITCHED.values(),
     OK + b"excess",
+    OK + b"\r\n",
+    OK + OK,
 ]
 
 
@@ -962,7 +1170,7 @@ async def test_a_driver_says_that_a_certificate_is_not_trusted(tmp_path: Path):
             "refused the key (HTTP 401): check SOME_KEY",
         ),
         (b"", "incomplete", "broke the connection before it answered"),
-        (b"a-secret\r\n\r\n", "incomplete", "answered with what is no HTTP: '[key]'"),
+        (b"a-secret\r\n\r\n", "incomplete", "did not answer in HTTP: '[key]'"),
         (
             b"HTTP/1.1 400 Bad\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b",
             "provider",

@@ -1,29 +1,20 @@
-"""A parser for HTTP/1.1 responses that accepts bytes in any split."""
+"""A parser for HTTP/1.1 responses that accepts bytes in any split, on httptools (llhttp)."""
 
 import re
-from collections.abc import Callable
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Limit for everything around a body: heads, including those of interim responses, and trailers."""
+"""Limit for the heads of a response, including interim ones, and for chunk sizes and trailers without body data."""
 
-_BLANK_LINE = re.compile(rb"\n\r?\n")
-_STATUS_LINE = re.compile(r"HTTP/1\.([0-9]) +([1-9][0-9]{2})(?:[ \t]+([^\r]*))?\r?")
-_LINE_FOLD = re.compile(r"\r?\n[ \t]+")
 _LENGTH_PATTERN = re.compile(r"[0-9]{1,18}")
-_CHUNK_LINE = rb"(0{0,64}[0-9A-Fa-f]{1,15})[ \t]{0,64}(?:;[^\n]{0,4096})?\r?\n"
-_PARTIAL_CHUNK_LINE = rb"0{0,64}[0-9A-Fa-f]{0,15}[ \t]{0,64}(?:;[^\n]{0,4097}|\r)?"
-_FIRST_CHUNK_PATTERNS = (re.compile(_CHUNK_LINE), re.compile(_PARTIAL_CHUNK_LINE))
-"""The line before the first chunk, and a prefix of such a line."""
-_NEXT_CHUNK_PATTERNS = (
-    re.compile(rb"\r?\n" + _CHUNK_LINE),
-    re.compile(rb"\r?(?:\n" + _PARTIAL_CHUNK_LINE + rb")?"),
-)
-"""The same for later chunks, with the line break that ends the previous chunk."""
-_LIST_HEADERS = frozenset({"connection", "content-length", "transfer-encoding"})
+_LIST_HEADERS = frozenset({"connection", "transfer-encoding"})
 """Headers whose repetitions are joined; of any other header the first one is used."""
+_FIRST_STATUS = 100
 _FIRST_FINAL_STATUS = 200
 _SWITCHING_PROTOCOLS = 101
 _BODILESS_STATUSES = frozenset({204, 304})
+_VERSIONS = frozenset({"1.0", "1.1"})
 
 
 class ResponseError(Exception):
@@ -31,14 +22,17 @@ class ResponseError(Exception):
 
 
 class ResponseParser:
-    """An HTTP response. The reader takes the body from `pieces`."""
+    """An HTTP response. The reader takes the body from `pieces`.
+
+    llhttp parses the bytes. This class detects the end of the response and enforces what llhttp does not: size
+    limits, the protocol version, and which transfer encodings and interim responses are allowed.
+    """
 
     __slots__ = (
-        "_chunk_patterns",
-        "_head_bytes",
-        "_parse_next",
-        "_partial_line",
-        "_remaining_bytes",
+        "_bytes_without_body",
+        "_ends_at_close",
+        "_first_byte_checked",
+        "_llhttp",
         "has_started",
         "headers",
         "is_complete",
@@ -46,11 +40,11 @@ class ResponseParser:
         "pieces",
         "reason",
         "status",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self.status = 0
-        """0 until the head is complete."""
+        """0 until the head of the final response is complete."""
         self.reason = ""
         self.headers: dict[str, str] = {}
         """Header values by lower-case name."""
@@ -59,153 +53,170 @@ class ResponseParser:
         self.is_complete = False
         self.keep_alive = False
         """Whether the connection can carry another response after this one."""
-        # A plain function, not a bound method: a reference cycle would wait for the garbage collector.
-        self._parse_next: Callable[[ResponseParser, bytes], None] = ResponseParser._parse_head
-        self._partial_line = b""
-        """The beginning of a line that has not ended."""
-        self._head_bytes = 0
-        self._remaining_bytes = 0
-        """Bytes still to come of the body or of the current chunk."""
-        self._chunk_patterns = _FIRST_CHUNK_PATTERNS
+        self._llhttp: HttpResponseParser | None = None
+        """Present only while bytes are expected: it refers to this object, and the cycle must not outlive its use."""
+        self._first_byte_checked = False
+        self._ends_at_close = False
+        self._bytes_without_body = 0
 
     def feed(self, data: bytes) -> None:
-        """Parse received bytes; raise ResponseError if they are not HTTP."""
+        """Parse received bytes; raise ResponseError if they are not a valid response."""
         self.has_started = True
-        if self._partial_line:
-            data = self._partial_line + data
-            self._partial_line = b""
-        self._parse_next(self, data)
+        if self.is_complete:
+            self._reject_excess()
+            return
+        if self._llhttp is None:
+            self._llhttp = _make_llhttp(self)
+        try:
+            if self.status:
+                self._feed_body(self._llhttp, data)
+            else:
+                self._feed_head(self._llhttp, data)
+        except BaseException:
+            self._llhttp = None
+            raise
+        if self.is_complete:
+            self._llhttp = None
 
     def close(self, *, orderly: bool) -> None:
         """End the response when the connection closes; raise ResponseError if it is incomplete."""
+        self._llhttp = None
         if self.is_complete:
             return
-        if self._parse_next is ResponseParser._parse_until_close and orderly:
+        if self._ends_at_close and orderly:
             self.is_complete = True
             return
         moment = "in the middle of its answer" if self.has_started else "before it answered"
         raise ResponseError(f"broke the connection {moment}")
 
-    def _parse_head(self, data: bytes) -> None:
-        while self.status < _FIRST_FINAL_STATUS and self.status != _SWITCHING_PROTOCOLS:
-            self.status = 0
-            data = data.lstrip(b"\r\n")
-            end = _BLANK_LINE.search(data)
-            size = len(data) if end is None else end.start()
-            if self._head_bytes + size > MAX_HEAD_BYTES:
-                raise ResponseError(f"answered with a head of more than {MAX_HEAD_BYTES:,} bytes")
-            if end is None:
-                self._partial_line = data
-                return
-            self._head_bytes += size
-            self._parse_header_lines(data[:size].decode("latin-1"))
-            data = data[end.end() :]
-        self._choose_body_parser()
-        if data:
-            self._parse_next(self, data)
+    def on_message_begin(self) -> None:
+        """Handle the llhttp event: forget an interim response, refuse a second final one."""
+        if self.is_complete:
+            raise ResponseError("sent more than one response")
+        self.reason = ""
+        self.headers = {}
 
-    def _parse_header_lines(self, head: str) -> None:
-        if "\n " in head or "\n\t" in head:
-            head = _LINE_FOLD.sub(" ", head)
-        first, *lines = head.split("\n")
-        match = _STATUS_LINE.fullmatch(first)
-        if match is None:
-            raise ResponseError(f"answered with what is no HTTP: {first.strip()[:100]!r}")
-        self.headers = headers = dict[str, str]()
-        for line in lines:
-            name, colon, content = line.partition(":")
-            name = name.strip().lower()
-            if not colon or not name:
-                raise ResponseError(f"answered with what is no header: {line.strip()[:100]!r}")
-            if name not in headers:
-                headers[name] = content.strip()
-            elif name in _LIST_HEADERS:
-                headers[name] += f", {content.strip()}"
-        self.status = int(match[2])
-        self.reason = match[3] or ""
-        self.keep_alive = match[1] != "0" and "close" not in headers.get("connection", "").lower()
+    def on_status(self, reason: bytes) -> None:
+        """Handle the llhttp event: add a part of the reason phrase."""
+        self.reason += reason.decode("latin-1")
 
-    def _choose_body_parser(self) -> None:
-        """Determine how the end of the body is recognised."""
-        headers = self.headers
-        encoding = headers.get("transfer-encoding")
-        if self.status in _BODILESS_STATUSES:
-            self._finish_body(b"")
-        elif encoding is not None and encoding.lower().endswith("chunked"):
-            self._parse_next = ResponseParser._parse_chunks
-        elif "content-length" in headers and encoding is None:
-            self._remaining_bytes = _parse_content_length(headers["content-length"])
-            self._parse_next = ResponseParser._parse_sized_body
-            if not self._remaining_bytes:
-                self._finish_body(b"")
-        else:
-            self.keep_alive = False
-            self._parse_next = ResponseParser._parse_until_close
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Handle the llhttp event: add a header; trailers are ignored."""
+        if self.status:
+            return
+        key = name.decode("latin-1").lower()
+        # To llhttp, "chunked" with a tab after it is not chunked: the tab must stay, so that the head is refused.
+        text = value.strip(b" " if key == "transfer-encoding" else b" \t").decode("latin-1")
+        if key not in self.headers:
+            self.headers[key] = text
+        elif key in _LIST_HEADERS:
+            self.headers[key] += f", {text}"
 
-    def _parse_chunks(self, data: bytes) -> None:
-        position, remaining = 0, self._remaining_bytes
-        pattern, partial_pattern = self._chunk_patterns
-        while True:
-            if remaining:
-                piece = data[position : position + remaining]
-                if piece:
-                    self.pieces.append(piece)
-                    position += len(piece)
-                    remaining -= len(piece)
-                if remaining:
-                    break
-            match = pattern.match(data, position)
-            if match is None:
-                self._partial_line = data[position:]
-                if partial_pattern.fullmatch(self._partial_line) is None:
-                    raise ResponseError(f"answered with what is no chunk: {self._partial_line[:100]!r}")
-                break
-            position = match.end()
-            remaining = int(match[1], 16)
-            pattern, partial_pattern = self._chunk_patterns = _NEXT_CHUNK_PATTERNS
-            if not remaining:
-                self._parse_next = ResponseParser._parse_trailers
-                self._parse_trailers(data[position:])
-                return
-        self._remaining_bytes = remaining
+    def on_headers_complete(self) -> None:
+        """Handle the llhttp event: check the head and determine how the end of the body is recognised."""
+        assert self._llhttp is not None  # noqa: S101  (it makes this call)
+        status = self._llhttp.get_status_code()
+        version = self._llhttp.get_http_version()
+        if version not in _VERSIONS or status < _FIRST_STATUS:
+            raise ResponseError(f"sent an invalid response: HTTP/{version} with status {status:03}")
+        length = self.headers.get("content-length")
+        if length is not None and _LENGTH_PATTERN.fullmatch(length) is None:
+            raise ResponseError(f"sent an invalid response: Content-Length {length[:100]!r}")
+        encoding = self.headers.get("transfer-encoding")
+        if encoding is not None and encoding.lower() != "chunked":
+            raise ResponseError(f"sent an invalid response: Transfer-Encoding {encoding[:100]!r}")
+        if status < _FIRST_FINAL_STATUS and status != _SWITCHING_PROTOCOLS:
+            if encoding is not None or int(length or "0"):
+                raise ResponseError(f"sent an invalid response: interim status {status} with a body")
+            return
+        self.status = status
+        self.reason = self.reason.lstrip(" \t")
+        has_framing = length is not None or encoding is not None or status in _BODILESS_STATUSES
+        self._ends_at_close = not has_framing and status != _SWITCHING_PROTOCOLS
+        self.keep_alive = (
+            has_framing
+            and status != _SWITCHING_PROTOCOLS
+            and version != "1.0"
+            and "close" not in self.headers.get("connection", "").lower()
+        )
 
-    def _parse_trailers(self, data: bytes) -> None:
-        position = 0
-        while (end := data.find(b"\n", position)) >= 0:
-            if data[position:end] in {b"", b"\r"}:
-                self._finish_body(data[end + 1 :])
-                return
-            self._head_bytes += end - position
-            position = end + 1
-        self._partial_line = data[position:]
-        if self._head_bytes + len(self._partial_line) > MAX_HEAD_BYTES:
-            raise ResponseError(f"answered with more than {MAX_HEAD_BYTES:,} bytes around its body")
-
-    def _parse_sized_body(self, data: bytes) -> None:
-        rest = data[self._remaining_bytes :]
-        if rest:
-            data = data[: self._remaining_bytes]
-        self._remaining_bytes -= len(data)
-        self.pieces.append(data)
-        if not self._remaining_bytes:
-            self._finish_body(rest)
-
-    def _parse_until_close(self, data: bytes) -> None:
+    def on_body(self, data: bytes) -> None:
+        """Handle the llhttp event: add a piece of the body."""
         self.pieces.append(data)
 
-    def _finish_body(self, rest: bytes) -> None:
-        self.is_complete = True
-        self._parse_next = ResponseParser._reject_excess
-        if rest:
-            self._reject_excess(rest)
+    def on_message_complete(self) -> None:
+        """Handle the llhttp event: the response is complete unless it is an interim one."""
+        self.is_complete = self.status != 0
 
-    def _reject_excess(self, _: bytes) -> None:
+    def _feed_head(self, llhttp: HttpResponseParser, data: bytes) -> None:
+        """Parse at most the bytes that a head may have, so that the limit does not depend on the split."""
+        room = MAX_HEAD_BYTES - self._bytes_without_body
+        head, rest = data[:room], data[room:]
+        if not self._first_byte_checked:
+            self._check_first_byte(head)
+        self._execute(llhttp, head)
+        if not self.status:
+            if rest:
+                raise ResponseError(f"sent a response head of more than {MAX_HEAD_BYTES:,} bytes")
+            self._bytes_without_body += len(head)
+            return
+        self._bytes_without_body = 0
+        if rest:
+            if self.is_complete:
+                self._reject_excess()
+            else:
+                self._feed_body(llhttp, rest)
+
+    def _feed_body(self, llhttp: HttpResponseParser, data: bytes) -> None:
+        count = len(self.pieces)
+        self._execute(llhttp, data)
+        if len(self.pieces) > count or self.is_complete:
+            self._bytes_without_body = 0
+            return
+        self._bytes_without_body += len(data)
+        if self._bytes_without_body > MAX_HEAD_BYTES:
+            raise ResponseError(f"sent more than {MAX_HEAD_BYTES:,} bytes around its body")
+
+    def _execute(self, llhttp: HttpResponseParser, data: bytes) -> None:
+        try:
+            if not self._ends_at_close and len(data) > 1 and data.endswith((b"\n", b"\r")):
+                # llhttp skips blank lines between responses. If the response is complete before its last byte,
+                # that byte is excess.
+                llhttp.feed_data(memoryview(data)[:-1])
+                if self.is_complete:
+                    self._reject_excess()
+                    return
+                data = data[-1:]
+            llhttp.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if self.is_complete:
+                self._reject_excess()
+                return
+            if error.__context__ is not None:  # raised by a callback
+                raise error.__context__ from None
+            raise ResponseError(f"sent an invalid response: {error}") from error
+
+    def _check_first_byte(self, data: bytes) -> None:
+        """Refuse other protocols, of which llhttp also accepts RTSP and ICE."""
+        text = data.lstrip(b"\r\n")
+        if text and not text.startswith(b"H"):
+            line = text.partition(b"\n")[0].strip()[:100].decode("latin-1")
+            raise ResponseError(f"did not answer in HTTP: {line!r}")
+        self._first_byte_checked = bool(text)
+
+    def _reject_excess(self) -> None:
         """Mark the connection as not reusable: excess bytes would be taken for the next response."""
         self.keep_alive = False
 
 
-def _parse_content_length(header: str) -> int:
-    first, *others = (each.strip() for each in header.split(","))
-    if _LENGTH_PATTERN.fullmatch(first) is None or any(each != first for each in others):
-        raise ResponseError(f"answered with a length that is none: {header[:100]!r}")
-    return int(first)
+def _make_llhttp(response: ResponseParser) -> HttpResponseParser:
+    llhttp = HttpResponseParser(response)
+    llhttp.set_dangerous_leniencies(
+        # Servers end lines with a bare LF and pad chunk sizes with spaces; neither can hide a second response,
+        # because a connection carries one response at a time and closes after excess bytes.
+        lenient_optional_cr_before_lf=True,
+        lenient_spaces_after_chunk_size=True,
+        # Whether a response may follow is decided here: "Connection: close" on an interim response closes nothing.
+        lenient_keep_alive=True,
+    )
+    return llhttp
