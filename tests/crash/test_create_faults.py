@@ -38,9 +38,9 @@ async def main():
                 log.clear()
                 left, watching = fault, True
                 try:
-                    child = await app.spawn("Look", parent=parent.slug, agent="scout")
+                    child = await app.runs.spawn("Look", parent=parent.slug, agent="scout")
                     watching = False
-                    made.append(Path((await app.wait(child.id)).path).parent.name)
+                    made.append(Path((await app.runs.wait(child.id)).path).parent.name)
                     if left > 0:
                         break
                 except retinue.RetinueError as error:
