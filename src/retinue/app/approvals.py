@@ -22,7 +22,7 @@ class ApprovalService:
 
         Raises:
             NotFound: There is no such approval.
-            Usage: The prefix is ambiguous or empty.
+            UsageError: The prefix is ambiguous or empty.
         """
         if not ref:
             raise UsageError("say which approval: `retinue approvals list` shows those that wait")

@@ -44,7 +44,7 @@ async def open(  # noqa: A001  (`retinue.open` is public API)
 
     Raises:
         BadConfig: The configuration is invalid.
-        Usage: An argument is invalid.
+        UsageError: An argument is invalid.
     """
     config_in_use = config or load_config(
         os.environ if env is None else env, home=None if home is None else os.fspath(home)

@@ -25,7 +25,7 @@ async def find_session(ref: str, home: HomeAccess) -> Session:
 
     Raises:
         NotFound: Nothing has this name.
-        Usage: The reference is ambiguous.
+        UsageError: The reference is ambiguous.
     """
     runs = await _runs_matching(ref, home)
     if not runs:

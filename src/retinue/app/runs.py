@@ -60,7 +60,7 @@ class RunService:
             The new run, or the waiting run of the session that continues with `text`.
 
         Raises:
-            Usage: Options contradict each other or there is no task.
+            UsageError: Options contradict each other or there is no task.
             NotFound: There is no such session or agent.
             Refused: The configuration or the definition forbids it.
         """
@@ -77,7 +77,7 @@ class RunService:
             The new run.
 
         Raises:
-            Usage: Options contradict each other or there is no task.
+            UsageError: Options contradict each other or there is no task.
             NotFound: There is no such session or agent.
             Refused: The configuration or the definition forbids it.
         """
@@ -228,7 +228,7 @@ class RunService:
 
         Raises:
             NotFound: Nothing has this name.
-            Usage: The reference is ambiguous.
+            UsageError: The reference is ambiguous.
         """
         return await self._with_current_path(await resolve_run(ref, self._context))
 

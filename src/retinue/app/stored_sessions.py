@@ -49,7 +49,7 @@ class StoredSessions:
 
         Raises:
             NotFound: Nothing has this name.
-            Usage: The reference is ambiguous.
+            UsageError: The reference is ambiguous.
         """
         return await find_session(ref, self.home)
 
@@ -220,7 +220,7 @@ class StoredSessions:
 
         Raises:
             Refused: An attribute is reserved.
-            Usage: The attributes are too large or not JSON.
+            UsageError: The attributes are too large or not JSON.
         """
         session = await self.find(ref)
         async with self.home.session_locks.hold(session.id):

@@ -140,7 +140,7 @@ async def resume_with_message(
 
 
 def check_not_blank(text: str | None) -> None:
-    """Raise Usage for a blank text; None is allowed, because then the text typed in the file counts."""
+    """Raise UsageError for a blank text; None is allowed, because then the text typed in the file counts."""
     if text is not None and not text.strip():
         raise UsageError("there is nothing to send: the text is blank")
 
@@ -206,7 +206,7 @@ async def _task_text(
 ) -> str:
     """Return the task: the given text, else what a person typed at the end of the file.
 
-    Raises Held if another process has the session's lock.
+    Raises SessionLocked if another process has the session's lock.
     """
     if any(
         run.owner_id in (context.runtime.owner_id, context.runtime.new_run_owner_id()) for run in live_runs

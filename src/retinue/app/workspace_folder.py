@@ -9,7 +9,7 @@ def resolve_workspace(workspace: str | None) -> str:
     """Return the real path of a workspace; the default is the current folder, or the user's home if that is `/`.
 
     Raises:
-        Usage: The path is not absolute, or not a folder.
+        UsageError: The path is not absolute, or not a folder.
     """
     current_folder = Path.cwd()
     path = (
