@@ -25,7 +25,7 @@ import retinue
 async def main():
     async with retinue.open() as app:
         for number in range(int(sys.argv[1])):
-            await app.runs.start(f"Task {number}.", workspace=".")
+            await app.runs.start(f"Task {number}.", retinue.RunOptions(workspace="."))
         print("begun", flush=True)
         await asyncio.sleep(60)
 
