@@ -20,6 +20,7 @@ from bench.scenarios import (
 )
 from retinue.app import App
 from retinue.app import open as open_app
+from retinue.app.run_options import RunOptions
 from retinue.app.sandbox_loader import SandboxLoader
 from retinue.config.load import load_config
 from retinue.domain.run import Run, Status, WaitReason
@@ -97,13 +98,13 @@ class Subject:
         return (await self._run_prompt(f"{LOOK_PROMPT} ({number})")).text
 
     async def count_sessions(self) -> int:
-        return len(await self.app.list_sessions())
+        return len(await self.app.sessions.list())
 
     async def write_history(self, lines: Sequence[str]) -> None:
         """Write a long history to start from; its last turn is an ordinary one."""
         run = await self._run_prompt(NOTE_PROMPT)
-        session = await self.app.find_session(run.session_id)
-        async with self.app.store.open(session) as conversation:
+        session = await self.app.sessions.find(run.session_id)
+        async with self.app.context.store.open(session) as conversation:
             await conversation.append(
                 *(
                     Message(id=f"past{number}", by="agent" if number % 2 else "user", text=line)
@@ -115,8 +116,8 @@ class Subject:
 
     async def load_history(self, _number: int) -> str:
         """Load the conversation with a store that has nothing of it cached."""
-        session = await self.app.find_session(self._session_ids[0])
-        store = FileStore(self.app.store.root, system_clock())
+        session = await self.app.sessions.find(self._session_ids[0])
+        store = FileStore(self.app.context.store.root, system_clock())
         async with store.open(session) as conversation:
             entry_count = len(conversation.entries)
         store.close()
@@ -131,26 +132,26 @@ class Subject:
 
     async def adopt_sessions(self) -> int:
         """Continue with the sessions that exist."""
-        self._session_ids = [each.id for each in await self.app.list_sessions()]
+        self._session_ids = [each.id for each in await self.app.sessions.list()]
         return len(self._session_ids)
 
     async def open_conversations(self, count: int) -> None:
         """Open the conversations and hold them open, like those of running agents."""
         for session in self._session_ids[:count]:
             await self._open_conversations.enter_async_context(
-                self.app.store.open(await self.app.find_session(session))
+                self.app.context.store.open(await self.app.sessions.find(session))
             )
 
     async def start_waiting_for_approval(self, count: int) -> int:
         """Start runs that wait for an approval, and return how many are suspended."""
         for number in range(count):
-            await self.app.start(f"{WRITE_PROMPT} ({number})", workspace=self._workspace)
+            await self.app.runs.start(f"{WRITE_PROMPT} ({number})", RunOptions(workspace=self._workspace))
         return await self._wait_for_runs(lambda run: run.waiting_for is WaitReason.APPROVAL, count)
 
     async def start_waiting_for_model(self, count: int) -> None:
         """Start runs that are all waiting for their model."""
         for number in range(count):
-            await self.app.start(f"{NOTE_PROMPT} ({number})", workspace=self._workspace)
+            await self.app.runs.start(f"{NOTE_PROMPT} ({number})", RunOptions(workspace=self._workspace))
         await self._wait_for_runs(lambda run: run.status is Status.RUNNING, count)
         await asyncio.sleep(1)
 
@@ -159,7 +160,9 @@ class Subject:
 
     async def append_entries(self, number: int) -> str:
         """Append entries, each on disk before the next."""
-        async with self.app.store.open(await self.app.find_session(self._session_ids[0])) as conversation:
+        async with self.app.context.store.open(
+            await self.app.sessions.find(self._session_ids[0])
+        ) as conversation:
             for at in range(SMALL_REPEATS):
                 await conversation.append(
                     Message(id=f"entry-{number}-{at}", by="user", text="One more line of words.")
@@ -168,22 +171,24 @@ class Subject:
 
     async def write_steps(self, _number: int) -> str:
         """Write ledger transactions, each on disk before the next; a step without changes is not written."""
-        run = (await self.app.list_runs(live=False, limit=1))[0]
+        run = (await self.app.runs.list(live=False, limit=1))[0]
         for turns in range(1, SMALL_REPEATS + 1):
             changed = replace(run, turns=run.turns + turns)
-            await self.app.ledger.write(lambda tx, changed=changed: tx.update_run(changed))
+            await self.app.context.ledger.write(lambda tx, changed=changed: tx.update_run(changed))
         return ""
 
     async def read_guarded_file(self, _number: int) -> str:
         """Open and read a file under the agent's scope."""
-        files = GuardedFiles(await self.app.scope(session=self._session_ids[0]))
+        files = GuardedFiles(await self.app.permissions.scope(session=self._session_ids[0]))
         for _ in range(SMALL_REPEATS - 1):
             files.read(NOTE_FILE)
         return files.read(NOTE_FILE).data.decode()
 
     async def run_command(self, _number: int) -> str:
         """Run an agent's command in its sandbox."""
-        shell = SandboxLoader(self.app.config).shell(await self.app.scope(session=self._session_ids[0]))
+        shell = SandboxLoader(self.app.config).shell(
+            await self.app.permissions.scope(session=self._session_ids[0])
+        )
         return str((await shell("true", 20)).exit_code)
 
     async def _wait_for_runs(self, condition: Callable[[Run], bool], count: int) -> int:
@@ -191,7 +196,7 @@ class Subject:
         match_count, deadline = 0, time.monotonic() + 120
         while match_count < count and time.monotonic() < deadline:
             await asyncio.sleep(0.2)
-            match_count = sum(map(condition, await self.app.list_runs(live=True)))
+            match_count = sum(map(condition, await self.app.runs.list(live=True)))
         return match_count
 
     async def _run_prompt(self, text: str, session: str | None = None) -> Run:

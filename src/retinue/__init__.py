@@ -10,6 +10,8 @@ __version__ = "0.1.0"
 _PUBLIC_NAMES = {
     "App": "retinue.app",
     "open": "retinue.app",
+    "RunOptions": "retinue.app.run_options",
+    "SpawnOptions": "retinue.app.run_options",
     "tool": "retinue.tools.define",
     "Call": "retinue.interfaces",
     "Tool": "retinue.interfaces",
@@ -41,7 +43,9 @@ __all__ = [
     "Refused",
     "RetinueError",
     "Run",
+    "RunOptions",
     "Session",
+    "SpawnOptions",
     "Status",
     "TimedOut",
     "Tool",

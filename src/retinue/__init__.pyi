@@ -1,5 +1,7 @@
 from retinue.app import App as App
 from retinue.app import open as open
+from retinue.app.run_options import RunOptions as RunOptions
+from retinue.app.run_options import SpawnOptions as SpawnOptions
 from retinue.domain.event import Event as Event
 from retinue.domain.run import Run as Run
 from retinue.domain.run import Status as Status

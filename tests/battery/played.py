@@ -12,6 +12,7 @@ from attack import PYTHON, WON, Attack, Use
 from world import Print, World
 
 import retinue
+from retinue.app.run_options import RunOptions
 from retinue.domain.run import WaitReason
 from retinue.domain.sandbox_level import SandboxLevel
 
@@ -64,7 +65,7 @@ class Play:
             "RETINUE_HOME": str(world.home), "RETINUE_SANDBOX": str(self.most), "OPENAI_API_KEY": world.secrets["environment"],
         }  # fmt: skip
         self.app = await self._stack.enter_async_context(retinue.open(env=env))
-        self.level = await self.app._context.detect_sandbox_level()  # pyright: ignore[reportPrivateUsage]
+        self.level = await self.app.context.runtime.detect_sandbox_level()
         await self._victim()
         return self
 
@@ -78,7 +79,7 @@ class Play:
         run = await self.app.run(
             f"Keep {words} to yourself", agent="attacker", workspace=self.world.ws, model=self._script([])
         )
-        session = await self.app.find_session(run.session_id)
+        session = await self.app.sessions.find(run.session_id)
         place = self.world.home / "tmp" / session.id
         place.mkdir(mode=0o700, parents=True)
         (place / "note").write_text(self.world.secrets["tmp"])
@@ -109,17 +110,19 @@ class Play:
         """All that the model heard back."""
         script = self._script([list(turn) for turn in attack.turns])
         try:
-            run = await self.app.start("Attack", agent=attack.agent, workspace=self.world.ws, model=script)
+            run = await self.app.runs.start(
+                "Attack", RunOptions(agent=attack.agent, workspace=self.world.ws, model=script)
+            )
         except retinue.RetinueError as refused:
             return str(refused)
-        run = await self.app.wait(run.id)
+        run = await self.app.runs.wait(run.id)
         while run.waiting_for is WaitReason.APPROVAL:
-            for asked in await self.app.pending_approval_ids(run):
-                about = await self.app.find_approval(asked)
+            for asked in await self.app.approvals.pending_ids(run):
+                about = await self.app.approvals.find(asked)
                 yes = about.touch == "run" and self.level is not SandboxLevel.STRICT
-                await self.app.answer_approval(asked, "allow" if yes else "deny")
-            run = await self.app.wait(run.id)
-        entries = await self.app.entries(run.session_id)
+                await self.app.approvals.answer(asked, "allow" if yes else "deny")
+            run = await self.app.runs.wait(run.id)
+        entries = await self.app.sessions.entries(run.session_id)
         return (
             "\n".join(each.text for each in entries if isinstance(each, retinue.ToolResult))
             + f"\n{run.error or ''}"

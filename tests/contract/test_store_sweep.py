@@ -159,4 +159,4 @@ async def test_a_start_sweeps(tmp_path: Path):
     half = made(tmp_path / "home" / "sessions" / ".staging" / f".new-{TOKEN}")
     async with retinue.open(config=config) as app:
         assert not half.exists()
-        assert await app.list_sessions() == []
+        assert await app.sessions.list() == []

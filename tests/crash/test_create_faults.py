@@ -38,14 +38,14 @@ async def main():
                 log.clear()
                 left, watching = fault, True
                 try:
-                    child = await app.spawn("Look", parent=parent.slug, agent="scout")
+                    child = await app.runs.spawn("Look", retinue.SpawnOptions(parent=parent.slug, agent="scout"))
                     watching = False
-                    made.append(Path((await app.wait(child.id)).transcript_path).parent.name)
+                    made.append(Path((await app.runs.wait(child.id)).transcript_path).parent.name)
                     if left > 0:
                         break
                 except retinue.RetinueError as error:
                     watching = False
-                    runs = [each.agent for each in await app.list_runs(live=False)]
+                    runs = [each.agent for each in await app.runs.list(live=False)]
                     folders = sorted(each.name for each in below.iterdir()) if below.exists() else []
                     fits = runs.count("scout") == len(made) and folders == sorted(made)
                     found["faults"].append([str(error), fits])

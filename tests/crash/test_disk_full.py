@@ -35,7 +35,7 @@ async def main():
     notes = []
     async with retinue.open(config=load_config(env), tools=[mail], approvals="auto") as app:
         with app.listen(lambda event: notes.append(event.data.get("note"))):
-            run = await app.start("Send it.", workspace="/")
+            run = await app.runs.start("Send it.", retinue.RunOptions(workspace="/"))
             while not any(note and "waits for room" in note for note in notes):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(1)
@@ -43,8 +43,8 @@ async def main():
                 [sys.executable, "-m", "retinue", "runs", "list", "--json"], env=os.environ | env,
                 capture_output=True, text=True)
             filler.unlink()
-            ended = await app.wait(run.id)
-        texts = [len(e.text) for e in await app.entries(run.session_id) if getattr(e, "of", "")]
+            ended = await app.runs.wait(run.id)
+        texts = [len(e.text) for e in await app.sessions.entries(run.session_id) if getattr(e, "of", "")]
     print(json.dumps({"listed": [listed.returncode, *json.loads(listed.stdout)], "status": ended.status, "text": ended.text,
         "error": ended.error, "sent": sent, "results": texts, "turns": ended.turns, "notes": [n for n in notes if n]}))
 

@@ -12,7 +12,9 @@ from virtual import NoThreads
 from retinue.agents.frontmatter import with_paths, with_prompt
 from retinue.agents.registry import FileAgentRegistry
 from retinue.app.composition import reject_question, scheduler_callbacks
-from retinue.app.sessions import SessionService
+from retinue.app.home_access import HomeAccess
+from retinue.app.run_queries import interrupted_runs
+from retinue.app.stored_sessions import StoredSessions
 from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.clock import Clock
@@ -199,19 +201,20 @@ class Process:
             redact=redact,
         )
         self.engine.start(scheduler_callbacks(self.ports, lambda _, error: self.crashes.append(error), alive))
-        self.sessions = SessionService(
-            self.store,
-            self.ports.ledger,
-            chance,
-            lambda run: bool(run.owner_id) and alive(run.owner_id),
-            redact,
+        self.home = HomeAccess(
+            store=self.store,
+            ledger=self.ports.ledger,
+            clock=chance,
+            redact=redact,
+            is_owner_alive=alive,
         )
+        self.sessions = StoredSessions(self.home)
 
     async def resume(self) -> list[Run]:
         """What `retinue runs resume` does."""
         await run_control.expire_approvals(self.ports, is_alive=self.ports.is_owner_alive, adopt=False)
         await run_end.delete_temporary_sessions(self.ports)
-        return await resume_interrupted_runs(await self.sessions.interrupted_runs(), self.ports)
+        return await resume_interrupted_runs(await interrupted_runs(self.home), self.ports)
 
     async def does(self, work: Coroutine[Any, Any, object]) -> None:
         """What a person does in this process, which ends with it."""

@@ -26,7 +26,7 @@ async def app(tmp_path: Path) -> AsyncGenerator[retinue.App]:
 
 
 async def wrong(app: retinue.App) -> list[str]:
-    return [finding.message for finding in await app.diagnose() if finding.status != "ok"]
+    return [finding.message for finding in await app.repair.diagnose() if finding.status != "ok"]
 
 
 async def test_a_sound_home_gives_nothing_to_do(app: retinue.App, tmp_path: Path):
@@ -46,7 +46,7 @@ async def test_a_folder_that_is_no_skill_is_told_and_so_is_text_that_hides_in_on
     hides, lacks = await wrong(app)
     assert "the skill notes: 1 invisible characters" in hides
     assert "half/SKILL.md: has no description" in lacks
-    assert "1 skill" in [finding.message for finding in await app.diagnose()]
+    assert "1 skill" in [finding.message for finding in await app.repair.diagnose()]
 
 
 async def test_words_that_somebody_took_out_are_told_with_the_run_that_said_them(
@@ -85,5 +85,5 @@ async def test_an_unreadable_conversation_is_named_with_its_line(app: retinue.Ap
 
 async def test_a_cleared_conversation_is_no_disagreement(app: retinue.App, tmp_path: Path):
     run = await app.run("Hello.", workspace=tmp_path)
-    await app.clear(run.session_id)
+    await app.sessions.clear(run.session_id)
     assert await wrong(app) == []

@@ -46,30 +46,34 @@ async def app(config: Config) -> AsyncGenerator[retinue.App]:
 
 
 async def told(app: retinue.App, level: str, *, repair: bool = False) -> list[str]:
-    return [one.message for one in await app.diagnose(repair=repair) if one.status == level]
+    return [one.message for one in await app.repair.diagnose(repair=repair) if one.status == level]
 
 
 async def left(app: retinue.App, like: Run, **facts: Any) -> Run:
     """A run that a dead process left, made after another."""
     run = replace(like, status=Status.RUNNING, owner_id="", ended_at=None, reason=None, **facts)
-    run = replace(run, id=app.clock.new_entry_id(), request=replace(run.request, key=app.clock.new_uuid()))
-    await app.ledger.write(lambda tx: tx.add_run(run))
+    run = replace(
+        run,
+        id=app.context.clock.new_entry_id(),
+        request=replace(run.request, key=app.context.clock.new_uuid()),
+    )
+    await app.context.ledger.write(lambda tx: tx.add_run(run))
     return run
 
 
 async def posted(app: retinue.App, of: Run, by: Run, **facts: Any) -> Delivery:
     made = Delivery(
-        id=app.clock.new_entry_id(),
+        id=app.context.clock.new_entry_id(),
         run=of.id,
         by=by.id,
         session=by.session_id,
         answers=False,
         text="told",
         keep=True,
-        created_at=app.clock.now(),
+        created_at=app.context.clock.now(),
     )
     delivery = replace(made, **facts)
-    await app.ledger.write(lambda tx: tx.add_delivery(delivery))
+    await app.context.ledger.write(lambda tx: tx.add_delivery(delivery))
     return delivery
 
 
@@ -79,7 +83,7 @@ async def state(app: retinue.App, delivery: Delivery) -> Delivered:
         assert found is not None
         return found.state
 
-    return await app.ledger.read(step)
+    return await app.context.ledger.read(step)
 
 
 async def test_where_all_is_well_nothing_is_mended(app: retinue.App, tmp_path: Path):
@@ -96,22 +100,22 @@ async def test_a_run_whose_session_is_gone_is_told_and_ended_on_request(app: ret
     [what, interrupted] = await told(app, "warn")
     assert what == f"run {run.id} is running, and its session is gone: {run.transcript_path}"
     assert interrupted == "1 runs interrupted"
-    assert (await app.find_run(run.id)).status is Status.RUNNING
+    assert (await app.runs.find(run.id)).status is Status.RUNNING
     [mended] = await told(app, "mended", repair=True)
     assert f"run {run.id} is lost now" in mended
-    now = await app.find_run(run.id)
+    now = await app.runs.find(run.id)
     assert (now.status, now.reason) == (Status.LOST, Reason.STALE)
     assert await told(app, "warn") == []
-    assert (await app.find_run(done.id)).text == "One."
+    assert (await app.runs.find(done.id)).text == "One."
 
 
 async def test_a_run_of_a_gone_session_that_somebody_works_is_left_to_them(app: retinue.App, tmp_path: Path):
     done = await app.run("Hello.", workspace=tmp_path)
     run = await left(app, done)
-    await app.ledger.write(lambda tx: tx.update_run(replace(run, owner_id=app.owner_id)))
+    await app.context.ledger.write(lambda tx: tx.update_run(replace(run, owner_id=app.owner_id)))
     shutil.rmtree(Path(done.transcript_path).parents[2])
     assert await told(app, "mended", repair=True) == []
-    assert (await app.find_run(run.id)).status is Status.RUNNING
+    assert (await app.runs.find(run.id)).status is Status.RUNNING
 
 
 async def test_a_result_that_waits_for_nobody_is_told_to_a_person_and_stays(app: retinue.App, tmp_path: Path):
@@ -127,7 +131,7 @@ async def test_a_result_that_waits_for_nobody_is_told_to_a_person_and_stays(app:
     assert [child.id in mended[0], other.id in mended[1]] == [True, True]
     assert await state(app, to_a_call) is await state(app, to_no_session) is Delivered.FAILED
     assert await told(app, "warn") == []
-    assert (await app.find_run(child.id)).text == "One."
+    assert (await app.runs.find(child.id)).text == "One."
 
 
 async def test_a_result_that_the_next_message_will_bring_is_told_and_left(app: retinue.App, tmp_path: Path):
@@ -149,7 +153,7 @@ async def test_sessions_that_were_not_to_be_kept_are_put_aside_on_request(app: r
     await posted(app, child, asker, keep=False, state=Delivered.DELIVERED)
     assert await told(app, "warn") == ["1 sessions were not to be kept and are still there"]
     assert await told(app, "mended", repair=True) == ["1 sessions that were not to be kept are put aside"]
-    assert [each.id for each in await app.list_sessions()] == [asker.session_id]
+    assert [each.id for each in await app.sessions.list()] == [asker.session_id]
     assert await told(app, "warn") == []
 
 
@@ -181,7 +185,7 @@ async def test_replies_that_are_missing_are_counted(app: retinue.App, tmp_path: 
     file.write_text(file.read_text().partition("<!-- agent")[0])
     [what] = await told(app, "warn", repair=True)
     assert what == f"run {run.id} is done, and of its 1 replies 0 stand in {run.transcript_path}"
-    assert (await app.find_run(run.id)).text == "One."
+    assert (await app.runs.find(run.id)).text == "One."
 
 
 async def spoiled(config: Config, tmp_path: Path) -> Run:
@@ -207,19 +211,21 @@ async def test_a_damaged_ledger_is_kept_aside_on_request_and_every_session_is_th
     async with retinue.open(config=config) as app:
         with pytest.raises(Unreadable, match="retinue doctor --repair"):
             await app.run("Go on.", session=run.session_id)
-        [found] = [one for one in await app.diagnose() if one.status == "bad"]
+        [found] = [one for one in await app.repair.diagnose() if one.status == "bad"]
         assert found.advice == "retinue doctor --repair keeps it aside and begins a new one"
         assert (config.home / "ledger.db").read_bytes() == bad
-        [mended] = [one for one in await app.diagnose(repair=True) if one.status == "mended"]
+        [mended] = [one for one in await app.repair.diagnose(repair=True) if one.status == "mended"]
         assert mended.advice == NEW_LEDGER_ADVICE
         [kept] = config.home.glob("ledger.db.damaged-*")
         assert str(kept) in mended.message
         assert kept.read_bytes() == bad
-        assert len(await app.list_sessions()) == 2
+        assert len(await app.sessions.list()) == 2
         assert await told(app, "bad") == []
         again = await app.run("Go on.", session=run.session_id)
         assert again.status is Status.DONE
-        [result] = [each for each in await app.entries(run.session_id) if isinstance(each, ToolResult)]
+        [result] = [
+            each for each in await app.sessions.entries(run.session_id) if isinstance(each, ToolResult)
+        ]
         assert "Nothing is known of its outcome" in result.text
 
 
@@ -230,7 +236,7 @@ import retinue
 async def main():
     async with retinue.open(home=sys.argv[1]) as app:
         if sys.argv[2] == "ledger":
-            await app.list_runs(live=False)
+            await app.runs.list(live=False)
         print("open", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 

@@ -461,13 +461,13 @@ async def test_leaving_in_good_order_counts_for_nothing_however_often(machine: U
         run, deadlines = "", set[Any]()
         for time in range(1, 6):
             async with machine.open() as app:
-                run = (await app.start("Go.")).id if not run else (await app.resume(run))[0].id
+                run = (await app.runs.start("Go.")).id if not run else (await app.runs.resume(run))[0].id
                 await machine.asked(time)
-                deadlines.add((await app.find_run(run)).deadline_at)
+                deadlines.add((await app.runs.find(run)).deadline_at)
         done.set()
         async with machine.open() as app:
-            await app.resume(run)
-            ended = await app.wait(run)
+            await app.runs.resume(run)
+            ended = await app.runs.wait(run)
     assert (ended.status, ended.text, ended.attempts) == ("done", "At last.", 1)
     assert deadlines == {ended.deadline_at}
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
+from retinue.app.run_options import SpawnOptions
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS
 from retinue.domain.transcript import ToolResult
 from retinue.errors import Failed, NotFound, Refused
@@ -83,8 +84,10 @@ async def test_a_child_is_made_below_the_branch_that_is_current(machine: UserMac
     """Shows: A017."""
     async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        branched = await app.branch(parent.slug, name="try")
-        run = await app.wait((await app.spawn("Go", parent=parent.slug, agent="explorer")).id)
+        branched = await app.sessions.branch(parent.slug, name="try")
+        run = await app.runs.wait(
+            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
+        )
     assert Path(run.transcript_path).parent.parent == Path(branched.path) / "agents"
 
 
@@ -92,11 +95,13 @@ async def test_children_of_children_end_at_the_limit_of_depth(machine: UserMachi
     async with machine.serving([text_reply(str(n)) for n in range(9)]), machine.open() as app:
         above = await app.run("Hi", workspace=machine.folder)
         for depth in (1, 2, 3):
-            above = await app.wait((await app.spawn(f"Go {depth}", parent=above.slug, agent="explorer")).id)
-            assert (above.depth, (await app.find_session(above.slug)).depth) == (depth, depth)
+            above = await app.runs.wait(
+                (await app.runs.spawn(f"Go {depth}", SpawnOptions(parent=above.slug, agent="explorer"))).id
+            )
+            assert (above.depth, (await app.sessions.find(above.slug)).depth) == (depth, depth)
         before = machine.files()
         with pytest.raises(Refused, match="is 3 deep and gets no child: 3 is the limit"):
-            await app.spawn("Go", parent=above.slug, agent="explorer")
+            await app.runs.spawn("Go", SpawnOptions(parent=above.slug, agent="explorer"))
         assert machine.files() == before
 
 
@@ -105,9 +110,10 @@ async def test_the_same_child_twice_in_a_second_gets_another_name(machine: UserM
     async with machine.serving([text_reply("a"), text_reply("b"), text_reply("c")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         twins = [
-            await app.spawn("Go", parent=parent.slug, agent="explorer", description="x") for _ in range(2)
+            await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer", description="x"))
+            for _ in range(2)
         ]
-        done = [await app.wait(run.id) for run in twins]
+        done = [await app.runs.wait(run.id) for run in twins]
     assert len({run.slug for run in done}) == 2
 
 
@@ -123,7 +129,9 @@ async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: Use
         kept: dict[str, str] = {}
         places: dict[str, Path] = {}
         for name in ("plain", "pathed"):
-            run = await app.wait((await app.spawn("Go", parent=parent.slug, agent=name)).id)
+            run = await app.runs.wait(
+                (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent=name))).id
+            )
             places[name] = Path(run.transcript_path).parent / "preset.md"
             kept[name] = places[name].read_text()
         section = 'paths:\n  read:\n    - "docs/**"\n    - "/srv/*.md"\n  write:\n    - "/tmp/**"\n  deny:\n'
@@ -142,12 +150,12 @@ async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: U
     async with machine.serving([text_reply("Hi.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         with pytest.raises(NotFound) as missing:
-            await app.spawn("Go", parent=parent.slug, agent="nobody-known")
+            await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="nobody-known"))
         assert str(missing.value) == "Preset template not found: nobody-known (checked .md and .org)"
         with pytest.raises(NotFound, match=r"^Agent 'nobody-known' not found$"):
             await app.run("Go", agent="nobody-known")
         assert not (Path(parent.transcript_path).parent / "agents").exists()
-        assert len(await app.list_sessions()) == 1
+        assert len(await app.sessions.list()) == 1
         assert len(server.requests) == 1
 
 
@@ -165,8 +173,10 @@ async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: U
     async with machine.serving(script) as server, machine.open() as app:
         parent = await app.run("Secret of the parent", agent="main", workspace=machine.folder)
         await app.run("More", session=parent.slug, model="openai:gpt-override")
-        run = await app.wait((await app.spawn("Go and look", parent=parent.slug, agent="scout")).id)
-        entries = await app.entries(run.session_id)
+        run = await app.runs.wait(
+            (await app.runs.spawn("Go and look", SpawnOptions(parent=parent.slug, agent="scout"))).id
+        )
+        entries = await app.sessions.entries(run.session_id)
     mine, override, first, second = server.requests
     assert (mine.path, mine.body["model"], mine.body["temperature"]) == (
         "/chat/completions",
@@ -192,7 +202,9 @@ async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
     template = machine.agent("scout", "model: openai:first\ntools: [read]\n", "Be brief.")
     async with machine.serving([text_reply(str(n)) for n in range(4)]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await app.wait((await app.spawn("Go", parent=parent.slug, agent="scout")).id)
+        child = await app.runs.wait(
+            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="scout"))).id
+        )
         preset = Path(child.transcript_path).parent / "preset.md"
         template.write_text(template.read_text().replace("openai:first", "openai:template"))
         preset.write_text(
@@ -222,16 +234,20 @@ async def test_a_torn_definition_never_gives_a_child_more(machine: UserMachine):
     machine.agent("scout", 'tools: [read]\ntool_deny: ["ls"]\nmodel: openai:m\n', "Look.")
     async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await app.wait(
-            (await app.spawn("Go", parent=parent.slug, agent="scout", allowed_paths=["/srv/**"])).id
+        child = await app.runs.wait(
+            (
+                await app.runs.spawn(
+                    "Go", SpawnOptions(parent=parent.slug, agent="scout", allowed_paths=["/srv/**"])
+                )
+            ).id
         )
         preset = Path(child.transcript_path).parent / "preset.md"
         whole = preset.read_text()
-        before = await app.scope(session=child.session_id)
+        before = await app.permissions.scope(session=child.session_id)
         for size in range(len(whole)):
             preset.write_text(whole[:size])
             try:
-                after = await app.scope(session=child.session_id)
+                after = await app.permissions.scope(session=child.session_id)
             except Failed as error:
                 assert "Failed to load preset" in str(error)  # noqa: PT017  (the other outcome is as good)
             else:
@@ -258,7 +274,9 @@ async def test_a_child_knows_who_it_is_from_its_first_call_on(machine: UserMachi
     ]
     async with machine.serving(script) as server, machine.open(tools=[whoami]) as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        run = await app.wait((await app.spawn("Who?", parent=parent.slug, agent="general")).id)
+        run = await app.runs.wait(
+            (await app.runs.spawn("Who?", SpawnOptions(parent=parent.slug, agent="general"))).id
+        )
     assert seen == [(run.slug, str(Path(run.transcript_path).parent), "main", parent.slug)]
     assert "of the workspace" in machine.words(server.requests[2])
 
@@ -267,9 +285,11 @@ async def test_a_new_template_can_be_started_at_once(machine: UserMachine):
     """Shows: A004."""
     async with machine.serving([text_reply("Hi."), text_reply("New.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        assert "fresh" not in app.agents.agent_names()
+        assert "fresh" not in app.agents.registry.agent_names()
         machine.agent("fresh", "description: New here.\nmodel: openai:fresh\n", "You are new.")
-        assert "fresh" in app.agents.agent_names()
-        run = await app.wait((await app.spawn("Go", parent=parent.slug, agent="fresh")).id)
+        assert "fresh" in app.agents.registry.agent_names()
+        run = await app.runs.wait(
+            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="fresh"))).id
+        )
     assert (run.text, server.requests[1].body["model"]) == ("New.", "fresh")
     assert json.loads((Path(run.transcript_path).parent / "session.json").read_text())["agent"] == "fresh"

@@ -9,6 +9,7 @@ import pytest
 from transcript_entries import entry_texts
 from user_machine import UserMachine
 
+from retinue.app.run_options import SpawnOptions
 from retinue.domain.transcript import Message, ToolCall, ToolResult
 from retinue.errors import RetinueError, SessionLocked, UsageError
 from retinue.testing.fake_model_server import CapturedRequest
@@ -30,7 +31,7 @@ async def test_all_that_was_said_and_done_stands_in_the_file_in_order(machine: U
         before = (folder / "scope-plan.yml").stat().st_mtime_ns
         await app.run("Thanks", session=first.slug)
         text = Path(first.transcript_path).read_text()
-        entries = await app.entries(first.slug)
+        entries = await app.sessions.entries(first.slug)
     at = [text.index(words) for words in (
         "What is in a.txt?\n\n", "Let me look.", '"path":"a.txt"', "\nalpha", "It says alpha.", "Thanks", "Bye.",
     )]  # fmt: skip
@@ -79,7 +80,9 @@ async def test_a_childs_file_is_opened_by_its_path_and_goes_on_with_its_own_conf
         machine.open() as app,
     ):
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await app.wait((await app.spawn("First task", parent=parent.slug, agent="scout")).id)
+        child = await app.runs.wait(
+            (await app.runs.spawn("First task", SpawnOptions(parent=parent.slug, agent="scout"))).id
+        )
         await app.run("Second task", session=child.transcript_path)
         again = server.requests[-1]
         assert machine.words(again) == ["First task", "Answer 1.", "Second task"]
@@ -112,10 +115,12 @@ async def test_a_session_that_was_moved_still_opens_and_knows_its_parent(machine
     """Shows: L001."""
     async with machine.serving([text_reply(str(n)) for n in range(4)]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await app.wait((await app.spawn("Go", parent=parent.slug, agent="explorer")).id)
+        child = await app.runs.wait(
+            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
+        )
         away = machine.folder.parent / "elsewhere"
         shutil.move(Path(child.transcript_path).parent, away)
-        shown = await app.session_json(str(away / "session.md"))
+        shown = await app.sessions.to_json(str(away / "session.md"))
         assert (shown["session_id"], shown["slug"]) == (child.session_id, child.slug)
         assert (shown["type"], shown["parent_session_id"]) == ("agent", parent.slug)
         run = await app.run("On", session=str(away))
@@ -143,7 +148,7 @@ async def test_a_file_is_a_session_by_what_it_says_and_not_by_its_name(machine: 
         for path in decoys:
             with pytest.raises(UsageError, match="is not a session"):
                 await app.run("Go", session=str(path))
-        assert [session.slug for session in await app.list_sessions()] == [real.slug]
+        assert [session.slug for session in await app.sessions.list()] == [real.slug]
         assert machine.files() == before
 
 
@@ -195,14 +200,14 @@ async def test_files_and_ledger_that_disagree_are_each_right_about_their_own(mac
         for path in machine.home.glob("ledger.db*"):
             path.unlink()
         async with machine.open() as app:
-            assert [session.id for session in await app.list_sessions()] == [first.session_id]
-            assert await app.list_runs(live=False) == []
+            assert [session.id for session in await app.sessions.list()] == [first.session_id]
+            assert await app.runs.list(live=False) == []
             second = await app.run("On", session=first.slug)
             assert machine.words(server.requests[1]) == ["Hi", "One.", "On"]
             path = Path(second.transcript_path)
             path.write_text(path.read_text()[: path.read_text().index("<!-- user", 400)])
-            assert (await app.find_run(second.id)).text == "Two."
-            assert [finding.status for finding in await app.diagnose()].count("bad") == 0
+            assert (await app.runs.find(second.id)).text == "Two."
+            assert [finding.status for finding in await app.repair.diagnose()].count("bad") == 0
 
 
 async def test_a_definition_that_is_gone_leaves_its_sessions_to_be_read(machine: UserMachine):
@@ -214,7 +219,7 @@ async def test_a_definition_that_is_gone_leaves_its_sessions_to_be_read(machine:
         before = machine.files()
         with pytest.raises(RetinueError, match="Agent 'brief' not found"):
             await app.run("More", session=run.slug)
-        assert entry_texts(await app.entries(run.slug)) == ["Hi", "Hi."]
+        assert entry_texts(await app.sessions.entries(run.slug)) == ["Hi", "Hi."]
         assert (machine.files(), len(server.requests)) == (before, 1)
 
 

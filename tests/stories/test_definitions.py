@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
+from retinue.app.run_options import SpawnOptions
 from retinue.domain.exit_tools import EXIT_TOOLS
 from retinue.domain.system_prompt import SUBAGENT_PREAMBLE
 from retinue.domain.transcript import ToolResult
@@ -71,7 +72,7 @@ async def test_the_configurations_agents_are_asked_for_as_they_are_written(machi
         named("todo_add"),
     ]
     async with machine.serving([text_reply("a")] * 4) as server, machine.open(tools=tools) as app:
-        assert {"reading-list", "todo", "journal", "general"} <= set(app.agents.agent_names())
+        assert {"reading-list", "todo", "journal", "general"} <= set(app.agents.registry.agent_names())
         for name in ("reading-list", "todo", "journal", "general"):
             await app.run("Hi", agent=name, workspace=machine.folder)
     offered = [machine.tools(request) for request in server.requests]
@@ -107,7 +108,7 @@ async def test_a_wrong_configuration_is_one_sentence_that_names_the_key(
     machine.configured(**settings)
     with pytest.raises((BadConfig, NotFound)) as wrong:
         async with machine.open() as app:
-            app.agents.get("w")
+            app.agents.registry.get("w")
     assert words in str(wrong.value)
     assert "\n" not in str(wrong.value)
 
@@ -143,10 +144,10 @@ async def test_tools_that_are_named_are_all_an_agent_gets(machine: UserMachine):
     async with machine.serving(script) as server, machine.open() as app:
         run = await app.run("Go", agent="narrow", workspace=machine.folder)
         await app.run("Go", agent="wide", workspace=machine.folder)
-        results = [entry for entry in await app.entries(run.slug) if isinstance(entry, ToolResult)]
+        results = [entry for entry in await app.sessions.entries(run.slug) if isinstance(entry, ToolResult)]
         every = sorted(
             each.spec.name
-            for each, _ in await app.tool_verdicts(agent="wide")
+            for each, _ in await app.permissions.tool_verdicts(agent="wide")
             if each.spec.name not in (*EXIT_TOOLS, INTERJECT_TOOL)
         )
     assert machine.tools(server.requests[0]) == ["read"]
@@ -182,7 +183,7 @@ async def test_the_general_agent_is_written_down_for_a_person_to_change(machine:
         await app.run("Hi", workspace=machine.folder)
         assert machine.system(server.requests[1]).startswith("I was changed.")
         with pytest.raises(Exception, match="cannot be deleted"):
-            app.agents.delete("general")
+            app.agents.registry.delete("general")
 
 
 async def test_a_definition_is_read_again_only_when_it_changed(machine: UserMachine):
@@ -190,14 +191,14 @@ async def test_a_definition_is_read_again_only_when_it_changed(machine: UserMach
     file = machine.agent("brief", "model: openai:x\n", "One.")
     os.utime(file, (1e9, 1e9))
     async with machine.open() as app:
-        assert app.agents.get("brief").agent.prompt.strip() == "One."
-        reads = app.agents.files_read
+        assert app.agents.registry.get("brief").agent.prompt.strip() == "One."
+        reads = app.agents.registry.files_read
         for _ in range(5):
-            app.agents.get("brief")
-        assert app.agents.files_read == reads
-        app.agents.save("brief", file.read_text().replace("One.", "Two."))
-        assert app.agents.get("brief").agent.prompt.strip() == "Two."
-        assert app.agents.files_read > reads
+            app.agents.registry.get("brief")
+        assert app.agents.registry.files_read == reads
+        app.agents.registry.save("brief", file.read_text().replace("One.", "Two."))
+        assert app.agents.registry.get("brief").agent.prompt.strip() == "Two."
+        assert app.agents.registry.files_read > reads
 
 
 async def test_agents_are_made_by_files_and_not_by_a_command(machine: UserMachine):
@@ -234,7 +235,7 @@ async def test_definitions_are_merged_field_by_field_and_inherit_where_they_say_
         ]
     )
     async with machine.serving([text_reply("a"), text_reply("b")]) as server, machine.open() as app:
-        defined = app.agents.get("oracle")
+        defined = app.agents.registry.get("oracle")
         await app.run("Hi", agent="oracle", workspace=machine.folder)
         await app.run("Hi", agent="sibyl", workspace=machine.folder)
     assert (defined.agent.temperature, defined.agent.model) == (0.7, "openai:delphi")
@@ -250,7 +251,9 @@ async def test_a_childs_prompt_begins_with_what_every_child_is_told(machine: Use
     """Shows: C067, C071."""
     async with machine.serving([text_reply("a"), text_reply("b")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        await app.wait((await app.spawn("Go", parent=parent.slug, agent="general")).id)
+        await app.runs.wait(
+            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="general"))).id
+        )
     top, child = (machine.system(request) for request in server.requests)
     doors = tuple(f"- {name}:" for name, tool in built_in_tools().items() if tool.is_delegation)
     others = top.index("\n\nAvailable agents")
@@ -270,6 +273,6 @@ async def test_what_the_operator_wrote_is_never_rewritten(machine: UserMachine):
     before = (config.read_bytes(), agent.read_bytes())
     async with machine.serving([text_reply("Done.")]), machine.open() as app:
         await app.run("Go.", agent="mine", workspace=machine.folder)
-        await app.diagnose()
-        app.agents.list_definitions()
+        await app.repair.diagnose()
+        app.agents.registry.list_definitions()
     assert (config.read_bytes(), agent.read_bytes()) == before

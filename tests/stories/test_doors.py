@@ -26,7 +26,7 @@ async def test_an_agent_hands_work_on_and_answers_with_what_came_back(machine: U
     async with machine.serving(by_prompt) as server, machine.open(approvals="auto") as app:
         run = await app.run("Where is x?", workspace=machine.folder)
         assert (run.status, run.text) == (Status.DONE, "It is here.")
-        (child,) = [each for each in await app.list_runs(live=False) if each.id != run.id]
+        (child,) = [each for each in await app.runs.list(live=False) if each.id != run.id]
         assert (child.status, child.agent, child.request.parent_run) == (Status.DONE, "helper", run.id)
     told = Path(run.transcript_path).read_text()
     assert "Looking.\n\nHere: x." in told

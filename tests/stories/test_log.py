@@ -162,7 +162,7 @@ async def test_an_error_that_nobody_thought_of_ends_one_run_and_is_told_to_whoev
     async with machine.serving(script) as server, machine.open(approvals="auto", tools=[broken]) as app:
         run = await app.run("Where is x?", workspace=machine.folder)
         assert (run.status, run.text) == ("done", "It could not be found.")
-        (child,) = [each for each in await app.list_runs(live=False) if each.id != run.id]
+        (child,) = [each for each in await app.runs.list(live=False) if each.id != run.id]
         assert (child.status, child.reason) == ("failed", "crashed")
         again = await app.run("And now?", session=run.slug)
         assert again.status == "done"

@@ -34,7 +34,7 @@ def offered(asked: CapturedRequest) -> dict[str, str]:
 
 
 async def answers(app: App, run: Run) -> list[ToolResult]:
-    return [each for each in await app.entries(run.session_id) if isinstance(each, ToolResult)]
+    return [each for each in await app.sessions.entries(run.session_id) if isinstance(each, ToolResult)]
 
 
 async def test_a_tool_that_is_not_what_was_trusted_any_more_is_refused_until_somebody_looks(
@@ -79,7 +79,9 @@ async def test_a_tool_that_is_not_what_was_trusted_any_more_is_refused_until_som
         assert "invisible characters are shown" in first["fake__search"]
         assert HIDDEN not in model.requests[0].raw_body.decode()
         assert {each.text for each in await answers(app, one)} == {'{"word": "x"}', "ours"}
-        named = [each.tool for each in await app.entries(one.session_id) if isinstance(each, ToolCall)]
+        named = [
+            each.tool for each in await app.sessions.entries(one.session_id) if isinstance(each, ToolCall)
+        ]
         assert named == ["fake.search", "read"]
 
         server.set_behaviour(
@@ -121,10 +123,10 @@ async def test_a_tool_of_which_nothing_is_known_may_destroy_and_reaches_the_worl
             run = await app.run("Go", workspace=machine.folder)
             assert (run.status, run.waiting_for) == (Status.WAITING, WaitReason.APPROVAL)
             assert server.received_messages("tools/call") == []
-            (asked,) = await app.list_approvals()
+            (asked,) = await app.approvals.list()
             assert asked.tool == "fake.act"
-            await app.answer_approval(asked.id, "allow")
-            assert (await app.wait(run.id)).status is Status.DONE
+            await app.approvals.answer(asked.id, "allow")
+            assert (await app.runs.wait(run.id)).status is Status.DONE
             assert len(server.received_messages("tools/call")) == 1
         for settings in ({"ceiling": {"network": False}}, {"deny": {"tools": ["fake.*"]}}):
             fake(machine, tool_definition("act", word=WORD), approvals="auto", **settings)

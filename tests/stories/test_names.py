@@ -109,7 +109,7 @@ async def test_a_session_means_the_run_that_is_sent_away_or_gone_on_with(machine
 
 async def test_a_session_that_has_had_no_run_says_so(machine: UserMachine):
     async with machine.serving([]), machine.open() as app:
-        session = await app.create_session("general", workspace=str(machine.folder))
+        session = await app.sessions.create("general", workspace=str(machine.folder))
         shown = await machine("runs", "show", session.slug)
     assert (shown.code, shown.out) == (7, "")
     assert f"{session.slug} has had no run yet: `retinue send {session.slug} TEXT`" in shown.err
@@ -154,8 +154,8 @@ async def test_what_could_be_several_is_refused_with_their_names(machine: UserMa
             assert (told.code, told.out) == (2, "")
             assert first.id in told.err
             assert second.id in told.err
-        other = await app.find_session(second.session_id)
-        await app.store.update(other, aliases=(f"{first.id}-x",))
+        other = await app.sessions.find(second.session_id)
+        await app.context.store.update(other, aliases=(f"{first.id}-x",))
         assert (await machine("sessions", "show", "--json", first.id)).json["session_id"] == first.session_id
         assert (await machine("runs", "show", "--json", first.id)).json["run_id"] == first.id
         for words in (("sessions", "show"), ("runs", "show")):

@@ -11,6 +11,7 @@ from user_machine import UserMachine
 
 from retinue.app.agent_pool import list_pool_agents, retire_pool_agents
 from retinue.app.log_file import LOG_NAME
+from retinue.app.run_options import RunOptions
 from retinue.domain.event import Event
 from retinue.domain.run import Status, WaitReason
 from retinue.errors import Refused
@@ -90,7 +91,7 @@ async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(mac
     async with machine.serving(playing(*turns)) as server, machine.open() as app:
         run = await app.run("Where is cron?", workspace=machine.folder)
         assert (run.status, run.text) == (Status.DONE, "Found.")
-        assert (await list_pool_agents(app), [each.slug for each in await app.list_sessions()]) == (
+        assert (await list_pool_agents(app.context), [each.slug for each in await app.sessions.list()]) == (
             [],
             [run.slug],
         )
@@ -211,7 +212,7 @@ async def test_events_tell_which_call_began_an_agent_and_how_it_ended(machine: U
             (end,) = [each for each in heard if each.run == event.run and each.kind == "run.ended"]
             assert (end.agent, end.data["status"], end.parent_run) == ("general", "done", run.id)
             assert end.data["duration_ms"] >= 0
-            assert (await app.find_run(event.run)).text.startswith(LONG)
+            assert (await app.runs.find(event.run)).text.startswith(LONG)
 
 
 async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(machine: UserMachine):
@@ -241,22 +242,22 @@ async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(mach
 
     async with machine.serving(answer), machine.open(tools=[ponder]) as app:
         with app.listen(heard):
-            run = await app.start("Go.", workspace=machine.folder)
+            run = await app.runs.start("Go.", RunOptions(workspace=machine.folder))
             await waits.wait()
-        *children, parent = sorted(await app.list_runs(live=True), key=lambda each: each.id, reverse=True)
+        *children, parent = sorted(await app.runs.list(live=True), key=lambda each: each.id, reverse=True)
         assert {(each.agent, each.request.task, each.request.parent_run) for each in children} == {
             ("general", "Execute this task: Find cron.", run.id),
             ("general", "Execute this task: Find x.", run.id),
         }
         assert (parent.id, parent.waiting_for) == (run.id, WaitReason.CHILD)
-        (kept,) = await list_pool_agents(app)
+        (kept,) = await list_pool_agents(app.context)
         assert kept.pooled_session.is_in_use
         with pytest.raises(Refused, match="is at work"):
-            await retire_pool_agents(app, kept.pooled_session.slug)
-        assert await retire_pool_agents(app) == []
+            await retire_pool_agents(app.context, kept.pooled_session.slug)
+        assert await retire_pool_agents(app.context) == []
         go.set()
-        assert (await app.wait(run.id)).status is Status.DONE
-        assert await app.list_runs(live=True) == []
-        (free,) = await list_pool_agents(app)
+        assert (await app.runs.wait(run.id)).status is Status.DONE
+        assert await app.runs.list(live=True) == []
+        (free,) = await list_pool_agents(app.context)
         assert (free.pooled_session.slug, free.pooled_session.is_in_use) == (kept.pooled_session.slug, False)
-        assert {each.slug for each in await app.list_sessions()} == {run.slug, kept.pooled_session.slug}
+        assert {each.slug for each in await app.sessions.list()} == {run.slug, kept.pooled_session.slug}

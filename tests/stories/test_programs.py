@@ -8,6 +8,7 @@ import pytest
 from user_machine import UserMachine
 
 import retinue
+from retinue.app.run_options import RunOptions
 from retinue.domain.event import Event
 from retinue.domain.run import Run
 from retinue.domain.transcript import Message, ToolCall
@@ -134,8 +135,8 @@ async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(
             with app.listen(events.append):
                 run = await app.run("Have it tidied up", agent="model", workspace=machine.folder)
             (answer,) = heard
-            entries = await app.entries(answer["sessionId"])
-            assert (await app.run_json(answer["responseId"]))["sandbox"] == "strict"
+            entries = await app.sessions.entries(answer["sessionId"])
+            assert (await app.runs.to_json(answer["responseId"]))["sandbox"] == "strict"
     assert (run.status, run.text) == (retinue.Status.DONE, "Claude has tidied up.")
     assert (answer["status"], answer["response"]) == ("complete", "claude answers")
     assert (answer["toolCallCount"], [each["name"] for each in answer["toolCalls"]]) == (5, ["Bash"] * 5)
@@ -152,10 +153,10 @@ async def test_a_second_message_while_a_program_works_starts_no_second_process(m
     async with machine.serving(named) as server:
         machine.configured(agents=kinds(server))
         async with machine.open() as app:
-            first = await app.start("one", agent="claude", workspace=machine.folder)
-            second = await app.start("two", session=first.session_id)
+            first = await app.runs.start("one", RunOptions(agent="claude", workspace=machine.folder))
+            second = await app.runs.start("two", RunOptions(session=first.session_id))
             (machine.folder / "go").touch()
-            assert [(await app.wait(each.id)).text for each in (first, second)] == ["claude answers"] * 2
+            assert [(await app.runs.wait(each.id)).text for each in (first, second)] == ["claude answers"] * 2
     place = home(machine, first)
     assert len((place / "seen").read_text().splitlines()) == 1
     assert [each[-1] for each in recorded_arguments(place)] == ["one", "two"]
@@ -224,4 +225,4 @@ async def test_a_program_that_is_not_installed_is_told_before_a_session_is_made(
             BadConfig, match="claude is not installed here, or not on the PATH: install it with `npm"
         ):
             await app.run("hello", agent="coder", workspace=machine.folder)
-        assert await app.list_sessions() == []
+        assert await app.sessions.list() == []

@@ -12,6 +12,7 @@ from transcript_entries import entry_texts
 from user_machine import UserMachine
 
 import retinue
+from retinue.app.run_options import RunOptions
 from retinue.errors import BadConfig, NotFound, Refused, UsageError
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import (
@@ -119,16 +120,16 @@ async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(
     ]
     async with machine.serving(script) as server, machine.open() as app:
         with app.listen(listen):
-            run = await app.start("Talk", workspace=machine.folder)
+            run = await app.runs.start("Talk", RunOptions(workspace=machine.folder))
             await heard.wait()
-            stopped = await app.cancel(run.id)
+            stopped = await app.runs.cancel(run.id)
         assert (stopped.status, stopped.reason) == ("cancelled", "user_cancel")
         await asyncio.wait_for(server.client_disconnected.wait(), 10)
-        last = (await app.entries(run.slug))[-1]
+        last = (await app.sessions.entries(run.slug))[-1]
         assert isinstance(last, retinue.Message)
         assert last.text.startswith("These wo")
         assert last.stop == "cancelled"
-        assert (await app.cancel(run.id)).status == "cancelled"
+        assert (await app.runs.cancel(run.id)).status == "cancelled"
 
 
 async def test_a_half_answer_is_never_taken_for_an_answer(machine: UserMachine):
@@ -139,7 +140,7 @@ async def test_a_half_answer_is_never_taken_for_an_answer(machine: UserMachine):
     ):
         run = await app.run("Answer", workspace=machine.folder)
         assert (run.text, len(server.requests)) == ("whole", 2)
-        assert entry_texts(await app.entries(run.slug)) == ["Answer", "whole"]
+        assert entry_texts(await app.sessions.entries(run.slug)) == ["Answer", "whole"]
 
 
 async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machine: UserMachine):
@@ -147,37 +148,37 @@ async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machi
         [text_reply("late", delay=60), text_reply("other", delay=60), text_reply("In time.")]
     ):
         async with machine.open() as app:
-            run = await app.start("Wait for me", workspace=machine.folder)
+            run = await app.runs.start("Wait for me", RunOptions(workspace=machine.folder))
             await machine.asked(1)
             with pytest.raises(Refused, match="is being worked by another process"):
-                await app.resume(run.id)
+                await app.runs.resume(run.id)
         async with machine.open() as app:
-            assert [one.id for one in await app.interrupted_runs()] == [run.id]
-            findings = await app.diagnose()
+            assert [one.id for one in await app.runs.interrupted()] == [run.id]
+            findings = await app.repair.diagnose()
             assert [(each.message, each.advice) for each in findings if each.status == "warn"] == [
                 ("1 runs interrupted", "retinue runs resume")
             ]
-            await app.resume()
+            await app.runs.resume()
             await machine.asked(2)
-            assert await app.interrupted_runs() == []
+            assert await app.runs.interrupted() == []
         async with machine.open() as app:
-            taken = await app.resume(run.id[:20])
-            done = await app.wait(taken[0].id)
+            taken = await app.runs.resume(run.id[:20])
+            done = await app.runs.wait(taken[0].id)
             assert (done.status, done.text, done.attempts) == ("done", "In time.", 1)
             with pytest.raises(Refused, match="has ended"):
-                await app.resume(run.id)
+                await app.runs.resume(run.id)
 
 
 async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: UserMachine):
     async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
         first = await app.run("One", workspace=machine.folder)
         await app.run("Two", workspace=machine.folder)
-        assert (await app.find_run(first.id)).id == first.id
+        assert (await app.runs.find(first.id)).id == first.id
         with pytest.raises(UsageError, match="could be several runs"):
-            await app.find_run(first.id[:4])
+            await app.runs.find(first.id[:4])
         with pytest.raises(NotFound, match="retinue runs history"):
-            await app.find_run("zzz")
-        assert [run.request.task for run in await app.list_runs(live=False, limit=1)] == ["Two"]
+            await app.runs.find("zzz")
+        assert [run.request.task for run in await app.runs.list(live=False, limit=1)] == ["Two"]
 
 
 async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machine: UserMachine):
@@ -189,16 +190,16 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
         return text_reply("Two." if asked.reply_count else "One.")
 
     async with machine.serving(script) as server, machine.open() as app:
-        first = await app.start("First", workspace=machine.folder)
+        first = await app.runs.start("First", RunOptions(workspace=machine.folder))
         await machine.asked(1)
-        for forbidden in (app.clear, app.delete):
+        for forbidden in (app.sessions.clear, app.sessions.delete):
             with pytest.raises(Refused, match="is at work: `retinue runs cancel"):
                 await forbidden(first.slug)
         with pytest.raises(UsageError, match="give the text to queue behind it"):
-            await app.start(None, session=first.slug)
-        second = await app.start("Second", session=first.slug)
+            await app.runs.start(None, RunOptions(session=first.slug))
+        second = await app.runs.start("Second", RunOptions(session=first.slug))
         asked_more.set()
-        assert (await app.wait(second.id)).text == "Two."
+        assert (await app.runs.wait(second.id)).text == "Two."
         assert machine.words(server.requests[1]) == ["First", "One.", "Second"]
 
 

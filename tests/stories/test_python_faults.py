@@ -8,6 +8,7 @@ from user_machine import UserMachine
 
 import retinue
 from retinue.app.log_file import append_log_line
+from retinue.app.run_options import RunOptions
 from retinue.domain.event import Event
 from retinue.errors import UsageError
 from retinue.testing.replies import stalled_stream, text_reply, tool_call_reply
@@ -44,20 +45,20 @@ async def test_an_opening_that_is_refused_leaves_no_owner_behind(machine: UserMa
 
 
 async def taken_up(app: retinue.App) -> list[str]:
-    return [run.id for run in await app.resume()]
+    return [run.id for run in await app.runs.resume()]
 
 
 async def test_two_processes_share_the_interrupted_runs_between_them(machine: UserMachine):
     async with machine.serving([stalled_stream()] * 3 + [text_reply("Done.")] * 3):
         async with machine.open() as app:
             for task in ("One", "Two", "Three"):
-                await app.start(task, workspace=machine.folder)
+                await app.runs.start(task, RunOptions(workspace=machine.folder))
             await machine.asked(3)
         async with machine.open() as one, machine.open() as other:
             some, others = await asyncio.gather(taken_up(one), taken_up(other))
             ids = some + others
             assert len(set(ids)) == len(ids) == 3
-            assert [(await one.wait(each)).status for each in ids] == [retinue.Status.DONE] * 3
+            assert [(await one.runs.wait(each)).status for each in ids] == [retinue.Status.DONE] * 3
 
 
 async def test_the_key_of_a_definitions_own_server_is_kept_nowhere(machine: UserMachine):

@@ -8,6 +8,7 @@ import pytest
 from user_machine import UserMachine
 
 from retinue import App
+from retinue.app.run_options import RunOptions, SpawnOptions
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS
 from retinue.domain.run import Run
 from retinue.domain.transcript import ToolCall, ToolResult
@@ -20,7 +21,7 @@ SHAPE = ["success", "error", "tool", "resource", "allowed_patterns", "deny_patte
 
 async def results(app: App, run: Run) -> list[ToolResult]:
     """In the order of their calls: in the file they stand as they came."""
-    found = await app.entries(run.session_id)
+    found = await app.sessions.entries(run.session_id)
     called = [entry.id for entry in found if isinstance(entry, ToolCall)]
     results = [entry for entry in found if isinstance(entry, ToolResult)]
     return sorted(results, key=lambda each: called.index(each.of))
@@ -46,7 +47,9 @@ def paths_of(run: Run) -> Any:
 
 
 async def spawned(app: App, parent: Run, agent: str, **wishes: Any) -> Any:
-    return await app.wait((await app.spawn("Go", parent=parent.slug, agent=agent, **wishes)).id)
+    return await app.runs.wait(
+        (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent=agent, **wishes))).id
+    )
 
 
 async def test_a_child_of_one_who_may_only_read_writes_nothing_whatever_its_preset_says(machine: UserMachine):
@@ -144,18 +147,18 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
     async with machine.serving(script), machine.open() as app:
         told: list[str] = []
         app.live_config.on_warning = told.append
-        run = await app.start("Look", workspace=machine.folder)
-        assert (await app.wait(run.id)).waiting_for == "approval"
+        run = await app.runs.start("Look", RunOptions(workspace=machine.folder))
+        assert (await app.runs.wait(run.id)).waiting_for == "approval"
         (unread,) = told
         assert unread.startswith(
             "the configuration cannot be read any more, and what it denied before is all"
         )
         assert "config.json" in unread
         assert "nonsense" in unread
-        (asked,) = await app.list_approvals()
+        (asked,) = await app.approvals.list()
         machine.configured(deny={"tools": ["ls", "write"], "paths": ["a"]})
-        await app.answer_approval(asked.id, "allow")
-        run = await app.wait(run.id)
+        await app.approvals.answer(asked.id, "allow")
+        run = await app.runs.wait(run.id)
         texts = [each.text for each in await results(app, run) if each.ok]
         assert texts[0] == "words"
         assert len(texts) == 2
@@ -302,11 +305,11 @@ async def test_every_refusal_has_one_shape_and_names_its_rule(machine: UserMachi
         (machine.folder / "src" / name).write_text("secret")
     script = [tool_call_reply(*(each for each, _, _ in wishes)), text_reply("Nothing worked.")]
     async with machine.serving(script) as server, machine.open() as app:
-        run = await app.start("Try", agent="held", workspace=machine.folder)
-        run = await app.wait(run.id)
+        run = await app.runs.start("Try", RunOptions(agent="held", workspace=machine.folder))
+        run = await app.runs.wait(run.id)
         while run.waiting_for is not None:
-            await app.list_approvals()
-            run = await app.wait(run.id)
+            await app.approvals.list()
+            run = await app.runs.wait(run.id)
         by_tool = {each["resource"] or each["tool"]: each for each in await refusals(app, run)}
         assert len(by_tool) == len(wishes)
         told = machine.words(server.requests[1])
@@ -325,7 +328,7 @@ async def test_a_no_is_told_in_the_same_shape(machine: UserMachine):
         denied = await machine("approvals", "answer", ran.json["approvals"][0], "deny", "--json")
         assert denied.json["run"]["text"] == "I may not."
     async with machine.open() as app:
-        (refused,) = await refusals(app, await app.find_run(ran.json["run_id"]))
+        (refused,) = await refusals(app, await app.runs.find(ran.json["run_id"]))
     assert (refused["error"], refused["resource"]) == ("approval_denied", f"{machine.folder}/a")
     assert "person said no" in refused["message"]
 
@@ -401,7 +404,7 @@ async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: UserMa
         assert [each.text for each in found if each.ok] == []
         assert len(found) == len(tries)
         assert machine.files() | files == machine.files()
-        (after,) = await app.list_approvals()
+        (after,) = await app.approvals.list()
     assert (after.id, str(after.state), after.digest) == (asked, "pending", before["digest"])
     assert not (machine.folder / "owned").exists()
 
@@ -446,17 +449,17 @@ async def test_a_model_hands_on_only_what_it_has_unless_a_person_says_yes(machin
         return tool_call_reply(("PersistentAgent", wish)) if main else tool_call_reply(reads("/etc/passwd"))
 
     async with machine.serving(script), machine.open() as app:
-        run = await app.start("Go", agent="main", workspace=machine.folder)
-        run = await app.wait(run.id)
-        for asked in await app.list_approvals():
+        run = await app.runs.start("Go", RunOptions(agent="main", workspace=machine.folder))
+        run = await app.runs.wait(run.id)
+        for asked in await app.approvals.list():
             assert (asked.tool, '"allowed_paths":[]' in asked.args.replace(" ", "")) == (
                 "PersistentAgent",
                 True,
             )
-            await app.answer_approval(asked.id, "allow")
-            run = await app.wait(run.id)
+            await app.approvals.answer(asked.id, "allow")
+            run = await app.runs.wait(run.id)
         assert run.status == "done"
-        (child,) = [each for each in await app.list_runs(live=False) if each.agent == "scout"]
+        (child,) = [each for each in await app.runs.list(live=False) if each.agent == "scout"]
         assert paths_of(child)["read"] == ["/**"]
         (found,) = await results(app, child)
         assert found.ok is (policy == "ask")

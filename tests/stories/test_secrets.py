@@ -12,6 +12,7 @@ from planted_secret import PlantedSecret
 from user_machine import UserMachine
 
 import retinue
+from retinue.app.run_options import SpawnOptions
 from retinue.domain.event import Event
 from retinue.testing.replies import text_reply, tool_call_reply
 
@@ -60,11 +61,13 @@ async def test_no_key_of_any_shape_is_kept_wherever_it_was_said(
         heard: list[Event] = []
         with app.listen(heard.append):
             run = await app.run(secrets, label=secrets, workspace=machine.folder)
-            await app.spawn(secrets, parent=run.slug, agent="helper", description=secrets[:60])
-            child = (await app.list_runs(live=True))[0]
-            await app.wait(child.id)
-        await app.rename(run.slug, f"{KEY} {planted['stripe'].secret}")
-        await app.branch(run.slug, name=planted["github person"].secret)
+            await app.runs.spawn(
+                secrets, SpawnOptions(parent=run.slug, agent="helper", description=secrets[:60])
+            )
+            child = (await app.runs.list(live=True))[0]
+            await app.runs.wait(child.id)
+        await app.sessions.rename(run.slug, f"{KEY} {planted['stripe'].secret}")
+        await app.sessions.branch(run.slug, name=planted["github person"].secret)
         asked = b"".join(request.raw_body for request in server.requests)
         told = repr(heard).encode()
     data = kept(machine.home)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from user_machine import UserMachine
 
+from retinue.app.run_options import RunOptions, SpawnOptions
 from retinue.errors import NotFound, Refused, UsageError
 from retinue.storage import strict_yaml
 from retinue.testing.fake_model_server import CapturedRequest
@@ -38,27 +39,29 @@ async def test_what_a_session_is_called_never_changes_what_it_is(machine: UserMa
     async with machine.serving([text_reply("a"), text_reply("b"), text_reply("c")]), machine.open() as app:
         run = await app.run("Hi", workspace=machine.folder)
         other = await app.run("Hi", workspace=machine.folder)
-        times = [(await app.find_session(run.slug)).updated_at]
+        times = [(await app.sessions.find(run.slug)).updated_at]
 
         async def moved() -> None:
-            times.append((await app.find_session(run.slug)).updated_at)
+            times.append((await app.sessions.find(run.slug)).updated_at)
             await asyncio.sleep(0.01)
 
-        await app.rename(run.slug, "Project X")
+        await app.sessions.rename(run.slug, "Project X")
         await moved()
-        await app.pin(run.slug)
+        await app.sessions.pin(run.slug)
         await moved()
-        await app.store.update(await app.find_session(run.slug), attributes={"panel": {"open": True}})
+        await app.context.store.update(
+            await app.sessions.find(run.slug), attributes={"panel": {"open": True}}
+        )
         await moved()
         await app.run("More", session=run.slug)
         await moved()
         assert times == sorted(set(times))
-        shown = await app.session_json("Project X")
+        shown = await app.sessions.to_json("Project X")
         assert (shown["session_id"], shown["slug"], shown["name"]) == (run.session_id, run.slug, "Project X")
         assert shown["path"] == run.transcript_path
         assert shown["attributes"] == {"panel": {"open": True}}
         with pytest.raises(UsageError, match=r'^Session name "project x" is already in use$'):
-            await app.rename(other.slug, "project x")
+            await app.sessions.rename(other.slug, "project x")
 
 
 async def test_a_run_goes_where_was_spoken_last_and_pins_do_not_matter(machine: UserMachine):
@@ -73,11 +76,11 @@ async def test_a_run_goes_where_was_spoken_last_and_pins_do_not_matter(machine: 
         await asyncio.sleep(0.02)
         await app.run("To the older", session=older.slug)
         assert (await app.run("Again", session="latest")).session_id == older.session_id
-        await app.pin(newer.slug)
+        await app.sessions.pin(newer.slug)
         await asyncio.sleep(0.02)
         await app.run("To the older", session=older.slug)
         assert (await app.run("Again", session="latest")).session_id == older.session_id
-        await app.delete(older.slug)
+        await app.sessions.delete(older.slug)
         assert (await app.run("Left over", session="latest")).session_id == newer.session_id
 
 
@@ -89,8 +92,8 @@ async def test_a_pin_of_older_days_is_still_a_pin(machine: UserMachine):
         old = json.loads(facts.read_text())
         del old["pinned_at"]
         facts.write_text(json.dumps(old | {"pinned": True}))
-        assert (await app.find_session(runs[0].slug)).pinned_at is not None
-        await app.pin(runs[1].slug)
+        assert (await app.sessions.find(runs[0].slug)).pinned_at is not None
+        await app.sessions.pin(runs[1].slug)
     listed = (await machine("sessions", "list", "--json")).json
     assert [row["slug"] for row in listed] == [runs[1].slug, runs[0].slug, runs[2].slug]
 
@@ -102,20 +105,20 @@ async def test_clearing_forgets_the_words_and_deleting_forgets_the_session(machi
         machine.open() as app,
     ):
         run = await app.run("Hi", workspace=machine.folder)
-        await app.rename(run.slug, "Kept")
-        assert (await app.find_session(run.slug)).last_snippet == "The first words."
-        cleared = await app.clear(run.slug)
+        await app.sessions.rename(run.slug, "Kept")
+        assert (await app.sessions.find(run.slug)).last_snippet == "The first words."
+        cleared = await app.sessions.clear(run.slug)
         assert (cleared.id, cleared.name, cleared.agent, cleared.last_snippet) == (
             run.session_id, "Kept", "general", "",
         )  # fmt: skip
         await app.run("Anew", session=run.slug)
         assert machine.words(server.requests[1]) == ["Anew"]
-        await app.delete(run.slug)
-        assert await app.list_sessions() == []
+        await app.sessions.delete(run.slug)
+        assert await app.sessions.list() == []
         assert not (machine.sessions / run.slug).exists()
         for ref in (run.slug, run.session_id, "Kept"):
             with pytest.raises(NotFound):
-                await app.find_session(ref)
+                await app.sessions.find(ref)
 
 
 async def test_a_session_belongs_to_an_agent(machine: UserMachine):
@@ -123,34 +126,38 @@ async def test_a_session_belongs_to_an_agent(machine: UserMachine):
     machine.agent("brief", "model: openai:x\n")
     async with machine.serving([text_reply("a")]), machine.open() as app:
         run = await app.run("Hi", agent="brief", workspace=machine.folder)
-        assert (await app.find_session(run.slug)).agent == "brief"
+        assert (await app.sessions.find(run.slug)).agent == "brief"
         with pytest.raises(Refused, match="Session does not belong to this agent"):
             await app.run("Hi", agent="general", session=run.slug)
         with pytest.raises(NotFound):
             await app.run("Hi", agent="", session="create", workspace=machine.folder)
-        assert len(await app.list_sessions()) == 1
+        assert len(await app.sessions.list()) == 1
 
 
 async def test_what_the_files_say_is_read_anew_each_time(machine: UserMachine):
     """Shows: A077, A079."""
     async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await app.wait((await app.spawn("Go", parent=parent.slug, agent="explorer")).id)
+        child = await app.runs.wait(
+            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
+        )
         plan = Path(child.transcript_path).parent / "scope-plan.yml"
         plan.write_text(plan.read_text().replace(parent.slug, "main-20200101000000"))
-        assert (await app.session_json(child.slug))["parent_session_id"] == "main-20200101000000"
+        assert (await app.sessions.to_json(child.slug))["parent_session_id"] == "main-20200101000000"
         plan.write_text(plan.read_text().replace("preset:", "agent_type:"))
-        assert (await app.find_session(child.slug)).agent == "explorer"
+        assert (await app.sessions.find(child.slug)).agent == "explorer"
 
 
 async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: UserMachine):
     """Shows: A082, A083."""
     async with machine.serving([text_reply(f"r{n}") for n in range(9)]) as server, machine.open() as app:
         parent = await app.run("First", workspace=machine.folder)
-        child = await app.wait((await app.spawn("Go", parent=parent.slug, agent="explorer")).id)
+        child = await app.runs.wait(
+            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
+        )
         await app.run("Second", session=parent.slug)
-        entries = await app.entries(parent.slug)
-        branched = await app.branch(parent.slug, at=entries[2].id, include=False, name="Other Way")
+        entries = await app.sessions.entries(parent.slug)
+        branched = await app.sessions.branch(parent.slug, at=entries[2].id, include=False, name="Other Way")
         folder = Path(branched.path)
         assert folder.parent == machine.sessions / parent.slug / "branches"
         assert folder.name.endswith("-other-way")
@@ -195,13 +202,13 @@ async def test_the_history_of_runs_is_a_table_that_others_can_read(machine: User
         await app.run("Works", workspace=machine.folder, label="one")
         await app.run("Fails", workspace=machine.folder)
         await app.run("Too slow", workspace=machine.folder, timeout=0.3)
-        going = await app.start("Goes on", workspace=machine.folder)
+        going = await app.runs.start("Goes on", RunOptions(workspace=machine.folder))
         await gone_on.wait()
         with sqlite3.connect(machine.home / "ledger.db") as db:
             db.row_factory = sqlite3.Row
             rows = db.execute("SELECT * FROM subagent_runs ORDER BY started_at").fetchall()
         db.close()
-        await app.cancel(going.id)
+        await app.runs.cancel(going.id)
     columns = (
         "id session_key requester_key task label model status result error started_at finished_at duration_ms"
     )

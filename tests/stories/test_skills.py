@@ -6,6 +6,7 @@ from pathlib import Path
 from user_machine import UserMachine
 
 import retinue
+from retinue.app.run_options import SpawnOptions
 from retinue.testing.replies import text_reply, tool_call_reply
 
 COMMAND = '#!/bin/sh\ncase "$1" in add) shift; echo "$*" >> notes.txt;; esac\ncat notes.txt\n'
@@ -169,7 +170,9 @@ async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(
         assert (await machine("trust", "--yes", ".")).code == 0
         async with machine.open() as app:
             boss = await app.run("Hi", agent="boss", workspace=machine.folder)
-            child = await app.wait((await app.spawn("Note it", parent=boss.slug, agent="clerk")).id)
+            child = await app.runs.wait(
+                (await app.runs.spawn("Note it", SpawnOptions(parent=boss.slug, agent="clerk"))).id
+            )
             assert child.status == "done", child.error
             posted = await app.run("Post it", agent="postman", workspace=machine.folder)
             assert posted.status == "done", posted.error

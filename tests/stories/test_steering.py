@@ -20,7 +20,7 @@ def of_helper(asked: CapturedRequest) -> bool:
 async def live(machine: UserMachine, count: int) -> list[str]:
     """The ids of the live runs, the oldest first, once there are so many."""
     async with machine.open() as app:
-        while len(found := await app.list_runs(live=True)) != count:  # noqa: ASYNC110  (other processes make them)
+        while len(found := await app.runs.list(live=True)) != count:  # noqa: ASYNC110  (other processes make them)
             await asyncio.sleep(0.01)
     return sorted(run.id for run in found)
 

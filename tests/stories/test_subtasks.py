@@ -9,6 +9,7 @@ from pathlib import Path
 from user_machine import UserMachine
 
 from retinue import App
+from retinue.app.run_options import RunOptions
 from retinue.domain.event import Event
 from retinue.domain.run import Status
 from retinue.testing.fake_model_server import CapturedRequest
@@ -61,7 +62,7 @@ def committed(folder: Path) -> None:
 
 async def posted(app: App) -> None:
     """Until a result waits for its requester."""
-    while not any(row["delivery"] == "pending" for row in await app.list_inbox()):  # noqa: ASYNC110  (a row does not call)
+    while not any(row["delivery"] == "pending" for row in await app.inbox.list()):  # noqa: ASYNC110  (a row does not call)
         await asyncio.sleep(0.01)
 
 
@@ -124,7 +125,7 @@ async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(m
         )
     )
     async with machine.serving(script), machine.open() as app:
-        run = await app.start("Where is x?", workspace=machine.folder)
+        run = await app.runs.start("Where is x?", RunOptions(workspace=machine.folder))
         await asyncio.wait_for(posted(app), 30)
         (row,) = (await machine("inbox", "--json")).json
         assert (row["status"], row["summary"], row["delivery"]) == ("complete", "Here: x.", "pending")
@@ -137,7 +138,7 @@ async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(m
         refused = await machine("sessions", "delete", row["sessionId"])
         assert (refused.code, "were not heard: `retinue inbox`" in refused.err) == (3, True)
         script.open.set()
-        ended = await app.wait(run.id)
+        ended = await app.runs.wait(run.id)
     assert (ended.status, ended.text) == (Status.DONE, "Heard.")
     (row,) = (await machine("inbox", "--json")).json
     assert row["delivery"] == "delivered"
@@ -149,13 +150,13 @@ async def test_what_a_person_drained_no_model_is_told(machine: UserMachine):
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     script = Gate(by_prompt(tool_call_reply(LATER), text_reply("Sent."), helper=(text_reply("Here: x."),)))
     async with machine.serving(script) as server, machine.open() as app:
-        run = await app.start("Where is x?", workspace=machine.folder)
+        run = await app.runs.start("Where is x?", RunOptions(workspace=machine.folder))
         await asyncio.wait_for(posted(app), 30)
         (drained,) = (await machine("inbox", run.slug, "--drain", "--json")).json
         assert (drained["summary"], drained["delivery"]) == ("Here: x.", "delivered")
         assert (await machine("inbox", "--drain", "--json")).json == []
         script.open.set()
-        ended = await app.wait(run.id)
+        ended = await app.runs.wait(run.id)
     assert (ended.status, ended.text) == (Status.DONE, "Sent.")
     mine = [asked for asked in server.requests if "You help." not in asked.messages[0]["content"]]
     assert "Here: x." not in json.dumps([asked.messages for asked in mine])
@@ -201,17 +202,17 @@ async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: 
         return played(asked)
 
     async with machine.serving(script), machine.open() as app:
-        run = await app.start("Where is x?", workspace=machine.folder)
-        while (await app.find_run(run.id)).status is not Status.WAITING:  # noqa: ASYNC110  (a row does not call)
+        run = await app.runs.start("Where is x?", RunOptions(workspace=machine.folder))
+        while (await app.runs.find(run.id)).status is not Status.WAITING:  # noqa: ASYNC110  (a row does not call)
             await asyncio.sleep(0.01)
-        (child,) = [each for each in await app.list_runs(live=True) if each.id != run.id]
+        (child,) = [each for each in await app.runs.list(live=True) if each.id != run.id]
         shown = (await machine("sessions", "show", "--json", run.slug)).json["announcements"]
         assert [each["summary"] for each in shown] == ["Started helper via tool"]
         assert (await machine("sessions", "delete", run.slug)).code == 3
         assert (await machine("runs", "show", "--json", child.id)).json["status"] == "running"
         assert (await machine("runs", "cancel", "--json", child.id)).json["status"] == "cancelled"
         gate.set()
-        await app.wait(run.id)
+        await app.runs.wait(run.id)
     (row,) = (await machine("inbox", "--json")).json
     assert (row["status"], row["error"], row["summary"]) == ("error", "cancelled", None)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from commands import RETINUE, begun
 from user_machine import UserMachine
 
+from retinue.app.run_options import SpawnOptions
 from retinue.testing.replies import text_reply, tool_call_reply
 
 SCOUT = "---\ndescription: Looks.\ntools: [read]\n---\nYou are the PROJECT's scout.\n"
@@ -95,7 +96,9 @@ async def test_a_project_in_another_folder_counts_for_its_workspace(machine: Use
     async with machine.serving([text_reply("Hi."), text_reply("Found.")]) as server, machine.open() as app:
         assert (await machine("trust", "--yes", str(machine.folder))).code == 0
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
-        child = await app.wait((await app.spawn("Look", parent=parent.slug, agent="scout")).id)
+        child = await app.runs.wait(
+            (await app.runs.spawn("Look", SpawnOptions(parent=parent.slug, agent="scout"))).id
+        )
         assert child.text == "Found."
         assert "You are the PROJECT's scout." in machine.system(server.requests[1])
         preset = (Path(child.transcript_path).parent / "preset.md").read_text()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from commands import begun
 from user_machine import UserMachine
 
+from retinue.app.run_options import RunOptions
 from retinue.domain.run import Run, Status
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
@@ -24,7 +25,7 @@ import retinue
 async def main():
     async with retinue.open() as app:
         for number in range(int(sys.argv[1])):
-            await app.start(f"Task {number}.", workspace=".")
+            await app.runs.start(f"Task {number}.", retinue.RunOptions(workspace="."))
         print("begun", flush=True)
         await asyncio.sleep(60)
 
@@ -98,7 +99,7 @@ async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: Use
 
     async def until(true: Callable[[Sequence[Run]], bool]) -> None:
         while True:
-            live = await app.list_runs(live=True)
+            live = await app.runs.list(live=True)
             working = [run for run in live if run.status is Status.RUNNING]
             owners.update(run.owner_id for run in working)
             assert max(len(working), inside) <= 2, "never more than the limit"
@@ -109,13 +110,15 @@ async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: Use
     async with machine.serving(answer), machine.daemon(), machine.open() as app:
         for _ in range(2):
             assert (await machine("run", "--background", "By the daemon.")).code == 0
-        ours = [await app.start("By the program.", workspace=machine.folder) for _ in range(2)]
+        ours = [
+            await app.runs.start("By the program.", RunOptions(workspace=machine.folder)) for _ in range(2)
+        ]
         cron = asyncio.create_task(machine("run", "By a command.", RETINUE_MODEL="openai:other"))
         await until(lambda live: len(live) == 5)
         for left in range(5, 0, -1):
             await until(lambda live, left=left: len(live) == left and inside == min(2, left))
             turn.release()
         assert (await cron).code == 0
-        assert {(await app.wait(each.id)).status for each in ours} == {Status.DONE}
-        assert {run.status for run in await app.list_runs(live=False)} == {Status.DONE}
+        assert {(await app.runs.wait(each.id)).status for each in ours} == {Status.DONE}
+        assert {run.status for run in await app.runs.list(live=False)} == {Status.DONE}
     assert len(owners) == 3, "each process worked its own"

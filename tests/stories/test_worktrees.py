@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
+from retinue.app.run_options import SpawnOptions
 from retinue.sandbox.git.worktrees import Worktrees
 from retinue.sandbox.probe import SandboxProbe
 from retinue.sandbox.shell import make_shell_factory
@@ -147,10 +148,12 @@ async def test_children_that_start_together_each_have_their_own(machine: UserMac
 
     async with machine.serving(script), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=repo)
-        asked = [app.spawn(f"make {n}", parent=parent.slug, agent="maker") for n in range(5)]
-        runs = [await app.wait(run.id) for run in await asyncio.gather(*asked)]
-        places = [(await app.find_session(run.slug)).workspace for run in runs]
-        assert (await app.find_session(parent.slug)).workspace.root == str(repo)
+        asked = [
+            app.runs.spawn(f"make {n}", SpawnOptions(parent=parent.slug, agent="maker")) for n in range(5)
+        ]
+        runs = [await app.runs.wait(run.id) for run in await asyncio.gather(*asked)]
+        places = [(await app.sessions.find(run.slug)).workspace for run in runs]
+        assert (await app.sessions.find(parent.slug)).workspace.root == str(repo)
     assert [Path(place.root, "mine.txt").read_text() for place in places] == [f"make {n}" for n in range(5)]
     assert len({place.root for place in places}) == 5
     assert {(place.source_repository, str(place.isolation), place.writable) for place in places} == {
@@ -186,18 +189,22 @@ async def test_the_clean_worktrees_of_its_children_go_with_a_session_unless_some
     machine.agent("main", "tools: []\n")
     async with machine.serving([text_reply(str(n)) for n in range(5)]), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=repo)
-        child = await app.wait((await app.spawn("Look", parent=parent.slug, agent="builder")).id)
-        place = Path((await app.find_session(child.slug)).workspace.root)
+        child = await app.runs.wait(
+            (await app.runs.spawn("Look", SpawnOptions(parent=parent.slug, agent="builder"))).id
+        )
+        place = Path((await app.sessions.find(child.slug)).workspace.root)
         visitor = await app.run("Look", agent="main", workspace=place)
-        await app.delete(parent.slug)
+        await app.sessions.delete(parent.slug)
         assert place.exists()
         again = await app.run("Hi", agent="main", workspace=repo)
-        child = await app.wait((await app.spawn("Look", parent=again.slug, agent="builder")).id)
-        other = Path((await app.find_session(child.slug)).workspace.root)
+        child = await app.runs.wait(
+            (await app.runs.spawn("Look", SpawnOptions(parent=again.slug, agent="builder"))).id
+        )
+        other = Path((await app.sessions.find(child.slug)).workspace.root)
         assert other.exists()
-        await app.delete(again.slug)
+        await app.sessions.delete(again.slug)
         assert not other.exists()
-        await app.delete(visitor.slug)
+        await app.sessions.delete(visitor.slug)
     assert worktrees(machine) == [place]
 
 
@@ -239,8 +246,10 @@ async def test_a_read_only_parent_has_no_child_that_writes(machine: UserMachine)
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="explorer", workspace=repo)
-        child = await app.wait((await app.spawn("Make", parent=parent.slug, agent="maker")).id)
-        place = (await app.find_session(child.slug)).workspace
+        child = await app.runs.wait(
+            (await app.runs.spawn("Make", SpawnOptions(parent=parent.slug, agent="maker"))).id
+        )
+        place = (await app.sessions.find(child.slug)).workspace
     assert not place.writable
     results = [message["content"] for message in server.requests[2].messages if message["role"] == "tool"]
     assert ["read-only" in results[0], "refused" in results[1]] == [True, True]
@@ -318,10 +327,12 @@ async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: 
     async with machine.serving(script) as server, machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
         runs = [
-            await app.wait((await app.spawn("Look", parent=parent.slug, agent=name)).id)
+            await app.runs.wait(
+                (await app.runs.spawn("Look", SpawnOptions(parent=parent.slug, agent=name))).id
+            )
             for name in ("explorer", "inner")
         ]
-        above, *places = [(await app.find_session(run.slug)).workspace for run in (parent, *runs)]
+        above, *places = [(await app.sessions.find(run.slug)).workspace for run in (parent, *runs)]
     results = [m["content"] for at in (2, 4) for m in server.requests[at].messages if m["role"] == "tool"]
     assert "one" in results[0]
     assert "a.txt" in results[1]
@@ -353,8 +364,10 @@ async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(mach
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="main", workspace=repo)
-        child = await app.wait((await app.spawn("Make", parent=parent.slug, agent="maker")).id)
-        place = Path((await app.find_session(child.slug)).workspace.root)
+        child = await app.runs.wait(
+            (await app.runs.spawn("Make", SpawnOptions(parent=parent.slug, agent="maker"))).id
+        )
+        place = Path((await app.sessions.find(child.slug)).workspace.root)
     results = [m["content"] for m in server.requests[2].messages if m["role"] == "tool"]
     assert [f"words of {name}" in said for name, said in zip(names, results, strict=False)] == [
         True,

@@ -70,7 +70,7 @@ class World:
 
     async def listens(self, after: int | None = None, **wanted: str) -> Ear:
         session = wanted.get("session") or wanted.get("deltas", "")
-        looked_at = await self.app.find_session(session) if len(session) > len(NO_DELTAS) else None
+        looked_at = await self.app.sessions.find(session) if len(session) > len(NO_DELTAS) else None
         return Ear(self.hub, await self.hub.subscribe(EventFilter(**wanted), after, looked_at))
 
     async def tells(self, count: int, ledger: Ledger | None = None, session: str = "S") -> None:
@@ -80,7 +80,7 @@ class World:
             for number in range(count):
                 tx.emit(Event(kind="session.changed", at=NOW, session=session, data={"number": number}))
 
-        await (ledger or self.app.ledger).write(step)
+        await (ledger or self.app.context.ledger).write(step)
 
 
 @asynccontextmanager
@@ -115,7 +115,7 @@ async def test_what_two_processes_write_at_once_is_heard_in_order_and_once(isola
         async with asyncio.TaskGroup() as group:
             for each in (None, other):
                 group.create_task(writes(each))
-        last = await world.app.last_event_seq()
+        last = await world.app.events.last_seq()
         await ear.until(lambda: last in ear.numbers)
         assert ear.numbers == list(range(1, last + 1))
 
@@ -141,7 +141,7 @@ class Slow:
         if not self.went_by:
             self.went_by = True
             await self.app.run("Say it.")
-        return await self.app.durable_events(**how)
+        return await self.app.events.list(**how)
 
 
 async def test_an_end_is_not_told_before_what_was_said_though_the_ledger_is_read_meanwhile(
@@ -169,7 +169,7 @@ async def test_who_comes_back_hears_what_was_missed_and_nothing_twice(isolated_e
             ear = await world.listens(after)
             await world.tells(2)
             await world.tells(1, other)
-            last = await world.app.last_event_seq()
+            last = await world.app.events.last_seq()
             await ear.until(lambda ear=ear, last=last: last in ear.numbers)
             assert ear.numbers == list(range(after + 1, last + 1))
             world.hub.unsubscribe(ear.stream)
@@ -297,16 +297,16 @@ async def test_a_session_is_heard_with_everything_below_it_and_nothing_else(isol
     child = {"preset": "general", "description": "look", "prompt": "Look."}
     script = [tool_call_reply(("PersistentAgent", child)), text_reply("Seen."), text_reply("Done.")]
     async with FakeModelServer(_by_task(script)) as server, opened(isolated_env, server.url) as world:
-        parent = await world.app.start("Hand it on.")
+        parent = await world.app.runs.start("Hand it on.")
         above = await world.listens(0, session=parent.session_id)
-        await world.app.wait(parent.id)
+        await world.app.runs.wait(parent.id)
         other = await world.app.run("Hand nothing on.")
         below = next(
-            run for run in await world.app.list_runs(live=False) if run.request.parent_run == parent.id
+            run for run in await world.app.runs.list(live=False) if run.request.parent_run == parent.id
         )
         beneath = await world.listens(0, session=below.session_id)
         everything = await world.listens(0)
-        last = await world.app.last_event_seq()
+        last = await world.app.events.last_seq()
         await everything.until(lambda: last in everything.numbers)
         await above.until(lambda: _ended(above, parent.id))
         await beneath.until(lambda: _ended(beneath, below.id))
@@ -347,7 +347,7 @@ async def test_every_entry_that_is_saved_is_told_by_its_name(isolated_env: dict[
         run = await world.app.run("What does a.txt say?", workspace=tmp_path)
         heard = await ear.hears("run.ended")
         told = [(each["entry"], each["of"]) for each in heard if each["kind"] == "entry.saved"]
-        entries = await world.app.entries(run.session_id)
+        entries = await world.app.sessions.entries(run.session_id)
         assert [entry for entry, _ in told] == [public_entry_id(entry) for entry in entries]
         assert {of for _, of in told} == {"user", "agent", "call", "result", "notice"}
 
@@ -355,14 +355,14 @@ async def test_every_entry_that_is_saved_is_told_by_its_name(isolated_env: dict[
 async def test_what_is_done_to_a_session_is_told_to_all_and_kept(isolated_env: dict[str, str]):
     async with FakeModelServer([text_reply("Hello.")]) as server, opened(isolated_env, server.url) as world:
         run = await world.app.run("Hi.")
-        before = await world.app.last_event_seq()
+        before = await world.app.events.last_seq()
         ear = await world.listens()
-        await world.app.rename(run.session_id, "A name")
-        await world.app.pin(run.session_id)
-        await world.app.unpin(run.session_id)
-        branch = await world.app.branch(run.session_id)
-        await world.app.clear(branch.id)
-        await world.app.delete(run.session_id)
+        await world.app.sessions.rename(run.session_id, "A name")
+        await world.app.sessions.pin(run.session_id)
+        await world.app.sessions.unpin(run.session_id)
+        branch = await world.app.sessions.branch(run.session_id)
+        await world.app.sessions.clear(branch.id)
+        await world.app.sessions.delete(run.session_id)
         await ear.until(lambda: len(ear.numbers) == 6)
         told = [(each["kind"], each["what"]) for each in ear.heard]
         kinds = ["renamed", "pinned", "pinned", "branched", "cleared", "deleted"]

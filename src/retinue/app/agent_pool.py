@@ -3,41 +3,45 @@
 from contextlib import suppress
 from datetime import datetime
 
-from retinue.app.sessions import SessionService
+from retinue.app.home_access import HomeAccess
 from retinue.domain import agent_pool
 from retinue.domain.agent_pool import PooledSession, PoolEntry
 from retinue.domain.session import Session
 from retinue.errors import NotFound, Refused, RetinueError
 
 
-async def list_pool_agents(app: SessionService) -> list[PoolEntry]:
+async def list_pool_agents(home: HomeAccess) -> list[PoolEntry]:
     """Return the pool's agents, most recently used first.
 
     Agents whose session is deleted or whose preset is unreadable are left out.
     """
-    runs = await app.ledger.read(lambda tx: tx.find_runs())
+    runs = await home.ledger.read(lambda tx: tx.find_runs())
     use_by_session: dict[str, tuple[PooledSession, str, datetime]] = {}
-    for use in agent_pool.available_sessions(agent_pool.pooled_sessions(runs), app.clock.now()):
+    for use in agent_pool.available_sessions(agent_pool.pooled_sessions(runs), home.clock.now()):
         with suppress(RetinueError):
-            session = await app.store.find(use.path)
+            session = await home.store.find(use.path)
             if not session.attributes.get(agent_pool.RETIRED_ATTRIBUTE):
-                use_by_session[use.session_id] = (use, await _pool_key(app, session, use), session.created_at)
+                use_by_session[use.session_id] = (
+                    use,
+                    await _pool_key(home, session, use),
+                    session.created_at,
+                )
     return agent_pool.pool_entries(use_by_session)
 
 
-async def _pool_key(app: SessionService, session: Session, use: PooledSession) -> str:
-    agent, _ = await app.store.read_preset(session)
+async def _pool_key(home: HomeAccess, session: Session, use: PooledSession) -> str:
+    agent, _ = await home.store.read_preset(session)
     return agent_pool.pool_key(agent, agent_pool.prompt_without_task(agent.prompt, use.task))
 
 
-async def retire_pool_agents(app: SessionService, ref: str | None = None) -> list[PoolEntry]:
+async def retire_pool_agents(home: HomeAccess, ref: str | None = None) -> list[PoolEntry]:
     """Retire one agent, or all idle ones: their ids stop working, their sessions stay.
 
     Raises:
         NotFound: The pool has no such agent.
         Refused: The agent is at work.
     """
-    entries = await list_pool_agents(app)
+    entries = await list_pool_agents(home)
     if ref is not None:
         entries = [
             entry for entry in entries if ref in (entry.pooled_session.slug, entry.pooled_session.session_id)
@@ -48,6 +52,8 @@ async def retire_pool_agents(app: SessionService, ref: str | None = None) -> lis
             raise Refused(f"{ref} is at work: wait for it, or stop its run with `retinue runs cancel`")
     idle = [entry for entry in entries if not entry.pooled_session.is_in_use]
     for entry in idle:
-        session = await app.store.find(entry.pooled_session.path)
-        await app.store.update(session, attributes={**session.attributes, agent_pool.RETIRED_ATTRIBUTE: True})
+        session = await home.store.find(entry.pooled_session.path)
+        await home.store.update(
+            session, attributes={**session.attributes, agent_pool.RETIRED_ATTRIBUTE: True}
+        )
     return idle

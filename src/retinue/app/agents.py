@@ -1,55 +1,43 @@
 """List agents and describe their definitions."""
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 from retinue.agents.definition_file import definition_fields
 from retinue.agents.registry import FileAgentRegistry
+from retinue.app.permissions import PermissionService
 from retinue.domain.agent import AGENT_NAME, ToolExposure, agent_as_json
-from retinue.domain.rules import Verdict
-from retinue.domain.skill import Skill
-from retinue.interfaces import Tool
 
 
-class AgentService(ABC):
-    """Agent definitions as JSON."""
+class AgentService:
+    """Agent definitions as JSON; `registry` reads and writes their files."""
 
-    agents: FileAgentRegistry
+    def __init__(self, registry: FileAgentRegistry, permissions: PermissionService) -> None:
+        self.registry = registry
+        self._permissions = permissions
 
-    @abstractmethod
-    async def tool_verdicts(
-        self, *, agent: str | None = None, session: str | None = None, folder: str | None = None
-    ) -> list[tuple[Tool, Verdict]]:
-        """Return every known tool with its permission verdict."""
-
-    @abstractmethod
-    async def skill_verdicts(
-        self, *, agent: str | None = None, session: str | None = None, folder: str | None = None
-    ) -> list[tuple[Skill, Verdict]]:
-        """Return every skill available to an agent with its permission verdict."""
-
-    def agents_json(self, folder: str | None = None, *, hidden: bool = False) -> list[dict[str, Any]]:
+    def list_json(self, folder: str | None = None, *, hidden: bool = False) -> list[dict[str, Any]]:
         """Return the agents available in a folder; with `hidden`, also those with `ui_visible: false`."""
         return [
             agent_as_json(each)
-            for each in self.agents.list_definitions(folder)
+            for each in self.registry.list_definitions(folder)
             if hidden or each.agent.ui_visible
         ]
 
-    async def agent_json(self, name: str, folder: str | None = None) -> dict[str, Any]:
+    async def to_json(self, name: str, folder: str | None = None) -> dict[str, Any]:
         """Return all fields of one agent, the source of each, and its tools and skills.
 
         Raises:
             NotFound: There is no such agent.
         """
         if not AGENT_NAME.fullmatch(name):
-            raise self.agents.not_found_error(name)
-        defined = self.agents.get(name, folder)
+            raise self.registry.not_found_error(name)
+        defined = self.registry.get(name, folder)
         verdicts = {
-            tool.spec.name: verdict for tool, verdict in await self.tool_verdicts(agent=name, folder=folder)
+            tool.spec.name: verdict
+            for tool, verdict in await self._permissions.tool_verdicts(agent=name, folder=folder)
         }
         shows_skills = defined.agent.tool_exposure is not ToolExposure.TOOLS
-        skills = await self.skill_verdicts(agent=name, folder=folder) if shows_skills else []
+        skills = await self._permissions.skill_verdicts(agent=name, folder=folder) if shows_skills else []
         return {
             **definition_fields(defined.agent, include_defaults=True),
             "sources": dict(defined.sources),

@@ -196,7 +196,7 @@ def build_tool_table(config: Config, program_tools: Sequence[Tool]) -> dict[str,
     Web tools exist only if the configuration lists allowed hosts.
 
     Raises:
-        Usage: Two tools have the same name.
+        UsageError: Two tools have the same name.
     """
     table = built_in_tools()
     if config.web_hosts:

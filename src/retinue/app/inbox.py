@@ -3,7 +3,8 @@
 from operator import itemgetter
 from typing import Any
 
-from retinue.app.references import ReferenceResolver
+from retinue.app.context import AppContext
+from retinue.app.references import find_session
 from retinue.domain.delivery import (
     Delivery,
     delimited_block,
@@ -19,7 +20,7 @@ from retinue.domain.session import Session
 from retinue.domain.transcript import Message
 from retinue.domain.watch import Interjection, interjection_inbox_row, interjection_text
 from retinue.errors import Conflict, NotFound, UsageError
-from retinue.interfaces import RuntimeContext, Transaction
+from retinue.interfaces import Transaction
 from retinue.runtime.inbox import RunDelivery, pair_with_runs, pending_inbox_rows
 from retinue.runtime.interjections import dismiss_interjection, find_interjection
 from retinue.runtime.run_creation import LIVE_STATUSES
@@ -38,40 +39,11 @@ RESULT_FIELDS = {"kind": "result", "severity": None, "reason": None, "suggestion
 InboxRow = dict[str, Any]
 
 
-class InboxService(ReferenceResolver):
+class InboxService:
     """Results of delegated runs, as a person sees them."""
 
-    _context: RuntimeContext
-
-    async def list_inbox(self, session: str | None = None, *, recent: int = RECENT_LIMIT) -> list[InboxRow]:
-        """Return live delegated runs, undelivered results and some delivered ones, newest first.
-
-        Args:
-            session: Only rows for this session; None for all.
-            recent: How many delivered results to include.
-        """
-        session_id = await self._session_id(session)
-
-        def step(tx: Transaction) -> list[InboxRow]:
-            delivered = [
-                each for each in tx.find_deliveries(session=session_id) if each.state is not Delivered.PENDING
-            ]
-            run_rows = [
-                *_open_rows(session_id, tx),
-                *pair_with_runs(delivered[max(0, len(delivered) - recent) :], tx),
-            ]
-            keyed_rows = [(row[0].id, _result_row(row, tx)) for row in run_rows]
-            interjections = {
-                each.id: each for each in tx.find_interjections(session=session_id, limit=recent)
-            }
-            interjections |= {each.id: each for each in tx.find_interjections(session=session_id, open_=True)}
-            keyed_rows += [
-                (interjection_id, interjection_inbox_row(each, tx.get_run(each.run)))
-                for interjection_id, each in interjections.items()
-            ]
-            return [row for _, row in sorted(keyed_rows, key=itemgetter(0), reverse=True)]
-
-        return await self._context.ledger.read(step)
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
 
     async def unread_count(self) -> int:
         """Return the number of undelivered results and open interjections."""
@@ -84,12 +56,12 @@ class InboxService(ReferenceResolver):
 
     async def dismiss(self, ref: str, *, by: str = PERSON) -> InboxRow:
         """Dismiss a watcher's interjection and return its row."""
-        interjection = await dismiss_interjection(ref, self._context, by=by)
+        interjection = await dismiss_interjection(ref, self._context.runtime, by=by)
         return await self._context.ledger.read(
             lambda tx: interjection_inbox_row(interjection, tx.get_run(interjection.run))
         )
 
-    async def drain_inbox(self, session: str | None = None) -> list[InboxRow]:
+    async def drain(self, session: str | None = None) -> list[InboxRow]:
         """Mark results as read by a person, so that they are no longer announced to a model, and return them.
 
         Results that an open tool call waits for are left alone.
@@ -98,7 +70,7 @@ class InboxService(ReferenceResolver):
         pending = await self._context.ledger.read(
             lambda tx: tx.find_deliveries(session=session_id, state=[Delivered.PENDING], answers=False)
         )
-        await mark_delivered(pending, self._context, by=PERSON)
+        await mark_delivered(pending, self._context.runtime, by=PERSON)
 
         def step(tx: Transaction) -> list[InboxRow]:
             current = [tx.get_delivery(each.id) or each for each in pending]
@@ -139,13 +111,13 @@ class InboxService(ReferenceResolver):
         message = Message(
             id=delivery.id if is_pending else f"{delivery.id}{PROMOTED_SUFFIX}",
             by="user",
-            text=f"{RESULT_INTRO.format(agent=run.agent)}\n{report_text(run, run.text, make_nonce(context))}",
+            text=f"{RESULT_INTRO.format(agent=run.agent)}\n{report_text(run, run.text, make_nonce(context.runtime))}",
             at=iso_timestamp_seconds(context.clock.now()),
             origin=f"agent:{run.agent}",
         )
         existing_entry = await self._append_once(message, session, source_id=delivery.id)
         if is_pending:
-            await mark_delivered([delivery], context, by=message.id)
+            await mark_delivered([delivery], context.runtime, by=message.id)
         self._emit_file_changed(session)
         outcome = {"entry": existing_entry or message.id, "already": existing_entry is not None}
         return await context.ledger.read(
@@ -169,7 +141,7 @@ class InboxService(ReferenceResolver):
         message = Message(
             id=interjection.id,
             by="user",
-            text=f"{INTERJECTION_INTRO.format(agent=interjection.agent)}\n{delimited_block(escape_role_markers(interjection_text(interjection)), make_nonce(context))}",
+            text=f"{INTERJECTION_INTRO.format(agent=interjection.agent)}\n{delimited_block(escape_role_markers(interjection_text(interjection)), make_nonce(context.runtime))}",
             at=iso_timestamp_seconds(context.clock.now()),
             origin=f"agent:{interjection.agent}",
         )
@@ -181,7 +153,7 @@ class InboxService(ReferenceResolver):
     def _emit_file_changed(self, session: Session) -> None:
         """Emit a live event, so that open views reload the conversation."""
         at, data = self._context.clock.now(), {"what": "file"}
-        self._context.emit(
+        self._context.runtime.emit(
             Event(kind="session.changed", at=at, session=session.id, agent=session.agent, data=data)
         )
 
@@ -191,14 +163,45 @@ class InboxService(ReferenceResolver):
         The file decides, however long it is: an entry that was removed from it may be promoted again.
         """
         ids = (source_id, f"{source_id}{PROMOTED_SUFFIX}")
-        async for chunk in self.store.iter_entries(session):
+        async for chunk in self._context.store.iter_entries(session):
             for entry in chunk:
                 if isinstance(entry, Message) and entry.id in ids:
                     return entry.id
         return None
 
     async def _session_id(self, session: str | None) -> str | None:
-        return None if session is None else (await self.find_session(session)).id
+        return None if session is None else (await find_session(session, self._context)).id
+
+    # Last, because further down in this class `list` would no longer be the type.
+    async def list(self, session: str | None = None, *, recent: int = RECENT_LIMIT) -> list[InboxRow]:
+        """Return live delegated runs, undelivered results and some delivered ones, newest first.
+
+        Args:
+            session: Only rows for this session; None for all.
+            recent: How many delivered results to include.
+        """
+        session_id = await self._session_id(session)
+
+        def step(tx: Transaction) -> list[InboxRow]:
+            delivered = [
+                each for each in tx.find_deliveries(session=session_id) if each.state is not Delivered.PENDING
+            ]
+            run_rows = [
+                *_open_rows(session_id, tx),
+                *pair_with_runs(delivered[max(0, len(delivered) - recent) :], tx),
+            ]
+            keyed_rows = [(row[0].id, _result_row(row, tx)) for row in run_rows]
+            interjections = {
+                each.id: each for each in tx.find_interjections(session=session_id, limit=recent)
+            }
+            interjections |= {each.id: each for each in tx.find_interjections(session=session_id, open_=True)}
+            keyed_rows += [
+                (interjection_id, interjection_inbox_row(each, tx.get_run(each.run)))
+                for interjection_id, each in interjections.items()
+            ]
+            return [row for _, row in sorted(keyed_rows, key=itemgetter(0), reverse=True)]
+
+        return await self._context.ledger.read(step)
 
 
 def _open_rows(session: str | None, tx: Transaction) -> list[RunDelivery]:

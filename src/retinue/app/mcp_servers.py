@@ -77,7 +77,7 @@ class McpServerService:
         """Trust exactly these tools of a server, and no others; return their names.
 
         Raises:
-            Usage: None of them can be trusted.
+            UsageError: None of them can be trusted.
         """
         chosen = [each.current for each in compared_tools if each.current is not None and not each.problem]
         if not chosen:

@@ -1,31 +1,26 @@
 """Send a message to a session or agent on behalf of a program, and return the reply as JSON."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from retinue.agents.registry import FileAgentRegistry
-from retinue.app.keyed_lock import KeyedLock
-from retinue.app.references import ReferenceResolver
-from retinue.app.run_control import keyed_entry_id
-from retinue.app.session_events import emit_session_changed
-from retinue.app.sessions import LIVE_STATUSES
+from retinue.app.approvals import ApprovalService
+from retinue.app.context import AppContext
+from retinue.app.permissions import check_agent_allowed
+from retinue.app.run_options import RunOptions
+from retinue.app.runs import RunService
+from retinue.app.submit import keyed_entry_id
 from retinue.app.tree_activity import is_tree_active, runs_ahead_of
+from retinue.app.workspace_folder import resolve_workspace
 from retinue.domain.agent import AGENT_NAME
-from retinue.domain.approval import Approval
-from retinue.domain.question import Question
-from retinue.domain.redaction import Redactor
-from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.run import LIVE_STATUSES, Run, Status, WaitReason
 from retinue.domain.session import Session
 from retinue.domain.transcript import Message
 from retinue.errors import Conflict, NotFound, Refused, UsageError
-from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.spawn import create_session
+from retinue.interfaces import Transaction
 from retinue.sessions.pagination import PageRequest
 from retinue.sessions.window import WINDOW_BYTES
 from retinue.tools.delegation.agents_message import (
@@ -35,7 +30,6 @@ from retinue.tools.delegation.agents_message import (
     is_queued_behind,
     message_result,
 )
-from retinue.worker.worker import LocalWorker
 
 HTTP_DOOR = "http"
 """The `door` of messages from programs."""
@@ -62,71 +56,17 @@ class MessageRequest(Struct, frozen=True, kw_only=True):
     """Idempotency key: repeating the message with the same key sends it once."""
 
 
-class MessageService(ReferenceResolver, ABC):
+class MessageService:
     """Messages from programs."""
 
-    agents: FileAgentRegistry
-    redact: Redactor
-    session_locks: KeyedLock
-    _message_key_cache: dict[str, tuple[str, str]]
-    """Run id and text by key, for messages that resumed a waiting run."""
-    _context: RuntimeContext
-    _local_worker: LocalWorker
+    def __init__(self, context: AppContext, runs: RunService, approvals: ApprovalService) -> None:
+        self._context = context
+        self._runs = runs
+        self._approvals = approvals
+        self._message_key_cache = dict[str, tuple[str, str]]()
+        """Run id and text by key, for messages that resumed a waiting run."""
 
-    @abstractmethod
-    async def open_questions(self, run: Run) -> list[Question]: ...
-
-    @abstractmethod
-    async def pending_approvals(self, run: Run) -> list[Approval]: ...
-
-    @abstractmethod
-    async def find_run(self, ref: str) -> Run: ...
-
-    @abstractmethod
-    async def start(
-        self,
-        text: str | None,
-        *,
-        agent: str | None = None,
-        session: str | None = None,
-        workspace: str | None = None,
-        key: str = "",
-        door: str = "cli",
-    ) -> Run: ...
-
-    @abstractmethod
-    async def _check_ledger_usable(self) -> None: ...
-
-    @abstractmethod
-    def _check_agent_allowed(self, name: str) -> None: ...
-
-    async def create_session(
-        self, agent: str, *, name: str | None = None, workspace: str | None = None
-    ) -> Session:
-        """Create a session that is idle until a message is sent to it.
-
-        Args:
-            agent: The session's agent.
-            name: Its name.
-            workspace: Its folder; default is the current one, or the user's home if that is `/`.
-
-        Raises:
-            NotFound: There is no such agent.
-            Refused: The configuration denies the agent.
-        """
-        self.agents.ensure_general_agent()
-        if not AGENT_NAME.fullmatch(agent):
-            raise self.agents.not_found_error(agent)
-        self._check_agent_allowed(agent)
-        root = _resolve_workspace(workspace)
-        self.agents.get(agent, root)
-        await self._check_ledger_usable()
-        session = await create_session(
-            agent, root, self._context, name=None if name is None else self.redact(name)
-        )
-        return await emit_session_changed(session, "created", self._context.ledger, self._context.clock)
-
-    async def send_message(self, ref: str, request: MessageRequest) -> tuple[Run, dict[str, Any]]:
+    async def send(self, ref: str, request: MessageRequest) -> tuple[Run, dict[str, Any]]:
         """Send a message to a session.
 
         Returns:
@@ -134,7 +74,7 @@ class MessageService(ReferenceResolver, ABC):
         """
         _check_message(request)
         return await self._wait_and_report(
-            await self._submit_message(await self.find_session_for_api(ref), request), request
+            await self._submit_message(await self._context.store.find_by_key(ref), request), request
         )
 
     async def send_to_agent(
@@ -153,16 +93,15 @@ class MessageService(ReferenceResolver, ABC):
         """
         _check_message(request)
         self.check_agent_accessible(agent, workspace)
-        async with self.session_locks.hold(f"agent {agent}"):
+        async with self._context.session_locks.hold(f"agent {agent}"):
             target = await self._select_conversation(agent, session, request)
             if target is not None:
                 run = await self._submit_message(target, request)
             else:
                 key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
-                folder = _resolve_workspace(workspace)
-                run = await self.start(
-                    request.content, agent=agent, workspace=folder, key=key, door=HTTP_DOOR
-                )
+                folder = resolve_workspace(workspace)
+                options = RunOptions(agent=agent, workspace=folder, key=key, door=HTTP_DOOR)
+                run = await self._runs.start(request.content, options)
         return await self._wait_and_report(run, request)
 
     def check_agent_accessible(self, agent: str, workspace: str | None = None) -> None:
@@ -172,11 +111,11 @@ class MessageService(ReferenceResolver, ABC):
             NotFound: There is no such agent.
             Refused: The configuration denies it, or its definition hides it.
         """
-        self.agents.ensure_general_agent()
+        self._context.agents.ensure_general_agent()
         if not AGENT_NAME.fullmatch(agent):
-            raise self.agents.not_found_error(agent)
-        self._check_agent_allowed(agent)
-        if not self.agents.get(agent, _resolve_workspace(workspace)).agent.ui_visible:
+            raise self._context.agents.not_found_error(agent)
+        check_agent_allowed(agent, self._context.runtime)
+        if not self._context.agents.get(agent, resolve_workspace(workspace)).agent.ui_visible:
             raise Refused(f"Agent not accessible: {agent}: its definition says ui_visible: false")
 
     async def _select_conversation(
@@ -192,18 +131,18 @@ class MessageService(ReferenceResolver, ABC):
         ):
             if earlier_run.agent != agent:
                 raise _key_conflict(request.idempotency_key, earlier_run)
-            return await self.store.find(earlier_run.session_id)
+            return await self._context.store.find(earlier_run.session_id)
         if selector == CREATE_SESSION:
             return None
         if selector in (LATEST_SESSION, LATEST_OR_CREATE_SESSION):
-            sessions = await self.store.sessions(agent=agent, children=False)
+            sessions = await self._context.store.sessions(agent=agent, children=False)
             if not sessions and selector == LATEST_SESSION:
                 raise NotFound(
                     f"No existing session for agent {agent}: {LATEST_OR_CREATE_SESSION} begins one"
                 )
-            return await self.store.find(sessions[0].path) if sessions else None
+            return await self._context.store.find(sessions[0].path) if sessions else None
         try:
-            session = await self.find_session_for_api(selector)
+            session = await self._context.store.find_by_key(selector)
         except NotFound as error:
             raise NotFound(f"Session not found: {error}") from error
         if session.agent != agent:
@@ -211,30 +150,31 @@ class MessageService(ReferenceResolver, ABC):
         return session
 
     async def _wait_and_report(self, run: Run, request: MessageRequest) -> tuple[Run, dict[str, Any]]:
-        seconds = float(self._context.limits.run_timeout_s(request.timeout_s))
+        seconds = float(self._context.runtime.limits.run_timeout_s(request.timeout_s))
         if request.wait and not await self._context.ledger.read(lambda tx: is_queued_behind(run, tx)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._wait_until_blocked(run)
-        current = await self.find_run(run.id)
+        current = await self._runs.find(run.id)
         report = await message_result(
-            current, self._context, wait=request.wait, timeout_s=seconds, later_note=STATUS_HINT
+            current, self._context.runtime, wait=request.wait, timeout_s=seconds, later_note=STATUS_HINT
         )
         reports_blockers = request.wait or current.status is Status.QUEUED
         return current, report | (await self._waiting_report(current) if reports_blockers else {})
 
     async def _submit_message(self, session: Session, request: MessageRequest) -> Run:
-        async with self.session_locks.hold(session.id):
+        async with self._context.session_locks.hold(session.id):
             key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
             if key and (earlier := await self._find_earlier_message(session, key)):
                 return self._check_same_message(*earlier, session, request)
             await self._discard_sent_draft(session, request.content)
-            run = await self.start(request.content, session=session.id, key=key, door=HTTP_DOOR)
+            options = RunOptions(session=session.id, key=key, door=HTTP_DOOR)
+            run = await self._runs.start(request.content, options)
             if not key or run.request.key == key:
                 return self._check_same_message(run, run.request.task or "", session, request) if key else run
             if len(self._message_key_cache) >= MAX_CACHED_KEYS:
                 self._message_key_cache.pop(next(iter(self._message_key_cache)))
-            self._message_key_cache[key] = (run.id, self.redact(request.content))
+            self._message_key_cache[key] = (run.id, self._context.redact(request.content))
             return run
 
     async def _find_earlier_message(self, session: Session, key: str) -> tuple[Run, str] | None:
@@ -247,17 +187,17 @@ class MessageService(ReferenceResolver, ABC):
             return earlier_run, earlier_run.request.task or ""
         if key in self._message_key_cache:
             run, text = self._message_key_cache[key]
-            return await self.find_run(run), text
+            return await self._runs.find(run), text
         span = PageRequest(limit=1, around=keyed_entry_id(key), within_bytes=WINDOW_BYTES)
         with suppress(NotFound):
-            for entry in await self.store.read_page(session, span):
+            for entry in await self._context.store.read_page(session, span):
                 if isinstance(entry, Message):
-                    return await self.find_run(entry.run), entry.text
+                    return await self._runs.find(entry.run), entry.text
         return None
 
     def _check_same_message(self, run: Run, text: str, session: Session, request: MessageRequest) -> Run:
         """Return the run if the key was used for this very message; otherwise raise Conflict."""
-        if run.session_id == session.id and text == self.redact(request.content):
+        if run.session_id == session.id and text == self._context.redact(request.content):
             return run
         raise _key_conflict(request.idempotency_key, run)
 
@@ -266,15 +206,17 @@ class MessageService(ReferenceResolver, ABC):
         live = await self._context.ledger.read(
             lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
         )
-        draft = "" if any(not run.is_suspended for run in live) else await self.store.read_draft(session)
+        draft = (
+            "" if any(not run.is_suspended for run in live) else await self._context.store.read_draft(session)
+        )
         if draft and content.strip().startswith(draft.strip()):
-            await self.store.save_draft(session, "")
+            await self._context.store.save_draft(session, "")
 
     async def _waiting_report(self, run: Run) -> dict[str, Any]:
         """Describe what a person must do for a waiting run, or for one that is queued behind a waiting run."""
         if not run.status.is_live:
             return {}
-        questions = await self.open_questions(run)
+        questions = await self._runs.open_questions(run)
         if run.waiting_for is WaitReason.PERSON:
             question_texts = [each.text_with_options() for each in questions]
             sentences = " ".join(
@@ -283,10 +225,10 @@ class MessageService(ReferenceResolver, ABC):
             return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": sentences}
         sentences = [
             APPROVAL_HINT.format(id=each.id, agent=each.agent, tool=each.tool)
-            for each in await self.pending_approvals(run)
+            for each in await self._approvals.pending(run)
         ]
         for run_ahead in await self._context.ledger.read(partial(runs_ahead_of, run)):
-            questions += await self.open_questions(run_ahead)
+            questions += await self._runs.open_questions(run_ahead)
         for waiting_run in await self._context.ledger.read(partial(_runs_awaiting_reply, run)):
             texts = [each.text_with_options() for each in questions if each.run_id == waiting_run.id]
             sentences.append(
@@ -302,22 +244,22 @@ class MessageService(ReferenceResolver, ABC):
         Another process may work on it or answer its questions meanwhile.
         """
         while True:
-            await self._local_worker.wait(run.id)
-            current = await self.find_run(run.id)
+            await self._context.worker.wait(run.id)
+            current = await self._runs.find(run.id)
             if current.status.is_final or (
                 current.status is Status.WAITING and current.waiting_for is WaitReason.PERSON
             ):
                 return
             if current.status is Status.WAITING and await self._waits_for_person(current):
                 return
-            await self._local_worker.wait_for_change()
+            await self._context.worker.wait_for_change()
 
     async def _waits_for_person(self, run: Run) -> bool:
         """Return whether nothing in its tree is active and a person can unblock it."""
         if await self._context.ledger.read(partial(is_tree_active, run.root_id)):
             return False
         return bool(
-            await self.pending_approvals(run)
+            await self._approvals.pending(run)
             or await self._context.ledger.read(partial(_runs_awaiting_reply, run))
         )
 
@@ -341,22 +283,3 @@ def _runs_awaiting_reply(run: Run, tx: Transaction) -> list[Run]:
     roots = [each.root_id for each in (run, *runs_ahead_of(run, tx)) if each.root_id == each.id]
     waiting = [each for root in roots for each in reversed(tx.find_runs(status=[Status.WAITING], root=root))]
     return [each for each in waiting if each.waiting_for is WaitReason.PERSON and each.id != run.id]
-
-
-def _resolve_workspace(workspace: str | None) -> str:
-    current_folder = Path.cwd()
-    path = (
-        (Path.home() if current_folder == Path("/") else current_folder)
-        if workspace is None
-        else Path(workspace)
-    )
-    if not path.is_absolute():
-        raise UsageError(f"the workspace {workspace} is no absolute path: say where it is from / on")
-    try:
-        resolved = path.resolve()
-        is_folder = resolved.is_dir()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UsageError(f"the workspace {workspace} cannot be looked at: {error}") from error
-    if not is_folder:
-        raise UsageError(f"the workspace {workspace} is not a folder")
-    return str(resolved)

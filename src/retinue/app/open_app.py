@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from retinue.app.application import App
 from retinue.app.composition import QuestionCallback, reject_question
+from retinue.app.context import build_context
 from retinue.app.ephemeral_home import ephemeral_home, remove_stale_homes
 from retinue.config.load import Config, load_config
 from retinue.config.schema import APPROVAL_POLICIES
@@ -43,7 +44,7 @@ async def open(  # noqa: A001  (`retinue.open` is public API)
 
     Raises:
         BadConfig: The configuration is invalid.
-        Usage: An argument is invalid.
+        UsageError: An argument is invalid.
     """
     config_in_use = config or load_config(
         os.environ if env is None else env, home=None if home is None else os.fspath(home)
@@ -58,7 +59,7 @@ async def open(  # noqa: A001  (`retinue.open` is public API)
             config_in_use = replace(
                 config_in_use, home=temporary_home, is_persistent=False, models_home=config_in_use.models_dir
             )
-        async with _close_after(App(config_in_use, tools, ask or reject_question)) as app:
+        async with _close_after(App(build_context(config_in_use, tools, ask or reject_question))) as app:
             yield app
 
 
@@ -68,14 +69,15 @@ async def open_read_only(
 ) -> AsyncGenerator[App]:
     """Open the application without working on runs; works on a read-only disk."""
     config_in_use = load_config(os.environ if env is None else env, home=home)
-    async with _close_after(App(config_in_use, (), ask or reject_question, read_only=True)) as app:
+    context = build_context(config_in_use, (), ask or reject_question, read_only=True)
+    async with _close_after(App(context)) as app:
         yield app
 
 
 @asynccontextmanager
 async def _close_after(app: App) -> AsyncGenerator[App]:
     try:
-        await app.remove_orphaned_worktrees()
+        await app.repair.remove_orphaned_worktrees()
         yield app
     finally:
         await app.close()

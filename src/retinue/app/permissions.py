@@ -1,25 +1,23 @@
-"""Permissions of agents and sessions, and approvals by a person."""
+"""Permissions of agents and sessions."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from retinue.app.references import ReferenceResolver
-from retinue.app.tree_activity import runs_ahead_of
-from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState, approval_as_json
+from retinue.app.context import AppContext
+from retinue.app.references import find_session
+from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.glob import first_match
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope
 from retinue.domain.rules import Globs, Verdict
-from retinue.domain.run import Run
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.skill import Skill
-from retinue.errors import Failed, NotFound, OutOfScope, Refused, UsageError
-from retinue.interfaces import RuntimeContext, Tool, Transaction
-from retinue.runtime import run_control, tool_executor
+from retinue.errors import Failed, OutOfScope, Refused
+from retinue.interfaces import RuntimeContext, Tool
+from retinue.runtime import tool_executor
 from retinue.runtime.run_plan import (
     compute_scope,
     find_sandbox_level,
@@ -34,12 +32,12 @@ DEFAULT_AGENT = "general"
 AccessKind = Literal["read", "write", "run", "tool", "agent"]
 
 
-class PermissionService(ReferenceResolver):
-    """Permissions and approvals, as a person sees and decides them."""
+class PermissionService:
+    """What agents and sessions may do."""
 
-    def __init__(self, context: RuntimeContext, is_owner_alive: Callable[[str], bool]) -> None:
+    def __init__(self, context: AppContext) -> None:
         self._context = context
-        self._is_owner_alive = is_owner_alive
+        self._runtime = context.runtime
 
     async def tool_verdicts(
         self, *, agent: str | None = None, session: str | None = None, folder: str | None = None
@@ -53,14 +51,14 @@ class PermissionService(ReferenceResolver):
         """
         scope, working_folder = await self._scope_and_folder(agent=agent, session=session, folder=folder)
         nameable_agents = startable_agents(
-            scope, self._context.agents.list_definitions(working_folder), self._context
+            scope, self._runtime.agents.list_definitions(working_folder), self._runtime
         )
         return [
             (
                 replace(tool, spec=with_agent_names(tool, nameable_agents)),
                 tool_executor.check_tool_allowed(tool, scope),
             )
-            for _, tool in sorted(self._context.tools.items())
+            for _, tool in sorted(self._runtime.tools.items())
         ]
 
     async def scope(
@@ -77,20 +75,20 @@ class PermissionService(ReferenceResolver):
     ) -> tuple[Scope, str]:
         """Return the scope and its folder, whose project may add agents."""
         if session is not None:
-            chosen = await self.find_session(session)
-            scope = compute_scope(await load_definition(chosen, self._context), chosen, self._context)
+            chosen = await find_session(session, self._context)
+            scope = compute_scope(await load_definition(chosen, self._runtime), chosen, self._runtime)
             working_folder = chosen.workspace.intended_folder
         else:
             working_folder = folder or str(Path.cwd())
-            agent_definition = self._context.agents.get(
+            agent_definition = self._runtime.agents.get(
                 DEFAULT_AGENT if agent is None else agent, working_folder
             ).agent
             scope = build_scope(
-                agent_definition, ScopeInputs(root=working_folder), self._context.operator_policy()
+                agent_definition, ScopeInputs(root=working_folder), self._runtime.operator_policy()
             )
-            scope = with_skills(scope, agent_definition.name, working_folder, self._context)
+            scope = with_skills(scope, agent_definition.name, working_folder, self._runtime)
         return restrict_to_sandbox_level(
-            scope, await find_sandbox_level(self._context), self._context
+            scope, await find_sandbox_level(self._runtime), self._runtime
         ), working_folder
 
     async def skill_verdicts(
@@ -100,14 +98,14 @@ class PermissionService(ReferenceResolver):
         scope = await self.scope(agent=agent, session=session, folder=folder)
         name, working_folder = agent or DEFAULT_AGENT, folder or str(Path.cwd())
         if session is not None:
-            chosen = await self.find_session(session)
+            chosen = await find_session(session, self._context)
             name, working_folder = chosen.agent, chosen.workspace.intended_folder
-        return [(each, scope.check_skill(each)) for each in self._context.find_skills(name, working_folder)]
+        return [(each, scope.check_skill(each)) for each in self._runtime.find_skills(name, working_folder)]
 
     async def scope_json(self, session: str) -> dict[str, Any]:
         """Return what `scope show` prints: every rule that applies to a session, and who set it."""
         scope = await self.scope(session=session)
-        level = await self._context.detect_sandbox_level()
+        level = await self._runtime.detect_sandbox_level()
         shell = scope.shell_commands
         return {
             "hash": scope.hash,
@@ -132,15 +130,15 @@ class PermissionService(ReferenceResolver):
             "lifted": {"read": scope.user_grants.read, "write": scope.user_grants.write},
             "always_closed": [*scope.closed_paths, *scope.retinue_paths],
             "guarded": list(scope.guarded_paths),
-            "approvals": str(self._context.approval_policy),
+            "approvals": str(self._runtime.approval_policy),
             "sandbox": {
                 "level": str(level),
-                "minimum": str(self._context.minimum_sandbox_level),
+                "minimum": str(self._runtime.minimum_sandbox_level),
                 "runs_nothing": scope.shell_blocked_reason or None,
             },
         }
 
-    async def check_permission(self, session: str, kind: AccessKind, value: str) -> dict[str, Any]:
+    async def check(self, session: str, kind: AccessKind, value: str) -> dict[str, Any]:
         """Return the verdict on one access, the rule behind it, and whether it would require approval.
 
         Args:
@@ -151,7 +149,7 @@ class PermissionService(ReferenceResolver):
         scope = await self.scope(session=session)
         verdict, real_path = self._evaluate_access(scope, kind, value)
         needs_approval = verdict.ok and await self._requires_approval(scope, kind, real_path)
-        if needs_approval and self._context.approval_policy is ApprovalPolicy.DENY:
+        if needs_approval and self._runtime.approval_policy is ApprovalPolicy.DENY:
             verdict, needs_approval = Verdict(ok=False, rule="approvals = deny"), False
         return {
             "kind": kind,
@@ -164,19 +162,19 @@ class PermissionService(ReferenceResolver):
 
     def _evaluate_access(self, scope: Scope, kind: AccessKind, value: str) -> tuple[Verdict, str]:
         if kind == "tool":
-            tool = self._context.tools.get(value)
+            tool = self._runtime.tools.get(value)
             if tool is None:
                 return Verdict(ok=False, rule=f"there is no tool {value!r}"), value
             return tool_executor.check_tool_allowed(tool, scope), value
         if kind == "agent":
             return scope.check_agent(value), value
         if kind == "run":
-            bash = self._context.tools.get("bash")
+            bash = self._runtime.tools.get("bash")
             result = (
                 scope.check_command(value) if bash is None else tool_executor.check_tool_allowed(bash, scope)
             )
             return (scope.check_command(value) if result.ok else result), value
-        files = self._context.files_for(scope)
+        files = self._runtime.files_for(scope)
         real_path = files.real_path(value)
         try:
             result = files.check_access(value, kind)
@@ -189,104 +187,22 @@ class PermissionService(ReferenceResolver):
 
     async def _requires_approval(self, scope: Scope, kind: AccessKind, real_path: str) -> bool:
         """Return whether an allowed access requires approval, by the same rules as for the built-in tools."""
-        policy = str(self._context.approval_policy)
+        policy = str(self._runtime.approval_policy)
         if kind == "write":
             return not (
                 scope.is_write_preapproved(real_path)
                 or (policy == "auto" and not scope.is_guarded(real_path))
             )
         if kind == "run":
-            is_strict = await self._context.detect_sandbox_level() is SandboxLevel.STRICT
+            is_strict = await self._runtime.detect_sandbox_level() is SandboxLevel.STRICT
             return not (is_strict and (policy == "auto" or scope.check_command_preapproved(real_path).ok))
         return False
 
-    # approvals
 
-    async def list_approvals(self, *, run: str | None = None, all_states: bool = False) -> list[Approval]:
-        """Return approvals, oldest first: the pending ones, or with `all_states` all.
-
-        Expired approvals are closed first, so that no run waits for one of them.
-        """
-        await run_control.expire_approvals(self._context, is_alive=self._is_owner_alive, adopt=False)
-        states: Sequence[ApprovalState] | None = None if all_states else [ApprovalState.PENDING]
-        return await self._context.ledger.read(lambda tx: tx.find_approvals(run=run, state=states))
-
-    async def find_approval(self, ref: str) -> Approval:
-        """Find an approval by id or unambiguous prefix.
-
-        Raises:
-            NotFound: There is no such approval.
-            Usage: The prefix is ambiguous or empty.
-        """
-        if not ref:
-            raise UsageError("say which approval: `retinue approvals list` shows those that wait")
-
-        def step(tx: Transaction) -> list[Approval]:
-            exact = tx.get_approval(ref)
-            return [exact] if exact else tx.find_approvals(prefix=ref)
-
-        found = await self._context.ledger.read(step)
-        if not found:
-            raise NotFound(f"there is no approval {ref}: `retinue approvals list` shows those that wait")
-        if len(found) > 1:
-            raise UsageError(
-                f"{ref} could be several approvals: {', '.join(each.id for each in found[:8])} …"
-            )
-        return found[0]
-
-    async def answer_approval(self, ref: str, answer: Answer | str, *, by: str = "person") -> Approval:
-        """Answer an approval; the run continues in the process that works on it, else in this one.
-
-        Args:
-            ref: The approval's id or prefix.
-            answer: `allow`, `deny` or `add`.
-            by: Who answers.
-
-        Returns:
-            The approval with its answer.
-        """
-        approval = await self.find_approval(ref)
-        await run_control.expire_approvals(self._context, is_alive=self._is_owner_alive, adopt=False)
-        return await run_control.answer_approval(
-            approval.id, Answer(answer), self._context, by=by, is_alive=self._is_owner_alive
-        )
-
-    async def is_owned_here(self, run: Run) -> bool:
-        """Return whether this process or the connected daemon works on the run."""
-        current = await self._context.ledger.read(lambda tx: tx.get_run(run.id))
-        return current is not None and current.owner_id in (
-            self._context.owner_id,
-            self._context.new_run_owner_id(),
-        )
-
-    async def pending_approval_ids(self, run: Run) -> list[str]:
-        """Return the ids of pending approvals in this run's tree and in runs ahead of it."""
-        return [each.id for each in await self._context.ledger.read(lambda tx: _pending_approvals(run, tx))]
-
-    async def pending_approvals(self, run: Run) -> list[Approval]:
-        """Return pending approvals in this run's tree and in runs ahead of it, oldest first."""
-        await run_control.expire_approvals(self._context, is_alive=self._is_owner_alive, adopt=False)
-        return await self._context.ledger.read(lambda tx: _pending_approvals(run, tx))
-
-    def _check_agent_allowed(self, name: str) -> None:
-        if hit := first_match(self._context.operator_policy().deny_agents, name):
-            raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
-
-
-def _pending_approvals(run: Run, tx: Transaction) -> list[Approval]:
-    """Return pending approvals of the run's tree; for a queued run also those of the runs ahead of it."""
-    run_ids: set[str] = set()
-    for each in (run, *runs_ahead_of(run, tx)):
-        run_ids |= (
-            {tree_run.id for tree_run in tx.find_runs(root=each.root_id)}
-            if each.root_id == each.id
-            else {each.id}
-        )
-    return [each for each in tx.find_approvals(state=[ApprovalState.PENDING]) if each.run in run_ids]
-
-
-def approvals_json(approvals: Sequence[Approval]) -> list[dict[str, Any]]:
-    return [approval_as_json(each) for each in approvals]
+def check_agent_allowed(name: str, runtime: RuntimeContext) -> None:
+    """Raise Refused if the operator's configuration denies the agent."""
+    if hit := first_match(runtime.operator_policy().deny_agents, name):
+        raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
 
 
 def _restricts_anything(ceiling: Ceiling) -> bool:

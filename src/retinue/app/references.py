@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
+from retinue.app.home_access import HomeAccess
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.errors import NotFound, UsageError
-from retinue.interfaces import Ledger, Transaction
-from retinue.sessions.store import FileStore
+from retinue.interfaces import Transaction
 
 _STATUS_PRIORITY = (Status.RUNNING, Status.WAITING, Status.QUEUED)
 """Live statuses, in the order in which a run counts as its session's current one."""
@@ -18,101 +18,88 @@ _RUN_ID_PREFIX = re.compile(r"[0-9A-HJKMNP-TV-Z]{1,26}")
 _SAMPLE_SIZE = 8
 
 
-class ReferenceResolver:
-    """Find sessions and runs by what a person types."""
+async def find_session(ref: str, home: HomeAccess) -> Session:
+    """Find a session by any of its names, or by one of its runs.
 
-    store: FileStore
-    ledger: Ledger
+    A complete run id takes precedence over any prefix.
 
-    async def find_session(self, ref: str) -> Session:
-        """Find a session by any of its names, or by one of its runs.
+    Raises:
+        NotFound: Nothing has this name.
+        UsageError: The reference is ambiguous.
+    """
+    runs = await _runs_matching(ref, home)
+    if not runs:
+        return await home.store.find(ref)
+    named_session = None if runs[0].id == ref else await _session_matching(ref, home)
+    if named_session is not None and ref in (
+        named_session.id,
+        named_session.slug,
+        *named_session.aliases,
+    ):
+        return named_session
+    if len(runs) > 1 or (named_session is not None and named_session.id != runs[0].session_id):
+        raise _ambiguous_reference(ref, named_session, runs)
+    return named_session or await _session_of_run(runs[0], home)
 
-        A complete run id takes precedence over any prefix.
 
-        Raises:
-            NotFound: Nothing has this name.
-            Usage: The reference is ambiguous.
-        """
-        runs = await self._runs_matching(ref)
-        if not runs:
-            return await self.store.find(ref)
-        named_session = None if runs[0].id == ref else await self._session_matching(ref)
-        if named_session is not None and ref in (
-            named_session.id,
-            named_session.slug,
-            *named_session.aliases,
-        ):
-            return named_session
-        if len(runs) > 1 or (named_session is not None and named_session.id != runs[0].session_id):
-            raise _ambiguous_reference(ref, named_session, runs)
-        return named_session or await self._session_of_run(runs[0])
+async def deleted_session_ref(ref: str, home: HomeAccess) -> str:
+    """Return the session id if `ref` names a run, also of a deleted session; else return `ref` unchanged."""
+    runs = await _runs_matching(ref, home)
+    if len(runs) > 1:
+        raise _ambiguous_reference(ref, None, runs)
+    return runs[0].session_id if runs else ref
 
-    async def find_session_for_api(self, ref: str) -> Session:
-        """Find a session for a remote client.
 
-        Not by path, nor by display name (another session may have it tomorrow), nor by run.
-        """
-        return await self.store.find_by_key(ref)
+async def resolve_run(ref: str, home: HomeAccess) -> Run:
+    """Find a run by id or unambiguous prefix, or by any name of its session.
 
-    async def deleted_session_ref(self, ref: str) -> str:
-        """Return the session id if `ref` names a run, also of a deleted session; else return `ref` unchanged."""
-        runs = await self._runs_matching(ref)
-        if len(runs) > 1:
-            raise _ambiguous_reference(ref, None, runs)
-        return runs[0].session_id if runs else ref
-
-    async def resolve_run(self, ref: str) -> Run:
-        """Find a run by id or unambiguous prefix, or by any name of its session.
-
-        A session stands for its current run, or its newest if none is live.
-        """
-        candidates = await self.ledger.read(partial(_candidate_runs, ref))
-        if not candidates:
-            return await self._run_of_session(ref)
-        run = require_single_run(ref, candidates)
-        if ref in (run.id, run.session_id) or (session := await self._session_matching(ref)) is None:
-            return run
-        session_run = await self.ledger.read(partial(_current_run, session.id))
-        if session_run is not None and session_run.id != run.id:
-            raise _ambiguous_reference(ref, session, [run])
+    A session stands for its current run, or its newest if none is live.
+    """
+    candidates = await home.ledger.read(partial(_candidate_runs, ref))
+    if not candidates:
+        return await _run_of_session(ref, home)
+    run = require_single_run(ref, candidates)
+    if ref in (run.id, run.session_id) or (session := await _session_matching(ref, home)) is None:
         return run
+    session_run = await home.ledger.read(partial(_current_run, session.id))
+    if session_run is not None and session_run.id != run.id:
+        raise _ambiguous_reference(ref, session, [run])
+    return run
 
-    async def _run_of_session(self, ref: str) -> Run:
-        try:
-            session = await self.find_session(ref)
-        except NotFound as error:
-            raise NotFound(
-                f"there is no run {ref}, and no session: `retinue runs history` lists runs"
-            ) from error
-        run = await self.ledger.read(partial(_current_run, session.id))
-        if run is None:
-            raise NotFound(
-                f"{session.slug} has had no run yet: `retinue send {session.slug} TEXT` begins one"
-            )
-        return run
 
-    async def _session_of_run(self, run: Run) -> Session:
-        """Return the session of a run; one whose folder was moved is found by its id."""
-        for ref in (run.transcript_path, run.session_id):
-            with suppress(NotFound):
-                return await self.store.find(ref)
-        raise NotFound(
-            f"{run.slug}, the session of run {run.id}, is gone: `retinue sessions restore {run.session_id}` brings back "
-            "what was deleted in the last 30 days"
-        )
+async def _run_of_session(ref: str, home: HomeAccess) -> Run:
+    try:
+        session = await find_session(ref, home)
+    except NotFound as error:
+        raise NotFound(f"there is no run {ref}, and no session: `retinue runs history` lists runs") from error
+    run = await home.ledger.read(partial(_current_run, session.id))
+    if run is None:
+        raise NotFound(f"{session.slug} has had no run yet: `retinue send {session.slug} TEXT` begins one")
+    return run
 
-    async def _runs_matching(self, ref: str) -> list[Run]:
-        return (
-            await self.ledger.read(partial(_newest_run_per_session, ref))
-            if _RUN_ID_PREFIX.fullmatch(ref)
-            else []
-        )
 
-    async def _session_matching(self, ref: str) -> Session | None:
-        """Return the one session with this id, slug or alias, or with a unique prefix of one."""
+async def _session_of_run(run: Run, home: HomeAccess) -> Session:
+    """Return the session of a run; one whose folder was moved is found by its id."""
+    for ref in (run.transcript_path, run.session_id):
         with suppress(NotFound):
-            return await self.store.find_by_key(ref)
-        return None
+            return await home.store.find(ref)
+    raise NotFound(
+        f"{run.slug}, the session of run {run.id}, is gone: `retinue sessions restore {run.session_id}` brings back "
+        "what was deleted in the last 30 days"
+    )
+
+
+async def _runs_matching(ref: str, home: HomeAccess) -> list[Run]:
+    return (
+        await home.ledger.read(partial(_newest_run_per_session, ref)) if _RUN_ID_PREFIX.fullmatch(ref) else []
+    )
+
+
+async def _session_matching(ref: str, home: HomeAccess) -> Session | None:
+    """Return the one session with this id, slug or alias, or with a unique prefix of one."""
+    with suppress(NotFound):
+        return await home.store.find_by_key(ref)
+    return None
 
 
 def runs_with_id_prefix(ref: str, tx: Transaction) -> list[Run]:

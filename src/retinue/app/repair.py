@@ -3,7 +3,6 @@
 import asyncio
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.agents.registry import FileAgentRegistry
-from retinue.agents.skills import SkillRegistry
+from retinue.app.context import AppContext
 from retinue.app.doctor import (
     Finding,
     definition_findings,
@@ -24,21 +22,19 @@ from retinue.app.doctor import (
     skill_findings,
 )
 from retinue.app.log_file import append_log_line
-from retinue.app.mcp_servers import McpServerService
-from retinue.app.sandbox_loader import SandboxLoader
-from retinue.config.load import Config
+from retinue.app.run_queries import interrupted_runs
+from retinue.app.runs import RunService
+from retinue.app.worktree_cleanup import occupied_folders
 from retinue.domain.delivery import Delivery
 from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import CreatedRun, Session
 from retinue.errors import NotFound, RetinueError, SessionLocked, Unreadable
-from retinue.interfaces import RuntimeContext, Transaction
-from retinue.ledger.ledger import SqliteLedger
+from retinue.interfaces import Transaction
 from retinue.ledger.repair import damaged_copies, find_page_damage, move_damaged_aside
 from retinue.runtime.run_end import delete_temporary_sessions, finish_run
-from retinue.sessions.store import FileStore
 from retinue.sessions.trash import find_leftovers, remove_path
-from retinue.worker.process_lock import NoProcessLock, ProcessLock
+from retinue.worker.process_lock import ProcessLock
 
 REPAIR_COMMAND = "retinue doctor --repair"
 SESSION_GONE = "its session is gone: {path}"
@@ -73,18 +69,12 @@ class IdleWorker:
         return False
 
 
-class RepairService(ABC):
+class RepairService:
     """Diagnosis and repair of a home."""
 
-    config: Config
-    store: FileStore
-    agents: FileAgentRegistry
-    skills: SkillRegistry
-    mcp: McpServerService
-    _context: RuntimeContext
-    _ledger: SqliteLedger
-    _sandbox_loader: SandboxLoader
-    _owner: ProcessLock | NoProcessLock
+    def __init__(self, context: AppContext, runs: RunService) -> None:
+        self._context = context
+        self._runs = runs
 
     async def diagnose(self, *, repair: bool = False) -> list[Finding]:
         """Return findings about this machine, the configuration and the data.
@@ -92,18 +82,19 @@ class RepairService(ABC):
         Args:
             repair: Also repair whatever can be repaired without losing anything.
         """
-        findings = machine_findings(self.config)
+        findings = machine_findings(self._context.config)
         findings += sandbox_findings(
-            await self._sandbox_loader.level(),
-            await self._sandbox_loader.missing_levels(),
-            self._context.minimum_sandbox_level,
+            await self._context.sandbox.level(),
+            await self._context.sandbox.missing_levels(),
+            self._context.runtime.minimum_sandbox_level,
         )
         findings += definition_findings(
-            self.agents.find_broken(), [each.agent for each in self.agents.list_definitions()]
+            self._context.agents.find_broken(),
+            [each.agent for each in self._context.agents.list_definitions()],
         )
-        findings += skill_findings(self.skills.find_broken(), self.skills.all())
-        findings += mcp_server_findings(self.mcp.server_rows())
-        ledger_report = ledger_findings(self._ledger.path)
+        findings += skill_findings(self._context.skills.find_broken(), self._context.skills.all())
+        findings += mcp_server_findings(self._context.mcp.server_rows())
+        ledger_report = ledger_findings(self._context.ledger.path)
         if repair and any(finding.status == "bad" for finding in ledger_report):
             ledger_report = await self._repair_ledger(ledger_report)
         findings += ledger_report
@@ -120,17 +111,33 @@ class RepairService(ABC):
         Raises:
             Unreadable: The ledger is damaged and cannot be set aside.
         """
-        found = await asyncio.to_thread(find_page_damage, self._ledger.path)
+        found = await asyncio.to_thread(find_page_damage, self._context.ledger.path)
         if found is None:
             return None
-        path = str(self._ledger.path)
+        path = str(self._context.ledger.path)
         try:
             kept_path = await self._set_ledger_aside()
         except RetinueError as error:
             raise Unreadable(path, f"the ledger is damaged ({found}): {error}") from error
         message = f"the ledger was damaged ({found}) and is kept as {kept_path}; {NEW_LEDGER_ADVICE}"
-        append_log_line(self.config.home, {"at": "start", "level": "error", "ledger": message})
+        append_log_line(self._context.config.home, {"at": "start", "level": "error", "ledger": message})
         return message
+
+    async def remove_orphaned_worktrees(self) -> None:
+        """Remove worktrees that a crash left behind before their session was created.
+
+        Errors are ignored: leftovers must never prevent a start.
+        """
+
+        async def occupied() -> set[str]:
+            return occupied_folders(await self._context.store.sessions(), await self._runs.list(live=True))
+
+        with suppress(OSError, RetinueError):
+            for worktree in await self._context.worktrees.remove_abandoned(occupied):
+                append_log_line(
+                    self._context.config.home,
+                    {"at": "start", "a worktree without a session was removed": worktree},
+                )
 
     async def _repair_ledger(self, ledger_report: list[Finding]) -> list[Finding]:
         try:
@@ -150,27 +157,31 @@ class RepairService(ABC):
 
     async def _set_ledger_aside(self) -> Path:
         if others := self._other_owners():
-            raise SessionLocked(f"{self._ledger.path}: others are at work with it: end {', '.join(others)}")
-        await self._ledger.release_file()
-        return move_damaged_aside(self._ledger.path, now=self._context.clock.now())
+            raise SessionLocked(
+                f"{self._context.ledger.path}: others are at work with it: end {', '.join(others)}"
+            )
+        await self._context.ledger.release_file()
+        return move_damaged_aside(self._context.ledger.path, now=self._context.clock.now())
 
     def _other_owners(self) -> list[str]:
         """Return the other processes that work on runs in this home, according to their file locks."""
-        home = self.config.home
+        home = self._context.config.home
         names = sorted(path.name for path in (home / "owners").iterdir())
-        alive = (name for name in names if name != self._owner.id and ProcessLock.is_alive(home, name))
+        alive = (
+            name for name in names if name != self._context.owner.id and ProcessLock.is_alive(home, name)
+        )
         return [ProcessLock.describe_owner(home, name) or name for name in alive]
 
     async def _check_consistency(self, *, repair: bool) -> list[Finding]:
-        sessions = await self.store.sessions()
-        runs = await self._ledger.read(lambda tx: tx.find_runs())
-        findings = await session_findings(self.store, sessions, runs)
+        sessions = await self._context.store.sessions()
+        runs = await self._context.ledger.read(lambda tx: tx.find_runs())
+        findings = await session_findings(self._context.store, sessions, runs)
         for problem in await self._find_problems(sessions, runs):
             if repair and problem.repair is not None:
                 findings.append(Finding(status="mended", message=await problem.repair()))
             else:
                 findings.append(Finding(status="warn", message=problem.message, advice=problem.advice))
-        if abandoned := await self.interrupted_runs():
+        if abandoned := await interrupted_runs(self._context):
             findings.append(
                 Finding(
                     status="warn", message=f"{len(abandoned)} runs interrupted", advice="retinue runs resume"
@@ -191,14 +202,18 @@ class RepairService(ABC):
         """Find unfinished runs that no process works on and whose session is gone."""
         found: list[Problem] = []
         for run in runs:
-            if run.status.is_live and not self._has_live_owner(run) and await self._is_session_gone(run):
+            if (
+                run.status.is_live
+                and not self._context.has_live_owner(run)
+                and await self._is_session_gone(run)
+            ):
                 message = f"run {run.id} is {run.status}, and {SESSION_GONE.format(path=run.transcript_path)}"
                 found.append(Problem(message=message, repair=lambda run=run: self._mark_run_lost(run)))
         return found
 
     async def _mark_run_lost(self, run: Run) -> str:
         error = SESSION_GONE.format(path=run.transcript_path)
-        ports = replace(self._context, worker=IdleWorker())
+        ports = replace(self._context.runtime, worker=IdleWorker())
         ended = await finish_run(run, Status.LOST, ports, reason=Reason.STALE, error=error)
         return f"run {run.id} is {ended.status} now, and whoever asked for it is told: {error}"
 
@@ -207,7 +222,7 @@ class RepairService(ABC):
         session_ids, run_by_id = {each.id for each in sessions}, {run.id: run for run in runs}
         busy_sessions = {run.session_id for run in runs if run.status.is_live}
         found: list[Problem] = []
-        for each in await self._ledger.read(lambda tx: tx.find_deliveries(state=[Delivered.PENDING])):
+        for each in await self._context.ledger.read(lambda tx: tx.find_deliveries(state=[Delivered.PENDING])):
             requester = run_by_id.get(each.by)
             has_ended = requester is None or requester.status.is_final
             if each.session not in session_ids or (each.answers and has_ended):
@@ -229,19 +244,19 @@ class RepairService(ABC):
             if current.state is Delivered.PENDING:
                 tx.update_delivery(replace(current, state=Delivered.FAILED, attempts=current.attempts + 1))
 
-        await self._ledger.write(step)
+        await self._context.ledger.write(step)
         return f"what run {delivery.run} came to waits for nobody any more: retinue runs show {delivery.run} has it"
 
     async def _uncleared_sessions(self) -> list[Problem]:
         """Find temporary sessions that a crash left behind after their results were delivered."""
 
         async def clear_sessions() -> str:
-            await delete_temporary_sessions(replace(self._context, worker=IdleWorker()))
-            remaining = len(await self._ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
+            await delete_temporary_sessions(replace(self._context.runtime, worker=IdleWorker()))
+            remaining = len(await self._context.ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
             suffix = f"; {remaining} cannot be yet" if remaining else ""
             return f"{count - remaining} sessions that were not to be kept are put aside{suffix}"
 
-        count = len(await self._ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
+        count = len(await self._context.ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
         message = f"{count} sessions were not to be kept and are still there"
         return [Problem(message=message, repair=clear_sessions)] if count else []
 
@@ -252,31 +267,23 @@ class RepairService(ABC):
             removed = [path for path in (*unfinished, *expired) if remove_path(path)]
             return f"{len(removed)} folders that crashes or deleted sessions left behind are removed"
 
-        unfinished = find_leftovers(str(self.config.home / "sessions"), self._context.clock.now())
-        places = (self.config.home / "tmp", self.config.home / "programs")
+        unfinished = find_leftovers(str(self._context.config.home / "sessions"), self._context.clock.now())
+        places = (self._context.config.home / "tmp", self._context.config.home / "programs")
         expired = [str(path) for folder in places for path in _expired_session_folders(folder, session_ids)]
         message = f"{len(unfinished) + len(expired)} folders were left behind by crashes or deleted sessions"
         return [Problem(message=message, repair=remove_leftovers)] if unfinished or expired else []
 
     def _kept_ledgers(self) -> list[Problem]:
-        paths = damaged_copies(self._ledger.path)
+        paths = damaged_copies(self._context.ledger.path)
         advice = "it is yours to keep or remove: Retinue does not look into it"
         return [Problem(message=f"a damaged ledger is kept as {path}", advice=advice) for path in paths]
 
     async def _is_session_gone(self, run: Run) -> bool:
         for ref in (run.transcript_path, run.session_id):
             with suppress(NotFound):
-                await self.store.find(ref)
+                await self._context.store.find(ref)
                 return False
         return True
-
-    @abstractmethod
-    async def interrupted_runs(self) -> list[Run]:
-        """Return unfinished runs that no process works on."""
-
-    @abstractmethod
-    def _has_live_owner(self, run: Run) -> bool:
-        """Return whether the process that works on the run is alive."""
 
 
 def _expired_session_folders(folder: Path, session_ids: set[str]) -> list[Path]:

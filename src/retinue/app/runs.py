@@ -1,4 +1,4 @@
-"""List, find and wait for runs."""
+"""Start, find, wait for and control runs."""
 
 import asyncio
 import os
@@ -8,27 +8,115 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from retinue.app.daemon_link import DaemonLink
-from retinue.app.references import ReferenceResolver, require_single_run, runs_with_id_prefix
-from retinue.app.sessions import LIVE_STATUSES
+from retinue.app import recovery, submit
+from retinue.app.context import AppContext
+from retinue.app.references import require_single_run, resolve_run, runs_with_id_prefix
+from retinue.app.run_options import RunOptions, SpawnOptions
+from retinue.app.run_queries import interrupted_runs, open_questions
+from retinue.app.run_views import (
+    delivery_json,
+    load_run_json,
+    pending_approval_ids,
+    run_json,
+    run_tree,
+    side_effects_json,
+)
+from retinue.app.sandbox_loader import loosest_sandbox_level
 from retinue.app.tree_activity import is_any_run_active, is_tree_active
-from retinue.domain.event import Event
-from retinue.domain.run import Run, Status
-from retinue.domain.side_effect import SideEffect, SideEffectState
-from retinue.domain.side_effect import side_effect_as_json as deed_as_json
+from retinue.domain.cli_agent import CLI_AGENTS
+from retinue.domain.pricing import CostSummary, run_cost, summarize_costs
+from retinue.domain.question import Question
+from retinue.domain.run import LIVE_STATUSES, Run, Status
+from retinue.domain.sandbox_level import SandboxLevel
+from retinue.domain.session import Session
+from retinue.domain.side_effect import SideEffect
+from retinue.errors import NotFound
 from retinue.interfaces import Transaction
-from retinue.ledger.ledger import SqliteLedger
-from retinue.worker.worker import LocalWorker
+from retinue.runtime import run_control
+from retinue.runtime.interrupts import interrupt_run
 
 QUEUE_POLL_SECONDS = 0.25
+DEFAULT_OPTIONS = RunOptions()
 
 
-class RunService(ReferenceResolver):
-    """Queries about runs."""
+class RunService:
+    """Start, find, wait for and control runs."""
 
-    _ledger: SqliteLedger
-    _local_worker: LocalWorker
-    _daemon_link: DaemonLink | None
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+
+    # start
+
+    async def start(self, text: str | None, options: RunOptions = DEFAULT_OPTIONS) -> Run:
+        """Start a run and return it without waiting for its end.
+
+        Everything that can be wrong is checked before anything is written.
+
+        Args:
+            text: The task. None uses the text typed at the end of the session's file.
+            options: Agent, session, model and the like.
+
+        Returns:
+            The new run, or the waiting run of the session that continues with `text`.
+
+        Raises:
+            UsageError: Options contradict each other or there is no task.
+            NotFound: There is no such session or agent.
+            Refused: The configuration or the definition forbids it.
+        """
+        return await submit.start_run(text, options, self._context)
+
+    async def spawn(self, text: str, options: SpawnOptions) -> Run:
+        """Create a child session of `parent`, with its own copy of the definition, and start its first run.
+
+        Args:
+            text: The child's task.
+            options: Parent session, agent, paths and the like.
+
+        Returns:
+            The new run.
+
+        Raises:
+            UsageError: Options contradict each other or there is no task.
+            NotFound: There is no such session or agent.
+            Refused: The configuration or the definition forbids it.
+        """
+        return await submit.spawn_run(text, options, self._context)
+
+    async def resume_with_message(
+        self,
+        session: Session,
+        text: str | None,
+        *,
+        model: str | None = None,
+        owner: str | None = None,
+        key: str = "",
+    ) -> Run | None:
+        """Resume the run of a session that waits for a person's reply.
+
+        Args:
+            session: The session.
+            text: The reply; None uses the text typed in the file.
+            model: Overrides the run's model.
+            owner: Let another process continue the run.
+            key: Idempotency key.
+
+        Returns:
+            The resumed run, or None if no run of the session waits.
+        """
+        return await submit.resume_with_message(
+            session, text, self._context, model=model, owner=owner, key=key
+        )
+
+    async def submit_queued(self) -> None:
+        """Submit the queued runs that other processes assigned to or woke for this process, oldest first."""
+        context = self._context
+        await run_control.wake_overdue_runs(context.runtime)
+        for run in reversed(await context.ledger.read(lambda tx: tx.find_runs(status=[Status.QUEUED]))):
+            if run.owner_id == context.owner.id:
+                context.worker.submit(run.id, at_front=run.started_at is not None)
+
+    # wait
 
     async def wait(self, run_id: str) -> Run:
         """Wait until no run in the tree of this one is active: it has ended, or needs a person.
@@ -39,21 +127,21 @@ class RunService(ReferenceResolver):
         Raises:
             NotFound: There is no such run.
         """
-        return await self.wait_until_idle(await self.find_run(run_id))
+        return await self.wait_until_idle(await self.find(run_id))
 
     async def wait_until_idle(self, run: Run) -> Run:
         """Do the same as `wait` for a run that was just loaded."""
         while True:
             await self._wait_for_progress(run)
-            run, is_active = await self._ledger.read(partial(_with_tree_activity, run))
+            run, is_active = await self._context.ledger.read(partial(_with_tree_activity, run))
             if run.status is not Status.RUNNING and not is_active:
                 await self._wait_for_daemon_events()
                 return (
                     (await self._with_current_paths([run]))[0]
-                    if self._daemon_link is None
-                    else await self.find_run(run.id)
+                    if self._context.daemon.link is None
+                    else await self.find(run.id)
                 )
-            await self._local_worker.wait_for_change()
+            await self._context.worker.wait_for_change()
 
     async def _wait_for_progress(self, run: Run) -> None:
         """Wait until the run has ended or been suspended.
@@ -62,43 +150,127 @@ class RunService(ReferenceResolver):
         person.
         """
         if run.status is not Status.QUEUED:
-            await self._local_worker.wait(run.id)
+            await self._context.worker.wait(run.id)
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(QUEUE_POLL_SECONDS):
-                await self._local_worker.wait(run.id)
+                await self._context.worker.wait(run.id)
 
     async def _wait_for_daemon_events(self) -> None:
         """Wait until all events that the daemon has written so far were received here."""
-        if self._daemon_link is not None:
-            await self._daemon_link.wait_until_received(await self._ledger.read(lambda tx: tx.last_seq()))
+        if (link := self._context.daemon.link) is not None:
+            await link.wait_until_received(await self._context.ledger.read(lambda tx: tx.last_seq()))
 
-    async def list_runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
-        """Return runs, newest first; with `live`, only those that have not ended."""
-        return await self._with_current_paths(
-            await self._ledger.read(
-                lambda tx: tx.find_runs(
-                    status=LIVE_STATUSES if live else None, limit=limit, with_children=True
-                )
+    # control
+
+    async def cancel(self, ref: str) -> Run:
+        """Cancel a run and return it as it is then.
+
+        Raises:
+            NotFound: There is no such run.
+        """
+        run = await self.find(ref)
+        async with self._context.session_locks.hold(run.session_id):
+            return await run_control.cancel_run(
+                run.id, self._context.runtime, is_alive=self._context.is_owner_alive
             )
-        )
 
-    async def find_run(self, ref: str) -> Run:
+    async def interrupt(self, ref: str) -> Run:
+        """Ask a run and its children to end with a summary of what they have so far.
+
+        Returns:
+            The run as it is now: `wait` for it to get the summary.
+        """
+        run = await self.find(ref)
+        return await interrupt_run(run.id, self._context.runtime)
+
+    async def detach(self, ref: str) -> Run:
+        """Let a run that a tool call waits for continue in the background.
+
+        Its requester continues too.
+
+        Raises:
+            NotFound: There is no such run.
+        """
+        run = await self.find(ref)
+        return await run_control.detach_run(run.id, self._context.runtime)
+
+    async def resume(self, ref: str | None = None) -> list[Run]:
+        """Resume interrupted runs from their files, and runs whose approval expired unanswered.
+
+        Args:
+            ref: A run or session reference; None resumes every interrupted run.
+
+        Returns:
+            The runs that were resumed.
+
+        Raises:
+            Conflict: Another process is working on the run.
+            NotFound: There is no such run, or its session is gone.
+        """
+        await recovery.clean_up_before_resuming(self._context)
+        if ref is None:
+            return await recovery.resume_all_runs(self._context)
+        run = await self.find(ref)
+        async with self._context.session_locks.hold(run.session_id):
+            return await recovery.resume_run(await self.find(run.id), self._context)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Start nothing more, and give the runs at work up to `timeout_s` seconds to end."""
+        await self._context.worker.drain(timeout_s)
+
+    # find
+
+    async def find(self, ref: str) -> Run:
         """Find a run by id or unambiguous prefix, or by any name of its session.
 
         A session stands for its current run, or its newest if none is live.
 
         Raises:
             NotFound: Nothing has this name.
-            Usage: The reference is ambiguous.
+            UsageError: The reference is ambiguous.
         """
-        return await self._with_current_path(await self.resolve_run(ref))
+        return await self._with_current_path(await resolve_run(ref, self._context))
 
-    async def find_run_by_id(self, ref: str) -> Run:
+    async def find_by_id(self, ref: str) -> Run:
         """Find a run by id or unambiguous prefix only, for remote clients."""
         return await self._with_current_path(
-            require_single_run(ref, await self._ledger.read(partial(runs_with_id_prefix, ref)))
+            require_single_run(ref, await self._context.ledger.read(partial(runs_with_id_prefix, ref)))
         )
+
+    async def interrupted(self) -> list[Run]:
+        """Return unfinished runs that no process works on, oldest first.
+
+        Runs that wait for an approval are left out.
+        """
+        return await interrupted_runs(self._context)
+
+    async def session_ancestry(self, run_id: str) -> list[str]:
+        """Return the session ids of a run and its ancestors, its own first; empty if the run is unknown."""
+
+        def step(tx: Transaction) -> list[str]:
+            found: list[str] = []
+            run = tx.get_run(run_id)
+            while run is not None:
+                found.append(run.session_id)
+                run = tx.get_run(run.request.parent_run) if run.request.parent_run else None
+            return found
+
+        return await self._context.ledger.read(step)
+
+    async def has_active(self) -> bool:
+        """Return whether any run is active in any process, or will continue once there is disk space."""
+        return await self._context.ledger.read(is_any_run_active)
+
+    def has_live_owner(self, run: Run) -> bool:
+        """Return whether the process that works on the run is alive."""
+        return self._context.has_live_owner(run)
+
+    async def is_owned_here(self, run: Run) -> bool:
+        """Return whether this process or the connected daemon works on the run."""
+        runtime = self._context.runtime
+        current = await self._context.ledger.read(lambda tx: tx.get_run(run.id))
+        return current is not None and current.owner_id in (runtime.owner_id, runtime.new_run_owner_id())
 
     async def _with_current_paths(self, runs: list[Run]) -> list[Run]:
         """Return the runs with the current paths of their sessions.
@@ -110,7 +282,9 @@ class RunService(ReferenceResolver):
         if not missing:
             return runs
         path_by_session = {
-            each.id: f"{each.path}/session.md" for each in await self.store.sessions() if each.id in missing
+            each.id: f"{each.path}/session.md"
+            for each in await self._context.store.sessions()
+            if each.id in missing
         }
         return [
             replace(run, transcript_path=path_by_session.get(run.session_id, run.transcript_path))
@@ -124,45 +298,111 @@ class RunService(ReferenceResolver):
             return run
         return replace(
             found,
-            transcript_path=await self.store.find_deleted_file(found.transcript_path)
+            transcript_path=await self._context.store.find_deleted_file(found.transcript_path)
             or found.transcript_path,
         )
 
+    # describe
+
+    async def to_json(self, run_id: str) -> dict[str, Any]:
+        """Return the JSON object that `runs show --json` prints.
+
+        It includes the tool call that requested the run.
+
+        Raises:
+            NotFound: There is no such run.
+        """
+        prices = self._context.live_config.prices()
+        run, row = await self._context.ledger.read(partial(load_run_json, run_id, prices))
+        questions = [each.as_json() for each in await self.open_questions(run)]
+        path = (await self.find(run.id)).transcript_path
+        return row | {"path": path, "sandbox": await self.lowest_sandbox_level(run), "questions": questions}
+
+    async def list_json(
+        self,
+        *,
+        live: bool = False,
+        session: str | None = None,
+        root: str | None = None,
+        limit: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return JSON rows of runs, newest first; with `live`, only of runs that have not ended.
+
+        Unlike `to_json`, the rows leave out the sandbox level, which would have to be read from the
+        transcripts.
+        """
+
+        def step(tx: Transaction) -> list[dict[str, Any]]:
+            found = tx.find_runs(
+                status=LIVE_STATUSES if live else None,
+                session=session,
+                root=root,
+                limit=limit,
+                with_children=True,
+            )
+            pending = pending_approval_ids(tx) if found else {}
+            return [run_json(run, tx, pending, prices) for run in found]
+
+        prices = self._context.live_config.prices()
+        return await self._context.ledger.read(step)
+
+    def cost(self, run: Run) -> float | None:
+        """Return the cost of this run alone in dollars, or None if its model has no price."""
+        return run_cost(run, self._context.live_config.prices())
+
+    async def tree_cost(self, run: Run) -> CostSummary:
+        """Return the usage and cost of a run and all its descendants."""
+        prices = self._context.live_config.prices()
+        return await self._context.ledger.read(lambda tx: summarize_costs(run_tree(run, tx), prices))
+
+    async def open_questions(self, run: Run) -> list[Question]:
+        """Return the open questions of a run and its descendants to a person, oldest first."""
+        return await open_questions(run, self._context)
+
     async def delivery(self, run: Run) -> dict[str, Any] | None:
         """Return the delivery state of a run's result, or None if no agent requested the run."""
-        return await self._ledger.read(lambda tx: delivery_json(run, tx))
+        return await self._context.ledger.read(lambda tx: delivery_json(run, tx))
 
     async def side_effects(self, run: Run) -> list[dict[str, Any]]:
         """Return the run's side effects that must not be repeated.
 
         A side effect that started and never ended has an unknown outcome.
         """
-        return await self._ledger.read(lambda tx: side_effects_json(run, tx))
+        return await self._context.ledger.read(lambda tx: side_effects_json(run, tx))
 
-    async def durable_events(self, *, after: int, limit: int) -> list[Event]:
-        """Return durable events after a sequence number, oldest first, from all processes."""
-        return await self._ledger.read(lambda tx: tx.find_events(after=after, limit=limit))
+    async def lowest_sandbox_level(self, run: Run) -> SandboxLevel | None:
+        """Return the lowest sandbox level that any command of the run had.
 
-    async def last_event_seq(self) -> int:
-        """Return the sequence number of the newest durable event, or 0."""
-        return await self._ledger.read(lambda tx: tx.last_seq())
+        None if there was no command or the transcript is gone. For a CLI agent, the level of the program
+        itself counts, because its own report about its calls is not trusted.
+        """
+        if program_levels := [
+            SandboxLevel(each.note)
+            for each in await self._side_effects(run)
+            if each.tool in CLI_AGENTS and each.note
+        ]:
+            return next(each for each in reversed(SandboxLevel) if each in program_levels)
+        if not run.tool_calls:
+            return None
+        store = self._context.store
+        try:
+            return await loosest_sandbox_level(run.id, store.iter_entries(await store.find(run.session_id)))
+        except NotFound:
+            return None
 
-    async def session_ancestry(self, run_id: str) -> list[str]:
-        """Return the session ids of a run and its ancestors, its own first; empty if the run is unknown."""
+    async def _side_effects(self, run: Run) -> list[SideEffect]:
+        return await self._context.ledger.read(lambda tx: tx.find_side_effects(run.id))
 
-        def step(tx: Transaction) -> list[str]:
-            found: list[str] = []
-            run = tx.get_run(run_id)
-            while run is not None:
-                found.append(run.session_id)
-                run = tx.get_run(run.request.parent_run) if run.request.parent_run else None
-            return found
-
-        return await self._ledger.read(step)
-
-    async def has_active_runs(self) -> bool:
-        """Return whether any run is active in any process, or will continue once there is disk space."""
-        return await self._ledger.read(is_any_run_active)
+    # Last, because further down in this class `list` would no longer be the type.
+    async def list(self, *, live: bool, limit: int | None = None) -> list[Run]:
+        """Return runs, newest first; with `live`, only those that have not ended."""
+        return await self._with_current_paths(
+            await self._context.ledger.read(
+                lambda tx: tx.find_runs(
+                    status=LIVE_STATUSES if live else None, limit=limit, with_children=True
+                )
+            )
+        )
 
 
 def _with_tree_activity(run: Run, tx: Transaction) -> tuple[Run, bool]:
@@ -173,19 +413,3 @@ def _with_tree_activity(run: Run, tx: Transaction) -> tuple[Run, bool]:
     current = tx.get_run(run.id, with_children=True) or run
     is_single_finished = current.status.is_final and current.root_id == current.id and not current.child_ids
     return current, not is_single_finished and is_tree_active(current.root_id, tx)
-
-
-def delivery_json(run: Run, tx: Transaction) -> dict[str, Any] | None:
-    found = tx.find_deliveries(run=run.id) if run.request.parent_run is not None else []
-    return {"state": str(found[0].state), "attempts": found[0].attempts} if found else None
-
-
-def side_effects_json(run: Run, tx: Transaction) -> list[dict[str, Any]]:
-    return [
-        deed_as_json(each.mark_unknown() if _is_interrupted(each, run) else each)
-        for each in tx.find_side_effects(run.id)
-    ]
-
-
-def _is_interrupted(side_effect: SideEffect, run: Run) -> bool:
-    return side_effect.progress is SideEffectState.STARTED and run.status.is_final

@@ -1,422 +1,61 @@
-"""List, read and change sessions; needs no model."""
+"""Create and delete sessions, besides listing, reading and changing them."""
 
-import json
-import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from functools import partial
-from typing import Any
-
-from msgspec.structs import replace
-
-from retinue.app.announcement_views import announcement_rows
-from retinue.app.keyed_lock import KeyedLock
-from retinue.app.references import ReferenceResolver
+from retinue.app.context import AppContext
+from retinue.app.permissions import check_agent_allowed
+from retinue.app.runs import RunService
 from retinue.app.session_events import emit_session_changed
-from retinue.app.session_status import IDLE, SessionStatus, session_status
-from retinue.config.load import load_config
-from retinue.domain.agent import PathPatterns
-from retinue.domain.approval import Approval, ApprovalState, approval_as_json
-from retinue.domain.clock import Clock
-from retinue.domain.delivery import Delivery
-from retinue.domain.delivery import DeliveryState as Delivered
-from retinue.domain.question import Question, open_question
-from retinue.domain.redaction import Redactor, StreamRedactor
-from retinue.domain.run import Run, Status, WaitReason
-from retinue.domain.session import RESERVED_ATTRIBUTES, Session, matches_search, pinned_first, session_as_json
-from retinue.domain.transcript import Entry, ToolCall
-from retinue.errors import Conflict, NotFound, Refused, RetinueError, UsageError
-from retinue.interfaces import Ledger, Transaction
-from retinue.ledger.ledger import SqliteLedger
-from retinue.sessions.lookup import LIST_MAX_AGE_S, top_folder
-from retinue.sessions.pagination import PageRequest
-from retinue.sessions.store import FileStore
-from retinue.worker.clock import system_clock
-from retinue.worker.process_lock import ProcessLock
-
-LIVE_STATUSES = (Status.QUEUED, Status.RUNNING, Status.WAITING)
-_CHANGE_NAMES = {"name": "renamed", "pinned_at": "pinned"}
-MAX_ATTRIBUTES_CHARS = 64 * 1024
-"""Maximum length of a session's attributes as JSON."""
+from retinue.app.stored_sessions import StoredSessions
+from retinue.app.watchers import WatcherService
+from retinue.app.workspace_folder import resolve_workspace
+from retinue.app.worktree_cleanup import remove_abandoned_worktrees
+from retinue.domain.agent import AGENT_NAME
+from retinue.domain.session import Session
+from retinue.runtime.spawn import create_session
 
 
-class SessionService(ReferenceResolver):
-    """Sessions and their transcripts."""
+class SessionService(StoredSessions):
+    """Sessions of an open application, which also knows their agents, worktrees and watchers."""
 
-    def __init__(
-        self,
-        store: FileStore,
-        ledger: Ledger,
-        clock: Clock,
-        has_live_owner: Callable[[Run], bool],
-        redact: Redactor,
-    ) -> None:
-        self.store = store
-        self.ledger = ledger
-        self.clock = clock
-        self.has_live_owner = has_live_owner
-        self.redact = redact
-        self.session_locks = KeyedLock()
+    def __init__(self, context: AppContext, runs: RunService, watchers: WatcherService) -> None:
+        super().__init__(context)
+        self._context = context
+        self._runs = runs
+        self._watchers = watchers
 
-    async def list_sessions(
-        self, *, agent: str | None = None, children: bool = True, max_age_s: float = 0.0
-    ) -> list[Session]:
-        """Return sessions, newest first.
+    async def create(self, agent: str, *, name: str | None = None, workspace: str | None = None) -> Session:
+        """Create a session that is idle until a message is sent to it.
 
         Args:
-            agent: Only sessions of this agent.
-            children: Whether to include child sessions.
-            max_age_s: Seconds by which changes of other processes may be missing.
-        """
-        return await self.store.sessions(agent=agent, children=children, max_age_s=max_age_s)
-
-    async def interrupted_runs(self) -> list[Run]:
-        """Return unfinished runs that no process works on, oldest first.
-
-        Runs that wait for an approval are left out. Runs that waited for disk space are included, because the
-        process that watched for space is gone.
-        """
-        runs = await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES))
-        resumable_waits = (None, WaitReason.DISK)
-        return [
-            run
-            for run in reversed(runs)
-            if not self.has_live_owner(run) and run.waiting_for in resumable_waits
-        ]
-
-    async def session_rows(
-        self, *, agent: str | None = None, children: bool = True, search: str = "", limit: int | None = None
-    ) -> list[dict[str, Any]]:
-        """Return JSON rows of sessions with their status."""
-        found = await self.sessions_with_status(agent=agent, children=children, search=search, limit=limit)
-        return [session_as_json(session) | status.as_json() for session, status in found]
-
-    async def sessions_with_status(
-        self, *, agent: str | None = None, children: bool = True, search: str = "", limit: int | None = None
-    ) -> list[tuple[Session, SessionStatus]]:
-        """Return sessions with their status: pinned first, then newest."""
-        found = await self.store.sessions(agent=agent, children=children, max_age_s=LIST_MAX_AGE_S)
-        if search.strip():
-            found = [each for each in found if matches_search(each, search)]
-        status_by_session = await self.session_statuses()
-        return [(each, status_by_session.get(each.id, IDLE)) for each in pinned_first(found)[:limit]]
-
-    async def session_statuses(self) -> dict[str, SessionStatus]:
-        """Return the status of each session that is not idle, with one ledger query for all."""
-        runs = await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES))
-        return {session: session_status(live_runs) for session, live_runs in _runs_by_session(runs).items()}
-
-    async def session_json(self, ref: str) -> dict[str, Any]:
-        """Return the JSON object that `sessions show --json` prints."""
-        session = await self.find_session(ref)
-        survey = await self.store.scan(session)
-        live = await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
-        return session_as_json(session) | {
-            **session_status(live).as_json(),
-            "entries": survey.entries,
-            "draft": self.redact(await self.store.read_draft(session)),
-            "announcements": await announcement_rows(
-                session, await self.store.sessions(max_age_s=LIST_MAX_AGE_S), self.ledger
-            ),
-            "approvals": await self._pending_approvals_below(session),
-            "questions": [each.as_json() for run in live for each in await self.open_questions(run)],
-            "preset": await self._preset_origin(session),
-            "permissions": await self._preset_permissions(session),
-            "problems": [*survey.problems, *await self.store.problems(session)],
-        }
-
-    async def _pending_approvals_below(self, session: Session) -> list[dict[str, Any]]:
-        """Return pending approvals of a session and its descendants, oldest first, with the requester's slug."""
-        pending: list[dict[str, Any]] = []
-        for approval in await self.ledger.read(lambda tx: tx.find_approvals(state=[ApprovalState.PENDING])):
-            if (requester := await self._approval_session(approval)) is None:
-                continue
-            if session.id in (requester.id, requester.parent_id) or requester.path.startswith(
-                f"{session.path}/"
-            ):
-                pending.append(approval_as_json(approval) | {"slug": requester.slug})
-        return pending
-
-    async def _approval_session(self, approval: Approval) -> Session | None:
-        """Return the session that requested an approval, or None if that expired or the session is gone."""
-        if self.clock.now() >= approval.expires_at:
-            return None
-        with suppress(NotFound):
-            return await self.store.find(approval.session)
-        return None
-
-    async def _preset_origin(self, session: Session) -> str:
-        """Return which definition a session uses.
-
-        `live` is the agent's current one, `edited` the session's copy after a person changed it, `own` a
-        child's copy.
-        """
-        if not session.is_top_level:
-            return "own"
-        try:
-            _, current_hash = await self.store.read_preset(session)
-        except RetinueError:
-            return "unreadable"
-        return "live" if current_hash == session.preset_hash else "edited"
-
-    async def _preset_permissions(self, session: Session) -> dict[str, Any] | None:
-        """Return what the session's preset.md requests; what applies is decided by its scope."""
-        try:
-            preset, _ = await self.store.read_preset(session)
-        except RetinueError:
-            return None
-        paths = preset.paths or PathPatterns()
-        return {
-            "tools": {"allow": preset.tool_allow, "deny": preset.tool_deny},
-            "paths": {"read": paths.read, "write": paths.write, "deny": paths.deny},
-            "writable": session.workspace.writable,
-        }
-
-    async def entries(self, ref: str) -> list[Entry]:
-        """Return all entries of a session."""
-        entries, _ = await self.store.read_entries(await self.find_session(ref))
-        return entries
-
-    async def open_questions(self, run: Run) -> list[Question]:
-        """Return the open questions of a run and its descendants to a person, oldest first."""
-
-        def step(tx: Transaction) -> list[Run]:
-            waiting = tx.find_runs(status=[Status.WAITING], root=run.root_id)
-            return [each for each in reversed(waiting) if each.waiting_for is WaitReason.PERSON]
-
-        found: list[Question] = []
-        for each in await self.ledger.read(step):
-            if run.id in (each.id, each.root_id) and not each.is_suspended:
-                question = open_question(each, await self.entries(each.transcript_path))
-                found += [question] if question else []
-        return found
-
-    async def iter_entries(self, ref: str) -> AsyncGenerator[list[Entry]]:
-        """Yield the entries of a session in chunks, so that its length does not matter."""
-        async for entries in self.store.iter_entries(await self.find_session(ref)):
-            yield entries
-
-    async def iter_redacted_entries(self, ref: str) -> AsyncGenerator[list[Entry]]:
-        """Yield the entries in chunks with secrets redacted: a person may have typed a key into the file."""
-        async for entries in self.iter_entries(ref):
-            yield [_redact_entry(entry, self.redact) for entry in entries]
-
-    async def iter_text(self, ref: str) -> AsyncGenerator[str]:
-        """Yield a session's file piece by piece with secrets redacted."""
-        redacting = StreamRedactor(self.redact)
-        async for piece in self.store.iter_text(await self.find_session(ref)):
-            yield redacting.feed(piece)
-        yield redacting.flush()
-
-    async def entries_page(self, ref: str, span: PageRequest) -> list[Entry]:
-        """Return one page of a session's entries with secrets redacted."""
-        found = await self.store.read_page(await self.find_session(ref), span)
-        return [_redact_entry(entry, self.redact) for entry in found]
-
-    async def iter_entries_between(
-        self, ref: str, *, after: str = "", before: str = ""
-    ) -> AsyncGenerator[list[Entry]]:
-        """Yield all entries after one entry and before another in chunks, with secrets redacted."""
-        async for entries in self.store.iter_entries_between(
-            await self.find_session(ref), after=after, before=before
-        ):
-            yield [_redact_entry(entry, self.redact) for entry in entries]
-
-    async def rename(self, ref: str, name: str) -> Session:
-        return await self.update_session(ref, name=name)
-
-    async def pin(self, ref: str) -> Session:
-        return await self.update_session(ref, pinned=True)
-
-    async def unpin(self, ref: str) -> Session:
-        return await self.update_session(ref, pinned=False)
-
-    async def update_session(
-        self,
-        ref: str,
-        *,
-        name: str | None = None,
-        pinned: bool | None = None,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> Session:
-        """Change the given properties of a session.
-
-        Args:
-            ref: The session.
-            name: New name; empty removes it.
-            pinned: Pin or unpin.
-            attributes: Merged into the existing ones; a value of None removes the attribute.
-
-        Returns:
-            The changed session.
+            agent: The session's agent.
+            name: Its name.
+            workspace: Its folder; default is the current one, or the user's home if that is `/`.
 
         Raises:
-            Refused: An attribute is reserved.
-            Usage: The attributes are too large or not JSON.
+            NotFound: There is no such agent.
+            Refused: The configuration denies the agent.
         """
-        session = await self.find_session(ref)
-        async with self.session_locks.hold(session.id):
-            changes: dict[str, Any] = {}
-            if name is not None:
-                changes["name"] = self.redact(name) or None
-            if pinned is not None:
-                changes["pinned_at"] = self.clock.now() if pinned else None
-            if attributes is not None:
-                changes["attributes"] = _merge_attributes(
-                    (await self.store.find(session.id)).attributes, attributes
-                )
-            if not changes:
-                return session
-            return await self.emit_change(await self.store.update(session, **changes), *changes)
-
-    async def save_draft(self, ref: str, text: str) -> None:
-        """Save what a person is typing below the open line of the file; refused while a run works there."""
-        session = await self.find_session(ref)
-        async with self.session_locks.hold(session.id):
-            live = await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
-            if any(not run.is_suspended for run in live):
-                raise Conflict(f"{session.slug} is at work: what is typed there is kept when it has ended")
-            await self.store.save_draft(session, self.redact(text))
-
-    async def clear(self, ref: str) -> Session:
-        """Clear a session's transcript.
-
-        Raises:
-            Conflict: A run of the session has not ended.
-        """
-        session = await self.find_session(ref)
-        async with self.session_locks.hold(session.id):
-            await self._check_no_live_run(session)
-            return await self.emit_change(await self.store.clear(session), "cleared")
+        context = self._context
+        context.agents.ensure_general_agent()
+        if not AGENT_NAME.fullmatch(agent):
+            raise context.agents.not_found_error(agent)
+        check_agent_allowed(agent, context.runtime)
+        root = resolve_workspace(workspace)
+        context.agents.get(agent, root)
+        await context.ledger_check.run()
+        session = await create_session(
+            agent, root, context.runtime, name=None if name is None else context.redact(name)
+        )
+        return await emit_session_changed(session, "created", context.ledger, context.clock)
 
     async def delete(self, ref: str) -> Session:
-        """Move a session to the trash.
+        """Move a session to the trash and remove its clean worktrees and those of its children.
 
         Returns:
             The session with its path in the trash.
-
-        Raises:
-            Conflict: A run of it or below it has not ended, or results were not delivered.
         """
-        session = await self.find_session(ref)
-        async with self.session_locks.hold(session.id):
-            await self._check_no_live_run(session)
-            await self._check_nothing_pending_below(session)
-            deleted = replace(session, path=await self.store.delete(session), is_deleted=True)
-            return await self.emit_change(deleted, "deleted")
-
-    async def restore(self, ref: str) -> Session:
-        """Restore a deleted session that is still in the trash."""
-        return await self.emit_change(await self.store.restore(ref), "restored")
-
-    async def branch(
-        self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
-    ) -> Session:
-        """Create a branch of a session.
-
-        Args:
-            ref: The session.
-            at: The entry to branch at; None for the end.
-            include: Whether the branch contains that entry.
-            name: Name of the branch.
-        """
-        branch = await self.store.branch(
-            await self.find_session(ref), prompt_id=at, include=include, name=self.redact(name)
-        )
-        return await self.emit_change(branch, "branched")
-
-    async def emit_change(self, session: Session, *changes: str) -> Session:
-        """Emit `session.changed` for listeners in all processes."""
-        return await emit_session_changed(
-            session, ", ".join(_CHANGE_NAMES.get(each, each) for each in changes), self.ledger, self.clock
-        )
-
-    async def _check_no_live_run(self, session: Session) -> None:
-        """Raise Conflict if the session has an unfinished run.
-
-        An interrupted run continues from the file; without it, all its work would be repeated.
-        """
-        for run in await self.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)):
-            if self.has_live_owner(run):
-                raise Conflict(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
-            raise Conflict(
-                f"{session.slug} has a run that was interrupted: `retinue runs resume {run.id}` or "
-                f"`retinue runs cancel {run.id}` first"
-            )
-
-    async def _check_nothing_pending_below(self, session: Session) -> None:
-        """Raise Conflict if descendants or other branches are at work or results are undelivered.
-
-        That includes results for the session and results of it.
-        """
-        folder = f"{top_folder(session)}/"
-        descendants = [each for each in await self.store.sessions() if each.path.startswith(folder)]
-        ids = {session.id, *(each.id for each in descendants)}
-
-        def step(tx: Transaction) -> tuple[list[Run], list[Delivery]]:
-            live = [run for run in tx.find_runs(status=LIVE_STATUSES) if run.session_id in ids - {session.id}]
-            pending = tx.find_deliveries(state=[Delivered.PENDING], answers=False)
-            outgoing = [each for each in pending if (run := tx.get_run(each.run)) and run.session_id in ids]
-            return live, [each for each in pending if each.session in ids or each in outgoing]
-
-        live, undelivered = await self.ledger.read(step)
-        if live:
-            raise Conflict(
-                f"{live[0].slug} below {session.slug} is {live[0].status}: `retinue runs cancel {live[0].id}` first"
-            )
-        if undelivered:
-            raise Conflict(
-                f"{len(undelivered)} results of or for {session.slug} were not heard: `retinue inbox` shows them, and with "
-                "--drain they count as read"
-            )
-
-
-def _runs_by_session(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    by_session: dict[str, list[Run]] = {}
-    for run in runs:
-        by_session.setdefault(run.session_id, []).append(run)
-    return by_session
-
-
-def _merge_attributes(existing: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    if reserved := sorted(RESERVED_ATTRIBUTES & changes.keys()):
-        raise Refused(f"the attribute {reserved[0]!r} is the runtime's own: choose another name")
-    merged = {key: value for key, value in (dict(existing) | dict(changes)).items() if value is not None}
-    try:
-        size = len(json.dumps(merged))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"the attributes are no JSON: {error}") from error
-    if size > MAX_ATTRIBUTES_CHARS:
-        raise UsageError(
-            f"the attributes would be over {MAX_ATTRIBUTES_CHARS:,} characters long: keep less there"
-        )
-    return merged
-
-
-def _redact_entry(entry: Entry, redact: Redactor) -> Entry:
-    if isinstance(entry, ToolCall):
-        return replace(entry, tool=redact(entry.tool), args=redact(entry.args))
-    return replace(entry, text=redact(entry.text))
-
-
-@asynccontextmanager
-async def open_sessions(*, home: str | None) -> AsyncGenerator[SessionService]:
-    """Open only the sessions of a home.
-
-    Nothing is written unless requested, so sessions can be listed and read on a read-only disk.
-    """
-    config = load_config(os.environ, home=home)
-    folder = config.home
-    clock = system_clock()
-    store = FileStore(folder / "sessions", clock)
-    ledger = SqliteLedger(folder / "ledger.db")
-    store.sweep()
-    try:
-        is_alive = partial(ProcessLock.is_alive, folder)
-        redact = Redactor(config.secrets())
-        yield SessionService(
-            store, ledger, clock, lambda run: bool(run.owner_id) and is_alive(run.owner_id), redact
-        )
-    finally:
-        await ledger.close()
-        store.close()
+        before = await self.list()
+        session = await super().delete(ref)
+        live_runs, after = await self._runs.list(live=True), await self.list()
+        await remove_abandoned_worktrees(self._context.worktrees, before=before, after=after, live=live_runs)
+        await self._watchers.remove_for_sessions({each.id for each in before} - {each.id for each in after})
+        return session

@@ -1,317 +1,241 @@
 """Start runs: in a new session, in an existing one, or as a child of a session."""
 
+import hashlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from retinue.agents.registry import FileAgentRegistry
 from retinue.app.composition import check_model
-from retinue.app.permissions import DEFAULT_AGENT
-from retinue.app.references import ReferenceResolver
-from retinue.app.run_control import check_not_blank
-from retinue.app.sessions import LIVE_STATUSES
-from retinue.config.load import Config
+from retinue.app.context import AppContext
+from retinue.app.permissions import DEFAULT_AGENT, check_agent_allowed
+from retinue.app.references import find_session
+from retinue.app.run_options import COMMAND_TRIGGER, RunOptions, SpawnOptions
 from retinue.domain.agent import Agent, Role, WorkspacePolicy
 from retinue.domain.rules import subtree_pattern
-from retinue.domain.run import Run, RunRequest, Status
+from retinue.domain.run import LIVE_STATUSES, Run, RunRequest
 from retinue.domain.session import Session
 from retinue.domain.transcript import Message
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition, NotFound, Refused, UsageError
-from retinue.interfaces import RuntimeContext
-from retinue.ledger.ledger import SqliteLedger
+from retinue.runtime import run_control
 from retinue.runtime.child_workspace import ChildSpec, apply_workspace_override
 from retinue.runtime.exit_tools import validate_exit_tools
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_plan import load_definition
 from retinue.runtime.spawn import create_session, spawn_child
 
-COMMAND_TRIGGER = "command"
 
+async def start_run(text: str | None, options: RunOptions, context: AppContext) -> Run:
+    """Start a run and return it without waiting for its end.
 
-class RunSubmissionService(ReferenceResolver, ABC):
-    """Start runs and child sessions."""
-
-    config: Config
-    agents: FileAgentRegistry
-    _context: RuntimeContext
-    _ledger: SqliteLedger
-    _ledger_checked: bool
-
-    @abstractmethod
-    async def resume_with_message(
-        self,
-        session: Session,
-        text: str | None,
-        *,
-        model: str | None = None,
-        owner: str | None = None,
-        key: str = "",
-    ) -> Run | None:
-        """Resume the run of a session that waits for a person's reply; None if no run waits."""
-
-    @abstractmethod
-    def _check_agent_allowed(self, name: str) -> None: ...
-
-    async def start(  # noqa: PLR0913  (one parameter per option of `retinue run`)
-        self,
-        text: str | None,
-        *,
-        agent: str | None = None,
-        session: str | None = None,
-        model: str | None = None,
-        workspace: str | os.PathLike[str] | None = None,
-        isolation: str | None = None,
-        writable: bool | None = None,
-        label: str = "",
-        timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
-        thinking: str | None = None,
-        owner: str | None = None,
-        key: str = "",
-        door: str = "cli",
-        trigger: str = COMMAND_TRIGGER,
-    ) -> Run:
-        """Start a run and return it without waiting for its end.
-
-        Everything that can be wrong is checked before anything is written.
-
-        Args:
-            text: The task. None uses the text typed at the end of the session's file.
-            agent: The agent; default `general`, or the session's own.
-            session: An existing session, `latest`, `latest-or-create`, or None for a new one.
-            model: Overrides the agent's model.
-            workspace: Folder to work in; default is the current one.
-            isolation: Workspace isolation of a new session, instead of the definition's.
-            writable: Whether a new session may write to its workspace, instead of the definition's setting.
-            label: A name shown in lists.
-            timeout: Seconds until the run's deadline.
-            thinking: Thinking effort for the model.
-            owner: Let another process work on the run.
-            key: Idempotency key: the same request with the same key creates one run.
-            door: The interface the request came through.
-            trigger: What caused the request.
-
-        Returns:
-            The new run, or the waiting run of the session that continues with `text`.
-
-        Raises:
-            Usage: Options contradict each other or there is no task.
-            NotFound: There is no such session or agent.
-            Refused: The configuration or the definition forbids it.
-        """
-        self.agents.ensure_general_agent()
-        target = await self._select_session(session, agent)
-        if target is not None:
-            _check_no_workspace_options(target, isolation, writable)
-        agent_definition = await self._agent_definition(target, agent, workspace)
-        check_model(self._context.select_model(agent_definition, model), self.config)
-        validate_exit_tools(agent_definition, self._context)
-        live_runs = [] if target is None else await self._live_runs(target, text)
-        if (
-            target is not None
-            and live_runs
-            and (resumed := await self.resume_with_message(target, text, model=model, owner=owner, key=key))
-        ):
+    Everything that can be wrong is checked before anything is written.
+    """
+    context.agents.ensure_general_agent()
+    target = await _select_session(options.session, options.agent, context)
+    if target is not None:
+        _check_no_workspace_options(target, options)
+    agent_definition = await _agent_definition(target, options, context)
+    check_model(context.runtime.select_model(agent_definition, options.model), context.config)
+    validate_exit_tools(agent_definition, context.runtime)
+    live_runs = [] if target is None else await _live_runs(target, text, context)
+    if target is not None and live_runs:
+        resumed = await resume_with_message(
+            target, text, context, model=options.model, owner=options.owner, key=options.key
+        )
+        if resumed:
             return resumed
-        is_typed, is_existing = text is None, target is not None
-        if target is None:
-            if text is None or not text.strip():
-                raise UsageError(
-                    "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
-                )
-            policy = _workspace_policy(agent_definition, workspace, isolation, writable)
-            await self._check_ledger_usable()
-            target = await create_session(
-                agent_definition.name, _resolve_folder(workspace), self._context, policy=policy
+    is_typed, is_existing = text is None, target is not None
+    if target is None:
+        if text is None or not text.strip():
+            raise UsageError(
+                "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
             )
-        else:
-            text = await self._task_text(target, text, live_runs)
-        run_request = RunRequest(
-            key=key or f"once:{self._context.clock.new_uuid()}",
-            agent=target.agent,
-            task=text,
-            typed=is_typed,
-            session=target.id if is_existing else None,
-            door=door,
-            label=label,
-            model=model,
-            thinking=thinking,
-            deadline_seconds=timeout,
-            role=Role.PRIMARY,
-            trigger=trigger,
+        policy = _workspace_policy(
+            agent_definition, options.workspace, options.isolation, writable=options.writable
         )
-        return await create_run(run_request, target, self._context, owner=owner)
+        await context.ledger_check.run()
+        target = await create_session(
+            agent_definition.name, _resolve_folder(options.workspace), context.runtime, policy=policy
+        )
+    else:
+        text = await _task_text(target, text, live_runs, context)
+    run_request = RunRequest(
+        key=options.key or f"once:{context.clock.new_uuid()}",
+        agent=target.agent,
+        task=text,
+        typed=is_typed,
+        session=target.id if is_existing else None,
+        door=options.door,
+        label=options.label,
+        model=options.model,
+        thinking=options.thinking,
+        deadline_seconds=options.timeout_s,
+        role=Role.PRIMARY,
+        trigger=options.trigger,
+    )
+    return await create_run(run_request, target, context.runtime, owner=options.owner)
 
-    async def spawn(  # noqa: PLR0913  (one parameter per option of `retinue spawn`)
-        self,
-        text: str,
-        *,
-        parent: str,
-        agent: str,
-        description: str = "",
-        allowed_paths: Sequence[str] | None = None,
-        denied_paths: Sequence[str] | None = None,
-        workspace: str | os.PathLike[str] | None = None,
-        isolation: str | None = None,
-        writable: bool | None = None,
-        model: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
-        label: str = "",
-        trigger: str = COMMAND_TRIGGER,
-        key: str = "",
-    ) -> Run:
-        """Create a child session of `parent`, with its own copy of the definition, and start its first run.
 
-        Args:
-            text: The child's task.
-            parent: The parent session.
-            agent: The agent to create the child from.
-            description: What the child is for.
-            allowed_paths: Paths the child may use.
-            denied_paths: Paths the child may not use.
-            workspace: A folder for the child. A person who names one grants read access to it, whatever the
-                parent could pass on.
-            isolation: Workspace isolation, instead of the definition's.
-            writable: Whether the child may write to its workspace.
-            model: Overrides the agent's model.
-            timeout: Seconds until the run's deadline.
-            label: A name shown in lists.
-            trigger: What caused the request. Anything but `command` (a slash command or key in a
-                conversation) delivers the result to the parent's inbox.
-            key: Idempotency key: the same request with the same key creates one run.
-
-        Returns:
-            The new run.
-
-        Raises:
-            Usage: Options contradict each other or there is no task.
-            NotFound: There is no such session or agent.
-            Refused: The configuration or the definition forbids it.
-        """
-        if not text.strip():
-            raise UsageError("there is nothing to do: give the child's task as TEXT")
-        parent_session = await self.find_session(parent)
-        agent_definition = self._child_definition(agent, parent_session)
-        check_model(self._context.select_model(agent_definition, model), self.config)
-        if workspace is not None:
-            isolation = isolation or Isolation.CUSTOM
-            if isolation != Isolation.CUSTOM:
-                raise UsageError(
-                    f"--isolation {isolation} begins from the parent's own folder: leave --workspace out, or say custom"
-                )
-            allowed_paths = (
-                (subtree_pattern(_resolve_folder(workspace)),) if allowed_paths is None else allowed_paths
+async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Run:
+    """Create a child session, with its own copy of the definition, and start its first run."""
+    if not text.strip():
+        raise UsageError("there is nothing to do: give the child's task as TEXT")
+    parent = await find_session(options.parent, context)
+    agent_definition = _child_definition(options.agent, parent, context)
+    check_model(context.runtime.select_model(agent_definition, options.model), context.config)
+    isolation, allowed_paths = options.isolation, options.allowed_paths
+    if options.workspace is not None:
+        isolation = isolation or Isolation.CUSTOM
+        if isolation != Isolation.CUSTOM:
+            raise UsageError(
+                f"--isolation {isolation} begins from the parent's own folder: leave --workspace out, or say custom"
             )
-        policy = _workspace_policy(agent_definition, workspace, isolation, writable)
-        await self._check_ledger_usable()
-        run_request = RunRequest(
-            key=key or f"once:{self._context.clock.new_uuid()}",
-            agent=agent,
-            task=text,
-            requester=parent_session.key,
-            door="PersistentAgent",
-            source="subagent",
-            trigger=trigger,
-            inbox="" if trigger == COMMAND_TRIGGER else parent_session.id,
-            label=label or description,
-            model=model,
-            deadline_seconds=timeout,
+        if allowed_paths is None:
+            allowed_paths = (subtree_pattern(_resolve_folder(options.workspace)),)
+    policy = _workspace_policy(agent_definition, options.workspace, isolation, writable=options.writable)
+    await context.ledger_check.run()
+    run_request = RunRequest(
+        key=options.key or f"once:{context.clock.new_uuid()}",
+        agent=options.agent,
+        task=text,
+        requester=parent.key,
+        door="PersistentAgent",
+        source="subagent",
+        trigger=options.trigger,
+        inbox="" if options.trigger == COMMAND_TRIGGER else parent.id,
+        label=options.label or options.description,
+        model=options.model,
+        deadline_seconds=options.timeout_s,
+    )
+    child = ChildSpec(
+        parent=parent,
+        description=options.description or options.label or " ".join(text.split()[:6]),
+        allowed_paths=allowed_paths,
+        denied_paths=options.denied_paths,
+        workspace=policy,
+        requested_by_person=True,
+    )
+    return await spawn_child(run_request, child, context.runtime)
+
+
+async def resume_with_message(
+    session: Session,
+    text: str | None,
+    context: AppContext,
+    *,
+    model: str | None = None,
+    owner: str | None = None,
+    key: str = "",
+) -> Run | None:
+    """Resume the run of a session that waits for a person's reply; return None if no run waits."""
+    check_not_blank(text)
+    return await run_control.answer_waiting_run(
+        session,
+        text,
+        context.runtime,
+        model=model,
+        owner=owner,
+        entry=keyed_entry_id(key) if key else "",
+    )
+
+
+def check_not_blank(text: str | None) -> None:
+    """Raise UsageError for a blank text; None is allowed, because then the text typed in the file counts."""
+    if text is not None and not text.strip():
+        raise UsageError("there is nothing to send: the text is blank")
+
+
+def keyed_entry_id(key: str) -> str:
+    """Return the entry id for a message with an idempotency key.
+
+    Used where the message resumes a run, so that no new run carries the key.
+    """
+    return f"said-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+
+
+async def _select_session(session: str | None, agent: str | None, context: AppContext) -> Session | None:
+    """Return the session the run goes into, or None for a new one."""
+    if session is None or session == "create":
+        return None
+    if session in ("latest", "latest-or-create"):
+        name = DEFAULT_AGENT if agent is None else agent
+        found = await context.store.sessions(agent=name, children=False)
+        if not found and session == "latest":
+            raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
+        return await context.store.find(found[0].path) if found else None
+    target = await find_session(session, context)
+    if agent is not None and target.agent != agent:
+        raise Refused(
+            f"Session does not belong to this agent: {target.slug} is {target.agent}'s, not {agent}'s"
         )
-        child = ChildSpec(
-            parent=parent_session,
-            description=description or label or " ".join(text.split()[:6]),
-            allowed_paths=allowed_paths,
-            denied_paths=denied_paths,
-            workspace=policy,
-            requested_by_person=True,
-        )
-        return await spawn_child(run_request, child, self._context)
+    return target
 
-    async def _select_session(self, session: str | None, agent: str | None) -> Session | None:
-        """Return the session the run goes into, or None for a new one."""
-        if session is None or session == "create":
-            return None
-        if session in ("latest", "latest-or-create"):
-            name = DEFAULT_AGENT if agent is None else agent
-            found = await self.store.sessions(agent=name, children=False)
-            if not found and session == "latest":
-                raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
-            return await self.store.find(found[0].path) if found else None
-        target = await self.find_session(session)
-        if agent is not None and target.agent != agent:
-            raise Refused(
-                f"Session does not belong to this agent: {target.slug} is {target.agent}'s, not {agent}'s"
-            )
-        return target
 
-    async def _agent_definition(
-        self, target: Session | None, agent: str | None, workspace: str | os.PathLike[str] | None
-    ) -> Agent:
-        name = agent or DEFAULT_AGENT if target is None else target.agent
-        self._check_agent_allowed(name)
-        if target is not None:
-            return await load_definition(target, self._context)
-        return self.agents.get(DEFAULT_AGENT if agent is None else agent, _resolve_folder(workspace)).agent
+async def _agent_definition(target: Session | None, options: RunOptions, context: AppContext) -> Agent:
+    name = options.agent or DEFAULT_AGENT if target is None else target.agent
+    check_agent_allowed(name, context.runtime)
+    if target is not None:
+        return await load_definition(target, context.runtime)
+    return context.agents.get(
+        DEFAULT_AGENT if options.agent is None else options.agent, _resolve_folder(options.workspace)
+    ).agent
 
-    async def _check_ledger_usable(self) -> None:
-        """Check once that the ledger works, before any folder is made.
 
-        A failure then leaves no session behind.
-        """
-        if not self._ledger_checked:
-            await self._ledger.read(lambda tx: tx.count_runs(Status.RUNNING))
-            self._ledger_checked = True
+def _child_definition(name: str, parent: Session, context: AppContext) -> Agent:
+    """Return the definition for a child; a broken definition raises its own error instead of NotFound."""
+    check_agent_allowed(name, context.runtime)
+    try:
+        return context.agents.get(name, parent.workspace.intended_folder).agent
+    except NotFound as error:
+        if isinstance(error.__cause__, BadDefinition):
+            raise
+        raise NotFound(f"Preset template not found: {name} (checked .md and .org)") from error
 
-    def _child_definition(self, name: str, parent_session: Session) -> Agent:
-        """Return the definition for a child; a broken definition raises its own error instead of NotFound."""
-        self._check_agent_allowed(name)
-        try:
-            return self.agents.get(name, parent_session.workspace.intended_folder).agent
-        except NotFound as error:
-            if isinstance(error.__cause__, BadDefinition):
-                raise
-            raise NotFound(f"Preset template not found: {name} (checked .md and .org)") from error
 
-    async def _live_runs(self, session: Session, text: str | None) -> list[Run]:
-        """Check the text and return the session's live runs.
+async def _live_runs(session: Session, text: str | None, context: AppContext) -> list[Run]:
+    """Check the text and return the session's live runs.
 
-        Only a session with live runs can wait for a reply.
-        """
-        check_not_blank(text)
-        return await self._ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
+    Only a session with live runs can wait for a reply.
+    """
+    check_not_blank(text)
+    return await context.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
 
-    async def _task_text(self, session: Session, text: str | None, live_runs: Sequence[Run]) -> str:
-        """Return the task: the given text, else what a person typed at the end of the file.
 
-        Raises SessionLocked if another process has the session's lock.
-        """
-        if any(
-            run.owner_id in (self._context.owner_id, self._context.new_run_owner_id()) for run in live_runs
+async def _task_text(
+    session: Session, text: str | None, live_runs: Sequence[Run], context: AppContext
+) -> str:
+    """Return the task: the given text, else what a person typed at the end of the file.
+
+    Raises SessionLocked if another process has the session's lock.
+    """
+    if any(
+        run.owner_id in (context.runtime.owner_id, context.runtime.new_run_owner_id()) for run in live_runs
+    ):
+        if text is None:
+            raise UsageError(f"{session.slug} is at work: give the text to queue behind it")
+        return text
+    if text is not None:
+        await context.store.check_unlocked(session)
+        return text
+    async with context.store.open(session) as conversation:
+        if (typed_text := conversation.typed_text()).strip():
+            return typed_text
+        if (
+            conversation.entries
+            and isinstance(last_entry := conversation.entries[-1], Message)
+            and last_entry.by == "user"
         ):
-            if text is None:
-                raise UsageError(f"{session.slug} is at work: give the text to queue behind it")
-            return text
-        if text is not None:
-            await self.store.check_unlocked(session)
-            return text
-        async with self.store.open(session) as conversation:
-            if (typed_text := conversation.typed_text()).strip():
-                return typed_text
-            if (
-                conversation.entries
-                and isinstance(last_entry := conversation.entries[-1], Message)
-                and last_entry.by == "user"
-            ):
-                return last_entry.text
-        path = f"{session.path}/session.md"
-        raise UsageError(
-            f"nothing is typed at the end of {path}: write below its last line, or give the text"
-        )
+            return last_entry.text
+    path = f"{session.path}/session.md"
+    raise UsageError(f"nothing is typed at the end of {path}: write below its last line, or give the text")
 
 
 def _workspace_policy(
-    agent: Agent, workspace: str | os.PathLike[str] | None, isolation: str | None, writable: bool | None
+    agent: Agent,
+    workspace: str | os.PathLike[str] | None,
+    isolation: str | None,
+    *,
+    writable: bool | None,
 ) -> WorkspacePolicy:
     """Return the definition's workspace policy with a person's overrides for this session."""
     isolation_kind = None if isolation is None else Isolation(isolation)
@@ -330,8 +254,8 @@ def _workspace_policy(
     return policy
 
 
-def _check_no_workspace_options(session: Session, isolation: str | None, writable: bool | None) -> None:
-    if isolation is not None or writable is not None:
+def _check_no_workspace_options(session: Session, options: RunOptions) -> None:
+    if options.isolation is not None or options.writable is not None:
         raise UsageError(
             f"{session.slug} has its workspace already: --isolation, --writable and --read-only are for a new session"
         )

@@ -62,13 +62,13 @@ async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
     """
     cwd = str(Path.cwd())
     terminal.print_table(
-        app.agents_json(cwd, hidden=every),
+        app.agents.list_json(cwd, hidden=every),
         AGENT_COLUMNS,
         empty_note="no agents: write one to the agents folder of the configuration",
     )
-    for error in app.agents.find_broken(cwd):
+    for error in app.agents.registry.find_broken(cwd):
         terminal.print_note(str(error), colour="31")
-    if (warning := app.agents.untrusted_project_notice(cwd)) is not None:
+    if (warning := app.agents.registry.untrusted_project_notice(cwd)) is not None:
         terminal.print_note(warning)
 
 
@@ -78,11 +78,11 @@ async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
 async def show_agent(app: App, terminal: Terminal, name: str) -> None:
     """Show every field of an agent with its source, and the tools and skills it is offered."""
     cwd = str(Path.cwd())
-    facts = await app.agent_json(name, cwd)
+    facts = await app.agents.to_json(name, cwd)
     if terminal.json:
         terminal.print_json(facts)
         return
-    defined = app.agents.get(name, cwd)
+    defined = app.agents.registry.get(name, cwd)
     terminal.print_table(_field_rows(defined), FIELD_COLUMNS, empty_note="")
     terminal.print_line(f"\noffered: {', '.join(facts['offered']) or 'no tools'}")
     for tool, rule in facts["withheld"].items():
@@ -100,7 +100,7 @@ async def show_agent(app: App, terminal: Terminal, name: str) -> None:
 @with_app()
 async def delete_agent(app: App, terminal: Terminal, name: str) -> None:
     """Delete an agent's definition file; its sessions stay."""
-    app.agents.delete(name)
+    app.agents.registry.delete(name)
     terminal.print_facts({"name": name, "deleted": True})
 
 

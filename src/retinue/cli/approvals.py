@@ -45,7 +45,7 @@ def approvals() -> None:
 @with_app()
 async def list_approvals(app: App, terminal: Terminal, everything: bool) -> None:
     """List the approvals that are waiting for an answer, oldest first."""
-    rows = await app.list_approvals(all_states=everything)
+    rows = await app.approvals.list(all_states=everything)
     empty_note = "nothing waits for an answer"
     terminal.print_table([approval_as_json(each) for each in rows], APPROVAL_COLUMNS, empty_note=empty_note)
 
@@ -55,7 +55,7 @@ async def list_approvals(app: App, terminal: Terminal, everything: bool) -> None
 @with_app()
 async def show_approval(app: App, terminal: Terminal, approval: str) -> None:
     """Show the exact call, who asked for it, and why it requires approval."""
-    found = await app.find_approval(approval)
+    found = await app.approvals.find(approval)
     if terminal.json:
         terminal.print_json(approval_as_json(found))
         return
@@ -75,28 +75,28 @@ async def answer_approval(app: App, terminal: Terminal, approval: str, answer: s
     the session's preset.md permanently. The run continues at once: in the process that runs it, or else here,
     until it ends or asks again (exit code 6).
     """
-    pending = await app.find_approval(approval)
-    answered = await app.answer_approval(pending.id, answer)
+    pending = await app.approvals.find(approval)
+    answered = await app.approvals.answer(pending.id, answer)
     resource = "" if answered.touch == "tool" else f" {one_line(answered.resource, 120)}"
     terminal.print_note(f"{answered.tool}{resource}: {answer}")
-    code = await _follow_resumed_run(app, terminal, await app.find_run(answered.run))
+    code = await _follow_resumed_run(app, terminal, await app.runs.find(answered.run))
     if terminal.json:
-        run = await app.find_run(answered.run)
+        run = await app.runs.find(answered.run)
         extra_fields = {
-            "approvals": await app.pending_approval_ids(run),
-            "sandbox": await app.lowest_sandbox_level(run),
+            "approvals": await app.approvals.pending_ids(run),
+            "sandbox": await app.runs.lowest_sandbox_level(run),
         }
         terminal.print_json(
-            approval_as_json(await app.find_approval(answered.id)) | {"run": run_as_json(run) | extra_fields}
+            approval_as_json(await app.approvals.find(answered.id)) | {"run": run_as_json(run) | extra_fields}
         )
     return code
 
 
 async def _follow_resumed_run(app: App, terminal: Terminal, run: Run) -> int:
     """Run the answered run here, unless another process does, and return the exit code."""
-    if not run.status.is_live or not await app.is_owned_here(run):
+    if not run.status.is_live or not await app.runs.is_owned_here(run):
         return await _wait_for_root_run(app, terminal, run)
-    finished = await follow_run(app, terminal, lambda: app.find_run(run.id))
+    finished = await follow_run(app, terminal, lambda: app.runs.find(run.id))
     code = await print_result(app, replace(terminal, json=False), finished)
     return (
         await _wait_for_root_run(app, terminal, finished)
@@ -113,7 +113,7 @@ async def _follow_queued_runs(app: App, terminal: Terminal, run: Run) -> int:
     if run.status.is_live:
         return 0
     code = 0
-    for queued in await app.interrupted_runs():
+    for queued in await app.runs.interrupted():
         if queued.session_id == run.session_id and queued.status is Status.QUEUED:
             terminal.print_note(
                 f"{queued.agent} goes on with what was said meanwhile: {one_line(queued.request.task or '', 120)}"
@@ -124,7 +124,7 @@ async def _follow_queued_runs(app: App, terminal: Terminal, run: Run) -> int:
 
 
 async def _resume_run(app: App, run: Run) -> Run:
-    return (await app.resume(run.id))[0]
+    return (await app.runs.resume(run.id))[0]
 
 
 async def _wait_for_root_run(app: App, terminal: Terminal, run: Run) -> int:
@@ -132,14 +132,14 @@ async def _wait_for_root_run(app: App, terminal: Terminal, run: Run) -> int:
 
     A daemon's tree may need the next answer; without this nobody here would see it end.
     """
-    root_run = await app.find_run(run.root_id)
+    root_run = await app.runs.find(run.root_id)
     if (
         run.root_id == run.id
         or not root_run.status.is_live
-        or (app.has_live_owner(root_run) and not await app.is_owned_here(root_run))
+        or (app.runs.has_live_owner(root_run) and not await app.runs.is_owned_here(root_run))
     ):
         return 0
-    root_run = await app.wait(root_run.id)
+    root_run = await app.runs.wait(root_run.id)
     terminal.print_note(
         f"{root_run.agent}: {root_run.status}"
         + (f": {one_line(root_run.text, 120)}" if root_run.text else "")

@@ -8,7 +8,6 @@ from contextlib import suppress
 import click
 
 from retinue.app import App
-from retinue.app.sessions import LIVE_STATUSES
 from retinue.cli.command import exit_code, with_app
 from retinue.cli.follow import RunEventPrinter, detach_on_hangup, status_sentence
 from retinue.cli.options import Command
@@ -21,7 +20,7 @@ from retinue.cli.run_waiter import (
 )
 from retinue.cli.ui.terminal import Terminal, one_line
 from retinue.cli.user_prompts import UserPrompter, catch_interrupts
-from retinue.domain.run import Run, run_as_json
+from retinue.domain.run import LIVE_STATUSES, Run, run_as_json
 from retinue.domain.session import Session
 from retinue.errors import RetinueError
 
@@ -35,7 +34,7 @@ async def attach(app: App, terminal: Terminal, session: str) -> int:
     Runs whose process has died continue here, and their questions are put to you. Ctrl-C detaches without
     stopping runs of other processes.
     """
-    target = await app.find_session(session)
+    target = await app.sessions.find(session)
     snippet = f": {one_line(target.last_snippet, 80)}" if target.last_snippet else ""
     terminal.print_note(f"{target.agent} in {target.slug}{snippet}")
     follower = SessionFollower(app, terminal, target)
@@ -51,7 +50,7 @@ async def attach(app: App, terminal: Terminal, session: str) -> int:
 async def _print_final_state(follower: "SessionFollower", *, detached: bool) -> int:
     """Print how the followed runs stand now, and return the exit code."""
     terminal = follower.terminal
-    runs = [await follower.app.find_run(run_id) for run_id in follower.run_ids]
+    runs = [await follower.app.runs.find(run_id) for run_id in follower.run_ids]
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in runs])
     elif not runs:
@@ -80,22 +79,22 @@ class SessionFollower:
 
     async def follow(self, interrupted: asyncio.Event) -> None:
         """Follow one active run of the session after another, until none can continue."""
-        await self.app.follow(await self._live_runs())
+        await self.app.daemon.follow(await self._live_runs())
         await self._print_new_entries(mark_only=True)
         await resume_orphaned_runs(self.app, await self._live_runs())
         async with self.printer.progress.show(self.app):
             while live := await self._live_runs():
                 self.run_ids += [run.id for run in live if run.id not in self.run_ids]
                 self.printer.add_runs(live, await load_run_trees(self.app, live))
-                await self.app.follow(live)
-                self.printer.local_runs |= {run.id for run in live if await self.app.is_owned_here(run)}
+                await self.app.daemon.follow(live)
+                self.printer.local_runs |= {run.id for run in live if await self.app.runs.is_owned_here(run)}
                 finished = await self._follow_until_idle(live, interrupted)
                 if any(run.status.is_live for run in finished):
                     break
         self.printer.close()
 
     async def _live_runs(self) -> list[Run]:
-        return await self.app.ledger.read(
+        return await self.app.context.ledger.read(
             lambda tx: tx.find_runs(status=LIVE_STATUSES, session=self.session.id)
         )
 
@@ -130,7 +129,7 @@ class SessionFollower:
             file_info = os.stat(self.transcript_path)  # noqa: PTH116  (a name, as the store has it)
             if (stamp := (file_info.st_size, file_info.st_mtime_ns)) == self.file_stamp:
                 return
-            entries = await self.app.entries(self.session.path)
+            entries = await self.app.sessions.entries(self.session.path)
             self.file_stamp = stamp
             new_entries = [entry for entry in entries if entry.id not in self.seen_entry_ids]
             self.seen_entry_ids.update(entry.id for entry in new_entries)

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from retinue.app import App
+from retinue.app.run_options import RunOptions, SpawnOptions
 from retinue.cli.command import FORGET_OPTION, exit_code, with_app
 from retinue.cli.follow import follow_run, status_sentence
 from retinue.cli.options import Command
@@ -44,9 +45,9 @@ async def chat(
     if session is not None:
         if agent is not None:
             raise UsageError("--agent and SESSION exclude each other: a session has its own agent")
-        await loop.use_session(await app.find_session(session))
+        await loop.use_session(await app.sessions.find(session))
     elif agent is not None:
-        app.agents.get(agent, str(Path.cwd()))
+        app.agents.registry.get(agent, str(Path.cwd()))
     code = await loop.run()
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in loop.runs])
@@ -116,14 +117,16 @@ class ChatLoop:
         session = self.session
         reference = None if session is None else session.path
         return await self._follow_run(
-            lambda: self.app.start(text, agent=self.agent, session=reference, model=self.model),
+            lambda: self.app.runs.start(
+                text, RunOptions(agent=self.agent, session=reference, model=self.model)
+            ),
             keep_session=session is None,
         )
 
     async def _run_slash_command(self, name: str, text: str) -> int:
         """Run an agent's own slash command: start that agent as a child of this session."""
         agent = self._agent_for_slash(name)
-        if not text and agent in self.app.watcher_agents():
+        if not text and agent in self.app.watchers.eligible_agents():
             await self._toggle_watcher(agent)
             return 0
         if not text:
@@ -131,12 +134,14 @@ class ChatLoop:
         parent = self.session
         if parent is None:
             return await self._follow_run(
-                lambda: self.app.start(text, agent=agent, model=self.model, trigger=SLASH_TRIGGER),
+                lambda: self.app.runs.start(
+                    text, RunOptions(agent=agent, model=self.model, trigger=SLASH_TRIGGER)
+                ),
                 keep_session=False,
             )
         return await self._follow_run(
-            lambda: self.app.spawn(
-                text, parent=parent.path, agent=agent, model=self.model, trigger=SLASH_TRIGGER
+            lambda: self.app.runs.spawn(
+                text, SpawnOptions(parent=parent.path, agent=agent, model=self.model, trigger=SLASH_TRIGGER)
             ),
             keep_session=False,
         )
@@ -144,15 +149,15 @@ class ChatLoop:
     async def _toggle_watcher(self, agent: str) -> None:
         """Start or stop a watcher on this session; its slash command without text does this."""
         session = self._current_session()
-        if any(each.agent == agent for each in await self.app.list_watchers(session.path)):
-            await self.app.unwatch(session.path, agent=agent)
+        if any(each.agent == agent for each in await self.app.watchers.list(session.path)):
+            await self.app.watchers.remove(session.path, agent=agent)
             self.terminal.print_note(f"{agent} watches no more")
             return
-        watch = await self.app.watch(session.path, agent=agent, trigger=SLASH_TRIGGER)
+        watch = await self.app.watchers.add(session.path, agent=agent, trigger=SLASH_TRIGGER)
         self.terminal.print_note(f"{watch.name} watching")
 
     def _agent_for_slash(self, name: str) -> str:
-        for defined in self.app.agents.list_definitions():
+        for defined in self.app.agents.registry.list_definitions():
             if name in {slash.removeprefix("/") for slash in defined.agent.triggers.slash}:
                 return defined.agent.name
         raise UsageError(
@@ -165,7 +170,7 @@ class ChatLoop:
         await self._show_interjections(already_printed=True)
         self.runs.append(run)
         if keep_session:
-            self.session = await self.app.find_session(run.session_id)
+            self.session = await self.app.sessions.find(run.session_id)
             self.agent = run.agent
         if run.status is not Status.DONE:
             self.terminal.print_note(status_sentence(run, await load_run_trees(self.app, [run])), colour="31")
@@ -178,7 +183,7 @@ class ChatLoop:
         """
         if (session := self.session) is None:
             return
-        for interjection in await self.app.ledger.read(
+        for interjection in await self.app.context.ledger.read(
             lambda tx: tx.find_interjections(session=session.id, open_=True)
         ):
             if interjection.id not in self.shown_interjections and not already_printed:
@@ -196,7 +201,7 @@ class ChatLoop:
     async def show_help(self, _argument: str) -> None:
         for name, (description, _) in COMMANDS.items():
             self.terminal.print_line(f"  /{name:<13}{description}")
-        for defined in self.app.agents.list_definitions():
+        for defined in self.app.agents.registry.list_definitions():
             for slash in defined.agent.triggers.slash:
                 self.terminal.print_line(
                     f"  /{slash.removeprefix('/'):<13}{_slash_command_help(defined.agent)}"
@@ -211,8 +216,8 @@ class ChatLoop:
             self.terminal.print_line(self.agent or "general")
             return
         name, _, message = argument.partition(" ")
-        self.app.agents.get(name, str(Path.cwd()))
-        sessions = await self.app.list_sessions(agent=name, children=False)
+        self.app.agents.registry.get(name, str(Path.cwd()))
+        sessions = await self.app.sessions.list(agent=name, children=False)
         self.agent, self.session = name, None
         if sessions:
             await self.use_session(sessions[0])
@@ -220,11 +225,11 @@ class ChatLoop:
             await self._send_message(message.strip())
 
     async def list_agents(self, _argument: str) -> None:
-        for defined in self.app.agents.list_definitions(str(Path.cwd())):
+        for defined in self.app.agents.registry.list_definitions(str(Path.cwd())):
             self.terminal.print_line(f"  {defined.agent.name:<14}{one_line(defined.agent.description, 90)}")
 
     async def list_sessions(self, _argument: str) -> None:
-        rows = [session_as_json(session) for session in (await self.app.list_sessions(children=False))[:20]]
+        rows = [session_as_json(session) for session in (await self.app.sessions.list(children=False))[:20]]
         self._print_list(
             lambda: self.terminal.print_table(rows, SESSION_COLUMNS, empty_note="no sessions yet")
         )
@@ -232,14 +237,16 @@ class ChatLoop:
     async def open_session(self, argument: str) -> None:
         if not argument:
             raise UsageError("say which: /open SESSION")
-        await self.use_session(await self.app.find_session(argument))
+        await self.use_session(await self.app.sessions.find(argument))
 
     async def start_new_session(self, _argument: str) -> None:
         self.session = None
 
     async def list_tools(self, _argument: str) -> None:
         session_path = None if self.session is None else self.session.path
-        tools = await self.app.tool_verdicts(agent=None if session_path else self.agent, session=session_path)
+        tools = await self.app.permissions.tool_verdicts(
+            agent=None if session_path else self.agent, session=session_path
+        )
         rows = [tool_as_json(tool, verdict) for tool, verdict in tools]
         self._print_list(
             lambda: self.terminal.print_table(rows, TOOL_COLUMNS, empty_note="no tools are known")
@@ -249,13 +256,13 @@ class ChatLoop:
         self.terminal.print_line(f"{self._current_session().path}/session.md")
 
     async def clear_session(self, _argument: str) -> None:
-        self.session = await self.app.clear(self._current_session().path)
+        self.session = await self.app.sessions.clear(self._current_session().path)
         self.terminal.print_note("what was said is forgotten; the session stays")
 
     async def rename_session(self, argument: str) -> None:
         if not argument:
             raise UsageError("say the name: /rename NAME")
-        self.session = await self.app.rename(self._current_session().path, argument)
+        self.session = await self.app.sessions.rename(self._current_session().path, argument)
 
     def _print_list(self, print_rows: Callable[[], None]) -> None:
         """Print a list for people; with --json only the final value is printed."""

@@ -98,7 +98,7 @@ def with_app(
                 async with open_app(meta, prompter) as app:
                     app.live_config.on_warning = functools.partial(terminal.print_note, colour="33")
                     daemon_link = (
-                        app.connect_daemon()
+                        app.daemon.open()
                         if executes_runs or controls_runs
                         else nullcontext(DaemonLinkState.NO_DAEMON)
                     )
@@ -111,7 +111,7 @@ def with_app(
                             terminal.print_note(DAEMON_MISMATCH_NOTE, colour="33")
                         code = await command(app, terminal, *args, **kwargs)
                     if not executes_runs:
-                        await note_interrupted_runs(app, terminal)
+                        await note_interrupted_runs(app.context, terminal)
                 return code or 0
 
             return asyncio.run(run_command())

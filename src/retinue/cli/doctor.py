@@ -23,7 +23,7 @@ FINDING_COLUMNS: Sequence[Column] = (
 @with_app()
 async def doctor(app: App, terminal: Terminal, *, repair: bool) -> int:
     """Check the installation and data, and say how to fix each problem."""
-    findings = await app.diagnose(repair=repair)
+    findings = await app.repair.diagnose(repair=repair)
     rows = [{"level": finding.status, "what": finding.message, "do": finding.advice} for finding in findings]
     terminal.print_table(rows, FINDING_COLUMNS, empty_note="nothing to report")
     return 1 if any(finding.status == "bad" for finding in findings) else 0

@@ -54,7 +54,7 @@ async def follow_runs(
         runs = await start_runs()
         printer.has_several_runs = len(runs) > 1
         printer.add_runs(runs, await load_run_trees(app, runs))
-        await app.follow(runs)
+        await app.daemon.follow(runs)
         ids = [run.id for run in runs]
         async with printer.progress.show(app):
             finished = await wait_for_runs(
@@ -93,10 +93,11 @@ def detach_on_hangup() -> Generator[None]:
 
 async def print_result(app: App, terminal: Terminal, run: Run) -> int:
     """Print how a run ended and where its transcript is, and return the exit code."""
-    approval_ids = await app.pending_approval_ids(run)
+    approval_ids = await app.approvals.pending_ids(run)
     if terminal.json:
         terminal.print_json(
-            run_as_json(run) | {"approvals": approval_ids, "sandbox": await app.lowest_sandbox_level(run)}
+            run_as_json(run)
+            | {"approvals": approval_ids, "sandbox": await app.runs.lowest_sandbox_level(run)}
         )
     for item in approval_ids:
         answer = f"retinue approvals answer {item} allow"
@@ -107,7 +108,7 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
     for item in tree:
         if item.waiting_for is WaitReason.PERSON:
             terminal.print_note(reply_hint(item), colour="33")
-    for question in await app.open_questions(run):
+    for question in await app.runs.open_questions(run):
         terminal.print_note(f"{question.agent} asks: {question.text_with_options()}", colour="33")
     if run.status is not Status.DONE:
         terminal.print_note(status_sentence(run, tree), colour="31")

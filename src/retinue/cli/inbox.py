@@ -41,12 +41,12 @@ async def inbox(
     if dismiss is not None:
         if drain or session is not None or promote is not None:
             raise UsageError("--dismiss takes one interjection and nothing else: leave the rest out")
-        terminal.print_facts(await app.dismiss(dismiss))
+        terminal.print_facts(await app.inbox.dismiss(dismiss))
         return
     if promote is not None:
         if drain or session is not None:
             raise UsageError("--promote takes one result and nothing else: leave SESSION and --drain out")
-        promoted = await app.promote(promote)
+        promoted = await app.inbox.promote(promote)
         state = "stands already" if promoted["already"] else "stands"
         terminal.print_note(
             f"{promoted['agentId']}'s result {state} in {promoted['for']}: retinue send {promoted['for']} TEXT"
@@ -54,6 +54,6 @@ async def inbox(
         if terminal.json:
             terminal.print_json(promoted)
         return
-    rows = await app.drain_inbox(session) if drain else await app.list_inbox(session)
+    rows = await app.inbox.drain(session) if drain else await app.inbox.list(session)
     empty_note = "nothing was left unread" if drain else "no agent was handed any work"
     terminal.print_table(rows, INBOX_COLUMNS, empty_note=empty_note)

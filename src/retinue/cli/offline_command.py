@@ -2,21 +2,23 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Concatenate, ParamSpec
 
 import click
 
 from retinue import app as application
-from retinue.app.sessions import SessionService, open_sessions
+from retinue.app.home_access import HomeAccess
+from retinue.app.run_queries import interrupted_runs
+from retinue.app.stored_sessions import StoredSessions, open_sessions
 from retinue.app.tree_activity import runs_ahead_of
 from retinue.cli.ui.terminal import Terminal
 from retinue.errors import RetinueError
 
 P = ParamSpec("P")
 
-SessionsCommand = Callable[Concatenate[SessionService, Terminal, P], Awaitable[int | None]]
+SessionsCommand = Callable[Concatenate[StoredSessions, Terminal, P], Awaitable[int | None]]
 
 
 def with_sessions(*, full_app: bool = False) -> Callable[[SessionsCommand[P]], Callable[P, int]]:
@@ -33,10 +35,10 @@ def with_sessions(*, full_app: bool = False) -> Callable[[SessionsCommand[P]], C
             terminal = Terminal.from_std_streams(json=bool(meta.get("retinue.json")))
 
             async def run_command() -> int:
-                open_app = application.open if full_app else open_sessions
-                async with open_app(home=meta.get("retinue.home")) as app:
-                    code = await command(app, terminal, *args, **kwargs)
-                    await note_interrupted_runs(app, terminal)
+                home = meta.get("retinue.home")
+                async with _open_whole_app(home) if full_app else open_sessions(home=home) as stored:
+                    code = await command(stored, terminal, *args, **kwargs)
+                    await note_interrupted_runs(stored.home, terminal)
                 return code or 0
 
             return asyncio.run(run_command())
@@ -46,14 +48,20 @@ def with_sessions(*, full_app: bool = False) -> Callable[[SessionsCommand[P]], C
     return decorate
 
 
-async def note_interrupted_runs(app: SessionService, terminal: Terminal) -> None:
+@asynccontextmanager
+async def _open_whole_app(home: str | None) -> AsyncGenerator[StoredSessions]:
+    async with application.open(home=home) as app:
+        yield app.sessions
+
+
+async def note_interrupted_runs(home: HomeAccess, terminal: Terminal) -> None:
     """Tell the user about interrupted runs.
 
     The command itself has succeeded, so a ledger that cannot be read now is ignored.
     """
     with suppress(RetinueError):
-        interrupted = await app.interrupted_runs()
-        if count := await app.ledger.read(lambda tx: sum(not runs_ahead_of(run, tx) for run in interrupted)):
+        interrupted = await interrupted_runs(home)
+        if count := await home.ledger.read(lambda tx: sum(not runs_ahead_of(run, tx) for run in interrupted)):
             terminal.print_note(
                 f"{count} run{'s' if count > 1 else ''} interrupted: retinue runs resume", colour="33"
             )

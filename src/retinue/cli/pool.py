@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from retinue.app.agent_pool import list_pool_agents, retire_pool_agents
-from retinue.app.sessions import SessionService
+from retinue.app.stored_sessions import StoredSessions
 from retinue.cli.offline_command import with_sessions
 from retinue.cli.options import Group
 from retinue.cli.ui.tables import format_age
@@ -34,14 +34,14 @@ def pool() -> None:
 
 @pool.command("list")
 @with_sessions()
-async def list_pool(app: SessionService, terminal: Terminal) -> None:
+async def list_pool(stored: StoredSessions, terminal: Terminal) -> None:
     """List the agents in the pool, most recently used first.
 
     KEY identifies a definition by name, prompt and tools. USES counts the tasks and questions of all agents
     with that key.
     """
     terminal.print_table(
-        [pool_entry_as_json(entry) for entry in await list_pool_agents(app)],
+        [pool_entry_as_json(entry) for entry in await list_pool_agents(stored.home)],
         POOL_COLUMNS,
         empty_note=EMPTY_POOL_NOTE,
     )
@@ -49,17 +49,17 @@ async def list_pool(app: SessionService, terminal: Terminal) -> None:
 
 @pool.command("stats")
 @with_sessions()
-async def show_pool_stats(app: SessionService, terminal: Terminal) -> None:
+async def show_pool_stats(stored: StoredSessions, terminal: Terminal) -> None:
     """Show how many agents are in the pool, busy and idle, and how old they are."""
-    terminal.print_facts(pool_stats(await list_pool_agents(app), app.clock.now()))
+    terminal.print_facts(pool_stats(await list_pool_agents(stored.home), stored.home.clock.now()))
 
 
 @pool.command("clear")
 @click.argument("id", required=False)
 @with_sessions()
-async def clear_pool(app: SessionService, terminal: Terminal, id: str | None) -> None:  # noqa: A002  (what help prints)
+async def clear_pool(stored: StoredSessions, terminal: Terminal, id: str | None) -> None:  # noqa: A002  (what help prints)
     """Remove the agent ID, or every idle agent, from the pool; their sessions stay."""
-    removed = await retire_pool_agents(app, id)
+    removed = await retire_pool_agents(stored.home, id)
     if terminal.json:
         terminal.print_json([pool_entry_as_json(entry) for entry in removed])
         return

@@ -2,11 +2,12 @@
 
 import math
 import sys
-from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from retinue.app import App
+from retinue.app.run_options import RunOptions, SpawnOptions
 from retinue.cli.command import FORGET_OPTION, with_app
 from retinue.cli.follow import follow_run, print_result
 from retinue.cli.options import Command
@@ -71,8 +72,21 @@ WRITABLE_OPTION = click.option(
 @FORGET_OPTION
 @click.option("--background", is_flag=True, help="Leave it to the daemon, which is started if none is there.")
 @with_app(executes_runs=True)
-async def run(
-    app: App, terminal: Terminal, text: str | None, session: str | None, *, background: bool, **options: Any
+async def run(  # noqa: PLR0913  (one parameter per option of the command)
+    app: App,
+    terminal: Terminal,
+    text: str | None,
+    *,
+    agent: str | None,
+    session: str | None,
+    model: str | None,
+    workspace: str | None,
+    isolation: str | None,
+    writable: bool | None,
+    label: str,
+    timeout: float | None,  # noqa: ASYNC109  (the run's deadline, not this call's)
+    thinking: str | None,
+    background: bool,
 ) -> int:
     """Give an agent one task, wait for it and its children, and stream the answer.
 
@@ -85,13 +99,24 @@ async def run(
     task = None if text is None else read_task_text(text)
     if task is None and session is None:
         raise UsageError("say what to do: retinue run TEXT, or - to read it from standard input")
+    options = RunOptions(
+        agent=agent,
+        session=session,
+        model=model,
+        workspace=workspace,
+        isolation=isolation,
+        writable=writable,
+        label=label,
+        timeout_s=timeout,
+        thinking=thinking,
+    )
     if background:
-        return await _submit_to_daemon(app, terminal, task, session=session, **options)
-    finished = await follow_run(app, terminal, lambda: app.start(task, session=session, **options))
+        return await _submit_to_daemon(app, terminal, task, options)
+    finished = await follow_run(app, terminal, lambda: app.runs.start(task, options))
     return await print_result(app, terminal, finished)
 
 
-async def _submit_to_daemon(app: App, terminal: Terminal, task: str | None, **options: Any) -> int:
+async def _submit_to_daemon(app: App, terminal: Terminal, task: str | None, options: RunOptions) -> int:
     from retinue import daemon_client  # noqa: PLC0415  (only needed with --background)
     from retinue.cli.serve import ensure_daemon  # noqa: PLC0415  (the same)
 
@@ -104,7 +129,7 @@ async def _submit_to_daemon(app: App, terminal: Terminal, task: str | None, **op
         terminal.print_note(
             "the daemon was started with other settings, and those count for this run", colour="33"
         )
-    submitted = await app.start(task, owner=daemon["owner"], **options)
+    submitted = await app.runs.start(task, replace(options, owner=daemon["owner"]))
     await daemon_client.ping_daemon(app.config.home)
     terminal.print_facts(run_as_json(submitted))
     return 0
@@ -117,10 +142,20 @@ async def _submit_to_daemon(app: App, terminal: Terminal, task: str | None, **op
 @LABEL_OPTION
 @TIMEOUT_OPTION
 @with_app(executes_runs=True)
-async def send(app: App, terminal: Terminal, session: str, text: str, **options: Any) -> int:
+async def send(
+    app: App,
+    terminal: Terminal,
+    session: str,
+    text: str,
+    *,
+    model: str | None,
+    label: str,
+    timeout: float | None,  # noqa: ASYNC109  (the run's deadline, not this call's)
+) -> int:
     """Send a message to SESSION and stream the answer; `-` reads TEXT from standard input."""
     task = read_task_text(text)
-    finished = await follow_run(app, terminal, lambda: app.start(task, session=session, **options))
+    options = RunOptions(session=session, model=model, label=label, timeout_s=timeout)
+    finished = await follow_run(app, terminal, lambda: app.runs.start(task, options))
     return await print_result(app, terminal, finished)
 
 
@@ -143,14 +178,22 @@ async def send(app: App, terminal: Terminal, session: str, text: str, **options:
 @LABEL_OPTION
 @TIMEOUT_OPTION
 @with_app(executes_runs=True)
-async def spawn(
+async def spawn(  # noqa: PLR0913  (one parameter per option of the command)
     app: App,
     terminal: Terminal,
     text: str,
     *,
+    parent: str,
+    agent: str,
     allowed_paths: tuple[str, ...],
     denied_paths: tuple[str, ...],
-    **options: Any,
+    description: str,
+    workspace: str | None,
+    isolation: str | None,
+    writable: bool | None,
+    model: str | None,
+    label: str,
+    timeout: float | None,  # noqa: ASYNC109  (the run's deadline, not this call's)
 ) -> int:
     """Start a child of a session with its own conversation and paths, and stream its answer.
 
@@ -158,8 +201,20 @@ async def spawn(
     restriction.
     """
     task = read_task_text(text)
-    paths = {"allowed_paths": parse_globs(allowed_paths), "denied_paths": parse_globs(denied_paths)}
-    finished = await follow_run(app, terminal, lambda: app.spawn(task, **paths, **options))
+    options = SpawnOptions(
+        parent=parent,
+        agent=agent,
+        description=description,
+        allowed_paths=parse_globs(allowed_paths),
+        denied_paths=parse_globs(denied_paths),
+        workspace=workspace,
+        isolation=isolation,
+        writable=writable,
+        model=model,
+        timeout_s=timeout,
+        label=label,
+    )
+    finished = await follow_run(app, terminal, lambda: app.runs.spawn(task, options))
     return await print_result(app, terminal, finished)
 
 

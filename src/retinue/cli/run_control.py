@@ -19,9 +19,9 @@ async def interrupt_run(app: App, terminal: Terminal, run: str) -> None:
     The reply in progress is cut off, a running tool may finish, and its children summarise first. A run that
     has not started is cancelled.
     """
-    stopped = await app.interrupt(run)
+    stopped = await app.runs.interrupt(run)
     if stopped.status.is_live:
-        stopped = await app.wait(stopped.id)
+        stopped = await app.runs.wait(stopped.id)
     terminal.print_facts(run_as_json(stopped))
 
 
@@ -33,12 +33,12 @@ async def detach_run(app: App, terminal: Terminal, run: str) -> None:
 
     Its parent continues at once and receives the result when it is ready.
     """
-    target = await app.find_run(run)
+    target = await app.runs.find(run)
     await resume_orphaned_runs(app, [target])
-    detached = await app.detach(target.id)
+    detached = await app.runs.detach(target.id)
     if (parent_id := detached.request.parent_run) is not None and (
-        await app.find_run(parent_id)
+        await app.runs.find(parent_id)
     ).owner_id == app.owner_id:
-        await app.wait(parent_id)  # no other process runs it: it continues here
-        detached = await app.find_run(detached.id)
+        await app.runs.wait(parent_id)  # no other process runs it: it continues here
+        detached = await app.runs.find(detached.id)
     terminal.print_facts(run_as_json(detached))

@@ -5,11 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from retinue.app import App
-from retinue.app.sessions import LIVE_STATUSES
 from retinue.cli.user_prompts import UserPrompter
 from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.question import Question
-from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.run import LIVE_STATUSES, Run, Status, WaitReason
 from retinue.errors import Refused, RetinueError, SessionLocked
 
 ANSWER_POLL_SECONDS = 0.25
@@ -29,7 +28,9 @@ class UserLeft(Exception):
 async def load_run_trees(app: App, runs: Sequence[Run]) -> list[Run]:
     """Load all runs of the trees that these runs belong to, including ended ones."""
     roots = sorted({run.root_id for run in runs})
-    return await app.ledger.read(lambda tx: [run for root in roots for run in tx.find_runs(root=root)])
+    return await app.context.ledger.read(
+        lambda tx: [run for root in roots for run in tx.find_runs(root=root)]
+    )
 
 
 async def resume_orphaned_runs(app: App, runs: Sequence[Run]) -> list[Run]:
@@ -38,7 +39,7 @@ async def resume_orphaned_runs(app: App, runs: Sequence[Run]) -> list[Run]:
     Also resumes the runs ahead of them in their sessions.
     """
     sessions = sorted({run.session_id for run in runs})
-    earlier = await app.ledger.read(
+    earlier = await app.context.ledger.read(
         lambda tx: [
             run for session in sessions for run in tx.find_runs(status=LIVE_STATUSES, session=session)
         ]
@@ -46,10 +47,10 @@ async def resume_orphaned_runs(app: App, runs: Sequence[Run]) -> list[Run]:
     runs_by_id = {run.id: run for run in (*runs, *earlier)}
     tree_ids = _with_descendants(await load_run_trees(app, list(runs_by_id.values())), set(runs_by_id))
     resumed: list[Run] = []
-    for run in await app.interrupted_runs():
+    for run in await app.runs.interrupted():
         if run.id in tree_ids:
             with suppress(Refused):  # another process was faster
-                resumed += await app.resume(run.id)
+                resumed += await app.runs.resume(run.id)
     return resumed
 
 
@@ -91,23 +92,23 @@ async def _resume_orphans_forever(app: App, run_ids: Sequence[str]) -> None:
     while True:
         await asyncio.sleep(RECOVERY_POLL_SECONDS)
         with suppress(RetinueError):
-            if await app.ledger.read(lambda tx: tx.find_owner_ids(LIVE_STATUSES)) - {app.owner_id}:
-                await resume_orphaned_runs(app, [await app.find_run(run_id) for run_id in run_ids])
+            if await app.context.ledger.read(lambda tx: tx.find_owner_ids(LIVE_STATUSES)) - {app.owner_id}:
+                await resume_orphaned_runs(app, [await app.runs.find(run_id) for run_id in run_ids])
 
 
 async def _wait_and_answer(app: App, run_id: str, prompter: UserPrompter | None) -> Run:
     """Wait for a run, putting its approvals and questions to the user here."""
     while True:
-        run = await app.wait(run_id)
+        run = await app.runs.wait(run_id)
         if run.status not in SUSPENDED_STATUSES or prompter is None or prompter.ask_function() is None:
             return run
-        approvals = await app.pending_approvals(run)
+        approvals = await app.approvals.pending(run)
         for approval in approvals:
             await prompt_for_approval(app, approval, prompter)
-        questions = [] if approvals else await app.open_questions(run)
+        questions = [] if approvals else await app.runs.open_questions(run)
         if not approvals and not (questions and await prompt_for_reply(app, questions[0], prompter)):
             return run
-        await app.follow([run])
+        await app.daemon.follow([run])
 
 
 def _with_descendants(runs: Sequence[Run], ids: set[str]) -> set[str]:
@@ -124,19 +125,19 @@ async def prompt_for_approval(app: App, approval: Approval, prompter: UserPrompt
     async with asyncio.TaskGroup() as group:
 
         async def is_open() -> bool:
-            return (await app.find_approval(approval.id)).state is ApprovalState.PENDING
+            return (await app.approvals.find(approval.id)).state is ApprovalState.PENDING
 
         watcher = group.create_task(_watch_for_answer(is_open, answered_elsewhere))
         answer = await prompter.read_decision(approval, answered_elsewhere)
         watcher.cancel()
     if answer is None:
-        current = await app.find_approval(approval.id)
+        current = await app.approvals.find(approval.id)
         prompter.terminal.print_note(
             f"answered elsewhere: {current.answer}" if current.answer else "the question is closed"
         )
         return
     with suppress(Refused):
-        await app.answer_approval(approval.id, answer)
+        await app.approvals.answer(approval.id, answer)
 
 
 async def prompt_for_reply(app: App, question: Question, prompter: UserPrompter) -> bool:
@@ -152,8 +153,8 @@ async def prompt_for_reply(app: App, question: Question, prompter: UserPrompter)
 
         Checks the run too: the answer is in the file a moment before the run continues.
         """
-        run = await app.find_run(question.run_id)
-        open_questions = await app.open_questions(run)
+        run = await app.runs.find(question.run_id)
+        open_questions = await app.runs.open_questions(run)
         return run.waiting_for is WaitReason.PERSON and (
             not open_questions or question.tool_call in [each.tool_call for each in open_questions]
         )
@@ -166,7 +167,7 @@ async def prompt_for_reply(app: App, question: Question, prompter: UserPrompter)
         prompter.terminal.print_note("answered elsewhere, or the run was stopped")
     elif answer:
         with suppress(Refused, SessionLocked):
-            await app.resume_with_message(await app.find_session(question.session_path), answer)
+            await app.runs.resume_with_message(await app.sessions.find(question.session_path), answer)
     return answer != ""
 
 
@@ -187,7 +188,7 @@ async def _cancel_on_interrupt(
     await interrupted.wait()
     on_leave()
     for run_id in run_ids:
-        await app.cancel(run_id)
+        await app.runs.cancel(run_id)
 
 
 async def _leave_on_interrupt(interrupted: asyncio.Event, on_leave: Callable[[], None]) -> None:

@@ -46,7 +46,7 @@ def runs() -> None:
 @with_app()
 async def list_runs(app: App, terminal: Terminal) -> None:
     """List the runs that have not ended, each below its parent."""
-    live = await app.list_runs(live=True)
+    live = await app.runs.list(live=True)
     empty_note = "nothing is going on: retinue runs history lists what has been"
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in live])
@@ -70,7 +70,7 @@ async def list_runs(app: App, terminal: Terminal) -> None:
 @with_app()
 async def list_run_history(app: App, terminal: Terminal, limit: int) -> None:
     """List all runs, live ones included, newest first."""
-    history = await app.list_runs(live=False, limit=limit)
+    history = await app.runs.list(live=False, limit=limit)
     empty_note = "there are no runs yet: retinue run TEXT begins one"
     terminal.print_table([run_as_json(run) for run in history], RUN_COLUMNS, empty_note=empty_note)
 
@@ -80,20 +80,20 @@ async def list_run_history(app: App, terminal: Terminal, limit: int) -> None:
 @with_app()
 async def show_run(app: App, terminal: Terminal, run: str) -> None:
     """Describe one run; with --json, print every field."""
-    found = await app.find_run(run)
+    found = await app.runs.find(run)
     if terminal.json:
-        terminal.print_json(await app.run_json(found.id))
+        terminal.print_json(await app.runs.to_json(found.id))
         return
-    sandbox_level, effects = await app.lowest_sandbox_level(found), await app.side_effects(found)
+    sandbox_level, effects = await app.runs.lowest_sandbox_level(found), await app.runs.side_effects(found)
     relatives = await load_run_trees(app, [found])
     for line in run_description_lines(
         found,
         relatives,
-        await app.pending_approval_ids(found),
-        cost_lines(app.cost(found), await app.tree_cost(found)),
+        await app.approvals.pending_ids(found),
+        cost_lines(app.runs.cost(found), await app.runs.tree_cost(found)),
     ):
         terminal.print_line(line)
-    for question in await app.open_questions(found):
+    for question in await app.runs.open_questions(found):
         terminal.print_line(f"{question.agent} asks: {question.text_with_options()}")
     if sandbox_level is not None:
         terminal.print_line(f"Its commands were held at {sandbox_level} or tighter.")
@@ -111,9 +111,9 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
 @with_app(controls_runs=True)
 async def cancel_run(app: App, terminal: Terminal, run: str) -> None:
     """Cancel a run, whichever process runs it; what it has written so far is kept."""
-    stopped = await app.cancel(run)
+    stopped = await app.runs.cancel(run)
     if stopped.status.is_live:
-        stopped = await app.wait(stopped.id)
+        stopped = await app.runs.wait(stopped.id)
     terminal.print_facts(run_as_json(stopped))
 
 
@@ -130,16 +130,16 @@ async def resume_runs(app: App, terminal: Terminal, run: str | None) -> int:
     The exit code is that of RUN, or else the worst of the runs that no other run reports.
     """
     prompter = UserPrompter(terminal=terminal)
-    started_at = app.clock.now()
+    started_at = app.context.clock.now()
     progress = RunProgress(terminal.footer, is_prompting=prompter.lock.locked)
     with app.listen(progress.on_event), catch_interrupts() as interrupted:
-        resumed = await app.resume(run)
+        resumed = await app.runs.resume(run)
         for one in resumed:
             terminal.print_note(f"{one.agent} goes on in {one.slug}")
         root_ids = [one.root_id for one in resumed]  # a run that waited for a resumed run continues after it
         run_ids = list(dict.fromkeys([*(one.id for one in resumed), *root_ids]))
         progress.add_runs(resumed, await load_run_trees(app, resumed))
-        await app.follow(resumed)
+        await app.daemon.follow(resumed)
         async with progress.show(app):
             finished = await wait_for_runs(app, run_ids, interrupted, prompter, on_leave=progress.stop)
     terminal.print_table(

@@ -32,7 +32,7 @@ async def show_scope(app: App, terminal: Terminal, session: str) -> None:
     most that a session above, or the configuration, leaves it; lifted is what you granted beyond the sessions
     above.
     """
-    facts = await app.scope_json(session)
+    facts = await app.permissions.scope_json(session)
     if terminal.json:
         terminal.print_json(facts)
         return
@@ -78,7 +78,7 @@ async def test_scope(app: App, terminal: Terminal, session: str, kind: str, valu
     whether approval is required. The exit code is 0 for yes and 3 for no.
     """
     action = cast("Literal['read', 'write', 'run', 'tool', 'agent']", kind)
-    verdict = await app.check_permission(session, action, value)
+    verdict = await app.permissions.check(session, action, value)
     if terminal.json:
         terminal.print_json(verdict)
     else:

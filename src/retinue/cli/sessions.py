@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from retinue.app.sessions import SessionService
+from retinue.app.stored_sessions import StoredSessions
 from retinue.cli.offline_command import with_sessions
 from retinue.cli.options import Group
 from retinue.cli.ui.tables import SESSION_COLUMNS
@@ -35,9 +35,9 @@ def sessions() -> None:
 @click.option("--agent", metavar="A", help="Only this agent's.")
 @click.option("--top", is_flag=True, help="Without the sessions of children.")
 @with_sessions()
-async def list_sessions(app: SessionService, terminal: Terminal, agent: str | None, top: bool) -> None:
+async def list_sessions(stored: StoredSessions, terminal: Terminal, agent: str | None, top: bool) -> None:
     """List all sessions: pinned ones first, then the newest."""
-    rows = await app.list_sessions(agent=agent, children=not top)
+    rows = await stored.list(agent=agent, children=not top)
     terminal.print_table(
         (session_as_json(session) for session in pinned_first(rows)),
         SESSION_COLUMNS,
@@ -48,17 +48,17 @@ async def list_sessions(app: SessionService, terminal: Terminal, agent: str | No
 @sessions.command("show")
 @click.argument("session")
 @with_sessions()
-async def show_session(app: SessionService, terminal: Terminal, session: str) -> None:
+async def show_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
     """Show one session, and the approvals and questions that wait in it and its children."""
-    await _print_session(app, terminal, session)
+    await _print_session(stored, terminal, session)
 
 
 @sessions.command("open")
 @click.argument("session")
 @with_sessions()
-async def open_session(app: SessionService, terminal: Terminal, session: str) -> int:
+async def open_session(stored: StoredSessions, terminal: Terminal, session: str) -> int:
     """Open the session's file in $VISUAL or $EDITOR; without a terminal, print its path."""
-    path = str(_transcript_path(await app.find_session(session)))
+    path = str(_transcript_path(await stored.find(session)))
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if terminal.json:
         terminal.print_json({"path": path})
@@ -76,27 +76,27 @@ async def open_session(app: SessionService, terminal: Terminal, session: str) ->
 @click.option("--name", default="", metavar="N", help="The branch's name.")
 @with_sessions()
 async def branch_session(
-    app: SessionService, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
+    stored: StoredSessions, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
 ) -> None:
     """Continue from an earlier point in a copy, with all of the session's agents."""
-    entry_id = await _last_user_entry(app, session) if exclude and at is None else at
-    branched = await app.branch(session, at=entry_id, include=not exclude, name=name)
-    await _print_session(app, terminal, branched.path)
+    entry_id = await _last_user_entry(stored, session) if exclude and at is None else at
+    branched = await stored.branch(session, at=entry_id, include=not exclude, name=name)
+    await _print_session(stored, terminal, branched.path)
 
 
 @sessions.command("clear")
 @click.argument("session")
 @with_sessions()
-async def clear_session(app: SessionService, terminal: Terminal, session: str) -> None:
+async def clear_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
     """Remove all messages of a session; its identity stays."""
-    cleared = await app.clear(session)
-    await _print_session(app, terminal, cleared.id)
+    cleared = await stored.clear(session)
+    await _print_session(stored, terminal, cleared.id)
 
 
 @sessions.command("delete")
 @click.argument("session")
 @with_sessions(full_app=True)
-async def delete_session(app: SessionService, terminal: Terminal, session: str) -> None:
+async def delete_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
     """Delete a session. It can be restored for 30 days.
 
     Its folder is renamed to *.deleted.<time>, and no command finds it. `retinue sessions restore` brings it
@@ -104,7 +104,7 @@ async def delete_session(app: SessionService, terminal: Terminal, session: str) 
 
     A worktree created for it is removed if it is clean and no other session uses it; otherwise it stays.
     """
-    deleted = await app.delete(session)
+    deleted = await stored.delete(session)
     workspace = deleted.workspace
     if workspace.source_repository and Path(workspace.root).exists():
         terminal.print_note(
@@ -124,54 +124,54 @@ async def delete_session(app: SessionService, terminal: Terminal, session: str) 
 @sessions.command("restore")
 @click.argument("session")
 @with_sessions()
-async def restore_session(app: SessionService, terminal: Terminal, session: str) -> None:
+async def restore_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
     """Restore a deleted session.
 
     SESSION is its id, its slug, one of its runs, or the name its folder has now.
     """
-    await _print_session(app, terminal, (await app.restore(await app.deleted_session_ref(session))).id)
+    await _print_session(stored, terminal, (await stored.restore(await stored.deleted_ref(session))).id)
 
 
 @sessions.command("rename")
 @click.argument("session")
 @click.argument("name")
 @with_sessions()
-async def rename_session(app: SessionService, terminal: Terminal, session: str, name: str) -> None:
+async def rename_session(stored: StoredSessions, terminal: Terminal, session: str, name: str) -> None:
     """Rename a session; its id and folder stay."""
     if not name.strip():
         raise UsageError("the name is empty: give the session a name with something in it")
-    renamed = await app.rename(session, name)
-    await _print_session(app, terminal, renamed.id)
+    renamed = await stored.rename(session, name)
+    await _print_session(stored, terminal, renamed.id)
 
 
 @sessions.command("pin")
 @click.argument("session")
 @with_sessions()
-async def pin_session(app: SessionService, terminal: Terminal, session: str) -> None:
+async def pin_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
     """Keep a session at the top of lists."""
-    await _print_session(app, terminal, (await app.pin(session)).id)
+    await _print_session(stored, terminal, (await stored.pin(session)).id)
 
 
 @sessions.command("unpin")
 @click.argument("session")
 @with_sessions()
-async def unpin_session(app: SessionService, terminal: Terminal, session: str) -> None:
+async def unpin_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
     """Unpin a session."""
-    await _print_session(app, terminal, (await app.unpin(session)).id)
+    await _print_session(stored, terminal, (await stored.unpin(session)).id)
 
 
 @sessions.command("export")
 @click.argument("session")
 @with_sessions()
-async def export_session(app: SessionService, terminal: Terminal, session: str) -> None:
+async def export_session(stored: StoredSessions, terminal: Terminal, session: str) -> None:
     """Print the conversation as Markdown, or its entries as JSON, with secrets redacted."""
     if terminal.json:
         with terminal.print_json_array() as add:
-            async for entries in app.iter_redacted_entries(session):
+            async for entries in stored.iter_redacted_entries(session):
                 for entry in entries:
                     add(entry_as_json(entry))
         return
-    async for text in app.iter_text(session):
+    async for text in stored.iter_text(session):
         terminal.print_text(text)
 
 
@@ -179,10 +179,10 @@ def _transcript_path(session: Session) -> Path:
     return Path(session.path) / "session.md"
 
 
-async def _last_user_entry(app: SessionService, session: str) -> str:
+async def _last_user_entry(stored: StoredSessions, session: str) -> str:
     """Return the id of the last user entry."""
     entry_id = ""
-    async for entries in app.iter_entries(session):
+    async for entries in stored.iter_entries(session):
         user_entry_ids = [entry.id for entry in entries if isinstance(entry, Message) and entry.by == "user"]
         entry_id = user_entry_ids[-1] if user_entry_ids else entry_id
     if not entry_id:
@@ -190,8 +190,8 @@ async def _last_user_entry(app: SessionService, session: str) -> str:
     return entry_id
 
 
-async def _print_session(app: SessionService, terminal: Terminal, ref: str) -> None:
-    facts = await app.session_json(ref)
+async def _print_session(stored: StoredSessions, terminal: Terminal, ref: str) -> None:
+    facts = await stored.to_json(ref)
     if terminal.json:
         terminal.print_json(facts)
         return

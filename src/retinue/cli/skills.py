@@ -54,7 +54,7 @@ async def list_skills(app: App, terminal: Terminal, agent: str | None, session: 
             [each.as_json() for each in app.skills.all(cwd)], SKILL_COLUMNS, empty_note=empty_note
         )
     else:
-        skills_with_verdicts = await app.skill_verdicts(agent=agent, session=session)
+        skills_with_verdicts = await app.permissions.skill_verdicts(agent=agent, session=session)
         rows = [
             {**each.as_json(), "has": verdict.ok, "rule": verdict.rule}
             for each, verdict in skills_with_verdicts
@@ -73,7 +73,7 @@ async def show_skill(app: App, terminal: Terminal, name: str) -> None:
     """Show one skill: its files, the tools it replaces, and which agents have it here."""
     cwd = str(Path.cwd())
     skill = app.skills.get(name, cwd)
-    tools = [tool.spec.name for tool, _ in await app.tool_verdicts() if tool.plugin == skill.name]
+    tools = [tool.spec.name for tool, _ in await app.permissions.tool_verdicts() if tool.plugin == skill.name]
     terminal.print_facts(
         {**skill.as_json(), "tools": tools, "agents": await _agents_with_skill(app, name, cwd)}
     )
@@ -81,10 +81,10 @@ async def show_skill(app: App, terminal: Terminal, name: str) -> None:
 
 async def _agents_with_skill(app: App, name: str, cwd: str) -> list[str]:
     agent_names: list[str] = []
-    for defined in app.agents.list_definitions(cwd):
+    for defined in app.agents.registry.list_definitions(cwd):
         agent = defined.agent
         if agent.tool_exposure is not ToolExposure.TOOLS:
-            skills_with_verdicts = await app.skill_verdicts(agent=agent.name)
+            skills_with_verdicts = await app.permissions.skill_verdicts(agent=agent.name)
             agent_names += [
                 agent.name for each, verdict in skills_with_verdicts if each.name == name and verdict.ok
             ]

@@ -41,7 +41,7 @@ async def list_tools(app: App, terminal: Terminal, agent: str | None, session: s
     """
     if agent is not None and session is not None:
         raise UsageError("--agent and --session exclude each other: a session has its own agent")
-    found = await app.tool_verdicts(agent=agent, session=session)
+    found = await app.permissions.tool_verdicts(agent=agent, session=session)
     rows = [tool_as_json(tool, verdict) for tool, verdict in found]
     terminal.print_table(rows, TOOL_COLUMNS, empty_note="no tools are known: see tools in the configuration")
 

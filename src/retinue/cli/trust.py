@@ -94,7 +94,7 @@ async def trust_project(app: App, terminal: Terminal, path: str) -> None:
         _print_contents(terminal, snapshot, agents, skills)
     if not click.get_current_context().meta.get("retinue.yes"):
         await _confirm_trust(terminal, snapshot.path)
-    app.trust.add(snapshot, unique_suffix=app.clock.new_uuid())
+    app.trust.add(snapshot, unique_suffix=app.context.clock.new_uuid())
     if terminal.json:
         terminal.print_json(
             {"path": snapshot.path, "standing": "trusted", "agents": agents, "skills": skills}
@@ -133,12 +133,14 @@ async def list_trusted_projects(app: App, terminal: Terminal) -> None:
 @with_app()
 async def untrust_project(app: App, terminal: Terminal, path: str) -> None:
     """Stop trusting a project."""
-    removed_path = app.trust.remove(path, unique_suffix=app.clock.new_uuid())
+    removed_path = app.trust.remove(path, unique_suffix=app.context.clock.new_uuid())
     terminal.print_facts({"path": removed_path, "standing": "not trusted"})
 
 
 def _agent_rows(app: App, snapshot: ProjectSnapshot) -> list[dict[str, Any]]:
-    return [_agent_row(name, definition) for name, definition in app.agents.preview_project(snapshot)]
+    return [
+        _agent_row(name, definition) for name, definition in app.agents.registry.preview_project(snapshot)
+    ]
 
 
 def _agent_row(name: str, definition: AgentDefinition | str) -> dict[str, Any]:

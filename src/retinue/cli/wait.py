@@ -22,7 +22,7 @@ async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
 
     The exit code is the worst of them. Ctrl-C leaves and does not stop runs of other processes.
     """
-    runs_by_id = {run.id: run for run in [await app.find_run(ref) for ref in runs]}
+    runs_by_id = {run.id: run for run in [await app.runs.find(ref) for ref in runs]}
 
     async def resume_and_list() -> Sequence[Run]:
         await resume_orphaned_runs(app, list(runs_by_id.values()))
@@ -42,7 +42,7 @@ async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
 
 async def _print_live_runs(app: App, terminal: Terminal, ids: Sequence[str]) -> int:
     """Tell a user who leaves which runs continue, and how to cancel them."""
-    runs = [await app.find_run(run_id) for run_id in ids]
+    runs = [await app.runs.find(run_id) for run_id in ids]
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in runs])
     for run in runs:

@@ -59,7 +59,7 @@ def watch() -> None:
 @with_app()
 async def start_watcher(app: App, terminal: Terminal, session: str, agent: str) -> None:
     """Start a watcher on SESSION."""
-    watcher = await app.watch(session, agent=agent)
+    watcher = await app.watchers.add(session, agent=agent)
     if terminal.json:
         terminal.print_json(watch_as_json(watcher))
         return
@@ -71,7 +71,7 @@ async def start_watcher(app: App, terminal: Terminal, session: str, agent: str) 
 @with_app()
 async def list_watchers(app: App, terminal: Terminal, session: str | None) -> None:
     """List the watchers of all sessions, or of SESSION."""
-    rows = [watch_as_json(each) for each in await app.list_watchers(session)]
+    rows = [watch_as_json(each) for each in await app.watchers.list(session)]
     terminal.print_table(
         rows, WATCHER_COLUMNS, empty_note="nobody watches: retinue watch SESSION sets an agent beside it"
     )
@@ -83,7 +83,7 @@ async def list_watchers(app: App, terminal: Terminal, session: str | None) -> No
 @with_app()
 async def unwatch(app: App, terminal: Terminal, session: str, agent: str | None) -> None:
     """Stop the watchers of SESSION. Their messages stay in the inbox."""
-    stopped = await app.unwatch(session, agent=agent)
+    stopped = await app.watchers.remove(session, agent=agent)
     if terminal.json:
         terminal.print_json([watch_as_json(each) for each in stopped])
         return
@@ -101,7 +101,7 @@ async def wait_for_watchers(
     sessions = {run.session_id for run in runs}
     watchers: list[Watch] = []
     with suppress(RetinueError):  # the run is over: an unreadable ledger does not matter now
-        watchers = [each for each in await app.list_watchers() if each.session in sessions]
+        watchers = [each for each in await app.watchers.list() if each.session in sessions]
     if interrupted.is_set() or not watchers:
         return
     if terminal.err.isatty():
@@ -119,7 +119,7 @@ async def wait_for_watchers(
 async def _deliver_to_watchers(app: App, sessions: set[str]) -> None:
     with suppress(RetinueError):
         for session in sorted(sessions):
-            await app.wait_for_watchers(session)
+            await app.watchers.wait(session)
 
 
 def interjection_line(event: Event) -> tuple[str, str]:

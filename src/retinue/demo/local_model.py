@@ -272,7 +272,7 @@ async def _take_snapshot(environment: DemoEnvironment, last_run_id: str) -> Tree
     if not (environment.home / "ledger.db").exists():
         return TreeSnapshot()
     async with application.open_read_only(env=environment.env) as app:
-        runs = sorted(await app.list_runs(live=False, limit=50), key=lambda run: run.id)
+        runs = sorted(await app.runs.list(live=False, limit=50), key=lambda run: run.id)
         roots = [run for run in runs if run.id > last_run_id and not run.request.parent_run]
         if not roots:
             return TreeSnapshot()
@@ -281,7 +281,7 @@ async def _take_snapshot(environment: DemoEnvironment, last_run_id: str) -> Tree
 
 
 async def _run_entries(app: App, run: Run) -> Sequence[Entry]:
-    return await app.entries(run.session_id) if run.session_id else ()
+    return await app.sessions.entries(run.session_id) if run.session_id else ()
 
 
 async def _newest_run_id(environment: DemoEnvironment) -> str:
@@ -289,7 +289,7 @@ async def _newest_run_id(environment: DemoEnvironment) -> str:
     if not (environment.home / "ledger.db").exists():
         return ""
     async with application.open_read_only(env=environment.env) as app:
-        return max((run.id for run in await app.list_runs(live=False, limit=50)), default="")
+        return max((run.id for run in await app.runs.list(live=False, limit=50)), default="")
 
 
 def _has_reply(entries: Sequence[Entry]) -> bool:

@@ -47,7 +47,7 @@ async def run_scripted_demo(home: str | None = None) -> DemoResult:
     }
     async with application.open(env=env) as app:
         run = await app.run(TASK, agent=AGENT, workspace=root, label="demo")
-        return DemoResult(run=run, steps=tuple(tool_call_steps(await app.entries(run.session_id))))
+        return DemoResult(run=run, steps=tuple(tool_call_steps(await app.sessions.entries(run.session_id))))
 
 
 def tool_call_steps(entries: Iterable[Entry]) -> Iterable[ToolCallStep]:

@@ -31,6 +31,7 @@ class Status(StrEnum):
         return bool(ALLOWED_TRANSITIONS[self])
 
 
+LIVE_STATUSES = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 FINAL_STATUSES = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST})
 
 ALLOWED_TRANSITIONS: Mapping[Status, frozenset[Status]] = {

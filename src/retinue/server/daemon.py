@@ -54,7 +54,7 @@ class Daemon:
 
     async def serve(self, *, host: str, port: int | None, until_idle: bool, link: bool) -> None:
         lock = await self._acquire_lock()
-        if warning := await self._app.replace_damaged_ledger():
+        if warning := await self._app.repair.replace_damaged_ledger():
             self._report(warning)
         tcp_socket = open_tcp_socket(host, port)
         context = self._make_context(page_url(host, tcp_socket), host)
@@ -75,7 +75,7 @@ class Daemon:
                         f"the page, once: {context.page_url}/enter/{context.authenticator.create_link()}"
                     )
                 await self._work_until_stopped(context.broadcaster, until_idle=until_idle)
-                await self._app.drain(DRAIN_TIMEOUT_SECONDS)
+                await self._app.runs.drain(DRAIN_TIMEOUT_SECONDS)
                 context.broadcaster.close()
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from group_error
@@ -86,7 +86,7 @@ class Daemon:
 
     def _make_context(self, page_url: str, bound_address: str) -> ServerContext:
         keys = Authenticator(self._home)
-        self._app.redact.add_secret(keys.token)
+        self._app.context.redact.add_secret(keys.token)
         return ServerContext(
             app=self._app,
             broadcaster=EventBroadcaster(self._app),
@@ -118,9 +118,9 @@ class Daemon:
         repeated.
         """
         try:
-            await self._app.resume()
-            await self._app.submit_queued_runs()
-            is_active = await self._app.has_active_runs()
+            await self._app.runs.resume()
+            await self._app.runs.submit_queued()
+            is_active = await self._app.runs.has_active()
         except RetinueError as error:
             if str(error) != self._reported_error:
                 self._reported_error = str(error)

@@ -70,8 +70,8 @@ class EventBroadcaster:
     def __init__(self, app: App) -> None:
         self._app = app
         self._groups: dict[EventFilter, StreamGroup] = {}
-        self._ancestry = SessionAncestry(app.session_ancestry)
-        self._file_watcher = SessionFileWatcher(app.clock.now)
+        self._ancestry = SessionAncestry(app.runs.session_ancestry)
+        self._file_watcher = SessionFileWatcher(app.context.clock.now)
         self._cursor = 0
         self._live_counts: dict[str, int] = {}
         """Number of live events broadcast for each run."""
@@ -128,7 +128,7 @@ class EventBroadcaster:
         while stream.backlog_after < stream.backlog_until:
             await asyncio.sleep(0)  # the ledger read does not yield to the event loop
             limit = min(PAGE_SIZE, stream.backlog_until - stream.backlog_after)
-            events = await self._app.durable_events(after=stream.backlog_after, limit=limit)
+            events = await self._app.events.list(after=stream.backlog_after, limit=limit)
             if not events:
                 stream.backlog_after = stream.backlog_until
                 break
@@ -166,7 +166,7 @@ class EventBroadcaster:
         """Subscribe to the application's events when the first stream opens."""
         self._subscription.enter_context(self._app.listen(self._on_event))
         try:
-            self._cursor = await self._app.last_event_seq()
+            self._cursor = await self._app.events.last_seq()
         except BaseException:
             self._subscription.close()
             raise
@@ -232,7 +232,7 @@ class EventBroadcaster:
         """
         while until_seq is None or self._cursor < until_seq:
             limit = PAGE_SIZE if until_seq is None else min(PAGE_SIZE, until_seq - self._cursor)
-            events = await self._app.durable_events(after=self._cursor, limit=limit)
+            events = await self._app.events.list(after=self._cursor, limit=limit)
             if until_seq is None and self._pending:
                 self._next_poll_at = 0.0
                 return

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from retinue import daemon_client
 from retinue.app import open as open_app
+from retinue.app.run_options import RunOptions
 from retinue.domain.approval import Approval, ApprovalState
 from retinue.domain.run import Run
 from retinue.ledger.ledger import SqliteLedger
@@ -131,8 +132,9 @@ class TortureEnvironment:
             await asyncio.sleep(POLL_SECONDS)
         async with open_app(env=self.env) as app:
             for tree in trees:
-                await app.start(
-                    task_text(f"{tree}/lead"), agent="lead", workspace=self.work_dir, owner=daemon["owner"]
+                await app.runs.start(
+                    task_text(f"{tree}/lead"),
+                    RunOptions(agent="lead", workspace=self.work_dir, owner=daemon["owner"]),
                 )
         await daemon_client.ping_daemon(self.home)
 

@@ -51,8 +51,8 @@ async def begun(it: ApiClient, session: str, chance: random.Random) -> str:
 
 async def interrupted(it: ApiClient, session: str) -> str:
     """A run that a dead process left."""
-    found = await it.app.find_session(session)
-    run_id = it.app.clock.new_entry_id()
+    found = await it.app.sessions.find(session)
+    run_id = it.app.context.clock.new_entry_id()
     left = Run(
         id=run_id,
         request=RunRequest(key=run_id, agent="general", task="First", session=session),
@@ -70,7 +70,7 @@ async def interrupted(it: ApiClient, session: str) -> str:
     def step(tx: Transaction) -> None:
         tx.add_run(left)
 
-    await it.app.ledger.write(step)
+    await it.app.context.ledger.write(step)
     return run_id
 
 
@@ -87,7 +87,7 @@ async def deed(it: ApiClient, what: str, session: str, run: str, chance: random.
 
 async def settled(it: ApiClient, session: str, answers: list[Any]) -> None:
     """A session that is gone has nothing going on; one that is there holds all of every run, or nothing of it."""
-    mine = await it.app.runs_json(session=session)
+    mine = await it.app.runs.list_json(session=session)
     ended = [await it.ended(each["run_id"]) for each in mine]
     shown = await it.get(f"/api/sessions/{session}")
     gone = any(each.status == 200 and b'"deleted":true' in each.raw for each in answers)

@@ -41,7 +41,7 @@ async def grown(store: FileStore, sizes: list[int], root: Path) -> Session:
 async def test_pages_of_a_conversation_are_its_entries_in_order(api: OpenApi):
     async with api() as it:
         made = await it.session()
-        async with it.app.store.open(await it.app.find_session(made["session_id"])) as talk:
+        async with it.app.context.store.open(await it.app.sessions.find(made["session_id"])) as talk:
             for number in range(40):
                 await talk.append(*exchange(number, 3000))
             await talk.write_idle_prompt()

@@ -295,7 +295,7 @@ async def test_health_counts_what_is_there(api: OpenApi):
 async def test_a_run_whose_process_died_is_resumed(api: OpenApi):
     async with api() as it:
         made = await it.session()
-        session = await it.app.find_session(made["session_id"])
+        session = await it.app.sessions.find(made["session_id"])
         now = datetime.now(UTC)
         left = Run(
             id="01M0000000000000000000DEAD",
@@ -314,7 +314,7 @@ async def test_a_run_whose_process_died_is_resumed(api: OpenApi):
         def step(tx: Transaction) -> None:
             tx.add_run(left)
 
-        await it.app.ledger.write(step)
+        await it.app.context.ledger.write(step)
         resumed = await it.post(f"/api/runs/{left.id}/resume")
         assert resumed.status == 200, resumed.raw
         assert (await it.ended(left.id))["text"] == "ok"

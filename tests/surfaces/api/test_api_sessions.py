@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from api_fixture import OpenApi
 
+from retinue.app.run_options import RunOptions
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, text_reply
 
@@ -149,7 +150,9 @@ async def test_pinning_changes_nothing_about_which_session_is_the_latest(api: Op
         await it.say(older, "Touched by a message")
         await it.patch(f"/api/sessions/{older}", {"pinned": True})
         await it.say(newer, "And later this one")
-        assert (await it.app.start("Whom?", agent="general", session="latest")).session_id == newer
+        assert (
+            await it.app.runs.start("Whom?", RunOptions(agent="general", session="latest"))
+        ).session_id == newer
 
 
 async def test_a_record_that_was_pinned_by_a_flag_stays_pinned(api: OpenApi):

@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 
 from retinue.app import App
-from retinue.app.sessions import LIVE_STATUSES
 from retinue.cli.ui.live_footer import FooterLine, LiveFooter, TerminalSize, display_width, truncate_to_width
 from retinue.cli.ui.run_tree import RunNode, RunTree
 from retinue.domain.event import Event
-from retinue.domain.run import Run, Status
+from retinue.domain.run import LIVE_STATUSES, Run, Status
 from retinue.errors import RetinueError
 from retinue.interfaces import Transaction
 
@@ -237,7 +236,7 @@ class RunProgress:
             return [run for each in ids if (run := tx.get_run(each)) is not None]
 
         with suppress(RetinueError):
-            self.tree.update(await app.ledger.read(step))
+            self.tree.update(await app.context.ledger.read(step))
 
     async def _sync_with_ledger(self, app: App) -> None:
         """Apply changes made by other processes, whose events do not arrive here."""
@@ -249,6 +248,6 @@ class RunProgress:
 
         known = set(self.tree.live)  # keep runs created while the ledger is being read
         with suppress(RetinueError):
-            live_runs = await app.ledger.read(step)
+            live_runs = await app.context.ledger.read(step)
             self.tree.update(live_runs)
             self.tree.remove(known - {run.id for run in live_runs})

@@ -14,11 +14,11 @@ from retinue.server.routing import ApiRequest, NoFields, Route
 async def list_agents(
     context: ServerContext, request: ApiRequest[AgentsQuery, NoFields]
 ) -> list[dict[str, Any]]:
-    return context.app.agents_json(_workspace_folder(request.query.workspace), hidden=request.query.all)
+    return context.app.agents.list_json(_workspace_folder(request.query.workspace), hidden=request.query.all)
 
 
 async def get_agent(context: ServerContext, request: ApiRequest[AgentQuery, NoFields]) -> dict[str, Any]:
-    return await context.app.agent_json(request.ref, _workspace_folder(request.query.workspace))
+    return await context.app.agents.to_json(request.ref, _workspace_folder(request.query.workspace))
 
 
 def _workspace_folder(workspace: str | None) -> str:

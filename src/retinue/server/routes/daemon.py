@@ -18,7 +18,7 @@ AnyRequest = ApiRequest[Any, Any]
 
 async def get_health(context: ServerContext, _request: AnyRequest) -> dict[str, Any]:
     app = context.app
-    live = Counter(str(run.status) for run in await app.list_runs(live=True))
+    live = Counter(str(run.status) for run in await app.runs.list(live=True))
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -29,14 +29,14 @@ async def get_health(context: ServerContext, _request: AnyRequest) -> dict[str, 
         "sandbox": str(await app.sandbox_level()),
         "model": app.config.default_model(),
         "demonstration": is_demo_model(app.config.default_model()),
-        "seq": await app.last_event_seq(),
+        "seq": await app.events.last_seq(),
         "counts": {
-            "sessions": len(await app.list_sessions(max_age_s=LIST_MAX_AGE_S)),
+            "sessions": len(await app.sessions.list(max_age_s=LIST_MAX_AGE_S)),
             "queued": live["queued"],
             "running": live["running"],
             "waiting": live["waiting"],
-            "approvals": len(await app.list_approvals()),
-            "inbox": await app.unread_count(),
+            "approvals": len(await app.approvals.list()),
+            "inbox": await app.inbox.unread_count(),
         },
     }
 
@@ -53,7 +53,7 @@ async def wake_daemon(context: ServerContext, _request: AnyRequest) -> dict[str,
         "pid": os.getpid(),
         "owner": app.owner_id,
         "settings": app.config.fingerprint(),
-        "seq": await app.last_event_seq(),
+        "seq": await app.events.last_seq(),
     }
 
 

@@ -90,7 +90,7 @@ async def stream_all_events(
     viewed_session = (
         None
         if query.deltas in (ALL_DELTAS, NO_DELTAS)
-        else await context.app.find_session_for_api(query.deltas)
+        else await context.app.sessions.find_for_api(query.deltas)
     )
     event_filter = EventFilter(deltas=query.deltas if viewed_session is None else viewed_session.id)
     return EventStreamResponse(
@@ -102,11 +102,11 @@ async def stream_session_events(
     context: ServerContext, request: ApiRequest[EventsQuery, None]
 ) -> EventStreamResponse:
     query = request.query
-    session = await context.app.find_session_for_api(request.ref)
+    session = await context.app.sessions.find_for_api(request.ref)
     deltas = (
         query.deltas
         if query.deltas in (ALL_DELTAS, NO_DELTAS)
-        else (await context.app.find_session_for_api(query.deltas)).id
+        else (await context.app.sessions.find_for_api(query.deltas)).id
     )
     event_filter = EventFilter(session=session.id, deltas=deltas)
     return EventStreamResponse(

@@ -14,39 +14,39 @@ from retinue.server.routing import ApiRequest, NoFields, Route
 async def list_inbox(
     context: ServerContext, request: ApiRequest[InboxQuery, NoFields]
 ) -> list[dict[str, Any]]:
-    return await context.app.list_inbox(await _session_id(context.app, request.query.session))
+    return await context.app.inbox.list(await _session_id(context.app, request.query.session))
 
 
 async def drain_inbox(
     context: ServerContext, request: ApiRequest[NoFields, DrainBody]
 ) -> list[dict[str, Any]]:
-    return await context.app.drain_inbox(await _session_id(context.app, request.body.session))
+    return await context.app.inbox.drain(await _session_id(context.app, request.body.session))
 
 
 async def promote_result(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    return await context.app.promote(request.ref)
+    return await context.app.inbox.promote(request.ref)
 
 
 async def list_approvals(
     context: ServerContext, request: ApiRequest[ApprovalsQuery, NoFields]
 ) -> list[dict[str, Any]]:
-    return [approval_as_json(each) for each in await context.app.list_approvals(all_states=request.query.all)]
+    return [approval_as_json(each) for each in await context.app.approvals.list(all_states=request.query.all)]
 
 
 async def get_approval(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    return approval_as_json(await context.app.find_approval(request.ref))
+    return approval_as_json(await context.app.approvals.find(request.ref))
 
 
 async def answer_approval(
     context: ServerContext, request: ApiRequest[NoFields, ApprovalAnswerBody]
 ) -> dict[str, Any]:
     return approval_as_json(
-        await context.app.answer_approval(request.ref, request.body.answer, by=request.caller_name)
+        await context.app.approvals.answer(request.ref, request.body.answer, by=request.caller_name)
     )
 
 
 async def _session_id(app: App, ref: str | None) -> str | None:
-    return None if ref is None else (await app.find_session_for_api(ref)).id
+    return None if ref is None else (await app.sessions.find_for_api(ref)).id
 
 
 ROUTES = (

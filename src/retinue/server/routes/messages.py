@@ -44,15 +44,15 @@ async def list_entries(
     query = request.query
     if sum(map(bool, (query.before, query.after, query.around))) > 1:
         raise UsageError("before, after and around exclude each other: say one of them")
-    session = await context.app.find_session_for_api(request.ref)
+    session = await context.app.sessions.find_for_api(request.ref)
     if query.limit is None and not query.around:
         return await _stream_entries(
-            context.app.iter_entries_between(session.id, after=query.after, before=query.before)
+            context.app.sessions.iter_entries_between(session.id, after=query.after, before=query.before)
         )
     span = PageRequest(
         limit=query.limit or DEFAULT_AROUND_LIMIT, before=query.before, after=query.after, around=query.around
     )
-    return [entry_as_json(entry) for entry in await context.app.entries_page(session.id, span)]
+    return [entry_as_json(entry) for entry in await context.app.sessions.entries_page(session.id, span)]
 
 
 async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Answer:
@@ -87,11 +87,11 @@ async def send_session_message(
         timeout_s=body.timeout,
         idempotency_key=request.idempotency_key,
     )
-    session = await context.app.find_session_for_api(request.ref)
+    session = await context.app.sessions.find_for_api(request.ref)
     try:
-        run, fields = await context.app.send_message(session.id, message)
+        run, fields = await context.app.messages.send(session.id, message)
     except NotFound as error:
-        await context.app.find_session_for_api(
+        await context.app.sessions.find_for_api(
             session.id
         )  # raises another error if the session was deleted meanwhile
         return error_response(404, "agent_not_found", str(error))
@@ -109,10 +109,10 @@ async def send_agent_message(
         idempotency_key=request.idempotency_key,
     )
     try:
-        context.app.check_agent_accessible(request.ref, body.workspace)
+        context.app.messages.check_agent_accessible(request.ref, body.workspace)
     except NotFound as error:
         return error_response(404, "agent_not_found", f"Agent not found: {error}")
-    run, fields = await context.app.send_to_agent(
+    run, fields = await context.app.messages.send_to_agent(
         request.ref, message, session=body.session, workspace=body.workspace
     )
     return _message_response(run, fields)

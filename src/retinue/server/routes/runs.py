@@ -11,33 +11,37 @@ from retinue.server.run_json import RunDetails, RunRow
 
 async def list_runs(context: ServerContext, request: ApiRequest[RunsQuery, NoFields]) -> list[dict[str, Any]]:
     app, query = context.app, request.query
-    session = None if query.session is None else (await app.find_session_for_api(query.session)).id
-    root = None if query.root is None else (await app.find_run_by_id(query.root)).root_id
-    return await app.runs_json(live=query.live, session=session, root=root, limit=query.limit)
+    session = None if query.session is None else (await app.sessions.find_for_api(query.session)).id
+    root = None if query.root is None else (await app.runs.find_by_id(query.root)).root_id
+    return await app.runs.list_json(live=query.live, session=session, root=root, limit=query.limit)
 
 
 async def get_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    return await context.app.run_json(await _run_id(context, request))
+    return await context.app.runs.to_json(await _run_id(context, request))
 
 
 async def _run_id(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> str:
-    return (await context.app.find_run_by_id(request.ref)).id
+    return (await context.app.runs.find_by_id(request.ref)).id
 
 
 async def cancel_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    return await context.app.run_json((await context.app.cancel(await _run_id(context, request))).id)
+    return await context.app.runs.to_json((await context.app.runs.cancel(await _run_id(context, request))).id)
 
 
 async def interrupt_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    return await context.app.run_json((await context.app.interrupt(await _run_id(context, request))).id)
+    return await context.app.runs.to_json(
+        (await context.app.runs.interrupt(await _run_id(context, request))).id
+    )
 
 
 async def detach_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    return await context.app.run_json((await context.app.detach(await _run_id(context, request))).id)
+    return await context.app.runs.to_json((await context.app.runs.detach(await _run_id(context, request))).id)
 
 
 async def resume_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    return await context.app.run_json((await context.app.resume(await _run_id(context, request)))[0].id)
+    return await context.app.runs.to_json(
+        (await context.app.runs.resume(await _run_id(context, request)))[0].id
+    )
 
 
 ROUTES = (

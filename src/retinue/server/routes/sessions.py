@@ -16,7 +16,7 @@ BUSY_ERROR = "It is at work, or another process has it open."
 
 async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuery, NoFields]) -> Response:
     query = request.query
-    sessions = await context.app.sessions_with_status(
+    sessions = await context.app.sessions.list_with_status(
         agent=query.agent, children=query.children, search=query.q, limit=query.limit
     )
     return Response(await context.session_row_cache.encode_list(sessions), media_type="application/json")
@@ -26,29 +26,29 @@ async def create_session(
     context: ServerContext, request: ApiRequest[NoFields, NewSessionBody]
 ) -> dict[str, Any]:
     body = request.body
-    session = await context.app.create_session(body.agent, name=body.name, workspace=body.workspace)
-    return await context.app.session_json(session.id)
+    session = await context.app.sessions.create(body.agent, name=body.name, workspace=body.workspace)
+    return await context.app.sessions.to_json(session.id)
 
 
 async def get_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    return await context.app.session_json((await context.app.find_session_for_api(request.ref)).id)
+    return await context.app.sessions.to_json((await context.app.sessions.find_for_api(request.ref)).id)
 
 
 async def update_session(
     context: ServerContext, request: ApiRequest[NoFields, SessionPatch]
 ) -> dict[str, Any]:
     body = request.body
-    session = await context.app.update_session(
-        (await context.app.find_session_for_api(request.ref)).id,
+    session = await context.app.sessions.update(
+        (await context.app.sessions.find_for_api(request.ref)).id,
         name=None if body.name is UNSET else body.name or "",
         pinned=None if body.pinned is UNSET else body.pinned,
         attributes=None if body.attributes is UNSET else body.attributes,
     )
-    return await context.app.session_json(session.id)
+    return await context.app.sessions.to_json(session.id)
 
 
 async def delete_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    session = await context.app.delete((await context.app.find_session_for_api(request.ref)).id)
+    session = await context.app.sessions.delete((await context.app.sessions.find_for_api(request.ref)).id)
     return {
         "session_id": session.id,
         "slug": session.slug,
@@ -59,24 +59,24 @@ async def delete_session(context: ServerContext, request: ApiRequest[NoFields, N
 
 
 async def restore_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    return await context.app.session_json((await context.app.restore(request.ref)).id)
+    return await context.app.sessions.to_json((await context.app.sessions.restore(request.ref)).id)
 
 
 async def clear_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
-    session = await context.app.clear((await context.app.find_session_for_api(request.ref)).id)
-    return await context.app.session_json(session.id)
+    session = await context.app.sessions.clear((await context.app.sessions.find_for_api(request.ref)).id)
+    return await context.app.sessions.to_json(session.id)
 
 
 async def branch_session(context: ServerContext, request: ApiRequest[NoFields, BranchBody]) -> dict[str, Any]:
     body = request.body
-    session_id = (await context.app.find_session_for_api(request.ref)).id
-    branch = await context.app.branch(session_id, at=body.at, include=body.include, name=body.name)
-    return await context.app.session_json(branch.id)
+    session_id = (await context.app.sessions.find_for_api(request.ref)).id
+    branch = await context.app.sessions.branch(session_id, at=body.at, include=body.include, name=body.name)
+    return await context.app.sessions.to_json(branch.id)
 
 
 async def save_draft(context: ServerContext, request: ApiRequest[NoFields, DraftBody]) -> dict[str, Any]:
-    await context.app.save_draft(
-        (await context.app.find_session_for_api(request.ref)).id, request.body.content
+    await context.app.sessions.save_draft(
+        (await context.app.sessions.find_for_api(request.ref)).id, request.body.content
     )
     return {"saved": True}
 

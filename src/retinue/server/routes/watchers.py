@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from retinue.app.messages import HTTP_KEY_PREFIX
+from retinue.app.run_options import SpawnOptions
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.watch import watch_as_json
 from retinue.server.context import ServerContext
@@ -55,44 +56,47 @@ class WatcherRow(ResponseModel):
 async def list_all_watchers(
     context: ServerContext, _request: ApiRequest[NoFields, NoFields]
 ) -> list[dict[str, Any]]:
-    return [watch_as_json(each) for each in await context.app.list_watchers()]
+    return [watch_as_json(each) for each in await context.app.watchers.list()]
 
 
 async def list_session_watchers(
     context: ServerContext, request: ApiRequest[NoFields, NoFields]
 ) -> list[dict[str, Any]]:
-    session = await context.app.find_session_for_api(request.ref)
-    return [watch_as_json(each) for each in await context.app.list_watchers(session.id)]
+    session = await context.app.sessions.find_for_api(request.ref)
+    return [watch_as_json(each) for each in await context.app.watchers.list(session.id)]
 
 
 async def start_watcher(context: ServerContext, request: ApiRequest[NoFields, WatcherBody]) -> dict[str, Any]:
-    session = await context.app.find_session_for_api(request.ref)
+    session = await context.app.sessions.find_for_api(request.ref)
     return watch_as_json(
-        await context.app.watch(session.id, agent=request.body.agent, trigger=request.body.trigger)
+        await context.app.watchers.add(session.id, agent=request.body.agent, trigger=request.body.trigger)
     )
 
 
 async def stop_watchers(
     context: ServerContext, request: ApiRequest[WatchersQuery, NoFields]
 ) -> list[dict[str, Any]]:
-    session = await context.app.find_session_for_api(request.ref)
-    return [watch_as_json(each) for each in await context.app.unwatch(session.id, agent=request.query.agent)]
+    session = await context.app.sessions.find_for_api(request.ref)
+    return [
+        watch_as_json(each)
+        for each in await context.app.watchers.remove(session.id, agent=request.query.agent)
+    ]
 
 
 async def spawn_child(context: ServerContext, request: ApiRequest[NoFields, ChildBody]) -> dict[str, Any]:
     body = request.body
-    parent = await context.app.find_session_for_api(request.ref)
+    parent = await context.app.sessions.find_for_api(request.ref)
     key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
-    run = await context.app.spawn(
-        body.content, parent=parent.id, agent=body.agent, trigger=body.trigger, key=key
+    run = await context.app.runs.spawn(
+        body.content, SpawnOptions(parent=parent.id, agent=body.agent, trigger=body.trigger, key=key)
     )
-    return await context.app.run_json(run.id)
+    return await context.app.runs.to_json(run.id)
 
 
 async def dismiss_interjection(
     context: ServerContext, request: ApiRequest[NoFields, NoFields]
 ) -> dict[str, Any]:
-    return await context.app.dismiss(request.ref, by=request.caller_name)
+    return await context.app.inbox.dismiss(request.ref, by=request.caller_name)
 
 
 ROUTES = (

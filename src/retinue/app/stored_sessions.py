@@ -1,0 +1,414 @@
+"""List, read and change sessions; needs no model."""
+
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from retinue.app.announcement_views import announcement_rows
+from retinue.app.home_access import HomeAccess
+from retinue.app.references import deleted_session_ref, find_session
+from retinue.app.run_queries import open_questions
+from retinue.app.session_events import emit_session_changed
+from retinue.app.session_status import IDLE, SessionStatus, session_status
+from retinue.config.load import load_config
+from retinue.domain.agent import PathPatterns
+from retinue.domain.approval import Approval, ApprovalState, approval_as_json
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import DeliveryState as Delivered
+from retinue.domain.redaction import Redactor, StreamRedactor
+from retinue.domain.run import LIVE_STATUSES, Run
+from retinue.domain.session import RESERVED_ATTRIBUTES, Session, matches_search, pinned_first, session_as_json
+from retinue.domain.transcript import Entry, ToolCall
+from retinue.errors import Conflict, NotFound, Refused, RetinueError, UsageError
+from retinue.interfaces import Transaction
+from retinue.ledger.ledger import SqliteLedger
+from retinue.sessions.lookup import LIST_MAX_AGE_S, top_folder
+from retinue.sessions.pagination import PageRequest
+from retinue.sessions.store import FileStore
+from retinue.worker.clock import system_clock
+from retinue.worker.process_lock import ProcessLock
+
+_CHANGE_NAMES = {"name": "renamed", "pinned_at": "pinned"}
+MAX_ATTRIBUTES_CHARS = 64 * 1024
+"""Maximum length of a session's attributes as JSON."""
+
+
+class StoredSessions:
+    """Sessions and their transcripts, as they are on disk."""
+
+    def __init__(self, home: HomeAccess) -> None:
+        self.home = home
+
+    async def find(self, ref: str) -> Session:
+        """Find a session by any of its names, or by one of its runs.
+
+        Raises:
+            NotFound: Nothing has this name.
+            UsageError: The reference is ambiguous.
+        """
+        return await find_session(ref, self.home)
+
+    async def find_for_api(self, ref: str) -> Session:
+        """Find a session for a remote client.
+
+        Not by path, nor by display name (another session may have it tomorrow), nor by run.
+        """
+        return await self.home.store.find_by_key(ref)
+
+    async def deleted_ref(self, ref: str) -> str:
+        """Return the session id if `ref` names a run, also of a deleted session; else return `ref` unchanged."""
+        return await deleted_session_ref(ref, self.home)
+
+    async def list_json(
+        self, *, agent: str | None = None, children: bool = True, search: str = "", limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return JSON rows of sessions with their status."""
+        found = await self.list_with_status(agent=agent, children=children, search=search, limit=limit)
+        return [session_as_json(session) | status.as_json() for session, status in found]
+
+    async def list_with_status(
+        self, *, agent: str | None = None, children: bool = True, search: str = "", limit: int | None = None
+    ) -> list[tuple[Session, SessionStatus]]:
+        """Return sessions with their status: pinned first, then newest."""
+        found = await self.home.store.sessions(agent=agent, children=children, max_age_s=LIST_MAX_AGE_S)
+        if search.strip():
+            found = [each for each in found if matches_search(each, search)]
+        status_by_session = await self.statuses()
+        return [(each, status_by_session.get(each.id, IDLE)) for each in pinned_first(found)[:limit]]
+
+    async def statuses(self) -> dict[str, SessionStatus]:
+        """Return the status of each session that is not idle, with one ledger query for all."""
+        runs = await self.home.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES))
+        return {session: session_status(live_runs) for session, live_runs in _runs_by_session(runs).items()}
+
+    async def to_json(self, ref: str) -> dict[str, Any]:
+        """Return the JSON object that `sessions show --json` prints."""
+        session = await self.find(ref)
+        survey = await self.home.store.scan(session)
+        live = await self.home.ledger.read(lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id))
+        return session_as_json(session) | {
+            **session_status(live).as_json(),
+            "entries": survey.entries,
+            "draft": self.home.redact(await self.home.store.read_draft(session)),
+            "announcements": await announcement_rows(
+                session, await self.home.store.sessions(max_age_s=LIST_MAX_AGE_S), self.home.ledger
+            ),
+            "approvals": await self._pending_approvals_below(session),
+            "questions": [each.as_json() for run in live for each in await open_questions(run, self.home)],
+            "preset": await self._preset_origin(session),
+            "permissions": await self._preset_permissions(session),
+            "problems": [*survey.problems, *await self.home.store.problems(session)],
+        }
+
+    async def _pending_approvals_below(self, session: Session) -> list[dict[str, Any]]:
+        """Return pending approvals of a session and its descendants, oldest first, with the requester's slug."""
+        pending: list[dict[str, Any]] = []
+        for approval in await self.home.ledger.read(
+            lambda tx: tx.find_approvals(state=[ApprovalState.PENDING])
+        ):
+            if (requester := await self._approval_session(approval)) is None:
+                continue
+            if session.id in (requester.id, requester.parent_id) or requester.path.startswith(
+                f"{session.path}/"
+            ):
+                pending.append(approval_as_json(approval) | {"slug": requester.slug})
+        return pending
+
+    async def _approval_session(self, approval: Approval) -> Session | None:
+        """Return the session that requested an approval, or None if that expired or the session is gone."""
+        if self.home.clock.now() >= approval.expires_at:
+            return None
+        with suppress(NotFound):
+            return await self.home.store.find(approval.session)
+        return None
+
+    async def _preset_origin(self, session: Session) -> str:
+        """Return which definition a session uses.
+
+        `live` is the agent's current one, `edited` the session's copy after a person changed it, `own` a
+        child's copy.
+        """
+        if not session.is_top_level:
+            return "own"
+        try:
+            _, current_hash = await self.home.store.read_preset(session)
+        except RetinueError:
+            return "unreadable"
+        return "live" if current_hash == session.preset_hash else "edited"
+
+    async def _preset_permissions(self, session: Session) -> dict[str, Any] | None:
+        """Return what the session's preset.md requests; what applies is decided by its scope."""
+        try:
+            preset, _ = await self.home.store.read_preset(session)
+        except RetinueError:
+            return None
+        paths = preset.paths or PathPatterns()
+        return {
+            "tools": {"allow": preset.tool_allow, "deny": preset.tool_deny},
+            "paths": {"read": paths.read, "write": paths.write, "deny": paths.deny},
+            "writable": session.workspace.writable,
+        }
+
+    async def entries(self, ref: str) -> list[Entry]:
+        """Return all entries of a session."""
+        entries, _ = await self.home.store.read_entries(await self.find(ref))
+        return entries
+
+    async def iter_entries(self, ref: str) -> AsyncGenerator[list[Entry]]:
+        """Yield the entries of a session in chunks, so that its length does not matter."""
+        async for entries in self.home.store.iter_entries(await self.find(ref)):
+            yield entries
+
+    async def iter_redacted_entries(self, ref: str) -> AsyncGenerator[list[Entry]]:
+        """Yield the entries in chunks with secrets redacted: a person may have typed a key into the file."""
+        async for entries in self.iter_entries(ref):
+            yield [_redact_entry(entry, self.home.redact) for entry in entries]
+
+    async def iter_text(self, ref: str) -> AsyncGenerator[str]:
+        """Yield a session's file piece by piece with secrets redacted."""
+        redacting = StreamRedactor(self.home.redact)
+        async for piece in self.home.store.iter_text(await self.find(ref)):
+            yield redacting.feed(piece)
+        yield redacting.flush()
+
+    async def entries_page(self, ref: str, span: PageRequest) -> list[Entry]:
+        """Return one page of a session's entries with secrets redacted."""
+        found = await self.home.store.read_page(await self.find(ref), span)
+        return [_redact_entry(entry, self.home.redact) for entry in found]
+
+    async def iter_entries_between(
+        self, ref: str, *, after: str = "", before: str = ""
+    ) -> AsyncGenerator[list[Entry]]:
+        """Yield all entries after one entry and before another in chunks, with secrets redacted."""
+        async for entries in self.home.store.iter_entries_between(
+            await self.find(ref), after=after, before=before
+        ):
+            yield [_redact_entry(entry, self.home.redact) for entry in entries]
+
+    async def rename(self, ref: str, name: str) -> Session:
+        return await self.update(ref, name=name)
+
+    async def pin(self, ref: str) -> Session:
+        return await self.update(ref, pinned=True)
+
+    async def unpin(self, ref: str) -> Session:
+        return await self.update(ref, pinned=False)
+
+    async def update(
+        self,
+        ref: str,
+        *,
+        name: str | None = None,
+        pinned: bool | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """Change the given properties of a session.
+
+        Args:
+            ref: The session.
+            name: New name; empty removes it.
+            pinned: Pin or unpin.
+            attributes: Merged into the existing ones; a value of None removes the attribute.
+
+        Returns:
+            The changed session.
+
+        Raises:
+            Refused: An attribute is reserved.
+            UsageError: The attributes are too large or not JSON.
+        """
+        session = await self.find(ref)
+        async with self.home.session_locks.hold(session.id):
+            changes: dict[str, Any] = {}
+            if name is not None:
+                changes["name"] = self.home.redact(name) or None
+            if pinned is not None:
+                changes["pinned_at"] = self.home.clock.now() if pinned else None
+            if attributes is not None:
+                changes["attributes"] = _merge_attributes(
+                    (await self.home.store.find(session.id)).attributes, attributes
+                )
+            if not changes:
+                return session
+            return await self.emit_change(await self.home.store.update(session, **changes), *changes)
+
+    async def save_draft(self, ref: str, text: str) -> None:
+        """Save what a person is typing below the open line of the file; refused while a run works there."""
+        session = await self.find(ref)
+        async with self.home.session_locks.hold(session.id):
+            live = await self.home.ledger.read(
+                lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
+            )
+            if any(not run.is_suspended for run in live):
+                raise Conflict(f"{session.slug} is at work: what is typed there is kept when it has ended")
+            await self.home.store.save_draft(session, self.home.redact(text))
+
+    async def clear(self, ref: str) -> Session:
+        """Clear a session's transcript.
+
+        Raises:
+            Conflict: A run of the session has not ended.
+        """
+        session = await self.find(ref)
+        async with self.home.session_locks.hold(session.id):
+            await self._check_no_live_run(session)
+            return await self.emit_change(await self.home.store.clear(session), "cleared")
+
+    async def delete(self, ref: str) -> Session:
+        """Move a session to the trash.
+
+        Returns:
+            The session with its path in the trash.
+
+        Raises:
+            Conflict: A run of it or below it has not ended, or results were not delivered.
+        """
+        session = await self.find(ref)
+        async with self.home.session_locks.hold(session.id):
+            await self._check_no_live_run(session)
+            await self._check_nothing_pending_below(session)
+            deleted = replace(session, path=await self.home.store.delete(session), is_deleted=True)
+            return await self.emit_change(deleted, "deleted")
+
+    async def restore(self, ref: str) -> Session:
+        """Restore a deleted session that is still in the trash."""
+        return await self.emit_change(await self.home.store.restore(ref), "restored")
+
+    async def branch(
+        self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
+    ) -> Session:
+        """Create a branch of a session.
+
+        Args:
+            ref: The session.
+            at: The entry to branch at; None for the end.
+            include: Whether the branch contains that entry.
+            name: Name of the branch.
+        """
+        branch = await self.home.store.branch(
+            await self.find(ref), prompt_id=at, include=include, name=self.home.redact(name)
+        )
+        return await self.emit_change(branch, "branched")
+
+    async def emit_change(self, session: Session, *changes: str) -> Session:
+        """Emit `session.changed` for listeners in all processes."""
+        return await emit_session_changed(
+            session,
+            ", ".join(_CHANGE_NAMES.get(each, each) for each in changes),
+            self.home.ledger,
+            self.home.clock,
+        )
+
+    async def _check_no_live_run(self, session: Session) -> None:
+        """Raise Conflict if the session has an unfinished run.
+
+        An interrupted run continues from the file; without it, all its work would be repeated.
+        """
+        for run in await self.home.ledger.read(
+            lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
+        ):
+            if self.home.has_live_owner(run):
+                raise Conflict(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
+            raise Conflict(
+                f"{session.slug} has a run that was interrupted: `retinue runs resume {run.id}` or "
+                f"`retinue runs cancel {run.id}` first"
+            )
+
+    async def _check_nothing_pending_below(self, session: Session) -> None:
+        """Raise Conflict if descendants or other branches are at work or results are undelivered.
+
+        That includes results for the session and results of it.
+        """
+        folder = f"{top_folder(session)}/"
+        descendants = [each for each in await self.home.store.sessions() if each.path.startswith(folder)]
+        ids = {session.id, *(each.id for each in descendants)}
+
+        def step(tx: Transaction) -> tuple[list[Run], list[Delivery]]:
+            live = [run for run in tx.find_runs(status=LIVE_STATUSES) if run.session_id in ids - {session.id}]
+            pending = tx.find_deliveries(state=[Delivered.PENDING], answers=False)
+            outgoing = [each for each in pending if (run := tx.get_run(each.run)) and run.session_id in ids]
+            return live, [each for each in pending if each.session in ids or each in outgoing]
+
+        live, undelivered = await self.home.ledger.read(step)
+        if live:
+            raise Conflict(
+                f"{live[0].slug} below {session.slug} is {live[0].status}: `retinue runs cancel {live[0].id}` first"
+            )
+        if undelivered:
+            raise Conflict(
+                f"{len(undelivered)} results of or for {session.slug} were not heard: `retinue inbox` shows them, and with "
+                "--drain they count as read"
+            )
+
+    # Last, because further down in this class `list` would no longer be the type.
+    async def list(
+        self, *, agent: str | None = None, children: bool = True, max_age_s: float = 0.0
+    ) -> list[Session]:
+        """Return sessions, newest first.
+
+        Args:
+            agent: Only sessions of this agent.
+            children: Whether to include child sessions.
+            max_age_s: Seconds by which changes of other processes may be missing.
+        """
+        return await self.home.store.sessions(agent=agent, children=children, max_age_s=max_age_s)
+
+
+def _runs_by_session(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    by_session: dict[str, list[Run]] = {}
+    for run in runs:
+        by_session.setdefault(run.session_id, []).append(run)
+    return by_session
+
+
+def _merge_attributes(existing: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    if reserved := sorted(RESERVED_ATTRIBUTES & changes.keys()):
+        raise Refused(f"the attribute {reserved[0]!r} is the runtime's own: choose another name")
+    merged = {key: value for key, value in (dict(existing) | dict(changes)).items() if value is not None}
+    try:
+        size = len(json.dumps(merged))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the attributes are no JSON: {error}") from error
+    if size > MAX_ATTRIBUTES_CHARS:
+        raise UsageError(
+            f"the attributes would be over {MAX_ATTRIBUTES_CHARS:,} characters long: keep less there"
+        )
+    return merged
+
+
+def _redact_entry(entry: Entry, redact: Redactor) -> Entry:
+    if isinstance(entry, ToolCall):
+        return replace(entry, tool=redact(entry.tool), args=redact(entry.args))
+    return replace(entry, text=redact(entry.text))
+
+
+@asynccontextmanager
+async def open_sessions(*, home: str | None) -> AsyncGenerator[StoredSessions]:
+    """Open only the sessions of a home.
+
+    Nothing is written unless requested, so sessions can be listed and read on a read-only disk.
+    """
+    config = load_config(os.environ, home=home)
+    folder = config.home
+    clock = system_clock()
+    store = FileStore(folder / "sessions", clock)
+    ledger = SqliteLedger(folder / "ledger.db")
+    store.sweep()
+    try:
+        yield StoredSessions(
+            HomeAccess(
+                store=store,
+                ledger=ledger,
+                clock=clock,
+                redact=Redactor(config.secrets()),
+                is_owner_alive=partial(ProcessLock.is_alive, folder),
+            )
+        )
+    finally:
+        await ledger.close()
+        store.close()
