@@ -40,8 +40,8 @@ from retinue.app.watchers import WatcherService
 from retinue.app.worktree_cleanup import occupied_folders, remove_abandoned_worktrees
 from retinue.config.load import Config
 from retinue.domain.approval import ApprovalPolicy
-from retinue.domain.cli_agent import CLI_AGENTS
 from retinue.domain.event import Event
+from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.redaction import Redactor
 from retinue.domain.run import Run, Status, WaitReason, iso_timestamp
 from retinue.domain.sandbox_level import SandboxLevel
