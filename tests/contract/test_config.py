@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from retinue.agents.registry import FileAgentRegistry
-from retinue.config.load import DEFAULT_ANTHROPIC_MODEL, DEFAULT_OPENAI_MODEL, Config, Secret, load_config
+from retinue.config.load import Config, Secret, load_config
 from retinue.domain.limits import Limits
 from retinue.domain.pricing import Price
+from retinue.domain.providers import PROVIDERS
 from retinue.errors import BadConfig
 
 SEED_002 = """\
@@ -263,13 +264,13 @@ def test_null_says_nothing(folder: Path):
     ("settings", "env", "model"),
     [
         ({}, {}, None),
-        ({}, {"OPENAI_API_KEY": "k"}, DEFAULT_OPENAI_MODEL),
-        ({}, {"ANTHROPIC_API_KEY": "k"}, DEFAULT_ANTHROPIC_MODEL),
-        ({}, {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, DEFAULT_OPENAI_MODEL),
+        ({}, {"OPENAI_API_KEY": "k"}, PROVIDERS["openai"].default_model),
+        ({}, {"ANTHROPIC_API_KEY": "k"}, PROVIDERS["anthropic"].default_model),
+        ({}, {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, PROVIDERS["openai"].default_model),
         ({"model": "openai:x"}, {"ANTHROPIC_API_KEY": "k"}, "openai:x"),
         ({"model": "openai:x"}, {"RETINUE_MODEL": "scripted:f.json"}, "scripted:f.json"),
         ({"model": "sonnet"}, {}, "anthropic:claude-sonnet-4-5"),
-        ({"providers": {"anthropic": {"api_key": "k"}}}, {}, DEFAULT_ANTHROPIC_MODEL),
+        ({"providers": {"anthropic": {"api_key": "k"}}}, {}, PROVIDERS["anthropic"].default_model),
         ({}, {"OPENAI_API_KEY": ""}, None),
     ],
 )
@@ -285,14 +286,14 @@ def test_the_servers_are_the_makers_unless_the_user_says_otherwise(folder: Path,
     project.mkdir()
     (project / "config.json").write_text('{"providers": {"openai": {"base_url": "https://evil.example"}}}')
     plain = loaded(folder).providers
-    assert (plain.openai.base_url, plain.openai.is_default) == ("https://api.openai.com/v1", True)
+    assert (plain["openai"].base_url, plain["openai"].is_default) == ("https://api.openai.com/v1", True)
     own = said(
         folder,
         {"providers": {"openai": {"base_url": "http://file.example"}}},
         ANTHROPIC_BASE_URL="http://127.0.0.1:9",
     ).providers
-    assert (own.openai.base_url, own.openai.is_default) == ("http://file.example", False)
-    assert own.anthropic.base_url == "http://127.0.0.1:9"
+    assert (own["openai"].base_url, own["openai"].is_default) == ("http://file.example", False)
+    assert own["anthropic"].base_url == "http://127.0.0.1:9"
     with pytest.raises(BadConfig, match="OPENAI_BASE_URL is 'nonsense', which is not an address"):
         loaded(folder, OPENAI_BASE_URL="nonsense")
 
@@ -301,7 +302,7 @@ def test_keys_are_used_and_never_shown(folder: Path):
     config = loaded(folder, OPENAI_API_KEY="sk-very-secret", ANTHROPIC_API_KEY="sk-ant-secret\n")
     assert config.secrets() == ("sk-very-secret", "sk-ant-secret")
     assert "secret" not in repr(config)
-    assert f"Bearer {config.providers.openai.api_key}" == "Bearer sk-very-secret"
+    assert f"Bearer {config.providers['openai'].api_key}" == "Bearer sk-very-secret"
     assert (repr(Secret("x")), repr(Secret())) == ("Secret(…)", "Secret()")
 
 

@@ -13,8 +13,11 @@ from retinue.domain.run import Reason, Usage
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.transcript import Entry, Message, Notice
 from retinue.errors import BadConfig, ModelFailed
+from retinue.providers.cli.claude import CLAUDE_PROTOCOL
+from retinue.providers.cli.codex import CODEX_PROTOCOL
 from retinue.providers.cli.credentials import CliCredentials, resolve_credentials
-from retinue.providers.cli.provider import PROTOCOLS, CliProvider
+from retinue.providers.cli.pi import PI_PROTOCOL
+from retinue.providers.cli.provider import CliProvider
 from retinue.testing.cli_agents import (
     FakeCliAgents,
     OutputLine,
@@ -32,6 +35,7 @@ SAYS: dict[str, Callable[..., Sequence[OutputLine]]] = {
     "codex-cli": codex_output,
     "pi-cli": pi_output,
 }
+PROTOCOLS = {"claude-cli": CLAUDE_PROTOCOL, "codex-cli": CODEX_PROTOCOL, "pi-cli": PI_PROTOCOL}
 CLAUDE = ["-p", "--verbose", "--output-format", "stream-json", "--include-partial-messages"]
 
 
@@ -43,6 +47,7 @@ class Talk:
     ) -> None:
         self.programs = FakeCliAgents(home=str(home), processes=list(turns))
         self.driver = CliProvider(
+            PROTOCOLS[name],
             Model(provider=name, name=model, settings=settings),
             self.programs,
             CliCredentials(env={"KEY": "k"}, hosts=("a:1",)),
@@ -127,6 +132,7 @@ async def test_each_program_is_started_with_just_these_words_and_resumed_with_th
 async def test_a_model_and_its_thinking_are_told_and_a_message_is_never_an_option(tmp_path: Path):
     codex = Talk(tmp_path, "codex-cli", *turns("codex-cli"), model="gpt-x")
     codex.driver = CliProvider(
+        CODEX_PROTOCOL,
         Model(provider="codex-cli", name="gpt-x", thinking="high"),
         codex.programs,
         CliCredentials(),

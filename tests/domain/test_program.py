@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from retinue.domain.agent import Agent
-from retinue.domain.cli_agent import CLI_AGENTS, CliAgentSettings, InvalidSetting, parse_cli_settings
+from retinue.domain.cli_agent import CliAgentSettings, InvalidSetting, parse_cli_settings
 from retinue.domain.model_selection import select_model
+from retinue.domain.providers import CLI_AGENTS
 from retinue.errors import BadConfig
 
 

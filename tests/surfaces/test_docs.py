@@ -27,12 +27,12 @@ from retinue.__main__ import COMMANDS
 from retinue.agents.definition_file import parse_preset
 from retinue.agents.fields import KNOWN_KEYS
 from retinue.agents.sources import built_in_texts
-from retinue.config.load import DEFAULT_ANTHROPIC_MODEL, DEFAULT_OPENAI_MODEL, Config, load_config
+from retinue.config.load import Config, load_config
 from retinue.domain import event
 from retinue.domain.agent import Agent
 from retinue.domain.limits import Limits
-from retinue.domain.model_selection import PROVIDER_ALIASES
 from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED_PATHS, GUARDED_PATHS
+from retinue.domain.providers import PROVIDER_ALIASES, PROVIDERS
 from retinue.domain.run import Reason, Status, WaitReason
 from retinue.sessions.markdown import parser
 from retinue.storage import strict_yaml
@@ -309,8 +309,8 @@ def test_the_list_of_settings_is_complete():
     }
     known = {field.name for field in fields(Config)} - given | {"sandbox", "web_fetch"}
     assert known - {name for names in said for name in re.findall("[a-z_]+", names)} == set()
-    assert f"`{DEFAULT_OPENAI_MODEL}`" in text
-    assert f"`{DEFAULT_ANTHROPIC_MODEL}`" in text
+    defaults = [spec.default_model for spec in PROVIDERS.values() if spec.api]
+    assert [model for model in defaults if f"`{model}`" not in text] == []
 
 
 def test_the_list_of_limits_is_complete_with_their_defaults():

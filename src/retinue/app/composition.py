@@ -1,16 +1,12 @@
 """Composition root: build providers, tools, models and scheduler callbacks from the configuration."""
 
 import importlib
-import os
-import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from retinue.app.sandbox_loader import SandboxLoader
-from retinue.config.load import Config, ProviderConfig
+from retinue.config.load import Config
 from retinue.domain.agent import Agent
-from retinue.domain.cli_agent import CLI_AGENTS
 from retinue.domain.io_results import FetchedPage
 from retinue.domain.model_selection import select_model
 from retinue.domain.model_turn import Model
@@ -18,6 +14,8 @@ from retinue.domain.redaction import Redactor
 from retinue.domain.run import Run, Status
 from retinue.errors import BadConfig, RetinueError, UsageError, UserUnavailable
 from retinue.interfaces import Provider, RuntimeContext, Tool
+from retinue.providers import registry
+from retinue.providers.interface import ProviderServices, own_key
 from retinue.runtime import run_control
 from retinue.runtime.agent_loop import fail_run, run_agent_loop
 from retinue.runtime.approvals import AnswerDeferred
@@ -94,79 +92,8 @@ def provider_factories(
     config: Config, sandbox_loader: SandboxLoader, redact: Redactor
 ) -> dict[str, Callable[[Model], Provider]]:
     """Return a factory for each provider; its module is imported when a model of it is first used."""
-
-    def openai_provider(model: Model) -> Provider:
-        from retinue.providers.openai_chat import OpenAIChatProvider
-
-        return OpenAIChatProvider(*_server_and_key(model, config.providers.openai, config.env))
-
-    def anthropic_provider(model: Model) -> Provider:
-        from retinue.providers.anthropic import AnthropicProvider
-
-        return AnthropicProvider(*_server_and_key(model, config.providers.anthropic, config.env))
-
-    def scripted_provider(model: Model) -> Provider:
-        from retinue.providers.scripted import ScriptedProvider
-
-        return ScriptedProvider(Path(model.name))
-
-    def local_provider(model: Model) -> Provider:
-        from retinue.providers.local.model_process import ModelProcess, host_command
-        from retinue.providers.local.provider import LocalProvider
-        from retinue.providers.local.weights import get_weights, weights_path
-
-        weights = get_weights(model.name)
-        process = ModelProcess(host_command(weights_path(config.models_dir, weights), weights.sha256))
-        return LocalProvider(weights.name, process, log_path=config.env.get("RETINUE_LOCAL_LOG", ""))
-
-    def cli_agent_provider(model: Model) -> Provider:
-        from retinue.providers.cli.credentials import resolve_credentials
-        from retinue.providers.cli.provider import PROTOCOLS, CliProvider
-
-        credentials = resolve_credentials(
-            PROTOCOLS[model.provider], model.settings, *_provider_credentials(config)
-        )
-        return CliProvider(model, sandbox_loader.cli_agent_runner, credentials, redact)
-
-    return {
-        "openai": openai_provider,
-        "anthropic": anthropic_provider,
-        "scripted": scripted_provider,
-        "local": local_provider,
-        **dict.fromkeys(CLI_AGENTS, cli_agent_provider),
-    }
-
-
-def _provider_credentials(config: Config) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the variables that CLI agents may get keys from, and base URLs that are not the default."""
-    openai, anthropic = config.providers.openai, config.providers.anthropic
-    keys = {
-        "OPENAI_API_KEY": openai.api_key,
-        "ANTHROPIC_API_KEY": anthropic.api_key,
-        "CODEX_API_KEY": openai.api_key,
-    }
-    variables = {**{name: str(key) for name, key in keys.items() if key}, **config.env}
-    providers = {"openai": openai, "anthropic": anthropic}
-    return variables, {
-        provider_name: each.base_url for provider_name, each in providers.items() if not each.is_default
-    }
-
-
-def _server_and_key(model: Model, provider: ProviderConfig, env: Mapping[str, str]) -> tuple[str, str]:
-    """Return the base URL and key; a definition with its own server never gets the key for another one."""
-    custom_server = own_server(model)
-    return (custom_server, own_key(model, env)) if custom_server else (provider.base_url, provider.api_key)
-
-
-def own_server(model: Model) -> str:
-    """Return the base URL that a definition sets for an OpenAI-compatible server, or an empty string."""
-    return str(model.settings.get("base_url") or model.settings.get("baseUrl") or "")
-
-
-def own_key(model: Model, env: Mapping[str, str]) -> str:
-    """Return the key for that server, from the variable the definition names."""
-    variable = str(model.settings.get("api_key_env") or model.settings.get("apiKeyEnv") or "")
-    return env.get(variable, "")
+    services = ProviderServices(redact=redact, cli_agent_launcher=lambda: sandbox_loader.cli_agent_runner)
+    return registry.provider_factories(config, services)
 
 
 def model_selector(config: Config, redact: Redactor) -> Callable[[Agent, str | None], Model]:
@@ -235,37 +162,7 @@ def _import_tool(reference: str) -> Tool:
 
 def check_model(model: Model, config: Config) -> None:
     """Raise BadConfig for a missing key, script, program or weights, before a session is created."""
-    if model.provider == "scripted":
-        if not Path(model.name).is_file():
-            raise BadConfig(
-                f"the script {model.name} is not a file: scripted:FILE plays replies from a JSON file"
-            )
-        return
-    if model.provider == "local":
-        _check_weights(model.name, config.models_dir)
-        return
-    if model.provider in CLI_AGENTS:
-        cli_agent = CLI_AGENTS[model.provider]
-        if shutil.which(cli_agent.binary, path=config.env.get("PATH", os.defpath)) is None:
-            raise BadConfig(
-                f"{cli_agent.binary} is not installed here, or not on the PATH: install it with `{cli_agent.install}`"
-            )
-        return
-    if model.provider not in ("openai", "anthropic"):
-        raise BadConfig(f"the driver {model.provider} of {model.full_name} is not available here")
-    provider = config.providers.openai if model.provider == "openai" else config.providers.anthropic
-    if not provider.api_key and provider.is_default and not own_server(model):
-        raise BadConfig(f"{model.full_name} needs a key: set {model.provider.upper()}_API_KEY")
-
-
-def _check_weights(name: str, home: Path) -> None:
-    from retinue.providers.local.weights import LIBRARY_MISSING, get_weights, has_weights, is_usable
-
-    weights = get_weights(name)
-    if not has_weights(home, weights):
-        raise BadConfig(f"the weights of local:{name} are not here: `retinue models pull {name}` brings them")
-    if not is_usable(home, weights):
-        raise BadConfig(LIBRARY_MISSING)
+    registry.check_model(model, config)
 
 
 async def defer_question(question: str, _options: Sequence[str]) -> str:

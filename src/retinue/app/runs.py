@@ -23,8 +23,8 @@ from retinue.app.run_views import (
 )
 from retinue.app.sandbox_loader import loosest_sandbox_level
 from retinue.app.tree_activity import is_any_run_active, is_tree_active
-from retinue.domain.cli_agent import CLI_AGENTS
 from retinue.domain.pricing import CostSummary, run_cost, summarize_costs
+from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.question import Question
 from retinue.domain.run import LIVE_STATUSES, Run, Status
 from retinue.domain.sandbox_level import SandboxLevel

@@ -11,15 +11,11 @@ from retinue.cli.command import without_app
 from retinue.cli.options import Group
 from retinue.cli.ui.progress_bar import format_megabytes, show_progress_bar
 from retinue.cli.ui.terminal import Column, Terminal
-from retinue.config.load import (
-    DEFAULT_ANTHROPIC_MODEL,
-    DEFAULT_LOCAL_MODEL,
-    DEFAULT_OPENAI_MODEL,
-    Config,
-    ProviderConfig,
-    load_config,
-)
+from retinue.config.load import Config, load_config
+from retinue.domain.model_selection import is_demo_model
+from retinue.providers.interface import ListedModel
 from retinue.providers.local import weights as local
+from retinue.providers.registry import listed_models
 
 MODEL_COLUMNS: Sequence[Column] = (
     ("MODEL", lambda row: row["model"]),
@@ -44,17 +40,19 @@ async def list_models(terminal: Terminal, home: str | None) -> None:
     """List the models, whether each is usable, and which is the default."""
     config = load_config(os.environ, home=home)
     default = config.default_model()
-    rows = [
-        _provider_row(DEFAULT_OPENAI_MODEL, config.providers.openai, "OPENAI_API_KEY"),
-        _provider_row(DEFAULT_ANTHROPIC_MODEL, config.providers.anthropic, "ANTHROPIC_API_KEY"),
-        *(_local_model_row(each, config) for each in local.WEIGHTS_BY_NAME.values()),
-    ]
-    if default and default not in [row["model"] for row in rows]:
-        rows.insert(
-            0, _model_row(default, "configured", "what RETINUE_MODEL or the configuration names", usable=True)
+    listed = listed_models(config)
+    if default and default not in [each.model for each in listed]:
+        configured = ListedModel(
+            model=default,
+            state="configured",
+            about="what RETINUE_MODEL or the configuration names",
+            is_usable=True,
         )
+        listed.insert(0, configured)
     terminal.print_table(
-        [row | {"default": row["model"] == default} for row in rows], MODEL_COLUMNS, empty_note=""
+        [_model_row(each) | {"default": each.model == default} for each in listed],
+        MODEL_COLUMNS,
+        empty_note="",
     )
 
 
@@ -78,7 +76,7 @@ async def pull_model(terminal: Terminal, home: str | None, *, name: str) -> None
     terminal.print_line(f"local:{weights.name} is here: {path}")
     if not local.is_usable(config.home, weights):
         terminal.print_note(local.LIBRARY_MISSING, colour="33")
-    elif config.default_model() == DEFAULT_LOCAL_MODEL:
+    elif config.default_model() == f"local:{weights.name}":
         terminal.print_note(
             "it is the default model now, because there is no key: a demonstration, not an expert"
         )
@@ -98,47 +96,19 @@ async def download_model(
         )
 
 
-def _provider_row(model: str, provider: ProviderConfig, variable: str) -> dict[str, Any]:
-    usable = bool(provider.api_key) or not provider.is_default
-    state = (
-        "key there"
-        if provider.api_key
-        else f"at {provider.base_url}"
-        if usable
-        else f"no key: set {variable}"
-    )
-    return _model_row(model, state, "and every other model of that server", usable=usable)
-
-
-def _local_model_row(weights: local.Weights, config: Config) -> dict[str, Any]:
-    is_downloaded, usable = local.has_weights(config.home, weights), local.is_usable(config.home, weights)
-    state = (
-        "here"
-        if usable
-        else "needs retinue[local]"
-        if is_downloaded
-        else f"retinue models pull {weights.name}"
-    )
-    row = _model_row(
-        f"local:{weights.name}",
-        state,
-        f"{weights.description}, {format_megabytes(weights.size)}",
-        usable=usable,
-    )
-    path: Path | None = local.weights_path(config.home, weights) if is_downloaded else None
+def _model_row(listed: ListedModel) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "model": listed.model,
+        "state": listed.state,
+        "about": listed.about,
+        "usable": listed.is_usable,
+        "demonstration": is_demo_model(listed.model),
+    }
+    if (weights := listed.weights) is None:
+        return row
     return row | {
-        "demonstration": True,
-        "path": path and str(path),
+        "about": f"{listed.about}, {format_megabytes(weights.size)}",
+        "path": weights.path and str(weights.path),
         "size": weights.size,
         "licence": weights.licence,
-    }
-
-
-def _model_row(model: str, state: str, about: str, *, usable: bool) -> dict[str, Any]:
-    return {
-        "model": model,
-        "state": state,
-        "about": about,
-        "usable": usable,
-        "demonstration": model.startswith(("local:", "scripted:")),
     }

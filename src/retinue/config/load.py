@@ -15,6 +15,7 @@ from retinue.config.schema import URL_PREFIX, parse_settings
 from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.mcp_tool import McpServer
 from retinue.domain.pricing import Price, Prices
+from retinue.domain.providers import API_SERVERS, PROVIDERS, ApiServer
 from retinue.domain.secret_fields import SecretFieldsStruct
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.storage import strict_json
@@ -25,10 +26,6 @@ _NOT_IN_FINGERPRINT = frozenset({"env", "is_persistent", "prices"})
 SECRET_NAME_SUFFIXES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 """Suffixes of environment variables that hold secrets."""
 MIN_SECRET_CHARS = 16
-DEFAULT_OPENAI_MODEL = "openai:gpt-5-mini"
-DEFAULT_ANTHROPIC_MODEL = "anthropic:claude-sonnet-4-5"
-DEFAULT_LOCAL_MODEL = "local:smollm2"
-"""Used without a key, as a demonstration, if its weights are installed."""
 
 
 class Secret(str):
@@ -51,9 +48,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """Whether the URL is the provider's own."""
 
 
-class ProvidersConfig(Struct, frozen=True, kw_only=True):
-    openai: ProviderConfig = ProviderConfig(base_url="https://api.openai.com/v1")
-    anthropic: ProviderConfig = ProviderConfig(base_url="https://api.anthropic.com")
+def _default_providers() -> Mapping[str, ProviderConfig]:
+    return {name: ProviderConfig(base_url=api.base_url) for name, api in API_SERVERS.items()}
 
 
 class Config(SecretFieldsStruct, frozen=True, kw_only=True):
@@ -86,7 +82,8 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
     subagents: SubagentSettings = SubagentSettings()
     schedules: tuple[Any, ...] = ()
     channels: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    providers: ProvidersConfig = ProvidersConfig()
+    providers: Mapping[str, ProviderConfig] = field(default_factory=_default_providers)
+    """Servers of the providers that have one, by the provider's name."""
     is_persistent: bool = True
     """False for a temporary home that is deleted with this process. Not a configuration key."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -111,13 +108,12 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         """Return `provider:model`, or None; NO_MODEL_MESSAGE then says what to set."""
         if self.model is not None:
             return self.model
-        if self.providers.openai.api_key:
-            return DEFAULT_OPENAI_MODEL
-        if self.providers.anthropic.api_key:
-            return DEFAULT_ANTHROPIC_MODEL
-        from retinue.providers.local.weights import is_usable  # noqa: PLC0415  (imported on use, for a fast start)
+        for name, provider in self.providers.items():
+            if provider.api_key and (model := PROVIDERS[name].default_model):
+                return model
+        from retinue.providers.registry import usable_default_model  # noqa: PLC0415  (imported on use, for a fast start)
 
-        return DEFAULT_LOCAL_MODEL if is_usable(self.models_dir) else None
+        return usable_default_model(self)
 
     def fingerprint(self) -> str:
         """Return a hash of everything that affects how a run is executed.
@@ -125,11 +121,10 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         Two processes with the same fingerprint execute a run alike. Keys are included, but cannot be read
         from it.
         """
-        providers = (self.providers.openai, self.providers.anthropic)
         settings = [
             *(getattr(self, each.name) for each in fields(self) if each.name not in _NOT_IN_FINGERPRINT)
         ]
-        secrets = [*(str(each.api_key) for each in providers), *self._mcp_credentials()]
+        secrets = [*(str(each.api_key) for each in self.providers.values()), *self._mcp_credentials()]
         return hashlib.sha256(f"{settings!r} {secrets!r}".encode("utf-8", "replace")).hexdigest()[:32]
 
     def secrets(self) -> tuple[str, ...]:
@@ -138,8 +133,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
         These are our API keys, and values that look like keys in the environment and in MCP servers'
         settings.
         """
-        providers = (self.providers.openai, self.providers.anthropic)
-        api_keys = [str(each.api_key) for each in providers if each.api_key]
+        api_keys = [str(each.api_key) for each in self.providers.values() if each.api_key]
         from_environment = [
             value
             for name, value in self.env.items()
@@ -201,7 +195,11 @@ def load_config(env: Mapping[str, str], *, home: str | None = None) -> Config:
         )
     configured_model = parsed.pop("model", None)
     model = env.get("RETINUE_MODEL") or configured_model or None
-    providers = _load_providers(env, parsed.pop("providers", None) or {})
+    configured_providers: Mapping[str, Any] = parsed.pop("providers", None) or {}
+    providers = {
+        name: _load_provider(api, env, configured_providers.get(name) or {})
+        for name, api in API_SERVERS.items()
+    }
     config = Config(
         home=home_dir, config_dir=folder, file=file, model=model, providers=providers, env=env, **parsed
     )
@@ -283,24 +281,13 @@ def _parse_toml(text: str) -> dict[str, Any]:
         raise ParseError(1, f"is not TOML: {error}") from error
 
 
-def _load_providers(env: Mapping[str, str], configured: Mapping[str, Any]) -> ProvidersConfig:
+def _load_provider(api: ApiServer, env: Mapping[str, str], configured: Mapping[str, Any]) -> ProviderConfig:
     """Combine configuration and environment; the environment takes precedence."""
-    defaults = ProvidersConfig()
-    return ProvidersConfig(
-        openai=_load_provider("openai", defaults.openai, env, configured.get("openai") or {}),
-        anthropic=_load_provider("anthropic", defaults.anthropic, env, configured.get("anthropic") or {}),
-    )
-
-
-def _load_provider(
-    name: str, default: ProviderConfig, env: Mapping[str, str], configured: Mapping[str, Any]
-) -> ProviderConfig:
-    variable = f"{name.upper()}_BASE_URL"
-    url = env.get(variable)
+    url = env.get(api.url_variable)
     if url and not URL_PREFIX.match(url):
         raise BadConfig(
-            f"{variable} is '{url[:200]}', which is not an address; write it as https://host/path"
+            f"{api.url_variable} is '{url[:200]}', which is not an address; write it as https://host/path"
         )
-    key = Secret((env.get(f"{name.upper()}_API_KEY") or configured.get("api_key") or "").strip())
+    key = Secret((env.get(api.key_variable) or configured.get("api_key") or "").strip())
     base_url = url or configured.get("base_url")
-    return ProviderConfig(base_url=base_url or default.base_url, api_key=key, is_default=not base_url)
+    return ProviderConfig(base_url=base_url or api.base_url, api_key=key, is_default=not base_url)

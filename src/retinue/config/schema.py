@@ -15,6 +15,7 @@ from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH, Limits, SubagentSettin
 from retinue.domain.mcp_tool import McpServer, server_name_problem
 from retinue.domain.permissions.urls import InvalidUrl, parse_site
 from retinue.domain.pricing import Price
+from retinue.domain.providers import API_SERVERS
 
 APPROVAL_POLICIES = ("ask", "auto", "deny")
 SANDBOX_LEVELS = ("none", "landlock", "strict")
@@ -95,7 +96,7 @@ _PRICE = validators.map_with_keys(
 )
 _SANDBOX = validators.map_with_keys({"minimum": validators.one_of(SANDBOX_LEVELS)})
 _PROVIDER = validators.map_with_keys({"base_url": _parse_url, "api_key": validators.line_value})
-_PROVIDERS = validators.map_with_keys({"openai": _PROVIDER, "anthropic": _PROVIDER})
+_PROVIDERS = validators.map_with_keys(dict.fromkeys(API_SERVERS, _PROVIDER))
 _SUBAGENTS = validators.map_with_keys(
     {
         "allow_agents": validators.name_list,

@@ -77,7 +77,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     prompt: str = ""
     model: str | None = None
     driver: str | None = None
-    """openai, openai-compatible, anthropic, local, scripted, claude-cli, codex-cli, pi-cli."""
+    """The name or an alias of a provider: openai, anthropic, claude-cli, …"""
     driver_settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     temperature: float | None = None
     max_tokens: int | None = None

@@ -1,76 +1,13 @@
-"""CLI agents (claude, codex, pi): their commands, settings and processes."""
+"""CLI agents: their settings, commands and processes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct, field
 
+from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.secret_fields import SecretFieldsStruct
-
-
-class CliAgentKind(Struct, frozen=True, kw_only=True):
-    """A program that can be an agent's provider."""
-
-    binary: str
-    install: str
-    reserved_flags: frozenset[str]
-    """Flags that Retinue passes itself; definitions must not."""
-
-    def reserved_flags_in(self, args: Sequence[str]) -> list[str]:
-        """Return the reserved flags among the arguments, sorted."""
-        names = {arg.partition("=")[0] if arg.startswith("-") else arg for arg in args}
-        return sorted(self.reserved_flags & names)
-
-
-CLI_AGENTS: Mapping[str, CliAgentKind] = {
-    "claude-cli": CliAgentKind(
-        binary="claude",
-        install="npm install -g @anthropic-ai/claude-code",
-        reserved_flags=frozenset(
-            [
-                "-p",
-                "--print",
-                "--verbose",
-                "--output-format",
-                "--input-format",
-                "--include-partial-messages",
-                "--session-id",
-                "--resume",
-                "-r",
-                "--continue",
-                "-c",
-                "--fork-session",
-                "--no-session-persistence",
-            ]
-        ),
-    ),
-    "codex-cli": CliAgentKind(
-        binary="codex",
-        install="npm install -g @openai/codex",
-        reserved_flags=frozenset(["exec", "e", "resume", "--json", "--last", "--ephemeral", "-C", "--cd"]),
-    ),
-    "pi-cli": CliAgentKind(
-        binary="pi",
-        install="npm install -g @mariozechner/pi-coding-agent",
-        reserved_flags=frozenset(
-            [
-                "--mode",
-                "--session",
-                "--session-dir",
-                "--no-session",
-                "--continue",
-                "-c",
-                "--resume",
-                "-r",
-                "--fork",
-                "--print",
-                "-p",
-            ]
-        ),
-    ),
-}
-"""CLI agents by the provider's name."""
 
 DEFAULT_MODEL = "default"
 """Model name that lets the program choose."""

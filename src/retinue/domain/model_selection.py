@@ -3,34 +3,27 @@
 import re
 
 from retinue.domain.agent import Agent, AgentType
-from retinue.domain.cli_agent import CLI_AGENTS, DEFAULT_MODEL
+from retinue.domain.cli_agent import DEFAULT_MODEL
 from retinue.domain.model_turn import Model
+from retinue.domain.providers import API_SERVERS, CLI_AGENTS, PROVIDER_ALIASES, PROVIDERS
 from retinue.errors import BadConfig
 
-PROVIDER_ALIASES: dict[str, str] = {
-    "openai": "openai",
-    "openai-compatible": "openai",
-    "anthropic": "anthropic",
-    "scripted": "scripted",
-    "local": "local",
-    **{name: name for name in CLI_AGENTS},
-}
-"""Maps the prefixes that people write before the colon to providers."""
-
-MODEL_FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"claude", re.IGNORECASE), "anthropic"),
-    (re.compile(r"(gpt|chatgpt|o\d)", re.IGNORECASE), "openai"),
+MODEL_FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(spec.model_pattern, re.IGNORECASE), spec.name)
+    for spec in PROVIDERS.values()
+    if spec.model_pattern
 )
 """Name patterns that reveal the provider of a model written without one."""
 
-DEMO_MODEL_PREFIXES = ("local:", "scripted:")
+DEMO_MODEL_PREFIXES = tuple(f"{spec.name}:" for spec in PROVIDERS.values() if spec.is_demo)
 """Models that only demonstrate how things work."""
 DEMO_MODEL_LABEL = "a demonstration model"
 """Label of the small local model wherever it is shown."""
 
 NO_MODEL_MESSAGE = (
-    "no model is configured: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or name one with --model, "
-    "RETINUE_MODEL or `model` in the configuration (as openai:NAME, anthropic:NAME or scripted:FILE); without a key, "
+    f"no model is configured: set {' or '.join(api.key_variable for api in API_SERVERS.values())}, "
+    "or name one with --model, RETINUE_MODEL or `model` in the configuration "
+    f"(as {', '.join(f'{name}:NAME' for name in API_SERVERS)} or scripted:FILE); without a key, "
     "`retinue models pull` brings a small demonstration model"
 )
 
@@ -129,6 +122,7 @@ def _guess_provider(name: str, fallback: str | None) -> str:
             return provider
     if fallback is None:
         raise BadConfig(
-            f"the model {name!r} does not say who serves it: write openai:{name} or anthropic:{name}"
+            f"the model {name!r} does not say who serves it: "
+            f"write {' or '.join(f'{provider}:{name}' for provider in API_SERVERS)}"
         )
     return fallback

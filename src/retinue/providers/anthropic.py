@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
+from retinue.domain.providers import API_SERVERS
 from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import Entry, Message, ToolCall
 from retinue.providers.errors import (
@@ -17,6 +18,7 @@ from retinue.providers.errors import (
     server_failure_message,
 )
 from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
+from retinue.providers.interface import ProviderServices, ProviderSettings, server_access
 from retinue.providers.message_order import Exchange
 from retinue.providers.reply_builder import PartialToolCall, ReplyBuilder, sum_counts, usage_mapping
 from retinue.providers.request_encoding import (
@@ -30,7 +32,7 @@ from retinue.providers.request_encoding import (
     replace_surrogates,
 )
 
-BASE_URL = "https://api.anthropic.com"
+BASE_URL = API_SERVERS["anthropic"].base_url
 API_VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 8192
 THINKING_BUDGETS: Mapping[str, int] = {"low": 2048, "medium": 8192, "high": 24576}
@@ -48,6 +50,13 @@ STOP_BY_REASON: Mapping[str, StopReason] = {
     "refusal": StopReason.REFUSED,
 }
 """Any other stop reason is a normal end."""
+
+
+def create_provider(
+    model: Model, settings: ProviderSettings, _services: ProviderServices
+) -> "AnthropicProvider":
+    access = server_access(model, settings)
+    return AnthropicProvider(access.base_url, access.api_key, key_variable=access.key_variable)
 
 
 class AnthropicProvider:

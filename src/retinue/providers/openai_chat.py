@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
+from retinue.domain.providers import API_SERVERS
 from retinue.domain.tool import ToolSpec, api_tool_name
 from retinue.domain.transcript import ToolCall
 from retinue.providers.errors import (
@@ -17,6 +18,7 @@ from retinue.providers.errors import (
     server_failure_message,
 )
 from retinue.providers.http.stream_request import CONNECT_TIMEOUT_S, StreamingRequest
+from retinue.providers.interface import ProviderServices, ProviderSettings, server_access
 from retinue.providers.message_order import Exchange
 from retinue.providers.reply_builder import (
     MAX_NAME_CHARS,
@@ -35,7 +37,7 @@ from retinue.providers.request_encoding import (
     json_object_error,
 )
 
-BASE_URL = "https://api.openai.com/v1"
+BASE_URL = API_SERVERS["openai"].base_url
 REASONING_EFFORTS = frozenset({"low", "medium", "high"})
 EMPTY_MESSAGE = "[empty message]"
 
@@ -48,6 +50,13 @@ STOP_BY_REASON: Mapping[str, StopReason] = {
     "refusal": StopReason.REFUSED,
 }
 """Any other finish reason is a normal end, except `error`, which is a failure."""
+
+
+def create_provider(
+    model: Model, settings: ProviderSettings, _services: ProviderServices
+) -> "OpenAIChatProvider":
+    access = server_access(model, settings)
+    return OpenAIChatProvider(access.base_url, access.api_key, key_variable=access.key_variable)
 
 
 class OpenAIChatProvider:

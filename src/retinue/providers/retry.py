@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.domain.cli_agent import CLI_AGENTS
 from retinue.domain.clock import Clock
 from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
+from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.run import Reason
 from retinue.domain.tool import api_tool_name
 from retinue.domain.transcript import ToolCall

@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.run import Reason, Usage
 from retinue.domain.transcript import Message, ToolCall
 from retinue.errors import BadConfig, ModelFailed
+from retinue.providers.interface import ProviderServices, ProviderSettings
 from retinue.providers.request_encoding import json_object_error
 
 ANY_AGENT = "*"
@@ -63,6 +64,19 @@ class AgentScript(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 _ReplyList = tuple[ScriptedReply | str, ...]
+
+
+def create_provider(
+    model: Model, _settings: ProviderSettings, _services: ProviderServices
+) -> "ScriptedProvider":
+    return ScriptedProvider(Path(model.name))
+
+
+def check_script(model: Model, _settings: ProviderSettings) -> None:
+    if not Path(model.name).is_file():
+        raise BadConfig(
+            f"the script {model.name} is not a file: scripted:FILE plays replies from a JSON file"
+        )
 
 
 class ScriptedProvider:

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalPolicy
 from retinue.domain.ceiling import NETWORK_CAPABILITY
-from retinue.domain.cli_agent import CLI_AGENTS
 from retinue.domain.permissions.scope import Scope
+from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
 from retinue.domain.side_effect import SideEffect, SideEffectState, tool_call_hash

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from retinue.domain.agent import Agent, AgentDefinition, PathPatterns, ToolExposure
 from retinue.domain.approval import Answer
 from retinue.domain.ceiling import OperatorPolicy
-from retinue.domain.cli_agent import CLI_AGENTS
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
 from retinue.domain.model_turn import Model
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope
+from retinue.domain.providers import CLI_AGENTS
 from retinue.domain.run import Run
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session

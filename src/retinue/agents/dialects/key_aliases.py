@@ -11,6 +11,7 @@ from retinue.agents.dialects import tool_names
 from retinue.agents.validators import InvalidValue, KeyPath
 from retinue.domain.agent import Role, Thinking
 from retinue.domain.cli_agent import InvalidSetting, parse_cli_settings
+from retinue.domain.providers import PROVIDER_ALIASES, PROVIDERS
 from retinue.domain.workspace import Isolation
 
 
@@ -45,21 +46,11 @@ CLAUDE_MODELS = {
     "opus": "anthropic:claude-opus-4-5",
     "haiku": "anthropic:claude-haiku-4-5",
 }
-PROVIDER_KINDS = (
-    "openai", "openai-compatible", "anthropic", "local", "scripted", "external", "pydantic-ai",
-    "claude-cli", "codex-cli", "pi-cli",
-)  # fmt: skip
-PROVIDER_ALIASES = {
-    "claude": "anthropic",
-    "anthropic": "anthropic",
-    "chatgpt": "openai",
-    "openai": "openai",
-    **dict.fromkeys(
-        ("ollama", "openrouter", "deepseek", "groq", "mistral", "llama-cpp", "lmstudio", "vllm", "xai"),
-        "openai-compatible",
-    ),
+NATIVE_DRIVERS = (*PROVIDER_ALIASES, "external", "pydantic-ai")
+FOREIGN_DRIVERS = {
+    foreign_name: driver for spec in PROVIDERS.values() for foreign_name, driver in spec.foreign_names.items()
 }
-"""Other names of providers, in lower case."""
+"""Other programs' names of providers, in lower case."""
 
 
 def translate_model(value: Any, path: KeyPath) -> Translation:
@@ -76,13 +67,13 @@ def translate_model(value: Any, path: KeyPath) -> Translation:
 
 def translate_driver(value: Any, path: KeyPath) -> Translation:
     found = validators.line_value(value, path)
-    if found in PROVIDER_KINDS:
+    if found in NATIVE_DRIVERS:
         return Translation(fields={"driver": found})
-    provider = PROVIDER_ALIASES.get(found.lower())
+    provider = FOREIGN_DRIVERS.get(found.lower())
     if provider is None:
         raise InvalidValue(
             path,
-            f"'{found[:60]}' is not a known driver{validators.known_names_hint(found, (*PROVIDER_KINDS, *PROVIDER_ALIASES))}",
+            f"'{found[:60]}' is not a known driver{validators.known_names_hint(found, (*NATIVE_DRIVERS, *FOREIGN_DRIVERS))}",
         )
     return Translation(
         fields={"driver": provider}, verdict=Verdict.MAPPED, note=f"'{found}' is the driver {provider}"

@@ -1,15 +1,19 @@
 """The protocol of claude: `claude -p` with JSON lines."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from retinue.domain.providers import API_SERVERS
 from retinue.domain.run import Usage
 from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
+from retinue.providers.cli.provider import create_cli_provider
 from retinue.providers.cli.reply_parser import CliReplyBuilder, as_count, as_object, content_text
+from retinue.providers.interface import CreateProvider
 
-VENDOR_URL = ("anthropic", "https://api.anthropic.com")
+VENDOR_URL = ("anthropic", API_SERVERS["anthropic"].base_url)
 
 
 def _build_args(invocation: Invocation) -> tuple[str, ...]:
@@ -118,3 +122,4 @@ CLAUDE_PROTOCOL = CliProtocol(
         "CLAUDE_CODE_OAUTH_TOKEN": VENDOR_URL,
     },
 )
+create_provider: CreateProvider = partial(create_cli_provider, CLAUDE_PROTOCOL)

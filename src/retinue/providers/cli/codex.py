@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from retinue.domain.providers import API_SERVERS
 from retinue.domain.run import Usage
 from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
+from retinue.providers.cli.provider import create_cli_provider
 from retinue.providers.cli.reply_parser import CliReplyBuilder, as_count, as_object, content_text
+from retinue.providers.interface import CreateProvider
 
-VENDOR_URL = ("openai", "https://api.openai.com/v1")
+VENDOR_URL = ("openai", API_SERVERS["openai"].base_url)
 _CALL_ITEMS = {
     "command_execution": "command",
     "file_change": "changes",
@@ -108,4 +112,8 @@ CODEX_PROTOCOL = CliProtocol(
     base_env={},
     credential_variables={"CODEX_API_KEY": VENDOR_URL},
     startup_fixes={"--skip-git-repo-check": ("--skip-git-repo-check",)},
+    model_flags=("--model", "-m"),
+    thinking_args=("-c", "model_reasoning_effort={}"),
+    thinking_levels={"off": "minimal"},
 )
+create_provider: CreateProvider = partial(create_cli_provider, CODEX_PROTOCOL)

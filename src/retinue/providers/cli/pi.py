@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from retinue.domain.providers import API_SERVERS
 from retinue.domain.run import Usage
 from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
+from retinue.providers.cli.provider import create_cli_provider
 from retinue.providers.cli.reply_parser import CliReplyBuilder, as_count, as_object, content_text
+from retinue.providers.interface import CreateProvider
 
 
 def _build_args(invocation: Invocation) -> tuple[str, ...]:
@@ -82,9 +86,9 @@ PI_PROTOCOL = CliProtocol(
     accepts_conversation_id=True,
     base_env={"PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0", "PI_OFFLINE": "1"},
     credential_variables={
-        "ANTHROPIC_API_KEY": ("anthropic", "https://api.anthropic.com"),
-        "ANTHROPIC_OAUTH_TOKEN": ("anthropic", "https://api.anthropic.com"),
-        "OPENAI_API_KEY": ("openai", "https://api.openai.com/v1"),
+        "ANTHROPIC_API_KEY": ("anthropic", API_SERVERS["anthropic"].base_url),
+        "ANTHROPIC_OAUTH_TOKEN": ("anthropic", API_SERVERS["anthropic"].base_url),
+        "OPENAI_API_KEY": ("openai", API_SERVERS["openai"].base_url),
         "GEMINI_API_KEY": ("google", "https://generativelanguage.googleapis.com"),
         "OPENROUTER_API_KEY": ("openrouter", "https://openrouter.ai"),
         "GROQ_API_KEY": ("groq", "https://api.groq.com"),
@@ -94,4 +98,6 @@ PI_PROTOCOL = CliProtocol(
         "CEREBRAS_API_KEY": ("cerebras", "https://api.cerebras.ai"),
         "ZAI_API_KEY": ("zai", "https://api.z.ai"),
     },
+    thinking_args=("--thinking", "{}"),
 )
+create_provider: CreateProvider = partial(create_cli_provider, PI_PROTOCOL)

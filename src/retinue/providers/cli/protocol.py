@@ -44,6 +44,12 @@ class CliProtocol(Struct, frozen=True, kw_only=True):
     """Whether Retinue chooses the conversation id."""
     extra_hosts: tuple[str, ...] = ()
     """More hosts of the vendor that the program connects to when the vendor serves its models."""
+    model_flags: tuple[str, ...] = ("--model",)
+    """Flags that choose the model; the first one is used."""
+    thinking_args: tuple[str, ...] = ()
+    """Arguments that set the thinking level, as `{}`; empty if the program has none."""
+    thinking_levels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The program's names of our thinking levels where they differ."""
     vendor: str = ""
     """The vendor whose models it uses; empty if it uses those of several."""
     url_variable: str = ""

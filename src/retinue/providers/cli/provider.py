@@ -2,23 +2,20 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 from uuid import uuid4
 
 from msgspec.structs import replace
 
-from retinue.domain.cli_agent import CLI_AGENTS, CliAgentCommand, CliAgentSandbox, ProcessExit
+from retinue.domain.cli_agent import CliAgentCommand, CliAgentSandbox, ProcessExit
 from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request
 from retinue.domain.permissions.scope import Scope
+from retinue.domain.providers import API_SERVERS, CLI_AGENTS
 from retinue.domain.run import Reason
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import ModelFailed
-from retinue.providers.cli.claude import CLAUDE_PROTOCOL
-from retinue.providers.cli.codex import CODEX_PROTOCOL
-from retinue.providers.cli.credentials import CliCredentials
+from retinue.providers.cli.credentials import CliCredentials, resolve_credentials
 from retinue.providers.cli.json_lines import JsonLineParser
-from retinue.providers.cli.pi import PI_PROTOCOL
 from retinue.providers.cli.protocol import CliProtocol, HomeSettings, Invocation
 from retinue.providers.cli.reply_parser import CliReplyBuilder
 from retinue.providers.cli.session_state import (
@@ -30,12 +27,8 @@ from retinue.providers.cli.session_state import (
 )
 from retinue.providers.cli.settings import build_launch_options
 from retinue.providers.errors import ProviderError, sanitize_server_text
+from retinue.providers.interface import CliAgentLauncher, ProviderServices, ProviderSettings
 
-PROTOCOLS: Mapping[str, CliProtocol] = {
-    "claude-cli": CLAUDE_PROTOCOL,
-    "codex-cli": CODEX_PROTOCOL,
-    "pi-cli": PI_PROTOCOL,
-}
 MAX_MESSAGE_BYTES = 120_000
 """Longest command-line argument that the kernel accepts, in bytes."""
 
@@ -50,35 +43,35 @@ _CONVERSATION_NOT_FOUND = re.compile(
 )
 
 
-class CliAgentLauncher(Protocol):
-    """Runs CLI agents, restricted as tightly as this machine can."""
+def create_cli_provider(
+    protocol: CliProtocol, model: Model, settings: ProviderSettings, services: ProviderServices
+) -> "CliProvider":
+    credentials = resolve_credentials(protocol, model.settings, *_provider_credentials(protocol, settings))
+    return CliProvider(protocol, model, services.cli_agent_launcher(), credentials, services.redact)
 
-    async def prepare_home(self, session: str) -> CliAgentSandbox: ...
 
-    async def run(
-        self,
-        program: CliAgentCommand,
-        *,
-        session: str,
-        scope: Scope,
-        agent_sandbox: CliAgentSandbox,
-        on_output: Callable[[bytes], None],
-    ) -> ProcessExit:
-        """Run a program and return or raise only when none of its processes is alive.
-
-        A cancellation ends the program first and is then passed on.
-        """
-        ...
+def _provider_credentials(
+    protocol: CliProtocol, settings: ProviderSettings
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the variables that CLI agents may get keys from, and base URLs that are not the default."""
+    keys = {API_SERVERS[name].key_variable: each.api_key for name, each in settings.providers.items()}
+    if protocol.vendor in settings.providers:
+        keys[protocol.key_variable] = settings.providers[protocol.vendor].api_key
+    variables = {**{name: str(key) for name, key in keys.items() if key}, **settings.env}
+    return variables, {
+        name: each.base_url for name, each in settings.providers.items() if not each.is_default
+    }
 
 
 class CliProvider:
-    """Provider for claude, codex or pi.
+    """Provider for a CLI agent: claude, codex, pi.
 
     A reply counts only if the program reports the end of its turn.
     """
 
     def __init__(
         self,
+        protocol: CliProtocol,
         model: Model,
         runner: CliAgentLauncher,
         credentials: CliCredentials,
@@ -86,8 +79,8 @@ class CliProvider:
     ) -> None:
         self._provider_name = model.provider
         self._agent_kind = CLI_AGENTS[model.provider]
-        self._protocol = PROTOCOLS[model.provider]
-        self._launch_options = build_launch_options(model)
+        self._protocol = protocol
+        self._launch_options = build_launch_options(model, protocol)
         self._runner = runner
         self._credentials = credentials
         self._redact = redact

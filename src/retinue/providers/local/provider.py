@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from retinue.domain.model_turn import Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason, UnsavedToolCall
 from retinue.domain.run import Reason, Usage
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import public_entry_id
 from retinue.errors import ModelFailed
-from retinue.providers.local.model_process import ModelProcess
+from retinue.providers.interface import ProviderServices, ProviderSettings
+from retinue.providers.local.model_process import ModelProcess, host_command
 from retinue.providers.local.prompt import Prompt, build_prompts, conversation_state
 from retinue.providers.local.tool_arguments import MAX_TOKENS, build_argument_prompt, parse_calls
 from retinue.providers.local.tool_choice import TOP_TOKENS, LogprobBaseline, build_choices, choose_tool
+from retinue.providers.local.weights import get_weights, weights_path
 from retinue.providers.request_encoding import json_object_error
 
 LOADING_MESSAGE = "loading the demonstration model"
@@ -26,6 +28,12 @@ MAX_CONCURRENT_TURNS = 3
 """Turns taken concurrently; more would only slow each other down."""
 KEEPALIVE_INTERVAL_S = 20.0
 """Interval at which a waiting turn reports that it is alive."""
+
+
+def create_provider(model: Model, settings: ProviderSettings, _services: ProviderServices) -> "LocalProvider":
+    weights = get_weights(model.name)
+    process = ModelProcess(host_command(weights_path(settings.models_dir, weights), weights.sha256))
+    return LocalProvider(weights.name, process, log_path=settings.env.get("RETINUE_LOCAL_LOG", ""))
 
 
 class LocalProvider:

@@ -16,7 +16,9 @@ from typing import IO
 
 from msgspec import Struct
 
-from retinue.errors import DiskError, Failed, NotFound
+from retinue.domain.model_turn import Model
+from retinue.errors import BadConfig, DiskError, Failed, NotFound
+from retinue.providers.interface import ListedModel, ListedWeights, ProviderSettings
 
 LIBRARY = "xllamacpp"
 LIBRARY_MISSING = "the library for local models is not installed: pip install 'retinue[local]'"
@@ -82,6 +84,40 @@ def has_weights(home: Path, weights: Weights) -> bool:
 def is_usable(home: Path, weights: Weights = SMOLLM2) -> bool:
     """Return whether a model can be used on this machine now."""
     return has_weights(home, weights) and is_library_installed()
+
+
+def check_model(model: Model, settings: ProviderSettings) -> None:
+    """Raise BadConfig, with what to do, if a local model cannot be used."""
+    weights, home = get_weights(model.name), settings.models_dir
+    if not has_weights(home, weights):
+        raise BadConfig(
+            f"the weights of {model.full_name} are not here: `retinue models pull {model.name}` brings them"
+        )
+    if not is_usable(home, weights):
+        raise BadConfig(LIBRARY_MISSING)
+
+
+def list_models(settings: ProviderSettings) -> list[ListedModel]:
+    return [_listed_model(weights, settings.models_dir) for weights in WEIGHTS_BY_NAME.values()]
+
+
+def _listed_model(weights: Weights, home: Path) -> ListedModel:
+    is_downloaded, usable = has_weights(home, weights), is_usable(home, weights)
+    state = (
+        "here"
+        if usable
+        else "needs retinue[local]"
+        if is_downloaded
+        else f"retinue models pull {weights.name}"
+    )
+    path = weights_path(home, weights) if is_downloaded else None
+    return ListedModel(
+        model=f"local:{weights.name}",
+        state=state,
+        about=weights.description,
+        is_usable=usable,
+        weights=ListedWeights(path=path, size=weights.size, licence=weights.licence),
+    )
 
 
 def is_library_installed() -> bool:

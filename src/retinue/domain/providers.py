@@ -1,0 +1,189 @@
+"""The table of model providers: one row each, from which names, defaults and checks are derived.
+
+A row holds only facts. `retinue.providers.registry` imports the provider's code when one of its models is used.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+
+
+class ApiServer(Struct, frozen=True, kw_only=True):
+    """A provider's own server; the user can set its URL and key in the environment or under `providers`."""
+
+    base_url: str
+    env_prefix: str
+    """Prefix of its environment variables."""
+
+    @property
+    def key_variable(self) -> str:
+        return f"{self.env_prefix}API_KEY"
+
+    @property
+    def url_variable(self) -> str:
+        return f"{self.env_prefix}BASE_URL"
+
+
+class CliAgentKind(Struct, frozen=True, kw_only=True):
+    """A program that can be an agent's provider."""
+
+    binary: str
+    install: str
+    reserved_flags: frozenset[str]
+    """Flags that Retinue passes itself; definitions must not."""
+
+    def reserved_flags_in(self, args: Sequence[str]) -> list[str]:
+        """Return the reserved flags among the arguments, sorted."""
+        names = {arg.partition("=")[0] if arg.startswith("-") else arg for arg in args}
+        return sorted(self.reserved_flags & names)
+
+
+class ProviderSpec(Struct, frozen=True, kw_only=True):
+    """A row of the table. The functions it names have the types in `retinue.providers.interface`."""
+
+    name: str
+    """The prefix of its models, as in `openai:gpt-5-mini`, and the `driver` of a definition."""
+    create: str
+    """`module:function` that creates the provider (CreateProvider)."""
+    check: str = ""
+    """`module:function` that checks whether a model can be used (CheckModel).
+
+    Without it, a model needs its server's key, or its program on the PATH.
+    """
+    list_models: str = ""
+    """`module:function` that returns rows of `retinue models list` (ListModels); else the default model is listed."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the provider, in models and in definitions."""
+    foreign_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names in other programs' definitions, in lower case, and the name or alias each stands for."""
+    model_pattern: str = ""
+    """Pattern of model names that reveal the provider when they are written without one."""
+    default_model_name: str = ""
+    """Used if no model is configured and this one can be used."""
+    is_demo: bool = False
+    """Its models only demonstrate how things work."""
+    api: ApiServer | None = None
+    cli_agent: CliAgentKind | None = None
+
+    @property
+    def default_model(self) -> str:
+        """The default model as `provider:name`; empty if there is none."""
+        return f"{self.name}:{self.default_model_name}" if self.default_model_name else ""
+
+
+_ROWS = (
+    ProviderSpec(
+        name="openai",
+        create="retinue.providers.openai_chat:create_provider",
+        aliases=("openai-compatible",),
+        foreign_names={
+            "chatgpt": "openai",
+            "openai": "openai",
+            "ollama": "openai-compatible",
+            "openrouter": "openai-compatible",
+            "deepseek": "openai-compatible",
+            "groq": "openai-compatible",
+            "mistral": "openai-compatible",
+            "llama-cpp": "openai-compatible",
+            "lmstudio": "openai-compatible",
+            "vllm": "openai-compatible",
+            "xai": "openai-compatible",
+        },
+        model_pattern=r"gpt|chatgpt|o\d",
+        default_model_name="gpt-5-mini",
+        api=ApiServer(base_url="https://api.openai.com/v1", env_prefix="OPENAI_"),
+    ),
+    ProviderSpec(
+        name="anthropic",
+        create="retinue.providers.anthropic:create_provider",
+        foreign_names={"claude": "anthropic", "anthropic": "anthropic"},
+        model_pattern="claude",
+        default_model_name="claude-sonnet-4-5",
+        api=ApiServer(base_url="https://api.anthropic.com", env_prefix="ANTHROPIC_"),
+    ),
+    ProviderSpec(
+        name="scripted",
+        create="retinue.providers.scripted:create_provider",
+        check="retinue.providers.scripted:check_script",
+        is_demo=True,
+    ),
+    ProviderSpec(
+        name="local",
+        create="retinue.providers.local.provider:create_provider",
+        check="retinue.providers.local.weights:check_model",
+        list_models="retinue.providers.local.weights:list_models",
+        default_model_name="smollm2",
+        is_demo=True,
+    ),
+    ProviderSpec(
+        name="claude-cli",
+        create="retinue.providers.cli.claude:create_provider",
+        cli_agent=CliAgentKind(
+            binary="claude",
+            install="npm install -g @anthropic-ai/claude-code",
+            reserved_flags=frozenset(
+                [
+                    "-p",
+                    "--print",
+                    "--verbose",
+                    "--output-format",
+                    "--input-format",
+                    "--include-partial-messages",
+                    "--session-id",
+                    "--resume",
+                    "-r",
+                    "--continue",
+                    "-c",
+                    "--fork-session",
+                    "--no-session-persistence",
+                ]
+            ),
+        ),
+    ),
+    ProviderSpec(
+        name="codex-cli",
+        create="retinue.providers.cli.codex:create_provider",
+        cli_agent=CliAgentKind(
+            binary="codex",
+            install="npm install -g @openai/codex",
+            reserved_flags=frozenset(
+                ["exec", "e", "resume", "--json", "--last", "--ephemeral", "-C", "--cd"]
+            ),
+        ),
+    ),
+    ProviderSpec(
+        name="pi-cli",
+        create="retinue.providers.cli.pi:create_provider",
+        cli_agent=CliAgentKind(
+            binary="pi",
+            install="npm install -g @mariozechner/pi-coding-agent",
+            reserved_flags=frozenset(
+                [
+                    "--mode",
+                    "--session",
+                    "--session-dir",
+                    "--no-session",
+                    "--continue",
+                    "-c",
+                    "--resume",
+                    "-r",
+                    "--fork",
+                    "--print",
+                    "-p",
+                ]
+            ),
+        ),
+    ),
+)
+
+PROVIDERS: Mapping[str, ProviderSpec] = {row.name: row for row in _ROWS}
+"""Every provider by name; the order is that of lists and of the choice of a default model."""
+
+API_SERVERS: Mapping[str, ApiServer] = {row.name: row.api for row in _ROWS if row.api is not None}
+CLI_AGENTS: Mapping[str, CliAgentKind] = {
+    row.name: row.cli_agent for row in _ROWS if row.cli_agent is not None
+}
+PROVIDER_ALIASES: Mapping[str, str] = {
+    written: row.name for row in _ROWS for written in (row.name, *row.aliases)
+}
+"""Maps the names that people write, in models and in definitions, to providers."""

@@ -1,0 +1,127 @@
+"""What a provider's module implements, and what it is given."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from retinue.domain.cli_agent import CliAgentCommand, CliAgentSandbox, ProcessExit
+from retinue.domain.model_turn import Model
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.providers import API_SERVERS
+from retinue.domain.secret_fields import SecretFieldsStruct
+from retinue.interfaces import Provider
+
+
+class ServerSettings(Protocol):
+    """URL and key of a provider's API, as the user set them."""
+
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def api_key(self) -> str: ...
+    @property
+    def is_default(self) -> bool:
+        """Return whether the URL is the provider's own."""
+        ...
+
+
+class ProviderSettings(Protocol):
+    """The part of the configuration that providers read."""
+
+    @property
+    def providers(self) -> Mapping[str, ServerSettings]:
+        """Return the servers of the providers that have one, by the provider's name."""
+        ...
+
+    @property
+    def env(self) -> Mapping[str, str]: ...
+    @property
+    def models_dir(self) -> Path: ...
+
+
+class CliAgentLauncher(Protocol):
+    """Runs CLI agents, restricted as tightly as this machine can."""
+
+    async def prepare_home(self, session: str) -> CliAgentSandbox: ...
+
+    async def run(
+        self,
+        program: CliAgentCommand,
+        *,
+        session: str,
+        scope: Scope,
+        agent_sandbox: CliAgentSandbox,
+        on_output: Callable[[bytes], None],
+    ) -> ProcessExit:
+        """Run a program and return or raise only when none of its processes is alive.
+
+        A cancellation ends the program first and is then passed on.
+        """
+        ...
+
+
+class ProviderServices(Struct, frozen=True, kw_only=True):
+    """Services of the application that providers use."""
+
+    redact: Callable[[str], str]
+    """Replace the secrets in a text."""
+    cli_agent_launcher: Callable[[], CliAgentLauncher]
+
+
+class ListedModel(Struct, frozen=True, kw_only=True):
+    """A row of `retinue models list`."""
+
+    model: str
+    state: str
+    about: str
+    is_usable: bool
+    weights: "ListedWeights | None" = None
+
+
+class ListedWeights(Struct, frozen=True, kw_only=True):
+    """The weights of a local model."""
+
+    path: Path | None
+    """None if they are not installed."""
+    size: int
+    licence: str
+
+
+CreateProvider = Callable[[Model, ProviderSettings, ProviderServices], Provider]
+CheckModel = Callable[[Model, ProviderSettings], None]
+"""Raises BadConfig, with what to do, if the model cannot be used here."""
+ListModels = Callable[[ProviderSettings], Sequence[ListedModel]]
+
+
+class ServerAccess(SecretFieldsStruct, frozen=True, kw_only=True):
+    secret_fields = frozenset({"api_key"})
+
+    base_url: str
+    api_key: str
+    key_variable: str
+
+
+def server_access(model: Model, settings: ProviderSettings) -> ServerAccess:
+    """Return the URL and key for a model; a definition with its own server never gets another one's key."""
+    custom_server, server = own_server(model), settings.providers[model.provider]
+    return ServerAccess(
+        base_url=custom_server or server.base_url,
+        api_key=own_key(model, settings.env) if custom_server else server.api_key,
+        key_variable=API_SERVERS[model.provider].key_variable,
+    )
+
+
+def own_server(model: Model) -> str:
+    """Return the base URL that a definition sets for its server, or an empty string."""
+    return str(model.settings.get("base_url") or model.settings.get("baseUrl") or "")
+
+
+def own_key_variable(model: Model) -> str:
+    return str(model.settings.get("api_key_env") or model.settings.get("apiKeyEnv") or "")
+
+
+def own_key(model: Model, env: Mapping[str, str]) -> str:
+    """Return the key for that server, from the variable the definition names."""
+    return env.get(own_key_variable(model), "")

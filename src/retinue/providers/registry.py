@@ -1,0 +1,108 @@
+"""Provider registry: what the rows of the provider table name, imported on first use."""
+
+import importlib
+import os
+import shutil
+from collections.abc import Callable
+from typing import cast
+
+from retinue.domain.model_turn import Model
+from retinue.domain.providers import PROVIDERS, ApiServer, CliAgentKind, ProviderSpec
+from retinue.errors import BadConfig
+from retinue.interfaces import Provider
+from retinue.providers.interface import (
+    CheckModel,
+    CreateProvider,
+    ListedModel,
+    ListModels,
+    ProviderServices,
+    ProviderSettings,
+    own_server,
+)
+
+
+def provider_factories(
+    settings: ProviderSettings, services: ProviderServices
+) -> dict[str, Callable[[Model], Provider]]:
+    """Return a factory for each provider; its module is imported when a model of it is first used."""
+
+    def create_provider(model: Model) -> Provider:
+        create = cast("CreateProvider", load_function(PROVIDERS[model.provider].create))
+        return create(model, settings, services)
+
+    return dict.fromkeys(PROVIDERS, create_provider)
+
+
+def check_model(model: Model, settings: ProviderSettings) -> None:
+    """Raise BadConfig, with what to do, if the model cannot be used here."""
+    spec = PROVIDERS.get(model.provider)
+    if spec is None:
+        raise BadConfig(f"the driver {model.provider} of {model.full_name} is not available here")
+    if spec.check:
+        cast("CheckModel", load_function(spec.check))(model, settings)
+    elif spec.cli_agent is not None:
+        _check_program(spec.cli_agent, settings)
+    elif spec.api is not None:
+        _check_key(model, spec.api, settings)
+
+
+def usable_default_model(settings: ProviderSettings) -> str | None:
+    """Return the first default model that needs no key and can be used, or None."""
+    for spec in PROVIDERS.values():
+        if spec.api is None and spec.default_model and _default_model_error(spec, settings) is None:
+            return spec.default_model
+    return None
+
+
+def listed_models(settings: ProviderSettings) -> list[ListedModel]:
+    """Return the rows of `retinue models list`, in the order of the table: servers, then models that need none."""
+    specs = sorted(PROVIDERS.values(), key=lambda spec: spec.api is None)
+    return [model for spec in specs for model in _listed_models_of(spec, settings)]
+
+
+def load_function(reference: str) -> object:
+    """Import what a row names as `module:function`."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _check_program(program: CliAgentKind, settings: ProviderSettings) -> None:
+    if shutil.which(program.binary, path=settings.env.get("PATH", os.defpath)) is None:
+        raise BadConfig(
+            f"{program.binary} is not installed here, or not on the PATH: install it with `{program.install}`"
+        )
+
+
+def _check_key(model: Model, api: ApiServer, settings: ProviderSettings) -> None:
+    server = settings.providers[model.provider]
+    if not server.api_key and server.is_default and not own_server(model):
+        raise BadConfig(f"{model.full_name} needs a key: set {api.key_variable}")
+
+
+def _default_model_error(spec: ProviderSpec, settings: ProviderSettings) -> BadConfig | None:
+    try:
+        check_model(Model(provider=spec.name, name=spec.default_model_name), settings)
+    except BadConfig as error:
+        return error
+    return None
+
+
+def _listed_models_of(spec: ProviderSpec, settings: ProviderSettings) -> list[ListedModel]:
+    if spec.list_models:
+        return [*cast("ListModels", load_function(spec.list_models))(settings)]
+    if not spec.default_model:
+        return []
+    error = _default_model_error(spec, settings)
+    if spec.api is None:
+        state, about = str(error or "here"), ""
+    else:
+        server = settings.providers[spec.name]
+        state = (
+            "key there"
+            if server.api_key
+            else f"at {server.base_url}"
+            if error is None
+            else f"no key: set {spec.api.key_variable}"
+        )
+        about = "and every other model of that server"
+    return [ListedModel(model=spec.default_model, state=state, about=about, is_usable=error is None)]
