@@ -418,6 +418,52 @@ class Tool(ToolPolicy, frozen=True, kw_only=True):
     function: ToolFunction
 
 
+class SandboxAccess(Struct, frozen=True, kw_only=True):
+    """Files and commands of agents, within their scopes."""
+
+    files_for: Callable[[Scope], ScopedFiles]
+    shell_for: Callable[[Scope], Shell]
+    detect_level: Callable[[], Awaitable[SandboxLevel]]
+    """Return the sandbox level of this machine, detected once."""
+    tmp_folder_for: Callable[[Session], str]
+    """Return the real folder behind a session's /tmp, which need not exist yet."""
+
+
+class WorktreeAccess(Struct, frozen=True, kw_only=True):
+    """Git worktrees that agents work in."""
+
+    create: Callable[[str, str], Awaitable[tuple[str, str] | None]]
+    """Map (folder, name) to a new git worktree and its repository; None if the folder is in no repository."""
+    remove: Callable[[Workspace], Awaitable[bool]]
+    """Remove a worktree; False if it was kept because it holds work that is not merged elsewhere."""
+
+
+class EventSink(Struct, frozen=True, kw_only=True):
+    """Receiver of live events; durable events are emitted by the ledger after their commit."""
+
+    emit: Callable[[Event], None]
+    has_listeners: Callable[[], bool] = lambda: True
+    """Return True if anyone listens to live events; otherwise none are created."""
+
+
+class PresetEditor(Struct, frozen=True, kw_only=True):
+    """Edits of a preset's text that leave the rest of it unchanged."""
+
+    replace_paths: Callable[[str, PathPatterns], str]
+    replace_prompt: Callable[[str, str], str]
+
+
+class RunOwners(Struct, frozen=True, kw_only=True):
+    """The processes that execute runs."""
+
+    own_id: str
+    """The id of this process."""
+    id_for_new_run: Callable[[], str]
+    """Return the id of the process that executes runs created or resumed here: this process or a daemon."""
+    is_alive: Callable[[str], bool]
+    """Return True if the process with this id is alive."""
+
+
 class RuntimeContext(RuntimeSettings, frozen=True, kw_only=True):
     """The services and settings that the runtime functions use."""
 
@@ -428,34 +474,15 @@ class RuntimeContext(RuntimeSettings, frozen=True, kw_only=True):
     provider: Provider
     clock: Clock
     tools: Mapping[str, Tool]
-    files_for: Callable[[Scope], ScopedFiles]
-    shell_for: Callable[[Scope], Shell]
-    detect_sandbox_level: Callable[[], Awaitable[SandboxLevel]]
-    """Return the sandbox level of this machine, detected once."""
-    create_worktree: Callable[[str, str], Awaitable[tuple[str, str] | None]]
-    """Map (folder, name) to a new git worktree and its repository; None if the folder is in no repository."""
-    remove_worktree: Callable[[Workspace], Awaitable[bool]]
-    """Remove a worktree; False if it was kept because it holds work that is not merged elsewhere."""
-    tmp_folder_for: Callable[[Session], str]
-    """Return the real folder behind a session's /tmp, which need not exist yet."""
-    emit: Callable[[Event], None]
-    """Emit a live event; durable events are emitted by the ledger after their commit."""
-    has_listeners: Callable[[], bool] = lambda: True
-    """Return True if anyone listens to live events; otherwise none are created."""
+    sandbox: SandboxAccess
+    worktrees: WorktreeAccess
+    events: EventSink
+    presets: PresetEditor
+    owners: RunOwners
     ask_user: Callable[[str, Sequence[str]], Awaitable[str]]
     select_model: Callable[[Agent, str | None], Model]
     """Select the model for an agent and the run's optional override."""
     operator_policy: Callable[[], OperatorPolicy]
     """Return the operator's current policy for every scope."""
     find_skills: Callable[[str, str], Sequence[Skill]] = lambda _agent, _at: ()
-    """Map (agent, folder of its work) to the skills found there; the scope decides which of them it may use.
-    """
-    replace_preset_paths: Callable[[str, PathPatterns], str]
-    """Return a preset's text with its paths section replaced and the rest unchanged."""
-    replace_preset_prompt: Callable[[str, str], str]
-    """Return a preset's text with another system prompt and its fields unchanged."""
-    owner_id: str
-    new_run_owner_id: Callable[[], str]
-    """Return the id of the process that executes runs created or resumed here: this process or a daemon."""
-    is_owner_alive: Callable[[str], bool]
-    """Return True if the process with this owner id is alive."""
+    """Map (agent, folder of its work) to the skills found there; the scope decides which it may use."""

@@ -65,7 +65,7 @@ class Play:
             "RETINUE_HOME": str(world.home), "RETINUE_SANDBOX": str(self.most), "OPENAI_API_KEY": world.secrets["environment"],
         }  # fmt: skip
         self.app = await self._stack.enter_async_context(retinue.open(env=env))
-        self.level = await self.app.context.runtime.detect_sandbox_level()
+        self.level = await self.app.context.runtime.sandbox.detect_level()
         await self._victim()
         return self
 

@@ -24,7 +24,16 @@ from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.domain.workspace import Workspace
-from retinue.interfaces import Provider, RuntimeContext, Tool
+from retinue.interfaces import (
+    EventSink,
+    PresetEditor,
+    Provider,
+    RunOwners,
+    RuntimeContext,
+    SandboxAccess,
+    Tool,
+    WorktreeAccess,
+)
 from retinue.runtime import recovery, run_control
 from retinue.runtime.run_creation import create_run
 from retinue.runtime.spawn import create_session
@@ -174,28 +183,38 @@ class RuntimeFixture:
             provider=driver or played,
             clock=chance,
             tools=built_in_tools() | {tool.spec.name: tool for tool in tools},
-            files_for=GuardedFiles,
-            shell_for=refusing_shell_for,
-            detect_sandbox_level=no_sandbox_level,
+            sandbox=SandboxAccess(
+                files_for=GuardedFiles,
+                shell_for=refusing_shell_for,
+                detect_level=no_sandbox_level,
+                tmp_folder_for=lambda _: "",
+            ),
+            worktrees=WorktreeAccess(
+                create=no_worktree,
+                remove=drop_no_worktree,
+            ),
+            events=EventSink(
+                emit=events.append,
+            ),
+            presets=PresetEditor(
+                replace_paths=with_paths,
+                replace_prompt=with_prompt,
+            ),
+            owners=RunOwners(
+                own_id=owner,
+                id_for_new_run=lambda: owner,
+                is_alive=lambda owner: owner in self.alive,
+            ),
             minimum_sandbox_level=SandboxLevel.NONE,
             approval_policy=ApprovalPolicy.AUTO,
-            create_worktree=no_worktree,
-            remove_worktree=drop_no_worktree,
-            tmp_folder_for=lambda _: "",
-            emit=events.append,
             ask_user=reject_question,
             select_model=lambda agent, override: select_model(agent, override, "scripted:played"),
             limits=Limits(),
             operator_policy=OperatorPolicy,
-            replace_preset_paths=with_paths,
-            replace_preset_prompt=with_prompt,
             subagent_settings=SubagentSettings(),
-            owner_id=owner,
-            new_run_owner_id=lambda: owner,
-            is_owner_alive=lambda owner: owner in self.alive,
             redact=Redactor(secrets),
         )
-        made = replace(made, **ports)
+        made = override_context(made, **ports)
         engine.start(
             scheduler_callbacks(
                 made, lambda _, error: crashes.append(error), lambda owner: owner in self.alive
@@ -216,6 +235,16 @@ class RuntimeFixture:
             self.alive.discard(owner)
             await engine.close()
             store.close()
+
+
+def override_context(context: RuntimeContext, **overrides: Any) -> RuntimeContext:
+    """Return the context with other parts; a name of a group's field, such as `shell_for`, replaces it there."""
+    for group in ("sandbox", "worktrees", "events", "presets", "owners"):
+        part = getattr(context, group)
+        changed = {name: overrides.pop(name) for name in part.__struct_fields__ if name in overrides}
+        if changed:
+            context = replace(context, **{group: replace(part, **changed)})
+    return replace(context, **overrides)
 
 
 async def no_worktree(_folder: str, _name: str) -> None:

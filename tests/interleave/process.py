@@ -25,7 +25,19 @@ from retinue.domain.run import Run
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry, ToolCall, ToolResult
-from retinue.interfaces import Conversation, Ledger, Provider, RuntimeContext, Tool, Transaction
+from retinue.interfaces import (
+    Conversation,
+    EventSink,
+    Ledger,
+    PresetEditor,
+    Provider,
+    RunOwners,
+    RuntimeContext,
+    SandboxAccess,
+    Tool,
+    Transaction,
+    WorktreeAccess,
+)
 from retinue.runtime import run_control, run_end
 from retinue.runtime.crash_quarantine import resume_interrupted_runs
 from retinue.sandbox.files.guarded_files import GuardedFiles
@@ -179,25 +191,35 @@ class Process:
             provider=driver,
             clock=chance,
             tools=built_in_tools() | tools,
-            files_for=GuardedFiles,
-            shell_for=refusing_shell_for,
-            detect_sandbox_level=no_sandbox_level,
+            sandbox=SandboxAccess(
+                files_for=GuardedFiles,
+                shell_for=refusing_shell_for,
+                detect_level=no_sandbox_level,
+                tmp_folder_for=lambda _: "",
+            ),
+            worktrees=WorktreeAccess(
+                create=_no_worktree,
+                remove=_no_worktree,
+            ),
+            events=EventSink(
+                emit=lambda _: None,
+            ),
+            presets=PresetEditor(
+                replace_paths=with_paths,
+                replace_prompt=with_prompt,
+            ),
+            owners=RunOwners(
+                own_id=name,
+                id_for_new_run=lambda: name,
+                is_alive=alive,
+            ),
             minimum_sandbox_level=SandboxLevel.NONE,
             approval_policy=policy,
-            create_worktree=_no_worktree,
-            remove_worktree=_no_worktree,
-            tmp_folder_for=lambda _: "",
-            emit=lambda _: None,
             ask_user=reject_question,
             select_model=lambda agent, override: select_model(agent, override, "scripted:played"),
             limits=limits,
             operator_policy=OperatorPolicy,
-            replace_preset_paths=with_paths,
-            replace_preset_prompt=with_prompt,
             subagent_settings=SubagentSettings(),
-            owner_id=name,
-            new_run_owner_id=lambda: name,
-            is_owner_alive=alive,
             redact=redact,
         )
         self.engine.start(scheduler_callbacks(self.ports, lambda _, error: self.crashes.append(error), alive))
@@ -212,7 +234,7 @@ class Process:
 
     async def resume(self) -> list[Run]:
         """What `retinue runs resume` does."""
-        await run_control.expire_approvals(self.ports, is_alive=self.ports.is_owner_alive, adopt=False)
+        await run_control.expire_approvals(self.ports, is_alive=self.ports.owners.is_alive, adopt=False)
         await run_end.delete_temporary_sessions(self.ports)
         return await resume_interrupted_runs(await interrupted_runs(self.home), self.ports)
 

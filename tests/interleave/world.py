@@ -178,7 +178,7 @@ class World:
     async def _cancel(self, process: Process) -> None:
         if run := await self._chosen(live=True):
             self.note(f"a person cancels {run.id} ({run.status})")
-            await run_control.cancel_run(run.id, process.ports, is_alive=process.ports.is_owner_alive)
+            await run_control.cancel_run(run.id, process.ports, is_alive=process.ports.owners.is_alive)
             self.note(f"{run.id} is cancelled")
 
     async def _delete(self, process: Process) -> None:
@@ -204,7 +204,7 @@ class World:
             )
             self.note(f"a person says {said} to {chosen.tool} of {chosen.run}")
             await run_control.answer_approval(
-                chosen.id, said, process.ports, by="person", is_alive=process.ports.is_owner_alive
+                chosen.id, said, process.ports, by="person", is_alive=process.ports.owners.is_alive
             )
 
     async def _chosen(self, *, live: bool = False, awaited: bool = False) -> Run | None:

@@ -385,7 +385,7 @@ async def test_an_answer_from_another_process_carries_the_whole_tree_on(world: R
     ) as house:
         (asked,) = await pending(house)
         await run_control.answer_approval(
-            asked.id, Answer.DENY, house.ports, by="person", is_alive=house.ports.is_owner_alive
+            asked.id, Answer.DENY, house.ports, by="person", is_alive=house.ports.owners.is_alive
         )
         done = await over(house, run)
         assert (done.status, done.text) == (Status.DONE, "So be it.")

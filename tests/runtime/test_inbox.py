@@ -196,8 +196,8 @@ async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again
             run=run,
             session=session,
             id=called,
-            files=house.ports.files_for(Scope()),
-            shell=house.ports.shell_for(Scope()),
+            files=house.ports.sandbox.files_for(Scope()),
+            shell=house.ports.sandbox.shell_for(Scope()),
             ask_user=house.ports.ask_user,
             context=house.ports,
         )

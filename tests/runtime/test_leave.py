@@ -110,7 +110,7 @@ async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
     ports: dict[str, Any] = {
         "approval_policy": policy,
         "shell_for": shell,
-        "detect_sandbox_level": shell.level_detector(),
+        "detect_level": shell.level_detector(),
     }
     async with world.open(
         tool_call_reply(("act", "{}")), text_reply("Done."), tools=[acts(asks, touches)], **ports
@@ -167,7 +167,7 @@ async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
         tools=[acts(None, touches)],
         approval_policy=ASK,
         shell_for=shell,
-        detect_sandbox_level=shell.level_detector(),
+        detect_level=shell.level_detector(),
     ) as house:
         await house.run("Act.")
         (asked,) = await approvals(house)
@@ -186,7 +186,7 @@ async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(
         tools=[acts("always", touches)],
         approval_policy=ASK,
         shell_for=shell,
-        detect_sandbox_level=shell.level_detector(),
+        detect_level=shell.level_detector(),
     ) as house:
         await house.run("Act.")
         (asked,) = await approvals(house)
@@ -203,7 +203,7 @@ async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
     ports: dict[str, Any] = {
         "approval_policy": AUTO,
         "shell_for": shell,
-        "detect_sandbox_level": shell.level_detector(),
+        "detect_level": shell.level_detector(),
         "minimum_sandbox_level": minimum,
     }
     async with world.open(
@@ -226,7 +226,7 @@ async def test_a_wish_for_a_command_is_no_question_where_none_is_run(world: Runt
     ports: dict[str, Any] = {
         "approval_policy": ASK,
         "shell_for": shell,
-        "detect_sandbox_level": shell.level_detector(),
+        "detect_level": shell.level_detector(),
         "minimum_sandbox_level": STRICT,
     }
     async with world.open(
@@ -403,7 +403,7 @@ async def test_an_allowed_command_is_run_once_and_only_in_the_strict_cell_withou
     run_it = tool_call_reply(("bash", '{"command": "make all; make test"}'))
     script = [more("bash", "make all; make test"), run_it, run_it, text_reply("Done.")]
     async with world.open(
-        *script, approval_policy=ASK, shell_for=shell, detect_sandbox_level=shell.level_detector()
+        *script, approval_policy=ASK, shell_for=shell, detect_level=shell.level_detector()
     ) as house:
         run = await house.run("Make.")
         await answer(house, Answer.ALLOW)

@@ -179,7 +179,7 @@ async def test_a_denied_command_is_refused_before_anybody_is_asked(world: Runtim
     script = [tool_call_reply(("bash", '{"command": "ls; sudo\\nls"}')), text_reply("Done.")]
     for policy in ApprovalPolicy:
         async with world.open(
-            *script, approval_policy=policy, shell_for=shell, detect_sandbox_level=shell.level_detector()
+            *script, approval_policy=policy, shell_for=shell, detect_level=shell.level_detector()
         ) as house:
             run = await house.run("Run.")
             (result,) = await house.results(run)
@@ -199,7 +199,7 @@ async def test_below_strict_a_command_that_was_allowed_before_asks_again_at_its_
         *script,
         approval_policy=ApprovalPolicy.AUTO,
         shell_for=shell,
-        detect_sandbox_level=shell.level_detector(),
+        detect_level=shell.level_detector(),
     ) as house:
         run = await house.run("Run.")
         await answer(house, Answer.ALLOW)
@@ -217,7 +217,7 @@ async def test_a_yes_to_one_of_two_equal_calls_is_for_that_one(world: RuntimeFix
         text_reply("Done."),
         approval_policy=ApprovalPolicy.ASK,
         shell_for=shell,
-        detect_sandbox_level=shell.level_detector(),
+        detect_level=shell.level_detector(),
     ) as house:
         run = await house.run("Run.")
         first, second = await approvals(house)
@@ -240,7 +240,7 @@ async def test_what_was_added_is_no_yes_to_a_single_call(world: RuntimeFixture):
         *script,
         approval_policy=ApprovalPolicy.ASK,
         shell_for=shell,
-        detect_sandbox_level=shell.level_detector(),
+        detect_level=shell.level_detector(),
     ) as house:
         run = await house.run("Run.")
         await answer(house, Answer.ADD)
@@ -256,7 +256,7 @@ async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(
     tight, loose = FakeShell(level=SandboxLevel.STRICT), FakeShell(level=SandboxLevel.NONE)
     wish = tool_call_reply(("bash", '{"command": "ls"}'))
     async with world.open(
-        wish, approval_policy=ApprovalPolicy.ASK, shell_for=tight, detect_sandbox_level=tight.level_detector()
+        wish, approval_policy=ApprovalPolicy.ASK, shell_for=tight, detect_level=tight.level_detector()
     ) as house:
         run = await house.run("Run.")
         (first,) = await approvals(house)
@@ -264,7 +264,7 @@ async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(
         text_reply("Done."),
         approval_policy=ApprovalPolicy.ASK,
         shell_for=loose,
-        detect_sandbox_level=loose.level_detector(),
+        detect_level=loose.level_detector(),
     ) as house:
         await run_control.answer_approval(
             first.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: False

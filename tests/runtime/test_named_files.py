@@ -61,7 +61,7 @@ def shell() -> FakeShell:
 def asks(shell: FakeShell) -> dict[str, Any]:
     return {
         "shell_for": shell,
-        "detect_sandbox_level": shell.level_detector(),
+        "detect_level": shell.level_detector(),
         "approval_policy": ApprovalPolicy.ASK,
     }
 

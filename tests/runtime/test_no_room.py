@@ -281,7 +281,9 @@ async def test_a_dead_process_that_waited_for_room_keeps_nobody_from_its_convers
         second = await house.ask("And?", session=session)
         house.engine.start(
             scheduler_callbacks(
-                house.ports, lambda _, error: house.crashes.append(error), lambda o: o == house.ports.owner_id
+                house.ports,
+                lambda _, error: house.crashes.append(error),
+                lambda o: o == house.ports.owners.own_id,
             )
         )
         assert (await house.ended(second)).status is Status.DONE

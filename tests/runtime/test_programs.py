@@ -59,7 +59,7 @@ async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_an
     world: RuntimeFixture,
 ):
     world.agent("coder", PROGRAM)
-    async with world.open(WORKED, detect_sandbox_level=strict) as house:
+    async with world.open(WORKED, detect_level=strict) as house:
         run = await house.run("Do it.", agent="coder")
         assert (run.status, run.text, run.tool_calls, run.effective_calls) == (
             Status.DONE,
@@ -120,7 +120,7 @@ async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(
         return "".join(each.read_text() for each in world.folder.rglob("session.md"))
 
     onlooker = Onlooker(world.ledger, file)
-    async with world.open(WORKED, detect_sandbox_level=strict, ledger=onlooker) as house:
+    async with world.open(WORKED, detect_level=strict, ledger=onlooker) as house:
         assert (await house.run("Do it.", agent="coder")).status is Status.DONE
     assert onlooker.seen == [True]
 
@@ -139,7 +139,7 @@ async def test_in_a_strict_cell_a_program_may_do_what_no_person_would_be_asked_f
 ):
     """Nobody is asked, and it can write only where a call of ours could without a yes."""
     world.agent("coder", PROGRAM + front)
-    async with world.open(text_reply("Done."), detect_sandbox_level=strict, approval_policy=policy) as house:
+    async with world.open(text_reply("Done."), detect_level=strict, approval_policy=policy) as house:
         assert (await house.run("Do it.", agent="coder")).status is Status.DONE
         request = house.driver.requests[0].request
         scope = request.scope
@@ -194,7 +194,7 @@ async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(w
 )
 async def test_what_a_program_cannot_be_held_to_is_refused(world: RuntimeFixture, front: str, why: str):
     world.agent("coder", PROGRAM + front)
-    async with world.open(text_reply("Done."), detect_sandbox_level=strict) as house:
+    async with world.open(text_reply("Done."), detect_level=strict) as house:
         run = await house.run("Do it.", agent="coder")
         assert (run.status, house.driver.requests) == (Status.FAILED, [])
         assert why in run.error
@@ -225,7 +225,7 @@ class Hanging:
 
 async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept(world: RuntimeFixture):
     world.agent("coder", PROGRAM)
-    async with world.open(driver=(driver := Hanging()), detect_sandbox_level=strict) as house:
+    async with world.open(driver=(driver := Hanging()), detect_level=strict) as house:
         run = await house.ask("Do it.", agent="coder")
         await driver.acts.wait()
         told = [(each.kind, each.data["tool"]) for each in house.events if each.kind.startswith("tool.")]
@@ -248,10 +248,10 @@ async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept
 async def test_a_program_that_a_kill_cut_off_is_told_so_before_it_goes_on(world: RuntimeFixture):
     """What it had done by then is done, and nobody knows how much that is: it looks before it does anything twice."""
     world.agent("coder", PROGRAM)
-    async with world.open(driver=(driver := Hanging()), detect_sandbox_level=strict) as house:
+    async with world.open(driver=(driver := Hanging()), detect_level=strict) as house:
         run = await house.ask("Do it.", agent="coder")
         await driver.acts.wait()
-    async with world.open(text_reply("Seen, and done."), detect_sandbox_level=strict) as house:
+    async with world.open(text_reply("Seen, and done."), detect_level=strict) as house:
         run = await house.resume(run)
         assert (run.status, run.text) == (Status.DONE, "Seen, and done.")
         notices = [each for each in house.heard(0) if isinstance(each, Notice)]

@@ -78,7 +78,7 @@ async def reviewed(
 
     held: dict[str, Any] = {
         "shell_for": make_shell_factory(PROBE, dict(os.environ)),
-        "detect_sandbox_level": PROBE.level,
+        "detect_level": PROBE.level,
         "tmp_folder_for": own_tmp,
     }
     by_agent = {"main": [tool_call_reply(wish), text_reply("Sent."), text_reply("Heard.")], "*": reviewer}
@@ -223,7 +223,7 @@ async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(
 
         return run
 
-    runs, result, _ = await reviewed(world, review(), detect_sandbox_level=loose, shell_for=never)
+    runs, result, _ = await reviewed(world, review(), detect_level=loose, shell_for=never)
     assert (len(runs), result.ok) == (1, False)
     assert result.text.startswith("the change cannot be looked at unasked: the sandbox here is landlock")
     assert repository.exists()

@@ -82,7 +82,7 @@ async def test_a_command_gets_two_minutes_unless_it_asks_for_others(world: Runti
     shell = FakeShell(output="ok\n")
     wishes = tool_call_reply(("bash", '{"command": "a"}'), ("bash", '{"command": "b", "timeout": 3600}'))
     async with world.open(
-        wishes, text_reply("Done."), shell_for=shell, detect_sandbox_level=shell.level_detector()
+        wishes, text_reply("Done."), shell_for=shell, detect_level=shell.level_detector()
     ) as house:
         run = await house.run("Try")
         assert run.status is Status.DONE
@@ -116,7 +116,7 @@ async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_he
     shell = FakeShell(output="ok\n")
     kept: dict[str, Any] = {
         "shell_for": shell,
-        "detect_sandbox_level": shell.level_detector(),
+        "detect_level": shell.level_detector(),
         "approval_policy": ApprovalPolicy.ASK,
     }
     async with world.open(WISH, text_reply("Done."), **kept) as house:
@@ -143,7 +143,7 @@ async def test_a_wish_for_a_command_that_was_granted_does_not_count_below_strict
     async with world.open(
         *steps,
         shell_for=shell,
-        detect_sandbox_level=shell.level_detector(),
+        detect_level=shell.level_detector(),
         approval_policy=ApprovalPolicy.ASK,
     ) as house:
         run = await house.ask("Try")

@@ -384,7 +384,7 @@ async def test_messages_of_one_conversation_keep_their_order_through_a_death(wor
             return [event.kind for event in tx.find_events()]
 
         left = await house.ports.ledger.read(oldest_first)
-        await recovery.requeue_dead_runs(house.ports, house.ports.is_owner_alive)
+        await recovery.requeue_dead_runs(house.ports, house.ports.owners.is_alive)
         await resume_interrupted_runs(left, house.ports)
         for run in left:
             await house.engine.wait(run.id)

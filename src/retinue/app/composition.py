@@ -84,7 +84,7 @@ def _is_suspended_here(run: Run, context: RuntimeContext, is_alive: Callable[[st
 
     That is so if it is ours, or an idle daemon's, or its owner is dead: no other process will end it.
     """
-    is_ours = run.owner_id in (context.owner_id, context.new_run_owner_id())
+    is_ours = run.owner_id in (context.owners.own_id, context.owners.id_for_new_run())
     return run.status is Status.WAITING and (is_ours or not is_alive(run.owner_id))
 
 

@@ -31,7 +31,15 @@ from retinue.domain.pricing import run_cost
 from retinue.domain.redaction import Redactor
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.errors import DiskError
-from retinue.interfaces import RuntimeContext, Tool
+from retinue.interfaces import (
+    EventSink,
+    PresetEditor,
+    RunOwners,
+    RuntimeContext,
+    SandboxAccess,
+    Tool,
+    WorktreeAccess,
+)
 from retinue.ledger.ledger import SqliteLedger
 from retinue.providers.retry import RetryingProvider
 from retinue.sandbox.files.guarded_files import GuardedFiles
@@ -116,29 +124,39 @@ def build_context(
         provider=RetryingProvider(provider_factories(config, sandbox, redact), clock),
         clock=clock,
         tools=mcp.tools(),
-        files_for=GuardedFiles,
+        sandbox=SandboxAccess(
+            files_for=GuardedFiles,
+            shell_for=sandbox.shell,
+            detect_level=sandbox.level,
+            tmp_folder_for=lambda session: f"{tmp}/{session.id}",
+        ),
+        worktrees=WorktreeAccess(
+            create=worktrees.create,
+            remove=lambda workspace: worktrees.remove(workspace.root, workspace.source_repository),
+        ),
+        events=EventSink(
+            emit=events.emit,
+            has_listeners=events.has_listeners,
+        ),
+        presets=PresetEditor(
+            replace_paths=with_paths,
+            replace_prompt=with_prompt,
+        ),
+        owners=RunOwners(
+            own_id=owner.id,
+            id_for_new_run=daemon.new_run_owner_id,
+            is_alive=is_owner_alive,
+        ),
         find_skills=lambda agent, at: skills.all(at, from_project_only=not agents.has_own(agent)),
-        shell_for=sandbox.shell,
-        detect_sandbox_level=sandbox.level,
         minimum_sandbox_level=SandboxLevel(config.sandbox_minimum),
         approval_policy=ApprovalPolicy(config.approvals),
-        create_worktree=worktrees.create,
-        remove_worktree=lambda workspace: worktrees.remove(workspace.root, workspace.source_repository),
-        tmp_folder_for=lambda session: f"{tmp}/{session.id}",
-        emit=events.emit,
-        has_listeners=events.has_listeners,
         ask_user=ask,
         select_model=model_selector(config, redact),
         limits=config.limits,
         operator_policy=live_config,
-        replace_preset_paths=with_paths,
-        replace_preset_prompt=with_prompt,
         subagent_settings=config.subagents,
         is_persistent=config.is_persistent,
         run_cost=lambda run: run_cost(run, live_config.prices()),
-        owner_id=owner.id,
-        new_run_owner_id=daemon.new_run_owner_id,
-        is_owner_alive=is_owner_alive,
         redact=redact,
     )
     worker.start(scheduler_callbacks(runtime, defects.record_run_crash, is_owner_alive, ledger.check_changed))

@@ -153,7 +153,7 @@ class InboxService:
     def _emit_file_changed(self, session: Session) -> None:
         """Emit a live event, so that open views reload the conversation."""
         at, data = self._context.clock.now(), {"what": "file"}
-        self._context.runtime.emit(
+        self._context.runtime.events.emit(
             Event(kind="session.changed", at=at, session=session.id, agent=session.agent, data=data)
         )
 

@@ -105,7 +105,7 @@ class PermissionService:
     async def scope_json(self, session: str) -> dict[str, Any]:
         """Return what `scope show` prints: every rule that applies to a session, and who set it."""
         scope = await self.scope(session=session)
-        level = await self._runtime.detect_sandbox_level()
+        level = await self._runtime.sandbox.detect_level()
         shell = scope.shell_commands
         return {
             "hash": scope.hash,
@@ -174,7 +174,7 @@ class PermissionService:
                 scope.check_command(value) if bash is None else tool_executor.check_tool_allowed(bash, scope)
             )
             return (scope.check_command(value) if result.ok else result), value
-        files = self._runtime.files_for(scope)
+        files = self._runtime.sandbox.files_for(scope)
         real_path = files.real_path(value)
         try:
             result = files.check_access(value, kind)
@@ -194,7 +194,7 @@ class PermissionService:
                 or (policy == "auto" and not scope.is_guarded(real_path))
             )
         if kind == "run":
-            is_strict = await self._runtime.detect_sandbox_level() is SandboxLevel.STRICT
+            is_strict = await self._runtime.sandbox.detect_level() is SandboxLevel.STRICT
             return not (is_strict and (policy == "auto" or scope.check_command_preapproved(real_path).ok))
         return False
 

@@ -270,7 +270,10 @@ class RunService:
         """Return whether this process or the connected daemon works on the run."""
         runtime = self._context.runtime
         current = await self._context.ledger.read(lambda tx: tx.get_run(run.id))
-        return current is not None and current.owner_id in (runtime.owner_id, runtime.new_run_owner_id())
+        return current is not None and current.owner_id in (
+            runtime.owners.own_id,
+            runtime.owners.id_for_new_run(),
+        )
 
     async def _with_current_paths(self, runs: list[Run]) -> list[Run]:
         """Return the runs with the current paths of their sessions.

@@ -209,7 +209,8 @@ async def _task_text(
     Raises SessionLocked if another process has the session's lock.
     """
     if any(
-        run.owner_id in (context.runtime.owner_id, context.runtime.new_run_owner_id()) for run in live_runs
+        run.owner_id in (context.runtime.owners.own_id, context.runtime.owners.id_for_new_run())
+        for run in live_runs
     ):
         if text is None:
             raise UsageError(f"{session.slug} is at work: give the text to queue behind it")

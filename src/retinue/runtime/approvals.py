@@ -84,9 +84,9 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
     """
     tool, scope = pending_call.tool, pending_call.caller.scope
     if tool.ask_policy is AskPolicy.NEVER:
-        return Authorization(scope=scope, files=context.files_for(scope))
+        return Authorization(scope=scope, files=context.sandbox.files_for(scope))
     if tool.is_delegation and await _is_repeated_delegation(pending_call, context):
-        return Authorization(scope=scope, files=context.files_for(scope))
+        return Authorization(scope=scope, files=context.sandbox.files_for(scope))
     if tool.access == "more":
         return await _authorize_scope_request(pending_call, context)
     if tool.access == "run":
@@ -94,14 +94,14 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
     if tool.access in ("read", "write"):
         return await _authorize_file(pending_call, context)
     if context.approval_policy is ApprovalPolicy.AUTO:
-        return Authorization(scope=scope, files=context.files_for(scope))
+        return Authorization(scope=scope, files=context.sandbox.files_for(scope))
     await request_approval(
         ApprovalQuestion(
             pending_call=pending_call, resource=pending_call.resource, reason=_explain_approval(pending_call)
         ),
         context,
     )
-    return Authorization(scope=scope, files=context.files_for(scope), answer=Answer.ALLOW)
+    return Authorization(scope=scope, files=context.sandbox.files_for(scope), answer=Answer.ALLOW)
 
 
 def _explain_approval(pending_call: PendingToolCall) -> str:
@@ -147,20 +147,20 @@ async def use_one_time_approval(
     if pending_call.tool.access not in ("read", "write") or not error.resource:
         return None
     scope = await _use_file_approval(pending_call, error.resource, context)
-    return None if scope is None else Authorization(scope=scope, files=context.files_for(scope))
+    return None if scope is None else Authorization(scope=scope, files=context.sandbox.files_for(scope))
 
 
 async def _authorize_file(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
     scope, resource = pending_call.caller.scope, pending_call.resource
     touch: FileAccess = "write" if pending_call.tool.access == "write" else "read"
     try:
-        real_path = context.files_for(scope).check_access(resource, touch)
+        real_path = context.sandbox.files_for(scope).check_access(resource, touch)
     except OutOfScope:
         widened = await _use_file_approval(pending_call, resource, context)
         if widened is None:
             raise
-        return Authorization(scope=widened, files=context.files_for(widened))
-    files = context.files_for(scope)
+        return Authorization(scope=widened, files=context.sandbox.files_for(widened))
+    files = context.sandbox.files_for(scope)
     granted = scope.is_write_preapproved(real_path) and pending_call.tool.ask_policy is not AskPolicy.ALWAYS
     if granted or (context.approval_policy is ApprovalPolicy.AUTO and not scope.is_guarded(real_path)):
         return Authorization(scope=scope, files=files)
@@ -184,9 +184,9 @@ async def _authorize_command(pending_call: PendingToolCall, context: RuntimeCont
             denied=(scope.shell_commands and scope.shell_commands.deny) or (),
             error="command_not_allowed",
         )
-    level = await context.detect_sandbox_level()
+    level = await context.sandbox.detect_level()
     granted = scope.check_command_preapproved(text)
-    authorization = Authorization(scope=scope, files=context.files_for(scope))
+    authorization = Authorization(scope=scope, files=context.sandbox.files_for(scope))
     skips_approval = granted.ok and pending_call.tool.ask_policy is not AskPolicy.ALWAYS
     if level is SandboxLevel.STRICT and (skips_approval or context.approval_policy is ApprovalPolicy.AUTO):
         return authorization
@@ -240,13 +240,16 @@ async def _authorize_scope_request(pending_call: PendingToolCall, context: Runti
             "Which tools an agent has is written in its preset.md"
         )
     if await _is_scope_added(pending_call, context):
-        return Authorization(scope=scope, files=context.files_for(scope), answer=Answer.ADD)
+        return Authorization(scope=scope, files=context.sandbox.files_for(scope), answer=Answer.ADD)
     if target_tool.access == "run":
         verdict = scope.check_command(resource)
         if scope.shell_blocked_reason or not verdict.ok:
             raise Refused(f"nobody can allow this here: {scope.shell_blocked_reason or verdict.rule}")
     else:
-        files, resource = context.files_for(scope), context.files_for(scope).real_path(resource)
+        files, resource = (
+            context.sandbox.files_for(scope),
+            context.sandbox.files_for(scope).real_path(resource),
+        )
         with suppress(OutOfScope):
             files.check_access(resource, target_tool.access)
             raise Refused(f"{resource} is in your scope already: call {target_tool.spec.name}")
@@ -256,7 +259,7 @@ async def _authorize_scope_request(pending_call: PendingToolCall, context: Runti
             )
         ).ok:
             raise Refused(f"nobody can allow this here: {verdict.rule}")
-    files = context.files_for(scope)
+    files = context.sandbox.files_for(scope)
     named_files = await _hash_named_files(resource, files, context) if target_tool.access == "run" else ()
     reason = str(pending_call.args.get("reason", ""))
     question = ApprovalQuestion(
@@ -421,7 +424,7 @@ async def _use_file_approval(
     """
     scope = pending_call.caller.scope
     touch: FileAccess = "write" if pending_call.tool.access == "write" else "read"
-    real_path = context.files_for(scope).real_path(resource)
+    real_path = context.sandbox.files_for(scope).real_path(resource)
     widened = scope.with_user_grant(real_path, touch)
     if not widened.check_path(real_path, touch).ok or not await _use_approval(
         pending_call, touch, real_path, context

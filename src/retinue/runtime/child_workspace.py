@@ -115,7 +115,7 @@ async def resolve_workspace(
         )
     if workspace.isolation is not Isolation.SANDBOX:
         return workspace
-    worktree = await context.create_worktree(workspace.root, context.clock.new_entry_id().lower())
+    worktree = await context.worktrees.create(workspace.root, context.clock.new_entry_id().lower())
     if worktree is not None:
         return replace(
             workspace, root=worktree[0], source_repository=worktree[1], project_folder=parent_folder
@@ -132,7 +132,7 @@ def _resolve_named_folder(
     workspace: Workspace, parent_workspace: Workspace | None, context: RuntimeContext
 ) -> Workspace:
     """Resolve a folder named by a definition: it must exist and not be closed to agents."""
-    real_path = context.files_for(Scope(root=workspace.root)).real_path(workspace.root)
+    real_path = context.sandbox.files_for(Scope(root=workspace.root)).real_path(workspace.root)
     in_parent_worktree = (
         parent_workspace is not None
         and bool(parent_workspace.source_repository)
@@ -140,7 +140,7 @@ def _resolve_named_folder(
     )
     closed = () if in_parent_worktree else context.operator_policy().closed_paths
     try:
-        context.files_for(
+        context.sandbox.files_for(
             Scope(root=real_path, read=(subtree_pattern(real_path),), retinue_paths=closed)
         ).list(real_path)
     except RetinueError as error:

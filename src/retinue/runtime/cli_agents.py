@@ -50,7 +50,7 @@ async def authorize_cli_agent(
     context, provider = run_context.context, plan.model.provider
     scope = plan.scope.with_operator_denials(context.operator_policy())
     _check_scope_supported(plan, scope, context)
-    level = await context.detect_sandbox_level()
+    level = await context.sandbox.detect_level()
     if level is SandboxLevel.STRICT:
         restricted = (
             scope
@@ -146,7 +146,7 @@ async def record_turn_start(run_context: RunContext, plan: RunPlan) -> SideEffec
         run=run_context.run.id,
         tool=plan.model.provider,
         digest=tool_call_hash(plan.model.provider, run_context.run.request.task or ""),
-        note=str(await context.detect_sandbox_level()),
+        note=str(await context.sandbox.detect_level()),
         started_at=context.clock.now(),
     )
     await context.ledger.write(lambda tx: tx.save_side_effect(side_effect))

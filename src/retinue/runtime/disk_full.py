@@ -123,7 +123,7 @@ class DiskFullRetry:
 
     def _emit_waiting(self, error: RetinueError) -> None:
         note = WAITING_NOTE.format(why=self._unwrapped.redact(str(error)))
-        self._unwrapped.emit(
+        self._unwrapped.events.emit(
             make_event("run.state", self._run, self._unwrapped, phase=str(WaitReason.DISK), note=note)
         )
 

@@ -57,7 +57,7 @@ async def interrupt_run(run_id: str, context: RuntimeContext) -> Run:
 def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> Run:
     """Mark the run as interrupted; if no process works it, this one does: a summary is still due."""
     run = replace(run, reason=Reason.INTERRUPTED)
-    is_owner_alive = context.is_owner_alive(run.owner_id)
+    is_owner_alive = context.owners.is_alive(run.owner_id)
     if run.status is Status.WAITING and not _awaited_children(run, tx):
         for each in tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
             tx.update_approval(each.void())
@@ -65,7 +65,7 @@ def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_wak
     elif not is_owner_alive and run.status is Status.RUNNING:
         run = run.requeue_attempt()
     if not is_owner_alive:
-        run = replace(run, owner_id=context.new_run_owner_id())
+        run = replace(run, owner_id=context.owners.id_for_new_run())
     tx.update_run(run)
     if run.status is Status.QUEUED:
         to_wake.runs.append((run, ClaimResult.NO_FREE_SLOT))
@@ -80,7 +80,7 @@ async def apply_requested_interruptions(context: RuntimeContext, interrupts: Int
 
     def step(tx: Transaction) -> list[Run]:
         found = tx.find_runs(status=[Status.RUNNING, Status.WAITING], reason=Reason.INTERRUPTED)
-        return [run for run in found if run.owner_id == context.owner_id]
+        return [run for run in found if run.owner_id == context.owners.own_id]
 
     for run in await context.ledger.read(step):
         if run.status is Status.RUNNING:

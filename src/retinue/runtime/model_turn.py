@@ -41,7 +41,7 @@ class ModelTurn:
         self._run_context = run_context
         self._turn_timer = turn_timer
         self._stream_buffer = StreamBuffer(
-            run_context.context.redact, run_context.emit_event, run_context.context.has_listeners
+            run_context.context.redact, run_context.emit_event, run_context.context.events.has_listeners
         )
         self._provider_calls = ProviderToolCalls(run_context)
         self._side_effect: SideEffect | None = None

@@ -95,7 +95,7 @@ async def requeue_dead_runs(context: RuntimeContext, is_alive: Callable[[str], b
     A run that waits for a person keeps waiting: it needs no process.
     """
     owners = await context.ledger.read(lambda tx: tx.find_owner_ids([Status.RUNNING]))
-    dead = {owner for owner in owners if owner != context.owner_id and not is_alive(owner)}
+    dead = {owner for owner in owners if owner != context.owners.own_id and not is_alive(owner)}
 
     def step(tx: Transaction) -> None:
         running = tx.find_runs(status=[Status.RUNNING])
@@ -130,7 +130,7 @@ async def requeue_own_runs(context: RuntimeContext) -> None:
     """Queue this process's running runs again on shutdown, without counting an attempt."""
 
     def own_running_runs(tx: Transaction) -> list[Run]:
-        return [run for run in tx.find_runs(status=[Status.RUNNING]) if run.owner_id == context.owner_id]
+        return [run for run in tx.find_runs(status=[Status.RUNNING]) if run.owner_id == context.owners.own_id]
 
     def step(tx: Transaction) -> None:
         for run in own_running_runs(tx):
@@ -161,17 +161,17 @@ async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: st
         if run.owner_id != previous_owner and run.owner_id:
             raise Conflict(f"run {run_id} is being worked by another process")
         if run.status is Status.QUEUED:
-            tx.update_run(run := replace(run, owner_id=context.new_run_owner_id()))
+            tx.update_run(run := replace(run, owner_id=context.owners.id_for_new_run()))
             return run
         return _save_requeued(
-            replace(run.requeue_attempt(), owner_id=context.new_run_owner_id()), tx, context
+            replace(run.requeue_attempt(), owner_id=context.owners.id_for_new_run()), tx, context
         )
 
     run = await context.ledger.write(step)
     if run.attempts > MAX_RESUMES:
         error = f"it was started {run.attempts} times and never came to an end"
         return await finish_run(run, Status.LOST, context, reason=Reason.RECOVERY_LIMIT, error=error)
-    if run.owner_id == context.owner_id:
+    if run.owner_id == context.owners.own_id:
         context.worker.submit(run.id, at_front=run.started_at is not None)
     return run
 

@@ -22,13 +22,13 @@ class RunContext:
     """Nothing was awaited since the last append to the conversation."""
 
     def emit_event(self, kind: str, **data: object) -> None:
-        if self.context.has_listeners():
-            self.context.emit(make_event(kind, self.run, self.context, **data))
+        if self.context.events.has_listeners():
+            self.context.events.emit(make_event(kind, self.run, self.context, **data))
 
     async def append_entries(self, conversation: Conversation, *entries: Entry, sync: bool = True) -> None:
         await conversation.append(*entries, sync=sync)
         self.just_appended = True
-        if self.context.has_listeners():
+        if self.context.events.has_listeners():
             self.emit_saved(*entries)
 
     def emit_saved(self, *entries: Entry) -> None:

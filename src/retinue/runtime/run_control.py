@@ -111,7 +111,7 @@ async def requested_cancellations(context: RuntimeContext) -> list[str]:
             run.id
             for reason in CANCEL_MESSAGES
             for run in tx.find_runs(status=[Status.RUNNING, Status.WAITING], reason=reason)
-            if run.owner_id == context.owner_id
+            if run.owner_id == context.owners.own_id
         ]
 
     return await context.ledger.read(step)
@@ -145,7 +145,7 @@ async def answer_approval(
     to_wake.submit(context)
     if run is not None and run.status.is_final:
         await close_transcript(run, context)
-    elif run is not None and run.owner_id == context.owner_id:
+    elif run is not None and run.owner_id == context.owners.own_id:
         context.worker.submit(run.id, at_front=True)
     return answered_approval
 
@@ -189,7 +189,7 @@ async def expire_approvals(
         return []
     expired = await context.ledger.write(step)
     for _, run in expired:
-        if run is not None and run.owner_id == context.owner_id:
+        if run is not None and run.owner_id == context.owners.own_id:
             context.worker.submit(run.id, at_front=True)
     return [approval for approval, _ in expired]
 
@@ -216,7 +216,7 @@ async def wake_overdue_runs(context: RuntimeContext) -> None:
 async def runs_woken_elsewhere(context: RuntimeContext) -> list[str]:
     """Return the ids of this process's runs that were requeued by another process."""
     queued = await context.ledger.read(lambda tx: tx.find_runs(status=[Status.QUEUED], started=True))
-    return [run.id for run in queued if run.owner_id == context.owner_id]
+    return [run.id for run in queued if run.owner_id == context.owners.own_id]
 
 
 async def detach_run(run_id: str, context: RuntimeContext) -> Run:
@@ -271,13 +271,13 @@ async def answer_waiting_run(
             return run  # already resumed by somebody else: that run reads this reply too
         request = replace(run.request, model=context.redact(model)) if model else run.request
         requeued = replace(
-            run.requeue(waited=waited), owner_id=owner or context.new_run_owner_id(), request=request
+            run.requeue(waited=waited), owner_id=owner or context.owners.id_for_new_run(), request=request
         )
         tx.update_run(requeued)
         return requeued
 
     run = await context.ledger.write(step)
-    if run.owner_id == context.owner_id and run.status is Status.QUEUED:
+    if run.owner_id == context.owners.own_id and run.status is Status.QUEUED:
         context.worker.submit(run.id, at_front=True)
     return run
 
@@ -321,7 +321,7 @@ async def cancel_abandoned_children(ended: Run, context: RuntimeContext) -> None
         lambda tx: tx.find_runs(parent_run=ended.id, awaited=True, status=LIVE_STATUSES)
     )
     for child in children:
-        await cancel_run(child.id, context, is_alive=context.is_owner_alive, reason=Reason.DESERTED)
+        await cancel_run(child.id, context, is_alive=context.owners.is_alive, reason=Reason.DESERTED)
 
 
 async def close_abandoned_run(run: Run, context: RuntimeContext) -> None:
@@ -347,7 +347,7 @@ def _requeue_answered_run(
         return None
     requeued = run.requeue(waited=context.clock.now() - approval.asked_at)
     if adopt and not is_alive(requeued.owner_id):
-        requeued = replace(requeued, owner_id=context.new_run_owner_id())
+        requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
     tx.update_run(requeued)
     return requeued
 

@@ -52,7 +52,7 @@ async def create_run(
         request: what is asked for.
         session: the session the run belongs to.
         context: the runtime context.
-        owner: process that is to work the run; by default `context.new_run_owner_id()`.
+        owner: process that is to work the run; by default `context.owners.id_for_new_run()`.
         exclusive: refuse if the session has another live run.
         before_insert: called in the same transaction; it prevents the run by raising.
 
@@ -60,7 +60,7 @@ async def create_run(
         Conflict: `exclusive`, and the session has a live run.
         Refused: a limit of the run's tree is reached.
     """
-    new_run = _new_run(request, session, context, owner or context.new_run_owner_id())
+    new_run = _new_run(request, session, context, owner or context.owners.id_for_new_run())
 
     def step(tx: Transaction) -> tuple[Run, ClaimResult]:
         if existing := tx.get_run_by_key(request.key):
@@ -72,7 +72,7 @@ async def create_run(
 
     def on_committed(inserted: tuple[Run, ClaimResult]) -> None:
         run, claim_result = inserted
-        if run.owner_id == context.owner_id and claim_result is not ClaimResult.NOT_QUEUED:
+        if run.owner_id == context.owners.own_id and claim_result is not ClaimResult.NOT_QUEUED:
             lane = request.requester if request.parent_run is not None else ""
             context.worker.submit(
                 run.id, claimed=claim_result is ClaimResult.CLAIMED and (run, session), lane=lane
@@ -113,7 +113,7 @@ def create_wake_run(
         model=request.model or "",
         thinking=requesting_run.thinking,
         workspace=requesting_run.workspace,
-        owner_id=context.new_run_owner_id(),
+        owner_id=context.owners.id_for_new_run(),
         created_at=context.clock.now(),
     )
     return _insert_run(run, tx, context)
@@ -123,7 +123,7 @@ def _insert_run(run: Run, tx: Transaction, context: RuntimeContext) -> tuple[Run
     """Insert a run, claimed if possible; a run for another process waits in the queue."""
     claim_result = (
         _try_claim_slot(run, tx, context, is_new=True)
-        if run.owner_id == context.owner_id
+        if run.owner_id == context.owners.own_id
         else ClaimResult.NO_FREE_SLOT
     )
     if claim_result is ClaimResult.SESSION_BUSY and run.request.unless_busy:
@@ -216,7 +216,7 @@ def _is_session_busy(run: Run, tx: Transaction, context: RuntimeContext, *, is_n
 def _start_run(run: Run, context: RuntimeContext) -> Run:
     now = context.clock.now()
     deadline = now + timedelta(seconds=context.limits.run_timeout_s(run.request.deadline_seconds))
-    return run.start(owner_id=context.owner_id, at=now, deadline_at=deadline)
+    return run.start(owner_id=context.owners.own_id, at=now, deadline_at=deadline)
 
 
 def _new_run(request: RunRequest, session: Session, context: RuntimeContext, owner: str) -> Run:

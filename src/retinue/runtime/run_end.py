@@ -37,7 +37,7 @@ class RunsToWake:
 
     def submit(self, context: RuntimeContext) -> None:
         for run, claim in self.runs:
-            if run.owner_id == context.owner_id:
+            if run.owner_id == context.owners.own_id:
                 context.worker.submit(
                     run.id, claimed=claim is ClaimResult.CLAIMED, at_front=run.started_at is not None
                 )
@@ -326,8 +326,8 @@ def _awaits_all_children(run: Run, tx: Transaction) -> bool:
 def _requeue_run(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
     """Queue a waiting run again; if its process is gone, the local worker takes it over."""
     requeued = run.requeue(waited=timedelta())
-    if not context.is_owner_alive(requeued.owner_id):
-        requeued = replace(requeued, owner_id=context.new_run_owner_id())
+    if not context.owners.is_alive(requeued.owner_id):
+        requeued = replace(requeued, owner_id=context.owners.id_for_new_run())
     tx.update_run(requeued)
     return requeued
 

@@ -203,7 +203,7 @@ def _scope_inputs(session: Session, context: RuntimeContext, *, run: Run | None)
         workspace_label=workspace.label,
         is_worktree=bool(workspace.source_repository),
         writable=workspace.writable,
-        tmp_folder=context.tmp_folder_for(session),
+        tmp_folder=context.sandbox.tmp_folder_for(session),
         is_child=not session.is_top_level,
         depth=session.depth if run is None else max(session.depth, run.depth),
         max_depth=min(context.limits.max_depth, MAX_CONFIGURABLE_DEPTH),
@@ -260,5 +260,5 @@ async def find_sandbox_level(context: RuntimeContext) -> SandboxLevel:
     return (
         SandboxLevel.NONE
         if context.minimum_sandbox_level is SandboxLevel.NONE
-        else await context.detect_sandbox_level()
+        else await context.sandbox.detect_level()
     )

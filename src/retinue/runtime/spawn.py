@@ -121,9 +121,9 @@ async def create_child_session(
     """
     child_rights = await compute_child_rights(agent_definition.agent, child_spec, context)
     try:
-        preset = context.replace_preset_paths(agent_definition.preset, child_rights.paths)
+        preset = context.presets.replace_paths(agent_definition.preset, child_rights.paths)
         if child_spec.build_prompt is not None:
-            preset = context.replace_preset_prompt(
+            preset = context.presets.replace_prompt(
                 preset, safe_text(context.redact(child_spec.build_prompt(agent_definition.agent)))
             )
         new_session = NewSession(
@@ -226,4 +226,4 @@ def run_ancestry(run_id: str | None, tx: Transaction) -> Sequence[Run]:
 async def _drop_unused_worktree(workspace: Workspace, context: RuntimeContext) -> None:
     """Remove the worktree of a session that could not be created."""
     if workspace.source_repository:
-        await asyncio.shield(context.remove_worktree(workspace))
+        await asyncio.shield(context.worktrees.remove(workspace))

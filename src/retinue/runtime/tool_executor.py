@@ -234,7 +234,7 @@ def _can_request_scope(pending_call: PendingToolCall, error: OutOfScope, context
         return error.error == "out_of_scope"
     scope = pending_call.caller.scope
     access: FileAccess = "write" if pending_call.tool.access == "write" else "read"
-    real_path = context.files_for(scope).real_path(error.resource)
+    real_path = context.sandbox.files_for(scope).real_path(error.resource)
     return scope.with_user_grant(real_path, access).check_path(real_path, access).ok
 
 
@@ -255,7 +255,7 @@ async def _invoke_tool(
         recorded_intent=recorded,
         record_intent=lambda note: side_effects.record_note(tool_call, note, context),
         files=authorization.files,
-        shell=context.shell_for(authorization.scope),
+        shell=context.sandbox.shell_for(authorization.scope),
         approval_answer=authorization.answer,
         ask_user=context.ask_user,
         context=context if pending_call.tool.is_delegation or pending_call.tool.inspects_runs else None,

@@ -102,7 +102,7 @@ async def stop_watch(watch: Watch, context: RuntimeContext, *, reason: str = "")
 
     stopped, live_runs = await context.ledger.write(step)
     for run in live_runs:
-        await run_control.cancel_run(run.id, context, is_alive=context.is_owner_alive)
+        await run_control.cancel_run(run.id, context, is_alive=context.owners.is_alive)
     return stopped
 
 
@@ -145,12 +145,12 @@ class WatcherNotifier:
     async def _notify_watcher(self, watch: Watch) -> bool:
         state = await self._context.ledger.read(lambda tx: _load_watch_state(watch, tx, self._context))
         owners = {run.owner_id for run in state.active_runs}
-        if self._context.owner_id in owners:
+        if self._context.owners.own_id in owners:
             self._local_sessions.add(watch.session)
-        if watch.session not in self._local_sessions or owners - {self._context.owner_id}:
+        if watch.session not in self._local_sessions or owners - {self._context.owners.own_id}:
             return False
         if state.watcher_runs:
-            return any(run.owner_id == self._context.owner_id for run in state.watcher_runs)
+            return any(run.owner_id == self._context.owners.own_id for run in state.watcher_runs)
         return await _create_watcher_run(watch, state, self._context) is _NOT_YET
 
 
@@ -165,7 +165,7 @@ async def send_missed_updates(context: RuntimeContext, session: str | None = Non
         others = [
             run
             for run in state.active_runs
-            if run.owner_id != context.owner_id and context.is_owner_alive(run.owner_id)
+            if run.owner_id != context.owners.own_id and context.owners.is_alive(run.owner_id)
         ]
         if state.watcher_runs or others:
             continue

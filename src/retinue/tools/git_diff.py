@@ -63,7 +63,7 @@ async def workspace_diff(base: str | None, call: Call, context: RuntimeContext) 
     await _check_diff_allowed(scope, base, context)
     read_scope = _read_only_scope(scope, call)
     root = call.session.workspace.root
-    result = await context.shell_for(read_scope)(_list_files_script(base), GIT_TIMEOUT_S)
+    result = await context.sandbox.shell_for(read_scope)(_list_files_script(base), GIT_TIMEOUT_S)
     if result.exit_code == NO_REPOSITORY_EXIT:
         return WorkspaceDiff(empty_reason=f"{root} is in no git repository that can be reached from here")
     output = _git_output(result, base, read_scope, context)
@@ -75,7 +75,7 @@ async def workspace_diff(base: str | None, call: Call, context: RuntimeContext) 
     hidden = [name for name in changed if not scope.check_path(f"{root}/{name}", "read").ok]
     diff = ""
     if len(hidden) < len(changed):
-        result = await context.shell_for(read_scope)(_diff_script(base, hidden), GIT_TIMEOUT_S)
+        result = await context.sandbox.shell_for(read_scope)(_diff_script(base, hidden), GIT_TIMEOUT_S)
         diff = _git_output(result, base, read_scope, context).text
     return WorkspaceDiff(
         diff=truncate_result(text_for_model(diff), MAX_DIFF_CHARS),
@@ -88,7 +88,7 @@ async def workspace_diff(base: str | None, call: Call, context: RuntimeContext) 
 async def _check_diff_allowed(scope: Scope, base: str | None, context: RuntimeContext) -> None:
     if not (verdict := scope.check_command(f"git diff {base or 'HEAD'}")).ok:
         raise Failed(f"the change cannot be looked at: git is denied ({verdict.rule})")
-    if (level := await context.detect_sandbox_level()) is not SandboxLevel.STRICT:
+    if (level := await context.sandbox.detect_level()) is not SandboxLevel.STRICT:
         raise Failed(
             f"the change cannot be looked at unasked: the sandbox here is {level}, so each command asks a person. "
             "Run `git diff HEAD` yourself and hand what it says to a reviewer with spawn_subagent"
@@ -178,7 +178,9 @@ def _git_output(
         raise Failed(f"git could not say what has changed (exit {result.exit_code})")
     if not result.full_output_path:
         return _GitOutput(text=result.output, is_truncated=_TRUNCATION_MARK in result.output)
-    full_output = context.files_for(read_scope).read(result.full_output_path, max_bytes=MAX_OUTPUT_BYTES)
+    full_output = context.sandbox.files_for(read_scope).read(
+        result.full_output_path, max_bytes=MAX_OUTPUT_BYTES
+    )
     return _GitOutput(
         text=full_output.data.decode(errors="replace"), is_truncated=full_output.size > len(full_output.data)
     )

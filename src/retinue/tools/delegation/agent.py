@@ -136,7 +136,7 @@ async def _delegate(call: Call, tool_name: str, name: str, task: str, *, persist
     keep = persist and context.subagent_settings.pool_enabled
     request = _make_request(call, tool_name, name, first_message(task), keep=keep)
     if persist and not keep and not await context.ledger.read(lambda tx: tx.get_run_by_key(request.key)):
-        context.emit(
+        context.events.emit(
             make_event(
                 "run.state", call.run, context, phase="tool", warning=NO_POOL_WARNING.format(agent=name)
             )
