@@ -127,21 +127,32 @@ async def test_what_only_another_process_writes_is_heard_soon(isolated_env: dict
         await ear.until(lambda: len(ear.numbers) == 3)
 
 
-class Slow:
-    """An application whose ledger once takes so long to be read that a whole run goes by."""
+class SlowEvents:
+    """Durable events from a ledger that once takes so long to be read that a whole run goes by."""
 
     def __init__(self, app: App) -> None:
         self.app = app
         self.went_by = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.app, name)
-
-    async def durable_events(self, **how: Any) -> list[Event]:
+    async def list(self, *, after: int, limit: int) -> list[Event]:
         if not self.went_by:
             self.went_by = True
             await self.app.run("Say it.")
-        return await self.app.events.list(**how)
+        return await self.app.events.list(after=after, limit=limit)
+
+    async def last_seq(self) -> int:
+        return await self.app.events.last_seq()
+
+
+class SlowApp:
+    """An application with slow events."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.events = SlowEvents(app)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.app, name)
 
 
 async def test_an_end_is_not_told_before_what_was_said_though_the_ledger_is_read_meanwhile(
@@ -151,7 +162,7 @@ async def test_an_end_is_not_told_before_what_was_said_though_the_ledger_is_read
         FakeModelServer([text_reply("Said at last.")]) as server,
         opened(isolated_env, server.url) as world,
     ):
-        hub: Any = EventBroadcaster(cast("Any", Slow(world.app)))
+        hub: Any = EventBroadcaster(cast("Any", SlowApp(world.app)))
         async with asyncio.TaskGroup() as group:
             ear = await World(world.app, hub).listens(deltas="all")
             group.create_task(hub.run())

@@ -14,7 +14,6 @@ from retinue.app.references import require_single_run, resolve_run, runs_with_id
 from retinue.app.run_options import RunOptions, SpawnOptions
 from retinue.app.run_queries import interrupted_runs, open_questions
 from retinue.app.run_views import (
-    delivery_json,
     load_run_json,
     pending_approval_ids,
     run_json,
@@ -361,10 +360,6 @@ class RunService:
     async def open_questions(self, run: Run) -> list[Question]:
         """Return the open questions of a run and its descendants to a person, oldest first."""
         return await open_questions(run, self._context)
-
-    async def delivery(self, run: Run) -> dict[str, Any] | None:
-        """Return the delivery state of a run's result, or None if no agent requested the run."""
-        return await self._context.ledger.read(lambda tx: delivery_json(run, tx))
 
     async def side_effects(self, run: Run) -> list[dict[str, Any]]:
         """Return the run's side effects that must not be repeated.
