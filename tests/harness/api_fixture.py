@@ -17,9 +17,9 @@ from retinue import daemon_client
 from retinue.app import App
 from retinue.interfaces import Tool
 from retinue.server.daemon import serve
-from retinue.server.response_schemas import ErrorResponse
 from retinue.server.route_table import ROUTES
 from retinue.server.routing import Route
+from retinue.server.schemas import ErrorResponse
 from retinue.testing.fake_model_server import FakeModelServer, Script
 
 PATIENCE = 60.0

@@ -1,18 +1,22 @@
 """The HTTP server: uvicorn on a Unix socket for the command line and a TCP port for the page."""
 
+import asyncio
 import logging
 import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from math import ceil
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from retinue import daemon_client
 from retinue.errors import Failed
-from retinue.server.connection_limits import ConnectionLimits, LimitedConnection
+from retinue.server.connection_limits import ConnectionLimits
+from retinue.server.limited_connection import LimitedConnection, track_responses
 
 DEFAULT_PORT = 8765
 BACKLOG = 512
@@ -24,36 +28,52 @@ class ApiServer(uvicorn.Server):
     """uvicorn's server without signal handling (the daemon's task) and periodic wake-ups."""
 
     def __init__(self, app: ASGIApp, limits: ConnectionLimits | None = None) -> None:
+        limits = limits or ConnectionLimits()
         super().__init__(
             uvicorn.Config(
-                app,
-                http=LimitedConnection,
+                track_responses(app),
+                http="httptools",
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
-                timeout_keep_alive=30,
+                # The connection's own timeout ends first.
+                timeout_keep_alive=ceil(limits.keep_alive_seconds + limits.head_seconds) + 1,
                 timeout_graceful_shutdown=2,
             )
         )
-        self._limits = limits or ConnectionLimits()
+        self.config.load()
+        self.config.http_protocol_class = _limited_protocol_class(self.config.http_protocol_class, limits)
         # Do not log invalid requests: strangers could fill the disk with them.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     @asynccontextmanager
     async def serve_sockets(self, *sockets: socket.socket) -> AsyncGenerator[None]:
         """Serve these sockets while the context is open."""
-        self.config.load()
         self.lifespan = self.config.lifespan_class(self.config)
-        self.lifespan.state |= {"limits": self._limits, "lines": set[LimitedConnection]()}
         listeners = list(sockets)
         await self.startup(sockets=listeners)
         try:
             yield
         finally:
             await self.shutdown(sockets=listeners)
+
+
+def _limited_protocol_class(
+    protocol_class: type[asyncio.Protocol], limits: ConnectionLimits
+) -> type[asyncio.Protocol]:
+    """Return what uvicorn calls to create the protocol of a connection: its own, behind the limits."""
+    open_connections: set[LimitedConnection] = set()
+
+    def make_connection(**arguments: Any) -> LimitedConnection:
+        def make_protocol(state: dict[str, Any]) -> asyncio.Protocol:
+            return protocol_class(**(arguments | {"app_state": state}))
+
+        return LimitedConnection(make_protocol, limits, open_connections)
+
+    return cast("type[asyncio.Protocol]", make_connection)  # uvicorn only calls it
 
 
 def open_unix_socket(home: Path) -> socket.socket:

@@ -6,9 +6,8 @@ from typing import Any, cast
 import msgspec
 
 from retinue import __version__
-from retinue.server.openapi_examples import REQUEST_EXAMPLES, RESPONSE_EXAMPLES
-from retinue.server.response_schemas import ErrorResponse
 from retinue.server.routing import NoFields, Route
+from retinue.server.schemas import ErrorResponse
 
 COMMON_ERRORS: Mapping[int, str] = {
     400: "It cannot be understood; the message says what is wrong.",
@@ -77,7 +76,7 @@ def _operation_object(route: Route, schemas: Mapping[int, JsonObject]) -> JsonOb
         | _error_responses(route, schemas),
     }
     if route.body is not NoFields:
-        content = _json_content(schemas[id(route.body)], REQUEST_EXAMPLES.get((route.method, route.path)))
+        content = _json_content(schemas[id(route.body)], route.request_example)
         operation["requestBody"] = {"required": bool(_required_fields(route.body)), "content": content}
     return operation
 
@@ -157,7 +156,7 @@ def _success_response(route: Route, schemas: Mapping[int, JsonObject]) -> JsonOb
     schema = {} if route.response is None else schemas[id(route.response)]
     return {
         "description": route.summary,
-        "content": _json_content(schema, RESPONSE_EXAMPLES.get((route.method, route.path))),
+        "content": _json_content(schema, route.response_example),
     }
 
 

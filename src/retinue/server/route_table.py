@@ -8,7 +8,7 @@ from retinue.domain.api_permission import ApiPermission
 from retinue.server.context import ServerContext
 from retinue.server.openapi import build_openapi_document
 from retinue.server.routes import agents, daemon, events, inbox, messages, runs, sessions, watchers
-from retinue.server.routing import ApiRequest, NoFields, Route
+from retinue.server.routing import ApiRequest, NoFields, Route, collect_routes, route
 
 
 @cache
@@ -17,6 +17,13 @@ def openapi_document() -> dict[str, Any]:
     return build_openapi_document(ROUTES)
 
 
+@route(
+    "GET",
+    "/api/openapi.json",
+    right=ApiPermission.READ,
+    summary="This document.",
+    response=dict[str, Any],
+)
 async def get_openapi_document(
     _context: ServerContext, _request: ApiRequest[NoFields, NoFields]
 ) -> dict[str, Any]:
@@ -24,20 +31,6 @@ async def get_openapi_document(
 
 
 ROUTES: Sequence[Route] = (
-    *daemon.ROUTES,
-    *agents.ROUTES,
-    *sessions.ROUTES,
-    *messages.ROUTES,
-    *runs.ROUTES,
-    *inbox.ROUTES,
-    *watchers.ROUTES,
-    *events.ROUTES,
-    Route(
-        method="GET",
-        path="/api/openapi.json",
-        right=ApiPermission.READ,
-        handler=get_openapi_document,
-        summary="This document.",
-        response=dict[str, Any],
-    ),
+    *collect_routes(daemon, agents, sessions, messages, runs, inbox, watchers, events),
+    get_openapi_document,
 )

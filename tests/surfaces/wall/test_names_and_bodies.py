@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from retinue.errors import UsageError
 from retinue.server.request_parsing import decode_body
-from retinue.server.request_schemas import MessageBody
 from retinue.server.route_table import ROUTES
+from retinue.server.routes.messages import MessageBody
 from retinue.server.routing import Route
 
 JSON = "Content-Type: application/json"

@@ -1,22 +1,111 @@
 """Routes for agents: list and get."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from retinue.domain.api_permission import ApiPermission
 from retinue.errors import UsageError
 from retinue.server.context import ServerContext
-from retinue.server.request_schemas import AgentQuery, AgentsQuery
-from retinue.server.response_schemas import AgentDetails, AgentRow
-from retinue.server.routing import ApiRequest, NoFields, Route
+from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.schemas import RequestModel, ResponseModel
 
 
+class AgentsQuery(RequestModel):
+    all: Annotated[bool, Meta(description="Also those that people are not shown.")] = False
+    workspace: Annotated[
+        str | None, Meta(description="An absolute folder: the agents of a trusted project there count too.")
+    ] = None
+
+
+class AgentQuery(RequestModel):
+    workspace: Annotated[str | None, Meta(description="The absolute folder it would work in.")] = None
+
+
+class Triggers(ResponseModel):
+    slash: list[str]
+    hotkeys: list[str]
+
+
+class AgentRow(ResponseModel):
+    name: str
+    display_name: str | None
+    description: str
+    type: str
+    roles: list[str]
+    model: str | None
+    triggers: Triggers
+    ui_visible: bool
+    visible: bool
+    source: Annotated[str, Meta(description="Where its name was said: built in, inline, or a file's path.")]
+
+
+class AgentDetails(Struct, kw_only=True):
+    """An agent definition, as in `agents show --json`; only some of its fields are declared."""
+
+    name: str
+    description: str
+    prompt: str
+    roles: list[str]
+    ui_visible: bool
+    sources: Annotated[dict[str, str], Meta(description="Field → where it was said.")]
+    clipped: Annotated[list[str], Meta(description="What the operator's ceiling took away.")]
+    offered: Annotated[list[str], Meta(description="Tools that it gets.")]
+    withheld: Annotated[dict[str, str], Meta(description="Tool → the rule that keeps it away.")]
+    skills: Annotated[list[str], Meta(description="Skills that it has.")]
+    skills_withheld: Annotated[dict[str, str], Meta(description="Skill → the rule that keeps it away.")]
+
+
+@route(
+    "GET",
+    "/api/agents",
+    right=ApiPermission.READ,
+    summary="Agents to choose from, by name.",
+    query=AgentsQuery,
+    response=list[AgentRow],
+    response_example=[
+        {
+            "name": "general",
+            "display_name": "General",
+            "description": "Takes any task on this machine.",
+            "type": "chat",
+            "roles": ["primary", "subtask"],
+            "model": None,
+            "triggers": {"slash": [], "hotkeys": []},
+            "ui_visible": True,
+            "visible": True,
+            "source": "built in",
+        }
+    ],
+)
 async def list_agents(
     context: ServerContext, request: ApiRequest[AgentsQuery, NoFields]
 ) -> list[dict[str, Any]]:
     return context.app.agents.list_json(_workspace_folder(request.query.workspace), hidden=request.query.all)
 
 
+@route(
+    "GET",
+    "/api/agents/{ref}",
+    right=ApiPermission.READ,
+    summary="Every field of one agent, where each was said, and the tools it is offered.",
+    query=AgentQuery,
+    response=AgentDetails,
+    response_example={
+        "name": "general",
+        "description": "Takes any task on this machine.",
+        "prompt": "You take on whatever is asked.",
+        "roles": ["primary", "subtask"],
+        "ui_visible": True,
+        "sources": {"name": "built in"},
+        "clipped": [],
+        "offered": ["read", "write", "bash"],
+        "withheld": {},
+        "skills": [],
+        "skills_withheld": {},
+    },
+)
 async def get_agent(context: ServerContext, request: ApiRequest[AgentQuery, NoFields]) -> dict[str, Any]:
     return await context.app.agents.to_json(request.ref, _workspace_folder(request.query.workspace))
 
@@ -28,25 +117,3 @@ def _workspace_folder(workspace: str | None) -> str:
     if not workspace.startswith("/"):
         raise UsageError(f"the workspace {workspace} is no absolute path: say where it is from / on")
     return workspace
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/agents",
-        right=ApiPermission.READ,
-        handler=list_agents,
-        summary="Agents to choose from, by name.",
-        query=AgentsQuery,
-        response=list[AgentRow],
-    ),
-    Route(
-        method="GET",
-        path="/api/agents/{ref}",
-        right=ApiPermission.READ,
-        handler=get_agent,
-        summary="Every field of one agent, where each was said, and the tools it is offered.",
-        query=AgentQuery,
-        response=AgentDetails,
-    ),
-)

@@ -2,20 +2,87 @@
 
 import os
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from retinue import __version__
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.model_selection import is_demo_model
 from retinue.domain.run import iso_timestamp
 from retinue.server.context import ServerContext
-from retinue.server.response_schemas import DaemonInfo, Health, PageLink, StoppedDaemon
-from retinue.server.routing import ApiRequest, Route
+from retinue.server.example_values import TIMESTAMP
+from retinue.server.routing import ApiRequest, route
+from retinue.server.schemas import ResponseModel, Timestamp
 from retinue.sessions.lookup import LIST_MAX_AGE_S
 
 AnyRequest = ApiRequest[Any, Any]
 
 
+class Counts(ResponseModel):
+    sessions: int
+    queued: int
+    running: int
+    waiting: int
+    approvals: int
+    inbox: Annotated[int, Meta(description="Results that nobody has heard of.")]
+
+
+class Health(ResponseModel):
+    version: str
+    pid: int
+    owner: str
+    settings: str
+    url: str
+    started_at: Timestamp
+    sandbox: Annotated[str, Meta(description="How tightly commands are held: strict, landlock or none.")]
+    model: Annotated[str | None, Meta(description="The default model, as driver:model.")]
+    demonstration: Annotated[
+        bool, Meta(description="The default model is one that only shows how things work.")
+    ]
+    seq: Annotated[int, Meta(description="The number of the newest durable event.")]
+    counts: Counts
+
+
+class DaemonInfo(ResponseModel):
+    looking: Annotated[bool, Meta(description="False: it is about to leave, and takes nothing more.")]
+    version: str
+    pid: int
+    owner: str
+    settings: str
+    seq: Annotated[int, Meta(description="The number of the newest durable event.")]
+
+
+class PageLink(ResponseModel):
+    url: str
+
+
+class StoppedDaemon(ResponseModel):
+    pid: int
+    owner: str
+    version: str
+
+
+@route(
+    "GET",
+    "/api/health",
+    right=ApiPermission.READ,
+    summary="How the daemon is, and how much is going on.",
+    response=Health,
+    response_example={
+        "version": "0.1.0",
+        "pid": 4711,
+        "owner": "432f1ea6-7847-4d2a-9ec6-3fba747fc09c",
+        "settings": "81d9fb8f8762b4e907479029a9f54c94",
+        "url": "http://127.0.0.1:8765",
+        "started_at": TIMESTAMP,
+        "sandbox": "strict",
+        "model": "openai:gpt-5-mini",
+        "demonstration": False,
+        "seq": 128,
+        "counts": {"sessions": 3, "queued": 0, "running": 1, "waiting": 0, "approvals": 0, "inbox": 1},
+    },
+)
 async def get_health(context: ServerContext, _request: AnyRequest) -> dict[str, Any]:
     app = context.app
     live = Counter(str(run.status) for run in await app.runs.list(live=True))
@@ -41,6 +108,21 @@ async def get_health(context: ServerContext, _request: AnyRequest) -> dict[str, 
     }
 
 
+@route(
+    "POST",
+    "/api/look",
+    right=ApiPermission.RUN,
+    summary="Something was left for the daemon: it looks at once.",
+    response=DaemonInfo,
+    response_example={
+        "looking": True,
+        "version": "0.1.0",
+        "pid": 4711,
+        "owner": "432f1ea6-7847-4d2a-9ec6-3fba747fc09c",
+        "settings": "81d9fb8f8762b4e907479029a9f54c94",
+        "seq": 128,
+    },
+)
 async def wake_daemon(context: ServerContext, _request: AnyRequest) -> dict[str, Any]:
     """Announce submitted work to the daemon.
 
@@ -57,46 +139,30 @@ async def wake_daemon(context: ServerContext, _request: AnyRequest) -> dict[str,
     }
 
 
+@route(
+    "POST",
+    "/api/links",
+    right=ApiPermission.ADMIN,
+    summary="A link that opens the page, once.",
+    response=PageLink,
+    response_example={"url": "http://127.0.0.1:8765/enter/6S1W2Vz"},
+)
 async def create_page_link(context: ServerContext, _request: AnyRequest) -> dict[str, Any]:
     return {"url": f"{context.page_url}/enter/{context.authenticator.create_link()}"}
 
 
+@route(
+    "POST",
+    "/api/stop",
+    right=ApiPermission.ADMIN,
+    summary="The daemon drains and ends.",
+    response=StoppedDaemon,
+    response_example={
+        "pid": 4711,
+        "owner": "432f1ea6-7847-4d2a-9ec6-3fba747fc09c",
+        "version": "0.1.0",
+    },
+)
 async def stop_daemon(context: ServerContext, _request: AnyRequest) -> dict[str, Any]:
     context.stop()
     return {"pid": os.getpid(), "owner": context.app.owner_id, "version": __version__}
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/health",
-        right=ApiPermission.READ,
-        handler=get_health,
-        summary="How the daemon is, and how much is going on.",
-        response=Health,
-    ),
-    Route(
-        method="POST",
-        path="/api/look",
-        right=ApiPermission.RUN,
-        handler=wake_daemon,
-        summary="Something was left for the daemon: it looks at once.",
-        response=DaemonInfo,
-    ),
-    Route(
-        method="POST",
-        path="/api/links",
-        right=ApiPermission.ADMIN,
-        handler=create_page_link,
-        summary="A link that opens the page, once.",
-        response=PageLink,
-    ),
-    Route(
-        method="POST",
-        path="/api/stop",
-        right=ApiPermission.ADMIN,
-        handler=stop_daemon,
-        summary="The daemon drains and ends.",
-        response=StoppedDaemon,
-    ),
-)

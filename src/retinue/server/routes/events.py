@@ -13,7 +13,7 @@ from retinue.domain.session import Session
 from retinue.server.context import ServerContext
 from retinue.server.event_broadcaster import EventBroadcaster
 from retinue.server.event_stream import ALL_DELTAS, AUTHORIZED_STATE_KEY, NO_DELTAS, EventFilter, EventStream
-from retinue.server.routing import ApiRequest, Route
+from retinue.server.routing import ApiRequest, route
 
 SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
 RECONNECT_MS = 1000
@@ -83,6 +83,14 @@ async def _watch_disconnect(receive: Receive, stream: EventStream) -> None:
         stream.discard()
 
 
+@route(
+    "GET",
+    "/api/events",
+    right=ApiPermission.READ,
+    summary="Everything that happens, as it happens.",
+    query=EventsQuery,
+    is_stream=True,
+)
 async def stream_all_events(
     context: ServerContext, request: ApiRequest[EventsQuery, None]
 ) -> EventStreamResponse:
@@ -98,6 +106,14 @@ async def stream_all_events(
     )
 
 
+@route(
+    "GET",
+    "/api/sessions/{ref}/events",
+    right=ApiPermission.READ,
+    summary="What happens in one session and in the runs below it.",
+    query=EventsQuery,
+    is_stream=True,
+)
 async def stream_session_events(
     context: ServerContext, request: ApiRequest[EventsQuery, None]
 ) -> EventStreamResponse:
@@ -116,25 +132,3 @@ async def stream_session_events(
 
 def _resume_after(request: ApiRequest[EventsQuery, None]) -> int | None:
     return request.query.after if request.last_event_id is None else request.last_event_id
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/events",
-        right=ApiPermission.READ,
-        handler=stream_all_events,
-        summary="Everything that happens, as it happens.",
-        query=EventsQuery,
-        is_stream=True,
-    ),
-    Route(
-        method="GET",
-        path="/api/sessions/{ref}/events",
-        right=ApiPermission.READ,
-        handler=stream_session_events,
-        summary="What happens in one session and in the runs below it.",
-        query=EventsQuery,
-        is_stream=True,
-    ),
-)

@@ -1,42 +1,252 @@
 """Routes for the inbox and approvals."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from retinue.app import App
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.approval import approval_as_json
 from retinue.server.context import ServerContext
-from retinue.server.request_schemas import ApprovalAnswerBody, ApprovalsQuery, DrainBody, InboxQuery
-from retinue.server.response_schemas import ApprovalRow, InboxRow, PromotedRow
-from retinue.server.routing import ApiRequest, NoFields, Route
+from retinue.server.example_values import (
+    APPROVAL_ID,
+    CALL_ID,
+    CHILD_ID,
+    RUN_ID,
+    SESSION_ID,
+    SLUG,
+    TIMESTAMP,
+    TRANSCRIPT_PATH,
+    WORKSPACE_PATH,
+)
+from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.schemas import JsonObject, Ref, RequestModel, ResponseModel, Timestamp
 
 
+class InboxQuery(RequestModel):
+    session: Ref | None = None
+
+
+class ApprovalsQuery(RequestModel):
+    all: Annotated[bool, Meta(description="Also those that were answered, used up or expired.")] = False
+
+
+class DrainBody(RequestModel):
+    session: Ref | None = None
+
+
+class ApprovalAnswerBody(RequestModel):
+    answer: Annotated[
+        Literal["allow", "deny", "add"],
+        Meta(description="add: of a wish for more scope (touch more), from now on."),
+    ]
+
+
+class ApprovalRow(ResponseModel):
+    id: str
+    run_id: str
+    session_id: str
+    agent: str
+    call: str
+    tool: str
+    touch: Literal["read", "write", "run", "tool", "more"]
+    resource: str
+    args: Annotated[str, Meta(description="The exact arguments, as JSON text.")]
+    reason: str | None
+    workspace: str | None
+    sandbox: str | None
+    files: list[JsonObject]
+    chain: Annotated[list[str], Meta(description="Who asked for whom, outermost first.")]
+    add: Annotated[
+        str | None, Meta(description="What the answer add would come to; null: nothing can be added.")
+    ]
+    digest: str
+    state: Literal["pending", "allowed", "denied", "expired", "void", "used"]
+    asked_at: Timestamp
+    expires_at: Timestamp
+    answered_at: Timestamp | None
+    answered_by: str | None
+    answer: Literal["allow", "deny", "add"] | None
+
+
+class RunStats(ResponseModel):
+    turns: int
+    toolCalls: int  # noqa: N815  (names that programs know)
+    inputTokens: int  # noqa: N815
+    outputTokens: int  # noqa: N815
+    durationMs: int | None  # noqa: N815
+
+
+class InboxRow(ResponseModel, rename={"for_": "for"}):
+    """An inbox item, with the fields of `inbox --json`."""
+
+    id: Annotated[str | None, Meta(description="Of the delivery; null while it works.")]
+    sessionId: str  # noqa: N815  (names that programs know)
+    sessionKey: str  # noqa: N815
+    runId: str  # noqa: N815
+    agentId: str  # noqa: N815
+    capability: str
+    label: str | None
+    status: Literal["pending", "running", "waiting", "complete", "error"]
+    summary: str | None
+    error: str | None
+    timestamp: Timestamp | None
+    stats: RunStats
+    delivery: str | None
+    transcript: str
+    for_: Annotated[str | None, Meta(description="The slug of the conversation that hears of it.")]
+    kind: Annotated[
+        Literal["result", "interjection"], Meta(description="What a run came to, or what a watcher says.")
+    ]
+    severity: Annotated[
+        Literal["info", "warning", "interrupt"] | None, Meta(description="Of an interjection, as all below.")
+    ]
+    reason: str | None
+    suggestion: Annotated[str | None, Meta(description="What to do instead.")]
+    interrupts: Annotated[str | None, Meta(description="The run whose turn it has ended.")]
+
+
+class PromotedRow(InboxRow):
+    entry: Annotated[str, Meta(description="Where it stands in that conversation.")]
+    already: bool
+
+
+APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
+    "id": APPROVAL_ID,
+    "run_id": RUN_ID,
+    "session_id": SESSION_ID,
+    "agent": "general",
+    "call": CALL_ID,
+    "tool": "bash",
+    "touch": "run",
+    "resource": "make test",
+    "args": '{"command": "make test"}',
+    "reason": "no rule lets it run without a yes",
+    "workspace": WORKSPACE_PATH,
+    "sandbox": "strict",
+    "files": [],
+    "chain": ["person", SLUG],
+    "add": None,
+    "digest": "9f2c",
+    "state": "pending",
+    "asked_at": TIMESTAMP,
+    "expires_at": TIMESTAMP,
+    "answered_at": None,
+    "answered_by": None,
+    "answer": None,
+}
+INBOX_ROW_EXAMPLE: dict[str, Any] = {
+    "id": CALL_ID,
+    "sessionId": SESSION_ID,
+    "sessionKey": f"{SLUG}/main",
+    "runId": CHILD_ID,
+    "agentId": "researcher",
+    "capability": "subtask",
+    "label": "timetable",
+    "status": "complete",
+    "summary": "Parcels leave at nine.",
+    "error": None,
+    "timestamp": TIMESTAMP,
+    "stats": {"turns": 1, "toolCalls": 2, "inputTokens": 2100, "outputTokens": 40, "durationMs": 1900},
+    "delivery": "pending",
+    "transcript": TRANSCRIPT_PATH,
+    "for": SLUG,
+    "kind": "result",
+    "severity": None,
+    "reason": None,
+    "suggestion": None,
+    "interrupts": None,
+}
+
+
+@route(
+    "GET",
+    "/api/inbox",
+    right=ApiPermission.READ,
+    summary="Who is at work for another agent, results that nobody has taken, and some that were taken.",
+    query=InboxQuery,
+    response=list[InboxRow],
+    response_example=[INBOX_ROW_EXAMPLE],
+    extra_errors={404: "There is no such session."},
+)
 async def list_inbox(
     context: ServerContext, request: ApiRequest[InboxQuery, NoFields]
 ) -> list[dict[str, Any]]:
     return await context.app.inbox.list(await _session_id(context.app, request.query.session))
 
 
+@route(
+    "POST",
+    "/api/inbox/drain",
+    right=ApiPermission.RUN,
+    summary="Counts what nobody has heard of as read: no agent is told of it.",
+    body=DrainBody,
+    response=list[InboxRow],
+    request_example={"session": SLUG},
+    response_example=[INBOX_ROW_EXAMPLE | {"delivery": "delivered"}],
+    extra_errors={404: "There is no such session."},
+)
 async def drain_inbox(
     context: ServerContext, request: ApiRequest[NoFields, DrainBody]
 ) -> list[dict[str, Any]]:
     return await context.app.inbox.drain(await _session_id(context.app, request.body.session))
 
 
+@route(
+    "POST",
+    "/api/inbox/{ref}/promote",
+    right=ApiPermission.RUN,
+    summary="Passes one result on into the conversation that asked for it, in the person's name.",
+    response=PromotedRow,
+    response_example=INBOX_ROW_EXAMPLE | {"delivery": "delivered", "entry": CALL_ID, "already": False},
+    extra_errors={409: "There is no result yet, or that conversation is at work."},
+)
 async def promote_result(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.inbox.promote(request.ref)
 
 
+@route(
+    "GET",
+    "/api/approvals",
+    right=ApiPermission.READ,
+    summary="What waits for an answer, the oldest first.",
+    query=ApprovalsQuery,
+    response=list[ApprovalRow],
+    response_example=[APPROVAL_ROW_EXAMPLE],
+)
 async def list_approvals(
     context: ServerContext, request: ApiRequest[ApprovalsQuery, NoFields]
 ) -> list[dict[str, Any]]:
     return [approval_as_json(each) for each in await context.app.approvals.list(all_states=request.query.all)]
 
 
+@route(
+    "GET",
+    "/api/approvals/{ref}",
+    right=ApiPermission.READ,
+    summary="The exact call, who asked for it, and why it needs a yes.",
+    response=ApprovalRow,
+    response_example=APPROVAL_ROW_EXAMPLE,
+)
 async def get_approval(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return approval_as_json(await context.app.approvals.find(request.ref))
 
 
+@route(
+    "POST",
+    "/api/approvals/{ref}",
+    right=ApiPermission.APPROVE,
+    summary="A person's answer to one exact call, once; the run goes on at once.",
+    body=ApprovalAnswerBody,
+    response=ApprovalRow,
+    request_example={"answer": "allow"},
+    response_example=APPROVAL_ROW_EXAMPLE
+    | {"state": "allowed", "answer": "allow", "answered_at": TIMESTAMP, "answered_by": "person"},
+    extra_errors={
+        403: "It is for one call: allow or deny.",
+        409: "It was answered already, or is too late.",
+    },
+)
 async def answer_approval(
     context: ServerContext, request: ApiRequest[NoFields, ApprovalAnswerBody]
 ) -> dict[str, Any]:
@@ -47,66 +257,3 @@ async def answer_approval(
 
 async def _session_id(app: App, ref: str | None) -> str | None:
     return None if ref is None else (await app.sessions.find_for_api(ref)).id
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/inbox",
-        right=ApiPermission.READ,
-        handler=list_inbox,
-        summary="Who is at work for another agent, results that nobody has taken, and some that were taken.",
-        query=InboxQuery,
-        response=list[InboxRow],
-        extra_errors={404: "There is no such session."},
-    ),
-    Route(
-        method="POST",
-        path="/api/inbox/drain",
-        right=ApiPermission.RUN,
-        handler=drain_inbox,
-        summary="Counts what nobody has heard of as read: no agent is told of it.",
-        body=DrainBody,
-        response=list[InboxRow],
-        extra_errors={404: "There is no such session."},
-    ),
-    Route(
-        method="POST",
-        path="/api/inbox/{ref}/promote",
-        right=ApiPermission.RUN,
-        handler=promote_result,
-        summary="Passes one result on into the conversation that asked for it, in the person's name.",
-        response=PromotedRow,
-        extra_errors={409: "There is no result yet, or that conversation is at work."},
-    ),
-    Route(
-        method="GET",
-        path="/api/approvals",
-        right=ApiPermission.READ,
-        handler=list_approvals,
-        summary="What waits for an answer, the oldest first.",
-        query=ApprovalsQuery,
-        response=list[ApprovalRow],
-    ),
-    Route(
-        method="GET",
-        path="/api/approvals/{ref}",
-        right=ApiPermission.READ,
-        handler=get_approval,
-        summary="The exact call, who asked for it, and why it needs a yes.",
-        response=ApprovalRow,
-    ),
-    Route(
-        method="POST",
-        path="/api/approvals/{ref}",
-        right=ApiPermission.APPROVE,
-        handler=answer_approval,
-        summary="A person's answer to one exact call, once; the run goes on at once.",
-        body=ApprovalAnswerBody,
-        response=ApprovalRow,
-        extra_errors={
-            403: "It is for one call: allow or deny.",
-            409: "It was answered already, or is too late.",
-        },
-    ),
-)

@@ -1,8 +1,9 @@
 """Routes for the entries of a session and for sending messages."""
 
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response as Answer
 from starlette.responses import StreamingResponse
 
@@ -13,10 +14,10 @@ from retinue.domain.transcript import Entry, entry_as_json
 from retinue.errors import NotFound, UsageError
 from retinue.server.asgi_app import error_response
 from retinue.server.context import ServerContext
+from retinue.server.example_values import RUN_ID, SESSION_ID
 from retinue.server.json_encoding import encode_json
-from retinue.server.request_schemas import AgentMessageBody, EntriesQuery, MessageBody
-from retinue.server.response_schemas import MessageResponse, TranscriptEntry
-from retinue.server.routing import ApiRequest, NoFields, Route
+from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.schemas import MessageText, Ref, RequestModel, ResponseModel, ResultLimit, TokenUsage
 from retinue.sessions.pagination import PageRequest
 
 DEFAULT_AROUND_LIMIT = 100
@@ -38,6 +39,161 @@ MESSAGE_ERROR_CODES = {
 """Error codes that `agents_message` uses, for each error code of ours."""
 
 
+class EntriesQuery(RequestModel):
+    """Select entries before, after or around an entry; at most one of the three may be given.
+
+    Without a limit all matching entries are returned; with one, those nearest to the named entry, or the
+    newest.
+    """
+
+    limit: ResultLimit | None = None
+    before: Annotated[str, Meta(max_length=400)] = ""
+    after: Annotated[str, Meta(max_length=400)] = ""
+    around: Annotated[str, Meta(max_length=400)] = ""
+
+
+class MessageBody(RequestModel):
+    content: MessageText
+    mode: Annotated[
+        Literal["sync", "async"], Meta(description="sync waits for the response, async returns at once.")
+    ] = "sync"
+    timeout: Annotated[
+        float,
+        Meta(
+            ge=0, le=86_400, description="Seconds that sync waits; 0 is the longest. The run goes on after."
+        ),
+    ] = 300
+
+
+class AgentMessageBody(MessageBody):
+    session: Annotated[
+        Ref,
+        Meta(
+            description="latest, create, latest-or-create, or a session of this agent.",
+            examples=["latest-or-create"],
+        ),
+    ] = "latest-or-create"
+    workspace: Annotated[
+        str | None,
+        Meta(description="The absolute folder that a new session works in, as of POST /api/sessions."),
+    ] = None
+
+
+class EntryTokenUsage(TokenUsage):
+    cached: Annotated[int, Meta(description="Of the input, what came from the provider's cache.")]
+
+
+class MessageEntry(ResponseModel, tag_field="kind", tag="said"):
+    id: str
+    by: Literal["user", "agent"]
+    text: str
+    at: str
+    origin: Annotated[str, Meta(description="Of a user's entry: empty for a person, else who speaks.")]
+    run: str
+    model: str
+    usage: EntryTokenUsage
+    stop: str
+    calls: int
+
+
+class ToolCallEntry(ResponseModel, tag_field="kind", tag="called"):
+    id: str
+    tool: str
+    args: Annotated[str, Meta(description="JSON text, as the model wrote it.")]
+    at: str
+    run: str
+    broken: str
+
+
+class ToolResultEntry(ResponseModel, tag_field="kind", tag="returned"):
+    id: str
+    of: Annotated[str, Meta(description="The id of the call.")]
+    text: str
+    ok: bool
+    ms: int
+    at: str
+    run: str
+
+
+class NoticeEntry(ResponseModel, tag_field="kind", tag="notice"):
+    id: str
+    about: str
+    text: str
+    at: str
+    run: str
+
+
+TranscriptEntry = MessageEntry | ToolCallEntry | ToolResultEntry | NoticeEntry
+
+
+class ToolCallSummary(ResponseModel):
+    name: str
+    durationMs: int  # noqa: N815  (names that programs know)
+
+
+class MessageResponse(ResponseModel):
+    """The outcome of a message, in the format of `agents_message`."""
+
+    mode: Literal["sync", "async"]
+    status: Annotated[
+        Literal["complete", "timeout", "started", "queued", "waiting"],
+        Meta(
+            description="waiting: the agent needs words of a person, and the next message goes on with its run."
+        ),
+    ]
+    agentId: str  # noqa: N815  (names that programs know)
+    sessionId: str  # noqa: N815
+    sessionName: str  # noqa: N815
+    created: bool
+    responseId: Annotated[str, Meta(description="The run's id.")]  # noqa: N815
+    messageId: str | UnsetType = UNSET  # noqa: N815
+    response: str | UnsetType = UNSET
+    truncated: bool | UnsetType = UNSET
+    durationMs: int | UnsetType | None = UNSET  # noqa: N815
+    toolCallCount: int | UnsetType = UNSET  # noqa: N815
+    toolCalls: list[ToolCallSummary] | UnsetType = UNSET  # noqa: N815
+    timeoutSeconds: float | UnsetType = UNSET  # noqa: N815
+    message: str | UnsetType = UNSET
+
+
+MESSAGE_ENTRY_EXAMPLE: dict[str, Any] = {
+    "kind": "said",
+    "id": RUN_ID,
+    "by": "user",
+    "text": "Where is the timetable?",
+    "at": "2026-11-16T09:30:00Z",
+    "origin": "",
+    "run": RUN_ID,
+    "model": "",
+    "usage": {"input": 0, "output": 0, "cached": 0},
+    "stop": "",
+    "calls": 0,
+}
+MESSAGE_RESPONSE_EXAMPLE: dict[str, Any] = {
+    "mode": "sync",
+    "status": "complete",
+    "agentId": "general",
+    "sessionId": SESSION_ID,
+    "sessionName": "Timetable",
+    "created": False,
+    "responseId": RUN_ID,
+    "response": "It is src/timetable.py.",
+    "truncated": False,
+    "durationMs": 812,
+    "toolCallCount": 0,
+    "toolCalls": [],
+}
+
+
+@route(
+    "GET",
+    "/api/sessions/{ref}/entries",
+    right=ApiPermission.READ,
+    summary="What was said, oldest first: all of it, the newest, or those before, after or around an entry.",
+    query=EntriesQuery,
+    response=list[TranscriptEntry],
+    response_example=[MESSAGE_ENTRY_EXAMPLE],
+)
 async def list_entries(
     context: ServerContext, request: ApiRequest[EntriesQuery, NoFields]
 ) -> Answer | list[dict[str, Any]]:
@@ -77,6 +233,29 @@ async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Answer:
     return StreamingResponse(encode_array(), media_type="application/json")
 
 
+@route(
+    "POST",
+    "/api/sessions/{ref}/messages",
+    right=ApiPermission.RUN,
+    summary="Says something in a session: its agent answers in one run, which waits its turn where the session is "
+    "busy, and goes on whoever stops waiting for it.",
+    body=MessageBody,
+    response=MessageResponse,
+    request_example={
+        "content": "Where is the timetable?",
+        "mode": "sync",
+        "timeout": 60,
+    },
+    response_example=MESSAGE_RESPONSE_EXAMPLE,
+    is_idempotent=True,
+    extra_errors={
+        403: "The configuration denies the agent.",
+        409: "Another process has it open, the run was cancelled, or the Idempotency-Key was given for another "
+        "message.",
+        422: "The run ended without a response; details say which.",
+    },
+    error_codes=MESSAGE_ERROR_CODES,
+)
 async def send_session_message(
     context: ServerContext, request: ApiRequest[NoFields, MessageBody]
 ) -> Answer | dict[str, Any]:
@@ -98,6 +277,30 @@ async def send_session_message(
     return _message_response(run, fields)
 
 
+@route(
+    "POST",
+    "/api/agents/{ref}/messages",
+    right=ApiPermission.RUN,
+    summary="Says something to an agent, as `agents_message` does: in its latest session, a new one, or one of its own "
+    "that is named.",
+    body=AgentMessageBody,
+    response=MessageResponse,
+    request_example={
+        "content": "Where is the timetable?",
+        "session": "latest-or-create",
+        "mode": "async",
+    },
+    response_example=MESSAGE_RESPONSE_EXAMPLE | {"created": True},
+    is_idempotent=True,
+    extra_errors={
+        403: "The configuration denies the agent, or its definition says ui_visible: false.",
+        404: "There is no such agent; or it has no session, or not the one that is named.",
+        409: "The session belongs to another agent, another process has it open, the run was cancelled, or the "
+        "Idempotency-Key was given for another message.",
+        422: "The run ended without a response; details say which.",
+    },
+    error_codes=MESSAGE_ERROR_CODES,
+)
 async def send_agent_message(
     context: ServerContext, request: ApiRequest[NoFields, AgentMessageBody]
 ) -> Answer | dict[str, Any]:
@@ -125,53 +328,3 @@ def _message_response(run: Run, fields: dict[str, Any]) -> Answer | dict[str, An
     status = 409 if run.status is Status.CANCELLED else 422
     extra_fields = {"runStatus": str(run.status), "reason": None if run.reason is None else str(run.reason)}
     return error_response(status, error["code"], error["message"], **fields, **extra_fields)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/sessions/{ref}/entries",
-        right=ApiPermission.READ,
-        handler=list_entries,
-        summary="What was said, oldest first: all of it, the newest, or those before, after or around an entry.",
-        query=EntriesQuery,
-        response=list[TranscriptEntry],
-    ),
-    Route(
-        method="POST",
-        path="/api/sessions/{ref}/messages",
-        right=ApiPermission.RUN,
-        handler=send_session_message,
-        summary="Says something in a session: its agent answers in one run, which waits its turn where the session is "
-        "busy, and goes on whoever stops waiting for it.",
-        body=MessageBody,
-        response=MessageResponse,
-        is_idempotent=True,
-        extra_errors={
-            403: "The configuration denies the agent.",
-            409: "Another process has it open, the run was cancelled, or the Idempotency-Key was given for another "
-            "message.",
-            422: "The run ended without a response; details say which.",
-        },
-        error_codes=MESSAGE_ERROR_CODES,
-    ),
-    Route(
-        method="POST",
-        path="/api/agents/{ref}/messages",
-        right=ApiPermission.RUN,
-        handler=send_agent_message,
-        summary="Says something to an agent, as `agents_message` does: in its latest session, a new one, or one of its own "
-        "that is named.",
-        body=AgentMessageBody,
-        response=MessageResponse,
-        is_idempotent=True,
-        extra_errors={
-            403: "The configuration denies the agent, or its definition says ui_visible: false.",
-            404: "There is no such agent; or it has no session, or not the one that is named.",
-            409: "The session belongs to another agent, another process has it open, the run was cancelled, or the "
-            "Idempotency-Key was given for another message.",
-            422: "The run ended without a response; details say which.",
-        },
-        error_codes=MESSAGE_ERROR_CODES,
-    ),
-)

@@ -1,14 +1,197 @@
 """Routes for runs: list, get, cancel, interrupt, detach and resume."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from retinue.domain.api_permission import ApiPermission
 from retinue.server.context import ServerContext
-from retinue.server.request_schemas import RunsQuery
-from retinue.server.routing import ApiRequest, NoFields, Route
-from retinue.server.run_json import RunDetails, RunRow
+from retinue.server.example_values import RUN_ID, SESSION_ID, SLUG, TIMESTAMP, TRANSCRIPT_PATH, WORKSPACE_PATH
+from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.schemas import Ref, RequestModel, ResponseModel, ResultLimit, Timestamp, TokenUsage
 
 
+class RunsQuery(RequestModel):
+    live: Annotated[bool, Meta(description="Only those that have not ended.")] = False
+    session: Ref | None = None
+    root: Annotated[Ref | None, Meta(description="A run: all of its tree.")] = None
+    limit: ResultLimit = 50
+
+
+class QuestionRow(ResponseModel):
+    """A question that an agent asks the user; the next message to its session answers it."""
+
+    question: str
+    options: Annotated[
+        list[str], Meta(description="Answers to choose from, also by number; any other may be given.")
+    ]
+    agent: str
+    run_id: str
+    call: Annotated[str, Meta(description="The entry of the call that asks.")]
+
+
+class DeliveryInfo(ResponseModel):
+    state: str | None
+    attempts: int
+
+
+class WorkEvidence(ResponseModel):
+    tool_calls: int
+    no_work: bool
+
+
+class SideEffectRow(ResponseModel):
+    call: str
+    tool: str
+    arguments_hash: str
+    state: Literal["started", "ended", "unknown"]
+    ok: bool | None
+    started_at: Timestamp
+    ended_at: Timestamp | None
+
+
+class RunRow(ResponseModel):
+    """A run, with the fields of `runs show --json`."""
+
+    run_id: str
+    session_id: str
+    slug: str
+    key: str
+    agent: str
+    status: Literal["queued", "running", "waiting", "done", "failed", "cancelled", "timed_out", "lost"]
+    waiting_for: str | None
+    reason: str | None
+    approvals: Annotated[list[str], Meta(description="What it waits for a person with.")]
+    text: Annotated[str, Meta(description="The last word.")]
+    error: str | None
+    turns: int
+    tool_calls: int
+    usage: TokenUsage
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
+    duration_ms: int | None
+    path: str
+    children: list[str]
+    requester: str
+    parent: str | None
+    root: str
+    depth: int
+    label: str | None
+    task: str | None
+    model: str | None
+    thinking: str | None
+    source: str
+    door: str
+    role: str
+    trigger: str
+    keep: bool
+    timeout_seconds: float | None
+    created_at: Timestamp
+    deadline_at: Timestamp | None
+    delivery: DeliveryInfo
+    attempts: int
+    workspace: str | None
+    scope_hash: str | None
+    exit: str | None
+    evidence: WorkEvidence
+    effects: list[SideEffectRow]
+    call: Annotated[str | None, Meta(description="The entry of the call that asked for it.")]
+    cached_tokens: Annotated[int, Meta(description="Of the input, what came from the provider's cache.")]
+    cost: Annotated[
+        float | None, Meta(description="US dollars, by the setting prices; null: its model has none.")
+    ]
+
+
+class TreeTotals(ResponseModel):
+    """Totals of a run and all of its descendants."""
+
+    runs: int
+    usage: TokenUsage
+    cached_tokens: int
+    cost: Annotated[float | None, Meta(description="Of those whose model has a price; null: none has.")]
+    unpriced: Annotated[int, Meta(description="How many spoke with a model that has none.")]
+
+
+class RunDetails(RunRow):
+    tree: TreeTotals
+    sandbox: Annotated[
+        str | None, Meta(description="How tightly its commands were held at the least; null: it ran none.")
+    ]
+    questions: Annotated[
+        list[QuestionRow], Meta(description="What it, and those it asked, want to know of a person.")
+    ]
+
+
+RUN_ROW_EXAMPLE: dict[str, Any] = {
+    "run_id": RUN_ID,
+    "session_id": SESSION_ID,
+    "slug": SLUG,
+    "key": f"{SLUG}/main",
+    "agent": "general",
+    "status": "done",
+    "waiting_for": None,
+    "reason": None,
+    "approvals": [],
+    "text": "It is src/timetable.py.",
+    "error": None,
+    "turns": 1,
+    "tool_calls": 0,
+    "usage": {"input": 1310, "output": 9},
+    "started_at": TIMESTAMP,
+    "ended_at": TIMESTAMP,
+    "duration_ms": 812,
+    "path": TRANSCRIPT_PATH,
+    "children": [],
+    "requester": "person",
+    "parent": None,
+    "root": RUN_ID,
+    "depth": 0,
+    "label": None,
+    "task": "Where is the timetable?",
+    "model": "openai:gpt-5-mini",
+    "thinking": None,
+    "source": "person",
+    "door": "http",
+    "role": "primary",
+    "trigger": "command",
+    "keep": True,
+    "timeout_seconds": None,
+    "created_at": TIMESTAMP,
+    "deadline_at": TIMESTAMP,
+    "delivery": {"state": None, "attempts": 0},
+    "attempts": 1,
+    "workspace": WORKSPACE_PATH,
+    "scope_hash": "fec6620007877347",
+    "exit": None,
+    "evidence": {"tool_calls": 0, "no_work": True},
+    "effects": [],
+    "call": None,
+    "cached_tokens": 0,
+    "cost": 0.000477,
+}
+RUN_DETAILS_EXAMPLE: dict[str, Any] = RUN_ROW_EXAMPLE | {
+    "sandbox": None,
+    "questions": [],
+    "tree": {
+        "runs": 1,
+        "usage": {"input": 1204, "output": 88},
+        "cached_tokens": 0,
+        "cost": 0.000477,
+        "unpriced": 0,
+    },
+}
+
+
+@route(
+    "GET",
+    "/api/runs",
+    right=ApiPermission.READ,
+    summary="Runs, the newest first.",
+    query=RunsQuery,
+    response=list[RunRow],
+    response_example=[RUN_ROW_EXAMPLE],
+    extra_errors={404: "There is no such session or run."},
+)
 async def list_runs(context: ServerContext, request: ApiRequest[RunsQuery, NoFields]) -> list[dict[str, Any]]:
     app, query = context.app, request.query
     session = None if query.session is None else (await app.sessions.find_for_api(query.session)).id
@@ -16,6 +199,14 @@ async def list_runs(context: ServerContext, request: ApiRequest[RunsQuery, NoFie
     return await app.runs.list_json(live=query.live, session=session, root=root, limit=query.limit)
 
 
+@route(
+    "GET",
+    "/api/runs/{ref}",
+    right=ApiPermission.READ,
+    summary="Everything that is known of one run.",
+    response=RunDetails,
+    response_example=RUN_DETAILS_EXAMPLE,
+)
 async def get_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.runs.to_json(await _run_id(context, request))
 
@@ -24,77 +215,55 @@ async def _run_id(context: ServerContext, request: ApiRequest[NoFields, NoFields
     return (await context.app.runs.find_by_id(request.ref)).id
 
 
+@route(
+    "POST",
+    "/api/runs/{ref}/cancel",
+    right=ApiPermission.RUN,
+    summary="Stops a run and those it asked for; what it said so far is kept. One that has ended stays as it is.",
+    response=RunDetails,
+    response_example=RUN_DETAILS_EXAMPLE | {"status": "cancelled", "reason": "user_cancel"},
+)
 async def cancel_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.runs.to_json((await context.app.runs.cancel(await _run_id(context, request))).id)
 
 
+@route(
+    "POST",
+    "/api/runs/{ref}/interrupt",
+    right=ApiPermission.RUN,
+    summary="Lets a run end with a summary of what it has come to, and answers at once.",
+    response=RunDetails,
+    response_example=RUN_DETAILS_EXAMPLE | {"status": "running", "reason": "interrupted"},
+)
 async def interrupt_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.runs.to_json(
         (await context.app.runs.interrupt(await _run_id(context, request))).id
     )
 
 
+@route(
+    "POST",
+    "/api/runs/{ref}/detach",
+    right=ApiPermission.RUN,
+    summary="Lets a run that a call waits for go on in the background.",
+    response=RunDetails,
+    response_example=RUN_DETAILS_EXAMPLE | {"status": "running"},
+    extra_errors={409: "It has ended, or nobody waits for it."},
+)
 async def detach_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.runs.to_json((await context.app.runs.detach(await _run_id(context, request))).id)
 
 
+@route(
+    "POST",
+    "/api/runs/{ref}/resume",
+    right=ApiPermission.RUN,
+    summary="Goes on with a run whose process has died.",
+    response=RunDetails,
+    response_example=RUN_DETAILS_EXAMPLE | {"status": "queued"},
+    extra_errors={409: "It has ended, or somebody works it."},
+)
 async def resume_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.runs.to_json(
         (await context.app.runs.resume(await _run_id(context, request)))[0].id
     )
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/runs",
-        right=ApiPermission.READ,
-        handler=list_runs,
-        summary="Runs, the newest first.",
-        query=RunsQuery,
-        response=list[RunRow],
-        extra_errors={404: "There is no such session or run."},
-    ),
-    Route(
-        method="GET",
-        path="/api/runs/{ref}",
-        right=ApiPermission.READ,
-        handler=get_run,
-        summary="Everything that is known of one run.",
-        response=RunDetails,
-    ),
-    Route(
-        method="POST",
-        path="/api/runs/{ref}/cancel",
-        right=ApiPermission.RUN,
-        handler=cancel_run,
-        summary="Stops a run and those it asked for; what it said so far is kept. One that has ended stays as it is.",
-        response=RunDetails,
-    ),
-    Route(
-        method="POST",
-        path="/api/runs/{ref}/interrupt",
-        right=ApiPermission.RUN,
-        handler=interrupt_run,
-        summary="Lets a run end with a summary of what it has come to, and answers at once.",
-        response=RunDetails,
-    ),
-    Route(
-        method="POST",
-        path="/api/runs/{ref}/detach",
-        right=ApiPermission.RUN,
-        handler=detach_run,
-        summary="Lets a run that a call waits for go on in the background.",
-        response=RunDetails,
-        extra_errors={409: "It has ended, or nobody waits for it."},
-    ),
-    Route(
-        method="POST",
-        path="/api/runs/{ref}/resume",
-        right=ApiPermission.RUN,
-        handler=resume_run,
-        summary="Goes on with a run whose process has died.",
-        response=RunDetails,
-        extra_errors={409: "It has ended, or somebody works it."},
-    ),
-)

@@ -1,19 +1,189 @@
 """Routes for sessions: list, create, get, change, delete, restore, clear and branch."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from retinue.domain.api_permission import ApiPermission
 from retinue.server.context import ServerContext
-from retinue.server.request_schemas import BranchBody, DraftBody, NewSessionBody, SessionPatch, SessionsQuery
-from retinue.server.response_schemas import DeletedSession, SavedDraft, SessionDetails, SessionRow
-from retinue.server.routing import ApiRequest, NoFields, Route
+from retinue.server.example_values import RUN_ID, SESSION_ID, SLUG, TIMESTAMP, TRANSCRIPT_PATH, WORKSPACE_PATH
+from retinue.server.routes.inbox import ApprovalRow
+from retinue.server.routes.runs import QuestionRow
+from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.schemas import JsonObject, RequestModel, ResponseModel, Timestamp
 
 BUSY_ERROR = "It is at work, or another process has it open."
 
 
+class SessionsQuery(RequestModel):
+    agent: Annotated[str | None, Meta(description="Only this agent's.")] = None
+    children: Annotated[bool, Meta(description="With the sessions that other sessions began.")] = True
+    q: Annotated[
+        str, Meta(max_length=1000, description="MessageText that its name, slug, agent or last words hold.")
+    ] = ""
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+
+
+class NewSessionBody(RequestModel):
+    agent: Annotated[str, Meta(examples=["general"])]
+    name: Annotated[str | None, Meta(description="One line for people; no two sessions have the same.")] = (
+        None
+    )
+    workspace: Annotated[
+        str | None,
+        Meta(
+            description="The absolute folder it works in. Without one: where the daemon was started, or the "
+            "person's home where that is the root."
+        ),
+    ] = None
+
+
+class SessionPatch(RequestModel):
+    """Changes to a session; fields that are not given stay."""
+
+    name: Annotated[str | UnsetType | None, Meta(description="null takes the name away.")] = UNSET
+    pinned: bool | UnsetType = UNSET
+    attributes: Annotated[
+        dict[str, Any] | UnsetType,
+        Meta(description="Added to those that are there; one that is null goes. At most 64 KiB in all."),
+    ] = UNSET
+
+
+class BranchBody(RequestModel):
+    at: Annotated[
+        Annotated[str, Meta(max_length=400)] | None,
+        Meta(description="A user's entry; without one, all that was said."),
+    ] = None
+    include: Annotated[bool, Meta(description="Whether that entry is in the branch.")] = True
+    name: Annotated[str, Meta(max_length=200)] = ""
+
+
+class DraftBody(RequestModel):
+    content: Annotated[str, Meta(max_length=1_000_000, description="All that is typed; empty clears it.")]
+
+
+class WorkspaceInfo(ResponseModel):
+    root: str
+    isolation: str
+    writable: bool
+    label: str
+    source: str | None
+    project: str | None
+
+
+class SessionRow(ResponseModel):
+    """A session, with the fields of `sessions list --json` and its current activity."""
+
+    session_id: Annotated[str, Meta(description="The UUID.")]
+    slug: str
+    key: str
+    agent: str
+    name: str | None
+    branch: str
+    parent_session_id: Annotated[str | None, Meta(description="The parent's slug.")]
+    parent: Annotated[str | None, Meta(description="The parent's session_id.")]
+    type: Literal["branch", "agent"]
+    depth: int
+    path: Annotated[str, Meta(description="Of session.md.")]
+    created_at: Timestamp
+    updated_at: Timestamp
+    pinned_at: Timestamp | None
+    last_snippet: str
+    attributes: JsonObject
+    workspace: WorkspaceInfo
+    status: Literal["idle", "queued", "running", "waiting"]
+    waiting_for: str | None
+    run: Annotated[str | None, Meta(description="The run that is going on.")]
+
+
+class AnnouncementRow(ResponseModel):
+    type: str
+    summary: str
+    createdAt: Timestamp  # noqa: N815  (names that programs know)
+    childSessionId: str  # noqa: N815
+    metadata: JsonObject
+
+
+class SessionApprovalRow(ApprovalRow):
+    slug: Annotated[str, Meta(description="Of the session that asks.")]
+
+
+class SessionDetails(SessionRow):
+    """A session, with the fields of `sessions show --json`."""
+
+    entries: int
+    draft: Annotated[str, Meta(description="What is typed below the file's open user line.")]
+    announcements: list[AnnouncementRow]
+    approvals: list[SessionApprovalRow]
+    questions: list[QuestionRow]
+    preset: Literal["live", "edited", "own", "unreadable"]
+    permissions: JsonObject | None
+    problems: list[str]
+
+
+class DeletedSession(ResponseModel):
+    session_id: str
+    slug: str
+    deleted: bool
+    path: Annotated[str, Meta(description="Where its folder is now.")]
+    undo: Annotated[str, Meta(description="The id for POST /api/sessions/{id}/restore.")]
+
+
+class SavedDraft(ResponseModel):
+    saved: bool
+
+
+SESSION_ROW_EXAMPLE: dict[str, Any] = {
+    "session_id": SESSION_ID,
+    "slug": SLUG,
+    "key": f"{SLUG}/main",
+    "agent": "general",
+    "name": "Timetable",
+    "branch": "main",
+    "parent_session_id": None,
+    "parent": None,
+    "type": "branch",
+    "depth": 0,
+    "path": TRANSCRIPT_PATH,
+    "created_at": TIMESTAMP,
+    "updated_at": TIMESTAMP,
+    "pinned_at": None,
+    "last_snippet": "It is src/timetable.py.",
+    "attributes": {"panel": "left"},
+    "workspace": {
+        "root": WORKSPACE_PATH,
+        "isolation": "shared",
+        "writable": True,
+        "label": "parcel",
+        "source": None,
+        "project": None,
+    },
+    "status": "idle",
+    "waiting_for": None,
+    "run": None,
+}
+SESSION_DETAILS_EXAMPLE: dict[str, Any] = SESSION_ROW_EXAMPLE | {
+    "entries": 2,
+    "draft": "",
+    "announcements": [],
+    "approvals": [],
+    "questions": [],
+    "preset": "live",
+    "permissions": None,
+    "problems": [],
+}
+
+
+@route(
+    "GET",
+    "/api/sessions",
+    right=ApiPermission.READ,
+    summary="Sessions: pinned first, the most recently pinned before the others, then the newest.",
+    query=SessionsQuery,
+    response=list[SessionRow],
+    response_example=[SESSION_ROW_EXAMPLE],
+)
 async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuery, NoFields]) -> Response:
     query = request.query
     sessions = await context.app.sessions.list_with_status(
@@ -22,6 +192,18 @@ async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuer
     return Response(await context.session_row_cache.encode_list(sessions), media_type="application/json")
 
 
+@route(
+    "POST",
+    "/api/sessions",
+    right=ApiPermission.RUN,
+    summary="A new session of an agent, idle until something is said in it.",
+    body=NewSessionBody,
+    response=SessionDetails,
+    request_example={"agent": "general", "name": "Timetable", "workspace": WORKSPACE_PATH},
+    response_example=SESSION_DETAILS_EXAMPLE,
+    success_status=201,
+    extra_errors={404: "There is no such agent.", 403: "The configuration denies the agent."},
+)
 async def create_session(
     context: ServerContext, request: ApiRequest[NoFields, NewSessionBody]
 ) -> dict[str, Any]:
@@ -30,10 +212,29 @@ async def create_session(
     return await context.app.sessions.to_json(session.id)
 
 
+@route(
+    "GET",
+    "/api/sessions/{ref}",
+    right=ApiPermission.READ,
+    summary="What is known of one session, and what it and its children wait for a person with.",
+    response=SessionDetails,
+    response_example=SESSION_DETAILS_EXAMPLE,
+)
 async def get_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.sessions.to_json((await context.app.sessions.find_for_api(request.ref)).id)
 
 
+@route(
+    "PATCH",
+    "/api/sessions/{ref}",
+    right=ApiPermission.RUN,
+    summary="Another name, pinned or not, other attributes; what is not said stays.",
+    body=SessionPatch,
+    response=SessionDetails,
+    request_example={"pinned": True, "attributes": {"panel": "left", "old": None}},
+    response_example=SESSION_DETAILS_EXAMPLE | {"pinned_at": TIMESTAMP},
+    extra_errors={403: "The attribute is the runtime's own."},
+)
 async def update_session(
     context: ServerContext, request: ApiRequest[NoFields, SessionPatch]
 ) -> dict[str, Any]:
@@ -47,6 +248,21 @@ async def update_session(
     return await context.app.sessions.to_json(session.id)
 
 
+@route(
+    "DELETE",
+    "/api/sessions/{ref}",
+    right=ApiPermission.RUN,
+    summary="Puts a session aside with all of its branches and children; nothing finds it, and for 30 days it can be restored.",
+    response=DeletedSession,
+    response_example={
+        "session_id": SESSION_ID,
+        "slug": SLUG,
+        "deleted": True,
+        "path": f"/home/ada/.local/share/retinue/sessions/{SLUG}.deleted.20261116094500",
+        "undo": SESSION_ID,
+    },
+    extra_errors={409: f"{BUSY_ERROR} Or a result of or for it was not heard."},
+)
 async def delete_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     session = await context.app.sessions.delete((await context.app.sessions.find_for_api(request.ref)).id)
     return {
@@ -58,15 +274,45 @@ async def delete_session(context: ServerContext, request: ApiRequest[NoFields, N
     }
 
 
+@route(
+    "POST",
+    "/api/sessions/{ref}/restore",
+    right=ApiPermission.RUN,
+    summary="Brings a deleted session back.",
+    response=SessionDetails,
+    response_example=SESSION_DETAILS_EXAMPLE,
+    extra_errors={409: "Its name, or its place, is another session's now."},
+)
 async def restore_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.sessions.to_json((await context.app.sessions.restore(request.ref)).id)
 
 
+@route(
+    "POST",
+    "/api/sessions/{ref}/clear",
+    right=ApiPermission.RUN,
+    summary="Forgets what was said; the session keeps its identity.",
+    response=SessionDetails,
+    response_example=SESSION_DETAILS_EXAMPLE | {"entries": 0, "last_snippet": ""},
+    extra_errors={409: BUSY_ERROR},
+)
 async def clear_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     session = await context.app.sessions.clear((await context.app.sessions.find_for_api(request.ref)).id)
     return await context.app.sessions.to_json(session.id)
 
 
+@route(
+    "POST",
+    "/api/sessions/{ref}/branch",
+    right=ApiPermission.RUN,
+    summary="A copy of the conversation up to an entry of a user, from here on the current one.",
+    body=BranchBody,
+    response=SessionDetails,
+    request_example={"at": RUN_ID, "include": False, "name": "other"},
+    response_example=SESSION_DETAILS_EXAMPLE | {"branch": "20261116094500-other"},
+    success_status=201,
+    extra_errors={403: "Only top-level sessions have branches."},
+)
 async def branch_session(context: ServerContext, request: ApiRequest[NoFields, BranchBody]) -> dict[str, Any]:
     body = request.body
     session_id = (await context.app.sessions.find_for_api(request.ref)).id
@@ -74,98 +320,19 @@ async def branch_session(context: ServerContext, request: ApiRequest[NoFields, B
     return await context.app.sessions.to_json(branch.id)
 
 
+@route(
+    "PUT",
+    "/api/sessions/{ref}/draft",
+    right=ApiPermission.RUN,
+    summary="Keeps what a person is typing, below the open user line of the session's file.",
+    body=DraftBody,
+    response=SavedDraft,
+    request_example={"content": "Where is the time"},
+    response_example={"saved": True},
+    extra_errors={409: BUSY_ERROR},
+)
 async def save_draft(context: ServerContext, request: ApiRequest[NoFields, DraftBody]) -> dict[str, Any]:
     await context.app.sessions.save_draft(
         (await context.app.sessions.find_for_api(request.ref)).id, request.body.content
     )
     return {"saved": True}
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/sessions",
-        right=ApiPermission.READ,
-        handler=list_sessions,
-        summary="Sessions: pinned first, the most recently pinned before the others, then the newest.",
-        query=SessionsQuery,
-        response=list[SessionRow],
-    ),
-    Route(
-        method="POST",
-        path="/api/sessions",
-        right=ApiPermission.RUN,
-        handler=create_session,
-        summary="A new session of an agent, idle until something is said in it.",
-        body=NewSessionBody,
-        response=SessionDetails,
-        success_status=201,
-        extra_errors={404: "There is no such agent.", 403: "The configuration denies the agent."},
-    ),
-    Route(
-        method="GET",
-        path="/api/sessions/{ref}",
-        right=ApiPermission.READ,
-        handler=get_session,
-        summary="What is known of one session, and what it and its children wait for a person with.",
-        response=SessionDetails,
-    ),
-    Route(
-        method="PATCH",
-        path="/api/sessions/{ref}",
-        right=ApiPermission.RUN,
-        handler=update_session,
-        summary="Another name, pinned or not, other attributes; what is not said stays.",
-        body=SessionPatch,
-        response=SessionDetails,
-        extra_errors={403: "The attribute is the runtime's own."},
-    ),
-    Route(
-        method="DELETE",
-        path="/api/sessions/{ref}",
-        right=ApiPermission.RUN,
-        handler=delete_session,
-        summary="Puts a session aside with all of its branches and children; nothing finds it, and for 30 days it can be restored.",
-        response=DeletedSession,
-        extra_errors={409: f"{BUSY_ERROR} Or a result of or for it was not heard."},
-    ),
-    Route(
-        method="POST",
-        path="/api/sessions/{ref}/restore",
-        right=ApiPermission.RUN,
-        handler=restore_session,
-        summary="Brings a deleted session back.",
-        response=SessionDetails,
-        extra_errors={409: "Its name, or its place, is another session's now."},
-    ),
-    Route(
-        method="POST",
-        path="/api/sessions/{ref}/clear",
-        right=ApiPermission.RUN,
-        handler=clear_session,
-        summary="Forgets what was said; the session keeps its identity.",
-        response=SessionDetails,
-        extra_errors={409: BUSY_ERROR},
-    ),
-    Route(
-        method="POST",
-        path="/api/sessions/{ref}/branch",
-        right=ApiPermission.RUN,
-        handler=branch_session,
-        summary="A copy of the conversation up to an entry of a user, from here on the current one.",
-        body=BranchBody,
-        response=SessionDetails,
-        success_status=201,
-        extra_errors={403: "Only top-level sessions have branches."},
-    ),
-    Route(
-        method="PUT",
-        path="/api/sessions/{ref}/draft",
-        right=ApiPermission.RUN,
-        handler=save_draft,
-        summary="Keeps what a person is typing, below the open user line of the session's file.",
-        body=DraftBody,
-        response=SavedDraft,
-        extra_errors={409: BUSY_ERROR},
-    ),
-)

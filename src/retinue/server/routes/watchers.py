@@ -9,10 +9,11 @@ from retinue.app.run_options import SpawnOptions
 from retinue.domain.api_permission import ApiPermission
 from retinue.domain.watch import watch_as_json
 from retinue.server.context import ServerContext
-from retinue.server.request_schemas import MessageText, RequestModel
-from retinue.server.response_schemas import InboxRow, ResponseModel, Timestamp
-from retinue.server.routing import ApiRequest, NoFields, Route
-from retinue.server.run_json import RunDetails
+from retinue.server.example_values import CALL_ID, RUN_ID, SESSION_ID, SLUG, TIMESTAMP
+from retinue.server.routes.inbox import INBOX_ROW_EXAMPLE, InboxRow
+from retinue.server.routes.runs import RUN_DETAILS_EXAMPLE, RunDetails
+from retinue.server.routing import ApiRequest, NoFields, route
+from retinue.server.schemas import MessageText, RequestModel, ResponseModel, Timestamp
 
 AgentName = Annotated[str, Meta(max_length=64, examples=["pair"])]
 Trigger = Annotated[
@@ -53,12 +54,54 @@ class WatcherRow(ResponseModel):
     created_at: Timestamp | None
 
 
+INTERJECTION_ROW_EXAMPLE: dict[str, Any] = INBOX_ROW_EXAMPLE | {
+    "agentId": "pair",
+    "capability": "watcher",
+    "label": None,
+    "summary": "It rewrites the parser, and a typo was to be fixed.\n\nChange line 12 only.",
+    "kind": "interjection",
+    "severity": "warning",
+    "reason": "It rewrites the parser, and a typo was to be fixed.",
+    "suggestion": "Change line 12 only.",
+}
+WATCHER_ROW_EXAMPLE: dict[str, Any] = {
+    "id": CALL_ID,
+    "name": "pair#1",
+    "agent": "pair",
+    "session": SESSION_ID,
+    "slug": SLUG,
+    "watcher": "01a1e333-cbe6-7aef-b141-0270fa1d63e2",
+    "watching": True,
+    "trigger": "key",
+    "told": 3,
+    "heard": RUN_ID,
+    "told_at": TIMESTAMP,
+    "created_at": TIMESTAMP,
+}
+
+
+@route(
+    "GET",
+    "/api/watchers",
+    right=ApiPermission.READ,
+    summary="Who watches which session.",
+    response=list[WatcherRow],
+    response_example=[WATCHER_ROW_EXAMPLE],
+)
 async def list_all_watchers(
     context: ServerContext, _request: ApiRequest[NoFields, NoFields]
 ) -> list[dict[str, Any]]:
     return [watch_as_json(each) for each in await context.app.watchers.list()]
 
 
+@route(
+    "GET",
+    "/api/sessions/{ref}/watchers",
+    right=ApiPermission.READ,
+    summary="Who watches a session.",
+    response=list[WatcherRow],
+    response_example=[WATCHER_ROW_EXAMPLE],
+)
 async def list_session_watchers(
     context: ServerContext, request: ApiRequest[NoFields, NoFields]
 ) -> list[dict[str, Any]]:
@@ -66,6 +109,18 @@ async def list_session_watchers(
     return [watch_as_json(each) for each in await context.app.watchers.list(session.id)]
 
 
+@route(
+    "POST",
+    "/api/sessions/{ref}/watchers",
+    right=ApiPermission.RUN,
+    summary="Sets an agent beside a session: it hears what is said and done there; who watches already goes on.",
+    body=WatcherBody,
+    response=WatcherRow,
+    request_example={"agent": "pair", "trigger": "key"},
+    response_example=WATCHER_ROW_EXAMPLE,
+    success_status=201,
+    extra_errors={403: "The agent has not the role of a watcher, or the session is a watcher's own."},
+)
 async def start_watcher(context: ServerContext, request: ApiRequest[NoFields, WatcherBody]) -> dict[str, Any]:
     session = await context.app.sessions.find_for_api(request.ref)
     return watch_as_json(
@@ -73,6 +128,15 @@ async def start_watcher(context: ServerContext, request: ApiRequest[NoFields, Wa
     )
 
 
+@route(
+    "DELETE",
+    "/api/sessions/{ref}/watchers",
+    right=ApiPermission.RUN,
+    summary="Sends those away who watch a session; what they have said stays in the inbox.",
+    query=WatchersQuery,
+    response=list[WatcherRow],
+    response_example=[WATCHER_ROW_EXAMPLE | {"watching": False}],
+)
 async def stop_watchers(
     context: ServerContext, request: ApiRequest[WatchersQuery, NoFields]
 ) -> list[dict[str, Any]]:
@@ -83,6 +147,23 @@ async def stop_watchers(
     ]
 
 
+@route(
+    "POST",
+    "/api/sessions/{ref}/children",
+    right=ApiPermission.RUN,
+    summary="A child of a session with a task of its own; set off by a slash command or a key, its result lies in the inbox.",
+    body=ChildBody,
+    response=RunDetails,
+    request_example={
+        "agent": "oracle",
+        "content": "Why does it leave at nine?",
+        "trigger": "slash",
+    },
+    response_example=RUN_DETAILS_EXAMPLE | {"agent": "oracle", "trigger": "slash"},
+    success_status=201,
+    is_idempotent=True,
+    extra_errors={403: "The configuration denies the agent, or the session is too deep."},
+)
 async def spawn_child(context: ServerContext, request: ApiRequest[NoFields, ChildBody]) -> dict[str, Any]:
     body = request.body
     parent = await context.app.sessions.find_for_api(request.ref)
@@ -93,67 +174,15 @@ async def spawn_child(context: ServerContext, request: ApiRequest[NoFields, Chil
     return await context.app.runs.to_json(run.id)
 
 
+@route(
+    "POST",
+    "/api/inbox/{ref}/dismiss",
+    right=ApiPermission.RUN,
+    summary="Sets aside what a watcher said.",
+    response=InboxRow,
+    response_example=INTERJECTION_ROW_EXAMPLE | {"delivery": "delivered"},
+)
 async def dismiss_interjection(
     context: ServerContext, request: ApiRequest[NoFields, NoFields]
 ) -> dict[str, Any]:
     return await context.app.inbox.dismiss(request.ref, by=request.caller_name)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/watchers",
-        right=ApiPermission.READ,
-        handler=list_all_watchers,
-        summary="Who watches which session.",
-        response=list[WatcherRow],
-    ),
-    Route(
-        method="GET",
-        path="/api/sessions/{ref}/watchers",
-        right=ApiPermission.READ,
-        handler=list_session_watchers,
-        summary="Who watches a session.",
-        response=list[WatcherRow],
-    ),
-    Route(
-        method="POST",
-        path="/api/sessions/{ref}/watchers",
-        right=ApiPermission.RUN,
-        handler=start_watcher,
-        summary="Sets an agent beside a session: it hears what is said and done there; who watches already goes on.",
-        body=WatcherBody,
-        response=WatcherRow,
-        success_status=201,
-        extra_errors={403: "The agent has not the role of a watcher, or the session is a watcher's own."},
-    ),
-    Route(
-        method="DELETE",
-        path="/api/sessions/{ref}/watchers",
-        right=ApiPermission.RUN,
-        handler=stop_watchers,
-        summary="Sends those away who watch a session; what they have said stays in the inbox.",
-        query=WatchersQuery,
-        response=list[WatcherRow],
-    ),
-    Route(
-        method="POST",
-        path="/api/sessions/{ref}/children",
-        right=ApiPermission.RUN,
-        handler=spawn_child,
-        summary="A child of a session with a task of its own; set off by a slash command or a key, its result lies in the inbox.",
-        body=ChildBody,
-        response=RunDetails,
-        success_status=201,
-        is_idempotent=True,
-        extra_errors={403: "The configuration denies the agent, or the session is too deep."},
-    ),
-    Route(
-        method="POST",
-        path="/api/inbox/{ref}/dismiss",
-        right=ApiPermission.RUN,
-        handler=dismiss_interjection,
-        summary="Sets aside what a watcher said.",
-        response=InboxRow,
-    ),
-)

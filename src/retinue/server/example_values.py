@@ -1,0 +1,11 @@
+"""Values shared by the examples of the OpenAPI document."""
+
+TIMESTAMP = "2026-11-16T09:30:00.000Z"
+SESSION_ID = "01a1e333-cbe6-7aef-b141-0270fa1d63e1"
+SLUG = "general-20261116093000"
+TRANSCRIPT_PATH = f"/home/ada/.local/share/retinue/sessions/{SLUG}/branches/main/session.md"
+RUN_ID = "01M7HK7KD5RZWT5M8C1AFZXXWY"
+CHILD_ID = "01M7HK7MBNXFY0HP6FBRSA646Q"
+CALL_ID = "01M7HK7KEKJRY01VP9AE08W7C0"
+APPROVAL_ID = "01M7HK7KFYBCDG472M22ECXS2M"
+WORKSPACE_PATH = "/home/ada/parcel"
