@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,14 +12,24 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from retinue.domain.run import Usage
+from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
+from retinue.domain.workspace import Workspace
 from retinue.errors import Unreadable
 from retinue.sessions.markdown.fast_parser import FAST_PARSERS, compile_fast_parser
-from retinue.sessions.markdown.grammar import ENTRY_KINDS, HEAD, THOUGHTS, USER, Attribute, MarkerKind
-from retinue.sessions.markdown.marker import compile_reader, parse_marker
+from retinue.sessions.markdown.grammar import (
+    ENTRY_KINDS,
+    HEAD,
+    THOUGHTS,
+    USER,
+    Attribute,
+    MarkerKind,
+    SessionHead,
+)
+from retinue.sessions.markdown.marker import compile_reader, parse_head, parse_marker
 from retinue.sessions.markdown.parser import parse_transcript
 from retinue.sessions.markdown.torn_tail import find_tear_in_tail
-from retinue.sessions.markdown.writer import compile_writer, render_entry, render_open_line
+from retinue.sessions.markdown.writer import compile_writer, render_entry, render_head, render_open_line
 
 FIRST_LINE = b"<!-- retinue 1 session=a-20261115184207 id=1 branch=main -->\n\n"
 LAST = Message(id="last", by="agent", text="the last entry is always left to the tolerant parser")
@@ -211,6 +222,19 @@ def test_what_a_changed_table_says_is_written_and_read_by_both_parsers(entry: En
     match = pattern.match(line)
     assert (match is None) is ("%" in line)
     assert match is None or build(match, "body") == tolerant
+
+
+@given(words.filter(bool), words, words, st.one_of(st.none(), words))
+def test_the_head_of_a_file_names_the_session_it_was_written_for(
+    slug: str, session_id: str, branch: str, parent: str | None
+):
+    now = datetime(2026, 11, 15, tzinfo=UTC)
+    session = Session(
+        id=session_id, slug=slug, agent="general", branch=branch, path="/s", parent_slug=parent,
+        created_at=now, updated_at=now, workspace=Workspace(root="/w"),
+    )  # fmt: skip
+    head = parse_head(render_head(session))
+    assert head == SessionHead(slug=slug, id=session_id, branch=branch, parent=parent or "")
 
 
 def test_an_attribute_that_the_table_does_not_have_is_read_by_neither():

@@ -5,7 +5,6 @@ entry or a kind of entry, add a row here.
 """
 
 from collections.abc import Mapping
-from string import Template
 
 from msgspec import Struct
 
@@ -104,7 +103,7 @@ class Attribute(Struct, frozen=True, kw_only=True):
         return self._fill(self.encoding.from_attrs)
 
     def _fill(self, template: str, value: str = "") -> str:
-        return Template(template).substitute(name=self.name, value=value)
+        return template.replace("$name", self.name).replace("$value", value)
 
 
 class SessionHead(Struct, frozen=True, kw_only=True):
