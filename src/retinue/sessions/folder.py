@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from retinue.domain.clock import Clock
 from retinue.domain.session import NewSession, Session, child_slug, top_level_slug
 from retinue.errors import BadDefinition, NotFound, UsageError
-from retinue.sessions.markdown.marker import SessionHead, parse_head
+from retinue.sessions.markdown.grammar import SessionHead
+from retinue.sessions.markdown.marker import parse_head
 from retinue.sessions.metadata_files import (
     SessionMetadata,
     as_utc,

@@ -10,12 +10,13 @@ from msgspec import Struct
 from retinue.domain.transcript import RESULT_ID_SUFFIX, Entry, public_entry_id
 from retinue.errors import Failed, NotFound
 from retinue.sessions.markdown.chunks import CHUNK_BYTES, Chunk, LineCounter
-from retinue.sessions.markdown.marker import COMMENT_OPEN, MARKER_KINDS, parse_marker, quote_value
+from retinue.sessions.markdown.grammar import ANY_KIND, COMMENT_OPEN, ID_NAMES, RESULT
+from retinue.sessions.markdown.marker import parse_marker, quote_value
 from retinue.sessions.markdown.parser import ParsedTranscript, entry_offsets, parse_chunk, parse_file
 from retinue.sessions.markdown.torn_tail import intact_end
 from retinue.storage.file_io import open_regular_file, read_at
 
-_MARKER = re.compile(rf"\n{COMMENT_OPEN}(?:{'|'.join(MARKER_KINDS)}) ".encode())
+_MARKER = re.compile(rf"\n{COMMENT_OPEN}(?:{ANY_KIND}) ".encode())
 _MAX_MARKER_BYTES = 64 * 1024
 _MAX_REMEMBERED = 4096
 
@@ -215,9 +216,9 @@ def _is_marker_of(data: bytes, name: str) -> bool:
     attrs = parse_marker(line[len(COMMENT_OPEN) :]) if line.startswith(COMMENT_OPEN) else None
     if attrs is None:
         return False
-    if attrs[""] == "result":
-        return f"{attrs.get('of')}{RESULT_ID_SUFFIX}" == name
-    return attrs.get("id") == name and attrs[""] != "retinue"
+    kind = attrs[""]
+    suffix = RESULT_ID_SUFFIX if kind == RESULT.name else ""
+    return kind in ID_NAMES and f"{attrs.get(ID_NAMES[kind], '')}{suffix}" == name
 
 
 @contextmanager

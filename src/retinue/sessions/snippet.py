@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 
 from retinue.domain.transcript import Entry, Message, ToolCall, last_message_snippet
-from retinue.sessions.markdown.marker import COMMENT_OPEN, parse_marker
+from retinue.sessions.markdown.grammar import AGENT, COMMENT_OPEN, ESCAPED, LENGTH, USER
+from retinue.sessions.markdown.marker import parse_marker
 from retinue.sessions.markdown.writer import unescape_body
 from retinue.storage.file_io import open_regular_file
 
@@ -14,7 +15,7 @@ _MARKER_CHARS = 256
 _SAFE_CHARS = 4 * 1024
 """Characters that fit into the far distance even if each of them must be escaped."""
 _SEPARATOR = f"\n{COMMENT_OPEN}".encode()
-_MESSAGE_MARKERS = (f"{COMMENT_OPEN}user".encode(), f"{COMMENT_OPEN}agent".encode())
+_MESSAGE_MARKERS = tuple(f"{COMMENT_OPEN}{kind.name}".encode() for kind in (USER, AGENT))
 
 
 def snippet_from_file(path: str) -> str:
@@ -67,6 +68,6 @@ def _find_last_message(data: bytes) -> str:
 def _message_text(piece: str, *, is_last: bool) -> str:
     line, _, body = piece[len(COMMENT_OPEN) :].partition("\n")
     attrs = parse_marker(line)
-    if attrs is None or (is_last and attrs[""] == "user" and "n" not in attrs):
+    if attrs is None or (is_last and attrs[""] == USER.name and LENGTH.name not in attrs):
         return ""
-    return unescape_body(body, escaped="esc" in attrs)
+    return unescape_body(body, escaped=ESCAPED.name in attrs)

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retinue.sessions.markdown.marker import COMMENT_OPEN, parse_marker
+from retinue.sessions.markdown.grammar import AGENT, CALL, COMMENT_OPEN, ID_NAMES, RESULT, USER
+from retinue.sessions.markdown.marker import parse_marker
 from retinue.storage.file_io import read_at
 
 WINDOW_BYTES = 16 << 20
@@ -14,7 +15,8 @@ At least half as many are loaded: about two million tokens, more than models acc
 """
 _BLOCK_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 1 << 20
-_MARKER = re.compile(rf"\n{COMMENT_OPEN}((?:user|agent|call|result) [^\n]*)(?=\n)".encode())
+_EXCHANGE_KINDS = "|".join(kind.name for kind in (USER, AGENT, CALL, RESULT))
+_MARKER = re.compile(rf"\n{COMMENT_OPEN}((?:{_EXCHANGE_KINDS}) [^\n]*)(?=\n)".encode())
 _MARKER_PREFIX = f"\n{COMMENT_OPEN}".encode()
 
 
@@ -30,7 +32,7 @@ def window_start(fd: int, size: int, window: int = WINDOW_BYTES) -> int:
     step = max(1, window // 4)
     floor = -(-(size - window) // step) * step
     while floor > 0:
-        for kind in ("user", "agent"):
+        for kind in (USER.name, AGENT.name):
             start = _first_safe_start(_iter_markers(fd, floor, size), kind, floor + step)
             if start is not None:
                 return start
@@ -42,8 +44,8 @@ def window_start(fd: int, size: int, window: int = WINDOW_BYTES) -> int:
 class _MarkerLine:
     offset: int
     kind: str
-    call_id: str
-    """Id of the tool call, for a call and for its result."""
+    entry_id: str
+    """For a tool result the id of its call."""
 
 
 def _first_safe_start(markers: Iterator[_MarkerLine], kind: str, limit: int) -> int | None:
@@ -57,17 +59,17 @@ def _first_safe_start(markers: Iterator[_MarkerLine], kind: str, limit: int) -> 
     call_ids: set[str] = set()
     for marker in markers:
         if start is not None:
-            replies += marker.kind == "agent"
+            replies += marker.kind == AGENT.name
             if replies > 1:
                 return start
-            if marker.kind == "call" and replies:
-                call_ids.add(marker.call_id)
-            elif marker.kind in {"call", "result"} and marker.call_id not in call_ids:
+            if marker.kind == CALL.name and replies:
+                call_ids.add(marker.entry_id)
+            elif marker.kind in {CALL.name, RESULT.name} and marker.entry_id not in call_ids:
                 start = None
         elif marker.offset >= limit:
             return None
         elif marker.kind == kind:
-            start, replies = marker.offset, int(kind == "agent")
+            start, replies = marker.offset, int(kind == AGENT.name)
             call_ids.clear()
     return start
 
@@ -104,4 +106,4 @@ def _parse_marker_line(offset: int, line: bytes) -> _MarkerLine | None:
     attrs = parse_marker(line.decode("utf-8", "surrogateescape"))
     if attrs is None:
         return None
-    return _MarkerLine(offset, attrs[""], attrs.get("id" if attrs[""] == "call" else "of", ""))
+    return _MarkerLine(offset, attrs[""], attrs.get(ID_NAMES[attrs[""]], ""))

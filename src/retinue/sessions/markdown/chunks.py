@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from retinue.sessions.markdown.marker import COMMENT_OPEN, MARKER_KINDS
+from retinue.sessions.markdown.grammar import ANY_KIND, COMMENT_OPEN
 from retinue.storage.file_io import read_at
 
 CHUNK_BYTES = 64 * 1024
 """Approximate bytes read at once; a longer entry is always read whole."""
 _SEPARATOR = f"\n{COMMENT_OPEN}".encode()
-_MARKER_KIND = re.compile(rf"(?:{'|'.join(MARKER_KINDS)}) ".encode())
+_MARKER_KIND = re.compile(rf"(?:{ANY_KIND}) ".encode())
 
 
 class Chunk(Struct, frozen=True, kw_only=True):

@@ -1,66 +1,31 @@
-"""Fast patterns for marker lines exactly as Retinue writes them; other lines take the slow path."""
+"""Fast parsing of marker lines exactly as Retinue writes them; other lines are left to the tolerant parser."""
 
 import re
 from collections.abc import Callable, Mapping
 
-from retinue.domain.run import Usage
-from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
+from retinue.domain.transcript import Entry
+from retinue.sessions.markdown.compiler import compile_constructor
+from retinue.sessions.markdown.grammar import COMMENT_CLOSE, ENTRY_KINDS, LENGTH, MarkerKind
 
-_VALUE = r'([^\s>"%]+)'
-_NUMBER = "([0-9]{1,18})"
-"""Longer numbers count nothing real; the slow path reports them."""
-_END = r" n=[0-9]{1,18} -->\n"
-_NO_USAGE = Usage()
+FastParser = tuple[re.Pattern[str], Callable[[re.Match[str], str], Entry]]
+"""The pattern of a marker line after its `<!-- `, and the function that makes an entry of match and body."""
 
 
-def _optional_attributes(*names: str) -> str:
-    return "".join(f"(?: {name}={_VALUE})?" for name in names)
-
-
-def _parse_user(match: re.Match[str], body: str) -> Entry:
-    entry_id, at, origin, run = match.groups("")
-    return Message(id=entry_id, by="user", text=body, at=at, origin=origin, run=run)
-
-
-def _parse_agent(match: re.Match[str], body: str) -> Entry:
-    entry_id, at, model, input_tokens, output_tokens, cached_tokens, calls, run = match.groups("")
-    token_usage = Usage(
-        input=int(input_tokens or 0), output=int(output_tokens or 0), cached=int(cached_tokens or 0)
+def compile_fast_parser(kind: MarkerKind) -> FastParser:
+    attributes = [attribute for attribute in kind.attributes if attribute.is_fast]
+    pattern = "".join(attribute.pattern_source() for attribute in (*attributes, LENGTH))
+    groups = {attribute: f"group_{index}" for index, attribute in enumerate(attributes)}
+    build = compile_constructor(
+        kind,
+        f"build_{kind.name}(match, body)",
+        f"[{', '.join(groups.values())}] = match.groups('')",
+        values={attribute: attribute.match_source(group) for attribute, group in groups.items()},
+        present=groups,
     )
-    usage = token_usage if input_tokens or output_tokens or cached_tokens else _NO_USAGE
-    return Message(
-        id=entry_id, by="agent", text=body, at=at, model=model, usage=usage, calls=int(calls or 0), run=run
-    )
+    return re.compile(f"{kind.name}{pattern}{COMMENT_CLOSE}\n"), build
 
 
-def _parse_tool_call(match: re.Match[str], body: str) -> Entry:
-    entry_id, tool, at, run = match.groups("")
-    return ToolCall(id=entry_id, tool=tool, args=body, at=at, run=run)
-
-
-def _parse_tool_result(match: re.Match[str], body: str) -> Entry:
-    of, outcome, duration_ms, at, run = match.groups("")
-    return ToolResult(of=of, text=body, ok=outcome == "ok", ms=int(duration_ms or 0), at=at, run=run)
-
-
-FAST_PATTERNS: Mapping[str, tuple[re.Pattern[str], Callable[[re.Match[str], str], Entry]]] = {
-    "us": (re.compile(f"user id={_VALUE}{_optional_attributes('at', 'from', 'run')}{_END}"), _parse_user),
-    "ag": (
-        re.compile(
-            f"agent id={_VALUE}{_optional_attributes('at', 'model')}(?: in={_NUMBER})?(?: out={_NUMBER})?"
-            f"(?: cached={_NUMBER})?(?: calls={_NUMBER})?{_optional_attributes('run')}{_END}"
-        ),
-        _parse_agent,
-    ),
-    "ca": (
-        re.compile(f"call id={_VALUE} tool={_VALUE}{_optional_attributes('at', 'run')}{_END}"),
-        _parse_tool_call,
-    ),
-    "re": (
-        re.compile(
-            f"result of={_VALUE} (ok|failed)(?: ms={_NUMBER})?{_optional_attributes('at', 'run')}{_END}"
-        ),
-        _parse_tool_result,
-    ),
+FAST_PARSERS: Mapping[str, FastParser] = {
+    kind.name[:2]: compile_fast_parser(kind) for kind in ENTRY_KINDS if not kind.is_rare
 }
-"""Pattern and builder by the first two letters of the marker's kind."""
+"""By the first two letters of the marker's kind."""

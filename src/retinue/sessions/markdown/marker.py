@@ -1,20 +1,26 @@
-"""The grammar of marker lines: the invisible line before each entry of session.md."""
+"""Parse marker lines, the invisible line before each entry of session.md, and quote their values."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
-from msgspec import Struct
+from retinue.sessions.markdown.compiler import compile_constructor
+from retinue.sessions.markdown.grammar import (
+    ANY_KIND,
+    COMMENT_CLOSE,
+    COMMENT_OPEN,
+    ENTRY_KINDS,
+    FORMAT_VERSION,
+    HEAD,
+    MarkerKind,
+    SessionHead,
+)
 
-MARKER_KINDS = ("retinue", "user", "agent", "call", "result", "notice")
-FORMAT_VERSION = "1"
-COMMENT_OPEN = "<!-- "
-COMMENT_CLOSE = " -->"
-HEAD_PREFIX = f"{COMMENT_OPEN}retinue {FORMAT_VERSION} session="
-
-MARKER_START = re.compile(rf"(?:{'|'.join(MARKER_KINDS)})\b")
+_HEAD_PREFIX = f"{COMMENT_OPEN}{HEAD.name} {FORMAT_VERSION} {HEAD.attributes[1].name}="
+MARKER_START = re.compile(rf"(?:{ANY_KIND})\b")
 """Matches what follows `<!-- ` on a line that claims to be a Retinue marker."""
-_BARE_WORDS = {"result": ("ok", "failed"), "retinue": (FORMAT_VERSION,)}
+_BARE_WORDS = {kind.name: kind.bare_words for kind in (HEAD, *ENTRY_KINDS)}
 """Words a marker may contain besides its `name=value` pairs."""
 _UNSAFE = re.compile('[\\s>"%\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]')
 _COUNT = re.compile(r"[0-9]{1,18}")
@@ -32,29 +38,18 @@ def parse_marker(line: str) -> Attributes | None:
     if ">" in inner or '"' in inner or len(inner) + 4 > len(line):
         return None
     kind, *tokens = inner.split(" ")
-    if kind not in MARKER_KINDS:
+    if kind not in _BARE_WORDS:
         return None
     found = {"": kind}
     for token in tokens:
         name, equals, value = token.partition("=")
         if equals and name:
             found[name] = value
-        elif token in _BARE_WORDS.get(kind, ()):
+        elif token in _BARE_WORDS[kind]:
             found["word"] = token
         elif token:
             return None
     return {name: unquote_value(value) for name, value in found.items()} if "%" in inner else found
-
-
-def format_attribute(name: str, value: str) -> str:
-    """Format one `name=value` pair of a marker; empty for an empty value."""
-    if not value:
-        return ""
-    return f" {name}={value if value.isalnum() and value.isascii() else _percent_encode_unsafe(value)}"
-
-
-def format_number(name: str, value: int) -> str:
-    return f" {name}={value}" if value else ""
 
 
 def parse_count(value: str) -> int:
@@ -88,29 +83,29 @@ def unquote_value(value: str) -> str:
     return _PERCENT.sub(_percent_decode, value)
 
 
-class SessionHead(Struct, frozen=True, kw_only=True):
-    """The session identity in a file's first line."""
+def compile_reader(kind: MarkerKind) -> Callable[[Attributes, str, Callable[[], str]], Any]:
+    """Return the function that makes an entry of a marker's values, its body, and an id for an entry without."""
+    values = {each: each.attrs_source() for each in kind.attributes if each.encoding.from_attrs}
+    return compile_constructor(
+        kind,
+        f"read_{kind.name}(attrs, body, line_id)",
+        values=values,
+        present={each: f"{each.name!r} in attrs" for each in values},
+        parse_count=parse_count,
+    )
 
-    slug: str
-    id: str = ""
-    branch: str = ""
-    parent: str = ""
+
+_read_head = compile_reader(HEAD)
 
 
 def parse_head(text: str) -> SessionHead | None:
     """Parse the identity at the very start of a text; None for a text that only quotes such a line."""
     line = text.removeprefix("\ufeff").partition("\n")[0]
-    if not line.startswith(HEAD_PREFIX):
+    if not line.startswith(_HEAD_PREFIX):
         return None
     attrs = parse_marker(line[len(COMMENT_OPEN) :])
-    if attrs is None or not attrs["session"]:
-        return None
-    return SessionHead(
-        slug=attrs["session"],
-        id=attrs.get("id", ""),
-        branch=attrs.get("branch", ""),
-        parent=attrs.get("parent", ""),
-    )
+    head: SessionHead | None = None if attrs is None else _read_head(attrs, "", str)
+    return head if head and head.slug else None
 
 
 def _percent_encode(match: re.Match[str]) -> str:

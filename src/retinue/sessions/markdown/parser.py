@@ -3,18 +3,25 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from retinue.domain.run import Usage
-from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
+from retinue.domain.transcript import Entry
 from retinue.errors import Unreadable
 from retinue.sessions.markdown.chunks import Chunk, LineCounter, iter_chunks
-from retinue.sessions.markdown.fast_parser import FAST_PATTERNS
-from retinue.sessions.markdown.marker import (
+from retinue.sessions.markdown.fast_parser import FAST_PARSERS
+from retinue.sessions.markdown.grammar import (
     COMMENT_OPEN,
+    ENTRY_KINDS,
+    ESCAPED,
+    HEAD,
+    LENGTH,
+    THOUGHTS,
+    USER,
+    SessionHead,
+)
+from retinue.sessions.markdown.marker import (
     MARKER_START,
     Attributes,
-    SessionHead,
+    compile_reader,
     count_attribute,
-    parse_count,
     parse_head,
     parse_marker,
 )
@@ -24,7 +31,6 @@ SEPARATOR = f"\n{COMMENT_OPEN}"
 BODY_TERMINATORS = (b"", b"\n", b"\n\n")
 """Bytes that may stand between a complete body and the end of the file."""
 _ESCAPED_MARKER = f"\\{COMMENT_OPEN}"
-_NO_USAGE = Usage()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,6 +143,10 @@ class _ChunkText:
         self._last_count = (piece, number)
         return number
 
+    def line_id(self, piece: int) -> str:
+        """Return the id of an entry that a person wrote without one."""
+        return f"line-{self.line_number(piece)}"
+
     def offset(self, piece: int) -> int:
         return self.offsets(piece)[piece]
 
@@ -170,7 +180,7 @@ def _parse_pieces(text: _ChunkText, parsed: ParsedTranscript) -> None:
         _parse_draft(text, parsed, 0, pieces[0][1:], {"id": "line-1"}, final=text.last_piece == 0)
     for index in range(1, len(pieces) if text.last_piece < 0 else text.last_piece):
         piece = pieces[index]
-        pattern = FAST_PATTERNS.get(piece[:2])
+        pattern = FAST_PARSERS.get(piece[:2])
         match = pattern[0].match(piece) if pattern else None
         if pattern is None or match is None:
             _parse_piece(text, parsed, index, final=False)
@@ -218,20 +228,22 @@ def _parse_head_line(
 def _parse_user_line(
     text: _ChunkText, parsed: ParsedTranscript, index: int, raw: str, attrs: Attributes, *, final: bool
 ) -> None:
-    if "n" in attrs:
+    if LENGTH.name in attrs:
         _parse_entry(text, parsed, index, raw, attrs, final=final)
         return
-    _parse_draft(text, parsed, index, raw, {**attrs, "id": _entry_id(text, index, attrs)}, final=final)
+    _parse_draft(
+        text, parsed, index, raw, {**attrs, "id": attrs.get("id") or text.line_id(index)}, final=final
+    )
 
 
 def _parse_draft(
     text: _ChunkText, parsed: ParsedTranscript, index: int, raw: str, attrs: Attributes, *, final: bool
 ) -> None:
     """Parse a person's text below an open user line, or in a file without entries. Blank text is no entry."""
-    draft = strip_draft(unescape_body(raw, escaped="esc" in attrs))
+    draft = strip_draft(unescape_body(raw, escaped=ESCAPED.name in attrs))
     if not final:
         if draft:
-            parsed.entries.append(_make_message("user", attrs["id"], attrs, draft))
+            parsed.entries.append(_READERS[USER.name](attrs, draft, str))
             parsed.piece_indexes.append(index)
         return
     if draft or attrs.get(""):
@@ -248,16 +260,16 @@ def _parse_draft(
 def _parse_entry(
     text: _ChunkText, parsed: ParsedTranscript, index: int, raw: str, attrs: Attributes, *, final: bool
 ) -> None:
-    escaped = "esc" in attrs
+    escaped = ESCAPED.name in attrs
     if final:
         body, parsed.missing_newlines = _split_last_body(raw, attrs)
     else:
         body = raw.removesuffix("\n")
     if escaped or _ESCAPED_MARKER in body:
         body = unescape_body(body, escaped=escaped)
-    parsed.entries.append(_BUILDERS[attrs[""]](text, index, attrs, body))
+    parsed.entries.append(_READERS[attrs[""]](attrs, body, lambda: text.line_id(index)))
     parsed.piece_indexes.append(index)
-    if "thoughts" in attrs:
+    if THOUGHTS.name in attrs:
         parsed.ids_with_thinking.add(parsed.entries[-1].id)
 
 
@@ -268,7 +280,7 @@ def _split_last_body(raw: str, attrs: Attributes) -> tuple[str, bytes]:
     edited the body.
     """
     data = raw.encode("utf-8", "surrogateescape")
-    length = count_attribute(attrs, "n")
+    length = count_attribute(attrs, LENGTH.name)
     is_exact = 0 <= length <= len(data) and data[length:] in BODY_TERMINATORS
     body = data[:length] if is_exact else _strip_terminator(data)
     missing_newlines = next(frame for frame in BODY_TERMINATORS if _is_closed(data + frame, body))
@@ -287,83 +299,11 @@ def _trailing_newlines(raw: str) -> int:
     return min(2, len(raw) - len(raw.rstrip("\n")))
 
 
-def _entry_id(text: _ChunkText, index: int, attrs: Attributes) -> str:
-    return attrs.get("id") or f"line-{text.line_number(index)}"
-
-
-def _make_message(by: str, entry_id: str, attrs: Attributes, body: str) -> Message:
-    tokens = "in" in attrs or "out" in attrs or "cached" in attrs
-    usage = Usage(
-        input=_count_attribute(attrs, "in"),
-        output=_count_attribute(attrs, "out"),
-        cached=_count_attribute(attrs, "cached"),
-    )
-    return Message(
-        id=entry_id,
-        by="agent" if by == "agent" else "user",
-        text=body,
-        at=attrs.get("at", ""),
-        origin=attrs.get("from", ""),
-        run=attrs.get("run", ""),
-        model=attrs.get("model", ""),
-        usage=usage if tokens else _NO_USAGE,
-        stop=attrs.get("stop", ""),
-        calls=_count_attribute(attrs, "calls"),
-    )
-
-
-def _count_attribute(attrs: Attributes, name: str) -> int:
-    return parse_count(attrs[name]) if name in attrs else 0
-
-
-def _build_message(text: _ChunkText, index: int, attrs: Attributes, body: str) -> Message:
-    return _make_message(attrs[""], _entry_id(text, index, attrs), attrs, body)
-
-
-def _build_tool_call(_text: _ChunkText, _index: int, attrs: Attributes, body: str) -> ToolCall:
-    return ToolCall(
-        id=attrs["id"],
-        tool=attrs["tool"],
-        args=body,
-        at=attrs.get("at", ""),
-        run=attrs.get("run", ""),
-        broken=attrs.get("broken", ""),
-    )
-
-
-def _build_tool_result(_text: _ChunkText, _index: int, attrs: Attributes, body: str) -> ToolResult:
-    return ToolResult(
-        of=attrs["of"],
-        text=body,
-        ok=attrs.get("word") != "failed",
-        ms=_count_attribute(attrs, "ms"),
-        at=attrs.get("at", ""),
-        run=attrs.get("run", ""),
-    )
-
-
-def _build_notice(text: _ChunkText, index: int, attrs: Attributes, body: str) -> Notice:
-    return Notice(
-        id=_entry_id(text, index, attrs),
-        kind=attrs.get("kind", ""),
-        text=body,
-        at=attrs.get("at", ""),
-        run=attrs.get("run", ""),
-    )
-
-
-_BUILDERS: Mapping[str, Callable[[_ChunkText, int, Attributes, str], Entry]] = {
-    "user": _build_message,
-    "agent": _build_message,
-    "call": _build_tool_call,
-    "result": _build_tool_result,
-    "notice": _build_notice,
+_READERS: Mapping[str, Callable[[Attributes, str, Callable[[], str]], Entry]] = {
+    kind.name: compile_reader(kind) for kind in ENTRY_KINDS
 }
 _PARSERS = {
-    "retinue": _parse_head_line,
-    "user": _parse_user_line,
-    "agent": _parse_entry,
-    "call": _parse_entry,
-    "result": _parse_entry,
-    "notice": _parse_entry,
+    **{kind.name: _parse_entry for kind in ENTRY_KINDS},
+    HEAD.name: _parse_head_line,
+    USER.name: _parse_user_line,
 }

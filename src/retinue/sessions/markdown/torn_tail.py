@@ -4,14 +4,8 @@ import os
 import re
 from dataclasses import dataclass
 
-from retinue.sessions.markdown.marker import (
-    COMMENT_OPEN,
-    MARKER_KINDS,
-    MARKER_START,
-    Attributes,
-    count_attribute,
-    parse_marker,
-)
+from retinue.sessions.markdown.grammar import AGENT, CALL, CALLS, COMMENT_OPEN, LENGTH, MARKER_KINDS
+from retinue.sessions.markdown.marker import MARKER_START, Attributes, count_attribute, parse_marker
 from retinue.sessions.markdown.parser import BODY_TERMINATORS
 from retinue.storage.file_io import read_at
 
@@ -95,7 +89,7 @@ class _Marker:
     @property
     def length(self) -> int:
         """Expected bytes of the body; -1 if the marker does not say."""
-        return count_attribute(self.attrs, "n")
+        return count_attribute(self.attrs, LENGTH.name)
 
 
 def _written_length(data: bytes, offset: int) -> int:
@@ -138,10 +132,10 @@ def _could_start_entry(data: bytes, start: int, line: bytes) -> bool:
 
 def _drop_incomplete_reply(data: bytes, end: int) -> int:
     calls, marker = 0, _marker_before(data, end)
-    while marker is not None and marker.kind == "call":
+    while marker is not None and marker.kind == CALL.name:
         calls += 1
         marker = _marker_before(data, marker.start)
-    if marker is None or marker.kind != "agent" or count_attribute(marker.attrs, "calls") <= calls:
+    if marker is None or marker.kind != AGENT.name or count_attribute(marker.attrs, CALLS.name) <= calls:
         return end
     return marker.start
 
@@ -150,7 +144,7 @@ def _context_start(data: bytes) -> int | None:
     """Return the offset of enough last markers that are not tool calls, or None if there are too few."""
     other_markers, marker = 0, _marker_before(data, len(data))
     while marker is not None and marker.start:
-        other_markers += marker.kind != "call"
+        other_markers += marker.kind != CALL.name
         if other_markers == _MARKERS_NEEDED:
             return marker.start
         marker = _marker_before(data, marker.start)

@@ -1,48 +1,84 @@
 """Render a transcript as Markdown: one invisible marker line per entry, and an escaped body."""
 
 import re
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 
-from retinue.domain.run import Usage
 from retinue.domain.session import Session
-from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
-from retinue.sessions.markdown.marker import (
+from retinue.domain.transcript import Entry, Message
+from retinue.sessions.markdown.compiler import compile_function
+from retinue.sessions.markdown.grammar import (
+    ANY_KIND,
     COMMENT_CLOSE,
     COMMENT_OPEN,
-    HEAD_PREFIX,
-    MARKER_KINDS,
-    format_attribute,
-    format_number,
-    quote_value,
+    ENTRY_KINDS,
+    ESCAPED,
+    HEAD,
+    LENGTH,
+    USER,
+    MarkerKind,
+    SessionHead,
 )
+from retinue.sessions.markdown.marker import quote_value
 
-_MARKER_LIKE = re.compile(rf"^(\\*{COMMENT_OPEN}(?:{'|'.join(MARKER_KINDS)})\b)", re.MULTILINE)
-_ESCAPED_LINE = re.compile(rf"^\\(\\*{COMMENT_OPEN}(?:{'|'.join(MARKER_KINDS)})\b)", re.MULTILINE)
+_MARKER_LIKE = re.compile(rf"^(\\*{COMMENT_OPEN}(?:{ANY_KIND})\b)", re.MULTILINE)
+_ESCAPED_LINE = re.compile(rf"^\\(\\*{COMMENT_OPEN}(?:{ANY_KIND})\b)", re.MULTILINE)
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 _UNSAFE_ASCII = bytes({*range(0x20), 0x7F} - {0x09, 0x0A})
-_NO_USAGE = Usage()
 _ESCAPE = re.compile(r"\\(?:(\\)|(r)|x([0-9a-f]{2})|u([0-9a-f]{4}))")
+
+
+def compile_writer(kind: MarkerKind) -> Callable[[Entry, bool, int], str]:
+    """Return the function that renders the marker line of an entry, given whether and how long its body is."""
+    return _compile_line(
+        kind.name,
+        "entry, is_escaped, length",
+        *(attribute.write_source(f"entry.{attribute.field}") for attribute in kind.attributes),
+        ESCAPED.write_source("is_escaped"),
+        LENGTH.write_source("length"),
+    )
+
+
+def _compile_line(kind: str, parameters: str, *pieces: str) -> Callable[..., str]:
+    line = f"{COMMENT_OPEN}{kind}{''.join(pieces)}{COMMENT_CLOSE}"
+    return compile_function(f"render_{kind}({parameters})", f'return f"{line}\\n"', quote_value=quote_value)
+
+
+_ENTRY_WRITERS: Mapping[
+    tuple[type, str], tuple[Callable[[Entry], str], Callable[[Entry, bool, int], str]]
+] = {(kind.type, kind.by): (attrgetter(kind.body), compile_writer(kind)) for kind in ENTRY_KINDS}
+"""Functions for body and marker line, by the entry's type and, for a message, its author."""
+_render_head_line = _compile_line(
+    HEAD.name, "head", *(attribute.write_source(f"head.{attribute.field}") for attribute in HEAD.attributes)
+)
+_render_open_line = _compile_line(
+    USER.name,
+    "entry_id, is_escaped",
+    USER.attributes[0].write_source("entry_id"),
+    ESCAPED.write_source("is_escaped"),
+)
 
 
 def render_head(session: Session) -> str:
     """Render the first line of a file, which identifies the session wherever the folder is moved."""
-    parent = format_attribute("parent", session.parent_slug or "")
-    return (
-        f"{HEAD_PREFIX}{quote_value(session.slug)} id={quote_value(session.id)}"
-        f" branch={quote_value(session.branch)}{parent}{COMMENT_CLOSE}\n\n"
+    head = SessionHead(
+        slug=session.slug, id=session.id, branch=session.branch, parent=session.parent_slug or ""
     )
+    return f"{_render_head_line(head)}\n"
 
 
 def render_open_line(entry_id: str, *, escaped: bool = False) -> str:
     """Render the open user line at the end of an idle conversation; a person types below it."""
-    return f"{COMMENT_OPEN}user id={quote_value(entry_id)}{' esc=1' if escaped else ''}{COMMENT_CLOSE}\n"
+    return _render_open_line(entry_id, escaped)
 
 
 def render_entry(entry: Entry) -> bytes:
     """Render an entry: its marker line, its body, and the blank line that ends it."""
-    body, is_escaped = escape_body(_entry_body(entry))
+    author = entry.by if isinstance(entry, Message) else ""
+    entry_body, render_marker = _ENTRY_WRITERS[type(entry), author]
+    body, is_escaped = escape_body(entry_body(entry))
     data = body.encode()
-    marker = f"{COMMENT_OPEN}{_render_marker(entry)}{' esc=1' if is_escaped else ''} n={len(data)}{COMMENT_CLOSE}\n"
-    return b"".join((marker.encode(), data, b"\n\n" if data else b"\n"))
+    return b"".join((render_marker(entry, is_escaped, len(data)).encode(), data, b"\n\n" if data else b"\n"))
 
 
 def escape_body(text: str) -> tuple[str, bool]:
@@ -76,49 +112,6 @@ def _is_safe(text: str) -> bool:
         return _UNSAFE.search(text) is None
     plain = text.encode()
     return len(plain.translate(None, _UNSAFE_ASCII)) == len(plain)
-
-
-def _entry_body(entry: Entry) -> str:
-    return entry.args if isinstance(entry, ToolCall) else entry.text
-
-
-def _render_marker(entry: Entry) -> str:
-    match entry:
-        case Message(by="user"):
-            return (
-                f"user id={quote_value(entry.id)}{format_attribute('at', entry.at)}{format_attribute('from', entry.origin)}"
-                f"{format_attribute('run', entry.run)}{_render_reply_attributes(entry)}"
-            )
-        case Message():
-            return (
-                f"agent id={quote_value(entry.id)}{format_attribute('at', entry.at)}{format_attribute('from', entry.origin)}"
-                f"{_render_reply_attributes(entry)}{format_attribute('run', entry.run)}"
-            )
-        case ToolCall():
-            return (
-                f"call id={quote_value(entry.id)} tool={quote_value(entry.tool)}{format_attribute('at', entry.at)}"
-                f"{format_attribute('run', entry.run)}{format_attribute('broken', entry.broken)}"
-            )
-        case ToolResult():
-            return (
-                f"result of={quote_value(entry.of)} {'ok' if entry.ok else 'failed'}{format_number('ms', entry.ms)}"
-                f"{format_attribute('at', entry.at)}{format_attribute('run', entry.run)}"
-            )
-        case Notice():
-            return (
-                f"notice id={quote_value(entry.id)}{format_attribute('kind', entry.kind)}{format_attribute('at', entry.at)}"
-                f"{format_attribute('run', entry.run)}"
-            )
-
-
-def _render_reply_attributes(entry: Message) -> str:
-    if not (entry.model or entry.calls or entry.stop or entry.thoughts) and entry.usage == _NO_USAGE:
-        return ""
-    return (
-        f"{format_attribute('model', entry.model)}{format_number('in', entry.usage.input)}"
-        f"{format_number('out', entry.usage.output)}{format_number('cached', entry.usage.cached)}{format_attribute('stop', entry.stop)}"
-        f"{format_number('calls', entry.calls)}{' thoughts=1' if entry.thoughts else ''}"
-    )
 
 
 def _escape_character(match: re.Match[str]) -> str:
