@@ -272,7 +272,7 @@ def test_a_full_disk_undoes_the_whole_batch_says_so_and_goes_on_when_there_is_ro
         timeout=50,
         check=False,
     )
-    assert ran.stdout.splitlines() == ["['NoRoom', 'NoRoom'] True", "['first', 'after']"], ran.stderr
+    assert ran.stdout.splitlines() == ["['DiskError', 'DiskError'] True", "['first', 'after']"], ran.stderr
     assert asked(path, "PRAGMA integrity_check") == [("ok",)]
 
 

@@ -372,7 +372,7 @@ async def test_a_sandbox_that_cannot_be_made_is_an_error_and_never_a_weaker_leve
     fake.chmod(0o755)
 
     class Broken(SandboxProbe):
-        async def found(self) -> ProbeResult:
+        async def result(self) -> ProbeResult:
             return ProbeResult(level=SandboxLevel.STRICT, bwrap_path=str(fake))
 
     with pytest.raises(Failed, match=r"was not run: the sandbox .level strict. could not be made.*uid map"):

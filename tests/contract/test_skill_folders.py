@@ -45,7 +45,9 @@ def having(scope: Scope, config: Path, request: pytest.FixtureRequest) -> Scope:
         deny=("**/.env",),
         tool_exposure=ToolExposure.MIXED,
     )
-    return replace(closed.with_skills([notes]), tmp="" if request.param == "without" else scope.tmp_folder)
+    return replace(
+        closed.with_skills([notes]), tmp_folder="" if request.param == "without" else scope.tmp_folder
+    )
 
 
 def test_a_command_runs_the_skill_and_finds_nothing_else_of_the_configuration(

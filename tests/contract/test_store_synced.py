@@ -24,7 +24,7 @@ LEFT = "<!-- user id=one -->\\nfirst words\\n"
 
 async def main() -> None:
     store = FileStore(Path(sys.argv[1]), system_clock())
-    new = NewSession(agent="general", preset="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
+    new = NewSession(agent="general", preset_text="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
     mine, other = await store.create(new), await store.create(new)
     if sys.argv[2] == "found":
         Path(mine.path, "session.md").write_text(LEFT)
@@ -41,7 +41,7 @@ async def main() -> None:
 
 async def said(talk) -> None:
     if sys.argv[2] == "found":
-        await talk.rest()
+        await talk.write_idle_prompt()
         return
     await talk.append(Message(id="one", by="user", text="first words"), sync=False)
     if sys.argv[2] == "followed":
@@ -49,7 +49,7 @@ async def said(talk) -> None:
     if sys.argv[2] == "again":
         await talk.append(Message(id="one", by="user", text="first words"))
     if sys.argv[2] == "resting":
-        await talk.rest()
+        await talk.write_idle_prompt()
 
 
 asyncio.run(main())
@@ -106,7 +106,7 @@ def fails(_file):
 
 async def main():
     store = FileStore(Path(sys.argv[1]), system_clock())
-    new = NewSession(agent="general", preset="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
+    new = NewSession(agent="general", preset_text="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
     session = await store.create(new)
     async with store.open(session) as talk:
         await talk.append(Message(id="one", by="user", text="first words"), sync=False)
@@ -118,7 +118,7 @@ async def main():
             print("refused", Path(session.path, "session.md").stat().st_size)
         os.fsync = real
         await talk.append(second)
-    print(*[each.text for each in (await store.entries(session))[0]], sep="|")
+    print(*[each.text for each in (await store.read_entries(session))[0]], sep="|")
     store.close()
 
 

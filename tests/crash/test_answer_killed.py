@@ -26,11 +26,11 @@ def act() -> str:
     dies("acted")
     return "acted"
 
-def parse(raw, parse=act.parse):
+def parse_arguments(raw, parse=act.parse_arguments):
     dies("answered")
     return parse(raw)
 
-act = replace(act, parse=parse)
+act = replace(act, parse_arguments=parse_arguments)
 '''
 
 

@@ -35,7 +35,7 @@ async def main(root, ref, seed):
             await talk.append(ToolResult(of=call, text=body))
             print("r" + call, flush=True)
             if turn % 3 == 0:
-                await talk.rest()
+                await talk.write_idle_prompt()
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -52,7 +52,7 @@ async def main(root, seed):
     store = FileStore(Path(root), fixed_clock(seed=int(seed)))
     print("open", flush=True)
     while True:
-        await store.create(NewSession(agent="x", preset="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/")))
+        await store.create(NewSession(agent="x", preset_text="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/")))
         print("made", flush=True)
 
 asyncio.run(main(*sys.argv[1:]))

@@ -22,7 +22,7 @@ def limit(size):
 async def main(root):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     store = FileStore(Path(root), fixed_clock())
-    session = await store.create(NewSession(agent="x", preset="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/")))
+    session = await store.create(NewSession(agent="x", preset_text="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/")))
     file = Path(session.path) / "session.md"
     told, refused, sizes, error = [], [], [], ""
     async with store.open(session) as talk:
@@ -38,7 +38,7 @@ async def main(root):
                 sizes.append(file.stat().st_size - before)
             assert [each.id for each in talk.entries] == told
     limit(resource.RLIM_INFINITY)
-    entries, problems = await store.entries(session)
+    entries, problems = await store.read_entries(session)
     print(json.dumps({"told": told, "refused": refused, "sizes": sizes, "error": error, "problems": problems,
                       "there": [each.id for each in entries], "path": str(file)}))
     store.close()

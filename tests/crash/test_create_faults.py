@@ -31,7 +31,7 @@ async def main():
     found, made = {"faults": []}, []
     async with retinue.open() as app:
         parent = await app.run("Hi", agent="main", workspace=".")
-        below = Path(parent.path).parent / "agents"
+        below = Path(parent.transcript_path).parent / "agents"
         with app.listen(lambda event: log.append([event.kind, event.run])):
             for fault in range(1, 100):
                 os.utime(below.parent / "preset.md")  # else what was read of it a while ago is believed
@@ -40,16 +40,16 @@ async def main():
                 try:
                     child = await app.spawn("Look", parent=parent.slug, agent="scout")
                     watching = False
-                    made.append(Path((await app.wait(child.id)).path).parent.name)
+                    made.append(Path((await app.wait(child.id)).transcript_path).parent.name)
                     if left > 0:
                         break
                 except retinue.RetinueError as error:
                     watching = False
-                    runs = [each.agent for each in await app.runs(live=False)]
+                    runs = [each.agent for each in await app.list_runs(live=False)]
                     folders = sorted(each.name for each in below.iterdir()) if below.exists() else []
                     fits = runs.count("scout") == len(made) and folders == sorted(made)
                     found["faults"].append([str(error), fits])
-        found |= {"log": log, "child": child.path}
+        found |= {"log": log, "child": child.transcript_path}
     print(json.dumps(found))
 
 sys.addaudithook(step)

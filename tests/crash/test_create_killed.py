@@ -42,7 +42,7 @@ async def make(seed):
         await store.branch(above, name="b")
     else:
         await store.create(NewSession(
-            agent="x", preset="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/"),
+            agent="x", preset_text="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/"),
             parent=above if what == "child" else None, description="d" if what == "child" else "",
         ))
 

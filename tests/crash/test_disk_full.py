@@ -11,7 +11,7 @@ INSIDE = """
 import asyncio, errno, json, os, subprocess, sys
 from pathlib import Path
 import retinue
-from retinue.config.load_config import load_config
+from retinue.config.load import load_config
 
 home, disk, script = sys.argv[1:]
 filler = Path(disk) / "filler"

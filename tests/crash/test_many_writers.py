@@ -23,14 +23,14 @@ from retinue.sessions.store import FileStore
 from retinue.agents.trust import TrustStore, scan_project
 
 async def main(root, slug, trust, mine, changes):
-    chance = system_clock()
-    store = FileStore(Path(root), chance)
+    clock = system_clock()
+    store = FileStore(Path(root), clock)
     for number in range(int(changes)):
         session = await store.find(slug)
-        await store.change(session, name=f"{mine} {number}")
+        await store.update(session, name=f"{mine} {number}")
         place = Path(trust).parent / f"project-{mine}-{number}"
         (place / ".retinue/agents").mkdir(parents=True)
-        TrustStore(Path(trust)).add(scan_project(str(place)), token=chance.uuid())
+        TrustStore(Path(trust)).add(scan_project(str(place)), unique_suffix=clock.new_uuid())
     store.close()
 
 asyncio.run(main(*sys.argv[1:]))

@@ -24,16 +24,16 @@ import os, signal
 from retinue import tool
 from retinue.tools.delegation import persistent_agent
 
-taken = persistent_agent.outcome
+taken = persistent_agent.take_child_result
 
-async def outcome(run, call, ports):
-    ended = await taken(run, call, ports)
-    if ended.status.final:
+async def take_child_result(run, call, context):
+    ended = await taken(run, call, context)
+    if ended.status.is_final:
         os.kill(os.getpid(), signal.SIGKILL)
     return ended
 
 if "DIES" in os.environ:
-    persistent_agent.outcome = outcome
+    persistent_agent.take_child_result = take_child_result
 
 @tool(effect="read")
 def nothing() -> str:

@@ -38,10 +38,12 @@ def step(event, args):
 async def make(number):
     global left
     probe = SandboxProbe()
-    trees = Worktrees(Path(folder), held=make_shell_factory(probe, os.environ), level=probe.level, trusted=lambda _: False)
+    trees = Worktrees(
+        Path(folder), shell_for_scope=make_shell_factory(probe, os.environ),
+        find_sandbox_level=probe.level, is_trusted=lambda _: False)
     await probe.level()
     left = number
-    await trees.make(repo, f"n{{number}}")
+    await trees.create(repo, f"n{{number}}")
     os.kill(os.getpid(), signal.SIGKILL if left else signal.SIGTERM)
 
 sys.addaudithook(step)

@@ -284,7 +284,7 @@ class RunSubmissionService(ReferenceResolver, ABC):
     async def _task_text(self, session: Session, text: str | None, live_runs: Sequence[Run]) -> str:
         """Return the task: the given text, else what a person typed at the end of the file.
 
-        Raises Held if another process has the session's lock.
+        Raises SessionLocked if another process has the session's lock.
         """
         if any(
             run.owner_id in (self._context.owner_id, self._context.new_run_owner_id()) for run in live_runs

@@ -220,7 +220,7 @@ def _connect_read_write(path: Path, journal_mode: str) -> sqlite3.Connection:
 
 
 def _connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open an existing ledger for reading; raise NoRoom if it would have to be migrated first."""
+    """Open an existing ledger for reading; raise DiskError if it would have to be migrated first."""
     connection = sqlite3.connect(
         database_uri(path),
         uri=True,

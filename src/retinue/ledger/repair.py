@@ -42,8 +42,8 @@ def move_damaged_aside(path: Path, *, now: datetime) -> Path:
     The next use starts an empty ledger. Nothing in this process may have the file open.
 
     Raises:
-        Held: another process has it open and would keep writing to the old file.
-        NoRoom: the file cannot be renamed.
+        SessionLocked: another process has it open and would keep writing to the old file.
+        DiskError: the file cannot be renamed.
     """
     target = path.with_name(f"{path.name}.{DAMAGED_SUFFIX}{now:%Y%m%dT%H%M%S%fZ}")
     try:

@@ -3,9 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from itertools import islice
-from types import TracebackType
 
 from msgspec.structs import replace
 
@@ -13,7 +11,7 @@ from retinue.domain.model_turn import StopReason
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import CreatedRun, Session
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult, unanswered_calls
-from retinue.errors import Cancelled, NotFound, RetinueError, SessionLocked
+from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext
 from retinue.runtime import cli_agents, side_effects
 from retinue.runtime.approvals import RunSuspended, run_request_key
@@ -28,6 +26,7 @@ from retinue.runtime.exit_tools import (
 from retinue.runtime.loop_detection import LoopDetector
 from retinue.runtime.loop_result import RunOutcome, outcome_for_error
 from retinue.runtime.model_turn import STOP_CANCELLED, ModelTurn
+from retinue.runtime.open_conversation import OpenConversation
 from retinue.runtime.recovery import ends_with_final_reply, final_reply, recount_run, split_unanswered_calls
 from retinue.runtime.run_context import RunContext
 from retinue.runtime.run_control import cancel_abandoned_children, close_transcript
@@ -55,8 +54,6 @@ INTERRUPTED_NOTE = "interrupted: it sums up what it has come to"
 INTERRUPTED_REASON = "the run was interrupted before this call was answered"
 COUNTER_SAVE_SECONDS = 1.0
 RECENT_ENTRIES = 200
-LOCK_RETRIES = 20
-LOCK_RETRY_SECONDS = 0.05
 
 
 async def run_agent_loop(
@@ -159,7 +156,7 @@ class AgentLoop:
             self.run_context.emit_event("run.state", phase="wait", note=INTERRUPTED_NOTE)
 
     async def run_to_end(self) -> RunOutcome:
-        async with _OpenConversation(self) as conversation:
+        async with OpenConversation(self.run_context, self.origin_session) as conversation:
             if conversation.torn_tail_path:
                 self.run_context.emit_event(
                     "run.state",
@@ -457,63 +454,6 @@ class AgentLoop:
             await conversation.write_idle_prompt()
         except RetinueError:
             return  # full disk or damaged file: the outcome is known, and the file stays as it is
-
-
-class _OpenConversation:
-    """The open conversation of a run, locked for as long as the run is worked."""
-
-    __slots__ = ("_loop", "_manager")
-
-    def __init__(self, loop: AgentLoop) -> None:
-        self._loop = loop
-        self._manager: AbstractAsyncContextManager[Conversation] | None = None
-
-    async def __aenter__(self) -> Conversation:
-        loop = self._loop
-        if loop.origin_session is not None:
-            try:
-                return await self._open_with_retry(loop.origin_session)
-            except NotFound:
-                pass  # moved since it was looked up
-        session = await _find_origin_session(loop.run, loop.context)
-        loop.run_context.run = replace(loop.run, transcript_path=f"{session.path}/session.md")
-        return await self._open_with_retry(session)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return None if self._manager is None else await self._manager.__aexit__(kind, error, trace)
-
-    async def _open_with_retry(self, session: Session) -> Conversation:
-        """Open the conversation, retrying briefly if it is locked.
-
-        The ledger gave this run the session, so another holder of the folder's lock only reads it.
-        """
-        retries_left = LOCK_RETRIES
-        while True:
-            manager = self._loop.context.store.open(session)
-            try:
-                conversation = await manager.__aenter__()
-            except SessionLocked:
-                if not retries_left:
-                    raise
-                retries_left -= 1
-                await asyncio.sleep(LOCK_RETRY_SECONDS)
-                continue
-            self._manager = manager
-            return conversation
-
-
-async def _find_origin_session(run: Run, context: RuntimeContext) -> Session:
-    """Find the session where the run was requested, by path, then by id.
-
-    A copied folder is a session of its own, although it has the same id. A folder that was moved is found by
-    its id.
-    """
-    try:
-        return await context.store.find(run.transcript_path)
-    except RetinueError:
-        return await context.store.find(run.session_id)
 
 
 def _open_calls(conversation: Conversation, run: Run) -> list[ToolCall]:

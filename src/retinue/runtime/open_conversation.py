@@ -1,0 +1,73 @@
+"""The open conversation of a run, locked for as long as the run is worked."""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+from retinue.domain.change import replace
+from retinue.domain.run import Run
+from retinue.domain.session import Session
+from retinue.errors import NotFound, RetinueError, SessionLocked
+from retinue.interfaces import Conversation, RuntimeContext
+from retinue.runtime.run_context import RunContext
+
+LOCK_RETRIES = 20
+LOCK_RETRY_SECONDS = 0.05
+
+
+class OpenConversation:
+    """Open the conversation of a run; a session that has moved is looked up again."""
+
+    __slots__ = ("_manager", "_origin_session", "_run_context")
+
+    def __init__(self, run_context: RunContext, origin_session: Session | None) -> None:
+        self._run_context = run_context
+        self._origin_session = origin_session
+        self._manager: AbstractAsyncContextManager[Conversation] | None = None
+
+    async def __aenter__(self) -> Conversation:
+        if self._origin_session is not None:
+            try:
+                return await self._open_with_retry(self._origin_session)
+            except NotFound:
+                pass  # moved since it was looked up
+        run = self._run_context.run
+        session = await _find_origin_session(run, self._run_context.context)
+        self._run_context.run = replace(run, transcript_path=f"{session.path}/session.md")
+        return await self._open_with_retry(session)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return None if self._manager is None else await self._manager.__aexit__(kind, error, trace)
+
+    async def _open_with_retry(self, session: Session) -> Conversation:
+        """Open the conversation, retrying briefly if it is locked.
+
+        The ledger gave this run the session, so another holder of the folder's lock only reads it.
+        """
+        retries_left = LOCK_RETRIES
+        while True:
+            manager = self._run_context.context.store.open(session)
+            try:
+                conversation = await manager.__aenter__()
+            except SessionLocked:
+                if not retries_left:
+                    raise
+                retries_left -= 1
+                await asyncio.sleep(LOCK_RETRY_SECONDS)
+                continue
+            self._manager = manager
+            return conversation
+
+
+async def _find_origin_session(run: Run, context: RuntimeContext) -> Session:
+    """Find the session where the run was requested, by path, then by id.
+
+    A copied folder is a session of its own, although it has the same id. A folder that was moved is found by
+    its id.
+    """
+    try:
+        return await context.store.find(run.transcript_path)
+    except RetinueError:
+        return await context.store.find(run.session_id)
