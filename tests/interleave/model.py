@@ -23,7 +23,7 @@ REASONS = ("unreachable", "provider", "rate_limited")
 
 
 class RandomModel:
-    """Implements `ports.Driver` for one process."""
+    """Implements `interfaces.Provider` for one process."""
 
     def __init__(self, plan: Plan, random: Random, life: Life, breach: Callable[[str], None]) -> None:
         self._plan = plan

@@ -55,7 +55,7 @@ class Life:
 
 
 class ShakenLedger:
-    """Implements `ports.Ledger`; `seen` looks at what each step leaves behind, within the step."""
+    """Implements `interfaces.Ledger`; `seen` looks at what each step leaves behind, within the step."""
 
     def __init__(self, ledger: Ledger, life: Life, seen: Callable[[Transaction], None]) -> None:
         self.inner = ledger
@@ -133,13 +133,13 @@ class ShakenTalk:
         await self._life.moment()
         return await self._talk.refresh()
 
-    async def rest(self) -> None:
+    async def write_idle_prompt(self) -> None:
         await self._life.moment()
         await self._talk.write_idle_prompt()
 
-    async def log_tool(self, called: ToolCall, returned: ToolResult) -> None:
+    async def log_tool_call(self, tool_call: ToolCall, tool_result: ToolResult) -> None:
         self._life.check()
-        await self._talk.log_tool_call(called, returned)
+        await self._talk.log_tool_call(tool_call, tool_result)
 
 
 class Process:

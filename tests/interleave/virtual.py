@@ -68,10 +68,12 @@ def virtual_chance(random: Random, *, coarse: bool) -> Clock:
 class NoThreads(DiskThreadPool):
     """The store's work, done at once."""
 
-    def do(self, work: Callable[[], T], *, long: bool = False, quick: bool = False) -> "asyncio.Future[T]":
+    def submit(
+        self, func: Callable[[], T], *, force_thread: bool = False, force_inline: bool = False
+    ) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
-            future.set_result(work())
+            future.set_result(func())
         except Exception as error:  # noqa: BLE001  (it is raised again, in the task that waits)
             future.set_exception(error)
         return future
@@ -80,10 +82,10 @@ class NoThreads(DiskThreadPool):
 class NoAside(WriterThread):
     """The ledger's commits, made at once and told a moment later."""
 
-    def do(self, work: Job, then: OnDone) -> None:
+    def submit(self, job: Job, on_done: OnDone) -> None:
         value, error = None, None
         try:
-            value = work()
+            value = job()
         except Exception as caught:  # noqa: BLE001  (it is handed on)
             error = caught
-        asyncio.get_running_loop().call_soon(then, value, error)
+        asyncio.get_running_loop().call_soon(on_done, value, error)

@@ -36,9 +36,9 @@ RESUME = ("runs", "resume", "--json")
 class Home(TortureEnvironment):
     """A ground whose commands are begun by a process that has loaded everything before."""
 
-    async def started(self, *words: str, before: tuple[str, ...] = ()) -> asyncio.subprocess.Process:
-        if before:
-            return await super().start_command(*words, wrapper=before)
+    async def start_command(self, *words: str, wrapper: tuple[str, ...] = ()) -> asyncio.subprocess.Process:
+        if wrapper:
+            return await super().start_command(*words, wrapper=wrapper)
         number = len(self.processes)
         with (
             (self.output_dir / f"{number:03}.out").open("wb") as out,
@@ -97,7 +97,7 @@ class Life:
 
     async def _heard(self, *words: str) -> Any:
         trace = self.root / "trace"
-        process = await self.home.started(*words, before=(*STRACE, "-o", str(trace)))
+        process = await self.home.start_command(*words, wrapper=(*STRACE, "-o", str(trace)))
         code = await self.home.wait_for_exit(process)
         said = sorted(self.home.output_dir.iterdir())[-2:]
         assert code == 0, f"{words} ended with code {code}: {[each.read_text() for each in said]}"

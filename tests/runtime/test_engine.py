@@ -91,7 +91,7 @@ async def test_a_run_is_worked_and_waited_for():
 
 
 async def test_a_run_that_finds_no_slot_is_tried_again_when_dead_ones_were_looked_for():
-    told = Told(claim=in_turn("full", "taken"))
+    told = Told(claim_run=in_turn("full", "taken"))
     engine = told.engine()
     told.gate.set()
     engine.submit("a")
@@ -105,7 +105,7 @@ async def test_a_busy_session_lets_others_pass():
     async def claim(run_id: str) -> str:
         return "busy" if run_id == "a" and not told.worked else "taken"
 
-    told = Told(claim=claim)
+    told = Told(claim_run=claim)
     told.gate.set()
     engine = told.engine()
     engine.submit("a")
@@ -116,7 +116,7 @@ async def test_a_busy_session_lets_others_pass():
 
 
 async def test_a_claim_that_fails_is_made_again_and_the_run_is_not_forgotten():
-    told = Told(claim=in_turn(DiskError("the disk is full"), "taken"))
+    told = Told(claim_run=in_turn(DiskError("the disk is full"), "taken"))
     told.gate.set()
     engine = told.engine()
     engine.submit("a")
@@ -135,7 +135,7 @@ async def test_a_claim_that_outlasts_a_tick_does_not_end_the_claiming():
             return "full"
         return answer
 
-    told = Told(claim=claim)
+    told = Told(claim_run=claim)
     told.gate.set()
     engine = told.engine()
     engine.submit("a")
@@ -145,7 +145,7 @@ async def test_a_claim_that_outlasts_a_tick_does_not_end_the_claiming():
 
 
 async def test_a_queued_run_that_is_cancelled_is_waited_for_no_longer():
-    told = Told(claim=in_turn(*["full"] * 100))
+    told = Told(claim_run=in_turn(*["full"] * 100))
     engine = told.engine()
     for name in ("a", "b"):
         engine.submit(name)
@@ -175,7 +175,7 @@ async def test_what_somebody_elsewhere_wants_stopped_is_stopped():
     async def unwanted() -> list[str]:
         return ["a"]
 
-    told = Told(unwanted=unwanted)
+    told = Told(find_cancel_requests=unwanted)
     engine = told.engine()
     engine.submit("a", claimed=True)
     await asyncio.wait_for(engine.wait("a"), 5)
@@ -202,7 +202,7 @@ async def test_a_run_that_is_submitted_twice_while_it_is_claimed_is_worked_once_
         await claimed.wait()
         return "taken" if claims == [run_id] else "gone"
 
-    told = Told(claim=claim)
+    told = Told(claim_run=claim)
     engine = told.engine()
     engine.submit("a")
     await claiming.wait()
@@ -224,7 +224,7 @@ async def test_what_is_being_claimed_when_nothing_more_is_to_be_may_end_and_the_
         await claimed.wait()
         return "taken"
 
-    told = Told(claim=claim)
+    told = Told(claim_run=claim)
     engine = told.engine()
     engine.submit("a")
     engine.submit("b")
@@ -249,7 +249,7 @@ async def test_an_end_that_cannot_be_written_down_harms_nobody_else():
         if run_id == "bad":
             raise RuntimeError("a defect")
 
-    told = Told(work=work, broken=broken)
+    told = Told(execute_run=work, fail_run=broken)
     engine = told.engine()
     told.over.add("good")
     engine.submit("bad", claimed=True)
@@ -262,7 +262,7 @@ async def test_an_end_that_cannot_be_written_down_harms_nobody_else():
 
 
 async def test_a_defect_in_a_claim_is_that_runs_end():
-    told = Told(claim=in_turn(ZeroDivisionError("a defect"), "taken"))
+    told = Told(claim_run=in_turn(ZeroDivisionError("a defect"), "taken"))
     told.gate.set()
     engine = told.engine()
     engine.submit("a")
@@ -280,7 +280,7 @@ async def test_a_ledger_that_cannot_answer_now_is_asked_again():
             raise DiskError("the disk is full")
         return ["a"]
 
-    told = Told(unwanted=unwanted, release=unwanted)
+    told = Told(find_cancel_requests=unwanted, release_dead_claims=unwanted)
     engine = told.engine()
     engine.submit("a", claimed=True)
     await asyncio.wait_for(engine.wait("a"), 5)
@@ -356,7 +356,7 @@ async def test_whoever_is_stopped_while_its_end_is_written_down_still_ends():
     async def work(_run_id: str, _born: CreatedRun | None) -> bool:
         raise Cancelled("another process wants it stopped")
 
-    engine = Told(work=work, broken=broken).engine()
+    engine = Told(execute_run=work, fail_run=broken).engine()
     engine.submit("r", claimed=True)
     await writing.wait()
     assert engine.cancel("r")

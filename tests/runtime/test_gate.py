@@ -232,7 +232,7 @@ async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(wor
 DOORS: list[tuple[bool, dict[str, Any], bool]] = [
     (True, {}, True),
     (True, {"depth": 1}, False),
-    (True, {"depth": 1, "orchestrates": True}, True),
+    (True, {"depth": 1, "is_orchestrator": True}, True),
     (True, {"depth": 2, "tools": Rule(allow=("look",))}, True),
     (True, {"depth": 1, "tools": Rule(allow=("l*",))}, False),
     (True, {"depth": 1, "tools": Rule(allow=("look",), deny=("look",))}, False),

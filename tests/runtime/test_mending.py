@@ -230,7 +230,7 @@ import retinue
 async def main():
     async with retinue.open(home=sys.argv[1]) as app:
         if sys.argv[2] == "ledger":
-            await app.runs(live=False)
+            await app.list_runs(live=False)
         print("open", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 

@@ -223,7 +223,7 @@ async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(
 
         return run
 
-    runs, result, _ = await reviewed(world, review(), level=loose, shell=never)
+    runs, result, _ = await reviewed(world, review(), detect_sandbox_level=loose, shell_for=never)
     assert (len(runs), result.ok) == (1, False)
     assert result.text.startswith("the change cannot be looked at unasked: the sandbox here is landlock")
     assert repository.exists()

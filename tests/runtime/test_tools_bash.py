@@ -114,7 +114,11 @@ async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_he
     Shows: S17.
     """
     shell = FakeShell(output="ok\n")
-    kept: dict[str, Any] = {"shell": shell, "level": shell.level_detector(), "policy": ApprovalPolicy.ASK}
+    kept: dict[str, Any] = {
+        "shell_for": shell,
+        "detect_sandbox_level": shell.level_detector(),
+        "approval_policy": ApprovalPolicy.ASK,
+    }
     async with world.open(WISH, text_reply("Done."), **kept) as house:
         run = await house.ask("Try")
         first = await waiting(house, run)

@@ -23,7 +23,7 @@ from retinue.trials.bench.system import BASELINE, MINIMUM, RETINUE, System, star
 from retinue.trials.bench.table import format_report
 from retinue.trials.bench.work import TURN_WORKLOADS, children_workload
 
-TINY = replace(TURN_WORKLOADS[0], count=2, rounds=1, preparation=(("sessions", {"count": 2}),))
+TINY = replace(TURN_WORKLOADS[0], repeat_count=2, rounds=1, preparation=(("sessions", {"count": 2}),))
 
 
 def sampled(**values: list[float]) -> Samples:

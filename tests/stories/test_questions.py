@@ -19,7 +19,7 @@ from retinue import Call, tool
 @tool
 async def careless(call: Call) -> str:
     """Asks in the midst of what it does."""
-    return await call.ask("Really?", [])
+    return await call.ask_user("Really?", [])
 '''
 
 

@@ -67,9 +67,9 @@ async def test_a_child_of_one_who_may_only_read_writes_nothing_whatever_its_pres
         parent = await app.run("Hi", agent="reader", workspace=machine.folder)
         child = await spawned(app, parent, "writer")
         assert [each["error"] for each in await refusals(app, child)] == ["read_only", "read_only"]
-        preset = Path(child.path).parent / "preset.md"
+        preset = Path(child.transcript_path).parent / "preset.md"
         preset.write_text(preset.read_text().replace("/tmp/**", "/**"))
-        again = await app.run("Again", session=child.path)
+        again = await app.run("Again", session=child.transcript_path)
         assert len(await refusals(app, again)) == 4
     assert [path.name for path in machine.folder.iterdir()] == ["there.txt"]
     assert (machine.folder / "there.txt").read_text() == "old"
@@ -249,7 +249,7 @@ async def test_paths_are_inherited_lifted_or_given_and_always_written_down(machi
         assert paths_of(given) == {"read": ["/opt/**"], "write": ["/tmp/**"], "deny": []}
         assert [(await results(app, run))[0].ok for run in (inherited, free, given)] == [False, True, False]
         machine.agent("narrow", "paths: {read: ['/**']}\n")
-        again = await app.run("Again", session=inherited.path)
+        again = await app.run("Again", session=inherited.transcript_path)
         assert paths_of(inherited)["read"] == ["src/**", "/srv/**"]
         assert not (await results(app, again))[-1].ok
 
@@ -269,10 +269,10 @@ async def test_a_child_that_lost_its_paths_reads_nothing_and_hands_nothing_on(ma
     async with machine.serving(script), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         child = await spawned(app, parent, "scout")
-        preset = Path(child.path).parent / "preset.md"
+        preset = Path(child.transcript_path).parent / "preset.md"
         head, _, tail = preset.read_text().partition("paths:")
         preset.write_text(head + tail[tail.index("---") :])
-        again = await app.run("Again", session=child.path)
+        again = await app.run("Again", session=child.transcript_path)
         (refused,) = await refusals(app, again)
         assert refused["error"] == "no_scope_config"
         grandchild = await spawned(app, child, "scout")

@@ -297,7 +297,16 @@ def test_the_list_of_settings_is_complete():
     text = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
     said = re.findall(r"^\| ((?:`[a-z_]+`(?:, )?)+) \|", text, re.MULTILINE)
     # by the machine, or said under another name
-    given = {"home", "folder", "file", "env", "keeps", "models_home", "sandbox_minimum", "web_hosts"}
+    given = {
+        "home",
+        "config_dir",
+        "file",
+        "env",
+        "is_persistent",
+        "models_home",
+        "sandbox_minimum",
+        "web_hosts",
+    }
     known = {field.name for field in fields(Config)} - given | {"sandbox", "web_fetch"}
     assert known - {name for names in said for name in re.findall("[a-z_]+", names)} == set()
     assert f"`{DEFAULT_OPENAI_MODEL}`" in text

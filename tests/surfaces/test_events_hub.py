@@ -137,7 +137,7 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.app, name)
 
-    async def events(self, **how: Any) -> list[Event]:
+    async def durable_events(self, **how: Any) -> list[Event]:
         if not self.went_by:
             self.went_by = True
             await self.app.run("Say it.")
@@ -154,7 +154,7 @@ async def test_an_end_is_not_told_before_what_was_said_though_the_ledger_is_read
         hub: Any = EventBroadcaster(cast("Any", Slow(world.app)))
         async with asyncio.TaskGroup() as group:
             ear = await World(world.app, hub).listens(deltas="all")
-            group.create_task(hub.feed())
+            group.create_task(hub.run())
             told = [each["kind"] for each in await ear.hears("run.ended")]
             hub.close()
         assert "text.delta" in told

@@ -22,8 +22,8 @@ from retinue.runtime.turn_timer import TurnTimer
 
 STOP_CANCELLED = "cancelled"
 """Value of `stop` for a message that was cut off."""
-SECRET_IN_ARGUMENTS = (
-    "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"  # noqa: S105  (a sentence)
+SENSITIVE_ARGUMENTS_REASON = (
+    "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"
 )
 SUMMARY_NOTICE_KIND = "interrupted"
 """Kind of the notice that requests a summary."""
@@ -150,7 +150,7 @@ class ModelTurn:
             at=at,
             run=self._run_context.run.id,
             broken=unsaved_call.invalid_reason
-            or (SECRET_IN_ARGUMENTS if args != unsaved_call.arguments else ""),
+            or (SENSITIVE_ARGUMENTS_REASON if args != unsaved_call.arguments else ""),
         )
 
     def _record_saved(self, message: Message, calls: Sequence[ToolCall], text: str) -> None:

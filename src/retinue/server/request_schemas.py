@@ -34,7 +34,7 @@ class SessionsQuery(RequestModel):
     agent: Annotated[str | None, Meta(description="Only this agent's.")] = None
     children: Annotated[bool, Meta(description="With the sessions that other sessions began.")] = True
     q: Annotated[
-        str, Meta(max_length=1000, description="MessageText that its name, slug, agent or last words hold.")
+        str, Meta(max_length=1000, description="Words that its name, slug, agent or last words hold.")
     ] = ""
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 

@@ -23,7 +23,7 @@ async def bash(
     call: Call,
     command: Annotated[str, "What bash is to run, in the workspace."],
     timeout: Annotated[  # noqa: ASYNC109  (the command's own timeout, passed to the sandbox)
-        TimeoutSeconds | None, "TimeoutSeconds until it is ended; 120 if not given, at most 3600."
+        TimeoutSeconds | None, "Seconds until it is ended; 120 if not given, at most 3600."
     ] = None,
 ) -> str:
     """Run a command with bash, without input. The sandbox holds it as tightly as this machine can: where it is strict,

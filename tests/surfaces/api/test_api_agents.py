@@ -17,7 +17,7 @@ async def test_a_message_to_an_agent_finds_or_makes_the_conversation_that_is_mea
     """Shows: C016, C031, C032, C033, C034, C035."""
     async with api(agents={"scout": SCOUT}) as it:
         document = (await it.get("/api/openapi.json")).json
-        fields = document["components"]["schemas"]["Addressing"]["properties"]
+        fields = document["components"]["schemas"]["AgentMessageBody"]["properties"]
         assert {name: each.get("default") for name, each in fields.items()} == {
             "content": None,
             "session": "latest-or-create",
