@@ -4,7 +4,8 @@ import asyncio
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
-from retinue.domain.change import replace
+from msgspec.structs import replace
+
 from retinue.domain.run import Run
 from retinue.domain.session import Session
 from retinue.errors import NotFound, RetinueError, SessionLocked
