@@ -51,7 +51,7 @@ async def list_models(terminal: Terminal, home: str | None) -> None:
     ]
     if default and default not in [row["model"] for row in rows]:
         rows.insert(
-            0, _model_row(default, "configured", "what RETINUE_MODEL or the configuration names", usable=True)
+            0, _model_row(default, "configured", "named by RETINUE_MODEL or the configuration", usable=True)
         )
     terminal.print_table(
         [row | {"default": row["model"] == default} for row in rows], MODEL_COLUMNS, empty_note=""
@@ -75,12 +75,12 @@ async def pull_model(terminal: Terminal, home: str | None, *, name: str) -> None
             {"model": f"local:{weights.name}", "path": path, "downloaded": downloaded, "size": weights.size}
         )
         return
-    terminal.print_line(f"local:{weights.name} is here: {path}")
+    terminal.print_line(f"local:{weights.name} is installed: {path}")
     if not local.is_usable(config.home, weights):
         terminal.print_note(local.LIBRARY_MISSING, colour="33")
     elif config.default_model() == DEFAULT_LOCAL_MODEL:
         terminal.print_note(
-            "it is the default model now, because there is no key: a demonstration, not an expert"
+            "It is now the default model, because no API key is set. It is for demonstrations only."
         )
 
 
@@ -107,7 +107,7 @@ def _provider_row(model: str, provider: ProviderConfig, variable: str) -> dict[s
         if usable
         else f"no key: set {variable}"
     )
-    return _model_row(model, state, "and every other model of that server", usable=usable)
+    return _model_row(model, state, "and all other models of that server", usable=usable)
 
 
 def _local_model_row(weights: local.Weights, config: Config) -> dict[str, Any]:

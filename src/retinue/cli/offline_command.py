@@ -55,5 +55,6 @@ async def note_interrupted_runs(app: SessionService, terminal: Terminal) -> None
         interrupted = await app.interrupted_runs()
         if count := await app.ledger.read(lambda tx: sum(not runs_ahead_of(run, tx) for run in interrupted)):
             terminal.print_note(
-                f"{count} run{'s' if count > 1 else ''} interrupted: retinue runs resume", colour="33"
+                f'{count} run{"s were" if count > 1 else " was"} interrupted. Continue with "retinue runs resume".',
+                colour="33",
             )
