@@ -157,7 +157,7 @@ def response_from_json(value: Any) -> FakeResponse:
         )
     if isinstance(fields.get("body"), str):
         fields["body"] = fields["body"].encode()
-    unknown = sorted(set(fields) - set(FakeResponse.__dataclass_fields__))
+    unknown = sorted(set(fields) - set(FakeResponse.__struct_fields__))
     if unknown:
         raise ValueError(f"a reply has no field {unknown[0]!r}")
     return FakeResponse(**fields)
