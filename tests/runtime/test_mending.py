@@ -136,7 +136,7 @@ async def test_a_result_that_the_next_message_will_bring_is_told_and_left(app: r
     delivery = await posted(app, child, asker)
     for repair in (False, True):
         [what] = await told(app, "warn", repair=repair)
-        assert f"what run {child.id} came to waits for session {asker.session_id}" in what
+        assert f"the result of run {child.id} is not delivered yet: session {asker.session_id}" in what
     assert await state(app, delivery) is Delivered.PENDING
     await app.run("And now?", session=asker.session_id)
     assert await state(app, delivery) is Delivered.DELIVERED
@@ -147,8 +147,8 @@ async def test_sessions_that_were_not_to_be_kept_are_put_aside_on_request(app: r
     asker = await app.run("Hello.", workspace=tmp_path)
     child = await app.run("Look.", workspace=tmp_path)
     await posted(app, child, asker, keep=False, state=Delivered.DELIVERED)
-    assert await told(app, "warn") == ["1 sessions were not to be kept and are still there"]
-    assert await told(app, "mended", repair=True) == ["1 sessions that were not to be kept are put aside"]
+    assert await told(app, "warn") == ["1 temporary sessions were not deleted"]
+    assert await told(app, "mended", repair=True) == ["1 temporary sessions were deleted"]
     assert [each.id for each in await app.list_sessions()] == [asker.session_id]
     assert await told(app, "warn") == []
 
@@ -180,7 +180,7 @@ async def test_replies_that_are_missing_are_counted(app: retinue.App, tmp_path: 
     file = Path(run.transcript_path)
     file.write_text(file.read_text().partition("<!-- agent")[0])
     [what] = await told(app, "warn", repair=True)
-    assert what == f"run {run.id} is done, and of its 1 replies 0 stand in {run.transcript_path}"
+    assert what == f"run {run.id} is done, but  has only 0 of its 1 replies{run.transcript_path}"
     assert (await app.find_run(run.id)).text == "One."
 
 
@@ -208,7 +208,7 @@ async def test_a_damaged_ledger_is_kept_aside_on_request_and_every_session_is_th
         with pytest.raises(Unreadable, match="retinue doctor --repair"):
             await app.run("Go on.", session=run.session_id)
         [found] = [one for one in await app.diagnose() if one.status == "bad"]
-        assert found.advice == "retinue doctor --repair keeps it aside and begins a new one"
+        assert found.advice == "`retinue doctor --repair` keeps a copy and creates a new one"
         assert (config.home / "ledger.db").read_bytes() == bad
         [mended] = [one for one in await app.diagnose(repair=True) if one.status == "mended"]
         assert mended.advice == NEW_LEDGER_ADVICE
