@@ -149,7 +149,7 @@ async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machi
         async with machine.open() as app:
             run = await app.start("Wait for me", workspace=machine.folder)
             await machine.asked(1)
-            with pytest.raises(Refused, match="is being worked by another process"):
+            with pytest.raises(Refused, match="is executed by another process"):
                 await app.resume(run.id)
         async with machine.open() as app:
             assert [one.id for one in await app.interrupted_runs()] == [run.id]
@@ -192,7 +192,9 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
         first = await app.start("First", workspace=machine.folder)
         await machine.asked(1)
         for forbidden in (app.clear, app.delete):
-            with pytest.raises(Refused, match="is at work: `retinue runs cancel"):
+            with pytest.raises(
+                Refused, match=r"has an active run. Cancel it first with `retinue runs cancel"
+            ):
                 await forbidden(first.slug)
         with pytest.raises(UsageError, match="give the text to queue behind it"):
             await app.start(None, session=first.slug)

@@ -282,7 +282,7 @@ class App(
         if run.status.is_live and self._has_live_owner(run):
             if run.owner_id == self._new_run_owner_id() != self._owner.id:
                 return [run]  # the connected daemon is already working on it
-            raise Conflict(f"run {run.id} is being worked by another process")
+            raise Conflict(f"Run {run.id} is executed by another process")
         if run.waiting_for is WaitReason.PERSON and not run.is_suspended:
             return [run]  # waits for an answer to its question and continues with that
         if run.status.is_live:

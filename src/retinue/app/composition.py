@@ -206,7 +206,7 @@ def build_tool_table(config: Config, program_tools: Sequence[Tool]) -> dict[str,
     for tool in (*(_import_tool(reference) for reference in config.tools), *program_tools):
         name = tool.spec.name
         if name in table:
-            raise UsageError(f"there is a tool {name!r} already: give yours another name")
+            raise UsageError(f"A tool named {name!r} already exists. Give your tool another name.")
         table[name] = tool
     return table
 
@@ -226,10 +226,10 @@ def _import_tool(reference: str) -> Tool:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadConfig(
-            f'tools: {reference!r} cannot be loaded ({error}): write it as "module:name"'
+            f'tools: {reference!r} cannot be loaded ({error}). Write it as "module:name".'
         ) from error
     if not isinstance(found, Tool):
-        raise BadConfig(f"tools: {reference!r} is no tool: decorate it with @retinue.tool")
+        raise BadConfig(f"tools: {reference!r} is not a tool. Decorate it with @retinue.tool.")
     return found
 
 
@@ -238,7 +238,7 @@ def check_model(model: Model, config: Config) -> None:
     if model.provider == "scripted":
         if not Path(model.name).is_file():
             raise BadConfig(
-                f"the script {model.name} is not a file: scripted:FILE plays replies from a JSON file"
+                f"The script {model.name} is not a file. scripted:FILE reads replies from a JSON file."
             )
         return
     if model.provider == "local":
@@ -248,14 +248,14 @@ def check_model(model: Model, config: Config) -> None:
         cli_agent = CLI_AGENTS[model.provider]
         if shutil.which(cli_agent.binary, path=config.env.get("PATH", os.defpath)) is None:
             raise BadConfig(
-                f"{cli_agent.binary} is not installed here, or not on the PATH: install it with `{cli_agent.install}`"
+                f"{cli_agent.binary} is not installed or not on the PATH. Install it with `{cli_agent.install}`."
             )
         return
     if model.provider not in ("openai", "anthropic"):
-        raise BadConfig(f"the driver {model.provider} of {model.full_name} is not available here")
+        raise BadConfig(f"The driver {model.provider} of {model.full_name} is not available")
     provider = config.providers.openai if model.provider == "openai" else config.providers.anthropic
     if not provider.api_key and provider.is_default and not own_server(model):
-        raise BadConfig(f"{model.full_name} needs a key: set {model.provider.upper()}_API_KEY")
+        raise BadConfig(f"No API key for {model.full_name}. Set {model.provider.upper()}_API_KEY.")
 
 
 def _check_weights(name: str, home: Path) -> None:
@@ -263,7 +263,9 @@ def _check_weights(name: str, home: Path) -> None:
 
     weights = get_weights(name)
     if not has_weights(home, weights):
-        raise BadConfig(f"the weights of local:{name} are not here: `retinue models pull {name}` brings them")
+        raise BadConfig(
+            f"The weights of local:{name} are not installed. Download them with `retinue models pull {name}`."
+        )
     if not is_usable(home, weights):
         raise BadConfig(LIBRARY_MISSING)
 

@@ -44,11 +44,11 @@ HTTP_KEY_PREFIX = f"{HTTP_DOOR}:"
 MAX_KEY_CHARS = 200
 MAX_CACHED_KEYS = 10_000
 APPROVAL_HINT = (
-    "{agent} waits for a person's yes to {tool}: GET /api/approvals/{id} shows to what, and POST /api/approvals/{id} with "
-    '{{"answer": "allow"}} or {{"answer": "deny"}} lets it go on.'
+    "{agent} waits for an approval of {tool}. Show it with GET /api/approvals/{id}. Answer it with POST /api/approvals/{id} and "
+    '{{"answer": "allow"}} or {{"answer": "deny"}}.'
 )
-REPLY_HINT = "{agent} waits for words of a person: POST /api/sessions/{session}/messages says them, and it goes on. {words}"
-STATUS_HINT = "GET /api/runs/{run} tells what becomes of it, and GET /api/events when."
+REPLY_HINT = "{agent} waits for a message. Send one with POST /api/sessions/{session}/messages. {words}"
+STATUS_HINT = "Follow it with GET /api/runs/{run} and GET /api/events."
 
 
 class MessageRequest(Struct, frozen=True, kw_only=True):
@@ -324,13 +324,13 @@ class MessageService(ReferenceResolver, ABC):
 
 def _check_message(request: MessageRequest) -> None:
     if not request.content.strip():
-        raise UsageError("the content is empty: say something")
+        raise UsageError("The content is empty. Send a text.")
     if len(request.idempotency_key) > MAX_KEY_CHARS or not request.idempotency_key.isprintable():
-        raise UsageError(f"a key is at most {MAX_KEY_CHARS} characters that can be seen")
+        raise UsageError(f"The Idempotency-Key must have at most {MAX_KEY_CHARS} visible characters")
 
 
 def _key_conflict(key: str, run: Run) -> Conflict:
-    return Conflict(f"the key {key!r} was given for another message: run {run.id} in {run.slug}")
+    return Conflict(f"The key {key!r} was already used for another message: run {run.id} in {run.slug}")
 
 
 def _runs_awaiting_reply(run: Run, tx: Transaction) -> list[Run]:
@@ -351,12 +351,12 @@ def _resolve_workspace(workspace: str | None) -> str:
         else Path(workspace)
     )
     if not path.is_absolute():
-        raise UsageError(f"the workspace {workspace} is no absolute path: say where it is from / on")
+        raise UsageError(f"Workspace must be an absolute path: {workspace}")
     try:
         resolved = path.resolve()
         is_folder = resolved.is_dir()
     except (OSError, ValueError, RuntimeError) as error:
-        raise UsageError(f"the workspace {workspace} cannot be looked at: {error}") from error
+        raise UsageError(f"The workspace {workspace} cannot be read: {error}") from error
     if not is_folder:
-        raise UsageError(f"the workspace {workspace} is not a folder")
+        raise UsageError(f"Workspace is not a folder: {workspace}")
     return str(resolved)

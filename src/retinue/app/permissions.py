@@ -166,7 +166,7 @@ class PermissionService(ReferenceResolver):
         if kind == "tool":
             tool = self._context.tools.get(value)
             if tool is None:
-                return Verdict(ok=False, rule=f"there is no tool {value!r}"), value
+                return Verdict(ok=False, rule=f"unknown tool {value!r}"), value
             return tool_executor.check_tool_allowed(tool, scope), value
         if kind == "agent":
             return scope.check_agent(value), value
@@ -219,7 +219,7 @@ class PermissionService(ReferenceResolver):
             Usage: The prefix is ambiguous or empty.
         """
         if not ref:
-            raise UsageError("say which approval: `retinue approvals list` shows those that wait")
+            raise UsageError("The approval is missing. List pending approvals with `retinue approvals list`.")
 
         def step(tx: Transaction) -> list[Approval]:
             exact = tx.get_approval(ref)
@@ -227,11 +227,9 @@ class PermissionService(ReferenceResolver):
 
         found = await self._context.ledger.read(step)
         if not found:
-            raise NotFound(f"there is no approval {ref}: `retinue approvals list` shows those that wait")
+            raise NotFound(f"Approval {ref} not found. List pending approvals with `retinue approvals list`.")
         if len(found) > 1:
-            raise UsageError(
-                f"{ref} could be several approvals: {', '.join(each.id for each in found[:8])} …"
-            )
+            raise UsageError(f"{ref} matches several approvals: {', '.join(each.id for each in found[:8])} …")
         return found[0]
 
     async def answer_approval(self, ref: str, answer: Answer | str, *, by: str = "person") -> Approval:

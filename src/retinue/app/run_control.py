@@ -83,7 +83,7 @@ class RunControlService(ABC):
 def check_not_blank(text: str | None) -> None:
     """Raise Usage for a blank text; None is allowed, because then the text typed in the file counts."""
     if text is not None and not text.strip():
-        raise UsageError("there is nothing to send: the text is blank")
+        raise UsageError("The text is empty. Send a text.")
 
 
 def keyed_entry_id(key: str) -> str:

@@ -43,7 +43,7 @@ class RunViewService(ABC):
         def step(tx: Transaction) -> tuple[Run, dict[str, Any]]:
             run = tx.get_run(run_id, with_children=True)
             if run is None:
-                raise NotFound(f"there is no run {run_id}: `retinue runs history` lists them")
+                raise NotFound(f"Run {run_id} not found. List runs with `retinue runs history`.")
             tree = summarize_costs([run, *_descendants(run, tx)], prices)
             return run, _run_json(run, tx, _pending_approval_ids(tx), prices) | {"tree": tree.as_json()}
 

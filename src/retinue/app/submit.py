@@ -118,7 +118,7 @@ class RunSubmissionService(ReferenceResolver, ABC):
         if target is None:
             if text is None or not text.strip():
                 raise UsageError(
-                    "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
+                    "The task is missing. Give it as TEXT, or `-` to read it from standard input."
                 )
             policy = _workspace_policy(agent_definition, workspace, isolation, writable)
             await self._check_ledger_usable()
@@ -190,7 +190,7 @@ class RunSubmissionService(ReferenceResolver, ABC):
             Refused: The configuration or the definition forbids it.
         """
         if not text.strip():
-            raise UsageError("there is nothing to do: give the child's task as TEXT")
+            raise UsageError("The task is missing. Give the child's task as TEXT.")
         parent_session = await self.find_session(parent)
         agent_definition = self._child_definition(agent, parent_session)
         check_model(self._context.select_model(agent_definition, model), self.config)
@@ -198,7 +198,7 @@ class RunSubmissionService(ReferenceResolver, ABC):
             isolation = isolation or Isolation.CUSTOM
             if isolation != Isolation.CUSTOM:
                 raise UsageError(
-                    f"--isolation {isolation} begins from the parent's own folder: leave --workspace out, or say custom"
+                    f"--isolation {isolation} uses the parent's folder. Leave out --workspace, or use --isolation custom."
                 )
             allowed_paths = (
                 (subtree_pattern(_resolve_folder(workspace)),) if allowed_paths is None else allowed_paths
@@ -236,7 +236,7 @@ class RunSubmissionService(ReferenceResolver, ABC):
             name = DEFAULT_AGENT if agent is None else agent
             found = await self.store.sessions(agent=name, children=False)
             if not found and session == "latest":
-                raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
+                raise NotFound(f"No existing session for agent {name}. Leave out --session to start one.")
             return await self.store.find(found[0].path) if found else None
         target = await self.find_session(session)
         if agent is not None and target.agent != agent:
@@ -290,7 +290,9 @@ class RunSubmissionService(ReferenceResolver, ABC):
             run.owner_id in (self._context.owner_id, self._context.new_run_owner_id()) for run in live_runs
         ):
             if text is None:
-                raise UsageError(f"{session.slug} is at work: give the text to queue behind it")
+                raise UsageError(
+                    f"{session.slug} has an active run. Give a text to queue a message behind it."
+                )
             return text
         if text is not None:
             await self.store.check_unlocked(session)
@@ -305,9 +307,7 @@ class RunSubmissionService(ReferenceResolver, ABC):
             ):
                 return last_entry.text
         path = f"{session.path}/session.md"
-        raise UsageError(
-            f"nothing is typed at the end of {path}: write below its last line, or give the text"
-        )
+        raise UsageError(f"No text at the end of {path}. Write below its last line, or give TEXT.")
 
 
 def _workspace_policy(
@@ -316,7 +316,7 @@ def _workspace_policy(
     """Return the definition's workspace policy with a person's overrides for this session."""
     isolation_kind = None if isolation is None else Isolation(isolation)
     if isolation_kind is Isolation.CUSTOM and workspace is None:
-        raise UsageError("--isolation custom is for a folder that you name: add --workspace DIR")
+        raise UsageError("--isolation custom requires --workspace DIR")
     folder = _resolve_folder(workspace) if isolation_kind is Isolation.CUSTOM else None
     policy = apply_workspace_override(
         agent.workspace, isolation=isolation_kind, folder=folder, writable=writable
@@ -324,8 +324,8 @@ def _workspace_policy(
     if writable and not policy.writable:
         rule = "writable: false" if agent.workspace.writable is False else "isolation: sandbox"
         raise Refused(
-            f"{agent.name} may not write there: its definition says workspace {rule}, and no option lifts that; "
-            "leave --writable out, or change the definition"
+            f"{agent.name} cannot write there: its definition says workspace {rule}, which no option overrides. "
+            "Leave out --writable, or change the definition."
         )
     return policy
 
@@ -333,12 +333,12 @@ def _workspace_policy(
 def _check_no_workspace_options(session: Session, isolation: str | None, writable: bool | None) -> None:
     if isolation is not None or writable is not None:
         raise UsageError(
-            f"{session.slug} has its workspace already: --isolation, --writable and --read-only are for a new session"
+            f"{session.slug} already has a workspace. --isolation, --writable and --read-only are for new sessions."
         )
 
 
 def _resolve_folder(workspace: str | os.PathLike[str] | None) -> str:
     root = os.path.realpath(Path.cwd() if workspace is None else workspace)
     if not Path(root).is_dir():
-        raise UsageError(f"the workspace {workspace} is not a folder")
+        raise UsageError(f"Workspace is not a folder: {workspace}")
     return root
