@@ -23,18 +23,18 @@ def parse_names(_ctx: click.Context, _param: click.Parameter, value: str | None)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--quick", is_flag=True, help="Less, and less often: about a minute.")
+@click.option("--quick", is_flag=True, help="Run a short version: about a minute.")
 @click.option("--only", metavar="ROWS", callback=parse_names, help=f"Some of: {', '.join(ROWS)}.")
 @click.option("--peers", metavar="[NAMES]", is_flag=False, flag_value=ALL, callback=parse_names,
-              help="The same work by other systems, each installed into an environment of its own.")  # fmt: skip
+              help="Also measure other systems, each installed in its own environment.")  # fmt: skip
 @click.option("--keep", type=click.Path(file_okay=False, path_type=Path, resolve_path=True), metavar="DIR",
-              help="Keep environments and samples there; what is there already is not done again.")  # fmt: skip
-@click.option("--svg", type=OUTPUT_FILE, metavar="FILE", help="Draw the figures.")
+              help="Keep environments and samples in DIR, and reuse those that exist.")  # fmt: skip
+@click.option("--svg", type=OUTPUT_FILE, metavar="FILE", help="Draw the results as an SVG.")
 @click.option("--write", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="Put the figures between the marks of this page.")  # fmt: skip
+              help="Write the results between the markers of this page.")  # fmt: skip
 @click.option("--profile", type=OUTPUT_FILE, metavar="FILE",
-              help="Add where our own CPU goes to a file; the figures are worthless then.")  # fmt: skip
-@click.option("--json", is_flag=True, help="Print one JSON value on standard output, and nothing else there.")
+              help="Write a CPU profile of Retinue to a file. The measurements are then invalid.")  # fmt: skip
+@click.option("--json", is_flag=True, help="Print the result as one JSON value on standard output.")
 def main(  # noqa: PLR0913  (one for each option)
     *,
     quick: bool,

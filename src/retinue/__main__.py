@@ -10,70 +10,70 @@ _GC_THRESHOLD = 100_000
 
 COMMANDS = {
     "Talk": {
-        "run": ("one task for an agent; waits and streams the answer", "retinue.cli.run:run"),
-        "chat": ("talk with an agent, line by line", "retinue.cli.chat:chat"),
-        "send": ("one more message to a session", "retinue.cli.run:send"),
-        "spawn": ("a child of a session, with its own paths", "retinue.cli.run:spawn"),
-        "wait": ("until runs have ended", "retinue.cli.wait:wait"),
-        "attach": ("follow what happens in a session", "retinue.cli.attach:attach"),
+        "run": ("give an agent one task and stream its answer", "retinue.cli.run:run"),
+        "chat": ("start an interactive conversation", "retinue.cli.chat:chat"),
+        "send": ("send a message to a session", "retinue.cli.run:send"),
+        "spawn": ("start a sub-agent below a session, with its own paths", "retinue.cli.run:spawn"),
+        "wait": ("wait until runs have ended", "retinue.cli.wait:wait"),
+        "attach": ("follow a session live", "retinue.cli.attach:attach"),
     },
     "Conversations": {
         "sessions": (
-            "list, show, open, branch, clear, delete, rename, pin, unpin, export",
+            "list, show, open, branch, clear, delete, restore, rename, pin, export sessions",
             "retinue.cli.sessions:sessions",
         ),
     },
     "Runs": {
-        "runs": ("list, show, cancel, interrupt, detach, resume, history", "retinue.cli.runs:runs"),
-        "subagent": ("the same as runs", "retinue.cli.runs:runs"),
+        "runs": ("list, show, cancel, interrupt, detach, resume runs; history", "retinue.cli.runs:runs"),
+        "subagent": ("another name for runs", "retinue.cli.runs:runs"),
         "watch": (
-            "SESSION, list: an agent hears what is said there, and speaks up",
+            "let an agent monitor a session and comment",
             "retinue.cli.watch:watch",
         ),
-        "unwatch": ("SESSION: send those away who watch it", "retinue.cli.watch:unwatch"),
+        "unwatch": ("stop the watchers of a session", "retinue.cli.watch:unwatch"),
         "inbox": (
-            "what agents that were handed work are at, and what they left",
+            "status and results of delegated tasks",
             "retinue.cli.inbox:inbox",
         ),
     },
     "Agents": {
-        "agents": ("list, show, check, import, delete", "retinue.cli.agents:agents"),
+        "agents": ("list, show, check, import, delete agents", "retinue.cli.agents:agents"),
         "approvals": (
-            "list, show, answer: what agents ask before they act",
+            "list, show, answer approval requests",
             "retinue.cli.approvals:approvals",
         ),
-        "scope": ("show, test: what a session may touch, and why", "retinue.cli.scope:scope"),
+        "scope": ("show and test the permissions of a session", "retinue.cli.scope:scope"),
         "trust": (
-            "PATH, list, remove: which projects may add agents and skills of their own",
+            "manage projects that may add agents and skills",
             "retinue.cli.trust:trust",
         ),
-        "tools": ("list, with what each agent may use and why", "retinue.cli.tools:tools"),
+        "tools": ("list the tools, and which of them an agent can use", "retinue.cli.tools:tools"),
         "mcp": (
-            "list, show, trust, distrust: servers that bring tools",
+            "list, show, trust, distrust MCP servers and their tools",
             "retinue.cli.mcp:mcp",
         ),
         "skills": (
-            "list, show: commands with a text that says how, and who has them",
+            "list and show skills: commands with instructions",
             "retinue.cli.skills:skills",
         ),
         "pool": (
-            "list, stats, clear: agents that others can still ask more",
+            "manage agents that can be asked again by other agents",
             "retinue.cli.pool:pool",
         ),
     },
     "Machine": {
-        "serve": ("a daemon that works runs in the background", "retinue.cli.serve:serve"),
+        "serve": ("run the daemon, which executes runs and serves the web page", "retinue.cli.serve:serve"),
         "tokens": (
-            "add, list, remove: keys for programs that may do less",
+            "manage API tokens with limited permissions",
             "retinue.cli.tokens:tokens",
         ),
-        "doctor": ("what is well, what is not, and what to do", "retinue.cli.doctor:doctor"),
+        "doctor": ("check this machine, its configuration and its data", "retinue.cli.doctor:doctor"),
         "models": (
-            "list, pull: which can be asked, and a small one for this machine",
+            "list the available models; download a small local one",
             "retinue.cli.models:models",
         ),
-        "demo": ("agents at work on this machine; needs no key", "retinue.cli.demo:demo"),
-        "torture": ("kill agents in every way there is, and see", "retinue.cli.torture:torture"),
+        "demo": ("watch agents work with a local model; needs no API key", "retinue.cli.demo:demo"),
+        "torture": ("crash-test the runtime", "retinue.cli.torture:torture"),
     },
 }
 """Maps group → command → summary, and the module and name to import."""
@@ -88,7 +88,7 @@ def help_text() -> str:
         lines.append(group)
         lines += [f"  {name:<10}{summary}" for name, (summary, _) in commands.items()]
         lines.append("")
-    lines.append("retinue COMMAND --help says more. --home and --json may also stand after the command.")
+    lines.append('Run "retinue COMMAND --help" for details. --home and --json can also follow the command.')
     return "\n".join(lines)
 
 

@@ -267,7 +267,7 @@ async def test_a_session_has_one_live_process_and_a_new_one_ends_the_old(stage: 
 
 async def test_a_program_that_is_not_there_is_told_with_what_to_do(stage: Stage):
     with pytest.raises(
-        Failed, match="claude is not installed here, or not on the PATH: install it with `npm install -g it`"
+        Failed, match=r"claude is not installed or not on the PATH. Install it with `npm install -g it`."
     ):
         await stage.run()
     stage.program("true")

@@ -93,7 +93,7 @@ async def test_whoever_only_looks_needs_nothing_written(isolated_env: dict[str, 
     assert [each["text"] for each in json.loads(out)] == ["One."]
     code, out, err = await ran(env, work, "doctor", "--json", closed=home)
     bad = [each["what"] for each in json.loads(out) if each["level"] == "bad"]
-    assert (code, bad, err) == (1, [f"nothing can be written to {home}"], "")
+    assert (code, bad, err) == (1, [f"home:  is not writable{home}"], "")
     assert tree(home) == before
 
 
@@ -176,5 +176,5 @@ async def test_why_a_daemon_cannot_start_on_a_full_disk_is_told_to_who_starts_it
     out, err = await process.communicate()
     told = err.decode()
     assert (process.returncode, out, told.count("\n")) == (1, b"", 1), told
-    assert told.startswith(f"retinue: the daemon ended at once: {disk}")
+    assert told.startswith(f"retinue: The daemon stopped at once: {disk}")
     assert "No space left on device; make room" in told

@@ -89,7 +89,7 @@ async def resumed(machine: Machine) -> Any:
     """What people see of an interrupted run, and what comes of resuming it."""
     code, listed, err = await machine("runs", "list", "--json")
     assert (code, len(listed), listed[0]["status"]) == (0, 1, "running")
-    assert "1 run interrupted: retinue runs resume" in err
+    assert '1 run was interrupted. Continue with "retinue runs resume".' in err
     code, done, err = await machine("runs", "resume", "--json")
     assert code == 0, err
     assert [run["status"] for run in done] == ["done"]
@@ -252,7 +252,7 @@ async def test_a_conversation_whose_run_was_killed_is_not_cleared_away_before_th
         [run] = (await machine("runs", "list", "--json"))[1]
         for deed in ("clear", "delete"):
             code, _, err = await machine("sessions", deed, run["slug"], "--json")
-            told = f"`retinue runs resume {run['run_id']}` or `retinue runs cancel {run['run_id']}` first"
+            told = f"`retinue runs resume {run['run_id']}` or `retinue runs cancel {run['run_id']}`."
             assert (code, told in err) == (3, True), err
         assert machine.transcript == before
         assert (await resumed(machine))["text"] == "Done."

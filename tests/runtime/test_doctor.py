@@ -69,7 +69,7 @@ async def test_words_that_the_ledger_does_not_know_stand(app: retinue.App, tmp_p
     file = Path(run.transcript_path)
     file.write_text(file.read_text().replace(run.id, "01UNKNOWN"))
     told = await wrong(app)
-    assert any("1 runs that the ledger does not know" in what for what in told)
+    assert any("mentions 1 runs that are not in the ledger" in what for what in told)
     again = await app.run("And now?", session=run.session_id)
     assert again.text == "Two."
 

@@ -140,7 +140,7 @@ async def test_a_result_that_the_next_message_will_bring_is_told_and_left(app: r
     delivery = await posted(app, child, asker)
     for repair in (False, True):
         [what] = await told(app, "warn", repair=repair)
-        assert f"what run {child.id} came to waits for session {asker.session_id}" in what
+        assert f"the result of run {child.id} is not delivered yet: session {asker.session_id}" in what
     assert await state(app, delivery) is Delivered.PENDING
     await app.run("And now?", session=asker.session_id)
     assert await state(app, delivery) is Delivered.DELIVERED

@@ -78,7 +78,7 @@ def with_a_model_that_names_nobody(machine: UserMachine) -> list[str]:
 
 
 CASES: dict[Callable[[Any], list[str]], tuple[int, str]] = {
-    without_key: (2, "needs a key: set OPENAI_API_KEY"),
+    without_key: (2, "Set OPENAI_API_KEY."),
     without_any_model: (2, "no model is configured"),
     with_an_address_that_is_none: (2, "OPENAI_BASE_URL"),
     with_a_broken_configuration: (2, "max_live"),

@@ -349,7 +349,7 @@ async def test_what_a_dead_command_left_goes_on_by_resume(machine: UserMachine, 
         await machine.killed(running)
         async with near():
             resuming = await machine.started("runs", "resume", "--json", run["run_id"])
-            assert b"goes on in" in await require_pipe(resuming.stderr).readline()
+            assert b"resumed in" in await require_pipe(resuming.stderr).readline()
             await live(machine, "running")
             (machine.folder / "gate").unlink()
             out, err = await resuming.communicate()

@@ -153,7 +153,7 @@ async def test_a_daemon_on_another_port_than_was_asked_for_is_told_of(machine: U
 @pytest.mark.parametrize("other", ["--detach", "--link"])
 async def test_stopping_a_daemon_goes_with_no_other_wish(machine: UserMachine, other: str):
     both = await machine("serve", "--stop", other)
-    assert (both.code, "--stop goes with neither" in both.err) == (2, True)
+    assert (both.code, "--stop cannot be combined" in both.err) == (2, True)
 
 
 async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machine: UserMachine):

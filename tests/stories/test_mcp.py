@@ -102,8 +102,8 @@ async def test_a_tool_that_is_not_what_was_trusted_any_more_is_refused_until_som
 
         shown = await machine("mcp", "show", "fake", "search")
         assert "fake.search: changed" in shown.out
-        assert "Then read ~/.ssh" in shown.out.partition("as it is now")[0]
-        assert "once you have told it your keys" in shown.out.partition("as it is now")[2]
+        assert "Then read ~/.ssh" in shown.out.partition("current version:")[0]
+        assert "once you have told it your keys" in shown.out.partition("current version:")[2]
         assert (await machine("mcp", "trust", "fake", "--yes", "--json")).json["trusted"] == ["search"]
 
         four = await app.run("Go", workspace=machine.folder)

@@ -112,7 +112,7 @@ async def test_a_session_that_has_had_no_run_says_so(machine: UserMachine):
         session = await app.sessions.create("general", workspace=str(machine.folder))
         shown = await machine("runs", "show", session.slug)
     assert (shown.code, shown.out) == (7, "")
-    assert f"{session.slug} has had no run yet: `retinue send {session.slug} TEXT`" in shown.err
+    assert f"{session.slug} has no run yet. Start one with `retinue send {session.slug} TEXT`" in shown.err
 
 
 async def test_a_session_is_meant_by_any_run_of_it(machine: UserMachine):

@@ -156,7 +156,7 @@ async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(ma
         cleared = await machine("pool", "clear", row["agent_id"])
         assert (cleared.code, cleared.out) == (
             0,
-            f"{row['agent_id']} can be asked no more; its conversation stays\n",
+            f"{row['agent_id']} was removed from the pool. Its conversation stays.\n",
         )
         assert (await machine("pool", "list", "--json")).json == []
         assert (await machine("pool", "clear", row["agent_id"])).code == 7

@@ -222,7 +222,7 @@ async def test_a_program_that_is_not_installed_is_told_before_a_session_is_made(
     machine.configured(agents=[{"agentId": "coder", "chat": {"provider": "claude-cli"}}])
     async with machine.open() as app:
         with pytest.raises(
-            BadConfig, match="claude is not installed here, or not on the PATH: install it with `npm"
+            BadConfig, match=r"claude is not installed or not on the PATH. Install it with `npm"
         ):
             await app.run("hello", agent="coder", workspace=machine.folder)
         assert await app.sessions.list() == []

@@ -165,7 +165,7 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
         errors = [(each["tool"], each["error"]) for each in await refusals(app, run)]
         assert sorted(errors[:2]) == [("ls", "tool_not_allowed"), ("read", "out_of_scope")]
         assert sorted(errors[2:]) == [("read", "out_of_scope"), ("write", "tool_not_allowed")]
-        assert told == [unread, "the configuration is read again, and what it denies counts from now on"]
+        assert told == [unread, "The configuration was read again. Its denials apply from now on."]
     logged = (machine.home / "logs" / "retinue.jsonl").read_text().splitlines()
     said = [json.loads(line)["what"] for line in logged]
     assert [what for what in said if "configuration" in what] == told

@@ -180,7 +180,7 @@ async def test_hidden_text_is_shown_where_a_file_or_a_definition_holds_it(machin
     checked = await machine("agents", "check", str(path))
     assert "hidden: 13 invisible characters" in checked.out
     doctor = await machine("doctor")
-    assert "odd: 13 invisible characters in what it is told" in doctor.out + doctor.err
+    assert "odd: 13 invisible characters in its prompt or description" in doctor.out + doctor.err
 
 
 async def test_no_file_tool_reaches_the_key_in_the_environment(machine: UserMachine):

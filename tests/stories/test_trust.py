@@ -146,7 +146,7 @@ async def test_a_person_at_a_terminal_sees_the_agents_and_is_asked(machine: User
         said, left = await at_a_terminal(machine, word, "trust", ".")
         assert left == code, said
         assert "scout  yes    read   Looks." in said
-        assert f"Trust {machine.folder} as it is now? (yes or no)" in said
+        assert f"Trust the current version of {machine.folder}? (yes or no)" in said
         known = (await machine("trust", "list", "--json")).json
         assert [row["standing"] for row in known] == ([] if code else ["trusted"])
 
@@ -157,7 +157,7 @@ async def test_where_nobody_can_be_asked_nothing_is_trusted_without_a_yes(machin
     for more in ((), ("--json",)):
         silent = await machine("trust", ".", *more, stdin=b"yes\n")
         assert silent.code == 2
-        said = f"nobody is here to agree to {machine.folder}: look at it, then say --yes"
+        said = f"Cannot ask you to trust {machine.folder}: no terminal. Review it, then add --yes."
         assert said in silent.err
         assert (await machine("trust", "list", "--json")).json == []
     assert silent.json["error"] == {"code": "usage", "message": said}

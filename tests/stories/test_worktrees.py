@@ -176,7 +176,7 @@ async def test_a_deleted_session_takes_a_clean_worktree_along_and_leaves_one_wit
     assert worktrees(machine) == [second]
     assert not first.exists()
     assert "worktree" not in gone.err
-    assert f"its worktree holds work and stays: {second} (of {repo})" in kept.err
+    assert f"Its worktree contains changes and was kept: {second} (of {repo})" in kept.err
     assert (second / "b.txt").read_text() == "work\n"
     assert git(repo, "branch", "--list", "retinue/*") == f"+ retinue/{second.name}"
 

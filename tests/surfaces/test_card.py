@@ -119,7 +119,7 @@ def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(retinue: C
     assert "line 23\r\n" in card
     assert "line 24\r\n" not in card
     assert "[… 376 lines more: [s]how them]" in card
-    screen.until(", [s]how all of it")
+    screen.until(", [s]how everything")
     screen.type("s\n")
     whole = screen.until("[y]es, once, [n]o")
     assert all(f"    {line}\r\n" in whole for line in lines)
@@ -164,7 +164,7 @@ def test_an_agents_own_words_cannot_pass_for_a_part_of_the_card(retinue: CliFixt
     """Shows: T10."""
     retinue.plays([wants_more(OUTSIDE, FORGED), "Then not."])
     screen = retinue.on_terminal("run", "read it", NO_COLOR="1")
-    card = screen.until("[a]dd to its scope, [n]o")
+    card = screen.until("[a]dd to its permissions, [n]o")
     assert all(f"\r\n    {line}\r\n" in card for line in FORGED.split("\n"))
     screen.type("n\n")
     screen.until("Then not.")
@@ -176,8 +176,8 @@ def test_an_added_path_stays_with_the_session(retinue: CliFixture):
     reads = {"tools": [{"name": "read", "args": {"path": str(OUTSIDE)}}]}
     retinue.plays([wants_more(OUTSIDE), reads, "Read.", reads, "Again."])
     screen = retinue.on_terminal("run", "read it", NO_COLOR="1")
-    card = screen.until("[y]es, once, [a]dd to its scope, [n]o")
-    assert f"wants: more scope for read\r\n    {OUTSIDE}" in card
+    card = screen.until("[y]es, once, [a]dd to its permissions, [n]o")
+    assert f"wants: more permissions for read\r\n    {OUTSIDE}" in card
     assert "reason: The task needs it." in card
     screen.type("a\n")
     screen.until("Read.")

@@ -32,7 +32,7 @@ def test_a_readme_beside_definitions_is_named_and_is_no_failure(retinue: CliFixt
         "package.json": (False, True),
         "scout.md": (True, False),
     }
-    assert "passed over: has no front matter" in retinue("agents", "check", str(theirs)).out
+    assert "skipped: has no front matter" in retinue("agents", "check", str(theirs)).out
     assert retinue("agents", "import", str(theirs)).code == 0
     assert retinue("agents", "show", "scout").code == 0
 

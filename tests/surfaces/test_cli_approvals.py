@@ -31,8 +31,10 @@ def test_without_a_terminal_the_run_waits_and_says_what_to_do(retinue: CliFixtur
     ran = retinue("run", "write it")
     assert ran.code == 6
     (asked,) = retinue("approvals", "list", "--json").json
-    assert f"approval {asked['id']} waits: retinue approvals show {asked['id']}" in ran.err
-    assert "waits for a person's yes: retinue approvals list shows to what" in ran.err
+    assert (
+        f'Approval {asked["id"]} is pending. Show it with "retinue approvals show {asked["id"]}"' in ran.err
+    )
+    assert 'waits for an approval (see "retinue approvals list")' in ran.err
     assert not (retinue.folder / "a.txt").exists()
 
 
@@ -85,7 +87,7 @@ def test_for_people_the_list_is_a_table_and_one_question_is_the_whole_card(
         f"    {retinue.folder}/a.txt",
         "  content:",
         "    words",
-        "  asks because: nothing grants write there in advance",
+        "  requires approval: nothing grants write there in advance",
         "pending",
     ):
         assert line in shown.out.split("\n")
@@ -203,14 +205,17 @@ def test_more_words_wait_for_the_answer(retinue: CliFixture, parked: dict[str, A
     more = retinue("send", parked["slug"], "and?", "--json")
     assert (more.code, more.json["status"]) == (6, "queued")
     assert more.json["approvals"] == parked["approvals"]
-    assert f"approval {parked['approvals'][0]} waits" in more.err
-    assert f"run {more.json['run_id']} is queued: {parked['slug']} waits for a person" in more.err
+    assert f"Approval {parked['approvals'][0]} is pending" in more.err
+    assert (
+        f"run {more.json['run_id']} is queued behind another run of {parked['slug']}, which waits for you"
+        in more.err
+    )
     waiting = retinue("wait", more.json["run_id"], "--json")
     assert (waiting.code, waiting.json[0]["status"]) == (6, "queued")
     retinue.plays([wants_to_write("a.txt"), "Written.", "And that was all."])
     answered = retinue("approvals", "answer", parked["approvals"][0], "allow")
     assert answered.code == 0, answered.err
-    assert "goes on with what was said meanwhile: and?" in answered.err
+    assert "continues with the next queued message: and?" in answered.err
     runs = retinue("runs", "history", "--json").json
     assert [(each["status"], each["text"]) for each in runs] == [
         ("done", "And that was all."),
@@ -250,7 +255,7 @@ def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(retinue: 
         parent["slug"],
         "PersistentAgent",
     )
-    assert f"{parent['slug']} waits for a person: PersistentAgent\n" in (
+    assert f"{parent['slug']} waits for an approval: PersistentAgent\n" in (
         retinue("sessions", "show", parent["slug"]).out
     )
     assert retinue("approvals", "answer", own["id"], "allow").code == 6
@@ -260,7 +265,7 @@ def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(retinue: 
         (seen,) = retinue("sessions", "show", reference, "--json").json["approvals"]
         assert seen == asked | {"slug": child["slug"]}
     shown = retinue("sessions", "show", parent["slug"]).out
-    assert f"\n{child['slug']} waits for a person: bash echo hi\n" in shown
+    assert f"\n{child['slug']} waits for an approval: bash echo hi\n" in shown
     assert f"retinue approvals answer {asked['id']} allow (or deny)" in shown
     other = retinue("run", "--agent", "hand", "--json", "go").json
     assert asked["id"] not in retinue("sessions", "show", other["slug"]).out

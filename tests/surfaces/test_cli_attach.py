@@ -72,15 +72,15 @@ def test_a_run_is_shown_in_words_with_those_it_asked_for(house: CliFixture, tree
     child, parent = tree
     shown = house("subagent", "show", parent["run_id"]).out.splitlines()
     assert shown[0].startswith("general#1 waiting for child, ")
-    assert shown[1] == "Asked for by person: ask"
+    assert shown[1] == "Requested by person: ask"
     assert shown[2].startswith("1 turn, 1 tool call, ")
-    assert shown[3].startswith("With those below it: ")
-    assert shown[4] == "Last words: I ask others."
+    assert shown[3].startswith("Total with sub-agents: ")
+    assert shown[4] == "Result: I ask others."
     assert shown[5].startswith("  researcher#2 running, ")
     assert shown[5].endswith(f"s: analyze patterns ({child['run_id']})")
-    assert shown[-1] == f"retinue runs cancel {parent['run_id']} stops it"
+    assert shown[-1] == f'Stop it with "retinue runs cancel {parent["run_id"]}".'
     below = house("runs", "show", child["run_id"]).out
-    assert f"Asked for by general#1 ({parent['run_id']}): Look." in below
+    assert f"Requested by general#1 ({parent['run_id']}): Look." in below
     opened(house)
     assert house("wait", parent["run_id"]).code == 0
     ended = house("runs", "show", parent["run_id"]).out.splitlines()
@@ -144,7 +144,7 @@ def test_whoever_waits_may_leave_and_the_run_goes_on(house: CliFixture, tree: li
     screen.press("c")
     code, _ = screen.left()
     assert code == 5
-    assert f"run {parent} is waiting: retinue runs cancel {parent} stops it" in " ".join(screen.look())
+    assert f'Run {parent} is waiting. Stop it with "retinue runs cancel {parent}".' in "".join(screen.look())
     assert house("runs", "show", parent, "--json").json["status"] == "waiting"
     opened(house)
     assert house("wait", parent).out == "They know.\n"
@@ -206,7 +206,10 @@ def test_attach_to_a_quiet_session_says_so_and_leaves(house: CliFixture):
     talked = house("run", "hi", "--json").json
     ran = house("attach", talked["slug"])
     assert (ran.code, ran.out) == (0, "")
-    assert f"nothing is going on there: retinue send {talked['slug']} TEXT" in ran.err
+    assert (
+        f'No run is active in {talked["slug"]}. Send it a message with "retinue send {talked["slug"]} TEXT".'
+        in ran.err
+    )
     assert house("attach", talked["slug"], "--json").out == "[]\n"
     assert house("attach", "nobody-there").code == 7
 

@@ -203,7 +203,7 @@ def test_a_chat_goes_on_turn_by_turn(retinue: CliFixture, near: StartNearby):
     retinue.plays(["Hello.", "Again.", "Bye."])
     near(retinue)
     screen = retinue.on_terminal("chat", **PLAIN)
-    screen.until("Ctrl-D leaves")
+    screen.until("Ctrl-D exits")
     for words, answer in (("hi", "Hello."), ("more", "Again."), ("/path", "session.md"), ("enough", "Bye.")):
         screen.type(f"{words}\n")
         screen.until(answer)
@@ -241,7 +241,7 @@ def test_a_daemon_that_dies_in_the_midst_of_a_reply_is_not_missed(
     screen = retinue.on_terminal("run", "Talk.", **PLAIN)
     screen.until("Word 0.")
     process.kill()
-    screen.until("(asked again)")
+    screen.until("(requested again)")
     screen.until("Word 0. Word 1.")
     screen.until("Word 39.")
     assert screen.left()[0] == 0

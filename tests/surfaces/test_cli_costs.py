@@ -14,14 +14,14 @@ USAGE = Usage(input=1200, output=80)
     [
         (None, 1, None, 1, []),
         (0.25, 1, 0.25, 0, ["Cost: $0.2500"]),
-        (None, 3, None, 3, ["With those below it: 1,200 tokens in, 80 out"]),
-        (0.25, 2, 1.5, 0, ["Cost: $0.2500", "With those below it: 1,200 tokens in, 80 out, $1.50"]),
+        (None, 3, None, 3, ["Total with sub-agents: 1,200 tokens in, 80 out"]),
+        (0.25, 2, 1.5, 0, ["Cost: $0.2500", "Total with sub-agents: 1,200 tokens in, 80 out, $1.50"]),
         (
             None,
             3,
             1.5,
             1,
-            ["With those below it: 1,200 tokens in, 80 out, $1.50, and 1 run without a price"],
+            ["Total with sub-agents: 1,200 tokens in, 80 out, $1.50, and 1 run without a price"],
         ),
     ],
 )

@@ -91,7 +91,7 @@ def test_each_thing_is_told_once_in_lines_that_fit():
         "main               → spawn_subagent r",
         "explorer bees.md   → read bees.md",
         "explorer bees.md   “They dance. They",
-        "kill -9 4711: the worker and its 2 ru",
+        "kill -9 4711: killed the worker with",
     ]
     assert max(map(len, lines)) <= 80
 
@@ -99,8 +99,8 @@ def test_each_thing_is_told_once_in_lines_that_fit():
 @pytest.mark.parametrize(
     ("count", "seen", "words"),
     [
-        (None, TreeSnapshot(runs=(make_run("parent"),), entries={}), "did not hand anything on"),
-        (None, END, "before there was a middle"),
+        (None, TreeSnapshot(runs=(make_run("parent"),), entries={}), "did not start sub-agents"),
+        (None, END, "finished before the worker could be killed"),
         (
             KillReport(
                 interrupted_runs=4,
@@ -112,7 +112,7 @@ def test_each_thing_is_told_once_in_lines_that_fit():
                 started_children=3,
             ),
             END,
-            "4 of 4 resumed, 0 answered calls asked again, 0 effects repeated",
+            "4 of 4 runs resumed, 0 answered model calls repeated, 0 side effects repeated",
         ),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_person_sees_words_as_they_come_and_is_told_when_they_are_taken_back(
     monkeypatch.setenv("NO_COLOR", "1")
     screen = Watched()
     followed(screen, screen, *RETRIED)
-    assert screen.getvalue() == "The cap\n(asked again)\nThe capital is Paris.\n"
+    assert screen.getvalue() == "The cap\n(requested again)\nThe capital is Paris.\n"
 
 
 def test_only_the_words_of_the_run_itself_are_its_answer(monkeypatch: pytest.MonkeyPatch):
@@ -104,7 +104,7 @@ def test_only_the_words_of_the_run_itself_are_its_answer(monkeypatch: pytest.Mon
     assert err.getvalue().splitlines() == [
         "· agent x",
         "· scout#2: read ␛[2J",
-        "· scout#2: read did not work",
+        "· scout#2: read failed",
         "· scout#2 done in 0s",
         "· rate limited, again in 3 s",
     ]
@@ -159,10 +159,10 @@ def waiting(waiting_for: WaitReason, **facts: Any) -> Run:
 
 def test_a_run_that_waits_says_for_what_and_what_to_do():
     assert status_sentence(waiting(WaitReason.APPROVAL)) == (
-        "run R waits for a person's yes: retinue approvals list shows to what"
+        'run R waits for an approval (see "retinue approvals list")'
     )
     assert status_sentence(waiting(WaitReason.PERSON, slug="s-1")) == (
-        "run R waits for a person to say how to go on: retinue send s-1 TEXT"
+        'run R waits for your message (reply with "retinue send s-1 TEXT")'
     )
 
 
@@ -174,14 +174,14 @@ def test_a_run_that_waits_for_others_says_what_each_of_them_waits_for():
     done = replace(yes, id="U", status=Status.DONE)
     stranger = replace(yes, id="V", agent="stranger", request=replace(ask, parent_run="elsewhere"))
     assert status_sentence(top, [done, words, yes, stranger, top]) == (
-        "run R waits for helper (s-2), which waits for a person's yes: retinue approvals list shows to what; "
-        "and for writer (s-3), which waits for a person to say how to go on: retinue send s-3 TEXT"
+        'run R waits for helper (s-2), which waits for an approval (see "retinue approvals list"); '
+        'and for writer (s-3), which waits for your message (reply with "retinue send s-3 TEXT")'
     )
     between = replace(top, id="S", agent="helper", slug="s-2", request=ask)
     below = replace(words, request=replace(ask, parent_run="S"))
     assert status_sentence(top, [top, between, below]) == (
-        "run R waits for helper (s-2), which waits for writer (s-3), which waits for a person to say how to go on: "
-        "retinue send s-3 TEXT"
+        "run R waits for helper (s-2), which waits for writer (s-3), which waits for your message "
+        '(reply with "retinue send s-3 TEXT")'
     )
 
 

@@ -105,7 +105,7 @@ def test_the_command_leaves_no_core(retinue: CliFixture, tmp_path: Path):
         "import resource\nraise RuntimeError(resource.getrlimit(resource.RLIMIT_CORE)[0])\n"
     )
     (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
-    assert "unexpected RuntimeError: 0;" in retinue("tools", "list", PYTHONPATH=str(tmp_path)).err
+    assert "unexpected RuntimeError: 0." in retinue("tools", "list", PYTHONPATH=str(tmp_path)).err
 
 
 def test_no_text_forges_a_line_of_the_log(tmp_path: Path):

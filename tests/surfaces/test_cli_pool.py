@@ -9,7 +9,7 @@ def test_the_pool_is_shown_in_lines_for_people(retinue: CliFixture):
     """Shows: B046, B047."""
     wish = {"name": "explore", "args": {"task_prompt": "Find cron."}}
     retinue.plays({"general": [{"tools": [wish, wish]}, "Done."], "explorer": [LONG]})
-    assert "the pool is empty" in retinue("pool", "list").err
+    assert "The pool is empty" in retinue("pool", "list").err
     assert retinue("run", "Where is cron?").code == 0
     heading, first, second = retinue("pool", "list").out.splitlines()
     assert heading.split("  ")[0] == "AGENT ID"
@@ -26,4 +26,4 @@ def test_who_is_not_in_the_pool_cannot_be_taken_out(retinue: CliFixture):
     """Shows: B047."""
     said = retinue("pool", "clear", "nobody")
     assert (said.code, said.out) == (7, "")
-    assert said.err == "retinue: there is no agent nobody in the pool: `retinue pool list` shows who is\n"
+    assert said.err == "retinue: No agent nobody in the pool. List them with `retinue pool list`.\n"

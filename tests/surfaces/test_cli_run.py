@@ -87,7 +87,7 @@ def test_run_without_words_says_what_is_missing(retinue: CliFixture):
     retinue.plays(["Never said."])
     ran = retinue("run", "--json")
     assert (ran.code, ran.json["error"]["code"]) == (2, "usage")
-    assert ran.err.startswith("retinue: say what to do")
+    assert ran.err.startswith("retinue: The task is missing.")
 
 
 def test_a_session_without_words_runs_what_a_person_typed_there(retinue: CliFixture):
@@ -244,7 +244,7 @@ def test_a_killed_run_is_told_of_and_goes_on(retinue: CliFixture, eventually: Wa
     eventually(lambda: [run for run in retinue("runs", "list", "--json").json if run["status"] == "running"])
     process.send_signal(signal.SIGKILL)
     process.wait(30)
-    assert "1 run interrupted: retinue runs resume" in retinue("sessions", "list").err
+    assert '1 run was interrupted. Continue with "retinue runs resume".' in retinue("sessions", "list").err
     retinue.plays(["Done after all."])
     resumed = retinue("runs", "resume", "--json")
     assert (resumed.code, [run["text"] for run in resumed.json]) == (0, ["Done after all."])

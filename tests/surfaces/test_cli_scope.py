@@ -14,17 +14,17 @@ def session(retinue: CliFixture) -> str:
 @pytest.mark.parametrize(
     ("kind", "value", "code", "rule"),
     [
-        ("read", "a.txt", 0, "yes: read "),
-        ("read", "/etc/passwd", 3, "no: nothing allows read"),
-        ("read", ".ssh/id_ed25519", 3, "no: always closed **/.ssh/**"),
-        ("read", "../../../../etc/passwd", 3, "no: "),
-        ("write", "a.txt", 0, "yes, after a person's yes: write "),
-        ("write", "/tmp/a.txt", 0, "yes: write /tmp/**"),
-        ("write", ".git/hooks/post-commit", 3, "no: always closed **/.git/hooks/**"),
-        ("run", "make test", 0, "yes, after a person's yes: nothing denies it"),
-        ("tool", "bash", 0, "yes: in scope"),
-        ("tool", "bsh", 3, "no: there is no tool 'bsh'"),
-        ("agent", "explorer", 0, "yes: in scope"),
+        ("read", "a.txt", 0, "allowed: read "),
+        ("read", "/etc/passwd", 3, "denied: nothing allows read"),
+        ("read", ".ssh/id_ed25519", 3, "denied: always closed **/.ssh/**"),
+        ("read", "../../../../etc/passwd", 3, "denied: "),
+        ("write", "a.txt", 0, "allowed, requires approval: write "),
+        ("write", "/tmp/a.txt", 0, "allowed: write /tmp/**"),
+        ("write", ".git/hooks/post-commit", 3, "denied: always closed **/.git/hooks/**"),
+        ("run", "make test", 0, "allowed, requires approval: nothing denies it"),
+        ("tool", "bash", 0, "allowed: in scope"),
+        ("tool", "bsh", 3, "denied: unknown tool 'bsh'"),
+        ("agent", "explorer", 0, "allowed: in scope"),
     ],
 )
 def test_a_verdict_has_a_word_a_rule_and_an_exit_code(
@@ -34,7 +34,7 @@ def test_a_verdict_has_a_word_a_rule_and_an_exit_code(
     assert (said.code, said.out.startswith(rule)) == (code, True), said
     facts = retinue("scope", "test", session, kind, value, "--json")
     assert (facts.code, facts.json["ok"], facts.json["kind"]) == (code, code == 0, kind)
-    assert (facts.json["asks"], facts.json["rule"] in said.out) == ("after a person" in said.out, True)
+    assert (facts.json["asks"], facts.json["rule"] in said.out) == ("requires approval" in said.out, True)
 
 
 def test_retinues_own_folders_are_closed_and_shown_so(retinue: CliFixture, session: str):
@@ -55,7 +55,7 @@ def test_the_scope_of_a_session_is_shown_with_whose_word_it_is(retinue: CliFixtu
     below = retinue("scope", "show", child, "--json").json
     assert [each["by"] for each in below["ceilings"]] == [session]
     assert below["hash"] != facts["hash"]
-    assert f"at most, by {session}:" in retinue("scope", "show", child).out
+    assert f"ceiling of {session}:" in retinue("scope", "show", child).out
 
 
 def test_what_is_asked_wrongly_is_told_with_its_own_exit_code(retinue: CliFixture, session: str):

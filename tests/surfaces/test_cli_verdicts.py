@@ -20,8 +20,8 @@ def configured(retinue: CliFixture, text: str) -> None:
 
 def test_what_would_be_asked_is_said_to_be_asked(retinue: CliFixture, session: str):
     asked = retinue("scope", "test", session, "write", "a.txt")
-    assert (asked.code, asked.out.startswith("yes, after a person's yes: write ")) == (0, True)
-    assert retinue("scope", "test", session, "write", "/tmp/a.txt").out == "yes: write /tmp/**\n"
+    assert (asked.code, asked.out.startswith("allowed, requires approval: write ")) == (0, True)
+    assert retinue("scope", "test", session, "write", "/tmp/a.txt").out == "allowed: write /tmp/**\n"
     assert retinue("scope", "test", session, "read", "a.txt").code == 0
 
 
@@ -29,14 +29,14 @@ def test_where_the_configuration_answers_no_the_verdict_is_no(retinue: CliFixtur
     configured(retinue, 'approvals = "deny"\n')
     for kind, value in (("write", "a.txt"), ("run", "make test")):
         said = retinue("scope", "test", session, kind, value)
-        assert (said.code, said.out) == (3, "no: approvals = deny\n")
+        assert (said.code, said.out) == (3, "denied: approvals = deny\n")
     assert retinue("scope", "test", session, "write", "/tmp/a.txt").code == 0
 
 
 def test_a_command_below_the_least_level_is_no_question(retinue: CliFixture, session: str):
     configured(retinue, '[sandbox]\nminimum = "strict"\n')
     said = retinue("scope", "test", session, "run", "ls", RETINUE_SANDBOX="none", TERM="dumb")
-    assert (said.code, said.out) == (3, "no: the sandbox is none, and sandbox.minimum is strict\n")
+    assert (said.code, said.out) == (3, "denied: the sandbox is none, and sandbox.minimum is strict\n")
 
 
 def test_the_list_of_tools_says_which_of_them_ask(retinue: CliFixture):
@@ -51,14 +51,14 @@ def test_a_card_names_the_tool_that_wants_to_write(retinue: CliFixture):
     retinue.plays([{"tools": [wish]}, "Done."])
     ran = retinue("run", "Edit it.")
     (asked,) = retinue("approvals", "list", "--json").json
-    assert f"then retinue approvals answer {asked['id']} allow (or deny)" in ran.err
+    assert f"then answer: retinue approvals answer {asked['id']} allow (or deny)" in ran.err
     assert "  wants: write, with edit\n" in retinue("approvals", "show", asked["id"]).out
 
 
 def test_for_people_a_list_that_allows_nothing_is_not_left_out(retinue: CliFixture, session: str):
     configured(retinue, "[ceiling]\ntools = []\nwritable = false\n\n[ceiling.paths]\nwrite = []\n")
     shown = retinue("scope", "show", session).out
-    _, most = shown.split("\nat most, by the configuration:\n")
+    _, most = shown.split("\nceiling of the configuration:\n")
     lines = {tuple(line.split(None, 1)) for line in most.splitlines()}
     assert lines >= {("tools", "nothing"), ("writable", "no"), ("paths.write", "nothing")}
     assert "paths.deny" not in shown

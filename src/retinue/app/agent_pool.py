@@ -47,9 +47,11 @@ async def retire_pool_agents(home: HomeAccess, ref: str | None = None) -> list[P
             entry for entry in entries if ref in (entry.pooled_session.slug, entry.pooled_session.session_id)
         ]
         if not entries:
-            raise NotFound(f"there is no agent {ref} in the pool: `retinue pool list` shows who is")
+            raise NotFound(f"No agent {ref} in the pool. List them with `retinue pool list`.")
         if entries[0].pooled_session.is_in_use:
-            raise Refused(f"{ref} is at work: wait for it, or stop its run with `retinue runs cancel`")
+            raise Refused(
+                f"{ref} is busy. Wait until it is done, or stop its run with `retinue runs cancel`."
+            )
     idle = [entry for entry in entries if not entry.pooled_session.is_in_use]
     for entry in idle:
         session = await home.store.find(entry.pooled_session.path)

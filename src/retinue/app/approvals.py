@@ -25,7 +25,7 @@ class ApprovalService:
             UsageError: The prefix is ambiguous or empty.
         """
         if not ref:
-            raise UsageError("say which approval: `retinue approvals list` shows those that wait")
+            raise UsageError("The approval is missing. List pending approvals with `retinue approvals list`.")
 
         def step(tx: Transaction) -> list[Approval]:
             exact = tx.get_approval(ref)
@@ -33,11 +33,9 @@ class ApprovalService:
 
         found = await self._context.ledger.read(step)
         if not found:
-            raise NotFound(f"there is no approval {ref}: `retinue approvals list` shows those that wait")
+            raise NotFound(f"Approval {ref} not found. List pending approvals with `retinue approvals list`.")
         if len(found) > 1:
-            raise UsageError(
-                f"{ref} could be several approvals: {', '.join(each.id for each in found[:8])} …"
-            )
+            raise UsageError(f"{ref} matches several approvals: {', '.join(each.id for each in found[:8])} …")
         return found[0]
 
     async def answer(self, ref: str, answer: Answer | str, *, by: str = "person") -> Approval:

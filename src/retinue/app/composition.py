@@ -133,7 +133,7 @@ def build_tool_table(config: Config, program_tools: Sequence[Tool]) -> dict[str,
     for tool in (*(_import_tool(reference) for reference in config.tools), *program_tools):
         name = tool.spec.name
         if name in table:
-            raise UsageError(f"there is a tool {name!r} already: give yours another name")
+            raise UsageError(f"A tool named {name!r} already exists. Give your tool another name.")
         table[name] = tool
     return table
 
@@ -153,10 +153,10 @@ def _import_tool(reference: str) -> Tool:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadConfig(
-            f'tools: {reference!r} cannot be loaded ({error}): write it as "module:name"'
+            f'tools: {reference!r} cannot be loaded ({error}). Write it as "module:name".'
         ) from error
     if not isinstance(found, Tool):
-        raise BadConfig(f"tools: {reference!r} is no tool: decorate it with @retinue.tool")
+        raise BadConfig(f"tools: {reference!r} is not a tool. Decorate it with @retinue.tool.")
     return found
 
 

@@ -38,16 +38,16 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 def machine_findings(config: Config) -> list[Finding]:
     """Check Python, the home folder, credentials, the configuration and the default model."""
-    opener = "a walk, component by component" if best_opener() is walk_open else "openat2"
+    opener = "step by step, without openat2" if best_opener() is walk_open else "openat2"
     return [
         Finding(
             status="ok",
             message=f"Python {platform.python_version()} on {platform.system()} {platform.release()}",
         ),
-        Finding(status="ok", message=f"files are opened below the workspace by {opener}"),
+        Finding(status="ok", message=f"file access: {opener}"),
         _home_finding(config.home),
         *_credential_findings(config.home),
-        Finding(status="ok", message=f"configuration in {config.file or config.config_dir}"),
+        Finding(status="ok", message=f"configuration: {config.file or config.config_dir}"),
         _default_model_finding(config),
     ]
 
@@ -56,19 +56,23 @@ def sandbox_findings(
     level: SandboxLevel, missing_levels: Sequence[MissingLevel], minimum: SandboxLevel
 ) -> list[Finding]:
     """Report the sandbox level and what would be needed for a higher one."""
-    found = [Finding(status="ok", message=f"commands are held by the sandbox at level {level}")]
+    found = [Finding(status="ok", message=f"sandbox: {level}")]
     if not level.is_at_least(minimum):
-        message = f"no command is run: the sandbox is {level}, and sandbox.minimum is {minimum}"
+        message = f"sandbox: {level}, but sandbox.minimum is {minimum}: no command can run"
         found = [
-            Finding(status="bad", message=message, advice="see below, or ask for less in the configuration")
+            Finding(
+                status="bad",
+                message=message,
+                advice="see below, or lower sandbox.minimum in the configuration",
+            )
         ]
     elif level is not SandboxLevel.STRICT:
-        message = f"commands are held by the sandbox at level {level} only: each of them asks a person"
+        message = f"sandbox: {level}; every command requires approval"
         found = [Finding(status="warn", message=message, advice="see below")]
     return found + [
         Finding(
             status="warn",
-            message=f"sandbox level {missing.level} is missing: {missing.reason}",
+            message=f"sandbox level {missing.level} is not available: {missing.reason}",
             advice=missing.remedy,
         )
         for missing in missing_levels
@@ -81,15 +85,17 @@ def definition_findings(broken: Sequence[BadDefinition], agents: Sequence[Agent]
         *(
             Finding(
                 status="warn",
-                message=f"{agent.name}: {count} invisible characters in what it is told",
-                advice="look for hidden text in its definition: `retinue agents check FILE`",
+                message=f"{agent.name}: {count} invisible characters in its prompt or description",
+                advice="check its definition for hidden text: `retinue agents check FILE`",
             )
             for agent in agents
             if (count := count_hidden(f"{agent.description}{agent.prompt}"))
         ),
         *(
             Finding(
-                status="bad", message=str(error), advice="mend the file: until then the agent is not there"
+                status="bad",
+                message=str(error),
+                advice="repair the file; until then the agent is not available",
             )
             for error in broken
         ),
@@ -104,13 +110,20 @@ def skill_findings(broken: Sequence[BadDefinition], skills: Sequence[Skill]) -> 
         *(
             Finding(
                 status="warn",
-                message=f"the skill {skill.name}: {hidden_count} invisible characters in what agents are told of it",
-                advice=f"look for hidden text in {skill.file}",
+                message=f"skill {skill.name}: {hidden_count} invisible characters in its description",
+                advice=f"check {skill.file} for hidden text",
             )
             for skill in skills
             if (hidden_count := count_hidden(skill.description))
         ),
-        *(Finding(status="bad", message=str(error), advice="until then it is no skill") for error in broken),
+        *(
+            Finding(
+                status="bad",
+                message=str(error),
+                advice="repair the file; until then the skill is not available",
+            )
+            for error in broken
+        ),
     ]
 
 
@@ -122,30 +135,26 @@ def mcp_server_findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
 def _mcp_server_finding(row: Mapping[str, Any]) -> Finding:
     server_label, trust_command = f"MCP server {row['name']}", f"retinue mcp trust {row['name']}"
     if not row["found"]:
-        advice = "install it, or write its whole path in the configuration: its tools fail until then"
+        advice = "install it, or give its full path in the configuration; until then its tools fail"
         return Finding(
-            status="bad", message=f"{server_label}: there is no program {row['command'][0]}", advice=advice
+            status="bad", message=f"{server_label}: program not found: {row['command'][0]}", advice=advice
         )
     if row["changed"]:
-        message = (
-            f"{server_label}: refused, because not what was trusted any more: {', '.join(row['changed'])}"
-        )
+        message = f"{server_label}: tools refused because they changed since you trusted them: {', '.join(row['changed'])}"
         return Finding(
             status="warn",
             message=message,
-            advice=f"look at them, and trust them again or not: {trust_command}",
+            advice=f"review them and trust them again: {trust_command}",
         )
     if row["left_out"]:
-        message = f"{server_label}: left out, because they are unfit or their names are taken: {', '.join(row['left_out'])}"
-        advice = (
-            f"retinue mcp show {row['name']} says which; for a name that is taken, call the server otherwise"
-        )
+        message = f"{server_label}: tools not available, because they are invalid or their names are taken: {', '.join(row['left_out'])}"
+        advice = f"see `retinue mcp show {row['name']}`; if a name is taken, rename the server"
         return Finding(status="warn", message=message, advice=advice)
     if not row["trusted"]:
-        advice = f"look at what it offers, and trust it: {trust_command}"
+        advice = f"review its tools and trust them: {trust_command}"
         return Finding(
             status="warn",
-            message=f"{server_label}: nothing of it is trusted, so it brings no tools",
+            message=f"{server_label}: no trusted tools, so none are available",
             advice=advice,
         )
     count = len(row["trusted"])
@@ -156,9 +165,9 @@ def ledger_findings(path: Path) -> list[Finding]:
     """Check every page and row of the ledger."""
     damaged = find_damage(path)
     if damaged is None:
-        return [Finding(status="ok", message=f"the ledger is sound: {path}")]
-    advice = "retinue doctor --repair keeps it aside and begins a new one"
-    return [Finding(status="bad", message=f"the ledger is damaged ({damaged}): {path}", advice=advice)]
+        return [Finding(status="ok", message=f"ledger: no damage found in {path}")]
+    advice = "`retinue doctor --repair` keeps a copy and creates a new one"
+    return [Finding(status="bad", message=f"ledger: damaged ({damaged}): {path}", advice=advice)]
 
 
 async def session_findings(
@@ -177,13 +186,19 @@ async def session_findings(
         surveys[session.id] = survey
         bad = [*survey.problems, *await store.problems(session)]
         findings += [
-            Finding(status="bad", message=problem, advice=f"mend {path}: it is left as it is")
+            Finding(
+                status="bad", message=problem, advice=f"repair {path} by hand; Retinue does not change it"
+            )
             for problem in bad
         ]
         if unknown_runs := survey.run_ids - known_run_ids:
-            message = f"{path} tells of {len(unknown_runs)} runs that the ledger does not know"
+            message = f"{path} mentions {len(unknown_runs)} runs that are not in the ledger"
             findings.append(
-                Finding(status="warn", message=message, advice="the words stand and go on as they are")
+                Finding(
+                    status="warn",
+                    message=message,
+                    advice="nothing to do: the conversation stays as it is and can be continued",
+                )
             )
         if _was_cleared(session):
             surveys.pop(session.id)
@@ -200,12 +215,12 @@ def _missing_reply_findings(surveys: Mapping[str, SessionScan], runs: Sequence[R
     for run in runs:
         if run.status is not Status.DONE or (survey := surveys.get(run.session_id)) is None:
             continue
-        advice = f"somebody took it out; `retinue runs show {run.id}` still has its last word"
+        advice = f"somebody removed it; `retinue runs show {run.id}` still has its result"
         if run.id not in survey.run_ids:
-            message = f"run {run.id} is done, and nothing of it stands in {run.transcript_path}"
+            message = f"run {run.id} is done, but {run.transcript_path} has no entry of it"
             findings.append(Finding(status="warn", message=message, advice=advice))
         elif (saved_replies := survey.replies.get(run.id, 0)) < run.turns:
-            message = f"run {run.id} is done, and of its {run.turns} replies {saved_replies} stand in {run.transcript_path}"
+            message = f"run {run.id} is done, but {run.transcript_path} has only {saved_replies} of its {run.turns} replies"
             findings.append(Finding(status="warn", message=message, advice=advice))
     return findings
 
@@ -216,18 +231,22 @@ def _was_cleared(session: Session) -> bool:
 
 def _home_finding(home: Path) -> Finding:
     if not home.exists():
-        return Finding(status="ok", message=f"data will be in {home}")
+        return Finding(status="ok", message=f"home: {home} (created on first use)")
     if stat.S_IMODE(home.stat().st_mode) & 0o077:
-        return Finding(status="warn", message=f"others may look into {home}", advice=f"chmod 700 {home}")
-    if not os.access(home, os.W_OK):
-        advice = "let it be written to, or choose another with RETINUE_HOME; until then one can only look"
-        return Finding(status="bad", message=f"nothing can be written to {home}", advice=advice)
-    if is_shared_filesystem(filesystem := detect_filesystem_type(home)):
-        message = f"{home} is on {filesystem}: others may stand behind its files, so the ledger is kept without a log"
         return Finding(
-            status="warn", message=message, advice="a disk of this machine is faster and safer: RETINUE_HOME"
+            status="warn", message=f"home: other users can read {home}", advice=f"chmod 700 {home}"
         )
-    return Finding(status="ok", message=f"data in {home}")
+    if not os.access(home, os.W_OK):
+        advice = "make it writable, or choose another one with RETINUE_HOME; until then Retinue can only read"
+        return Finding(status="bad", message=f"home: {home} is not writable", advice=advice)
+    if is_shared_filesystem(filesystem := detect_filesystem_type(home)):
+        message = f"home: {home} is on {filesystem}, which may be shared, so the ledger does not use a write-ahead log"
+        return Finding(
+            status="warn",
+            message=message,
+            advice="set RETINUE_HOME to a folder on a local disk, which is faster and safer",
+        )
+    return Finding(status="ok", message=f"home: {home}")
 
 
 def _credential_findings(home: Path) -> list[Finding]:
@@ -235,17 +254,19 @@ def _credential_findings(home: Path) -> list[Finding]:
     found: list[Finding] = []
     for path in (home / "token", home / TOKENS_FILE):
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            advice = f"chmod 600 {path}; if others have looked, remove it: the daemon makes a new one"
+            advice = f"chmod 600 {path}; if other users have read it, remove it: the daemon creates a new one"
             found.append(
                 Finding(
-                    status="bad", message=f"others may read {path}, which opens the daemon", advice=advice
+                    status="bad",
+                    message=f"other users can read {path}, which gives access to the daemon",
+                    advice=advice,
                 )
             )
     try:
         TokenStore(home).all()
     except RetinueError as error:
         found.append(
-            Finding(status="bad", message=str(error), advice="until then none of its tokens opens anything")
+            Finding(status="bad", message=str(error), advice="until then its tokens are not accepted")
         )
     return found
 
@@ -253,9 +274,9 @@ def _credential_findings(home: Path) -> list[Finding]:
 def _default_model_finding(config: Config) -> Finding:
     default = config.default_model()
     if default is None:
-        return Finding(status="warn", message="no default model", advice=NO_MODEL_MESSAGE)
+        return Finding(status="warn", message="default model: none", advice=NO_MODEL_MESSAGE)
     try:
         check_model(select_model(Agent(name="general"), None, default), config)
     except RetinueError as error:
-        return Finding(status="bad", message=f"default model {default}", advice=str(error))
-    return Finding(status="ok", message=f"default model {model_label(default)}")
+        return Finding(status="bad", message=f"default model: {default}", advice=str(error))
+    return Finding(status="ok", message=f"default model: {model_label(default)}")

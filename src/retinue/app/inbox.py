@@ -128,7 +128,7 @@ class InboxService:
         """Append a message unless it is already there; return the id of the existing entry, if any."""
         async with self._context.store.open(session) as conversation:
             if conversation.typed_text().strip():
-                raise Conflict(f"something is typed at the end of {session.path}/session.md: send that first")
+                raise Conflict(f"Unsent text at the end of {session.path}/session.md. Send it first.")
             existing_entry = await self._find_promoted_entry(source_id, session)
             if existing_entry is None:
                 await conversation.append(message)
@@ -230,19 +230,19 @@ def _receiving_slug(delivery: Delivery | None, tx: Transaction) -> str | None:
 def _find_promotable(ref: str, tx: Transaction) -> tuple[Delivery, Run]:
     """Return the delivery and run to promote; fails while its session is at work."""
     if not ref:
-        raise UsageError("say which result: `retinue inbox` lists them")
+        raise UsageError("The result is missing. List the results with `retinue inbox`.")
     delivery_by_id = tx.get_delivery(ref)
     found = tx.find_runs(prefix=delivery_by_id.run if delivery_by_id else ref, limit=2)
     if len(found) > 1:
-        raise UsageError(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
+        raise UsageError(f"{ref} matches several runs: {', '.join(run.id for run in found)} …")
     run_deliveries = tx.find_deliveries(run=found[0].id) if found else []
     if not run_deliveries:
-        raise NotFound(f"there is no result {ref}: `retinue inbox` lists them")
+        raise NotFound(f"Result {ref} not found. List the results with `retinue inbox`.")
     run, delivery = found[0], run_deliveries[0]
     if run.status is not Status.DONE:
-        raise Conflict(f"{run.slug} has no result to pass on: {failure_summary(run)}")
+        raise Conflict(f"{run.slug} has no result: {failure_summary(run)}")
     if any(not each.is_suspended for each in tx.find_runs(session=delivery.session, status=LIVE_STATUSES)):
         raise Conflict(
-            f"the conversation that asked for {run.slug} is at work: `retinue runs list`, and try again"
+            f"The parent conversation of {run.slug} is busy. Try again when its run has ended (see `retinue runs list`)."
         )
     return delivery, run

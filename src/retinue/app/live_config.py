@@ -25,10 +25,8 @@ STAMP_SETTLE_NS = 2_000_000_000
 
 A more recent change could be followed by another within one clock tick, with the same stamp.
 """
-CONFIG_UNREADABLE = (
-    "the configuration cannot be read any more, and what it denied before is all that is denied: {why}"
-)
-CONFIG_READABLE_AGAIN = "the configuration is read again, and what it denies counts from now on"
+CONFIG_UNREADABLE = "The configuration cannot be read: {why}. Only the denials read earlier apply."
+CONFIG_READABLE_AGAIN = "The configuration was read again. Its denials apply from now on."
 
 
 class LiveConfig:

@@ -51,7 +51,7 @@ class McpConnectionPool:
         headers = dict(config.headers)
         if config.bearer_env:
             if not (key := self._config.env.get(config.bearer_env, "").strip()):
-                raise Failed(f"the MCP server {config.name} needs a key: set {config.bearer_env}")
+                raise Failed(f"No key for the MCP server {config.name}. Set {config.bearer_env}.")
             headers["Authorization"] = f"Bearer {key}"
         return HttpMcpClient(config.name, StreamableHttpTransport(config.url, headers))
 
@@ -63,7 +63,7 @@ class McpConnectionPool:
         executable = self.location(config)
         if executable is None:
             raise Failed(
-                f"the MCP server {config.name} cannot be started: there is no program {config.command}"
+                f"The MCP server {config.name} cannot be started: program not found: {config.command}"
             )
         server_folder = self._config.home / "mcp" / config.name
         if config.cwd is None:

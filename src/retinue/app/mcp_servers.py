@@ -81,7 +81,7 @@ class McpServerService:
         """
         chosen = [each.current for each in compared_tools if each.current is not None and not each.problem]
         if not chosen:
-            raise UsageError(f"there is nothing here of {server} that could be trusted")
+            raise UsageError(f"{server} has no tools that can be trusted")
         self._pins.trust(server, chosen)
         return [each.name for each in chosen]
 
@@ -140,9 +140,9 @@ class McpServerService:
             suggestion = (
                 known_names_hint(server, self._servers)
                 if self._servers
-                else "; the configuration names none under mcp"
+                else "; the configuration has none under mcp"
             )
-            raise NotFound(f"there is no MCP server {server!r}{suggestion}")
+            raise NotFound(f"unknown MCP server {server!r}{suggestion}")
         return self._servers[server]
 
 

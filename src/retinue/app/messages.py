@@ -38,11 +38,11 @@ HTTP_KEY_PREFIX = f"{HTTP_DOOR}:"
 MAX_KEY_CHARS = 200
 MAX_CACHED_KEYS = 10_000
 APPROVAL_HINT = (
-    "{agent} waits for a person's yes to {tool}: GET /api/approvals/{id} shows to what, and POST /api/approvals/{id} with "
-    '{{"answer": "allow"}} or {{"answer": "deny"}} lets it go on.'
+    "{agent} waits for an approval of {tool}. Show it with GET /api/approvals/{id}. Answer it with POST /api/approvals/{id} and "
+    '{{"answer": "allow"}} or {{"answer": "deny"}}.'
 )
-REPLY_HINT = "{agent} waits for words of a person: POST /api/sessions/{session}/messages says them, and it goes on. {words}"
-STATUS_HINT = "GET /api/runs/{run} tells what becomes of it, and GET /api/events when."
+REPLY_HINT = "{agent} waits for a message. Send one with POST /api/sessions/{session}/messages. {words}"
+STATUS_HINT = "Follow it with GET /api/runs/{run} and GET /api/events."
 
 
 class MessageRequest(Struct, frozen=True, kw_only=True):
@@ -266,13 +266,13 @@ class MessageService:
 
 def _check_message(request: MessageRequest) -> None:
     if not request.content.strip():
-        raise UsageError("the content is empty: say something")
+        raise UsageError("The content is empty. Send a text.")
     if len(request.idempotency_key) > MAX_KEY_CHARS or not request.idempotency_key.isprintable():
-        raise UsageError(f"a key is at most {MAX_KEY_CHARS} characters that can be seen")
+        raise UsageError(f"The Idempotency-Key must have at most {MAX_KEY_CHARS} visible characters")
 
 
 def _key_conflict(key: str, run: Run) -> Conflict:
-    return Conflict(f"the key {key!r} was given for another message: run {run.id} in {run.slug}")
+    return Conflict(f"The key {key!r} was already used for another message: run {run.id} in {run.slug}")
 
 
 def _runs_awaiting_reply(run: Run, tx: Transaction) -> list[Run]:

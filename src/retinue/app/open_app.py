@@ -51,7 +51,7 @@ async def open(  # noqa: A001  (`retinue.open` is public API)
     )
     if approvals is not None:
         if approvals not in APPROVAL_POLICIES:
-            raise UsageError(f"approvals is {approvals!r}; it can be {', '.join(APPROVAL_POLICIES)}")
+            raise UsageError(f"approvals is {approvals!r}; it must be one of {', '.join(APPROVAL_POLICIES)}")
         config_in_use = replace(config_in_use, approvals=approvals)
     remove_stale_homes()
     with nullcontext() if keeps else ephemeral_home() as temporary_home:

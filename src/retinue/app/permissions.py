@@ -164,7 +164,7 @@ class PermissionService:
         if kind == "tool":
             tool = self._runtime.tools.get(value)
             if tool is None:
-                return Verdict(ok=False, rule=f"there is no tool {value!r}"), value
+                return Verdict(ok=False, rule=f"unknown tool {value!r}"), value
             return tool_executor.check_tool_allowed(tool, scope), value
         if kind == "agent":
             return scope.check_agent(value), value

@@ -71,10 +71,10 @@ async def _run_of_session(ref: str, home: HomeAccess) -> Run:
     try:
         session = await find_session(ref, home)
     except NotFound as error:
-        raise NotFound(f"there is no run {ref}, and no session: `retinue runs history` lists runs") from error
+        raise NotFound(f"No run or session {ref}. List runs with `retinue runs history`.") from error
     run = await home.ledger.read(partial(_current_run, session.id))
     if run is None:
-        raise NotFound(f"{session.slug} has had no run yet: `retinue send {session.slug} TEXT` begins one")
+        raise NotFound(f"{session.slug} has no run yet. Start one with `retinue send {session.slug} TEXT`.")
     return run
 
 
@@ -84,8 +84,8 @@ async def _session_of_run(run: Run, home: HomeAccess) -> Session:
         with suppress(NotFound):
             return await home.store.find(ref)
     raise NotFound(
-        f"{run.slug}, the session of run {run.id}, is gone: `retinue sessions restore {run.session_id}` brings back "
-        "what was deleted in the last 30 days"
+        f"{run.slug}, the session of run {run.id}, is gone. If it was deleted in the last 30 days, "
+        f"restore it with `retinue sessions restore {run.session_id}`."
     )
 
 
@@ -105,16 +105,16 @@ async def _session_matching(ref: str, home: HomeAccess) -> Session | None:
 def runs_with_id_prefix(ref: str, tx: Transaction) -> list[Run]:
     """Return the run with this id, else up to two runs whose ids start with it."""
     if not ref:
-        raise UsageError("say which run: `retinue runs history` lists them")
+        raise UsageError("The run is missing. List runs with `retinue runs history`.")
     exact = tx.get_run(ref, with_children=True)
     return [exact] if exact else tx.find_runs(prefix=ref, limit=2, with_children=True)
 
 
 def require_single_run(ref: str, found: Sequence[Run]) -> Run:
     if not found:
-        raise NotFound(f"there is no run {ref}: `retinue runs history` lists them")
+        raise NotFound(f"Run {ref} not found. List runs with `retinue runs history`.")
     if len(found) > 1:
-        raise UsageError(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
+        raise UsageError(f"{ref} matches several runs: {', '.join(run.id for run in found)} …")
     return found[0]
 
 
@@ -149,4 +149,4 @@ def _ambiguous_reference(ref: str, session: Session | None, runs: Sequence[Run])
     names = [f"session {session.slug} ({session.id})"] if session else []
     names += [f"run {run.id} of {run.slug}" for run in runs[:_SAMPLE_SIZE]]
     more = " …" if len(runs) > _SAMPLE_SIZE else ""
-    return UsageError(f"{ref} could be {', '.join(names)}{more}: say more of it")
+    return UsageError(f"{ref} is ambiguous: {', '.join(names)}{more}. Give more characters.")

@@ -38,7 +38,7 @@ from retinue.worker.process_lock import ProcessLock
 
 REPAIR_COMMAND = "retinue doctor --repair"
 SESSION_GONE = "its session is gone: {path}"
-NEW_LEDGER_ADVICE = "all sessions are there; of runs that were going on nothing is known any more: send their sessions a message"
+NEW_LEDGER_ADVICE = "all sessions are still there, but unfinished runs are forgotten; to continue one, send its session a message"
 _TMP_RETENTION_SECONDS = 30 * 24 * 3600
 
 RepairAction = Callable[[], Awaitable[str]]
@@ -119,7 +119,7 @@ class RepairService:
             kept_path = await self._set_ledger_aside()
         except RetinueError as error:
             raise Unreadable(path, f"the ledger is damaged ({found}): {error}") from error
-        message = f"the ledger was damaged ({found}) and is kept as {kept_path}; {NEW_LEDGER_ADVICE}"
+        message = f"the ledger was damaged ({found}) and was kept as {kept_path}; {NEW_LEDGER_ADVICE}"
         append_log_line(self._context.config.home, {"at": "start", "level": "error", "ledger": message})
         return message
 
@@ -150,7 +150,7 @@ class RepairService:
         return [
             Finding(
                 status="mended",
-                message=f"the damaged ledger is kept as {kept_path}, a new one is begun",
+                message=f"the damaged ledger was kept as {kept_path}, and a new one was created",
                 advice=NEW_LEDGER_ADVICE,
             )
         ]
@@ -215,7 +215,7 @@ class RepairService:
         error = SESSION_GONE.format(path=run.transcript_path)
         ports = replace(self._context.runtime, worker=IdleWorker())
         ended = await finish_run(run, Status.LOST, ports, reason=Reason.STALE, error=error)
-        return f"run {run.id} is {ended.status} now, and whoever asked for it is told: {error}"
+        return f"run {run.id} is now {ended.status}, and its requester will be notified: {error}"
 
     async def _undeliverable_results(self, sessions: Sequence[Session], runs: Sequence[Run]) -> list[Problem]:
         """Find undelivered results that nobody is going to receive."""
@@ -226,15 +226,11 @@ class RepairService:
             requester = run_by_id.get(each.by)
             has_ended = requester is None or requester.status.is_final
             if each.session not in session_ids or (each.answers and has_ended):
-                message = (
-                    f"what run {each.run} came to waits for run {each.by}, which cannot hear it any more"
-                )
+                message = f"the result of run {each.run} cannot be delivered: run {each.by}, which requested it, has ended"
                 found.append(Problem(message=message, repair=lambda each=each: self._fail_delivery(each)))
             elif has_ended and each.session not in busy_sessions:
-                message = (
-                    f"what run {each.run} came to waits for session {each.session}, where nobody is at work"
-                )
-                advice = "it is told with the next message to that session: retinue inbox list shows it"
+                message = f"the result of run {each.run} is not delivered yet: session {each.session} has no active run"
+                advice = "the next message to that session delivers it; see `retinue inbox`"
                 found.append(Problem(message=message, advice=advice))
         return found
 
@@ -245,7 +241,7 @@ class RepairService:
                 tx.update_delivery(replace(current, state=Delivered.FAILED, attempts=current.attempts + 1))
 
         await self._context.ledger.write(step)
-        return f"what run {delivery.run} came to waits for nobody any more: retinue runs show {delivery.run} has it"
+        return f"the result of run {delivery.run} is no longer waiting for delivery; see `retinue runs show {delivery.run}`"
 
     async def _uncleared_sessions(self) -> list[Problem]:
         """Find temporary sessions that a crash left behind after their results were delivered."""
@@ -253,11 +249,11 @@ class RepairService:
         async def clear_sessions() -> str:
             await delete_temporary_sessions(replace(self._context.runtime, worker=IdleWorker()))
             remaining = len(await self._context.ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
-            suffix = f"; {remaining} cannot be yet" if remaining else ""
-            return f"{count - remaining} sessions that were not to be kept are put aside{suffix}"
+            suffix = f"; {remaining} cannot be deleted yet" if remaining else ""
+            return f"{count - remaining} temporary sessions were deleted{suffix}"
 
         count = len(await self._context.ledger.read(lambda tx: tx.find_deliveries(uncleared=True)))
-        message = f"{count} sessions were not to be kept and are still there"
+        message = f"{count} temporary sessions were not deleted"
         return [Problem(message=message, repair=clear_sessions)] if count else []
 
     def _leftover_folders(self, session_ids: set[str]) -> list[Problem]:
@@ -265,7 +261,7 @@ class RepairService:
 
         async def remove_leftovers() -> str:
             removed = [path for path in (*unfinished, *expired) if remove_path(path)]
-            return f"{len(removed)} folders that crashes or deleted sessions left behind are removed"
+            return f"{len(removed)} folders left behind by crashes or deleted sessions were removed"
 
         unfinished = find_leftovers(str(self._context.config.home / "sessions"), self._context.clock.now())
         places = (self._context.config.home / "tmp", self._context.config.home / "programs")
@@ -275,8 +271,8 @@ class RepairService:
 
     def _kept_ledgers(self) -> list[Problem]:
         paths = damaged_copies(self._context.ledger.path)
-        advice = "it is yours to keep or remove: Retinue does not look into it"
-        return [Problem(message=f"a damaged ledger is kept as {path}", advice=advice) for path in paths]
+        advice = "keep or remove it; Retinue does not use it"
+        return [Problem(message=f"a damaged ledger was kept as {path}", advice=advice) for path in paths]
 
     async def _is_session_gone(self, run: Run) -> bool:
         for ref in (run.transcript_path, run.session_id):

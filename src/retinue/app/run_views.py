@@ -18,7 +18,7 @@ def load_run_json(run_id: str, prices: Prices, tx: Transaction) -> tuple[Run, di
     """
     run = tx.get_run(run_id, with_children=True)
     if run is None:
-        raise NotFound(f"there is no run {run_id}: `retinue runs history` lists them")
+        raise NotFound(f"Run {run_id} not found. List runs with `retinue runs history`.")
     tree = summarize_costs(run_tree(run, tx), prices)
     return run, run_json(run, tx, pending_approval_ids(tx), prices) | {"tree": tree.as_json()}
 

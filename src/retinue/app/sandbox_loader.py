@@ -23,7 +23,7 @@ class SandboxLoader:
         level_name = config.env.get(SANDBOX_LEVEL_VARIABLE) or SandboxLevel.STRICT
         if level_name not in list(SandboxLevel):
             raise BadConfig(
-                f"{SANDBOX_LEVEL_VARIABLE} is {level_name!r}; it can be {', '.join(SandboxLevel)}"
+                f"{SANDBOX_LEVEL_VARIABLE} is {level_name!r}; it must be one of {', '.join(SandboxLevel)}"
             )
         self._max_level = SandboxLevel(level_name)
         self._env = config.env

@@ -245,7 +245,7 @@ class StoredSessions:
                 lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
             )
             if any(not run.is_suspended for run in live):
-                raise Conflict(f"{session.slug} is at work: what is typed there is kept when it has ended")
+                raise Conflict(f"{session.slug} has an active run. A draft can be saved when it has ended.")
             await self.home.store.save_draft(session, self.home.redact(text))
 
     async def clear(self, ref: str) -> Session:
@@ -313,10 +313,12 @@ class StoredSessions:
             lambda tx: tx.find_runs(status=LIVE_STATUSES, session=session.id)
         ):
             if self.home.has_live_owner(run):
-                raise Conflict(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
+                raise Conflict(
+                    f"{session.slug} has an active run. Cancel it first with `retinue runs cancel {run.id}`."
+                )
             raise Conflict(
-                f"{session.slug} has a run that was interrupted: `retinue runs resume {run.id}` or "
-                f"`retinue runs cancel {run.id}` first"
+                f"{session.slug} has an interrupted run. First use `retinue runs resume {run.id}` or "
+                f"`retinue runs cancel {run.id}`."
             )
 
     async def _check_nothing_pending_below(self, session: Session) -> None:
@@ -337,12 +339,12 @@ class StoredSessions:
         live, undelivered = await self.home.ledger.read(step)
         if live:
             raise Conflict(
-                f"{live[0].slug} below {session.slug} is {live[0].status}: `retinue runs cancel {live[0].id}` first"
+                f"{live[0].slug} below {session.slug} is {live[0].status}. Cancel its run first with `retinue runs cancel {live[0].id}`."
             )
         if undelivered:
             raise Conflict(
-                f"{len(undelivered)} results of or for {session.slug} were not heard: `retinue inbox` shows them, and with "
-                "--drain they count as read"
+                f"{len(undelivered)} results of or for {session.slug} are not delivered. Show them with `retinue inbox`, or mark them "
+                "as read with `retinue inbox --drain`."
             )
 
     # Last, because further down in this class `list` would no longer be the type.
@@ -368,15 +370,15 @@ def _runs_by_session(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def _merge_attributes(existing: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     if reserved := sorted(RESERVED_ATTRIBUTES & changes.keys()):
-        raise Refused(f"the attribute {reserved[0]!r} is the runtime's own: choose another name")
+        raise Refused(f"The attribute {reserved[0]!r} is reserved. Choose another name.")
     merged = {key: value for key, value in (dict(existing) | dict(changes)).items() if value is not None}
     try:
         size = len(json.dumps(merged))
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"the attributes are no JSON: {error}") from error
+        raise UsageError(f"The attributes are not JSON: {error}") from error
     if size > MAX_ATTRIBUTES_CHARS:
         raise UsageError(
-            f"the attributes would be over {MAX_ATTRIBUTES_CHARS:,} characters long: keep less there"
+            f"The attributes would be longer than {MAX_ATTRIBUTES_CHARS:,} characters. Store less there."
         )
     return merged
 

@@ -47,9 +47,7 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
     is_typed, is_existing = text is None, target is not None
     if target is None:
         if text is None or not text.strip():
-            raise UsageError(
-                "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
-            )
+            raise UsageError("The task is missing. Give it as TEXT, or `-` to read it from standard input.")
         policy = _workspace_policy(
             agent_definition, options.workspace, options.isolation, writable=options.writable
         )
@@ -79,7 +77,7 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
 async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Run:
     """Create a child session, with its own copy of the definition, and start its first run."""
     if not text.strip():
-        raise UsageError("there is nothing to do: give the child's task as TEXT")
+        raise UsageError("The task is missing. Give the child's task as TEXT.")
     parent = await find_session(options.parent, context)
     agent_definition = _child_definition(options.agent, parent, context)
     check_model(context.runtime.select_model(agent_definition, options.model), context.config)
@@ -88,7 +86,7 @@ async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Ru
         isolation = isolation or Isolation.CUSTOM
         if isolation != Isolation.CUSTOM:
             raise UsageError(
-                f"--isolation {isolation} begins from the parent's own folder: leave --workspace out, or say custom"
+                f"--isolation {isolation} uses the parent's folder. Leave out --workspace, or use --isolation custom."
             )
         if allowed_paths is None:
             allowed_paths = (subtree_pattern(_resolve_folder(options.workspace)),)
@@ -142,7 +140,7 @@ async def resume_with_message(
 def check_not_blank(text: str | None) -> None:
     """Raise UsageError for a blank text; None is allowed, because then the text typed in the file counts."""
     if text is not None and not text.strip():
-        raise UsageError("there is nothing to send: the text is blank")
+        raise UsageError("The text is empty. Send a text.")
 
 
 def keyed_entry_id(key: str) -> str:
@@ -161,7 +159,7 @@ async def _select_session(session: str | None, agent: str | None, context: AppCo
         name = DEFAULT_AGENT if agent is None else agent
         found = await context.store.sessions(agent=name, children=False)
         if not found and session == "latest":
-            raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
+            raise NotFound(f"No existing session for agent {name}. Leave out --session to start one.")
         return await context.store.find(found[0].path) if found else None
     target = await find_session(session, context)
     if agent is not None and target.agent != agent:
@@ -213,7 +211,7 @@ async def _task_text(
         for run in live_runs
     ):
         if text is None:
-            raise UsageError(f"{session.slug} is at work: give the text to queue behind it")
+            raise UsageError(f"{session.slug} has an active run. Give a text to queue a message behind it.")
         return text
     if text is not None:
         await context.store.check_unlocked(session)
@@ -228,7 +226,7 @@ async def _task_text(
         ):
             return last_entry.text
     path = f"{session.path}/session.md"
-    raise UsageError(f"nothing is typed at the end of {path}: write below its last line, or give the text")
+    raise UsageError(f"No text at the end of {path}. Write below its last line, or give TEXT.")
 
 
 def _workspace_policy(
@@ -241,7 +239,7 @@ def _workspace_policy(
     """Return the definition's workspace policy with a person's overrides for this session."""
     isolation_kind = None if isolation is None else Isolation(isolation)
     if isolation_kind is Isolation.CUSTOM and workspace is None:
-        raise UsageError("--isolation custom is for a folder that you name: add --workspace DIR")
+        raise UsageError("--isolation custom requires --workspace DIR")
     folder = _resolve_folder(workspace) if isolation_kind is Isolation.CUSTOM else None
     policy = apply_workspace_override(
         agent.workspace, isolation=isolation_kind, folder=folder, writable=writable
@@ -249,8 +247,8 @@ def _workspace_policy(
     if writable and not policy.writable:
         rule = "writable: false" if agent.workspace.writable is False else "isolation: sandbox"
         raise Refused(
-            f"{agent.name} may not write there: its definition says workspace {rule}, and no option lifts that; "
-            "leave --writable out, or change the definition"
+            f"{agent.name} cannot write there: its definition says workspace {rule}, which no option overrides. "
+            "Leave out --writable, or change the definition."
         )
     return policy
 
@@ -258,12 +256,12 @@ def _workspace_policy(
 def _check_no_workspace_options(session: Session, options: RunOptions) -> None:
     if options.isolation is not None or options.writable is not None:
         raise UsageError(
-            f"{session.slug} has its workspace already: --isolation, --writable and --read-only are for a new session"
+            f"{session.slug} already has a workspace. --isolation, --writable and --read-only are for new sessions."
         )
 
 
 def _resolve_folder(workspace: str | os.PathLike[str] | None) -> str:
     root = os.path.realpath(Path.cwd() if workspace is None else workspace)
     if not Path(root).is_dir():
-        raise UsageError(f"the workspace {workspace} is not a folder")
+        raise UsageError(f"Workspace is not a folder: {workspace}")
     return root

@@ -18,12 +18,12 @@ def resolve_workspace(workspace: str | None) -> str:
         else Path(workspace)
     )
     if not path.is_absolute():
-        raise UsageError(f"the workspace {workspace} is no absolute path: say where it is from / on")
+        raise UsageError(f"Workspace must be an absolute path: {workspace}")
     try:
         resolved = path.resolve()
         is_folder = resolved.is_dir()
     except (OSError, ValueError, RuntimeError) as error:
-        raise UsageError(f"the workspace {workspace} cannot be looked at: {error}") from error
+        raise UsageError(f"The workspace {workspace} cannot be read: {error}") from error
     if not is_folder:
-        raise UsageError(f"the workspace {workspace} is not a folder")
+        raise UsageError(f"Workspace is not a folder: {workspace}")
     return str(resolved)

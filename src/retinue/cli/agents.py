@@ -53,7 +53,7 @@ def agents() -> None:
 
 
 @agents.command("list")
-@click.option("--all", "every", is_flag=True, help="Also those that are hidden from people.")
+@click.option("--all", "every", is_flag=True, help="Include hidden agents.")
 @with_app()
 async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
     """List the agents you can choose from.
@@ -64,7 +64,7 @@ async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
     terminal.print_table(
         app.agents.list_json(cwd, hidden=every),
         AGENT_COLUMNS,
-        empty_note="no agents: write one to the agents folder of the configuration",
+        empty_note="No agents. Add an agent file to the agents folder of your configuration.",
     )
     for error in app.agents.registry.find_broken(cwd):
         terminal.print_note(str(error), colour="31")
@@ -92,7 +92,7 @@ async def show_agent(app: App, terminal: Terminal, name: str) -> None:
     for skill, rule in facts["skills_withheld"].items():
         terminal.print_line(f"withheld: the skill {skill} ({rule})")
     for reason in defined.removed_by_ceiling:
-        terminal.print_line(f"clipped: {reason}")
+        terminal.print_line(f"removed by a ceiling: {reason}")
 
 
 @agents.command("delete")
@@ -158,7 +158,7 @@ def _check_exit_code(results: Sequence[importer.DefinitionCheck]) -> int:
 
 def _existing_path(path: str) -> Path:
     if not os.path.lexists(path):
-        raise NotFound(f"there is no file or folder {path}")
+        raise NotFound(f"File or folder not found: {path}")
     return Path(path)
 
 
@@ -204,14 +204,12 @@ def _print_check(terminal: Terminal, result: importer.DefinitionCheck) -> None:
             [_field_verdict_json(field) for field in result.fields], CHECK_COLUMNS, empty_note=""
         )
     for problem in result.problems:
-        terminal.print_line(f"{'passed over' if result.is_skipped else 'problem'}: {problem}")
+        terminal.print_line(f"{'skipped' if result.is_skipped else 'problem'}: {problem}")
     if count := _hidden_character_count(result.path):
-        terminal.print_line(
-            f"hidden: {count} invisible characters, which a model reads and a person does not see"
-        )
+        terminal.print_line(f"hidden: {count} invisible characters, which a model reads but you cannot see")
     if result.load_problem and result.ok:
         terminal.print_line(
-            f"does not load as it stands: {result.load_problem}; `retinue agents import` writes one that does"
+            f"cannot be loaded: {result.load_problem}; `retinue agents import` writes a version that can"
         )
 
 

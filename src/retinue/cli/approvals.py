@@ -30,7 +30,7 @@ APPROVAL_COLUMNS: Sequence[Column] = (
 
 @click.group(cls=Group)
 def approvals() -> None:
-    """List, show and answer what agents ask before they act.
+    """List, show and answer approval requests.
 
     Agents ask before they write a file, run a command, use a tool or get a wider scope. On a terminal, `run`
     and `chat` ask you directly. Otherwise they exit with code 6 and the run waits here for an answer, for at
@@ -41,12 +41,12 @@ def approvals() -> None:
 
 
 @approvals.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that were answered, used up or expired.")
+@click.option("--all", "everything", is_flag=True, help="Include answered, used and expired approvals.")
 @with_app()
 async def list_approvals(app: App, terminal: Terminal, everything: bool) -> None:
     """List the approvals that are waiting for an answer, oldest first."""
     rows = await app.approvals.list(all_states=everything)
-    empty_note = "nothing waits for an answer"
+    empty_note = "No approvals are pending."
     terminal.print_table([approval_as_json(each) for each in rows], APPROVAL_COLUMNS, empty_note=empty_note)
 
 
@@ -116,7 +116,7 @@ async def _follow_queued_runs(app: App, terminal: Terminal, run: Run) -> int:
     for queued in await app.runs.interrupted():
         if queued.session_id == run.session_id and queued.status is Status.QUEUED:
             terminal.print_note(
-                f"{queued.agent} goes on with what was said meanwhile: {one_line(queued.request.task or '', 120)}"
+                f"{queued.agent} continues with the next queued message: {one_line(queued.request.task or '', 120)}"
             )
             finished = await follow_run(app, terminal, lambda queued=queued: _resume_run(app, queued))
             code = max(code, await print_result(app, replace(terminal, json=False), finished))

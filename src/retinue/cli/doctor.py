@@ -18,12 +18,12 @@ FINDING_COLUMNS: Sequence[Column] = (
 
 @click.command(cls=Command)
 @click.option(
-    "--repair", is_flag=True, help="Mend what can be mended without losing anything, and say what was."
+    "--repair", is_flag=True, help="Repair what can be repaired without losing data, and report it."
 )
 @with_app()
 async def doctor(app: App, terminal: Terminal, *, repair: bool) -> int:
     """Check the installation and data, and say how to fix each problem."""
     findings = await app.repair.diagnose(repair=repair)
     rows = [{"level": finding.status, "what": finding.message, "do": finding.advice} for finding in findings]
-    terminal.print_table(rows, FINDING_COLUMNS, empty_note="nothing to report")
+    terminal.print_table(rows, FINDING_COLUMNS, empty_note="Nothing to report.")
     return 1 if any(finding.status == "bad" for finding in findings) else 0

@@ -102,7 +102,8 @@ async def print_result(app: App, terminal: Terminal, run: Run) -> int:
     for item in approval_ids:
         answer = f"retinue approvals answer {item} allow"
         terminal.print_note(
-            f"approval {item} waits: retinue approvals show {item}, then {answer} (or deny)", colour="33"
+            f'Approval {item} is pending. Show it with "retinue approvals show {item}", then answer: {answer} (or deny)',
+            colour="33",
         )
     tree = await load_run_trees(app, [run])
     for item in tree:
@@ -128,8 +129,8 @@ def status_sentence(run: Run, tree: Sequence[Run] = ()) -> str:
         return f"run {run.id} {waiting_description(run, tree)}"
     if run.status is Status.QUEUED:
         return (
-            f"run {run.id} is queued: {run.slug} waits for a person, and goes on with it after that; "
-            f"retinue wait {run.id} stays with it"
+            f"run {run.id} is queued behind another run of {run.slug}, which waits for you. "
+            f'Wait for it with "retinue wait {run.id}".'
         )
     reason = f" ({run.reason})" if run.reason else ""
     return f"run {run.id} {str(run.status).replace('_', ' ')}{reason}{': ' if run.error else ''}{run.error}"
@@ -141,11 +142,11 @@ def waiting_description(run: Run, tree: Sequence[Run]) -> str:
     For a run that waits for a child, describes what the child waits for.
     """
     if run.waiting_for is WaitReason.APPROVAL:
-        return "waits for a person's yes: retinue approvals list shows to what"
+        return 'waits for an approval (see "retinue approvals list")'
     if run.waiting_for is WaitReason.PERSON:
-        return f"waits for a person to say how to go on: retinue send {run.slug} TEXT"
+        return f'waits for your message (reply with "retinue send {run.slug} TEXT")'
     if run.waiting_for is not WaitReason.CHILD:
-        return f"waits for {run.waiting_for or 'something'}: retinue runs show {run.id} says more"
+        return f'waits for {run.waiting_for or "something"} (see "retinue runs show {run.id}")'
     live_children = [each for each in tree if each.request.parent_run == run.id and each.status.is_live]
     descriptions = [
         f"{each.agent} ({each.slug}), which "
@@ -155,13 +156,13 @@ def waiting_description(run: Run, tree: Sequence[Run]) -> str:
     return (
         f"waits for {'; and for '.join(descriptions)}"
         if descriptions
-        else "waits for an agent it asked: retinue runs list"
+        else 'waits for a sub-agent (see "retinue runs list")'
     )
 
 
 def reply_hint(run: Run) -> str:
     """Tell the user how to reply to a run that waits for a message."""
-    return f"{run.agent} waits for a person: retinue send {run.slug} TEXT goes on with it"
+    return f'{run.agent} waits for your message. Continue it with "retinue send {run.slug} TEXT".'
 
 
 class RunEventPrinter:
@@ -249,7 +250,7 @@ class RunEventPrinter:
             return
         self.turn_text.clear()
         if self.mid_line:
-            self._print_note("(asked again)")
+            self._print_note("(requested again)")
 
     def on_entry_saved(self, event: Event) -> None:
         if event.run in self.run_ids:
@@ -282,7 +283,7 @@ class RunEventPrinter:
 
     def on_tool_ended(self, event: Event) -> None:
         if not event.data.get("ok") and (event.run in self.run_ids or self.progress.footer is None):
-            self._print_note(f"{self._note_prefix(event)}{event.data['tool']} did not work")
+            self._print_note(f"{self._note_prefix(event)}{event.data['tool']} failed")
 
     def on_run_state(self, event: Event) -> None:
         if event.data.get("note") and (event.data.get("torn") or event.data.get("phase") == WaitReason.DISK):

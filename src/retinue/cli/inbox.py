@@ -17,7 +17,7 @@ INBOX_COLUMNS: Sequence[Column] = (
     ("STATUS", lambda row: row["severity"] or row["status"]),
     ("AGE", lambda row: format_age(row["timestamp"])),
     ("FOR", lambda row: row["for"] or "-"),
-    ("TOLD", lambda row: row["delivery"] or "-"),
+    ("DELIVERY", lambda row: row["delivery"] or "-"),
     ("RESULT", lambda row: one_line(row["summary"] or row["error"] or row["label"] or "", 80)),
     ("TRANSCRIPT", lambda row: row["transcript"]),
 )
@@ -25,9 +25,11 @@ INBOX_COLUMNS: Sequence[Column] = (
 
 @click.command(cls=Command)
 @click.argument("session", required=False)
-@click.option("--drain", is_flag=True, help="Count what nobody has heard of as read: no agent is told of it.")
-@click.option("--promote", metavar="RUN", help="Pass one result on into the conversation that asked for it.")
-@click.option("--dismiss", metavar="ID", help="Set aside what a watcher said.")
+@click.option(
+    "--drain", is_flag=True, help="Mark undelivered results as read, so that no agent receives them."
+)
+@click.option("--promote", metavar="RUN", help="Write one result into the parent conversation.")
+@click.option("--dismiss", metavar="ID", help="Dismiss a watcher's comment.")
 @with_app()
 async def inbox(
     app: App, terminal: Terminal, session: str | None, drain: bool, promote: str | None, dismiss: str | None
@@ -35,25 +37,25 @@ async def inbox(
     """Show the status and results of delegated tasks, for SESSION or for all sessions.
 
     Also lists what watchers said. Results that an agent has not received yet are `pending`; each is delivered
-    once, at its next turn. --promote writes a result into the parent conversation in your name and marks
-    whose words they are; your next message follows it. A result that is already there is not written again.
+    once, at its next turn. --promote writes a result into the parent conversation, in your name and with its
+    author; your next message follows it. A result that is already there is not written again.
     """
     if dismiss is not None:
         if drain or session is not None or promote is not None:
-            raise UsageError("--dismiss takes one interjection and nothing else: leave the rest out")
+            raise UsageError("--dismiss takes one comment and cannot be combined with other options")
         terminal.print_facts(await app.inbox.dismiss(dismiss))
         return
     if promote is not None:
         if drain or session is not None:
-            raise UsageError("--promote takes one result and nothing else: leave SESSION and --drain out")
+            raise UsageError("--promote takes one result and cannot be combined with SESSION or --drain")
         promoted = await app.inbox.promote(promote)
-        state = "stands already" if promoted["already"] else "stands"
+        state = "is already" if promoted["already"] else "stands"
         terminal.print_note(
-            f"{promoted['agentId']}'s result {state} in {promoted['for']}: retinue send {promoted['for']} TEXT"
+            f'The result of {promoted["agentId"]} {state} in {promoted["for"]}. Continue it with "retinue send {promoted["for"]} TEXT".'
         )
         if terminal.json:
             terminal.print_json(promoted)
         return
     rows = await app.inbox.drain(session) if drain else await app.inbox.list(session)
-    empty_note = "nothing was left unread" if drain else "no agent was handed any work"
+    empty_note = "No unread results." if drain else "No tasks were delegated."
     terminal.print_table(rows, INBOX_COLUMNS, empty_note=empty_note)

@@ -60,9 +60,7 @@ class LazyCommandGroup(click.Group):
         name = args[0]
         if name in self.command_paths or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        raise click.UsageError(
-            f"there is no command {name!r}{_suggestion(name, list(self.command_paths))}", ctx
-        )
+        raise click.UsageError(f"unknown command {name!r}{_suggestion(name, list(self.command_paths))}", ctx)
 
     def get_help(self, ctx: click.Context) -> str:  # noqa: ARG002  (as click calls it)
         return self.overview
@@ -142,14 +140,14 @@ def _make_except_hook(terminal: Terminal, arguments: Sequence[str]) -> ExceptHoo
         )
         terminal.print_error_message(
             "defect",
-            f"{summary}; this is a defect, and {_save_crash_details(details, _home_from_arguments(arguments))}",
+            f"{summary}. This is a bug in Retinue; {_save_crash_details(details, _home_from_arguments(arguments))}",
         )
 
     return report_crash
 
 
 def _save_crash_details(details: str, home: str | None) -> str:
-    debug_hint = "RETINUE_DEBUG=1 shows the details"
+    debug_hint = "set RETINUE_DEBUG=1 to see the details"
     if home is None:
         return debug_hint
     from retinue.app.log_file import save_details  # noqa: PLC0415  (fast start-up)
@@ -159,7 +157,7 @@ def _save_crash_details(details: str, home: str | None) -> str:
         path = save_details(Path(home), name, details)
     except OSError:
         return debug_hint
-    return f"its details are in {path}"
+    return f"the details are in {path}"
 
 
 def _make_redactor() -> Callable[[str], str]:
@@ -188,7 +186,7 @@ def _usage_error_text(error: click.ClickException) -> str:
     message = " ".join(error.format_message().split())
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     path = "retinue" if ctx is None else ctx.command_path
-    return f"{message.rstrip('.')} ({path} --help says more)"
+    return f"{message.rstrip('.')} (see {path} --help)"
 
 
 def _suggestion(name: str, known: Sequence[str]) -> str:
@@ -215,5 +213,5 @@ def _version_option() -> click.Option:
         is_flag=True,
         expose_value=False,
         callback=print_version,
-        help="Print the version and leave.",
+        help="Print the version and exit.",
     )

@@ -43,7 +43,9 @@ def mcp() -> None:
 async def list_servers(app: App, terminal: Terminal) -> None:
     """List the servers and how many of their tools are trusted. Starts no server."""
     terminal.print_table(
-        app.mcp.server_rows(), SERVER_COLUMNS, empty_note="the configuration names no MCP servers (mcp)"
+        app.mcp.server_rows(),
+        SERVER_COLUMNS,
+        empty_note="No MCP servers. Add one under mcp in the configuration.",
     )
 
 
@@ -57,21 +59,19 @@ async def show_server(app: App, terminal: Terminal, server: str, tool: str | Non
         tool_state for tool_state in await app.mcp.compare_tools(server) if tool in (None, tool_state.name)
     ]
     if tool is not None and not tools:
-        raise NotFound(f"{server} offers no tool {tool!r}, and none of that name was trusted")
+        raise NotFound(f"{server} has no tool {tool!r}, and none with that name was trusted")
     if terminal.json:
         terminal.print_json([tool_comparison_json(tool_state) for tool_state in tools])
         return
     for tool_state in tools:
         _print_tool(terminal, server, tool_state)
     if not tools:
-        terminal.print_line(f"{server} offers no tools")
+        terminal.print_line(f"{server} has no tools")
 
 
 @mcp.command("trust")
 @click.argument("server")
-@click.option(
-    "--only", metavar="GLOB", multiple=True, help="Trust only tools whose names match; may be said again."
-)
+@click.option("--only", metavar="GLOB", multiple=True, help="Trust only tools whose names match. Repeatable.")
 @YES_OPTION
 @with_app()
 async def trust_server(app: App, terminal: Terminal, server: str, only: tuple[str, ...]) -> None:
@@ -100,7 +100,7 @@ async def trust_server(app: App, terminal: Terminal, server: str, only: tuple[st
         )
     else:
         terminal.print_line(
-            f"Trusted as they are now: {', '.join(qualified_tool_name(server, tool_state) for tool_state in trusted)}"
+            f"Trusted in their current version: {', '.join(qualified_tool_name(server, tool_state) for tool_state in trusted)}"
         )
 
 
@@ -120,7 +120,7 @@ def _print_changes(terminal: Terminal, server: str, tools: Sequence[ToolComparis
             _print_tool(terminal, server, tool_state)
     if unchanged_count:
         terminal.print_line(
-            f"{unchanged_count} more {'is' if unchanged_count == 1 else 'are'} as you trusted {'it' if unchanged_count == 1 else 'them'}"
+            f"{unchanged_count} more {'is' if unchanged_count == 1 else 'are'} unchanged and trusted"
         )
 
 
@@ -128,23 +128,23 @@ async def _confirm_trust(terminal: Terminal, server: str) -> None:
     ask = None if terminal.json else UserPrompter(terminal=terminal).ask_function()
     if ask is None:
         raise UsageError(
-            f"nobody is here to agree to {server}: look at it with `retinue mcp show {server}`, then say --yes"
+            f"Cannot ask you to trust {server}: no terminal. Review it with `retinue mcp show {server}`, then add --yes."
         )
-    answer = await ask(f"Trust the tools of {server} as they are now? (yes or no)", ())
+    answer = await ask(f"Trust the current tools of {server}? (yes or no)", ())
     if answer.strip().lower() not in ("y", "yes"):
-        raise Cancelled(f"{server} was left as it was")
+        raise Cancelled(f"The trust of {server} is unchanged.")
 
 
 def _print_tool(terminal: Terminal, server: str, tool: ToolComparison) -> None:
     terminal.print_line(f"{qualified_tool_name(server, tool.name)}: {tool.trust_state}")
     if tool.problem:
-        terminal.print_line(f"  it can be no tool here: {tool.problem}")
+        terminal.print_line(f"  cannot be used: {tool.problem}")
     differs = tool.current is None or tool.pinned is None or tool.current.hash != tool.pinned.hash
     if tool.pinned is not None and differs:
-        terminal.print_line("  as you trusted it:")
+        terminal.print_line("  trusted version:")
         _print_definition(terminal, tool.pinned)
     if tool.current is not None:
-        terminal.print_line("  as it is now:")
+        terminal.print_line("  current version:")
         _print_definition(terminal, tool.current)
     terminal.print_line()
 
@@ -156,7 +156,7 @@ def _print_definition(terminal: Terminal, offer: McpTool) -> None:
     for line in json.dumps(offer.schema, indent=2, ensure_ascii=False).split("\n"):
         terminal.print_line(f"{QUOTE_PREFIX}{line}")
     if offer.hints:
-        terminal.print_line(f"{QUOTE_PREFIX}it claims: {_hints_text(offer.hints)}")
+        terminal.print_line(f"{QUOTE_PREFIX}hints: {_hints_text(offer.hints)}")
 
 
 def _program_text(row: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ async def list_models(terminal: Terminal, home: str | None) -> None:
         configured = ListedModel(
             model=default,
             state="configured",
-            about="what RETINUE_MODEL or the configuration names",
+            about="named by RETINUE_MODEL or the configuration",
             is_usable=True,
         )
         listed.insert(0, configured)
@@ -73,12 +73,12 @@ async def pull_model(terminal: Terminal, home: str | None, *, name: str) -> None
             {"model": f"local:{weights.name}", "path": path, "downloaded": downloaded, "size": weights.size}
         )
         return
-    terminal.print_line(f"local:{weights.name} is here: {path}")
+    terminal.print_line(f"local:{weights.name} is installed: {path}")
     if not local.is_usable(config.home, weights):
         terminal.print_note(local.LIBRARY_MISSING, colour="33")
     elif config.default_model() == f"local:{weights.name}":
         terminal.print_note(
-            "it is the default model now, because there is no key: a demonstration, not an expert"
+            "It is now the default model, because no API key is set. It is for demonstrations only."
         )
 
 

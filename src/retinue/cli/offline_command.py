@@ -63,5 +63,6 @@ async def note_interrupted_runs(home: HomeAccess, terminal: Terminal) -> None:
         interrupted = await interrupted_runs(home)
         if count := await home.ledger.read(lambda tx: sum(not runs_ahead_of(run, tx) for run in interrupted)):
             terminal.print_note(
-                f"{count} run{'s' if count > 1 else ''} interrupted: retinue runs resume", colour="33"
+                f'{count} run{"s were" if count > 1 else " was"} interrupted. Continue with "retinue runs resume".',
+                colour="33",
             )

@@ -21,7 +21,7 @@ def global_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=store_option,
-            help="Print one JSON value on standard output, and nothing else there.",
+            help="Print the result as one JSON value on standard output.",
         ),
         click.Option(
             ["--home"],
@@ -29,7 +29,7 @@ def global_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=store_option,
-            help="Where sessions and runs are kept, instead of $RETINUE_HOME.",
+            help="Folder of sessions and runs (default: $RETINUE_HOME).",
         ),
     ]
 

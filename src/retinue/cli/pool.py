@@ -21,7 +21,9 @@ POOL_COLUMNS: Sequence[Column] = (
     ("LAST USED", lambda row: format_age(row["last_used_at"])),
     ("PARENT", lambda row: row["parent"]),
 )
-EMPTY_POOL_NOTE = "the pool is empty: agents come into it when another agent gives them a task and keeps them"
+EMPTY_POOL_NOTE = (
+    "The pool is empty. Agents enter it when another agent delegates a task to them and keeps them."
+)
 
 
 @click.group(cls=Group)
@@ -64,6 +66,6 @@ async def clear_pool(stored: StoredSessions, terminal: Terminal, id: str | None)
         terminal.print_json([pool_entry_as_json(entry) for entry in removed])
         return
     for entry in removed:
-        terminal.print_line(f"{entry.pooled_session.slug} can be asked no more; its conversation stays")
+        terminal.print_line(f"{entry.pooled_session.slug} was removed from the pool. Its conversation stays.")
     if not removed:
-        terminal.print_note("nobody idle is in the pool: retinue pool list shows who is")
+        terminal.print_note('No idle agents in the pool. List all with "retinue pool list".')

@@ -21,7 +21,7 @@ MAX_INPUT_BYTES = 10_000_000
 
 def validate_timeout(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
     if value is not None and not (math.isfinite(value) and value >= 0):
-        raise click.BadParameter("say a number of seconds; 0 means the configured maximum")
+        raise click.BadParameter("it must be a number of seconds; 0 means the configured maximum")
     return value
 
 
@@ -30,39 +30,41 @@ TIMEOUT_OPTION = click.option(
     type=float,
     callback=validate_timeout,
     metavar="S",
-    help="The deadline, in seconds from the start.",
+    help="Deadline in seconds after the start. 0: the configured maximum.",
 )
-MODEL_OPTION = click.option("--model", metavar="M", help="The model for this run, as driver:model.")
-LABEL_OPTION = click.option("--label", default="", metavar="L", help="A name for the run in lists.")
+MODEL_OPTION = click.option("--model", metavar="M", help="Model for this run, as driver:model.")
+LABEL_OPTION = click.option("--label", default="", metavar="L", help="Name of the run in lists.")
 THINKING_OPTION = click.option(
-    "--thinking", type=click.Choice(["off", "low", "medium", "high"]), help="How long the model thinks."
+    "--thinking",
+    type=click.Choice(["off", "low", "medium", "high"]),
+    help="How much the model thinks before it answers.",
 )
 ISOLATION_OPTION = click.option(
     "--isolation",
     type=click.Choice(["shared", "sandbox", "custom"]),
-    help="How its workspace is set apart, instead of what its definition says.",
+    help="Workspace isolation (default: as in the agent's definition).",
 )
 WRITABLE_OPTION = click.option(
     "--writable/--read-only",
     default=None,
-    help="Whether it may write there; it never may where its definition says no.",
+    help="Whether the workspace is writable. Never beyond the agent's definition.",
 )
 
 
 @click.command(cls=Command)
 @click.argument("text", required=False)
-@click.option("--agent", metavar="A", help="Who does it; general when nobody is named.")
+@click.option("--agent", metavar="A", help="Agent to run (default: general).")
 @click.option(
     "--session",
     metavar="S",
-    help="latest, create, latest-or-create, or any session's id, slug, path or prefix. Without it: a new one.",
+    help="latest, create, latest-or-create, or a session's id, slug, path or prefix (default: a new session).",
 )
 @MODEL_OPTION
 @click.option(
     "--workspace",
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
     metavar="DIR",
-    help="Where a new session works; the current folder when not given.",
+    help="Workspace of a new session (default: the current folder).",
 )
 @ISOLATION_OPTION
 @WRITABLE_OPTION
@@ -70,7 +72,9 @@ WRITABLE_OPTION = click.option(
 @TIMEOUT_OPTION
 @THINKING_OPTION
 @FORGET_OPTION
-@click.option("--background", is_flag=True, help="Leave it to the daemon, which is started if none is there.")
+@click.option(
+    "--background", is_flag=True, help="Let the daemon execute the run; start the daemon if necessary."
+)
 @with_app(executes_runs=True)
 async def run(  # noqa: PLR0913  (one parameter per option of the command)
     app: App,
@@ -98,7 +102,7 @@ async def run(  # noqa: PLR0913  (one parameter per option of the command)
     """
     task = None if text is None else read_task_text(text)
     if task is None and session is None:
-        raise UsageError("say what to do: retinue run TEXT, or - to read it from standard input")
+        raise UsageError('The task is missing. Use "retinue run TEXT", or - to read it from standard input.')
     options = RunOptions(
         agent=agent,
         session=session,
@@ -122,12 +126,12 @@ async def _submit_to_daemon(app: App, terminal: Terminal, task: str | None, opti
 
     if not app.config.is_persistent:
         raise UsageError(
-            "--background and --forget exclude each other: what nobody keeps ends with this command"
+            "--background cannot be combined with --forget: a run that is not kept ends with this command"
         )
     daemon = await ensure_daemon(app.config.home, until_idle=True)
     if daemon.get("settings") != app.config.fingerprint():
         terminal.print_note(
-            "the daemon was started with other settings, and those count for this run", colour="33"
+            "The daemon was started with different settings, which apply to this run.", colour="33"
         )
     submitted = await app.runs.start(task, replace(options, owner=daemon["owner"]))
     await daemon_client.ping_daemon(app.config.home)
@@ -161,16 +165,18 @@ async def send(
 
 @click.command(cls=Command)
 @click.argument("text")
-@click.option("--parent", required=True, metavar="SESSION", help="The session whose child this is.")
-@click.option("--agent", required=True, metavar="A", help="Who the child is.")
-@click.option("--allowed-paths", multiple=True, metavar="G", help="What it may read; again for more.")
-@click.option("--denied-paths", multiple=True, metavar="G", help="What it may not touch; again for more.")
-@click.option("--description", default="", metavar="D", help="A few words that name its folder.")
+@click.option("--parent", required=True, metavar="SESSION", help="Parent session.")
+@click.option("--agent", required=True, metavar="A", help="Agent of the child.")
+@click.option("--allowed-paths", multiple=True, metavar="G", help="Paths the child can read. Repeatable.")
+@click.option("--denied-paths", multiple=True, metavar="G", help="Paths the child cannot access. Repeatable.")
+@click.option(
+    "--description", default="", metavar="D", help="Short description, used in the name of its folder."
+)
 @click.option(
     "--workspace",
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
     metavar="DIR",
-    help="Where it works, which it may then read; its parent's folder when not given.",
+    help="Workspace of the child, which it can read (default: its parent's).",
 )
 @ISOLATION_OPTION
 @WRITABLE_OPTION
@@ -222,7 +228,7 @@ def read_task_text(text: str) -> str:
     """Return the task text; `-` reads standard input. A blank text is an error."""
     task = _read_stdin() if text == "-" else text
     if not task.strip():
-        raise UsageError("the text is empty: say what to do")
+        raise UsageError("The text is empty. Describe the task.")
     return task
 
 
@@ -230,7 +236,7 @@ def _read_stdin() -> str:
     raw = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
     if len(raw) > MAX_INPUT_BYTES:
         raise UsageError(
-            f"standard input holds over {MAX_INPUT_BYTES:,} bytes: put it in a file and name the file"
+            f"Standard input is larger than {MAX_INPUT_BYTES:,} bytes. Put the text in a file and name the file in the task."
         )
     return raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
 

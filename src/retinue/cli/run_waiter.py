@@ -133,7 +133,7 @@ async def prompt_for_approval(app: App, approval: Approval, prompter: UserPrompt
     if answer is None:
         current = await app.approvals.find(approval.id)
         prompter.terminal.print_note(
-            f"answered elsewhere: {current.answer}" if current.answer else "the question is closed"
+            f"answered elsewhere: {current.answer}" if current.answer else "the approval is closed"
         )
         return
     with suppress(Refused):

@@ -47,7 +47,7 @@ def runs() -> None:
 async def list_runs(app: App, terminal: Terminal) -> None:
     """List the runs that have not ended, each below its parent."""
     live = await app.runs.list(live=True)
-    empty_note = "nothing is going on: retinue runs history lists what has been"
+    empty_note = 'No live runs. List earlier ones with "retinue runs history".'
     if terminal.json:
         terminal.print_json([run_as_json(run) for run in live])
         return
@@ -71,7 +71,7 @@ async def list_runs(app: App, terminal: Terminal) -> None:
 async def list_run_history(app: App, terminal: Terminal, limit: int) -> None:
     """List all runs, live ones included, newest first."""
     history = await app.runs.list(live=False, limit=limit)
-    empty_note = "there are no runs yet: retinue run TEXT begins one"
+    empty_note = 'No runs yet. Start one with "retinue run TEXT".'
     terminal.print_table([run_as_json(run) for run in history], RUN_COLUMNS, empty_note=empty_note)
 
 
@@ -96,13 +96,13 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
     for question in await app.runs.open_questions(found):
         terminal.print_line(f"{question.agent} asks: {question.text_with_options()}")
     if sandbox_level is not None:
-        terminal.print_line(f"Its commands were held at {sandbox_level} or tighter.")
+        terminal.print_line(f"Sandbox: {sandbox_level} or stricter.")
     if effects:
-        terminal.print_line(f"What it did that must not happen twice: {format_count(len(effects), 'call')}.")
+        terminal.print_line(f"Side effects: {format_count(len(effects), 'call')}.")
     for effect in effects:
         if effect["state"] == "unknown":
             terminal.print_line(
-                f"Nobody knows whether {one_line(effect['tool'], MAX_TOOL_NAME_CHARS)} happened: look before it is done again."
+                f"Unknown whether {one_line(effect['tool'], MAX_TOOL_NAME_CHARS)} took effect. Check before you repeat it."
             )
 
 
@@ -135,7 +135,7 @@ async def resume_runs(app: App, terminal: Terminal, run: str | None) -> int:
     with app.listen(progress.on_event), catch_interrupts() as interrupted:
         resumed = await app.runs.resume(run)
         for one in resumed:
-            terminal.print_note(f"{one.agent} goes on in {one.slug}")
+            terminal.print_note(f"{one.agent} resumed in {one.slug}")
         root_ids = [one.root_id for one in resumed]  # a run that waited for a resumed run continues after it
         run_ids = list(dict.fromkeys([*(one.id for one in resumed), *root_ids]))
         progress.add_runs(resumed, await load_run_trees(app, resumed))
@@ -143,7 +143,7 @@ async def resume_runs(app: App, terminal: Terminal, run: str | None) -> int:
         async with progress.show(app):
             finished = await wait_for_runs(app, run_ids, interrupted, prompter, on_leave=progress.stop)
     terminal.print_table(
-        [run_as_json(one) for one in finished], RUN_COLUMNS, empty_note="no run was interrupted"
+        [run_as_json(one) for one in finished], RUN_COLUMNS, empty_note="No interrupted runs."
     )
     reported = (
         reportable_runs(finished, started_at)
@@ -178,7 +178,7 @@ def cost_lines(own: float | None, bill: CostSummary) -> list[str]:
         if total_cost and bill.unpriced_run_count
         else ""
     )
-    return [own_cost, f"With those below it: {tokens}{total_cost}{unpriced_note}"]
+    return [own_cost, f"Total with sub-agents: {tokens}{total_cost}{unpriced_note}"]
 
 
 def run_description_lines(
@@ -195,21 +195,21 @@ def run_description_lines(
     model = f", with {model_label(run.model)}" if run.model else ""
     lines = [
         f"{labels[run.id]} {_state_text(run)}",
-        f"Asked for by {requester}: {one_line(run.request.task or '', 400)}",
+        f"Requested by {requester}: {one_line(run.request.task or '', 400)}",
         f"Label: {run.request.label}" if run.request.label else "",
         f"{format_count(run.turns, 'turn')}, {format_count(run.tool_calls, 'tool call')}, {tokens}{model}",
         *cost_texts,
         f"Ended by {run.exit_tool}" if run.exit_tool else "",
-        f"Last words: {one_line(run.text, 400)}" if run.text else "",
+        f"Result: {one_line(run.text, 400)}" if run.text else "",
         f"Error: {one_line(run.error, 400)}" if run.error else "",
-        *(f"Waits for approval {each}: retinue approvals show {each}" for each in approvals),
+        *(f'Waits for approval {each}. Show it with "retinue approvals show {each}".' for each in approvals),
         reply_hint(run) if run.waiting_for is WaitReason.PERSON else "",
         *(
             f"{'  ' * depth}{labels[each.id]} {_state_text(each)}: {task_summary(each)} ({each.id})"
             for depth, each in _descendants(run, relatives)
         ),
         f"Session {run.slug}: {run.transcript_path}",
-        f"retinue runs cancel {run.id} stops it" if run.status.is_live else "",
+        f'Stop it with "retinue runs cancel {run.id}".' if run.status.is_live else "",
     ]
     return [line for line in lines if line]
 

@@ -28,7 +28,7 @@ def scope() -> None:
 async def show_scope(app: App, terminal: Terminal, session: str) -> None:
     """Show all permissions of SESSION and where each comes from.
 
-    needs_no_yes is what its definition grants; any other write or command requires approval. A ceiling is the
+    needs_no_yes is what its definition grants without approval; any other write or command requires approval. A ceiling is the
     most that a session above, or the configuration, leaves it; lifted is what you granted beyond the sessions
     above.
     """
@@ -40,12 +40,12 @@ async def show_scope(app: App, terminal: Terminal, session: str) -> None:
     ceilings = facts.pop("ceilings")
     terminal.print_facts(dict(_flatten(facts)))
     for each in ceilings:
-        terminal.print_line(f"\nat most, by {each.pop('by')}:")
+        terminal.print_line(f"\nceiling of {each.pop('by')}:")
         terminal.print_facts(
             {name: text for name, text in _flatten(each) if (name, text) != ("writable", True)}
         )
-    protected_note = f"{len(protected)} patterns are closed to every agent, {len(guarded)} are changed only after a yes to just that"
-    terminal.print_line(f"\n{protected_note}: --json lists them")
+    protected_note = f"{len(protected)} path patterns are closed to every agent; {len(guarded)} can be changed only after an approval of that change"
+    terminal.print_line(f"\n{protected_note} (list them with --json)")
 
 
 _ALLOW_LISTS = frozenset(
@@ -75,14 +75,14 @@ async def test_scope(app: App, terminal: Terminal, session: str, kind: str, valu
     """Test whether SESSION may read, write or run VALUE, or use that tool or agent.
 
     VALUE is a path, a command as one argument (quote it), or a name. Prints the rule that decides, and
-    whether approval is required. The exit code is 0 for yes and 3 for no.
+    whether approval is required. The exit code is 0 for allowed and 3 for denied.
     """
     action = cast("Literal['read', 'write', 'run', 'tool', 'agent']", kind)
     verdict = await app.permissions.check(session, action, value)
     if terminal.json:
         terminal.print_json(verdict)
     else:
-        word = "yes" if verdict["ok"] else "no"
-        approval_note = ", after a person's yes" if verdict["asks"] else ""
+        word = "allowed" if verdict["ok"] else "denied"
+        approval_note = ", requires approval" if verdict["asks"] else ""
         terminal.print_line(f"{word}{approval_note}: {verdict['rule']}")
     return 0 if verdict["ok"] else Refused.exit_code

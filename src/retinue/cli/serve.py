@@ -29,45 +29,47 @@ START_TIMEOUT_SECONDS = 15.0
 MAX_FAILURE_BYTES = 4000
 """Maximum length of the failure message that a daemon passes to the process that started it."""
 STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
-STORAGE_FIX_HINT = "make room, or let the home be written to, or choose another with RETINUE_HOME"
+STORAGE_FIX_HINT = "free some space, make the home writable, or choose another one with RETINUE_HOME"
 
 
 @click.command(cls=Command)
-@click.option("--detach", is_flag=True, help="Go on in the background, and return when it is ready.")
+@click.option("--detach", is_flag=True, help="Start in the background, and return when the daemon is ready.")
 @click.option(
-    "--stop", is_flag=True, help="Stop the daemon: what runs gets a moment to end, the rest goes on later."
+    "--stop",
+    is_flag=True,
+    help="Stop the daemon. Running turns get a moment to finish; the next start continues the rest.",
 )
-@click.option("--link", is_flag=True, help="Print a new link to the page of the daemon that is at work.")
-@click.option("--host", default="127.0.0.1", metavar="H", show_default=True, help="Where the page is served.")
+@click.option("--link", is_flag=True, help="Print a new link to the web page of the running daemon.")
+@click.option("--host", default="127.0.0.1", metavar="H", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     metavar="P",
-    help="On which port; without it 8765, or another free one where that is taken.",
+    help="Port to listen on (default: 8765, or a free port if it is taken).",
 )
 @click.option(
     "--allow-remote",
     is_flag=True,
-    help="Let other machines reach a --host that is not this one. Anybody who has the token can do what you can.",
+    help="Allow a --host that other machines can reach. Anybody with the token can do what you can.",
 )
 @click.option("--until-idle", is_flag=True, hidden=True)
 @click.option("--logged", is_flag=True, hidden=True)
 @click.option("--why", type=int, hidden=True)
 @without_app
 async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
-    """Run the daemon: it works on the runs of this home and serves the web page.
+    """Run the daemon: it executes the runs of this home and serves the web page.
 
     It resumes interrupted runs and takes over those that commands submit. The link it prints opens the page
     once and is valid for ten minutes; `retinue serve --link` prints another. Programs use the token in
     <home>/token.
 
-    On SIGTERM it gives running work a moment to end and leaves the rest to the next start; a second signal
-    stops it at once. Nothing is lost either way.
+    On SIGTERM running turns get a moment to finish; the next start continues the rest. A second signal
+    stops it at once. No saved work is lost either way.
     """
     home_path = load_config(os.environ, home=home).home
     if options["stop"] and (options["detach"] or options["link"]):
         raise UsageError(
-            "--stop goes with neither --detach nor --link: stop the daemon first, then start another"
+            "--stop cannot be combined with --detach or --link: stop the daemon first, then start it again"
         )
     if options["stop"]:
         return await _stop_daemon(home_path, terminal)
@@ -75,7 +77,7 @@ async def serve(terminal: Terminal, home: str | None, **options: Any) -> int:
         return await _print_page_link(home_path, terminal)
     if not _is_local_host(options["host"]) and not options["allow_remote"]:
         raise UsageError(
-            f"--host {options['host']} lets other machines in: say --allow-remote too, or leave it at 127.0.0.1"
+            f"--host {options['host']} can be reached by other machines. Add --allow-remote, or use 127.0.0.1."
         )
     if options["detach"]:
         return await _start_in_background(home_path, terminal, options)
@@ -103,8 +105,8 @@ async def _start_in_background(home: Path, terminal: Terminal, options: dict[str
     actual_port = urlsplit(url).port
     if options["port"] and actual_port not in (None, options["port"]):
         terminal.print_note(
-            f"a daemon was at work already, on port {actual_port} and not {options['port']}: `retinue serve --stop` first, "
-            "and the next one has it"
+            f"A daemon is already running on port {actual_port}, not {options['port']}. Stop it with `retinue serve --stop`, "
+            "then start it again."
         )
     return 0
 
@@ -145,7 +147,7 @@ async def ensure_daemon(
                     return facts
                 if process.poll() is not None:
                     message = os.pread(failure_fd, MAX_FAILURE_BYTES, 0).decode("utf-8", "replace")
-                    raise Failed(f"the daemon ended at once: {message or f'{log} says why'}")
+                    raise Failed(f"The daemon stopped at once: {message or f'see {log}'}")
                 await asyncio.sleep(0.02)
     finally:
         os.close(failure_fd)
@@ -169,7 +171,7 @@ def _spawn_daemon(home: Path, log: Path, failure_fd: int, arguments: list[str]) 
         log_descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as error:
         raise DiskError(
-            f"no daemon can be started: {log} cannot be written: {error.strerror}; {STORAGE_FIX_HINT}"
+            f"The daemon cannot start: {log} is not writable: {error.strerror}; {STORAGE_FIX_HINT}"
         ) from error
     try:
         return subprocess.Popen(  # noqa: S603  (our own command, and it outlives us)
@@ -199,7 +201,7 @@ def _report_failure(home: Path, failure_fd: int | None) -> Generator[None]:
 async def _print_page_link(home: Path, terminal: Terminal) -> int:
     link = await daemon_client.request_json(home, "POST", "/api/links")
     if link is None:
-        raise Failed("no daemon is running: `retinue serve --detach` starts one and prints the link")
+        raise Failed("No daemon is running. Start one with `retinue serve --detach`, which prints the link.")
     terminal.print_facts(link)
     return 0
 
@@ -207,7 +209,7 @@ async def _print_page_link(home: Path, terminal: Terminal) -> int:
 async def _stop_daemon(home: Path, terminal: Terminal) -> int:
     facts = await daemon_client.stop_daemon(home)
     if facts is None:
-        terminal.print_note("no daemon is running")
+        terminal.print_note("No daemon is running.")
         if terminal.json:
             terminal.print_json({"stopped": False})
         return 0

@@ -17,7 +17,7 @@ from retinue.domain.session import Session, pinned_first, session_as_json
 from retinue.domain.transcript import Message, entry_as_json
 from retinue.errors import Failed, UsageError
 
-EMPTY_LIST_NOTE = "no sessions yet: retinue run TEXT begins one"
+EMPTY_LIST_NOTE = 'No sessions yet. Start one with "retinue run TEXT".'
 
 
 @click.group(cls=Group)
@@ -32,8 +32,8 @@ def sessions() -> None:
 
 
 @sessions.command("list")
-@click.option("--agent", metavar="A", help="Only this agent's.")
-@click.option("--top", is_flag=True, help="Without the sessions of children.")
+@click.option("--agent", metavar="A", help="Only sessions of this agent.")
+@click.option("--top", is_flag=True, help="Only top-level sessions, without those of sub-agents.")
 @with_sessions()
 async def list_sessions(stored: StoredSessions, terminal: Terminal, agent: str | None, top: bool) -> None:
     """List all sessions: pinned ones first, then the newest."""
@@ -71,9 +71,9 @@ async def open_session(stored: StoredSessions, terminal: Terminal, session: str)
 
 @sessions.command("branch")
 @click.argument("session")
-@click.option("--at", metavar="ENTRY", help="The user entry to branch at; without it, all that was said.")
-@click.option("--exclude", is_flag=True, help="Leave that entry itself out; without --at, the last one.")
-@click.option("--name", default="", metavar="N", help="The branch's name.")
+@click.option("--at", metavar="ENTRY", help="User entry to branch at (default: the end of the conversation).")
+@click.option("--exclude", is_flag=True, help="Leave out that entry (without --at: the last user entry).")
+@click.option("--name", default="", metavar="N", help="Name of the branch.")
 @with_sessions()
 async def branch_session(
     stored: StoredSessions, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
@@ -108,7 +108,7 @@ async def delete_session(stored: StoredSessions, terminal: Terminal, session: st
     workspace = deleted.workspace
     if workspace.source_repository and Path(workspace.root).exists():
         terminal.print_note(
-            f"its worktree holds work and stays: {workspace.root} (of {workspace.source_repository})"
+            f"Its worktree contains changes and was kept: {workspace.root} (of {workspace.source_repository})"
         )
     restore_command = f"retinue sessions restore {deleted.id}"
     facts = {
@@ -139,7 +139,7 @@ async def restore_session(stored: StoredSessions, terminal: Terminal, session: s
 async def rename_session(stored: StoredSessions, terminal: Terminal, session: str, name: str) -> None:
     """Rename a session; its id and folder stay."""
     if not name.strip():
-        raise UsageError("the name is empty: give the session a name with something in it")
+        raise UsageError("The name is empty. Give the session a name that is not blank.")
     renamed = await stored.rename(session, name)
     await _print_session(stored, terminal, renamed.id)
 
@@ -186,7 +186,7 @@ async def _last_user_entry(stored: StoredSessions, session: str) -> str:
         user_entry_ids = [entry.id for entry in entries if isinstance(entry, Message) and entry.by == "user"]
         entry_id = user_entry_ids[-1] if user_entry_ids else entry_id
     if not entry_id:
-        raise UsageError(f"{session} holds no words of a person: there is nothing to leave out")
+        raise UsageError(f"{session} has no user message that --exclude could leave out")
     return entry_id
 
 
@@ -204,7 +204,7 @@ async def _print_session(stored: StoredSessions, terminal: Terminal, ref: str) -
         terminal.print_line(f"{child['slug']} {child['status']}: {one_line(each['summary'], 120)}")
     for each in approvals:
         resource = "" if each["touch"] == "tool" else f" {one_line(each['resource'], 120)}"
-        terminal.print_line(f"\n{each['slug']} waits for a person: {each['tool']}{resource}")
+        terminal.print_line(f"\n{each['slug']} waits for an approval: {each['tool']}{resource}")
         answer = f"retinue approvals answer {each['id']} allow"
         terminal.print_line(f"  retinue approvals show {each['id']}, then {answer} (or deny)")
     for each in questions:
@@ -216,6 +216,6 @@ def _open_in_editor(editor: str, path: str) -> int:
         completed = subprocess.run([*shlex.split(editor), path], check=False)  # noqa: S603  (the person's own editor)
     except (OSError, ValueError) as error:
         raise Failed(
-            f"{editor!r} could not be started: {error}; set VISUAL or EDITOR to an editor"
+            f"Cannot start the editor {editor!r}: {error}. Set VISUAL or EDITOR to another editor."
         ) from error
     return 1 if completed.returncode else 0

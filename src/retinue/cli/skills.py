@@ -37,8 +37,8 @@ def skills() -> None:
 
 
 @skills.command("list")
-@click.option("--agent", metavar="A", help="As this agent has them.")
-@click.option("--session", metavar="S", help="As this session has them.")
+@click.option("--agent", metavar="A", help="Show which skills this agent has.")
+@click.option("--session", metavar="S", help="Show which skills this session has.")
 @with_app()
 async def list_skills(app: App, terminal: Terminal, agent: str | None, session: str | None) -> None:
     """List the skills; for an agent or session, whether it has each, and the rule that decides.
@@ -46,9 +46,9 @@ async def list_skills(app: App, terminal: Terminal, agent: str | None, session: 
     Folders that are not valid skills are named on standard error, with what to do about it.
     """
     if agent is not None and session is not None:
-        raise UsageError("--agent and --session exclude each other: a session has its own agent")
+        raise UsageError("--agent cannot be combined with --session: a session has its own agent")
     cwd = str(Path.cwd())
-    empty_note = f"no skills: make one in {app.config.skills_dir}"
+    empty_note = f"No skills. Create one in {app.config.skills_dir}."
     if agent is None and session is None:
         terminal.print_table(
             [each.as_json() for each in app.skills.all(cwd)], SKILL_COLUMNS, empty_note=empty_note

@@ -23,12 +23,12 @@ TOKEN_COLUMNS: Sequence[Column] = (
     ("AGE", lambda row: format_age(row["made_at"])),
     ("BROWSER", lambda row: one_line(row["browser"] or "", 60)),
 )
-EMPTY_LIST_NOTE = "no token but the one in <home>/token: `retinue tokens add NAME --rights read` makes one that may only look"
+EMPTY_LIST_NOTE = "No tokens besides <home>/token. Create one that can only read with `retinue tokens add NAME --rights read`."
 
 
 @click.group(cls=Group)
 def tokens() -> None:
-    """Manage tokens for programs that use the HTTP API, each with some rights of its own.
+    """Manage tokens for programs that use the HTTP API, each with its own rights.
 
     A browser that opened the page is listed too, as page-…; removing it logs out that browser only.
 
@@ -84,5 +84,5 @@ def _token_store(home: str | None) -> TokenStore:
 def _parse_rights(text: str) -> frozenset[ApiPermission]:
     names = [name for each in text.split(",") if (name := each.strip())]
     if unknown := [name for name in names if name not in list(ApiPermission)]:
-        raise UsageError(f"there is no right {unknown[0][:40]!r}: rights are {', '.join(ApiPermission)}")
+        raise UsageError(f"unknown right {unknown[0][:40]!r}; the rights are {', '.join(ApiPermission)}")
     return frozenset(map(ApiPermission, names))

@@ -29,8 +29,8 @@ def tools() -> None:
 
 
 @tools.command("list")
-@click.option("--agent", metavar="A", help="As this agent has them; general when nobody is named.")
-@click.option("--session", metavar="S", help="As this session has them.")
+@click.option("--agent", metavar="A", help="Show which tools this agent has (default: general).")
+@click.option("--session", metavar="S", help="Show which tools this session has.")
 @with_app()
 async def list_tools(app: App, terminal: Terminal, agent: str | None, session: str | None) -> None:
     """List every tool, whether it is offered, and the rule that decides.
@@ -40,10 +40,12 @@ async def list_tools(app: App, terminal: Terminal, agent: str | None, session: s
     repeated after a crash.
     """
     if agent is not None and session is not None:
-        raise UsageError("--agent and --session exclude each other: a session has its own agent")
+        raise UsageError("--agent cannot be combined with --session: a session has its own agent")
     found = await app.permissions.tool_verdicts(agent=agent, session=session)
     rows = [tool_as_json(tool, verdict) for tool, verdict in found]
-    terminal.print_table(rows, TOOL_COLUMNS, empty_note="no tools are known: see tools in the configuration")
+    terminal.print_table(
+        rows, TOOL_COLUMNS, empty_note="No tools. See the setting `tools` in the configuration."
+    )
 
 
 def tool_as_json(tool: Tool, verdict: Verdict) -> dict[str, Any]:

@@ -20,23 +20,23 @@ def parse_count(_ctx: click.Context, _param: click.Parameter, value: str) -> int
     if value == ALL:
         return None
     if not value.isdecimal():
-        raise click.BadParameter(f"say a number, or {ALL}")
+        raise click.BadParameter(f"it must be a number or {ALL}")
     return int(value)
 
 
 @click.command(cls=Command)
 @click.option("--kills", type=click.IntRange(min=0), default=30, show_default=True, metavar="N",
-              help="Kills at random moments.")  # fmt: skip
+              help="Number of kills at random moments.")  # fmt: skip
 @click.option("--points", default="12", show_default=True, callback=parse_count, metavar="N",
-              help="System calls to fail at, for each fault; all for every one of them, which takes hours.")  # fmt: skip
+              help="Number of system calls to fail, for each kind of fault. all: every one of them, which takes hours.")  # fmt: skip
 @click.option("--running", type=click.IntRange(min=0), default=100, show_default=True, metavar="N",
-              help="Runs that are at work when everything is killed at once.")  # fmt: skip
+              help="Number of active runs when all processes are killed at once.")  # fmt: skip
 @click.option(
-    "--seconds", type=click.FloatRange(min=1), metavar="S", help="Begin nothing more after so long."
+    "--seconds", type=click.FloatRange(min=1), metavar="S", help="Start no new test after S seconds."
 )
-@click.option("--seed", type=int, metavar="N", help="Make the same choices as before.")
+@click.option("--seed", type=int, metavar="N", help="Repeat the random choices of an earlier test.")
 @click.option("--keep", type=click.Path(file_okay=False, path_type=Path, resolve_path=True), metavar="DIR",
-              help="Work there, and remove nothing.")  # fmt: skip
+              help="Work in DIR, and keep everything.")  # fmt: skip
 @without_app
 async def torture(
     terminal: Terminal,
@@ -49,7 +49,7 @@ async def torture(
     seed: int | None,
     keep: Path | None,
 ) -> int:
-    """Crash-test the runtime, and check that every promise still holds afterwards.
+    """Crash-test the runtime, and check every guarantee afterwards.
 
     A tree of agents works in temporary homes with a local model: your own data is not touched, and no key is
     needed. System calls are made to fail (SIGKILL, ENOSPC, EIO), processes are killed at random moments, and
@@ -81,7 +81,7 @@ async def torture(
         terminal.print_note(f"{sentence} ({folder})", colour="31")
     if violations:
         terminal.print_note(
-            f"{len(violations)} breaches: --seed {chosen_seed} makes the same choices again", colour="31"
+            f"{len(violations)} violations. Repeat the test with --seed {chosen_seed}.", colour="31"
         )
     return 1 if violations else 0
 
@@ -90,7 +90,7 @@ def _print_report(terminal: Terminal, parts: Sequence[PartResult]) -> None:
     rows = [{"what": what, "values": values} for what, values in result_table(parts)]
     columns: list[Column] = [("", lambda row: row["what"])]
     columns += [(part.name.upper(), partial(_cell_value, index=index)) for index, part in enumerate(parts)]
-    terminal.print_table(rows, columns, empty_note="nothing was asked for")
+    terminal.print_table(rows, columns, empty_note="Nothing to test.")
 
 
 def _cell_value(row: Row, index: int) -> str:

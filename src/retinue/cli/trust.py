@@ -43,7 +43,7 @@ YES_OPTION = click.option(
     is_eager=True,
     expose_value=False,
     callback=store_option,
-    help="Ask nobody: it was looked at already. Needed where nobody can be asked.",
+    help="Do not ask. Required without a terminal.",
 )
 
 
@@ -67,7 +67,7 @@ def trust() -> None:
     """Let the project in the folder PATH add agents and skills.
 
     They are in its .retinue/agents and .retinue/skills. Until the project is trusted, definitions in that
-    folder are ignored, whoever asks for them. The contents are shown first and you are asked; without a
+    folder are ignored. The contents are shown first and you are asked; without a
     terminal, --yes is required. The project's agents get names that are not taken, access to the workspace,
     and need approval for every change; they cannot replace your agents or define servers. When anything in
     .retinue changes, the project is no longer trusted until you review and trust it again. Where the sandbox
@@ -84,7 +84,7 @@ def trust() -> None:
 async def trust_project(app: App, terminal: Terminal, path: str) -> None:
     """Trust a project as it is now."""
     if not Path(path).is_dir():
-        raise UsageError(f"{path} is not a folder: name the folder of the project")
+        raise UsageError(f"Not a folder: {path}. Give the folder of the project.")
     snapshot = scan_project(path)
     agents, skills = (
         _agent_rows(app, snapshot),
@@ -100,7 +100,7 @@ async def trust_project(app: App, terminal: Terminal, path: str) -> None:
             {"path": snapshot.path, "standing": "trusted", "agents": agents, "skills": skills}
         )
     else:
-        terminal.print_line(f"{snapshot.path} is trusted as it is now")
+        terminal.print_line(f"{snapshot.path} is trusted in its current version")
 
 
 async def _confirm_trust(terminal: Terminal, project_path: str) -> None:
@@ -110,10 +110,10 @@ async def _confirm_trust(terminal: Terminal, project_path: str) -> None:
     """
     ask = None if terminal.json else UserPrompter(terminal=terminal).ask_function()
     if ask is None:
-        raise UsageError(f"nobody is here to agree to {project_path}: look at it, then say --yes")
-    answer = await ask(f"Trust {project_path} as it is now? (yes or no)", ())
+        raise UsageError(f"Cannot ask you to trust {project_path}: no terminal. Review it, then add --yes.")
+    answer = await ask(f"Trust the current version of {project_path}? (yes or no)", ())
     if answer.strip().lower() not in ("y", "yes"):
-        raise Cancelled(f"{project_path} was left as it was")
+        raise Cancelled(f"The trust of {project_path} is unchanged.")
 
 
 @trust.command("list")
@@ -124,7 +124,7 @@ async def list_trusted_projects(app: App, terminal: Terminal) -> None:
     terminal.print_table(
         rows,
         PROJECT_COLUMNS,
-        empty_note="no project is trusted: `retinue trust PATH` shows one and trusts it",
+        empty_note="No trusted projects. Review and trust one with `retinue trust PATH`.",
     )
 
 
@@ -174,10 +174,10 @@ def _print_contents(
     skills: Sequence[dict[str, Any]],
 ) -> None:
     folder = os.path.join(snapshot.path, PROJECT_FOLDER)  # noqa: PTH118  (text is enough)
-    terminal.print_table(agents, AGENT_COLUMNS, empty_note=f"{folder} defines no agents")
+    terminal.print_table(agents, AGENT_COLUMNS, empty_note=f"{folder} contains no agents")
     if skills:
         terminal.print_line("")
         terminal.print_table(skills, SKILL_COLUMNS, empty_note="")
-        terminal.print_line("\nA skill's command runs when an agent of yours runs it: read it before.")
+        terminal.print_line("\nYour agents can run the command of a skill. Read it before you trust it.")
     if agents:
-        terminal.print_line(f"\nTheir words are in {folder}: read them before an agent says them to a model.")
+        terminal.print_line(f"\nThe agents' prompts are in {folder}. Read them before you trust them.")

@@ -153,7 +153,7 @@ async def _read_line() -> str:
             await ready.wait()
             chunk = os.read(sys.stdin.fileno(), 4096)
             if not chunk:
-                raise UserUnavailable("the question was left without an answer")
+                raise UserUnavailable("the question was not answered")
             received += chunk
     finally:
         loop.remove_reader(sys.stdin.fileno())

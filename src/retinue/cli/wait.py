@@ -47,5 +47,5 @@ async def _print_live_runs(app: App, terminal: Terminal, ids: Sequence[str]) -> 
         terminal.print_json([run_as_json(run) for run in runs])
     for run in runs:
         if run.status.is_live:
-            terminal.print_note(f"run {run.id} is {run.status}: retinue runs cancel {run.id} stops it")
+            terminal.print_note(f'Run {run.id} is {run.status}. Stop it with "retinue runs cancel {run.id}".')
     return Cancelled.exit_code

@@ -26,7 +26,7 @@ WATCHER_COLUMNS: Sequence[Column] = (
 )
 SEVERITY_COLOURS = {"info": "36", "warning": "33", "interrupt": "31"}
 MAX_TEXT_CHARS = 600
-AGENT_OPTION = click.option("--agent", metavar="A", help="Who; without it, everybody who watches.")
+AGENT_OPTION = click.option("--agent", metavar="A", help="Watcher to stop (default: all).")
 
 
 class SessionOrSubcommandGroup(Group):
@@ -55,7 +55,7 @@ def watch() -> None:
 
 @click.command(cls=Command)
 @click.argument("session")
-@click.option("--agent", metavar="A", default=DEFAULT_WATCHER, help="Who watches; pair when nobody is named.")
+@click.option("--agent", metavar="A", default=DEFAULT_WATCHER, help="Agent that watches (default: pair).")
 @with_app()
 async def start_watcher(app: App, terminal: Terminal, session: str, agent: str) -> None:
     """Start a watcher on SESSION."""
@@ -73,7 +73,7 @@ async def list_watchers(app: App, terminal: Terminal, session: str | None) -> No
     """List the watchers of all sessions, or of SESSION."""
     rows = [watch_as_json(each) for each in await app.watchers.list(session)]
     terminal.print_table(
-        rows, WATCHER_COLUMNS, empty_note="nobody watches: retinue watch SESSION sets an agent beside it"
+        rows, WATCHER_COLUMNS, empty_note='No watchers. Start one with "retinue watch SESSION".'
     )
 
 
@@ -88,7 +88,7 @@ async def unwatch(app: App, terminal: Terminal, session: str, agent: str | None)
         terminal.print_json([watch_as_json(each) for each in stopped])
         return
     for each in stopped:
-        terminal.print_line(f"{each.name} watches {each.slug} no more")
+        terminal.print_line(f"{each.name} stopped watching {each.slug}")
 
 
 async def wait_for_watchers(
@@ -105,7 +105,7 @@ async def wait_for_watchers(
     if interrupted.is_set() or not watchers:
         return
     if terminal.err.isatty():
-        terminal.print_note(f"{', '.join(each.name for each in watchers)} listening … (Ctrl-C does not wait)")
+        terminal.print_note(f"{', '.join(each.name for each in watchers)} reading … (Ctrl-C skips the wait)")
     interrupt_task = asyncio.ensure_future(interrupted.wait())
     delivery_task = asyncio.ensure_future(_deliver_to_watchers(app, sessions))
     try:
@@ -128,6 +128,6 @@ def interjection_line(event: Event) -> tuple[str, str]:
     suggestion = (
         f" → {one_line(interjection['suggestion'], MAX_TEXT_CHARS)}" if interjection["suggestion"] else ""
     )
-    interrupt_note = " (it ends the turn)" if interjection["interrupts"] else ""
+    interrupt_note = " (ends the turn)" if interjection["interrupts"] else ""
     text = f"{interjection['name']} {severity}: {one_line(interjection['reason'], MAX_TEXT_CHARS)}{suggestion}{interrupt_note}"
     return text, SEVERITY_COLOURS.get(severity, "33")

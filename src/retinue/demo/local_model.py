@@ -213,7 +213,7 @@ async def run_local_demo(
         return DemoOutcome(
             snapshot=await _take_snapshot(environment, last_run_id),
             kill_report=None,
-            last_output="it took too long",
+            last_output="timed out",
         )
     finally:
         _kill_worker(worker)

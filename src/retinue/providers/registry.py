@@ -37,7 +37,7 @@ def check_model(model: Model, settings: ProviderSettings) -> None:
     """Raise BadConfig, with what to do, if the model cannot be used here."""
     spec = PROVIDERS.get(model.provider)
     if spec is None:
-        raise BadConfig(f"the driver {model.provider} of {model.full_name} is not available here")
+        raise BadConfig(f"The driver {model.provider} of {model.full_name} is not available")
     if spec.check:
         cast("CheckModel", load_function(spec.check))(model, settings)
     elif spec.cli_agent is not None:
@@ -104,5 +104,5 @@ def _listed_models_of(spec: ProviderSpec, settings: ProviderSettings) -> list[Li
             if error is None
             else f"no key: set {spec.api.key_variable}"
         )
-        about = "and every other model of that server"
+        about = "and all other models of that server"
     return [ListedModel(model=spec.default_model, state=state, about=about, is_usable=error is None)]

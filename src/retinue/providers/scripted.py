@@ -75,7 +75,7 @@ def create_provider(
 def check_script(model: Model, _settings: ProviderSettings) -> None:
     if not Path(model.name).is_file():
         raise BadConfig(
-            f"the script {model.name} is not a file: scripted:FILE plays replies from a JSON file"
+            f"The script {model.name} is not a file. scripted:FILE reads replies from a JSON file."
         )
 
 

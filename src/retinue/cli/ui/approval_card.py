@@ -19,7 +19,13 @@ MAX_ARGUMENT_LINES = 24
 SHORT_DIGEST_CHARS = 16
 """Digest characters shown at first: enough to compare by eye. The full card shows all."""
 
-_ACTION_VERBS = {"read": "read", "write": "write", "run": "run", "tool": "use", "more": "more scope for"}
+_ACTION_VERBS = {
+    "read": "read",
+    "write": "write",
+    "run": "run",
+    "tool": "use",
+    "more": "more permissions for",
+}
 
 
 def approval_card_lines(approval: Approval, *, full: bool = False) -> list[str]:
@@ -48,8 +54,8 @@ def approval_card_lines(approval: Approval, *, full: bool = False) -> list[str]:
 
 def answer_prompt(approval: Approval) -> str:
     """Return the prompt that lists every valid answer key."""
-    add = "[a]dd to its scope, " if approval.touch == "more" else ""
-    return f"[y]es, once, {add}[n]o, [s]how all of it"
+    add = "[a]dd to its permissions, " if approval.touch == "more" else ""
+    return f"[y]es, once, {add}[n]o, [s]how everything"
 
 
 def _requested_action(approval: Approval) -> str:
@@ -64,13 +70,13 @@ def _named_file_lines(approval: Approval, *, full: bool) -> list[str]:
     """List the files that a command names, with the content hash the approval applies to."""
     if not approval.files:
         return []
-    lines = ["  names these files, and a yes is for what they hold now:"]
+    lines = ["  names these files; the approval covers their current content:"]
     for each in approval.files:
         path = each.path.replace("\n", "␊")
         digest = each.sha256 if full else f"{each.sha256[:SHORT_DIGEST_CHARS]}…"
         lines.append(f"    {path}  {each.size:,} bytes  sha256 {digest}{_comparison_limit_note(each)}")
     if len(approval.files) == MAX_COMPARED_FILES:
-        lines.append(f"    (more than {MAX_COMPARED_FILES} are not compared)")
+        lines.append(f"    (further files are not compared: the limit is {MAX_COMPARED_FILES})")
     return lines
 
 
@@ -87,7 +93,7 @@ def _reason_lines(approval: Approval) -> list[str]:
 
     Several lines are indented further than the card, so that they cannot imitate its own lines.
     """
-    label = "  reason:" if approval.touch == "more" else "  asks because:"
+    label = "  reason:" if approval.touch == "more" else "  requires approval:"
     first, *rest = approval.reason.split("\n")
     if not rest:
         return [f"{label} {first}"] if first else []

@@ -43,7 +43,7 @@ class LineEditor:
         while interrupt_count < INTERRUPTS_TO_QUIT:
             try:
                 if interrupt_count:
-                    self.terminal.print_note("\n(Ctrl-C again leaves, and so does Ctrl-D)")
+                    self.terminal.print_note("\n(press Ctrl-C again, or Ctrl-D, to exit)")
                 return input(PROMPT)
             except EOFError:
                 break

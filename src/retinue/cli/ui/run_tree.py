@@ -67,9 +67,9 @@ class RunNode(Struct, frozen=True, kw_only=True):
 
 WAITING_FOR_TEXTS: Mapping[str, str] = {
     WaitReason.APPROVAL: "an approval",
-    WaitReason.PERSON: "a person",
+    WaitReason.PERSON: "your message",
     WaitReason.MODEL: "its model",
-    WaitReason.DISK: "room on the disk",
+    WaitReason.DISK: "disk space",
 }
 
 

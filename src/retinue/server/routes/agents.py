@@ -115,5 +115,5 @@ def _workspace_folder(workspace: str | None) -> str:
     if workspace is None:
         return str(Path.cwd())
     if not workspace.startswith("/"):
-        raise UsageError(f"the workspace {workspace} is no absolute path: say where it is from / on")
+        raise UsageError(f"Workspace must be an absolute path: {workspace}")
     return workspace

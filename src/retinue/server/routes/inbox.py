@@ -28,7 +28,7 @@ class InboxQuery(RequestModel):
 
 
 class ApprovalsQuery(RequestModel):
-    all: Annotated[bool, Meta(description="Also those that were answered, used up or expired.")] = False
+    all: Annotated[bool, Meta(description="Include answered, used and expired approvals.")] = False
 
 
 class DrainBody(RequestModel):

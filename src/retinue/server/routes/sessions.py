@@ -17,7 +17,7 @@ BUSY_ERROR = "It is at work, or another process has it open."
 
 
 class SessionsQuery(RequestModel):
-    agent: Annotated[str | None, Meta(description="Only this agent's.")] = None
+    agent: Annotated[str | None, Meta(description="Only sessions of this agent.")] = None
     children: Annotated[bool, Meta(description="With the sessions that other sessions began.")] = True
     q: Annotated[
         str, Meta(max_length=1000, description="MessageText that its name, slug, agent or last words hold.")
