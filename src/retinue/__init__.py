@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 _PUBLIC_NAMES = {
     "App": "retinue.app",
     "open": "retinue.app",
+    "run": "retinue.app.blocking",
     "RunOptions": "retinue.app.run_options",
     "SpawnOptions": "retinue.app.run_options",
     "tool": "retinue.tools.define",
@@ -53,6 +54,7 @@ __all__ = [
     "ToolResult",
     "__version__",
     "open",
+    "run",
     "tool",
 ]
 
@@ -62,3 +64,7 @@ def __getattr__(name: str) -> object:
     if name not in _PUBLIC_NAMES:
         raise AttributeError(f"module 'retinue' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC_NAMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,5 +1,6 @@
 from retinue.app import App as App
 from retinue.app import open as open
+from retinue.app.blocking import run as run
 from retinue.app.run_options import RunOptions as RunOptions
 from retinue.app.run_options import SpawnOptions as SpawnOptions
 from retinue.domain.event import Event as Event

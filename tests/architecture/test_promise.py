@@ -29,6 +29,7 @@ PROMISE = [
     "ToolResult",
     "__version__",
     "open",
+    "run",
     "tool",
 ]
 
@@ -53,3 +54,7 @@ def test_type_checkers_are_promised_the_same_names():
     }
     declared = {ast.unparse(node.target) for node in tree.body if isinstance(node, ast.AnnAssign)}
     assert {name for name in PROMISE if name not in imported | declared} == set()
+
+
+def test_dir_lists_the_public_names_and_nothing_else():
+    assert dir(retinue) == sorted(PROMISE)

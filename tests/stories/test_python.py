@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -218,3 +219,31 @@ async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machi
         assert key not in "".join(lines)
         (logged,) = [json.loads(line) for line in lines if "Traceback" in line]
         assert (logged["run"], logged["level"]) == (run.id, "error")
+
+
+def test_a_script_runs_an_agent_without_asyncio(machine: UserMachine, tmp_path: Path):
+    """The blocking call works like the command, and says what to use where an event loop is running."""
+    script = tmp_path / "replies.json"
+    script.write_text(json.dumps({"general": [{"text": "Hello from a script."}]}))
+    program = (
+        "import asyncio, retinue\n"
+        f"run = retinue.run('Say hello.', model='scripted:{script}')\n"
+        "print(run.status, run.text)\n"
+        "async def inside():\n"
+        "    try:\n"
+        "        retinue.run('Say hello.')\n"
+        "    except retinue.RetinueError as error:\n"
+        "        print(error)\n"
+        "asyncio.run(inside())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=machine.env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ran, refused = done.stdout.splitlines()
+    assert ran == "done Hello from a script."
+    assert "retinue.open()" in refused

@@ -28,7 +28,7 @@ from retinue.runtime.loop_result import RunOutcome, Suspension, outcome_for_erro
 from retinue.runtime.model_turn import STOP_CANCELLED, ModelTurn
 from retinue.runtime.open_conversation import OpenConversation
 from retinue.runtime.recovery import ends_with_final_reply, final_reply, recount_run, split_unanswered_calls
-from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_control import cancel_abandoned_children, close_transcript
 from retinue.runtime.run_creation import WAKE_SOURCE
 from retinue.runtime.run_end import (
@@ -140,12 +140,12 @@ class AgentLoop:
             on_wait_end=lambda waited: self.deadline.resume(waited),  # noqa: PLW0108  (assigned below)
         )
         self.context = self.disk_retry.context
-        self.run_context = RunContext(run, self.context)
-        self.deadline = Deadline(self.run_context)
+        self.attempt = RunAttempt(run, self.context)
+        self.deadline = Deadline(self.attempt)
         self.turn_timer = TurnTimer()
         self.loop_detector = LoopDetector(context.limits)
-        self.model_turn = ModelTurn(self.run_context, self.turn_timer)
-        self.tool_call_runner = ToolCallRunner(self.run_context, self.loop_detector)
+        self.model_turn = ModelTurn(self.attempt, self.turn_timer)
+        self.tool_call_runner = ToolCallRunner(self.attempt, self.loop_detector)
         self.exit_tool_flow: ExitToolFlow | None = None
         """Exit rules, if the definition names exit tools; without them the run ends with its last message."""
         self.counters_saved_at = context.clock.now()
@@ -156,18 +156,18 @@ class AgentLoop:
 
     @property
     def run(self) -> Run:
-        return self.run_context.run
+        return self.attempt.run
 
     def interrupt(self) -> None:
         """Interrupt the run, which then only summarises; repeated requests have no effect."""
         if not self.turn_timer.interrupted:
             self.turn_timer.interrupt_turn()
-            self.run_context.emit_event("run.state", phase="wait", note=INTERRUPTED_NOTE)
+            self.attempt.emit_event("run.state", phase="wait", note=INTERRUPTED_NOTE)
 
     async def run_to_end(self) -> RunOutcome:
-        async with OpenConversation(self.run_context, self.origin_session) as conversation:
+        async with OpenConversation(self.attempt, self.origin_session) as conversation:
             if conversation.torn_tail_path:
-                self.run_context.emit_event(
+                self.attempt.emit_event(
                     "run.state",
                     phase="wait",
                     note=TORN_TAIL_NOTE.format(where=conversation.torn_tail_path),
@@ -197,7 +197,7 @@ class AgentLoop:
         await self._append_task(conversation)
         if progress.was_started:
             # The task was already in the file, which was not checked for changes.
-            self.run_context.just_appended = False
+            self.attempt.just_appended = False
             await self._release_orphaned_calls(conversation)
         await self._append_announcements(conversation)
         if self._is_wake_without_news(conversation):
@@ -229,16 +229,16 @@ class AgentLoop:
         """Restrict the plan of a CLI agent to what it may do, with approval where one is needed."""
         if not cli_agents.is_cli_agent(plan):
             return plan
-        await cli_agents.append_interrupted_notice(conversation, self.run_context)
-        authorized = await cli_agents.authorize_cli_agent(plan, self.run_context, conversation.session)
-        self.run_context.just_appended = False
+        await cli_agents.append_interrupted_notice(conversation, self.attempt)
+        authorized = await cli_agents.authorize_cli_agent(plan, self.attempt, conversation.session)
+        self.attempt.just_appended = False
         return authorized
 
     async def _refresh_conversation(self, conversation: Conversation) -> None:
         """Read the file again if a person changed it; right after an append there is nothing to check."""
-        if not self.run_context.just_appended and await conversation.refresh():
-            self.run_context.emit_event("session.changed", what="file")
-        self.run_context.just_appended = False
+        if not self.attempt.just_appended and await conversation.refresh():
+            self.attempt.emit_event("session.changed", what="file")
+        self.attempt.just_appended = False
 
     async def _restore_progress(self, conversation: Conversation, plan: RunPlan) -> "_Progress":
         """Find out how far earlier attempts came, and restore the counters from the transcript."""
@@ -259,11 +259,11 @@ class AgentLoop:
             if run.turns
             else 0
         )
-        self.run_context.run = replace(
+        self.attempt.run = replace(
             run, effective_calls=effective_calls, scope_hash=plan.scope_hash, model=plan.model.full_name
         )
         if exit_names:
-            self.exit_tool_flow = ExitToolFlow(self.run_context, plan, earlier_entries)
+            self.exit_tool_flow = ExitToolFlow(self.attempt, plan, earlier_entries)
         self.may_have_announcements = self.may_have_announcements or bool(conversation.entries)
         return _Progress(
             was_started=was_started, was_interrupted=was_interrupted, earlier_entries=earlier_entries
@@ -318,13 +318,13 @@ class AgentLoop:
             to_repeat, abandoned = await self._split_delegated_calls(to_repeat)
             results += abandoned
         if results:
-            await self.run_context.append_entries(conversation, *results)
+            await self.attempt.append_entries(conversation, *results)
         if outcome := await self._execute_tool_calls(to_repeat, conversation, plan, is_repeat=True):
             return outcome
         if progress.was_interrupted and ends_with_final_reply(conversation.entries):
-            await self.run_context.append_entries(
+            await self.attempt.append_entries(
                 conversation,
-                self.run_context.make_notice("resumed", RESUME_PROMPT.format(task=self.run.request.task)),
+                self.attempt.make_notice("resumed", RESUME_PROMPT.format(task=self.run.request.task)),
             )
         return None
 
@@ -344,7 +344,7 @@ class AgentLoop:
         return (
             [call for call in calls if call.id in delegated],
             [
-                self.run_context.make_failed_result(call, f"No result: {INTERRUPTED_REASON}.")
+                self.attempt.make_failed_result(call, f"No result: {INTERRUPTED_REASON}.")
                 for call in abandoned
             ],
         )
@@ -365,10 +365,10 @@ class AgentLoop:
             return
         self.may_have_announcements = False
         if deliveries := await self.context.ledger.read(lambda tx: undelivered_announcements(self.run, tx)):
-            notices = (self.run_context.make_notice("announcement", each.text) for each in deliveries)
+            notices = (self.attempt.make_notice("announcement", each.text) for each in deliveries)
             pairs = zip(notices, deliveries, strict=True)
             try:
-                await self.run_context.append_entries(
+                await self.attempt.append_entries(
                     conversation, *(replace(notice, id=each.id) for notice, each in pairs)
                 )
             finally:
@@ -414,19 +414,19 @@ class AgentLoop:
             id=run.id,
             by="user",
             text=run.request.task or "",
-            at=self.run_context.timestamp(),
+            at=self.attempt.timestamp(),
             origin="" if run.request.requester == "person" else run.request.requester,
             run=run.id,
         )
         if run.request.typed:
             if conversation.typed_text().strip() and not run.turns:
                 await conversation.save_typed_text(task)
-                self.run_context.emit_saved(
+                self.attempt.emit_saved(
                     conversation.entries[-1]
                 )  # under the id of the open user line above it
         else:
             # The ledger has the task on disk too, and a resumed run appends it again.
-            await self.run_context.append_entries(conversation, task, sync=False)
+            await self.attempt.append_entries(conversation, task, sync=False)
 
     async def _check_finished(
         self, message: Message, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan
@@ -439,9 +439,9 @@ class AgentLoop:
         if self.exit_tool_flow is not None:
             return await self.exit_tool_flow.check_finished(message, calls, conversation)
         if plan.agent.max_turns is not None and self.run.turns >= plan.agent.max_turns and message.calls:
-            await self.run_context.append_entries(
+            await self.attempt.append_entries(
                 conversation,
-                *self.run_context.make_unanswered_results(conversation, "the agent's turn limit was reached"),
+                *self.attempt.make_unanswered_results(conversation, "the agent's turn limit was reached"),
             )
             error = f"{self.run.agent} may take {plan.agent.max_turns} turns, and they are taken"
             return RunOutcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
@@ -449,8 +449,8 @@ class AgentLoop:
             return None
         if message.text.strip():
             return RunOutcome(status=Status.DONE)
-        await self.run_context.append_entries(
-            conversation, self.run_context.make_notice("nudge", self.loop_detector.on_empty_reply())
+        await self.attempt.append_entries(
+            conversation, self.attempt.make_notice("nudge", self.loop_detector.on_empty_reply())
         )
         return None
 
@@ -462,10 +462,8 @@ class AgentLoop:
         An interrupted run starts no new calls.
         """
         if self.turn_timer.interrupted and not is_repeat:
-            if unanswered_results := self.run_context.make_unanswered_results(
-                conversation, INTERRUPTED_REASON
-            ):
-                await self.run_context.append_entries(conversation, *unanswered_results)
+            if unanswered_results := self.attempt.make_unanswered_results(conversation, INTERRUPTED_REASON):
+                await self.attempt.append_entries(conversation, *unanswered_results)
         elif calls:
             self.may_have_announcements = True
             await self._save_counters()
@@ -481,8 +479,8 @@ class AgentLoop:
         """Save received text and leave the file ready for a person, whatever ended the loop."""
         try:
             await self.model_turn.save_partial_reply(conversation)
-            if unanswered_results := self.run_context.make_unanswered_results(conversation, STOPPED_REASON):
-                await self.run_context.append_entries(
+            if unanswered_results := self.attempt.make_unanswered_results(conversation, STOPPED_REASON):
+                await self.attempt.append_entries(
                     conversation, *await side_effects.mark_unknown_outcomes(unanswered_results, self.context)
                 )
             await conversation.write_idle_prompt()

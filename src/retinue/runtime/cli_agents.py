@@ -16,7 +16,7 @@ from retinue.errors import OutOfScope, RetinueError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime.approvals import ApprovalQuestion, Caller, PendingToolCall, request_approval
 from retinue.runtime.loop_result import RunSuspended, Suspension
-from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.tool_executor import check_tool_allowed
 
@@ -36,9 +36,7 @@ def is_cli_agent(plan: RunPlan) -> bool:
     return plan.model.provider in CLI_AGENTS
 
 
-async def authorize_cli_agent(
-    plan: RunPlan, run_context: RunContext, session: Session
-) -> RunPlan | Suspension:
+async def authorize_cli_agent(plan: RunPlan, attempt: RunAttempt, session: Session) -> RunPlan | Suspension:
     """Return the plan restricted to what the CLI agent may do.
 
     In a strict sandbox that is what needs no approval; elsewhere a person must approve the start, and the run
@@ -47,7 +45,7 @@ async def authorize_cli_agent(
     Raises:
         OutOfScope: its scope cannot be enforced for a CLI agent.
     """
-    context, provider = run_context.context, plan.model.provider
+    context, provider = attempt.context, plan.model.provider
     scope = plan.scope.with_operator_denials(context.operator_policy())
     _check_scope_supported(plan, scope, context)
     level = await context.sandbox.detect_level()
@@ -61,17 +59,17 @@ async def authorize_cli_agent(
             plan, scope=restricted, system=f"{plan.system}\n\n{_write_access_prompt(restricted)}".strip()
         )
     tool_call = ToolCall(
-        id=run_context.run.id,
+        id=attempt.run.id,
         tool=provider,
-        args=json.dumps({"task": run_context.run.request.task}),
-        run=run_context.run.id,
+        args=json.dumps({"task": attempt.run.request.task}),
+        run=attempt.run.id,
     )
     shell_tool = context.tools[SHELL_TOOL]
     tool = replace(shell_tool, spec=replace(shell_tool.spec, name=provider))
-    caller = Caller(run=run_context.run, session=session, scope=scope)
+    caller = Caller(run=attempt.run, session=session, scope=scope)
     question = ApprovalQuestion(
         pending_call=PendingToolCall(
-            tool_call=tool_call, tool=tool, args={"task": run_context.run.request.task}, caller=caller
+            tool_call=tool_call, tool=tool, args={"task": attempt.run.request.task}, caller=caller
         ),
         resource=f"{CLI_AGENTS[provider].binary} in {scope.root}",
         reason=f"the sandbox here is {level}, and {CLI_AGENTS[provider].binary} would run with your own rights, held by nothing",
@@ -119,33 +117,31 @@ def _write_access_prompt(scope: Scope) -> str:
     return WRITABLE_PATTERNS_PROMPT.format(patterns=", ".join(patterns)) if patterns else READ_ONLY_PROMPT
 
 
-async def append_interrupted_notice(conversation: Conversation, run_context: RunContext) -> None:
+async def append_interrupted_notice(conversation: Conversation, attempt: RunAttempt) -> None:
     """Append one notice if a turn was started and never ended, so that the CLI agent learns of it."""
 
     def step(tx: Transaction) -> bool:
         unfinished = [
             side_effect
-            for side_effect in tx.find_side_effects(run_context.run.id)
+            for side_effect in tx.find_side_effects(attempt.run.id)
             if side_effect.progress is SideEffectState.STARTED and side_effect.tool in CLI_AGENTS
         ]
         for side_effect in unfinished:
             tx.save_side_effect(side_effect.mark_unknown())
         return bool(unfinished)
 
-    if await run_context.context.ledger.write(step):
-        await run_context.append_entries(
-            conversation, run_context.make_notice("resumed", INTERRUPTED_TURN_NOTICE)
-        )
+    if await attempt.context.ledger.write(step):
+        await attempt.append_entries(conversation, attempt.make_notice("resumed", INTERRUPTED_TURN_NOTICE))
 
 
-async def record_turn_start(run_context: RunContext, plan: RunPlan) -> SideEffect:
+async def record_turn_start(attempt: RunAttempt, plan: RunPlan) -> SideEffect:
     """Record the start of a turn, with the sandbox level, before it begins."""
-    context = run_context.context
+    context = attempt.context
     side_effect = SideEffect(
         call=context.clock.new_entry_id(),
-        run=run_context.run.id,
+        run=attempt.run.id,
         tool=plan.model.provider,
-        digest=tool_call_hash(plan.model.provider, run_context.run.request.task or ""),
+        digest=tool_call_hash(plan.model.provider, attempt.run.request.task or ""),
         note=str(await context.sandbox.detect_level()),
         started_at=context.clock.now(),
     )
@@ -154,13 +150,13 @@ async def record_turn_start(run_context: RunContext, plan: RunPlan) -> SideEffec
 
 
 async def record_turn_end(
-    side_effect: SideEffect, run_context: RunContext, error: RetinueError | None = None
+    side_effect: SideEffect, attempt: RunAttempt, error: RetinueError | None = None
 ) -> None:
     """Record the end of a turn once its reply is in the transcript.
 
     Until then, a process that resumes the run does not know how far the turn came.
     """
-    context = run_context.context
+    context = attempt.context
     text = "" if error is None else context.redact(str(error))
     finished = side_effect.finish(ok=error is None, text=text, at=context.clock.now())
     await context.ledger.write(lambda tx: tx.save_side_effect(finished))

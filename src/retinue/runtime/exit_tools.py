@@ -12,7 +12,7 @@ from retinue.errors import Refused, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime.loop_result import RunOutcome, Suspension, suspended_outcome
 from retinue.runtime.model_turn import STOP_CANCELLED
-from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_creation import LIVE_STATUSES, create_wake_run
 from retinue.runtime.run_end import RunsToWake, mark_finished, undelivered_announcements
 from retinue.runtime.run_events import make_event
@@ -64,8 +64,8 @@ def with_exit_tools(plan: RunPlan, context: RuntimeContext) -> RunPlan:
 class ExitToolFlow:
     """Exit rules of one run: when to nudge, suspend or finish it."""
 
-    def __init__(self, run_context: RunContext, plan: RunPlan, earlier_entries: Sequence[Entry]) -> None:
-        self._run_context = run_context
+    def __init__(self, attempt: RunAttempt, plan: RunPlan, earlier_entries: Sequence[Entry]) -> None:
+        self._attempt = attempt
         self._plan = plan
         self._exit_names = plan.agent.exits or ()
         self._earlier_entries = earlier_entries
@@ -77,21 +77,17 @@ class ExitToolFlow:
         It waits no more once the person interrupted it, or typed into the file how to go on.
         """
         entries = self._all_entries(conversation)
-        if exit_tools.is_waiting_for_person(self._run_context.run.id, entries) and not is_interrupted:
+        if exit_tools.is_waiting_for_person(self._attempt.run.id, entries) and not is_interrupted:
             if not (typed := conversation.typed_text()).strip():
                 return WAIT_FOR_PERSON
-            await conversation.save_typed_text(self._run_context.make_user_message(typed))
-            self._run_context.emit_saved(conversation.entries[-1])
+            await conversation.save_typed_text(self._attempt.make_user_message(typed))
+            self._attempt.emit_saved(conversation.entries[-1])
             return None
-        if (
-            exit_call := exit_tools.find_exit_call(self._run_context.run.id, self._exit_names, entries)
-        ) is None:
+        if (exit_call := exit_tools.find_exit_call(self._attempt.run.id, self._exit_names, entries)) is None:
             return None
-        await self._run_context.append_entries(
+        await self._attempt.append_entries(
             conversation,
-            *self._run_context.make_unanswered_results(
-                conversation, f"{exit_call[0].tool} had ended the run"
-            ),
+            *self._attempt.make_unanswered_results(conversation, f"{exit_call[0].tool} had ended the run"),
         )
         return self._finish_with(*exit_call)
 
@@ -99,20 +95,20 @@ class ExitToolFlow:
         self, message: Message, calls: Sequence[ToolCall], conversation: Conversation
     ) -> RunOutcome | None:
         """Nudge a run that replied without an exit call; after several nudges a person must say how to go on."""
-        run, max_turns = self._run_context.run, self._plan.agent.max_turns
+        run, max_turns = self._attempt.run, self._plan.agent.max_turns
         is_turn_limit_reached = (
             max_turns is not None
             and run.turns >= max_turns
             and exit_tools.count_turns(run.id, self._all_entries(conversation)) >= max_turns
         )
         if is_turn_limit_reached and not any(call.tool in self._exit_names for call in calls):
-            unanswered = self._run_context.make_unanswered_results(conversation, TURN_LIMIT_REACHED)
+            unanswered = self._attempt.make_unanswered_results(conversation, TURN_LIMIT_REACHED)
             return await self._suspend_for_person(
                 conversation, f"it has taken its {max_turns} turns without an exit", unanswered
             )
         if message.calls or message.stop == STOP_CANCELLED:
             return None
-        if await self._run_context.context.ledger.read(lambda tx: _has_pending_work(run, tx)):
+        if await self._attempt.context.ledger.read(lambda tx: _has_pending_work(run, tx)):
             return WAIT_FOR_CHILDREN
         if (
             nudge_count := exit_tools.count_nudges(run.id, self._all_entries(conversation))
@@ -121,8 +117,8 @@ class ExitToolFlow:
                 conversation, f"it was sent back to work {nudge_count} times and called no exit"
             )
         text = exit_tools.NUDGE_TEXT.format(exits=", ".join(self._exit_names))
-        await self._run_context.append_entries(
-            conversation, self._run_context.make_notice(exit_tools.NUDGE_NOTICE, text)
+        await self._attempt.append_entries(
+            conversation, self._attempt.make_notice(exit_tools.NUDGE_NOTICE, text)
         )
         return None
 
@@ -155,9 +151,9 @@ class ExitToolFlow:
         runner: ToolCallRunner,
     ) -> RunOutcome | None:
         """Run an exit call; None if it was refused and the run goes on."""
-        run_context = self._run_context
+        attempt = self._attempt
         unanswered = [
-            run_context.make_failed_result(call, SKIPPED_AFTER_EXIT.format(exit=exit_call.tool))
+            attempt.make_failed_result(call, SKIPPED_AFTER_EXIT.format(exit=exit_call.tool))
             for call in remaining
         ]
         if (
@@ -165,13 +161,11 @@ class ExitToolFlow:
             and (change_count := exit_tools.count_change_requests(conversation.entries))
             >= exit_tools.MAX_CHANGE_REQUESTS
         ):
-            refusal = run_context.make_failed_result(
-                exit_call, TOO_MANY_CHANGE_REQUESTS.format(n=change_count)
-            )
+            refusal = attempt.make_failed_result(exit_call, TOO_MANY_CHANGE_REQUESTS.format(n=change_count))
             return await self._suspend_for_person(
                 conversation, f"changes were asked for {change_count} times", [refusal, *unanswered]
             )
-        context = replace(run_context.context, ask_user=_leave_question_open)
+        context = replace(attempt.context, ask_user=_leave_question_open)
         tool_result = await runner.run_single_call(
             exit_call, conversation, self._plan, context=context, entries_on_success=unanswered
         )
@@ -180,18 +174,18 @@ class ExitToolFlow:
         return self._finish_with(exit_call, tool_result) if tool_result.ok else None
 
     def _finish_with(self, exit_call: ToolCall, tool_result: ToolResult) -> RunOutcome:
-        run = self._run_context.run
+        run = self._attempt.run
         text = exit_tools.exit_text(exit_call, tool_result) or run.text
-        self._run_context.run = replace(run, exit_tool=exit_call.tool, text=text)
+        self._attempt.run = replace(run, exit_tool=exit_call.tool, text=text)
         return RunOutcome(status=Status.DONE)
 
     async def _suspend_for_person(
         self, conversation: Conversation, reason: str, preceding: Sequence[Entry] = ()
     ) -> RunOutcome:
-        notice = self._run_context.make_notice(
+        notice = self._attempt.make_notice(
             exit_tools.WAITING_NOTICE, exit_tools.WAITING_TEXT.format(why=reason)
         )
-        await self._run_context.append_entries(conversation, *preceding, notice)
+        await self._attempt.append_entries(conversation, *preceding, notice)
         return WAIT_FOR_PERSON
 
     def _all_entries(self, conversation: Conversation) -> Sequence[Entry]:

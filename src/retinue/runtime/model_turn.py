@@ -15,7 +15,7 @@ from retinue.errors import RetinueError
 from retinue.interfaces import Conversation
 from retinue.runtime import cli_agents
 from retinue.runtime.provider_tool_calls import ProviderToolCalls
-from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.stream_buffer import StreamBuffer
 from retinue.runtime.timeouts import TurnTimer
@@ -37,13 +37,13 @@ SUMMARY_SECONDS = 30.0
 class ModelTurn:
     """The replies of one run: requests them, buffers the one in progress, and saves them."""
 
-    def __init__(self, run_context: RunContext, turn_timer: TurnTimer) -> None:
-        self._run_context = run_context
+    def __init__(self, attempt: RunAttempt, turn_timer: TurnTimer) -> None:
+        self._attempt = attempt
         self._turn_timer = turn_timer
         self._stream_buffer = StreamBuffer(
-            run_context.context.redact, run_context.emit_event, run_context.context.events.has_listeners
+            attempt.context.redact, attempt.emit_event, attempt.context.events.has_listeners
         )
-        self._provider_calls = ProviderToolCalls(run_context)
+        self._provider_calls = ProviderToolCalls(attempt)
         self._side_effect: SideEffect | None = None
         """Side effect of a CLI agent's turn, until its reply is on disk."""
 
@@ -51,11 +51,11 @@ class ModelTurn:
         return await self._turn_timer.run_turn(self._send_request(conversation, plan))
 
     async def _send_request(self, conversation: Conversation, plan: RunPlan) -> Reply:
-        self._stream_buffer.start_reply(self._run_context.context.clock.new_entry_id())
-        self._run_context.emit_event("run.state", phase="wait")
+        self._stream_buffer.start_reply(self._attempt.context.clock.new_entry_id())
+        self._attempt.emit_event("run.state", phase="wait")
         request = Request(
             model=plan.model,
-            agent_name=self._run_context.run.agent,
+            agent_name=self._attempt.run.agent,
             system=with_omission_notice(plan.system) if conversation.is_truncated else plan.system,
             tools=plan.tools,
             entries=conversation.entries,
@@ -63,21 +63,19 @@ class ModelTurn:
             session_id=conversation.session.id,
             scope=plan.scope,
         )
-        self._provider_calls = ProviderToolCalls(self._run_context)
+        self._provider_calls = ProviderToolCalls(self._attempt)
         self._side_effect = (
-            await cli_agents.record_turn_start(self._run_context, plan)
-            if cli_agents.is_cli_agent(plan)
-            else None
+            await cli_agents.record_turn_start(self._attempt, plan) if cli_agents.is_cli_agent(plan) else None
         )
         try:
-            return await self._run_context.context.provider.request_reply(request, self._on_delta)
+            return await self._attempt.context.provider.request_reply(request, self._on_delta)
         except RetinueError as error:
             await self._record_turn_end(error)
             raise
 
     async def _record_turn_end(self, error: RetinueError | None = None) -> None:
         if self._side_effect is not None:
-            await cli_agents.record_turn_end(self._side_effect, self._run_context, error)
+            await cli_agents.record_turn_end(self._side_effect, self._attempt, error)
             self._side_effect = None
 
     def _on_delta(self, delta: ReplyDelta) -> None:
@@ -90,15 +88,15 @@ class ModelTurn:
 
     async def save_reply(self, reply: Reply, conversation: Conversation) -> tuple[Message, list[ToolCall]]:
         """Save a reply and its tool calls in one write: either all of it is stored, or nothing."""
-        run_context = self._run_context
-        at, text = run_context.timestamp(), run_context.context.redact(reply.text)
+        attempt = self._attempt
+        at, text = attempt.timestamp(), attempt.context.redact(reply.text)
         message = Message(
             id=self._stream_buffer.entry_id,
             by="agent",
             text=f"{text}\n[{reply.truncation_notice}]" if reply.truncation_notice else text,
             at=at,
-            run=run_context.run.id,
-            model=run_context.context.redact(reply.model),
+            run=attempt.run.id,
+            model=attempt.context.redact(reply.model),
             usage=reply.usage,
             stop="" if reply.stop_reason in (StopReason.END, StopReason.TOOLS) else str(reply.stop_reason),
             calls=len(reply.tool_calls),
@@ -128,7 +126,7 @@ class ModelTurn:
         """
         if not reply.tool_calls or reply.thinking_blocks or reply.steps or self._side_effect is not None:
             return False
-        tools = self._run_context.context.tools
+        tools = self._attempt.context.tools
         return all(
             (tool := tools.get(unsaved_call.tool)) is not None
             and tool.access == "read"
@@ -141,31 +139,31 @@ class ModelTurn:
 
         A secret is never stored, and a call without it would do something else, so it must not run.
         """
-        redact = self._run_context.context.redact
+        redact = self._attempt.context.redact
         args = redact(unsaved_call.arguments)
         return ToolCall(
-            id=self._run_context.context.clock.new_entry_id(),
+            id=self._attempt.context.clock.new_entry_id(),
             tool=redact(unsaved_call.tool),
             args=args,
             at=at,
-            run=self._run_context.run.id,
+            run=self._attempt.run.id,
             broken=unsaved_call.invalid_reason
             or (SENSITIVE_ARGUMENTS_REASON if args != unsaved_call.arguments else ""),
         )
 
     def _record_saved(self, message: Message, calls: Sequence[ToolCall], text: str) -> None:
         self._stream_buffer.finish()
-        run_context = self._run_context
-        model = _qualified_model_name(run_context.run.model, message.model)
-        run_context.run = run_context.run.record_reply(
+        attempt = self._attempt
+        model = _qualified_model_name(attempt.run.model, message.model)
+        attempt.run = attempt.run.record_reply(
             message.usage, tool_calls=message.calls, text=text, model=model
         )
-        run_context.emit_saved(message, *calls)
+        attempt.emit_saved(message, *calls)
 
     async def save_partial_reply(self, conversation: Conversation) -> None:
         """Save the text received of an unfinished reply, marked as cut off."""
-        run_context = self._run_context
-        if provider_call_entries := self._provider_calls.build_unfinished_entries(run_context.timestamp()):
+        attempt = self._attempt
+        if provider_call_entries := self._provider_calls.build_unfinished_entries(attempt.timestamp()):
             await conversation.append(*provider_call_entries)
             await self._provider_calls.record_saved(provider_call_entries, conversation)
         if partial := self._stream_buffer.take_partial():
@@ -173,12 +171,12 @@ class ModelTurn:
                 id=self._stream_buffer.entry_id,
                 by="agent",
                 text=partial,
-                at=run_context.timestamp(),
-                run=run_context.run.id,
+                at=attempt.timestamp(),
+                run=attempt.run.id,
                 stop=STOP_CANCELLED,
             )
-            await run_context.append_entries(conversation, message)
-            run_context.run = replace(run_context.run, text=partial)
+            await attempt.append_entries(conversation, message)
+            attempt.run = replace(attempt.run, text=partial)
 
     async def request_summary(self, conversation: Conversation, plan: RunPlan) -> None:
         """Request the final summary of an interrupted run.
@@ -186,11 +184,11 @@ class ModelTurn:
         If none comes in time, the text received so far is saved. The request keeps its tools, without which
         the model would not understand the earlier calls; calls in the reply are dropped.
         """
-        if not _is_summary_requested(conversation, self._run_context.run.id):
-            await self._run_context.append_entries(
-                conversation, self._run_context.make_notice(SUMMARY_NOTICE_KIND, SUMMARY_PROMPT)
+        if not _is_summary_requested(conversation, self._attempt.run.id):
+            await self._attempt.append_entries(
+                conversation, self._attempt.make_notice(SUMMARY_NOTICE_KIND, SUMMARY_PROMPT)
             )
-        elif _has_summary(conversation, self._run_context.run.id):
+        elif _has_summary(conversation, self._attempt.run.id):
             return
         with suppress(RetinueError, TimeoutError):
             async with asyncio.timeout(SUMMARY_SECONDS):

@@ -10,7 +10,7 @@ from retinue.domain.run import Run
 from retinue.domain.session import Session
 from retinue.errors import NotFound, RetinueError, SessionLocked
 from retinue.interfaces import Conversation, RuntimeContext
-from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_attempt import RunAttempt
 
 LOCK_RETRIES = 20
 LOCK_RETRY_SECONDS = 0.05
@@ -19,10 +19,10 @@ LOCK_RETRY_SECONDS = 0.05
 class OpenConversation:
     """Open the conversation of a run; a session that has moved is looked up again."""
 
-    __slots__ = ("_manager", "_origin_session", "_run_context")
+    __slots__ = ("_attempt", "_manager", "_origin_session")
 
-    def __init__(self, run_context: RunContext, origin_session: Session | None) -> None:
-        self._run_context = run_context
+    def __init__(self, attempt: RunAttempt, origin_session: Session | None) -> None:
+        self._attempt = attempt
         self._origin_session = origin_session
         self._manager: AbstractAsyncContextManager[Conversation] | None = None
 
@@ -32,9 +32,9 @@ class OpenConversation:
                 return await self._open_with_retry(self._origin_session)
             except NotFound:
                 pass  # moved since it was looked up
-        run = self._run_context.run
-        session = await _find_origin_session(run, self._run_context.context)
-        self._run_context.run = replace(run, transcript_path=f"{session.path}/session.md")
+        run = self._attempt.run
+        session = await _find_origin_session(run, self._attempt.context)
+        self._attempt.run = replace(run, transcript_path=f"{session.path}/session.md")
         return await self._open_with_retry(session)
 
     async def __aexit__(
@@ -49,7 +49,7 @@ class OpenConversation:
         """
         retries_left = LOCK_RETRIES
         while True:
-            manager = self._run_context.context.store.open(session)
+            manager = self._attempt.context.store.open(session)
             try:
                 conversation = await manager.__aenter__()
             except SessionLocked:

@@ -8,7 +8,7 @@ from retinue.domain.model_turn import ProviderToolCall, ReplyStep
 from retinue.domain.sanitize import text_for_model
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.interfaces import Conversation
-from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.tool_executor import truncate_result
 
 UNFINISHED_RESULT = "No result: it was stopped before this was over, and may have happened."
@@ -20,8 +20,8 @@ class ProviderToolCalls:
     Nothing here executes a call: the agent made it elsewhere, under the rights of the turn.
     """
 
-    def __init__(self, run_context: RunContext) -> None:
-        self._run_context = run_context
+    def __init__(self, attempt: RunAttempt) -> None:
+        self._attempt = attempt
         self._entry_ids: dict[str, str] = {}
         self._unsaved: dict[str, ProviderToolCall] = {}
         """Calls that were reported and are not yet saved."""
@@ -33,13 +33,13 @@ class ProviderToolCalls:
 
     def build_entries(self, step: ReplyStep, at: str) -> list[Entry]:
         """Build the entries of one step: its text, its tool calls and their results."""
-        run_context, redact = self._run_context, self._run_context.context.redact
+        attempt, redact = self._attempt, self._attempt.context.redact
         message = Message(
-            id=run_context.context.clock.new_entry_id(),
+            id=attempt.context.clock.new_entry_id(),
             by="agent",
             text=redact(step.text),
             at=at,
-            run=run_context.run.id,
+            run=attempt.run.id,
             calls=len(step.tool_calls),
         )
         return [
@@ -64,44 +64,42 @@ class ProviderToolCalls:
         self._unsaved.clear()
         if not entries:
             return
-        run_context = self._run_context
+        attempt = self._attempt
         results = {each.of: each for each in entries if isinstance(each, ToolResult)}
         for entry in entries:
             if isinstance(entry, Message):
-                run_context.run = run_context.run.record_reply(
+                attempt.run = attempt.run.record_reply(
                     entry.usage, tool_calls=entry.calls, text=entry.text, model=""
                 )
             elif isinstance(entry, ToolCall):
                 await conversation.log_tool_call(entry, results[entry.id])
         succeeded = sum(each.ok for each in results.values())
-        run_context.run = replace(
-            run_context.run, effective_calls=run_context.run.effective_calls + succeeded
-        )
-        run_context.emit_saved(*entries)
+        attempt.run = replace(attempt.run, effective_calls=attempt.run.effective_calls + succeeded)
+        attempt.emit_saved(*entries)
 
     def _make_tool_call(self, provider_call: ProviderToolCall, at: str) -> ToolCall:
-        redact = self._run_context.context.redact
+        redact = self._attempt.context.redact
         entry_id = self._entry_id(provider_call.id)
         return ToolCall(
             id=entry_id,
             tool=redact(provider_call.tool),
             args=redact(provider_call.arguments),
             at=at,
-            run=self._run_context.run.id,
+            run=self._attempt.run.id,
         )
 
     def _make_tool_result(self, provider_call: ProviderToolCall, at: str) -> ToolResult:
-        text = truncate_result(self._run_context.context.redact(text_for_model(provider_call.result)))
+        text = truncate_result(self._attempt.context.redact(text_for_model(provider_call.result)))
         return ToolResult(
             of=self._entry_id(provider_call.id),
             text=text,
             ok=provider_call.ok,
             ms=provider_call.duration_ms,
             at=at,
-            run=self._run_context.run.id,
+            run=self._attempt.run.id,
         )
 
     def _entry_id(self, provider_id: str) -> str:
         if provider_id not in self._entry_ids:
-            self._entry_ids[provider_id] = self._run_context.context.clock.new_entry_id()
+            self._entry_ids[provider_id] = self._attempt.context.clock.new_entry_id()
         return self._entry_ids[provider_id]

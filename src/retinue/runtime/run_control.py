@@ -17,7 +17,7 @@ from retinue.errors import Conflict, NotFound, RetinueError, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime import side_effects
 from retinue.runtime.recovery import split_unanswered_calls
-from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_creation import LIVE_STATUSES
 from retinue.runtime.run_end import CANCEL_MESSAGES, RunsToWake, mark_delivered, mark_finished, wake_run
 from retinue.runtime.run_events import make_event
@@ -86,7 +86,7 @@ async def close_transcript(run: Run, context: RuntimeContext) -> None:
                 for each in unanswered_results
                 if each.of in own_call_ids
             ]
-            await RunContext(run, context).append_entries(
+            await RunAttempt(run, context).append_entries(
                 conversation, *await side_effects.mark_unknown_outcomes(results, context)
             )
             await conversation.write_idle_prompt()
@@ -296,12 +296,12 @@ async def _save_person_reply(
             (entry.at for entry in reversed(conversation.entries) if entry.run == waiting_run.id), ""
         )
         if text is not None:
-            run_context = RunContext(waiting_run, context)
+            attempt = RunAttempt(waiting_run, context)
             reply, question = context.redact(text), open_question(waiting_run, conversation.entries)
-            draft = run_context.make_user_message(reply)
+            draft = attempt.make_user_message(reply)
             message = replace(draft, id=entry or draft.id)
-            await run_context.append_entries(
-                conversation, message if question is None else run_context.make_answer_result(question, reply)
+            await attempt.append_entries(
+                conversation, message if question is None else attempt.make_answer_result(question, reply)
             )
         elif not conversation.typed_text().strip() or not waiting_run.is_suspended:
             raise UsageError(

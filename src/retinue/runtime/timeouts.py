@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from retinue.domain.model_turn import Reply, ReplyDelta
 from retinue.errors import ModelFailed, TimedOut
-from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_attempt import RunAttempt
 
 STUCK_ERROR = "Agent stuck: no tool calls for {n} seconds (timeout: {most}s)"
 
@@ -22,10 +22,10 @@ class Deadline:
     Measured on the event loop's clock, and paused while the run cannot make progress.
     """
 
-    def __init__(self, run_context: RunContext) -> None:
-        self._run_context = run_context
+    def __init__(self, attempt: RunAttempt) -> None:
+        self._attempt = attempt
         self._timeout: asyncio.Timeout | None = None
-        self._requested_s = run_context.run.request.deadline_seconds
+        self._requested_s = attempt.run.request.deadline_seconds
 
     async def __aenter__(self) -> None:
         self._timeout = asyncio.timeout(None)
@@ -57,7 +57,7 @@ class Deadline:
         if self._requested_s is not None or seconds is None:
             return
         self._requested_s = seconds
-        run, context = self._run_context.run, self._run_context.context
+        run, context = self._attempt.run, self._attempt.context
         if run.turns or run.started_at is None:
             return
         deadline_at = run.started_at + timedelta(seconds=context.limits.run_timeout_s(seconds))
@@ -65,7 +65,7 @@ class Deadline:
             await context.ledger.write(
                 lambda tx: tx.update_run(replace(tx.get_run(run.id) or run, deadline_at=deadline_at))
             )
-            self._run_context.run = replace(run, deadline_at=deadline_at)
+            self._attempt.run = replace(run, deadline_at=deadline_at)
             self._reschedule()
 
     def pause(self) -> None:
@@ -73,9 +73,9 @@ class Deadline:
         _reschedule_timeout(self._timeout, None)
 
     def resume(self, waited: timedelta) -> None:
-        run = self._run_context.run
+        run = self._attempt.run
         if run.deadline_at is not None:
-            self._run_context.run = replace(run, deadline_at=run.deadline_at + waited)
+            self._attempt.run = replace(run, deadline_at=run.deadline_at + waited)
         self._reschedule()
 
     def _reschedule(self) -> None:
@@ -84,20 +84,18 @@ class Deadline:
         If the wall clock was set back meanwhile, the run gets at most its whole time again.
         """
         if (remaining_s := self._remaining_s()) < inf:
-            max_s = self._run_context.context.limits.run_timeout_s(self._requested_s)
+            max_s = self._attempt.context.limits.run_timeout_s(self._requested_s)
             when = asyncio.get_running_loop().time() + min(max(0.0, remaining_s), max_s)
             _reschedule_timeout(self._timeout, when)
 
     def _remaining_s(self) -> float:
-        deadline_at = self._run_context.run.deadline_at
+        deadline_at = self._attempt.run.deadline_at
         return (
-            inf
-            if deadline_at is None
-            else (deadline_at - self._run_context.context.clock.now()).total_seconds()
+            inf if deadline_at is None else (deadline_at - self._attempt.context.clock.now()).total_seconds()
         )
 
     def _timed_out_error(self) -> TimedOut:
-        seconds = self._run_context.context.limits.run_timeout_s(self._requested_s)
+        seconds = self._attempt.context.limits.run_timeout_s(self._requested_s)
         source = ", set by limits.deadline_seconds" if self._requested_s is None else ""
         return TimedOut(f"the deadline passed: {seconds:g} s from the start{source}")
 

@@ -11,15 +11,15 @@ from retinue.runtime import side_effects, tool_executor
 from retinue.runtime.approvals import Caller
 from retinue.runtime.loop_detection import LoopDetector
 from retinue.runtime.loop_result import Suspension
-from retinue.runtime.run_context import RunContext
+from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.run_plan import RunPlan
 
 
 class ToolCallRunner:
     """Runs a run's tool calls, and stops a model that makes no progress."""
 
-    def __init__(self, run_context: RunContext, loop_detector: LoopDetector) -> None:
-        self._run_context = run_context
+    def __init__(self, attempt: RunAttempt, loop_detector: LoopDetector) -> None:
+        self._attempt = attempt
         self._loop_detector = loop_detector
         self._is_repeat = False
 
@@ -31,18 +31,18 @@ class ToolCallRunner:
         `is_repeat`: the calls were started before, and `tool.started` is not emitted again.
         """
         self._is_repeat = is_repeat
-        run_context = self._run_context
+        attempt = self._attempt
         self._loop_detector.on_tool_calls()
-        run_context.emit_event("run.state", phase="tool", calls=len(calls), total=run_context.run.tool_calls)
-        max_calls = run_context.context.limits.max_calls_per_turn
+        attempt.emit_event("run.state", phase="tool", calls=len(calls), total=attempt.run.tool_calls)
+        max_calls = attempt.context.limits.max_calls_per_turn
         if len(calls) == 1:
             results = [await self._run_call(calls[0], conversation, plan)]
         else:
             results = await self._run_concurrently(calls[:max_calls], conversation, plan)
         if excess_calls := calls[max_calls:]:
             note = f"This call did not run: {max_calls} calls in one turn is the limit."
-            await run_context.append_entries(
-                conversation, *(run_context.make_failed_result(tool_call, note) for tool_call in excess_calls)
+            await attempt.append_entries(
+                conversation, *(attempt.make_failed_result(tool_call, note) for tool_call in excess_calls)
             )
         suspensions = [each for each in results if isinstance(each, Suspension)]
         if suspensions:
@@ -65,9 +65,7 @@ class ToolCallRunner:
         On success `entries_on_success` are written together with the result.
         """
         self._loop_detector.on_tool_calls()
-        self._run_context.emit_event(
-            "run.state", phase="tool", calls=1, total=self._run_context.run.tool_calls
-        )
+        self._attempt.emit_event("run.state", phase="tool", calls=1, total=self._attempt.run.tool_calls)
         result = await self._run_call(
             tool_call, conversation, plan, context=context, entries_on_success=entries_on_success
         )
@@ -97,16 +95,14 @@ class ToolCallRunner:
         entries_on_success: Sequence[Entry] = (),
     ) -> ToolResult | Suspension:
         """Run one call and save its result, unless the call stays open."""
-        run_context = self._run_context
-        context = context or run_context.context
+        attempt = self._attempt
+        context = context or attempt.context
         if not self._is_repeat:
-            run_context.emit_event(
-                "tool.started", tool=tool_call.tool, call=tool_call.id, args=tool_call.args
-            )
+            attempt.emit_event("tool.started", tool=tool_call.tool, call=tool_call.id, args=tool_call.args)
         if refusal := self._loop_detector.check_call(tool_call):
-            tool_result = run_context.make_failed_result(tool_call, refusal)
+            tool_result = attempt.make_failed_result(tool_call, refusal)
         else:
-            caller = Caller(run=run_context.run, session=conversation.session, scope=plan.scope)
+            caller = Caller(run=attempt.run, session=conversation.session, scope=plan.scope)
             executed = await tool_executor.execute_tool_call(tool_call, caller, context)
             if isinstance(executed, Suspension):
                 return executed
@@ -115,16 +111,14 @@ class ToolCallRunner:
             effective = (
                 1 if tool_result.ok else await side_effects.count_effective_results([tool_result], context)
             )
-            run_context.run = replace(
-                run_context.run, effective_calls=run_context.run.effective_calls + effective
-            )
+            attempt.run = replace(attempt.run, effective_calls=attempt.run.effective_calls + effective)
         if not tool_result.ok and not _is_runnable(tool_call, context):
             self._loop_detector.on_invalid_call()
-        await run_context.append_entries(
+        await attempt.append_entries(
             conversation, tool_result, *(entries_on_success if tool_result.ok else ())
         )
         await conversation.log_tool_call(tool_call, tool_result)
-        run_context.emit_event(
+        attempt.emit_event(
             "tool.ended", tool=tool_call.tool, call=tool_call.id, ok=tool_result.ok, ms=tool_result.ms
         )
         return tool_result

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from retinue.domain.session import CreatedRun
 from retinue.errors import Cancelled, RetinueError
-from retinue.worker.gc_tuning import GcTuning
 
 POLL_INTERVAL_S = 0.25
 """Interval of checks for slots, ends and requests of other processes; those of this one are known at once."""
@@ -80,7 +79,6 @@ class LocalWorker:
         """True if a watcher is to be notified."""
         self._notifying_watchers = False
         self._timer: asyncio.TimerHandle | None = None
-        self._gc_tuning = GcTuning()
         self._ticks = 0
         self._closed = False
         self._draining = False
@@ -148,7 +146,6 @@ class LocalWorker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._gc_tuning.restore()
 
     async def drain(self, timeout_s: float) -> None:
         """Claim nothing more, and wait for current runs and claims up to the timeout."""
@@ -163,7 +160,6 @@ class LocalWorker:
     def _start_task(self, run_id: str, created: CreatedRun | None = None) -> None:
         if self._closed:
             return  # created during shutdown: the next start resumes it
-        self._gc_tuning.raise_threshold()
         self._tasks[run_id] = asyncio.create_task(self._run_task(run_id, created), name=f"run-{run_id}")
 
     async def _run_task(self, run_id: str, created: CreatedRun | None) -> None:
@@ -281,8 +277,6 @@ class LocalWorker:
         if (self._watchers_pending or self._ended or self._tasks) and not self._notifying_watchers:
             self._notifying_watchers = True
             self._run_in_background(self._notify_watchers())
-        if not self._tasks:
-            self._gc_tuning.restore()
         if self._queue or self._tasks or self._suspended:
             self._schedule_tick()
 

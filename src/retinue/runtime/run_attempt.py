@@ -13,7 +13,7 @@ from retinue.runtime.run_events import make_event
 
 
 @dataclass(slots=True)
-class RunContext:
+class RunAttempt:
     """Mutable state of one attempt at a run; counting replaces the frozen `run`."""
 
     run: Run

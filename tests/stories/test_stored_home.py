@@ -1,0 +1,79 @@
+"""A home made by an earlier Retinue opens unchanged: conversations, runs, results and open approvals."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.domain.approval import Answer
+
+STORED = Path(__file__).parent / "homes" / "2026-11.json"
+
+
+@pytest.fixture
+def old_home(tmp_path: Path) -> dict[str, str]:
+    """Lay the stored home into a folder of this test, and return the environment that uses it."""
+    stored: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8").replace("@PLACE@", str(tmp_path)))
+    home = tmp_path / "home"
+    for name, text in stored["files"].items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text, encoding="utf-8")
+    connection = sqlite3.connect(home / "ledger.db")
+    connection.executescript("\n".join(stored["ledger"]))
+    connection.execute(f"PRAGMA user_version={int(stored['user_version'])}")
+    connection.close()
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "c" / "agents").mkdir(parents=True)
+    # A scripted model answers by its place in the conversation, which has five replies already.
+    spoken = [{"text": "said before"}] * 5
+    script = {"main": [*spoken, {"text": "I will not write then."}, {"text": "Still here."}]}
+    (tmp_path / "s.json").write_text(json.dumps(script))
+    return {
+        "RETINUE_HOME": str(home),
+        "RETINUE_CONFIG": str(tmp_path / "c"),
+        "RETINUE_MODEL": f"scripted:{tmp_path / 's.json'}",
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+    }
+
+
+async def test_a_home_of_an_earlier_version_lists_reads_and_goes_on(old_home: dict[str, str]):
+    async with retinue.open(env=old_home) as app:
+        sessions = await app.sessions.list()
+        assert [each.agent for each in sessions] == ["main", "helper"] or [
+            each.agent for each in sessions
+        ] == [
+            "helper",
+            "main",
+        ]
+        parent = next(each for each in sessions if each.agent == "main")
+        child = next(each for each in sessions if each.agent == "helper")
+        assert child.parent_id == parent.id
+        entries = await app.sessions.entries(parent.id)
+        assert [
+            each.text for each in entries if isinstance(each, retinue.Message) and each.by == "agent"
+        ] == [
+            "I look.",
+            "Read it.",
+            "I ask the helper.",
+            "The helper is done.",
+            "I write.",
+        ]
+        runs = await app.runs.list(live=False)
+        assert sorted((each.agent, str(each.status)) for each in runs) == [
+            ("helper", "done"),
+            ("main", "done"),
+            ("main", "done"),
+            ("main", "waiting"),
+        ]
+        (approval,) = await app.approvals.list()
+        assert (approval.tool, str(approval.state)) == ("write", "pending")
+        await app.approvals.answer(approval.id, Answer.DENY)
+        waiting = next(each for each in runs if each.status is retinue.Status.WAITING)
+        ended = await app.runs.wait_until_idle(waiting)
+        assert (ended.status, ended.text) == (retinue.Status.DONE, "I will not write then.")
+        again = await app.run("Are you there?", session=parent.id)
+        assert again.text == "Still here."
