@@ -98,7 +98,7 @@ async def test_a_run_whose_session_is_gone_is_told_and_ended_on_request(app: ret
     assert interrupted == "1 runs interrupted"
     assert (await app.find_run(run.id)).status is Status.RUNNING
     [mended] = await told(app, "mended", repair=True)
-    assert f"run {run.id} is lost now" in mended
+    assert f"run {run.id} is now lost" in mended
     now = await app.find_run(run.id)
     assert (now.status, now.reason) == (Status.LOST, Reason.STALE)
     assert await told(app, "warn") == []
@@ -180,7 +180,7 @@ async def test_replies_that_are_missing_are_counted(app: retinue.App, tmp_path: 
     file = Path(run.transcript_path)
     file.write_text(file.read_text().partition("<!-- agent")[0])
     [what] = await told(app, "warn", repair=True)
-    assert what == f"run {run.id} is done, but  has only 0 of its 1 replies{run.transcript_path}"
+    assert what == f"run {run.id} is done, but {run.transcript_path} has only 0 of its 1 replies"
     assert (await app.find_run(run.id)).text == "One."
 
 
@@ -255,7 +255,7 @@ async def test_a_ledger_that_another_process_has_is_not_set_aside(config: Config
         connection.execute("UPDATE runs SET status='sleeping'")
     async with retinue.open(config=config) as app:
         bad = await told(app, "bad", repair=True)
-        assert f"others are at work with it: end process {other.pid}" in bad[-1]
+        assert f"is in use by other processes. End them first: process {other.pid}" in bad[-1]
         assert list(config.home.glob("ledger.db.damaged-*")) == []
         other.communicate("\n")
         assert len(await told(app, "mended", repair=True)) == 1

@@ -175,7 +175,7 @@ async def test_clearing_the_pool_takes_out_every_idle_agent(machine: UserMachine
         cleared = (await machine("pool", "clear", "--json")).json
         assert [row["agent"] for row in cleared] == ["general"]
         assert (await machine("pool", "list", "--json")).json == []
-        assert "nobody idle" in (await machine("pool", "clear")).err
+        assert "No idle agents" in (await machine("pool", "clear")).err
 
 
 async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: UserMachine):
@@ -251,7 +251,7 @@ async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(mach
         assert (parent.id, parent.waiting_for) == (run.id, WaitReason.CHILD)
         (kept,) = await list_pool_agents(app)
         assert kept.pooled_session.is_in_use
-        with pytest.raises(Refused, match="is at work"):
+        with pytest.raises(Refused, match="is busy"):
             await retire_pool_agents(app, kept.pooled_session.slug)
         assert await retire_pool_agents(app) == []
         go.set()

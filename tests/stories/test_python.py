@@ -50,7 +50,7 @@ async def test_a_program_gives_its_own_tools(machine: UserMachine):
 
 async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_opening(machine: UserMachine):
     """Shows: T02."""
-    with pytest.raises(UsageError, match="there is a tool 'send_mail' already"):
+    with pytest.raises(UsageError, match="A tool named 'send_mail' already exists"):
         async with machine.open(tools=[send_mail, send_mail]):
             pass
     with pytest.raises(UsageError, match="system_"):
@@ -173,7 +173,7 @@ async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: Use
         first = await app.run("One", workspace=machine.folder)
         await app.run("Two", workspace=machine.folder)
         assert (await app.find_run(first.id)).id == first.id
-        with pytest.raises(UsageError, match="could be several runs"):
+        with pytest.raises(UsageError, match="matches several runs"):
             await app.find_run(first.id[:4])
         with pytest.raises(NotFound, match="retinue runs history"):
             await app.find_run("zzz")
@@ -196,7 +196,7 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
                 Refused, match=r"has an active run. Cancel it first with `retinue runs cancel"
             ):
                 await forbidden(first.slug)
-        with pytest.raises(UsageError, match="give the text to queue behind it"):
+        with pytest.raises(UsageError, match="Give a text to queue a message behind it"):
             await app.start(None, session=first.slug)
         second = await app.start("Second", session=first.slug)
         asked_more.set()

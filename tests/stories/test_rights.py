@@ -148,7 +148,7 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
         assert (await app.wait(run.id)).waiting_for == "approval"
         (unread,) = told
         assert unread.startswith(
-            "the configuration cannot be read any more, and what it denied before is all"
+            "The configuration cannot be read. The denials read earlier still apply: "
         )
         assert "config.json" in unread
         assert "nonsense" in unread

@@ -76,9 +76,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._is_reading_stopped = True
             transport.abort()
         elif not self._admit_connection():
-            self._reject(
-                HttpError(503, "too many connections are open: close some, or try again in a moment")
-            )
+            self._reject(HttpError(503, "Too many open connections. Close some, or try again in a moment."))
         else:
             self._start_head_timer()
 
@@ -120,7 +118,10 @@ class LimitedConnection(HttpToolsProtocol):
             data = data[allowed:]
             if data and self._in_head and not self._is_reading_stopped:
                 self._reject(
-                    HttpError(431, f"the head of a request is at most {self._limits.max_head_bytes} bytes")
+                    HttpError(
+                        431,
+                        f"The request head is too large: the limit is {self._limits.max_head_bytes} bytes",
+                    )
                 )
         if data and not self._is_reading_stopped:
             super().data_received(data)
@@ -145,21 +146,21 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_url(url)
         if len(self.url) > self._limits.max_url_bytes:
             self._reject_while_parsing(
-                HttpError(414, f"an address is at most {self._limits.max_url_bytes} bytes")
+                HttpError(414, f"The URL is too long: the limit is {self._limits.max_url_bytes} bytes")
             )
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
         if len(self.headers) > self._limits.max_headers:
             self._reject_while_parsing(
-                HttpError(431, f"a request has at most {self._limits.max_headers} headers")
+                HttpError(431, f"Too many headers: the limit is {self._limits.max_headers}")
             )
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._cancel_deadline()
         if not self.url.startswith(b"/"):
-            self._reject_while_parsing(HttpError(400, "the target of a request is a path that begins with /"))
+            self._reject_while_parsing(HttpError(400, "The request target must be a path that starts with /"))
         self.is_responding = True
         super().on_headers_complete()
         self.cycle.transport = _ClosingTransport(self)
@@ -188,7 +189,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  (uvicorn passes the same message for every error)
         if not self._is_reading_stopped:
-            self._reject(self._parse_error or HttpError(400, "this is not HTTP that can be understood"))
+            self._reject(self._parse_error or HttpError(400, "Invalid HTTP request"))
 
     def _reject(self, error: HttpError) -> None:
         self._is_reading_stopped = True
@@ -229,7 +230,9 @@ class LimitedConnection(HttpToolsProtocol):
     def _on_head_timeout(self) -> None:
         self._deadline_timer = None
         if self._head_bytes:
-            self._reject(HttpError(408, f"a request has {self._limits.head_seconds:g} s to say its headers"))
+            self._reject(
+                HttpError(408, f"The headers took too long: the limit is {self._limits.head_seconds:g} s")
+            )
         else:
             self.transport.close()
 

@@ -8,7 +8,7 @@ Ref = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$",
-        description="An id, slug or alias, or an unambiguous beginning of one.",
+        description="An id, slug or alias, or an unambiguous prefix.",
     ),
 ]
 ResultLimit = Annotated[int, Meta(ge=1, le=1000)]
@@ -20,21 +20,21 @@ class RequestModel(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AgentsQuery(RequestModel):
-    all: Annotated[bool, Meta(description="Also those that people are not shown.")] = False
+    all: Annotated[bool, Meta(description="Include hidden agents.")] = False
     workspace: Annotated[
-        str | None, Meta(description="An absolute folder: the agents of a trusted project there count too.")
+        str | None, Meta(description="An absolute folder. Agents of a trusted project there are included.")
     ] = None
 
 
 class AgentQuery(RequestModel):
-    workspace: Annotated[str | None, Meta(description="The absolute folder it would work in.")] = None
+    workspace: Annotated[str | None, Meta(description="The absolute path of its workspace.")] = None
 
 
 class SessionsQuery(RequestModel):
-    agent: Annotated[str | None, Meta(description="Only this agent's.")] = None
-    children: Annotated[bool, Meta(description="With the sessions that other sessions began.")] = True
+    agent: Annotated[str | None, Meta(description="Only sessions of this agent.")] = None
+    children: Annotated[bool, Meta(description="Include child sessions.")] = True
     q: Annotated[
-        str, Meta(max_length=1000, description="Words that its name, slug, agent or last words hold.")
+        str, Meta(max_length=1000, description="Text to find in the name, slug, agent or last message.")
     ] = ""
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
@@ -53,9 +53,9 @@ class EntriesQuery(RequestModel):
 
 
 class RunsQuery(RequestModel):
-    live: Annotated[bool, Meta(description="Only those that have not ended.")] = False
+    live: Annotated[bool, Meta(description="Only live runs.")] = False
     session: Ref | None = None
-    root: Annotated[Ref | None, Meta(description="A run: all of its tree.")] = None
+    root: Annotated[Ref | None, Meta(description="A run: return all runs of its tree.")] = None
     limit: ResultLimit = 50
 
 
@@ -64,19 +64,17 @@ class InboxQuery(RequestModel):
 
 
 class ApprovalsQuery(RequestModel):
-    all: Annotated[bool, Meta(description="Also those that were answered, used up or expired.")] = False
+    all: Annotated[bool, Meta(description="Include answered, used and expired approvals.")] = False
 
 
 class NewSessionBody(RequestModel):
     agent: Annotated[str, Meta(examples=["general"])]
-    name: Annotated[str | None, Meta(description="One line for people; no two sessions have the same.")] = (
-        None
-    )
+    name: Annotated[str | None, Meta(description="One line, unique among sessions.")] = None
     workspace: Annotated[
         str | None,
         Meta(
-            description="The absolute folder it works in. Without one: where the daemon was started, or the "
-            "person's home where that is the root."
+            description="Absolute path of the workspace (default: the folder in which the daemon was started, or the "
+            "user's home if that is the root)."
         ),
     ] = None
 
@@ -84,25 +82,27 @@ class NewSessionBody(RequestModel):
 class SessionPatch(RequestModel):
     """Changes to a session; fields that are not given stay."""
 
-    name: Annotated[str | UnsetType | None, Meta(description="null takes the name away.")] = UNSET
+    name: Annotated[str | UnsetType | None, Meta(description="null removes the name.")] = UNSET
     pinned: bool | UnsetType = UNSET
     attributes: Annotated[
         dict[str, Any] | UnsetType,
-        Meta(description="Added to those that are there; one that is null goes. At most 64 KiB in all."),
+        Meta(description="Merged into the existing attributes; null removes one. At most 64 KiB in total."),
     ] = UNSET
 
 
 class BranchBody(RequestModel):
     at: Annotated[
         Annotated[str, Meta(max_length=400)] | None,
-        Meta(description="A user's entry; without one, all that was said."),
+        Meta(description="A user entry (default: the end of the conversation)."),
     ] = None
-    include: Annotated[bool, Meta(description="Whether that entry is in the branch.")] = True
+    include: Annotated[bool, Meta(description="Whether the branch includes that entry.")] = True
     name: Annotated[str, Meta(max_length=200)] = ""
 
 
 class DraftBody(RequestModel):
-    content: Annotated[str, Meta(max_length=1_000_000, description="All that is typed; empty clears it.")]
+    content: Annotated[
+        str, Meta(max_length=1_000_000, description="The whole draft; an empty text clears it.")
+    ]
 
 
 class MessageBody(RequestModel):
@@ -113,7 +113,9 @@ class MessageBody(RequestModel):
     timeout: Annotated[
         float,
         Meta(
-            ge=0, le=86_400, description="Seconds that sync waits; 0 is the longest. The run goes on after."
+            ge=0,
+            le=86_400,
+            description="Seconds that sync waits; 0 is the maximum. The run continues afterwards.",
         ),
     ] = 300
 
@@ -128,7 +130,7 @@ class AgentMessageBody(MessageBody):
     ] = "latest-or-create"
     workspace: Annotated[
         str | None,
-        Meta(description="The absolute folder that a new session works in, as of POST /api/sessions."),
+        Meta(description="Absolute path of the workspace of a new session, as in POST /api/sessions."),
     ] = None
 
 
@@ -139,5 +141,5 @@ class DrainBody(RequestModel):
 class ApprovalAnswerBody(RequestModel):
     answer: Annotated[
         Literal["allow", "deny", "add"],
-        Meta(description="add: of a wish for more scope (touch more), from now on."),
+        Meta(description="add: grant the requested permissions from now on (only for touch = more)."),
     ]

@@ -14,7 +14,7 @@ class ResponseModel(Struct, kw_only=True, forbid_unknown_fields=True):
 
 class ErrorInfo(ResponseModel):
     code: Annotated[str, Meta(examples=["not_found"])]
-    message: Annotated[str, Meta(description="One sentence that says what to do.")]
+    message: Annotated[str, Meta(description="What happened and what to do.")]
     details: JsonObject
 
 
@@ -28,7 +28,7 @@ class Counts(ResponseModel):
     running: int
     waiting: int
     approvals: int
-    inbox: Annotated[int, Meta(description="Results that nobody has heard of.")]
+    inbox: Annotated[int, Meta(description="Results that are not delivered yet.")]
 
 
 class Health(ResponseModel):
@@ -38,17 +38,15 @@ class Health(ResponseModel):
     settings: str
     url: str
     started_at: Timestamp
-    sandbox: Annotated[str, Meta(description="How tightly commands are held: strict, landlock or none.")]
+    sandbox: Annotated[str, Meta(description="Sandbox level: strict, landlock or none.")]
     model: Annotated[str | None, Meta(description="The default model, as driver:model.")]
-    demonstration: Annotated[
-        bool, Meta(description="The default model is one that only shows how things work.")
-    ]
+    demonstration: Annotated[bool, Meta(description="True if the default model is only for demonstrations.")]
     seq: Annotated[int, Meta(description="The number of the newest durable event.")]
     counts: Counts
 
 
 class DaemonInfo(ResponseModel):
-    looking: Annotated[bool, Meta(description="False: it is about to leave, and takes nothing more.")]
+    looking: Annotated[bool, Meta(description="False: the daemon is stopping and accepts no more runs.")]
     version: str
     pid: int
     owner: str
@@ -81,7 +79,9 @@ class AgentRow(ResponseModel):
     triggers: Triggers
     ui_visible: bool
     visible: bool
-    source: Annotated[str, Meta(description="Where its name was said: built in, inline, or a file's path.")]
+    source: Annotated[
+        str, Meta(description="Where the agent is defined: built in, inline, or a file's path.")
+    ]
 
 
 class AgentDetails(Struct, kw_only=True):
@@ -92,12 +92,12 @@ class AgentDetails(Struct, kw_only=True):
     prompt: str
     roles: list[str]
     ui_visible: bool
-    sources: Annotated[dict[str, str], Meta(description="Field → where it was said.")]
-    clipped: Annotated[list[str], Meta(description="What the operator's ceiling took away.")]
-    offered: Annotated[list[str], Meta(description="Tools that it gets.")]
-    withheld: Annotated[dict[str, str], Meta(description="Tool → the rule that keeps it away.")]
-    skills: Annotated[list[str], Meta(description="Skills that it has.")]
-    skills_withheld: Annotated[dict[str, str], Meta(description="Skill → the rule that keeps it away.")]
+    sources: Annotated[dict[str, str], Meta(description="Field → where its value comes from.")]
+    clipped: Annotated[list[str], Meta(description="Permissions removed by the configuration's ceiling.")]
+    offered: Annotated[list[str], Meta(description="Tools available to the agent.")]
+    withheld: Annotated[dict[str, str], Meta(description="Tool → the rule that withholds it.")]
+    skills: Annotated[list[str], Meta(description="Skills available to the agent.")]
+    skills_withheld: Annotated[dict[str, str], Meta(description="Skill → the rule that withholds it.")]
 
 
 class WorkspaceInfo(ResponseModel):
@@ -122,7 +122,7 @@ class SessionRow(ResponseModel):
     parent: Annotated[str | None, Meta(description="The parent's session_id.")]
     type: Literal["branch", "agent"]
     depth: int
-    path: Annotated[str, Meta(description="Of session.md.")]
+    path: Annotated[str, Meta(description="Path of session.md.")]
     created_at: Timestamp
     updated_at: Timestamp
     pinned_at: Timestamp | None
@@ -131,7 +131,7 @@ class SessionRow(ResponseModel):
     workspace: WorkspaceInfo
     status: Literal["idle", "queued", "running", "waiting"]
     waiting_for: str | None
-    run: Annotated[str | None, Meta(description="The run that is going on.")]
+    run: Annotated[str | None, Meta(description="The active run.")]
 
 
 class AnnouncementRow(ResponseModel):
@@ -156,9 +156,9 @@ class ApprovalRow(ResponseModel):
     workspace: str | None
     sandbox: str | None
     files: list[JsonObject]
-    chain: Annotated[list[str], Meta(description="Who asked for whom, outermost first.")]
+    chain: Annotated[list[str], Meta(description="The chain of requesters, outermost first.")]
     add: Annotated[
-        str | None, Meta(description="What the answer add would come to; null: nothing can be added.")
+        str | None, Meta(description="The effect of the answer `add`; null: nothing can be added.")
     ]
     digest: str
     state: Literal["pending", "allowed", "denied", "expired", "void", "used"]
@@ -170,7 +170,7 @@ class ApprovalRow(ResponseModel):
 
 
 class SessionApprovalRow(ApprovalRow):
-    slug: Annotated[str, Meta(description="Of the session that asks.")]
+    slug: Annotated[str, Meta(description="Slug of the session that requests the approval.")]
 
 
 class QuestionRow(ResponseModel):
@@ -178,18 +178,19 @@ class QuestionRow(ResponseModel):
 
     question: str
     options: Annotated[
-        list[str], Meta(description="Answers to choose from, also by number; any other may be given.")
+        list[str],
+        Meta(description="Suggested answers, which can be given by number. Any other answer is valid too."),
     ]
     agent: str
     run_id: str
-    call: Annotated[str, Meta(description="The entry of the call that asks.")]
+    call: Annotated[str, Meta(description="Id of the call that asks.")]
 
 
 class SessionDetails(SessionRow):
     """A session, with the fields of `sessions show --json`."""
 
     entries: int
-    draft: Annotated[str, Meta(description="What is typed below the file's open user line.")]
+    draft: Annotated[str, Meta(description="Unsent text below the file's open user line.")]
     announcements: list[AnnouncementRow]
     approvals: list[SessionApprovalRow]
     questions: list[QuestionRow]
@@ -216,7 +217,7 @@ class TokenUsage(ResponseModel):
 
 
 class EntryTokenUsage(TokenUsage):
-    cached: Annotated[int, Meta(description="Of the input, what came from the provider's cache.")]
+    cached: Annotated[int, Meta(description="Input tokens that came from the provider's cache.")]
 
 
 class MessageEntry(ResponseModel, tag_field="kind", tag="said"):
@@ -224,7 +225,7 @@ class MessageEntry(ResponseModel, tag_field="kind", tag="said"):
     by: Literal["user", "agent"]
     text: str
     at: str
-    origin: Annotated[str, Meta(description="Of a user's entry: empty for a person, else who speaks.")]
+    origin: Annotated[str, Meta(description="Author of a user entry; empty for a person.")]
     run: str
     model: str
     usage: EntryTokenUsage
@@ -273,9 +274,7 @@ class MessageResponse(ResponseModel):
     mode: Literal["sync", "async"]
     status: Annotated[
         Literal["complete", "timeout", "started", "queued", "waiting"],
-        Meta(
-            description="waiting: the agent needs words of a person, and the next message goes on with its run."
-        ),
+        Meta(description="waiting: the agent needs a message; the next one continues its run."),
     ]
     agentId: str  # noqa: N815  (names that programs know)
     sessionId: str  # noqa: N815
@@ -303,7 +302,7 @@ class RunStats(ResponseModel):
 class InboxRow(ResponseModel, rename={"for_": "for"}):
     """An inbox item, with the fields of `inbox --json`."""
 
-    id: Annotated[str | None, Meta(description="Of the delivery; null while it works.")]
+    id: Annotated[str | None, Meta(description="State of the delivery; null while the run is live.")]
     sessionId: str  # noqa: N815  (names that programs know)
     sessionKey: str  # noqa: N815
     runId: str  # noqa: N815
@@ -317,18 +316,21 @@ class InboxRow(ResponseModel, rename={"for_": "for"}):
     stats: RunStats
     delivery: str | None
     transcript: str
-    for_: Annotated[str | None, Meta(description="The slug of the conversation that hears of it.")]
+    for_: Annotated[str | None, Meta(description="Slug of the conversation that receives it.")]
     kind: Annotated[
-        Literal["result", "interjection"], Meta(description="What a run came to, or what a watcher says.")
+        Literal["result", "interjection"], Meta(description="The result of a run, or a watcher's comment.")
     ]
     severity: Annotated[
-        Literal["info", "warning", "interrupt"] | None, Meta(description="Of an interjection, as all below.")
+        Literal["info", "warning", "interrupt"] | None,
+        Meta(
+            description="Severity of a watcher's comment. Only comments have this field and the following ones."
+        ),
     ]
     reason: str | None
     suggestion: Annotated[str | None, Meta(description="What to do instead.")]
-    interrupts: Annotated[str | None, Meta(description="The run whose turn it has ended.")]
+    interrupts: Annotated[str | None, Meta(description="The run whose turn the comment ended.")]
 
 
 class PromotedRow(InboxRow):
-    entry: Annotated[str, Meta(description="Where it stands in that conversation.")]
+    entry: Annotated[str, Meta(description="Id of the entry in that conversation.")]
     already: bool

@@ -38,8 +38,8 @@ class RunRow(ResponseModel):
     status: Literal["queued", "running", "waiting", "done", "failed", "cancelled", "timed_out", "lost"]
     waiting_for: str | None
     reason: str | None
-    approvals: Annotated[list[str], Meta(description="What it waits for a person with.")]
-    text: Annotated[str, Meta(description="The last word.")]
+    approvals: Annotated[list[str], Meta(description="Ids of pending approvals.")]
+    text: Annotated[str, Meta(description="The result: the last message.")]
     error: str | None
     turns: int
     tool_calls: int
@@ -72,10 +72,10 @@ class RunRow(ResponseModel):
     exit: str | None
     evidence: WorkEvidence
     effects: list[SideEffectRow]
-    call: Annotated[str | None, Meta(description="The entry of the call that asked for it.")]
-    cached_tokens: Annotated[int, Meta(description="Of the input, what came from the provider's cache.")]
+    call: Annotated[str | None, Meta(description="Id of the tool call that requested the run.")]
+    cached_tokens: Annotated[int, Meta(description="Input tokens that came from the provider's cache.")]
     cost: Annotated[
-        float | None, Meta(description="US dollars, by the setting prices; null: its model has none.")
+        float | None, Meta(description="US dollars, from the setting prices; null: its model has no price.")
     ]
 
 
@@ -85,15 +85,15 @@ class TreeTotals(ResponseModel):
     runs: int
     usage: TokenUsage
     cached_tokens: int
-    cost: Annotated[float | None, Meta(description="Of those whose model has a price; null: none has.")]
-    unpriced: Annotated[int, Meta(description="How many spoke with a model that has none.")]
+    cost: Annotated[
+        float | None, Meta(description="Cost of the runs whose model has a price; null: none has.")
+    ]
+    unpriced: Annotated[int, Meta(description="Number of runs whose model has no price.")]
 
 
 class RunDetails(RunRow):
     tree: TreeTotals
     sandbox: Annotated[
-        str | None, Meta(description="How tightly its commands were held at the least; null: it ran none.")
+        str | None, Meta(description="The least strict sandbox level of its commands; null: it ran none.")
     ]
-    questions: Annotated[
-        list[QuestionRow], Meta(description="What it, and those it asked, want to know of a person.")
-    ]
+    questions: Annotated[list[QuestionRow], Meta(description="Open questions of the run and its sub-agents.")]

@@ -26,7 +26,7 @@ def _workspace_folder(workspace: str | None) -> str:
     if workspace is None:
         return str(Path.cwd())
     if not workspace.startswith("/"):
-        raise UsageError(f"the workspace {workspace} is no absolute path: say where it is from / on")
+        raise UsageError(f"Workspace must be an absolute path: {workspace}")
     return workspace
 
 
@@ -36,7 +36,7 @@ ROUTES = (
         path="/api/agents",
         right=ApiPermission.READ,
         handler=list_agents,
-        summary="Agents to choose from, by name.",
+        summary="List the agents by name.",
         query=AgentsQuery,
         response=list[AgentRow],
     ),
@@ -45,7 +45,7 @@ ROUTES = (
         path="/api/agents/{ref}",
         right=ApiPermission.READ,
         handler=get_agent,
-        summary="Every field of one agent, where each was said, and the tools it is offered.",
+        summary="Get all fields of one agent with their sources, and the tools it has.",
         query=AgentQuery,
         response=AgentDetails,
     ),

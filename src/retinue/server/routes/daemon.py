@@ -72,7 +72,7 @@ ROUTES = (
         path="/api/health",
         right=ApiPermission.READ,
         handler=get_health,
-        summary="How the daemon is, and how much is going on.",
+        summary="Get the daemon's version, sandbox level, model and counts.",
         response=Health,
     ),
     Route(
@@ -80,7 +80,7 @@ ROUTES = (
         path="/api/look",
         right=ApiPermission.RUN,
         handler=wake_daemon,
-        summary="Something was left for the daemon: it looks at once.",
+        summary="Tell the daemon to check for queued runs now.",
         response=DaemonInfo,
     ),
     Route(
@@ -88,7 +88,7 @@ ROUTES = (
         path="/api/links",
         right=ApiPermission.ADMIN,
         handler=create_page_link,
-        summary="A link that opens the page, once.",
+        summary="Create a link that opens the page once.",
         response=PageLink,
     ),
     Route(
@@ -96,7 +96,7 @@ ROUTES = (
         path="/api/stop",
         right=ApiPermission.ADMIN,
         handler=stop_daemon,
-        summary="The daemon drains and ends.",
+        summary="Stop the daemon after running turns have had a moment to finish.",
         response=StoppedDaemon,
     ),
 )

@@ -43,7 +43,7 @@ async def list_entries(
 ) -> Answer | list[dict[str, Any]]:
     query = request.query
     if sum(map(bool, (query.before, query.after, query.around))) > 1:
-        raise UsageError("before, after and around exclude each other: say one of them")
+        raise UsageError("Use only one of before, after and around.")
     session = await context.app.find_session_for_api(request.ref)
     if query.limit is None and not query.around:
         return await _stream_entries(
@@ -133,7 +133,7 @@ ROUTES = (
         path="/api/sessions/{ref}/entries",
         right=ApiPermission.READ,
         handler=list_entries,
-        summary="What was said, oldest first: all of it, the newest, or those before, after or around an entry.",
+        summary="List the entries, oldest first: all, the newest, or those before, after or around an entry.",
         query=EntriesQuery,
         response=list[TranscriptEntry],
     ),
@@ -142,16 +142,16 @@ ROUTES = (
         path="/api/sessions/{ref}/messages",
         right=ApiPermission.RUN,
         handler=send_session_message,
-        summary="Says something in a session: its agent answers in one run, which waits its turn where the session is "
-        "busy, and goes on whoever stops waiting for it.",
+        summary="Send a message to a session. Its agent answers in one run, which is queued if the session is "
+        "busy, and continues if the client disconnects.",
         body=MessageBody,
         response=MessageResponse,
         is_idempotent=True,
         extra_errors={
             403: "The configuration denies the agent.",
-            409: "Another process has it open, the run was cancelled, or the Idempotency-Key was given for another "
+            409: "Another process has it open, the run was cancelled, or the Idempotency-Key was used for another "
             "message.",
-            422: "The run ended without a response; details say which.",
+            422: "The run ended without a response; see details.",
         },
         error_codes=MESSAGE_ERROR_CODES,
     ),
@@ -160,17 +160,17 @@ ROUTES = (
         path="/api/agents/{ref}/messages",
         right=ApiPermission.RUN,
         handler=send_agent_message,
-        summary="Says something to an agent, as `agents_message` does: in its latest session, a new one, or one of its own "
-        "that is named.",
+        summary="Send a message to an agent, as `agents_message` does: in its latest session, in a new one, or in a "
+        "given one of its sessions.",
         body=AgentMessageBody,
         response=MessageResponse,
         is_idempotent=True,
         extra_errors={
             403: "The configuration denies the agent, or its definition says ui_visible: false.",
-            404: "There is no such agent; or it has no session, or not the one that is named.",
+            404: "The agent was not found, or it has no session, or not the given one.",
             409: "The session belongs to another agent, another process has it open, the run was cancelled, or the "
-            "Idempotency-Key was given for another message.",
-            422: "The run ended without a response; details say which.",
+            "Idempotency-Key was used for another message.",
+            422: "The run ended without a response; see details.",
         },
         error_codes=MESSAGE_ERROR_CODES,
     ),
