@@ -44,7 +44,7 @@ async def test_a_folder_that_is_no_skill_is_told_and_so_is_text_that_hides_in_on
         (folder / name).write_text("#!/bin/sh\n")
         (folder / name).chmod(0o755)
     hides, lacks = await wrong(app)
-    assert "the skill notes: 1 invisible characters" in hides
+    assert "skill notes: 1 invisible characters" in hides
     assert "half/SKILL.md: has no description" in lacks
     assert "1 skill" in [finding.message for finding in await app.repair.diagnose()]
 

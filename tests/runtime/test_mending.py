@@ -261,7 +261,7 @@ async def test_a_ledger_that_another_process_has_is_not_set_aside(config: Config
         connection.execute("UPDATE runs SET status='sleeping'")
     async with retinue.open(config=config) as app:
         bad = await told(app, "bad", repair=True)
-        assert f"others are at work with it: end process {other.pid}" in bad[-1]
+        assert f"is in use by other processes. End them first: process {other.pid}" in bad[-1]
         assert list(config.home.glob("ledger.db.damaged-*")) == []
         other.communicate("\n")
         assert len(await told(app, "mended", repair=True)) == 1

@@ -138,7 +138,7 @@ async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_wa
             assert machine.files() == before
 
         await asyncio.gather(
-            told(2, f"nothing is typed at the end of {run.transcript_path}", "run", "--session", run.slug),
+            told(2, f"No text at the end of {run.transcript_path}", "run", "--session", run.slug),
             told(7, "There is no session 'nobody'", "run", "--session", "nobody", "Hi"),
             told(7, "There is no file or folder", "run", "--session", "/nowhere/session.md", "Hi"),
             told(2, "is not a session", "run", "--session", "notes.md", "Hi"),

@@ -80,7 +80,7 @@ async def test_a_level_below_the_configured_minimum_runs_nothing(machine: UserMa
     assert "the sandbox is none, and sandbox.minimum is strict" in machine.words(server.requests[1])[-1]
     assert "bash" not in machine.tools(server.requests[0])
     findings = [each["what"] for each in doctor.json if each["level"] == "bad"]
-    assert "sandbox: none, but sandbox.minimum is : no command can runstrict" in findings
+    assert "sandbox: none, but sandbox.minimum is strict: no command can run" in findings
 
 
 async def test_doctor_says_how_tightly_commands_are_held_and_why_not_more(machine: UserMachine):
@@ -89,7 +89,7 @@ async def test_doctor_says_how_tightly_commands_are_held_and_why_not_more(machin
     low = await machine("doctor", "--json", RETINUE_SANDBOX="none")
     assert "sandbox: strict" in {each["what"] for each in here.json}
     found = {each["what"]: each["do"] for each in low.json}
-    assert "sandbox: none only: each of them asks a person" in found
+    assert "sandbox: none; every command requires approval" in found
     assert (
         found["sandbox level strict is missing: RETINUE_SANDBOX=none asks for less"]
         == "unset RETINUE_SANDBOX"

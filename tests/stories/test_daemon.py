@@ -146,7 +146,7 @@ async def test_a_daemon_on_another_port_than_was_asked_for_is_told_of(machine: U
             there["pid"],
             True,
         )
-        assert f"on port {urlsplit(str(there['url'])).port} and not 1" in second.err
+        assert f"on port {urlsplit(str(there['url'])).port}, not 1" in second.err
         await stopped(machine)
 
 

@@ -176,7 +176,7 @@ async def test_clearing_the_pool_takes_out_every_idle_agent(machine: UserMachine
         cleared = (await machine("pool", "clear", "--json")).json
         assert [row["agent"] for row in cleared] == ["general"]
         assert (await machine("pool", "list", "--json")).json == []
-        assert "nobody idle" in (await machine("pool", "clear")).err
+        assert "No idle agents" in (await machine("pool", "clear")).err
 
 
 async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: UserMachine):

@@ -52,7 +52,7 @@ async def test_a_program_gives_its_own_tools(machine: UserMachine):
 
 async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_opening(machine: UserMachine):
     """Shows: T02."""
-    with pytest.raises(UsageError, match="there is a tool 'send_mail' already"):
+    with pytest.raises(UsageError, match="A tool named 'send_mail' already exists"):
         async with machine.open(tools=[send_mail, send_mail]):
             pass
     with pytest.raises(UsageError, match="system_"):

@@ -150,9 +150,7 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
         run = await app.runs.start("Look", RunOptions(workspace=machine.folder))
         assert (await app.runs.wait(run.id)).waiting_for == "approval"
         (unread,) = told
-        assert unread.startswith(
-            "the configuration cannot be read any more, and what it denied before is all"
-        )
+        assert unread.startswith("The configuration cannot be read. The denials read earlier still apply: ")
         assert "config.json" in unread
         assert "nonsense" in unread
         (asked,) = await app.approvals.list()

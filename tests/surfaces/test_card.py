@@ -230,7 +230,7 @@ def test_a_configuration_that_breaks_while_a_run_goes_on_is_told_at_its_terminal
     screen.until("[y]es, once")
     (Path(retinue.env["RETINUE_CONFIG"]) / "config.toml").write_text("[deny\n")
     screen.type("y\n")
-    screen.until("the configuration cannot be read any more, and what it denied before is all that is denied")
+    screen.until("The configuration cannot be read. The denials read earlier still apply")
     screen.until("Written.")
     assert screen.left()[0] == 0
 

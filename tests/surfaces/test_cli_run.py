@@ -95,7 +95,7 @@ def test_a_session_without_words_runs_what_a_person_typed_there(retinue: CliFixt
     first = retinue("run", "--json", "Begin").json
     nothing = retinue("run", "--session", first["slug"])
     assert nothing.code == 2
-    assert "nothing is typed" in nothing.err
+    assert "No text at the end" in nothing.err
     with Path(first["path"]).open("a") as file:
         file.write("Go on, please.\n")
     second = retinue("run", "--session", first["path"], "--json")

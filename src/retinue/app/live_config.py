@@ -25,7 +25,7 @@ STAMP_SETTLE_NS = 2_000_000_000
 
 A more recent change could be followed by another within one clock tick, with the same stamp.
 """
-CONFIG_UNREADABLE = "The configuration cannot be read: {why}. Only the denials read earlier apply."
+CONFIG_UNREADABLE = "The configuration cannot be read. The denials read earlier still apply: {why}"
 CONFIG_READABLE_AGAIN = "The configuration was read again. Its denials apply from now on."
 
 

@@ -101,11 +101,9 @@ def _on_routing_error(_request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:  # noqa: PLR2004  (HTTP's)
         allowed = ", ".join(sorted((error.headers or {})["Allow"].split(", ")))
         return http_error_response(
-            HttpError(405, f"this address can be asked for with {allowed}", headers={"allow": allowed})
+            HttpError(405, f"Method not allowed. Use {allowed}.", headers={"allow": allowed})
         )
-    return http_error_response(
-        HttpError(404, "there is no such address: GET /api/openapi.json lists those there are")
-    )
+    return http_error_response(HttpError(404, "Path not found. GET /api/openapi.json lists all paths."))
 
 
 def json_response(value: object, status: int = 200) -> Response:

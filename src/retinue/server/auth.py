@@ -145,7 +145,7 @@ def _read_or_create_token(path: Path) -> str:
             return token
         if token:
             raise Failed(
-                f"{path} is shorter than {MIN_TOKEN_CHARS} characters: remove it, and a new one is made"
+                f"{path} is shorter than {MIN_TOKEN_CHARS} characters. Remove it; the daemon creates a new one."
             )
     new_token = secrets.token_urlsafe(32)
     temporary_path = path.with_name(f"{path.name}.{os.getpid()}.new")

@@ -69,10 +69,10 @@ class Daemon:
                 group.create_task(context.broadcaster.run())
                 # Probing the sandbox takes a moment: do it before the first request needs it.
                 group.create_task(self._app.sandbox_level())
-                self._report(f"at work in {self._home} (process {os.getpid()})")
+                self._report(f"daemon started for {self._home} (process {os.getpid()})")
                 if link:
                     self._report(
-                        f"the page, once: {context.page_url}/enter/{context.authenticator.create_link()}"
+                        f"open the page with this link, once: {context.page_url}/enter/{context.authenticator.create_link()}"
                     )
                 await self._work_until_stopped(context.broadcaster, until_idle=until_idle)
                 await self._app.runs.drain(DRAIN_TIMEOUT_SECONDS)
@@ -140,7 +140,9 @@ class Daemon:
             daemon_info = await daemon_client.ping_daemon(self._home)
             if (daemon_info and daemon_info["looking"]) or asyncio.get_running_loop().time() >= deadline:
                 os.close(descriptor)
-                raise Refused(f"a daemon is at work in {self._home} already: `retinue serve --stop` stops it")
+                raise Refused(
+                    f"A daemon is already running for {self._home}. Stop it with `retinue serve --stop`."
+                )
             await asyncio.sleep(0.05)
         return descriptor
 

@@ -40,7 +40,7 @@ ERROR_CODES: Mapping[int, str] = {
 }
 """Error code of each status sent by the server; application errors have their own codes."""
 
-DEFECT_MESSAGE = "this is a defect of Retinue: the log in its home has the details"
+DEFECT_MESSAGE = "This is a bug in Retinue. The log in its home has the details."
 
 
 class HttpError(Exception):

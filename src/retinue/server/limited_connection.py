@@ -74,9 +74,7 @@ class LimitedConnection(asyncio.Protocol):
             self.is_ending = True
             transport.abort()
         elif not self._admit_connection():
-            self._reject(
-                HttpError(503, "too many connections are open: close some, or try again in a moment")
-            )
+            self._reject(HttpError(503, "Too many open connections. Close some, or try again in a moment."))
         else:
             self._protocol = self._make_protocol(
                 {
@@ -214,7 +212,9 @@ class LimitedConnection(asyncio.Protocol):
     def _on_head_timeout(self) -> None:
         self._deadline_timer = None
         if self._reader.head_bytes:
-            self._reject(HttpError(408, f"a request has {self._limits.head_seconds:g} s to say its headers"))
+            self._reject(
+                HttpError(408, f"The headers took too long: the limit is {self._limits.head_seconds:g} s")
+            )
         else:
             self.transport.close()
 

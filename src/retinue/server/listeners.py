@@ -105,7 +105,7 @@ def open_tcp_socket(host: str, port: int | None) -> socket.socket:
             tcp_socket.close()
             if port is not None or candidate == 0:
                 raise Failed(
-                    f"{host}:{candidate} cannot be listened on: {error.strerror}; --port names another"
+                    f"Cannot listen on {host}:{candidate}: {error.strerror}. Choose another port with --port."
                 ) from error
         else:
             tcp_socket.listen(BACKLOG)

@@ -25,7 +25,7 @@ SAFE_METHODS = ("GET", "HEAD")
 SINGLE_HEADERS = (b"host", b"origin", b"authorization", b"cookie", b"content-type", b"content-length", b"content-encoding",
         b"sec-fetch-site", b"sec-fetch-mode", b"idempotency-key", b"last-event-id")  # fmt: skip
 """Headers that influence a decision and therefore must not be repeated."""
-KEY_HELP = "`retinue serve --link` prints a link to the page; programs send the token in <home>/token"
+KEY_HELP = "To open the page, use the link printed by `retinue serve --link`. Programs send the token in <home>/token."
 
 
 class SecurityMiddleware:
@@ -47,7 +47,7 @@ class SecurityMiddleware:
             pass  # the client is gone
         except asyncio.CancelledError:  # the daemon is shutting down
             await exchange.respond(
-                http_error_response(HttpError(503, "the daemon is ending: ask again when it is back"))
+                http_error_response(HttpError(503, "The daemon is stopping. Try again when it is running."))
             )
         except Exception as error:  # noqa: BLE001  (a bug in one request must not stop the daemon)
             self._context.app.log_defect(error, asked=f"{scope['method']} {_route_path(scope)}")
@@ -65,10 +65,10 @@ class SecurityMiddleware:
             scope["state"][AUTHORIZED_STATE_KEY] = partial(self._is_still_authorized, headers)
         if caller is None and not (scope["method"] in SAFE_METHODS and PUBLIC_PATH_PATTERN.fullmatch(path)):
             raise HttpError(
-                401, f"this needs a key: {KEY_HELP}", headers={"www-authenticate": 'Bearer realm="retinue"'}
+                401, f"No credential. {KEY_HELP}", headers={"www-authenticate": 'Bearer realm="retinue"'}
             )
         if not PATH_PATTERN.fullmatch(path) or scope["raw_path"].count(b"/") != path.count("/"):
-            raise HttpError(404, "there is no such address: GET /api/openapi.json lists those there are")
+            raise HttpError(404, "Path not found. GET /api/openapi.json lists all paths.")
         return caller
 
     def _check_origin(self, headers: dict[str, str], method: str) -> None:
@@ -78,21 +78,23 @@ class SecurityMiddleware:
         """
         host = headers.get("host", "")
         if host not in self._allowed_hosts:
-            raise HttpError(421, f"this is {self._context.page_url}, and it answers to no other name")
+            raise HttpError(421, f"Unknown host name. This server is {self._context.page_url}.")
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{host}":
-            raise HttpError(403, "a page of another origin asks: only the daemon's own page may")
+            raise HttpError(
+                403, "Request from a page of another origin. Only the daemon's own page can send requests."
+            )
         fetch_site = headers.get("sec-fetch-site")
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS
         if fetch_site not in (None, "same-origin") and not (fetch_site == "none" and is_navigation):
-            raise HttpError(403, "another site asks: open the page by its own address, typed or pasted")
+            raise HttpError(403, "Request from another site. Type or paste the page's address to open it.")
 
     def _find_caller(self, headers: dict[str, str], scope: Scope) -> Caller | None:
         authenticator = self._context.authenticator
         if (authorization := headers.get("authorization")) is not None:
             scheme, _, token = authorization.partition(" ")
             caller = authenticator.authenticate_bearer(token.strip()) if scheme.lower() == "bearer" else None
-            return caller or self._reject_key(scope, "this token opens nothing here")
+            return caller or self._reject_key(scope, "Unknown token")
         if not (cookie_values := _cookie_values(headers.get("cookie", ""), authenticator.cookie_name)):
             return None
         caller = next(filter(None, map(authenticator.authenticate_cookie, cookie_values)), None)
@@ -100,14 +102,14 @@ class SecurityMiddleware:
             return (
                 None
                 if PUBLIC_PATH_PATTERN.fullmatch(scope["path"])
-                else self._reject_key(scope, "the page's cookie is too old")
+                else self._reject_key(scope, "The page's cookie has expired")
             )
         if (
             scope["method"] not in SAFE_METHODS
             and "origin" not in headers
             and "sec-fetch-site" not in headers
         ):
-            raise HttpError(403, "a cookie alone changes nothing: a browser would say where this comes from")
+            raise HttpError(403, "A request with a cookie must have an Origin header, as browsers send it")
         return caller
 
     def _is_still_authorized(self, headers: dict[str, str]) -> bool:
@@ -126,11 +128,11 @@ class SecurityMiddleware:
         if wait_s := self._context.authenticator.throttle.record_failure(client_address(scope)):
             raise HttpError(
                 429,
-                f"too many wrong keys: try again in {wait_s} s",
+                f"Too many wrong credentials. Try again in {wait_s} s.",
                 headers={"retry-after": str(wait_s)},
                 seconds=wait_s,
             )
-        raise HttpError(401, f"{reason}: {KEY_HELP}", headers={"www-authenticate": 'Bearer realm="retinue"'})
+        raise HttpError(401, f"{reason}. {KEY_HELP}", headers={"www-authenticate": 'Bearer realm="retinue"'})
 
 
 class _HttpExchange:
@@ -182,7 +184,7 @@ def _read_headers(scope: Scope) -> dict[str, str]:
     for name, value in scope["headers"]:
         if name in SINGLE_HEADERS:
             if name.decode() in headers:
-                raise HttpError(400, f"the header {name.decode()} is said twice: say it once")
+                raise HttpError(400, f"The header {name.decode()} is repeated. Send it once.")
             headers[name.decode()] = value.decode("latin-1")
     return headers
 

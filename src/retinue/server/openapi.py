@@ -10,27 +10,27 @@ from retinue.server.routing import NoFields, Route
 from retinue.server.schemas import ErrorResponse
 
 COMMON_ERRORS: Mapping[int, str] = {
-    400: "It cannot be understood; the message says what is wrong.",
-    401: "No key, or a wrong one.",
-    403: "The key has not the right, the request comes from another origin, or a rule says no.",
-    408: "The body came too slowly.",
+    400: "Invalid request; the message says what is wrong.",
+    401: "Missing or wrong credential.",
+    403: "The credential lacks the right, the request comes from another origin, or a rule forbids it.",
+    408: "The body took too long.",
     413: "The body is too large.",
-    414: "The address is too long.",
+    414: "The URL is too long.",
     415: "The body is not JSON.",
-    421: "Another host is meant.",
-    429: "Too many wrong keys came from there; Retry-After says when to try again.",
-    431: "The headers are too many, or too long.",
-    500: "A defect of Retinue: the log in its home has the details.",
-    503: "There is no room: on the disk, or for one more connection.",
+    421: "The Host header names another server.",
+    429: "Too many wrong credentials from this client; Retry-After says when to try again.",
+    431: "Too many headers, or too long.",
+    500: "A bug in Retinue; the log in its home has the details.",
+    503: "The disk is full, or there are too many connections.",
 }
 """Errors that every route may answer with; a route adds its own meanings."""
-NOT_FOUND_TEXT = "There is nothing of that name."
+NOT_FOUND_TEXT = "Not found."
 BODY_ERRORS = (408, 413, 415)
 NAME_SCHEMA = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$"}
 IDEMPOTENCY_KEY_SCHEMA = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,200}$"}
 API_DESCRIPTION = (
-    "Everything the daemon of a home can be asked. Over the unix socket in the home no key is needed; over TCP the "
-    "token in `<home>/token`, or one of `retinue tokens`. Errors have one shape. Lists are arrays, times ISO 8601 UTC."
+    "The HTTP API of the daemon. The unix socket in the home needs no credential; TCP needs the "
+    "token in `<home>/token`, or one made by `retinue tokens`. All errors have one format. Lists are arrays; times are ISO 8601 in UTC."
 )
 
 JsonObject = dict[str, Any]
@@ -68,7 +68,7 @@ def _operation_object(route: Route, schemas: Mapping[int, JsonObject]) -> JsonOb
     operation: JsonObject = {
         "operationId": _operation_id(route),
         "summary": route.summary,
-        "description": f"{route.summary} Needs the right `{route.right}`.",
+        "description": f"{route.summary} Requires the right `{route.right}`.",
         "tags": [route.path.split("/")[2]],
         "x-right": str(route.right),
         "parameters": _parameter_objects(route),
@@ -91,14 +91,12 @@ def _operation_id(route: Route) -> str:
 def _parameter_objects(route: Route) -> list[JsonObject]:
     parameters: list[JsonObject] = []
     if "{ref}" in route.path:
-        description = f"Names it: an id, or an unambiguous beginning of one{_extra_names_text(route)}."
+        description = f"An id, or an unambiguous prefix of one{_extra_names_text(route)}."
         parameters.append(
             {"name": "id", "in": "path", "required": True, "schema": NAME_SCHEMA, "description": description}
         )
     if route.is_idempotent:
-        description = (
-            "The same request with the same key is done once; with another content it is a conflict."
-        )
+        description = "A repeated request with the same key is executed once. The same key with different content is a conflict."
         parameters.append(
             {
                 "name": "Idempotency-Key",
@@ -108,7 +106,7 @@ def _parameter_objects(route: Route) -> list[JsonObject]:
             }
         )
     if route.is_stream:
-        description = "The number of the last event that was heard: the stream goes on after it."
+        description = "Number of the last event received. The stream continues after it."
         parameters.append(
             {
                 "name": "Last-Event-ID",

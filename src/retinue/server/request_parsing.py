@@ -54,8 +54,8 @@ def _authorize(route: Route, request: Request) -> Caller:
         rights_text = ", ".join(sorted(caller.rights)) if caller else "none"
         raise HttpError(
             403,
-            f"this needs the right {route.right}, and your key has {rights_text}: "
-            f"`retinue tokens add NAME --rights {route.right}` makes one that has it",
+            f"This requires the right {route.right}, and your token has {rights_text}. "
+            f"Create a token with `retinue tokens add NAME --rights {route.right}`.",
             right=str(route.right),
         )
     return caller
@@ -64,9 +64,7 @@ def _authorize(route: Route, request: Request) -> Caller:
 def _parse_ref(request: Request) -> str:
     ref: str = request.path_params.get("ref", "")
     if "ref" in request.path_params and not REF_PATTERN.fullmatch(ref):
-        raise HttpError(
-            404, "no name of anything here is written so: letters, digits and . _ : - are, 200 at most"
-        )
+        raise HttpError(404, "Invalid name. Use letters, digits and . _ : -, at most 200 characters.")
     return ref
 
 
@@ -74,19 +72,19 @@ def _parse_query(route: Route, request: Request) -> Any:
     items = request.query_params.multi_items()
     query = dict(items)
     if len(query) != len(items):
-        raise UsageError("the query says something twice: say it once")
+        raise UsageError("The query has a repeated parameter. Send it once.")
     if any(CONTROL_CHARACTERS.search(text) for pair in items for text in pair):
-        raise UsageError("the query has characters in it that nobody sees: leave them out")
+        raise UsageError("The query contains invisible characters. Remove them.")
     try:
         return msgspec.convert(query, route.query, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
-        raise UsageError(f"the query cannot be understood: {error}") from error
+        raise UsageError(f"The query is invalid: {error}") from error
 
 
 def _parse_idempotency_key(request: Request) -> str:
     key = request.headers.get("idempotency-key")
     if key is not None and not IDEMPOTENCY_KEY_PATTERN.fullmatch(key):
-        raise UsageError("an Idempotency-Key is 1 to 200 characters that can be seen, without spaces")
+        raise UsageError("An Idempotency-Key must have 1 to 200 visible characters, without spaces.")
     return key or ""
 
 
@@ -100,21 +98,23 @@ async def _parse_body(route: Route, request: Request) -> Any:
         return None
     content_type = request.headers.get("content-type")
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise HttpError(415, "a body is taken as it is: send it without Content-Encoding")
+        raise HttpError(415, "Content-Encoding is not supported. Send the body without it.")
     if content_type is not None and not JSON_CONTENT_TYPE.fullmatch(content_type):
-        raise HttpError(415, "a body is JSON: send it with Content-Type: application/json")
+        raise HttpError(415, "The body must be JSON. Send it with Content-Type: application/json.")
     raw = await _read_body(request)
     if not raw and not any(each.required for each in msgspec.structs.fields(route.body)):
         return route.body()
     if content_type is None:
-        raise HttpError(415, "a body is JSON, and says so: send it with Content-Type: application/json")
+        raise HttpError(415, "The body must be JSON. Send it with Content-Type: application/json.")
     return decode_body(raw, route.body)
 
 
 async def _read_body(request: Request) -> bytes:
     """Read the body, at most until it exceeds the limit."""
     limits: ConnectionLimits = request.state.limits
-    too_large = HttpError(413, f"a body is at most {limits.max_body_bytes} bytes", most=limits.max_body_bytes)
+    too_large = HttpError(
+        413, f"The body is too large: the limit is {limits.max_body_bytes} bytes", most=limits.max_body_bytes
+    )
     content_length = request.headers.get("content-length", "")
     if content_length.isdigit() and (
         len(content_length) > MAX_NUMBER_DIGITS or int(content_length) > limits.max_body_bytes
@@ -128,7 +128,7 @@ async def _read_body(request: Request) -> bytes:
                 if len(raw) > limits.max_body_bytes:
                     raise too_large
     except TimeoutError as error:
-        raise HttpError(408, f"a body has {limits.body_seconds:g} s to arrive: send it faster") from error
+        raise HttpError(408, f"The body took too long: the limit is {limits.body_seconds:g} s") from error
     return bytes(raw)
 
 
@@ -141,20 +141,20 @@ def decode_body(raw: bytes, body_type: type[msgspec.Struct]) -> Any:
     except ParseError as mistake:
         raise UsageError(_syntax_error_text(mistake)) from mistake
     except UnicodeDecodeError as error:
-        raise UsageError(f"the body is not UTF-8 at byte {error.start}: send it as UTF-8") from error
+        raise UsageError(f"The body is not UTF-8 at byte {error.start}. Send it as UTF-8.") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UsageError(_decode_error_text(error, raw)) from error
 
 
 def _syntax_error_text(mistake: ParseError) -> str:
     if not mistake.problem.startswith("is "):
-        return f"in the body {mistake.problem}"
-    return f"the body {mistake.problem} (line {mistake.line})"
+        return f"In the body, {mistake.problem}"
+    return f"The body {mistake.problem} (line {mistake.line})"
 
 
 def _decode_error_text(error: Exception, raw: bytes) -> str:
     if not isinstance(error, msgspec.ValidationError) and SURROGATE_ESCAPE.search(raw):
-        return "in the body a character is cut in two: a \\ud800 to \\udfff stands without its other half"
+        return "The body contains a lone surrogate (\\ud800 to \\udfff)"
     if (text := str(error)).startswith(OUT_OF_RANGE_PREFIX):
-        return f"in the body a number is too large{text.removeprefix(OUT_OF_RANGE_PREFIX)}"
-    return f"the body cannot be understood: {text}"
+        return f"The body contains a number that is too large{text.removeprefix(OUT_OF_RANGE_PREFIX)}"
+    return f"The body is invalid: {text}"

@@ -43,7 +43,9 @@ class RequestReader:
             self._parse(data[:allowed])
             data = data[allowed:]
             if data and self.in_head and not self.is_stopped:
-                raise HttpError(431, f"the head of a request is at most {self._limits.max_head_bytes} bytes")
+                raise HttpError(
+                    431, f"The request head is too large: the limit is {self._limits.max_head_bytes} bytes"
+                )
         if not self.is_stopped:
             self._parse(data)
         return b"".join(self._output)
@@ -59,7 +61,7 @@ class RequestReader:
             if self.is_responding and not self.is_request_incomplete:  # follows a complete request
                 self.is_stopped = True
                 return
-            raise self._error or HttpError(400, "this is not HTTP that can be understood") from error
+            raise self._error or HttpError(400, "Invalid HTTP request") from error
 
     # Callbacks of httptools
 
@@ -73,17 +75,19 @@ class RequestReader:
     def on_url(self, url: bytes) -> None:
         self._url += url
         if len(self._url) > self._limits.max_url_bytes:
-            self._reject(HttpError(414, f"an address is at most {self._limits.max_url_bytes} bytes"))
+            self._reject(
+                HttpError(414, f"The URL is too long: the limit is {self._limits.max_url_bytes} bytes")
+            )
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Note a header. Trailers are counted too, and not passed on."""
         self._headers.append((name, value))
         if len(self._headers) > self._limits.max_headers:
-            self._reject(HttpError(431, f"a request has at most {self._limits.max_headers} headers"))
+            self._reject(HttpError(431, f"Too many headers: the limit is {self._limits.max_headers}"))
 
     def on_headers_complete(self) -> None:
         if not self._url.startswith(b"/"):
-            self._reject(HttpError(400, "the target of a request is a path that begins with /"))
+            self._reject(HttpError(400, "The request target must be a path that starts with /"))
         httptools.parse_url(self._url).path.decode("ascii")  # what fails here would fail in uvicorn
         self.in_head = False
         self.is_responding = True

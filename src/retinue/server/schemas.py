@@ -8,7 +8,7 @@ Ref = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$",
-        description="An id, slug or alias, or an unambiguous beginning of one.",
+        description="An id, slug or alias, or an unambiguous prefix.",
     ),
 ]
 ResultLimit = Annotated[int, Meta(ge=1, le=1000)]
@@ -27,7 +27,7 @@ class ResponseModel(Struct, kw_only=True, forbid_unknown_fields=True):
 
 class ErrorInfo(ResponseModel):
     code: Annotated[str, Meta(examples=["not_found"])]
-    message: Annotated[str, Meta(description="One sentence that says what to do.")]
+    message: Annotated[str, Meta(description="What happened and what to do.")]
     details: JsonObject
 
 

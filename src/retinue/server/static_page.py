@@ -36,12 +36,12 @@ NO_KEY_MESSAGE = (
     "On the machine where Retinue runs, type <code>retinue serve --link</code> and open the link it prints.",
 )
 INVALID_LINK_MESSAGE = (
-    "This link was used before, or is too old",
+    "This link was already used or has expired",
     "Type <code>retinue serve --link</code> on the machine where Retinue runs, and open the new link it prints.",
 )
 NOT_BUILT_MESSAGE = (
     "The page is not built",
-    "Run <code>scripts/page</code> in the folder of Retinue's sources, then load this again.",
+    "Run <code>scripts/page</code> in the source folder of Retinue, then reload this page.",
 )
 
 
@@ -60,7 +60,7 @@ def page_routes(context: ServerContext, static: Path) -> list[Route]:
         if cookie is None and request.state.caller is None:
             if wait_s := context.authenticator.throttle.record_failure(client_address(request.scope)):
                 raise HttpError(
-                    429, f"too many wrong links: wait {wait_s} s", headers={"retry-after": str(wait_s)}
+                    429, f"Too many wrong links. Wait {wait_s} s.", headers={"retry-after": str(wait_s)}
                 )
             return _message_response(404, INVALID_LINK_MESSAGE)
         response = Response(status_code=303, headers={"location": "/"})
@@ -78,7 +78,7 @@ def page_routes(context: ServerContext, static: Path) -> list[Route]:
     async def serve_file(request: Request) -> Response:
         response = _file_response(request, request.path_params["name"], static)
         if response is None:
-            raise HttpError(404, "there is no such file: / is the page, and /api/openapi.json lists the API")
+            raise HttpError(404, "File not found. The page is at /; /api/openapi.json lists the API.")
         return response
 
     return [Route("/", serve_index), Route("/enter/{code}", redeem_link), Route("/{name}", serve_file)]

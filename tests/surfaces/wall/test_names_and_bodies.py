@@ -157,9 +157,9 @@ OUR_WORDS = {
     + b"9" * 5_000
     + b"}": "in the body a number has 5,000 digits; 1000 are the most",
     b'{"content": "a", "timeout": 1e999}': "in the body a number is too large - at `$.timeout`",
-    b'{"content": "\\ud800"}': "in the body a character is cut in two: a \\ud800 to \\udfff stands without its other half",
-    b'{"content": "\\ude00"}': "in the body a character is cut in two: a \\ud800 to \\udfff stands without its other half",
-    b'{"content": "\xff"}': "the body is not UTF-8 at byte 13: send it as UTF-8",
+    b'{"content": "\\ud800"}': "The body contains a lone surrogate (\\ud800 to \\udfff)",
+    b'{"content": "\\ude00"}': "The body contains a lone surrogate (\\ud800 to \\udfff)",
+    b'{"content": "\xff"}': "The body is not UTF-8 at byte 13. Send it as UTF-8.",
     b"{}{}": "the body is not JSON: Extra data at column 3 (line 1)",
 }
 

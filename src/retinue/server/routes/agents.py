@@ -13,14 +13,14 @@ from retinue.server.schemas import RequestModel, ResponseModel
 
 
 class AgentsQuery(RequestModel):
-    all: Annotated[bool, Meta(description="Also those that people are not shown.")] = False
+    all: Annotated[bool, Meta(description="Include hidden agents.")] = False
     workspace: Annotated[
-        str | None, Meta(description="An absolute folder: the agents of a trusted project there count too.")
+        str | None, Meta(description="An absolute folder. Agents of a trusted project there are included.")
     ] = None
 
 
 class AgentQuery(RequestModel):
-    workspace: Annotated[str | None, Meta(description="The absolute folder it would work in.")] = None
+    workspace: Annotated[str | None, Meta(description="The absolute path of its workspace.")] = None
 
 
 class Triggers(ResponseModel):
@@ -38,7 +38,9 @@ class AgentRow(ResponseModel):
     triggers: Triggers
     ui_visible: bool
     visible: bool
-    source: Annotated[str, Meta(description="Where its name was said: built in, inline, or a file's path.")]
+    source: Annotated[
+        str, Meta(description="Where the agent is defined: built in, inline, or a file's path.")
+    ]
 
 
 class AgentDetails(Struct, kw_only=True):
@@ -49,19 +51,19 @@ class AgentDetails(Struct, kw_only=True):
     prompt: str
     roles: list[str]
     ui_visible: bool
-    sources: Annotated[dict[str, str], Meta(description="Field → where it was said.")]
-    clipped: Annotated[list[str], Meta(description="What the operator's ceiling took away.")]
-    offered: Annotated[list[str], Meta(description="Tools that it gets.")]
-    withheld: Annotated[dict[str, str], Meta(description="Tool → the rule that keeps it away.")]
-    skills: Annotated[list[str], Meta(description="Skills that it has.")]
-    skills_withheld: Annotated[dict[str, str], Meta(description="Skill → the rule that keeps it away.")]
+    sources: Annotated[dict[str, str], Meta(description="Field → where its value comes from.")]
+    clipped: Annotated[list[str], Meta(description="Permissions removed by the configuration's ceiling.")]
+    offered: Annotated[list[str], Meta(description="Tools available to the agent.")]
+    withheld: Annotated[dict[str, str], Meta(description="Tool → the rule that withholds it.")]
+    skills: Annotated[list[str], Meta(description="Skills available to the agent.")]
+    skills_withheld: Annotated[dict[str, str], Meta(description="Skill → the rule that withholds it.")]
 
 
 @route(
     "GET",
     "/api/agents",
     right=ApiPermission.READ,
-    summary="Agents to choose from, by name.",
+    summary="List the agents by name.",
     query=AgentsQuery,
     response=list[AgentRow],
     response_example=[
@@ -89,7 +91,7 @@ async def list_agents(
     "GET",
     "/api/agents/{ref}",
     right=ApiPermission.READ,
-    summary="Every field of one agent, where each was said, and the tools it is offered.",
+    summary="Get all fields of one agent with their sources, and the tools it has.",
     query=AgentQuery,
     response=AgentDetails,
     response_example={

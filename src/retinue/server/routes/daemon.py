@@ -25,7 +25,7 @@ class Counts(ResponseModel):
     running: int
     waiting: int
     approvals: int
-    inbox: Annotated[int, Meta(description="Results that nobody has heard of.")]
+    inbox: Annotated[int, Meta(description="Results that are not delivered yet.")]
 
 
 class Health(ResponseModel):
@@ -35,17 +35,15 @@ class Health(ResponseModel):
     settings: str
     url: str
     started_at: Timestamp
-    sandbox: Annotated[str, Meta(description="How tightly commands are held: strict, landlock or none.")]
+    sandbox: Annotated[str, Meta(description="Sandbox level: strict, landlock or none.")]
     model: Annotated[str | None, Meta(description="The default model, as driver:model.")]
-    demonstration: Annotated[
-        bool, Meta(description="The default model is one that only shows how things work.")
-    ]
+    demonstration: Annotated[bool, Meta(description="True if the default model is only for demonstrations.")]
     seq: Annotated[int, Meta(description="The number of the newest durable event.")]
     counts: Counts
 
 
 class DaemonInfo(ResponseModel):
-    looking: Annotated[bool, Meta(description="False: it is about to leave, and takes nothing more.")]
+    looking: Annotated[bool, Meta(description="False: the daemon is stopping and accepts no more runs.")]
     version: str
     pid: int
     owner: str
@@ -67,7 +65,7 @@ class StoppedDaemon(ResponseModel):
     "GET",
     "/api/health",
     right=ApiPermission.READ,
-    summary="How the daemon is, and how much is going on.",
+    summary="Get the daemon's version, sandbox level, model and counts.",
     response=Health,
     response_example={
         "version": "0.1.0",
@@ -112,7 +110,7 @@ async def get_health(context: ServerContext, _request: AnyRequest) -> dict[str, 
     "POST",
     "/api/look",
     right=ApiPermission.RUN,
-    summary="Something was left for the daemon: it looks at once.",
+    summary="Tell the daemon to check for queued runs now.",
     response=DaemonInfo,
     response_example={
         "looking": True,
@@ -143,7 +141,7 @@ async def wake_daemon(context: ServerContext, _request: AnyRequest) -> dict[str,
     "POST",
     "/api/links",
     right=ApiPermission.ADMIN,
-    summary="A link that opens the page, once.",
+    summary="Create a link that opens the page once.",
     response=PageLink,
     response_example={"url": "http://127.0.0.1:8765/enter/6S1W2Vz"},
 )
@@ -155,7 +153,7 @@ async def create_page_link(context: ServerContext, _request: AnyRequest) -> dict
     "POST",
     "/api/stop",
     right=ApiPermission.ADMIN,
-    summary="The daemon drains and ends.",
+    summary="Stop the daemon after running turns have had a moment to finish.",
     response=StoppedDaemon,
     response_example={
         "pid": 4711,

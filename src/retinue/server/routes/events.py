@@ -87,7 +87,7 @@ async def _watch_disconnect(receive: Receive, stream: EventStream) -> None:
     "GET",
     "/api/events",
     right=ApiPermission.READ,
-    summary="Everything that happens, as it happens.",
+    summary="Stream all events as they happen.",
     query=EventsQuery,
     is_stream=True,
 )
@@ -110,7 +110,7 @@ async def stream_all_events(
     "GET",
     "/api/sessions/{ref}/events",
     right=ApiPermission.READ,
-    summary="What happens in one session and in the runs below it.",
+    summary="Stream the events of one session and of the runs below it.",
     query=EventsQuery,
     is_stream=True,
 )

@@ -38,7 +38,7 @@ class DrainBody(RequestModel):
 class ApprovalAnswerBody(RequestModel):
     answer: Annotated[
         Literal["allow", "deny", "add"],
-        Meta(description="add: of a wish for more scope (touch more), from now on."),
+        Meta(description="add: grant the requested permissions from now on (only for touch = more)."),
     ]
 
 
@@ -56,9 +56,9 @@ class ApprovalRow(ResponseModel):
     workspace: str | None
     sandbox: str | None
     files: list[JsonObject]
-    chain: Annotated[list[str], Meta(description="Who asked for whom, outermost first.")]
+    chain: Annotated[list[str], Meta(description="The chain of requesters, outermost first.")]
     add: Annotated[
-        str | None, Meta(description="What the answer add would come to; null: nothing can be added.")
+        str | None, Meta(description="The effect of the answer `add`; null: nothing can be added.")
     ]
     digest: str
     state: Literal["pending", "allowed", "denied", "expired", "void", "used"]
@@ -80,7 +80,7 @@ class RunStats(ResponseModel):
 class InboxRow(ResponseModel, rename={"for_": "for"}):
     """An inbox item, with the fields of `inbox --json`."""
 
-    id: Annotated[str | None, Meta(description="Of the delivery; null while it works.")]
+    id: Annotated[str | None, Meta(description="State of the delivery; null while the run is live.")]
     sessionId: str  # noqa: N815  (names that programs know)
     sessionKey: str  # noqa: N815
     runId: str  # noqa: N815
@@ -94,20 +94,23 @@ class InboxRow(ResponseModel, rename={"for_": "for"}):
     stats: RunStats
     delivery: str | None
     transcript: str
-    for_: Annotated[str | None, Meta(description="The slug of the conversation that hears of it.")]
+    for_: Annotated[str | None, Meta(description="Slug of the conversation that receives it.")]
     kind: Annotated[
-        Literal["result", "interjection"], Meta(description="What a run came to, or what a watcher says.")
+        Literal["result", "interjection"], Meta(description="The result of a run, or a watcher's comment.")
     ]
     severity: Annotated[
-        Literal["info", "warning", "interrupt"] | None, Meta(description="Of an interjection, as all below.")
+        Literal["info", "warning", "interrupt"] | None,
+        Meta(
+            description="Severity of a watcher's comment. Only comments have this field and the following ones."
+        ),
     ]
     reason: str | None
     suggestion: Annotated[str | None, Meta(description="What to do instead.")]
-    interrupts: Annotated[str | None, Meta(description="The run whose turn it has ended.")]
+    interrupts: Annotated[str | None, Meta(description="The run whose turn the comment ended.")]
 
 
 class PromotedRow(InboxRow):
-    entry: Annotated[str, Meta(description="Where it stands in that conversation.")]
+    entry: Annotated[str, Meta(description="Id of the entry in that conversation.")]
     already: bool
 
 
@@ -163,11 +166,11 @@ INBOX_ROW_EXAMPLE: dict[str, Any] = {
     "GET",
     "/api/inbox",
     right=ApiPermission.READ,
-    summary="Who is at work for another agent, results that nobody has taken, and some that were taken.",
+    summary="List delegated tasks: those in progress, undelivered results, and the latest delivered ones.",
     query=InboxQuery,
     response=list[InboxRow],
     response_example=[INBOX_ROW_EXAMPLE],
-    extra_errors={404: "There is no such session."},
+    extra_errors={404: "Session not found."},
 )
 async def list_inbox(
     context: ServerContext, request: ApiRequest[InboxQuery, NoFields]
@@ -179,12 +182,12 @@ async def list_inbox(
     "POST",
     "/api/inbox/drain",
     right=ApiPermission.RUN,
-    summary="Counts what nobody has heard of as read: no agent is told of it.",
+    summary="Mark undelivered results as read, so that no agent receives them.",
     body=DrainBody,
     response=list[InboxRow],
     request_example={"session": SLUG},
     response_example=[INBOX_ROW_EXAMPLE | {"delivery": "delivered"}],
-    extra_errors={404: "There is no such session."},
+    extra_errors={404: "Session not found."},
 )
 async def drain_inbox(
     context: ServerContext, request: ApiRequest[NoFields, DrainBody]
@@ -196,10 +199,10 @@ async def drain_inbox(
     "POST",
     "/api/inbox/{ref}/promote",
     right=ApiPermission.RUN,
-    summary="Passes one result on into the conversation that asked for it, in the person's name.",
+    summary="Write one result into the parent conversation, in the user's name.",
     response=PromotedRow,
     response_example=INBOX_ROW_EXAMPLE | {"delivery": "delivered", "entry": CALL_ID, "already": False},
-    extra_errors={409: "There is no result yet, or that conversation is at work."},
+    extra_errors={409: "There is no result yet, or that conversation has an active run."},
 )
 async def promote_result(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.inbox.promote(request.ref)
@@ -209,7 +212,7 @@ async def promote_result(context: ServerContext, request: ApiRequest[NoFields, N
     "GET",
     "/api/approvals",
     right=ApiPermission.READ,
-    summary="What waits for an answer, the oldest first.",
+    summary="List pending approvals, oldest first.",
     query=ApprovalsQuery,
     response=list[ApprovalRow],
     response_example=[APPROVAL_ROW_EXAMPLE],
@@ -224,7 +227,7 @@ async def list_approvals(
     "GET",
     "/api/approvals/{ref}",
     right=ApiPermission.READ,
-    summary="The exact call, who asked for it, and why it needs a yes.",
+    summary="Get the exact call, who requested it, and why it requires approval.",
     response=ApprovalRow,
     response_example=APPROVAL_ROW_EXAMPLE,
 )
@@ -236,15 +239,15 @@ async def get_approval(context: ServerContext, request: ApiRequest[NoFields, NoF
     "POST",
     "/api/approvals/{ref}",
     right=ApiPermission.APPROVE,
-    summary="A person's answer to one exact call, once; the run goes on at once.",
+    summary="Answer one approval, once. The run continues immediately.",
     body=ApprovalAnswerBody,
     response=ApprovalRow,
     request_example={"answer": "allow"},
     response_example=APPROVAL_ROW_EXAMPLE
     | {"state": "allowed", "answer": "allow", "answered_at": TIMESTAMP, "answered_by": "person"},
     extra_errors={
-        403: "It is for one call: allow or deny.",
-        409: "It was answered already, or is too late.",
+        403: "This approval is for one call: answer allow or deny.",
+        409: "The approval was already answered or has expired.",
     },
 )
 async def answer_approval(

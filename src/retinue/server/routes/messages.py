@@ -60,7 +60,9 @@ class MessageBody(RequestModel):
     timeout: Annotated[
         float,
         Meta(
-            ge=0, le=86_400, description="Seconds that sync waits; 0 is the longest. The run goes on after."
+            ge=0,
+            le=86_400,
+            description="Seconds that sync waits; 0 is the maximum. The run continues afterwards.",
         ),
     ] = 300
 
@@ -75,12 +77,12 @@ class AgentMessageBody(MessageBody):
     ] = "latest-or-create"
     workspace: Annotated[
         str | None,
-        Meta(description="The absolute folder that a new session works in, as of POST /api/sessions."),
+        Meta(description="Absolute path of the workspace of a new session, as in POST /api/sessions."),
     ] = None
 
 
 class EntryTokenUsage(TokenUsage):
-    cached: Annotated[int, Meta(description="Of the input, what came from the provider's cache.")]
+    cached: Annotated[int, Meta(description="Input tokens that came from the provider's cache.")]
 
 
 class MessageEntry(ResponseModel, tag_field="kind", tag="said"):
@@ -88,7 +90,7 @@ class MessageEntry(ResponseModel, tag_field="kind", tag="said"):
     by: Literal["user", "agent"]
     text: str
     at: str
-    origin: Annotated[str, Meta(description="Of a user's entry: empty for a person, else who speaks.")]
+    origin: Annotated[str, Meta(description="Author of a user entry; empty for a person.")]
     run: str
     model: str
     usage: EntryTokenUsage
@@ -137,9 +139,7 @@ class MessageResponse(ResponseModel):
     mode: Literal["sync", "async"]
     status: Annotated[
         Literal["complete", "timeout", "started", "queued", "waiting"],
-        Meta(
-            description="waiting: the agent needs words of a person, and the next message goes on with its run."
-        ),
+        Meta(description="waiting: the agent needs a message; the next one continues its run."),
     ]
     agentId: str  # noqa: N815  (names that programs know)
     sessionId: str  # noqa: N815
@@ -189,7 +189,7 @@ MESSAGE_RESPONSE_EXAMPLE: dict[str, Any] = {
     "GET",
     "/api/sessions/{ref}/entries",
     right=ApiPermission.READ,
-    summary="What was said, oldest first: all of it, the newest, or those before, after or around an entry.",
+    summary="List the entries, oldest first: all, the newest, or those before, after or around an entry.",
     query=EntriesQuery,
     response=list[TranscriptEntry],
     response_example=[MESSAGE_ENTRY_EXAMPLE],
@@ -199,7 +199,7 @@ async def list_entries(
 ) -> Answer | list[dict[str, Any]]:
     query = request.query
     if sum(map(bool, (query.before, query.after, query.around))) > 1:
-        raise UsageError("before, after and around exclude each other: say one of them")
+        raise UsageError("Use only one of before, after and around.")
     session = await context.app.sessions.find_for_api(request.ref)
     if query.limit is None and not query.around:
         return await _stream_entries(
@@ -237,8 +237,8 @@ async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Answer:
     "POST",
     "/api/sessions/{ref}/messages",
     right=ApiPermission.RUN,
-    summary="Says something in a session: its agent answers in one run, which waits its turn where the session is "
-    "busy, and goes on whoever stops waiting for it.",
+    summary="Send a message to a session. Its agent answers in one run, which is queued if the session is "
+    "busy, and continues if the client disconnects.",
     body=MessageBody,
     response=MessageResponse,
     request_example={
@@ -250,9 +250,9 @@ async def _stream_entries(chunks: AsyncGenerator[list[Entry]]) -> Answer:
     is_idempotent=True,
     extra_errors={
         403: "The configuration denies the agent.",
-        409: "Another process has it open, the run was cancelled, or the Idempotency-Key was given for another "
+        409: "Another process has it open, the run was cancelled, or the Idempotency-Key was used for another "
         "message.",
-        422: "The run ended without a response; details say which.",
+        422: "The run ended without a response; see details.",
     },
     error_codes=MESSAGE_ERROR_CODES,
 )
@@ -281,8 +281,8 @@ async def send_session_message(
     "POST",
     "/api/agents/{ref}/messages",
     right=ApiPermission.RUN,
-    summary="Says something to an agent, as `agents_message` does: in its latest session, a new one, or one of its own "
-    "that is named.",
+    summary="Send a message to an agent, as `agents_message` does: in its latest session, in a new one, or in a "
+    "given one of its sessions.",
     body=AgentMessageBody,
     response=MessageResponse,
     request_example={
@@ -294,10 +294,10 @@ async def send_session_message(
     is_idempotent=True,
     extra_errors={
         403: "The configuration denies the agent, or its definition says ui_visible: false.",
-        404: "There is no such agent; or it has no session, or not the one that is named.",
+        404: "The agent was not found, or it has no session, or not the given one.",
         409: "The session belongs to another agent, another process has it open, the run was cancelled, or the "
-        "Idempotency-Key was given for another message.",
-        422: "The run ended without a response; details say which.",
+        "Idempotency-Key was used for another message.",
+        422: "The run ended without a response; see details.",
     },
     error_codes=MESSAGE_ERROR_CODES,
 )

@@ -12,9 +12,9 @@ from retinue.server.schemas import Ref, RequestModel, ResponseModel, ResultLimit
 
 
 class RunsQuery(RequestModel):
-    live: Annotated[bool, Meta(description="Only those that have not ended.")] = False
+    live: Annotated[bool, Meta(description="Only live runs.")] = False
     session: Ref | None = None
-    root: Annotated[Ref | None, Meta(description="A run: all of its tree.")] = None
+    root: Annotated[Ref | None, Meta(description="A run: return all runs of its tree.")] = None
     limit: ResultLimit = 50
 
 
@@ -23,11 +23,12 @@ class QuestionRow(ResponseModel):
 
     question: str
     options: Annotated[
-        list[str], Meta(description="Answers to choose from, also by number; any other may be given.")
+        list[str],
+        Meta(description="Suggested answers, which can be given by number. Any other answer is valid too."),
     ]
     agent: str
     run_id: str
-    call: Annotated[str, Meta(description="The entry of the call that asks.")]
+    call: Annotated[str, Meta(description="Id of the call that asks.")]
 
 
 class DeliveryInfo(ResponseModel):
@@ -61,8 +62,8 @@ class RunRow(ResponseModel):
     status: Literal["queued", "running", "waiting", "done", "failed", "cancelled", "timed_out", "lost"]
     waiting_for: str | None
     reason: str | None
-    approvals: Annotated[list[str], Meta(description="What it waits for a person with.")]
-    text: Annotated[str, Meta(description="The last word.")]
+    approvals: Annotated[list[str], Meta(description="Ids of pending approvals.")]
+    text: Annotated[str, Meta(description="The result: the last message.")]
     error: str | None
     turns: int
     tool_calls: int
@@ -95,10 +96,10 @@ class RunRow(ResponseModel):
     exit: str | None
     evidence: WorkEvidence
     effects: list[SideEffectRow]
-    call: Annotated[str | None, Meta(description="The entry of the call that asked for it.")]
-    cached_tokens: Annotated[int, Meta(description="Of the input, what came from the provider's cache.")]
+    call: Annotated[str | None, Meta(description="Id of the tool call that requested the run.")]
+    cached_tokens: Annotated[int, Meta(description="Input tokens that came from the provider's cache.")]
     cost: Annotated[
-        float | None, Meta(description="US dollars, by the setting prices; null: its model has none.")
+        float | None, Meta(description="US dollars, from the setting prices; null: its model has no price.")
     ]
 
 
@@ -108,18 +109,18 @@ class TreeTotals(ResponseModel):
     runs: int
     usage: TokenUsage
     cached_tokens: int
-    cost: Annotated[float | None, Meta(description="Of those whose model has a price; null: none has.")]
-    unpriced: Annotated[int, Meta(description="How many spoke with a model that has none.")]
+    cost: Annotated[
+        float | None, Meta(description="Cost of the runs whose model has a price; null: none has.")
+    ]
+    unpriced: Annotated[int, Meta(description="Number of runs whose model has no price.")]
 
 
 class RunDetails(RunRow):
     tree: TreeTotals
     sandbox: Annotated[
-        str | None, Meta(description="How tightly its commands were held at the least; null: it ran none.")
+        str | None, Meta(description="The least strict sandbox level of its commands; null: it ran none.")
     ]
-    questions: Annotated[
-        list[QuestionRow], Meta(description="What it, and those it asked, want to know of a person.")
-    ]
+    questions: Annotated[list[QuestionRow], Meta(description="Open questions of the run and its sub-agents.")]
 
 
 RUN_ROW_EXAMPLE: dict[str, Any] = {
@@ -186,11 +187,11 @@ RUN_DETAILS_EXAMPLE: dict[str, Any] = RUN_ROW_EXAMPLE | {
     "GET",
     "/api/runs",
     right=ApiPermission.READ,
-    summary="Runs, the newest first.",
+    summary="List runs, newest first.",
     query=RunsQuery,
     response=list[RunRow],
     response_example=[RUN_ROW_EXAMPLE],
-    extra_errors={404: "There is no such session or run."},
+    extra_errors={404: "Session or run not found."},
 )
 async def list_runs(context: ServerContext, request: ApiRequest[RunsQuery, NoFields]) -> list[dict[str, Any]]:
     app, query = context.app, request.query
@@ -203,7 +204,7 @@ async def list_runs(context: ServerContext, request: ApiRequest[RunsQuery, NoFie
     "GET",
     "/api/runs/{ref}",
     right=ApiPermission.READ,
-    summary="Everything that is known of one run.",
+    summary="Get all fields of one run.",
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE,
 )
@@ -219,7 +220,7 @@ async def _run_id(context: ServerContext, request: ApiRequest[NoFields, NoFields
     "POST",
     "/api/runs/{ref}/cancel",
     right=ApiPermission.RUN,
-    summary="Stops a run and those it asked for; what it said so far is kept. One that has ended stays as it is.",
+    summary="Cancel a run and its sub-agents. Saved text is kept. A run that has ended stays as it is.",
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE | {"status": "cancelled", "reason": "user_cancel"},
 )
@@ -231,7 +232,7 @@ async def cancel_run(context: ServerContext, request: ApiRequest[NoFields, NoFie
     "POST",
     "/api/runs/{ref}/interrupt",
     right=ApiPermission.RUN,
-    summary="Lets a run end with a summary of what it has come to, and answers at once.",
+    summary="Interrupt a run: it ends with a summary of its progress. Returns immediately.",
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE | {"status": "running", "reason": "interrupted"},
 )
@@ -245,10 +246,10 @@ async def interrupt_run(context: ServerContext, request: ApiRequest[NoFields, No
     "POST",
     "/api/runs/{ref}/detach",
     right=ApiPermission.RUN,
-    summary="Lets a run that a call waits for go on in the background.",
+    summary="Detach a run: the tool call that waits for it returns, and the run continues in the background.",
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE | {"status": "running"},
-    extra_errors={409: "It has ended, or nobody waits for it."},
+    extra_errors={409: "It has ended, or no tool call waits for it."},
 )
 async def detach_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.runs.to_json((await context.app.runs.detach(await _run_id(context, request))).id)
@@ -258,10 +259,10 @@ async def detach_run(context: ServerContext, request: ApiRequest[NoFields, NoFie
     "POST",
     "/api/runs/{ref}/resume",
     right=ApiPermission.RUN,
-    summary="Goes on with a run whose process has died.",
+    summary="Resume a run whose process has died.",
     response=RunDetails,
     response_example=RUN_DETAILS_EXAMPLE | {"status": "queued"},
-    extra_errors={409: "It has ended, or somebody works it."},
+    extra_errors={409: "It has ended, or a process is executing it."},
 )
 async def resume_run(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.runs.to_json(

@@ -13,12 +13,12 @@ from retinue.server.routes.runs import QuestionRow
 from retinue.server.routing import ApiRequest, NoFields, route
 from retinue.server.schemas import JsonObject, RequestModel, ResponseModel, Timestamp
 
-BUSY_ERROR = "It is at work, or another process has it open."
+BUSY_ERROR = "It has an active run, or another process has it open."
 
 
 class SessionsQuery(RequestModel):
     agent: Annotated[str | None, Meta(description="Only sessions of this agent.")] = None
-    children: Annotated[bool, Meta(description="With the sessions that other sessions began.")] = True
+    children: Annotated[bool, Meta(description="Include child sessions.")] = True
     q: Annotated[
         str, Meta(max_length=1000, description="MessageText that its name, slug, agent or last words hold.")
     ] = ""
@@ -27,14 +27,12 @@ class SessionsQuery(RequestModel):
 
 class NewSessionBody(RequestModel):
     agent: Annotated[str, Meta(examples=["general"])]
-    name: Annotated[str | None, Meta(description="One line for people; no two sessions have the same.")] = (
-        None
-    )
+    name: Annotated[str | None, Meta(description="One line, unique among sessions.")] = None
     workspace: Annotated[
         str | None,
         Meta(
-            description="The absolute folder it works in. Without one: where the daemon was started, or the "
-            "person's home where that is the root."
+            description="Absolute path of the workspace (default: the folder in which the daemon was started, or the "
+            "user's home if that is the root)."
         ),
     ] = None
 
@@ -42,25 +40,27 @@ class NewSessionBody(RequestModel):
 class SessionPatch(RequestModel):
     """Changes to a session; fields that are not given stay."""
 
-    name: Annotated[str | UnsetType | None, Meta(description="null takes the name away.")] = UNSET
+    name: Annotated[str | UnsetType | None, Meta(description="null removes the name.")] = UNSET
     pinned: bool | UnsetType = UNSET
     attributes: Annotated[
         dict[str, Any] | UnsetType,
-        Meta(description="Added to those that are there; one that is null goes. At most 64 KiB in all."),
+        Meta(description="Merged into the existing attributes; null removes one. At most 64 KiB in total."),
     ] = UNSET
 
 
 class BranchBody(RequestModel):
     at: Annotated[
         Annotated[str, Meta(max_length=400)] | None,
-        Meta(description="A user's entry; without one, all that was said."),
+        Meta(description="A user entry (default: the end of the conversation)."),
     ] = None
-    include: Annotated[bool, Meta(description="Whether that entry is in the branch.")] = True
+    include: Annotated[bool, Meta(description="Whether the branch includes that entry.")] = True
     name: Annotated[str, Meta(max_length=200)] = ""
 
 
 class DraftBody(RequestModel):
-    content: Annotated[str, Meta(max_length=1_000_000, description="All that is typed; empty clears it.")]
+    content: Annotated[
+        str, Meta(max_length=1_000_000, description="The whole draft; an empty text clears it.")
+    ]
 
 
 class WorkspaceInfo(ResponseModel):
@@ -85,7 +85,7 @@ class SessionRow(ResponseModel):
     parent: Annotated[str | None, Meta(description="The parent's session_id.")]
     type: Literal["branch", "agent"]
     depth: int
-    path: Annotated[str, Meta(description="Of session.md.")]
+    path: Annotated[str, Meta(description="Path of session.md.")]
     created_at: Timestamp
     updated_at: Timestamp
     pinned_at: Timestamp | None
@@ -94,7 +94,7 @@ class SessionRow(ResponseModel):
     workspace: WorkspaceInfo
     status: Literal["idle", "queued", "running", "waiting"]
     waiting_for: str | None
-    run: Annotated[str | None, Meta(description="The run that is going on.")]
+    run: Annotated[str | None, Meta(description="The active run.")]
 
 
 class AnnouncementRow(ResponseModel):
@@ -106,14 +106,14 @@ class AnnouncementRow(ResponseModel):
 
 
 class SessionApprovalRow(ApprovalRow):
-    slug: Annotated[str, Meta(description="Of the session that asks.")]
+    slug: Annotated[str, Meta(description="Slug of the session that requests the approval.")]
 
 
 class SessionDetails(SessionRow):
     """A session, with the fields of `sessions show --json`."""
 
     entries: int
-    draft: Annotated[str, Meta(description="What is typed below the file's open user line.")]
+    draft: Annotated[str, Meta(description="Unsent text below the file's open user line.")]
     announcements: list[AnnouncementRow]
     approvals: list[SessionApprovalRow]
     questions: list[QuestionRow]
@@ -179,7 +179,7 @@ SESSION_DETAILS_EXAMPLE: dict[str, Any] = SESSION_ROW_EXAMPLE | {
     "GET",
     "/api/sessions",
     right=ApiPermission.READ,
-    summary="Sessions: pinned first, the most recently pinned before the others, then the newest.",
+    summary="List sessions: pinned ones first, the most recently pinned at the top, then the newest.",
     query=SessionsQuery,
     response=list[SessionRow],
     response_example=[SESSION_ROW_EXAMPLE],
@@ -196,13 +196,13 @@ async def list_sessions(context: ServerContext, request: ApiRequest[SessionsQuer
     "POST",
     "/api/sessions",
     right=ApiPermission.RUN,
-    summary="A new session of an agent, idle until something is said in it.",
+    summary="Create a session of an agent. It is idle until it receives a message.",
     body=NewSessionBody,
     response=SessionDetails,
     request_example={"agent": "general", "name": "Timetable", "workspace": WORKSPACE_PATH},
     response_example=SESSION_DETAILS_EXAMPLE,
     success_status=201,
-    extra_errors={404: "There is no such agent.", 403: "The configuration denies the agent."},
+    extra_errors={404: "Agent not found.", 403: "The configuration denies the agent."},
 )
 async def create_session(
     context: ServerContext, request: ApiRequest[NoFields, NewSessionBody]
@@ -216,7 +216,7 @@ async def create_session(
     "GET",
     "/api/sessions/{ref}",
     right=ApiPermission.READ,
-    summary="What is known of one session, and what it and its children wait for a person with.",
+    summary="Get one session, with the pending approvals and questions of it and its children.",
     response=SessionDetails,
     response_example=SESSION_DETAILS_EXAMPLE,
 )
@@ -228,12 +228,12 @@ async def get_session(context: ServerContext, request: ApiRequest[NoFields, NoFi
     "PATCH",
     "/api/sessions/{ref}",
     right=ApiPermission.RUN,
-    summary="Another name, pinned or not, other attributes; what is not said stays.",
+    summary="Change the name, the pin or the attributes. Fields that are left out stay.",
     body=SessionPatch,
     response=SessionDetails,
     request_example={"pinned": True, "attributes": {"panel": "left", "old": None}},
     response_example=SESSION_DETAILS_EXAMPLE | {"pinned_at": TIMESTAMP},
-    extra_errors={403: "The attribute is the runtime's own."},
+    extra_errors={403: "The attribute is reserved."},
 )
 async def update_session(
     context: ServerContext, request: ApiRequest[NoFields, SessionPatch]
@@ -252,7 +252,7 @@ async def update_session(
     "DELETE",
     "/api/sessions/{ref}",
     right=ApiPermission.RUN,
-    summary="Puts a session aside with all of its branches and children; nothing finds it, and for 30 days it can be restored.",
+    summary="Delete a session with all its branches and children. It can be restored for 30 days.",
     response=DeletedSession,
     response_example={
         "session_id": SESSION_ID,
@@ -261,7 +261,7 @@ async def update_session(
         "path": f"/home/ada/.local/share/retinue/sessions/{SLUG}.deleted.20261116094500",
         "undo": SESSION_ID,
     },
-    extra_errors={409: f"{BUSY_ERROR} Or a result of or for it was not heard."},
+    extra_errors={409: f"{BUSY_ERROR} Or a result of or for it is not delivered."},
 )
 async def delete_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     session = await context.app.sessions.delete((await context.app.sessions.find_for_api(request.ref)).id)
@@ -278,10 +278,10 @@ async def delete_session(context: ServerContext, request: ApiRequest[NoFields, N
     "POST",
     "/api/sessions/{ref}/restore",
     right=ApiPermission.RUN,
-    summary="Brings a deleted session back.",
+    summary="Restore a deleted session.",
     response=SessionDetails,
     response_example=SESSION_DETAILS_EXAMPLE,
-    extra_errors={409: "Its name, or its place, is another session's now."},
+    extra_errors={409: "Another session now has its name or its folder."},
 )
 async def restore_session(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:
     return await context.app.sessions.to_json((await context.app.sessions.restore(request.ref)).id)
@@ -291,7 +291,7 @@ async def restore_session(context: ServerContext, request: ApiRequest[NoFields, 
     "POST",
     "/api/sessions/{ref}/clear",
     right=ApiPermission.RUN,
-    summary="Forgets what was said; the session keeps its identity.",
+    summary="Remove all messages of a session. It keeps its identity.",
     response=SessionDetails,
     response_example=SESSION_DETAILS_EXAMPLE | {"entries": 0, "last_snippet": ""},
     extra_errors={409: BUSY_ERROR},
@@ -305,7 +305,7 @@ async def clear_session(context: ServerContext, request: ApiRequest[NoFields, No
     "POST",
     "/api/sessions/{ref}/branch",
     right=ApiPermission.RUN,
-    summary="A copy of the conversation up to an entry of a user, from here on the current one.",
+    summary="Copy the conversation up to a user entry. The copy becomes the current branch.",
     body=BranchBody,
     response=SessionDetails,
     request_example={"at": RUN_ID, "include": False, "name": "other"},
@@ -324,7 +324,7 @@ async def branch_session(context: ServerContext, request: ApiRequest[NoFields, B
     "PUT",
     "/api/sessions/{ref}/draft",
     right=ApiPermission.RUN,
-    summary="Keeps what a person is typing, below the open user line of the session's file.",
+    summary="Save a draft below the open user line of the session's file.",
     body=DraftBody,
     response=SavedDraft,
     request_example={"content": "Where is the time"},

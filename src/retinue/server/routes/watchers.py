@@ -18,12 +18,12 @@ from retinue.server.schemas import MessageText, RequestModel, ResponseModel, Tim
 AgentName = Annotated[str, Meta(max_length=64, examples=["pair"])]
 Trigger = Annotated[
     Literal["command", "slash", "key"],
-    Meta(description="What set it off: a program or a button, a slash command, a key."),
+    Meta(description="What started it: a program or a button, a slash command, or a key."),
 ]
 
 
 class WatchersQuery(RequestModel):
-    agent: Annotated[AgentName | None, Meta(description="Only this one; without it, all who watch.")] = None
+    agent: Annotated[AgentName | None, Meta(description="Only this watcher (default: all).")] = None
 
 
 class WatcherBody(RequestModel):
@@ -41,15 +41,15 @@ class WatcherRow(ResponseModel):
     """A watcher, with the fields of `watch list --json`."""
 
     id: str
-    name: Annotated[str, Meta(description="Who: `pair#2` is the second watcher of its session.")]
+    name: Annotated[str, Meta(description="Name: `pair#2` is the second watcher of its session.")]
     agent: str
-    session: Annotated[str, Meta(description="The watched one's session_id.")]
+    session: Annotated[str, Meta(description="session_id of the watched session.")]
     slug: str
-    watcher: Annotated[str, Meta(description="The watcher's own session_id.")]
+    watcher: Annotated[str, Meta(description="session_id of the watcher's own session.")]
     watching: bool
     trigger: str
-    told: Annotated[int, Meta(description="How often it was told something.")]
-    heard: Annotated[str | None, Meta(description="The last entry it was told of.")]
+    told: Annotated[int, Meta(description="How often it received new entries.")]
+    heard: Annotated[str | None, Meta(description="The last entry it received.")]
     told_at: Timestamp | None
     created_at: Timestamp | None
 
@@ -84,7 +84,7 @@ WATCHER_ROW_EXAMPLE: dict[str, Any] = {
     "GET",
     "/api/watchers",
     right=ApiPermission.READ,
-    summary="Who watches which session.",
+    summary="List all watchers and the sessions they watch.",
     response=list[WatcherRow],
     response_example=[WATCHER_ROW_EXAMPLE],
 )
@@ -98,7 +98,7 @@ async def list_all_watchers(
     "GET",
     "/api/sessions/{ref}/watchers",
     right=ApiPermission.READ,
-    summary="Who watches a session.",
+    summary="List the watchers of a session.",
     response=list[WatcherRow],
     response_example=[WATCHER_ROW_EXAMPLE],
 )
@@ -113,13 +113,13 @@ async def list_session_watchers(
     "POST",
     "/api/sessions/{ref}/watchers",
     right=ApiPermission.RUN,
-    summary="Sets an agent beside a session: it hears what is said and done there; who watches already goes on.",
+    summary="Start a watcher on a session. A watcher that is already active continues.",
     body=WatcherBody,
     response=WatcherRow,
     request_example={"agent": "pair", "trigger": "key"},
     response_example=WATCHER_ROW_EXAMPLE,
     success_status=201,
-    extra_errors={403: "The agent has not the role of a watcher, or the session is a watcher's own."},
+    extra_errors={403: "The agent does not have the role watcher, or the session belongs to a watcher."},
 )
 async def start_watcher(context: ServerContext, request: ApiRequest[NoFields, WatcherBody]) -> dict[str, Any]:
     session = await context.app.sessions.find_for_api(request.ref)
@@ -132,7 +132,7 @@ async def start_watcher(context: ServerContext, request: ApiRequest[NoFields, Wa
     "DELETE",
     "/api/sessions/{ref}/watchers",
     right=ApiPermission.RUN,
-    summary="Sends those away who watch a session; what they have said stays in the inbox.",
+    summary="Stop the watchers of a session. Their comments stay in the inbox.",
     query=WatchersQuery,
     response=list[WatcherRow],
     response_example=[WATCHER_ROW_EXAMPLE | {"watching": False}],
@@ -151,7 +151,7 @@ async def stop_watchers(
     "POST",
     "/api/sessions/{ref}/children",
     right=ApiPermission.RUN,
-    summary="A child of a session with a task of its own; set off by a slash command or a key, its result lies in the inbox.",
+    summary="Start a child of a session with its own task. If a slash command or a key started it, its result goes to the inbox.",
     body=ChildBody,
     response=RunDetails,
     request_example={
@@ -178,7 +178,7 @@ async def spawn_child(context: ServerContext, request: ApiRequest[NoFields, Chil
     "POST",
     "/api/inbox/{ref}/dismiss",
     right=ApiPermission.RUN,
-    summary="Sets aside what a watcher said.",
+    summary="Dismiss a watcher's comment.",
     response=InboxRow,
     response_example=INTERJECTION_ROW_EXAMPLE | {"delivery": "delivered"},
 )
