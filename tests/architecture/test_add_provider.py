@@ -90,7 +90,7 @@ def test_a_new_provider_is_listed_checked_and_named_in_errors(retinue_with_toy: 
         "no key: set TOY_API_KEY",
         "no key: set OPENAI_API_KEY",
     )
-    assert "default model toy:toy-1" in retinue_with_toy("doctor", TOY_API_KEY="k").stdout
+    assert "default model: toy:toy-1" in retinue_with_toy("doctor", TOY_API_KEY="k").stdout
     refused = retinue_with_toy("run", "--model", "toy:x", "hello")
     assert refused.returncode != 0
     assert "toy:x needs a key: set TOY_API_KEY" in refused.stderr

@@ -177,7 +177,7 @@ async def test_what_comes_and_goes_is_no_tool_before_somebody_trusts_it(tmp_path
         assert "does not offer it any more" in await it.fails("one")
         it.fake.set_behaviour(tool_definition("one"))
         assert await it.call("one") == "{}"
-        with pytest.raises(UsageError, match="nothing here of fake"):
+        with pytest.raises(UsageError, match="fake has no tools that can be trusted"):
             it.servers.trust("fake", [])
 
 
@@ -396,7 +396,7 @@ async def test_a_server_of_another_time_or_with_no_program_is_refused_in_a_sente
             it.servers.distrust("fake")
     config = configured(tmp_path, {"none": {"command": "no-such-program"}})
     servers = McpServerService(config, {}, system_clock())
-    with pytest.raises(Failed, match="there is no program no-such-program"):
+    with pytest.raises(Failed, match="program not found: no-such-program"):
         await servers.compare_tools("none")
     assert servers.server_rows()[0]["found"] is False
 

@@ -166,5 +166,5 @@ async def test_a_server_that_is_not_there_or_needs_a_key_says_so(tmp_path: Path)
         await servers.compare_tools("far")
     await servers.close()
     config = load_config({"RETINUE_CONFIG": str(tmp_path)}, home=str(tmp_path / "home"))
-    with pytest.raises(RetinueError, match="set FAR_KEY"):
+    with pytest.raises(RetinueError, match="Set FAR_KEY"):
         await McpServerService(config, {}, system_clock()).compare_tools("far")

@@ -271,7 +271,7 @@ async def test_a_program_that_is_not_there_is_told_with_what_to_do(stage: Stage)
     ):
         await stage.run()
     stage.program("true")
-    with pytest.raises(Failed, match=r"/no/such/wrapper is not installed here.*whole path"):
+    with pytest.raises(Failed, match=r"/no/such/wrapper is not installed or not on the PATH\..*whole path"):
         await stage.run(wrapper="/no/such/wrapper")
 
 

@@ -93,7 +93,7 @@ async def test_whoever_only_looks_needs_nothing_written(isolated_env: dict[str, 
     assert [each["text"] for each in json.loads(out)] == ["One."]
     code, out, err = await ran(env, work, "doctor", "--json", closed=home)
     bad = [each["what"] for each in json.loads(out) if each["level"] == "bad"]
-    assert (code, bad, err) == (1, [f"home:  is not writable{home}"], "")
+    assert (code, bad, err) == (1, [f"home: {home} is not writable"], "")
     assert tree(home) == before
 
 
@@ -115,7 +115,7 @@ async def test_what_a_killed_process_left_in_the_ledgers_log_is_seen_too(
     assert (home / "ledger.db-wal").stat().st_size
     code, out, err = await ran(env, work, "runs", "list", "--json", closed=home)
     assert (code, [each["status"] for each in json.loads(out)]) == (0, ["running"]), err
-    assert "1 run interrupted" in err
+    assert "1 run was interrupted" in err
 
 
 async def test_what_cannot_be_done_there_says_in_one_sentence_what_to_do(
@@ -177,4 +177,4 @@ async def test_why_a_daemon_cannot_start_on_a_full_disk_is_told_to_who_starts_it
     told = err.decode()
     assert (process.returncode, out, told.count("\n")) == (1, b"", 1), told
     assert told.startswith(f"retinue: The daemon stopped at once: {disk}")
-    assert "No space left on device; make room" in told
+    assert "No space left on device; free some space" in told

@@ -102,7 +102,7 @@ async def test_a_run_whose_session_is_gone_is_told_and_ended_on_request(app: ret
     assert interrupted == "1 runs interrupted"
     assert (await app.runs.find(run.id)).status is Status.RUNNING
     [mended] = await told(app, "mended", repair=True)
-    assert f"run {run.id} is lost now" in mended
+    assert f"run {run.id} is now lost" in mended
     now = await app.runs.find(run.id)
     assert (now.status, now.reason) == (Status.LOST, Reason.STALE)
     assert await told(app, "warn") == []
@@ -151,8 +151,8 @@ async def test_sessions_that_were_not_to_be_kept_are_put_aside_on_request(app: r
     asker = await app.run("Hello.", workspace=tmp_path)
     child = await app.run("Look.", workspace=tmp_path)
     await posted(app, child, asker, keep=False, state=Delivered.DELIVERED)
-    assert await told(app, "warn") == ["1 sessions were not to be kept and are still there"]
-    assert await told(app, "mended", repair=True) == ["1 sessions that were not to be kept are put aside"]
+    assert await told(app, "warn") == ["1 temporary sessions were not deleted"]
+    assert await told(app, "mended", repair=True) == ["1 temporary sessions were deleted"]
     assert [each.id for each in await app.sessions.list()] == [asker.session_id]
     assert await told(app, "warn") == []
 
@@ -184,7 +184,7 @@ async def test_replies_that_are_missing_are_counted(app: retinue.App, tmp_path: 
     file = Path(run.transcript_path)
     file.write_text(file.read_text().partition("<!-- agent")[0])
     [what] = await told(app, "warn", repair=True)
-    assert what == f"run {run.id} is done, and of its 1 replies 0 stand in {run.transcript_path}"
+    assert what == f"run {run.id} is done, but {run.transcript_path} has only 0 of its 1 replies"
     assert (await app.runs.find(run.id)).text == "One."
 
 

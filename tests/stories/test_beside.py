@@ -480,9 +480,9 @@ async def test_beside_a_daemon_with_other_settings_a_command_works_by_itself_and
     async with machine.serving(script), machine.daemon() as process:
         ran = await machine("run", "Who?", RETINUE_MODEL="openai:another")
         assert (ran.code, ran.out) == (0, "I know.\n")
-        assert "the daemon was started with other settings" in ran.err
+        assert "The daemon was started with different settings" in ran.err
         assert f"\n{process.pid}\n" not in transcripts(machine)[0].read_text()
-        assert "other settings" not in (await machine("runs", "list", RETINUE_MODEL="openai:another")).err
+        assert "different settings" not in (await machine("runs", "list", RETINUE_MODEL="openai:another")).err
 
 
 async def test_a_reader_who_is_slow_misses_nothing(machine: UserMachine):
@@ -578,6 +578,6 @@ async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: UserMa
 async def test_what_is_left_to_a_daemon_with_other_settings_obeys_those(machine: UserMachine):
     async with machine.serving(by_turn(text_reply("Hi."))) as server, machine.daemon():
         left = await machine("run", "--background", "--json", "Go.", RETINUE_MODEL="openai:another")
-        assert (left.code, "those count for this run" in left.err) == (0, True)
+        assert (left.code, "which apply to this run" in left.err) == (0, True)
         assert (await machine("wait", left.json["run_id"])).out == "Hi.\n"
         assert server.requests[0].body["model"] == "test-model"

@@ -91,7 +91,7 @@ async def test_doctor_says_how_tightly_commands_are_held_and_why_not_more(machin
     found = {each["what"]: each["do"] for each in low.json}
     assert "sandbox: none; every command requires approval" in found
     assert (
-        found["sandbox level strict is missing: RETINUE_SANDBOX=none asks for less"]
+        found["sandbox level strict is not available: RETINUE_SANDBOX=none asks for less"]
         == "unset RETINUE_SANDBOX"
     )
 

@@ -132,7 +132,7 @@ async def test_a_home_has_one_daemon(machine: UserMachine):
         assert (second.code, "already" in second.err) == (3, True)
         await stopped(machine)
         none = await machine("serve", "--stop")
-        assert (none.code, "no daemon" in none.err) == (0, True)
+        assert (none.code, "No daemon is running" in none.err) == (0, True)
         none = await machine("serve", "--stop", "--json")
         assert (none.code, none.json) == (0, {"stopped": False})
 

@@ -38,4 +38,4 @@ async def test_a_deed_that_a_kill_cut_off_is_shown_as_unknown_and_not_repeated(m
         said = (await machine("runs", "show", run["run_id"])).out
     assert (shown["status"], seen.read_text()) == ("done", "once ")
     assert [(each["tool"], each["state"]) for each in shown["effects"]] == [("act", "unknown")]
-    assert "Nobody knows whether act happened" in said
+    assert "Unknown whether act took effect" in said

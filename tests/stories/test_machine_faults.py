@@ -60,7 +60,7 @@ async def test_a_daemon_begins_anew_beside_a_damaged_ledger_and_says_so(machine:
     [kept] = [path for path in machine.home.glob("ledger.db.damaged-*") if not path.name.endswith("-shm")]
     assert kept.read_bytes() == bad
     said = (machine.home / "logs" / "daemon.log").read_text()
-    assert f"is kept as {kept}" in said
+    assert f"was kept as {kept}" in said
     assert "the ledger was damaged" in (machine.home / "logs" / "retinue.jsonl").read_text()
 
 

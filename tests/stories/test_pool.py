@@ -252,7 +252,7 @@ async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(mach
         assert (parent.id, parent.waiting_for) == (run.id, WaitReason.CHILD)
         (kept,) = await list_pool_agents(app.context)
         assert kept.pooled_session.is_in_use
-        with pytest.raises(Refused, match="is at work"):
+        with pytest.raises(Refused, match="is busy"):
             await retire_pool_agents(app.context, kept.pooled_session.slug)
         assert await retire_pool_agents(app.context) == []
         go.set()

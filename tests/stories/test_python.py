@@ -58,7 +58,7 @@ async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_
     with pytest.raises(UsageError, match="system_"):
         retinue.tool(name="system_x")(lambda: "x")
     for where, words in (
-        ("json:dumps", "is no tool"),
+        ("json:dumps", "is not a tool"),
         ("nowhere:x", "cannot be loaded"),
         ("json", "module:name"),
     ):
@@ -151,7 +151,7 @@ async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machi
         async with machine.open() as app:
             run = await app.runs.start("Wait for me", RunOptions(workspace=machine.folder))
             await machine.asked(1)
-            with pytest.raises(Refused, match="is being worked by another process"):
+            with pytest.raises(Refused, match="is executed by another process"):
                 await app.runs.resume(run.id)
         async with machine.open() as app:
             assert [one.id for one in await app.runs.interrupted()] == [run.id]
@@ -175,7 +175,7 @@ async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: Use
         first = await app.run("One", workspace=machine.folder)
         await app.run("Two", workspace=machine.folder)
         assert (await app.runs.find(first.id)).id == first.id
-        with pytest.raises(UsageError, match="could be several runs"):
+        with pytest.raises(UsageError, match="matches several runs"):
             await app.runs.find(first.id[:4])
         with pytest.raises(NotFound, match="retinue runs history"):
             await app.runs.find("zzz")
@@ -194,9 +194,11 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
         first = await app.runs.start("First", RunOptions(workspace=machine.folder))
         await machine.asked(1)
         for forbidden in (app.sessions.clear, app.sessions.delete):
-            with pytest.raises(Refused, match="is at work: `retinue runs cancel"):
+            with pytest.raises(
+                Refused, match=r"has an active run. Cancel it first with `retinue runs cancel"
+            ):
                 await forbidden(first.slug)
-        with pytest.raises(UsageError, match="give the text to queue behind it"):
+        with pytest.raises(UsageError, match="Give a text to queue a message behind it"):
             await app.runs.start(None, RunOptions(session=first.slug))
         second = await app.runs.start("Second", RunOptions(session=first.slug))
         asked_more.set()

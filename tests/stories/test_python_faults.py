@@ -38,7 +38,7 @@ def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path):
 
 
 async def test_an_opening_that_is_refused_leaves_no_owner_behind(machine: UserMachine):
-    with pytest.raises(UsageError, match="there is a tool 'ls' already"):
+    with pytest.raises(UsageError, match="A tool named 'ls' already exists"):
         async with machine.open(tools=[ls]):
             pass
     assert not list((machine.home / "owners").glob("*"))

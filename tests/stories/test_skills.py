@@ -131,7 +131,7 @@ async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Us
     assert "brings the skills deploy, but the project is not trusted" in before.err
     shown = await machine("trust", "--yes", ".")
     assert f"{deploy}/deploy" in shown.out
-    assert "read it before" in shown.out
+    assert "Read it before" in shown.out
     listed = {
         row["name"]: row for row in (await machine("skills", "list", "--agent", "keeper", "--json")).json
     }

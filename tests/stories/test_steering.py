@@ -37,7 +37,7 @@ async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_
         assert {"submit_for_review", "ask_for_help"} <= set(machine.tools(server.requests[0]))
         assert "approve" not in machine.tools(server.requests[0])
         words = await machine("runs", "show", ran.json["run_id"])
-        assert "coder waits for a person" in words.out
+        assert "coder waits for your message" in words.out
         again = await machine("send", ran.json["slug"], "Submit it, then.")
         assert again.code == 0
         assert again.out == "Built and tested.\n"

@@ -136,7 +136,7 @@ async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(m
         kept = (await machine("runs", "show", "--json", row["runId"])).json
         assert (kept["status"], kept["text"], kept["delivery"]["state"]) == ("done", "Here: x.", "pending")
         refused = await machine("sessions", "delete", row["sessionId"])
-        assert (refused.code, "were not heard: `retinue inbox`" in refused.err) == (3, True)
+        assert (refused.code, "are not delivered. Show them with `retinue inbox`" in refused.err) == (3, True)
         script.open.set()
         ended = await app.runs.wait(run.id)
     assert (ended.status, ended.text) == (Status.DONE, "Heard.")
@@ -241,7 +241,7 @@ async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_nam
     assert "Blocking: x." in last[at]
     assert "What now?" in last[at] or "What now?" in last[at + 1]
     missing = await machine("inbox", "--promote", "nothing")
-    assert (missing.code, "there is no result nothing" in missing.err) == (7, True)
+    assert (missing.code, "Result nothing not found" in missing.err) == (7, True)
 
 
 async def test_a_finding_that_was_passed_on_is_not_written_again(machine: UserMachine):
@@ -261,7 +261,7 @@ async def test_a_finding_that_was_passed_on_is_not_written_again(machine: UserMa
         again = await machine("inbox", "--promote", row["runId"], "--json")
     assert (first["already"], again.json["already"]) == (False, True)
     assert (again.code, again.json["entry"]) == (0, first["entry"])
-    assert f"helper's result stands already in {ran['slug']}" in again.err
+    assert f"The result of helper is already in {ran['slug']}" in again.err
     assert Path(ran["path"]).read_text() == told
 
 

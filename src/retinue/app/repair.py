@@ -158,7 +158,7 @@ class RepairService:
     async def _set_ledger_aside(self) -> Path:
         if others := self._other_owners():
             raise SessionLocked(
-                f"{self._context.ledger.path}: others are at work with it: end {', '.join(others)}"
+                f"{self._context.ledger.path} is in use by other processes. End them first: {', '.join(others)}"
             )
         await self._context.ledger.release_file()
         return move_damaged_aside(self._context.ledger.path, now=self._context.clock.now())

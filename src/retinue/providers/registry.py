@@ -69,7 +69,7 @@ def load_function(reference: str) -> object:
 def _check_program(program: CliAgentKind, settings: ProviderSettings) -> None:
     if shutil.which(program.binary, path=settings.env.get("PATH", os.defpath)) is None:
         raise BadConfig(
-            f"{program.binary} is not installed here, or not on the PATH: install it with `{program.install}`"
+            f"{program.binary} is not installed or not on the PATH. Install it with `{program.install}`."
         )
 
 

@@ -296,7 +296,7 @@ async def test_words_to_a_session_that_waits_for_a_yes_are_queued_and_say_so(api
         for mode in ("sync", "async"):
             queued = (await it.say(made["slug"], f"And {mode}", mode=mode)).json
             assert (queued["status"], queued["messageId"]) == ("queued", queued["responseId"])
-            assert queued["message"].startswith("general waits for a person's yes to bash")
+            assert queued["message"].startswith("general waits for an approval of bash")
             assert f"POST /api/approvals/{asked['id']}" in queued["message"]
         now = (await it.get(f"/api/sessions/{made['slug']}")).json
         assert (now["status"], now["run"]) == ("waiting", first["responseId"])
@@ -310,7 +310,7 @@ async def test_words_to_a_session_that_waits_for_a_yes_are_queued_and_say_so(api
 @pytest.mark.parametrize(
     ("wish", "named"),
     [
-        (("bash", {"command": "true"}), "yes to bash: GET /api/approvals/"),
+        (("bash", {"command": "true"}), "approval of bash. Show it with GET /api/approvals/"),
         (("ask_user", {"question": "Which colour?"}), "Which colour?"),
     ],
 )

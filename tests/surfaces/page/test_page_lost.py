@@ -117,7 +117,7 @@ async def test_a_link_opens_once_and_a_browser_that_came_in_stays_in(alone: Open
             await stranger.locator("[data-test=home-form]").wait_for()
             other = await (await house.browser.new_context()).new_page()
             await other.goto(link)
-            assert "used before" in await other.inner_text("h1")
+            assert "already used" in await other.inner_text("h1")
             await house.end(signal.SIGKILL)
             await restarted(house)
             await window.page.reload()

@@ -151,16 +151,16 @@ def test_json_that_two_readers_could_understand_differently_is_understood_by_non
 
 
 OUR_WORDS = {
-    b'{"content": "a", "content": "b"}': "in the body 'content' is said twice; keep one of the two",
-    b'{"content": "a", "timeout": NaN}': "in the body NaN is not a number that can be used",
+    b'{"content": "a", "content": "b"}': "In the body, 'content' is said twice; keep one of the two",
+    b'{"content": "a", "timeout": NaN}': "In the body, NaN is not a number that can be used",
     b'{"content": "a", "timeout": '
     + b"9" * 5_000
-    + b"}": "in the body a number has 5,000 digits; 1000 are the most",
-    b'{"content": "a", "timeout": 1e999}': "in the body a number is too large - at `$.timeout`",
+    + b"}": "In the body, a number has 5,000 digits; 1000 are the most",
+    b'{"content": "a", "timeout": 1e999}': "The body contains a number that is too large - at `$.timeout`",
     b'{"content": "\\ud800"}': "The body contains a lone surrogate (\\ud800 to \\udfff)",
     b'{"content": "\\ude00"}': "The body contains a lone surrogate (\\ud800 to \\udfff)",
     b'{"content": "\xff"}': "The body is not UTF-8 at byte 13. Send it as UTF-8.",
-    b"{}{}": "the body is not JSON: Extra data at column 3 (line 1)",
+    b"{}{}": "The body is not JSON: Extra data at column 3 (line 1)",
 }
 
 

@@ -194,8 +194,8 @@ class CliAgentRunner:
         )
         program = find_program(binary, self._env.get("PATH", os.defpath), private_folders)
         if program is None:
-            hint = f"install it with `{install}`" if install else "write the whole path of a program"
-            raise Failed(f"{binary} is not installed here, or not on the PATH: {hint}")
+            hint = f"Install it with `{install}`." if install else "Write the whole path of a program."
+            raise Failed(f"{binary} is not installed or not on the PATH. {hint}")
         return program
 
 
