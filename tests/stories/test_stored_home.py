@@ -30,7 +30,7 @@ def old_home(tmp_path: Path) -> dict[str, str]:
     (agents / "main.md").write_text("---\nname: main\ntools: [read, write]\n---\nYou work.\n")
     # A scripted model answers by its place in the conversation, which has five replies already.
     spoken = [{"text": "said before"}] * 5
-    script = {"main": [*spoken, {"text": "I will not write then."}, {"text": "Still here."}]}
+    script = {"main": [*spoken, {"text": "Here."}]}
     (tmp_path / "s.json").write_text(json.dumps(script))
     return {
         "RETINUE_HOME": str(home),
@@ -77,4 +77,4 @@ async def test_a_home_of_an_earlier_version_lists_reads_and_goes_on(old_home: di
         assert approval.run == waiting.id
         assert (await app.runs.cancel(waiting.id)).status is retinue.Status.CANCELLED
         again = await app.run("Are you there?", session=parent.id)
-        assert again.text == "Still here."
+        assert again.text == "Here."
