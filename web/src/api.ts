@@ -1,6 +1,6 @@
 /** The one door to the daemon: every request is made here, and every refusal becomes a sentence. */
 
-import type { Agent, Answer, Approval, Entry, Health, Left, Run, Sent, Session, Watch } from "./shapes.ts";
+import type { Agent, Answer, Approval, Entry, Health, Left, Run, Sent, Session, Watch } from "./api-types.ts";
 
 export class Refusal extends Error {
   constructor(readonly status: number, readonly code: string, message: string) {

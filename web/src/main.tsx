@@ -3,18 +3,18 @@
 import { effect } from "@preact/signals";
 import { render, type JSX } from "preact";
 import "../app.css";
-import { addressed, follow, setTheme } from "./deeds.ts";
-import { onKey } from "./keys.ts";
+import { addressed, follow, setTheme } from "./actions.ts";
+import { onKey } from "./keyboard-shortcuts.ts";
 import { approvals, drawer, making, open, openId, theme } from "./store.ts";
-import { begin, resync } from "./stream.ts";
-import { Approvals } from "./views/approvals.tsx";
-import { Conversation, Opening } from "./views/conversation.tsx";
-import { Dialogs } from "./views/dialogs.tsx";
-import { Bar, Lost, Toasts } from "./views/frame.tsx";
-import { Home } from "./views/home.tsx";
-import { Panels } from "./views/panels.tsx";
-import { Sidebar } from "./views/sidebar.tsx";
-import { titleOf } from "./words.ts";
+import { begin, resync } from "./event-stream.ts";
+import { Approvals } from "./components/approvals.tsx";
+import { Conversation, Opening } from "./components/conversation.tsx";
+import { Dialogs } from "./components/dialogs.tsx";
+import { Bar, Lost, Toasts } from "./components/status-bar.tsx";
+import { Home } from "./components/home.tsx";
+import { Panels } from "./components/side-panel.tsx";
+import { Sidebar } from "./components/sidebar.tsx";
+import { titleOf } from "./format.ts";
 
 function Page(): JSX.Element {
   return (

@@ -2,9 +2,9 @@
 
 import { computed, signal } from "@preact/signals";
 import { api, Refusal } from "./api.ts";
-import type { Run, Status, Told, Usage } from "./shapes.ts";
+import type { Run, Status, Told, Usage } from "./api-types.ts";
 import { complain, single } from "./store.ts";
-import { spoken } from "./words.ts";
+import { spoken } from "./format.ts";
 
 export interface Seen {
   id: string;

@@ -2,7 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 import { api, Refusal } from "./api.ts";
-import type { Agent, Approval, Health, Left, Session } from "./shapes.ts";
+import type { Agent, Approval, Health, Left, Session } from "./api-types.ts";
 
 export type Connection = "opening" | "open" | "lost" | "barred";
 export type Panel = "runs" | "inbox" | null;

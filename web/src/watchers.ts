@@ -2,9 +2,9 @@
 
 import { computed, signal } from "@preact/signals";
 import { api } from "./api.ts";
-import type { Agent, Left, Told, Watch } from "./shapes.ts";
+import type { Agent, Left, Told, Watch } from "./api-types.ts";
 import { agents, attempt, inbox, openId, refreshInbox, single, toast } from "./store.ts";
-import { capital } from "./words.ts";
+import { capital } from "./format.ts";
 
 export const watchers = signal<readonly Watch[]>([]);
 /** Sessions in which watchers sit: what goes on there is watching. */

@@ -1,11 +1,11 @@
 /** The open conversation as rows of a list: what is saved, then what is still to come. */
 
 import { computed, type ReadonlySignal } from "@preact/signals";
-import { lines, results } from "./entries.ts";
-import * as flows from "./flows.ts";
+import { lines, results } from "./transcript.ts";
+import * as flows from "./streaming-replies.ts";
 import * as runs from "./runs.ts";
-import * as sending from "./sending.ts";
-import type { Called, Notice, Returned, Said } from "./shapes.ts";
+import * as sending from "./pending-messages.ts";
+import type { Called, Notice, Returned, Said } from "./api-types.ts";
 import { openId } from "./store.ts";
 
 export type Item =

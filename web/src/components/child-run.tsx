@@ -2,12 +2,12 @@
 
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
-import { show, steer } from "../deeds.ts";
-import { hue } from "../hue.ts";
+import { show, steer } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
 import { isLive, nameOf, overhear, sumOf, ticking, type Seen } from "../runs.ts";
-import { capital, dollars, span, spent, STATUS, WAITS_FOR } from "../words.ts";
+import { capital, dollars, span, spent, STATUS, WAITS_FOR } from "../format.ts";
 import { AgentMark, Icon } from "./icons.tsx";
-import { IconButton } from "./pieces.tsx";
+import { IconButton } from "./widgets.tsx";
 
 export function Child({ run }: { run: Seen }): JSX.Element {
   return isLive(run) ? <Card run={run} /> : <After run={run} />;

@@ -3,7 +3,7 @@
 
 import { signal } from "@preact/signals";
 import * as runs from "./runs.ts";
-import type { Told } from "./shapes.ts";
+import type { Told } from "./api-types.ts";
 
 export interface Flow {
   run: string;

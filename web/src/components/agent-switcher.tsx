@@ -3,12 +3,12 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { create, switchTo } from "../deeds.ts";
-import { hue } from "../hue.ts";
+import { create, switchTo } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
 import { agents, current, sessions } from "../store.ts";
-import { capital, counted } from "../words.ts";
+import { capital, counted } from "../format.ts";
 import { AgentMark, Icon } from "./icons.tsx";
-import { step } from "./pieces.tsx";
+import { step } from "./widgets.tsx";
 
 export function Switcher(): JSX.Element {
   const up = useSignal(false);

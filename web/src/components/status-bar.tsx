@@ -1,14 +1,14 @@
 /** The rim of the page: the line at the bottom that says what goes on, what is lost, and short messages. */
 
 import type { JSX } from "preact";
-import { setTheme } from "../deeds.ts";
-import { hue } from "../hue.ts";
+import { setTheme } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
 import { live, nameOf, type Seen } from "../runs.ts";
 import { connection, dialog, dismiss, drawer, health, panel, theme, toasts, unread, type Theme } from "../store.ts";
-import { show } from "../deeds.ts";
-import { STATUS, WAITS_FOR } from "../words.ts";
+import { show } from "../actions.ts";
+import { STATUS, WAITS_FOR } from "../format.ts";
 import { Icon } from "./icons.tsx";
-import { IconButton } from "./pieces.tsx";
+import { IconButton } from "./widgets.tsx";
 import { seats, watchers } from "../watchers.ts";
 import { Watching } from "./watchers.tsx";
 

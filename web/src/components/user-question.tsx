@@ -2,11 +2,11 @@
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Called } from "../shapes.ts";
+import type { Called } from "../api-types.ts";
 import { openId } from "../store.ts";
-import * as talk from "../talk.ts";
-import { argumentsOf, asText } from "../words.ts";
-import { Plain } from "./pieces.tsx";
+import * as talk from "../conversation.ts";
+import { argumentsOf, asText } from "../format.ts";
+import { Plain } from "./widgets.tsx";
 
 export const ASKS = "ask_user";
 

@@ -3,14 +3,14 @@
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import { answer, show } from "../deeds.ts";
-import { hue } from "../hue.ts";
-import type { Approval } from "../shapes.ts";
+import { answer, show } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
+import type { Approval } from "../api-types.ts";
 import { approvals } from "../store.ts";
-import { argumentsOf, asText, counted } from "../words.ts";
+import { argumentsOf, asText, counted } from "../format.ts";
 import { AgentMark, Icon } from "./icons.tsx";
-import { Plain } from "./pieces.tsx";
-import { Diff, Pairs } from "./tool.tsx";
+import { Plain } from "./widgets.tsx";
+import { Diff, Pairs } from "./tool-call.tsx";
 import { compared } from "../diff.ts";
 
 const DOES: Record<Approval["touch"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", more: "have more scope for" };

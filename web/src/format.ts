@@ -1,6 +1,6 @@
 /** Small words: times, sizes, calls and states as a person reads them. */
 
-import type { Session, Status } from "./shapes.ts";
+import type { Session, Status } from "./api-types.ts";
 
 export function ago(at: string, now = Date.now()): string {
   const seconds = Math.max(0, Math.floor((now - Date.parse(at)) / 1000));

@@ -2,17 +2,17 @@
 
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { branch, copy, show, steer } from "../deeds.ts";
-import { hue } from "../hue.ts";
+import { branch, copy, show, steer } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
 import { render, rendered } from "../markdown.ts";
 import { type Seen } from "../runs.ts";
-import type { Notice, Said } from "../shapes.ts";
+import type { Notice, Said } from "../api-types.ts";
 import { open, sessions } from "../store.ts";
-import type { Flow } from "../flows.ts";
-import type { Pending } from "../sending.ts";
-import { capital, clock, reported, STATUS, titleOf, tokens } from "../words.ts";
+import type { Flow } from "../streaming-replies.ts";
+import type { Pending } from "../pending-messages.ts";
+import { capital, clock, reported, STATUS, titleOf, tokens } from "../format.ts";
 import { AgentMark, Icon } from "./icons.tsx";
-import { Copy, IconButton, Plain } from "./pieces.tsx";
+import { Copy, IconButton, Plain } from "./widgets.tsx";
 
 export function Prose({ text, growing = false }: { text: string; growing?: boolean }): JSX.Element {
   const html = useMemo(() => (growing ? render(text) : rendered(text)), [text, growing]);

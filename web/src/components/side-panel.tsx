@@ -4,16 +4,16 @@ import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { api } from "../api.ts";
-import { drain, promote, show, steer } from "../deeds.ts";
-import { hue } from "../hue.ts";
+import { drain, promote, show, steer } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
 import { isLive, nameOf, put, rootOf, runs, sumOf, ticking, type Seen } from "../runs.ts";
-import type { Left } from "../shapes.ts";
+import type { Left } from "../api-types.ts";
 import { attempt, ended, inbox, openId, panel, refreshInbox, unread } from "../store.ts";
-import { ago, bare, counted, dollars, span, spent, STATUS, tokens, WAITS_FOR } from "../words.ts";
+import { ago, bare, counted, dollars, span, spent, STATUS, tokens, WAITS_FOR } from "../format.ts";
 import { AgentMark } from "./icons.tsx";
-import { Dot, IconButton, Plain } from "./pieces.tsx";
+import { Dot, IconButton, Plain } from "./widgets.tsx";
 import { Word } from "./watchers.tsx";
-import { Prose } from "./words.tsx";
+import { Prose } from "./messages.tsx";
 
 export function Panels(): JSX.Element | null {
   if (!panel.value) return null;

@@ -1,17 +1,17 @@
 /** What a person does: each deed is one request, and what the page makes of its answer. */
 
 import { api } from "./api.ts";
-import { typed } from "./draft.ts";
-import { promptAfter } from "./entries.ts";
-import { listen } from "./stream.ts";
-import type { Answer, Approval, Left, Said, Session } from "./shapes.ts";
+import { typed } from "./drafts.ts";
+import { promptAfter } from "./transcript.ts";
+import { listen } from "./event-stream.ts";
+import type { Answer, Approval, Left, Said, Session } from "./api-types.ts";
 import {
   agents, approvals, attempt, chosen, dialog, drawer, drop, making, openId, put, refreshApprovals, refreshInbox, refreshSessions,
   sessions, shown, store, theme, toast, typeNext, type Theme,
 } from "./store.ts";
 import * as runs from "./runs.ts";
-import * as talk from "./talk.ts";
-import { titleOf } from "./words.ts";
+import * as talk from "./conversation.ts";
+import { titleOf } from "./format.ts";
 
 /** The address says what is open: `#/s/<session>`, `#/new/<agent>`, or nothing. */
 export function addressed(): string | null {

@@ -3,24 +3,24 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useCallback, useRef } from "preact/hooks";
-import { home, pin, remove, rename, show, steer } from "../deeds.ts";
-import { atStart } from "../entries.ts";
-import { hue } from "../hue.ts";
+import { home, pin, remove, rename, show, steer } from "../actions.ts";
+import { atStart } from "../transcript.ts";
+import { hue } from "../agent-colour.ts";
 import { atWork, type Seen } from "../runs.ts";
-import type { Session } from "../shapes.ts";
+import type { Session } from "../api-types.ts";
 import { byId, connection, dialog, open, openId, renaming } from "../store.ts";
-import { flows } from "../flows.ts";
-import { items as shownItems, type Item } from "../items.ts";
-import * as talk from "../talk.ts";
-import { titleOf, WAITS_FOR } from "../words.ts";
+import { flows } from "../streaming-replies.ts";
+import { items as shownItems, type Item } from "../conversation-rows.ts";
+import * as talk from "../conversation.ts";
+import { titleOf, WAITS_FOR } from "../format.ts";
 import { Composer } from "./composer.tsx";
 import { AgentMark, Icon } from "./icons.tsx";
-import { Copy, Menu } from "./pieces.tsx";
-import { Scroller } from "./scroller.tsx";
-import { Switcher } from "./switcher.tsx";
-import { Call } from "./tool.tsx";
+import { Copy, Menu } from "./widgets.tsx";
+import { Scroller } from "./virtual-list.tsx";
+import { Switcher } from "./agent-switcher.tsx";
+import { Call } from "./tool-call.tsx";
 import { Interjections, watchChoices } from "./watchers.tsx";
-import { Coming, Fell, OnItsWay, Queued, Told, Words } from "./words.tsx";
+import { Coming, Fell, OnItsWay, Queued, Told, Words } from "./messages.tsx";
 
 export function Conversation(): JSX.Element {
   const session = open.value;

@@ -1,7 +1,7 @@
 /** What is saved of the open conversation, as far as it was read: its lines in order, and the answers to its calls. */
 
 import { batch, signal } from "@preact/signals";
-import type { Called, Entry, Notice, Returned, Said } from "./shapes.ts";
+import type { Called, Entry, Notice, Returned, Said } from "./api-types.ts";
 
 export const PAGE = 100;
 

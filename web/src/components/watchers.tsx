@@ -1,14 +1,14 @@
 /** Watchers on the page: who watches, in the line at the bottom, and what they say, above where one types. */
 
 import type { JSX } from "preact";
-import { promote, show } from "../deeds.ts";
-import { hue } from "../hue.ts";
+import { promote, show } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
 import { live } from "../runs.ts";
-import type { Left, Session, Watch } from "../shapes.ts";
+import type { Left, Session, Watch } from "../api-types.ts";
 import { canWatch, dismissWord, openWords, toggle, watchers, watching } from "../watchers.ts";
-import { ago } from "../words.ts";
+import { ago } from "../format.ts";
 import { AgentMark } from "./icons.tsx";
-import { IconButton, Plain } from "./pieces.tsx";
+import { IconButton, Plain } from "./widgets.tsx";
 
 /** `pair#2 watching`: everybody who sits beside a conversation. */
 export function Watching(): JSX.Element {

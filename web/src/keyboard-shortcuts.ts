@@ -2,7 +2,7 @@
 
 import { dialog, drawer, openId, panel, renaming, toast } from "./store.ts";
 import { keyed, toggle } from "./watchers.ts";
-import { nextTheme } from "./views/frame.tsx";
+import { nextTheme } from "./components/status-bar.tsx";
 
 const DEEDS: Record<string, () => void> = {
   "/": () => focus("#search"),

@@ -1,14 +1,14 @@
 /** The list at the left: conversations grouped by agent, pinned ones first, and a search through all of them. */
 
 import type { JSX } from "preact";
-import { create, home, pin, remove, show, copy } from "../deeds.ts";
-import { hue } from "../hue.ts";
-import type { Session } from "../shapes.ts";
+import { create, home, pin, remove, show, copy } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
+import type { Session } from "../api-types.ts";
 import { current, dialog, drawer, folded, found, openId, query, refreshSearch, renaming, sessions, toast, typeNext } from "../store.ts";
-import { ago, bare, capital, titleOf } from "../words.ts";
+import { ago, bare, capital, titleOf } from "../format.ts";
 import { Name } from "./conversation.tsx";
 import { AgentMark, Icon } from "./icons.tsx";
-import { Dot, IconButton, Menu, step } from "./pieces.tsx";
+import { Dot, IconButton, Menu, step } from "./widgets.tsx";
 
 interface Group {
   name: string;

@@ -3,8 +3,8 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { copy } from "../deeds.ts";
-import { pieces } from "../unseen.ts";
+import { copy } from "../actions.ts";
+import { pieces } from "../invisible-characters.ts";
 import { Icon, type Drawing } from "./icons.tsx";
 
 interface Press {

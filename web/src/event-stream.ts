@@ -2,11 +2,11 @@
 
 import { batch } from "@preact/signals";
 import { api, Refusal } from "./api.ts";
-import { flows, interrupted } from "./flows.ts";
+import { flows, interrupted } from "./streaming-replies.ts";
 import * as runs from "./runs.ts";
-import { KINDS, type Told } from "./shapes.ts";
+import { KINDS, type Told } from "./api-types.ts";
 import { byId, connection, health, onUnreachable, openId, put, refreshApprovals, refreshInbox, refreshMachine, refreshSessions, toast } from "./store.ts";
-import * as talk from "./talk.ts";
+import * as talk from "./conversation.ts";
 import { hear as hearWatchers, refreshWatchers } from "./watchers.ts";
 
 const PATIENCE = 60_000;

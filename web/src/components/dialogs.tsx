@@ -3,13 +3,13 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { clear, create } from "../deeds.ts";
-import { hue } from "../hue.ts";
-import type { Session } from "../shapes.ts";
+import { clear, create } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
+import type { Session } from "../api-types.ts";
 import { agents, current, dialog } from "../store.ts";
-import { capital, titleOf } from "../words.ts";
+import { capital, titleOf } from "../format.ts";
 import { AgentMark } from "./icons.tsx";
-import { step } from "./pieces.tsx";
+import { step } from "./widgets.tsx";
 
 export function Dialogs(): JSX.Element | null {
   const up = dialog.value;

@@ -3,15 +3,15 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useRef } from "preact/hooks";
-import { begin, home, usual } from "../deeds.ts";
-import { hue } from "../hue.ts";
-import type { Agent } from "../shapes.ts";
+import { begin, home, usual } from "../actions.ts";
+import { hue } from "../agent-colour.ts";
+import type { Agent } from "../api-types.ts";
 import { agents, current, health, sessions } from "../store.ts";
-import * as talk from "../talk.ts";
-import { capital } from "../words.ts";
+import * as talk from "../conversation.ts";
+import { capital } from "../format.ts";
 import { Area } from "./composer.tsx";
 import { AgentMark, Icon } from "./icons.tsx";
-import { Switcher } from "./switcher.tsx";
+import { Switcher } from "./agent-switcher.tsx";
 
 const TRIES = [
   "Explain what this project does, and where to begin reading",

@@ -3,12 +3,12 @@
 import { useSignal } from "@preact/signals";
 import type { JSX, RefObject } from "preact";
 import { useCallback, useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { begun, taken, typed } from "../draft.ts";
-import { hue } from "../hue.ts";
+import { begun, taken, typed } from "../drafts.ts";
+import { hue } from "../agent-colour.ts";
 import { atWork, isBelow } from "../runs.ts";
-import type { Agent, Session } from "../shapes.ts";
+import type { Agent, Session } from "../api-types.ts";
 import { approvals, connection, openId, shown, typeNext } from "../store.ts";
-import * as talk from "../talk.ts";
+import * as talk from "../conversation.ts";
 import { keyed, launch, offered, slashed } from "../watchers.ts";
 import { Controls } from "./conversation.tsx";
 import { Icon } from "./icons.tsx";

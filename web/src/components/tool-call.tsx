@@ -6,13 +6,13 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { compared, looksLikeDiff, unified, type DiffLine } from "../diff.ts";
 import { byCall, family, isLive, runs, type Seen } from "../runs.ts";
-import type { Called, Returned } from "../shapes.ts";
+import type { Called, Returned } from "../api-types.ts";
 import { approvals } from "../store.ts";
-import { argumentsOf, asText, gist, span, type Arguments } from "../words.ts";
-import { Child } from "./child.tsx";
+import { argumentsOf, asText, gist, span, type Arguments } from "../format.ts";
+import { Child } from "./child-run.tsx";
 import { Icon } from "./icons.tsx";
-import { Copy, Plain } from "./pieces.tsx";
-import { ASKS, Question } from "./question.tsx";
+import { Copy, Plain } from "./widgets.tsx";
+import { ASKS, Question } from "./user-question.tsx";
 
 export const DOORS: ReadonlySet<string> = new Set([
   "PersistentAgent", "agent", "agent_ask", "explore", "plan", "agents_message", "spawn_subagent", "request_review", "sessions_spawn",

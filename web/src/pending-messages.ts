@@ -1,7 +1,7 @@
 /** What was sent and does not stand in the conversation yet. */
 
 import { signal } from "@preact/signals";
-import { lines } from "./entries.ts";
+import { lines } from "./transcript.ts";
 import * as runs from "./runs.ts";
 import { openId } from "./store.ts";
 

@@ -2,12 +2,12 @@
 
 import { batch, signal } from "@preact/signals";
 import { api, Refusal } from "./api.ts";
-import * as entries from "./entries.ts";
-import { atStart, lines, PAGE, results } from "./entries.ts";
-import * as flows from "./flows.ts";
+import * as entries from "./transcript.ts";
+import { atStart, lines, PAGE, results } from "./transcript.ts";
+import * as flows from "./streaming-replies.ts";
 import * as runs from "./runs.ts";
-import { pending, settle as settleSent, type Pending } from "./sending.ts";
-import type { Entry, Told } from "./shapes.ts";
+import { pending, settle as settleSent, type Pending } from "./pending-messages.ts";
+import type { Entry, Told } from "./api-types.ts";
 import { attempt, byId, complain, openId, shown, single } from "./store.ts";
 
 export const state = signal<"none" | "loading" | "ready" | "gone">("none");
