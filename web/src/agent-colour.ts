@@ -3,7 +3,7 @@
 const SEED = 6529;
 /** Chosen so that the agents that come with the product lie far apart on the circle. */
 
-export function hueOf(name: string): number {
+export function agentHue(name: string): number {
   let hash = 2166136261 ^ SEED;
   for (let i = 0; i < name.length; i++) hash = Math.imul(hash ^ name.charCodeAt(i), 16777619);
   hash = Math.imul(hash ^ (hash >>> 15), 2246822507);
@@ -12,6 +12,6 @@ export function hueOf(name: string): number {
 }
 
 /** The custom property that classes mix their colours from. */
-export function hue(name: string): Record<"--hue", string> {
-  return { "--hue": String(hueOf(name)) };
+export function agentHueStyle(name: string): Record<"--hue", string> {
+  return { "--hue": String(agentHue(name)) };
 }

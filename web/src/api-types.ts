@@ -23,7 +23,7 @@ export interface Agent {
   triggers: { slash: string[]; hotkeys: string[] };
 }
 
-export interface Watch {
+export interface Watcher {
   id: string;
   /** `pair#2`: the second watcher of its session. */
   name: string;
@@ -34,7 +34,7 @@ export interface Watch {
   watching: boolean;
 }
 
-export type Standing = "idle" | "queued" | "running" | "waiting";
+export type SessionStatus = "idle" | "queued" | "running" | "waiting";
 
 export interface Session {
   session_id: string;
@@ -54,7 +54,7 @@ export interface Session {
   last_snippet: string;
   attributes: Record<string, unknown>;
   workspace: { root: string; isolation: string; writable: boolean; label: string | null } | null;
-  status: Standing;
+  status: SessionStatus;
   waiting_for?: string | null;
   run?: string | null;
   /** Only of one session, not in lists. */
@@ -63,7 +63,7 @@ export interface Session {
   draft?: string | null;
 }
 
-export interface Said {
+export interface Message {
   kind: "said";
   id: string;
   by: "user" | "agent";
@@ -77,7 +77,7 @@ export interface Said {
   calls: number;
 }
 
-export interface Called {
+export interface ToolCall {
   kind: "called";
   id: string;
   tool: string;
@@ -87,7 +87,7 @@ export interface Called {
   broken: string;
 }
 
-export interface Returned {
+export interface ToolResult {
   kind: "returned";
   id: string;
   of: string;
@@ -108,14 +108,14 @@ export interface Notice {
   run: string;
 }
 
-export type Entry = Said | Called | Returned | Notice;
+export type TranscriptEntry = Message | ToolCall | ToolResult | Notice;
 
 export interface Usage {
   input: number;
   output: number;
 }
 
-export type Status = "queued" | "running" | "waiting" | "done" | "failed" | "cancelled" | "timed_out" | "lost";
+export type RunStatus = "queued" | "running" | "waiting" | "done" | "failed" | "cancelled" | "timed_out" | "lost";
 
 export interface Run {
   run_id: string;
@@ -123,7 +123,7 @@ export interface Run {
   slug: string;
   key: string;
   agent: string;
-  status: Status;
+  status: RunStatus;
   waiting_for: string | null;
   reason: string | null;
   text: string;
@@ -152,7 +152,7 @@ export interface Run {
   root: string;
 }
 
-export interface Left {
+export interface InboxItem {
   id: string | null;
   sessionId: string;
   sessionKey: string;
@@ -176,7 +176,7 @@ export interface Left {
   interrupts: string | null;
 }
 
-export type Answer = "allow" | "deny" | "add";
+export type ApprovalDecision = "allow" | "deny" | "add";
 
 export interface Approval {
   id: string;
@@ -201,14 +201,14 @@ export interface Approval {
   expires_at: string;
 }
 
-export interface Sent {
+export interface SendMessageResponse {
   status: string;
   responseId: string;
   sessionId: string;
   message?: string;
 }
 
-export const KINDS = [
+export const EVENT_KINDS = [
   "run.queued", "run.started", "run.state", "run.ended",
   "text.delta", "thinking.delta", "text.discarded",
   "tool.started", "tool.ended", "entry.saved",
@@ -217,10 +217,10 @@ export const KINDS = [
   "watch.started", "watch.ended", "interjection.posted", "interjection.dismissed",
 ] as const;
 
-export type Kind = (typeof KINDS)[number];
+export type EventKind = (typeof EVENT_KINDS)[number];
 
-export interface Told {
-  kind: Kind;
+export interface ServerEvent {
+  kind: EventKind;
   seq: number;
   n?: number;
   at: string;
@@ -237,7 +237,7 @@ export interface Told {
   ok?: boolean;
   entry?: string;
   of?: string;
-  status?: Status;
+  status?: RunStatus;
   reason?: string | null;
   duration_ms?: number | null;
   total?: number;

@@ -1,76 +1,76 @@
 /** The open conversation as rows of a list: what is saved, then what is still to come. */
 
 import { computed, type ReadonlySignal } from "@preact/signals";
-import { lines, results } from "./transcript.ts";
-import * as flows from "./streaming-replies.ts";
+import { transcriptItems, resultsByCall } from "./transcript.ts";
+import * as streaming from "./streaming-replies.ts";
 import * as runs from "./runs.ts";
-import * as sending from "./pending-messages.ts";
-import type { Called, Notice, Returned, Said } from "./api-types.ts";
-import { openId } from "./store.ts";
+import * as pendingMessages from "./pending-messages.ts";
+import type { ToolCall, Notice, ToolResult, Message } from "./api-types.ts";
+import { openSessionId } from "./store.ts";
 
-export type Item =
-  | { key: string; is: "said"; said: Said; thinking: string; again: boolean }
-  | { key: string; is: "call"; call: Called; result: Returned | null; first: boolean }
-  | { key: string; is: "notice"; notice: Notice }
-  | { key: string; is: "flow"; flow: flows.Flow; again: boolean }
-  | { key: string; is: "pending"; pending: sending.Pending }
-  | { key: string; is: "queued"; run: runs.Seen }
-  | { key: string; is: "ended"; run: runs.Seen };
+export type ConversationRow =
+  | { key: string; kind: "said"; message: Message; thinking: string; sameSpeaker: boolean }
+  | { key: string; kind: "call"; call: ToolCall; result: ToolResult | null; isFirst: boolean }
+  | { key: string; kind: "notice"; notice: Notice }
+  | { key: string; kind: "flow"; reply: streaming.StreamingReply; sameSpeaker: boolean }
+  | { key: string; kind: "pending"; pending: pendingMessages.PendingMessage }
+  | { key: string; kind: "queued"; run: runs.RunView }
+  | { key: string; kind: "ended"; run: runs.RunView };
 
-const FELL: ReadonlySet<string> = new Set(["failed", "timed_out", "lost", "cancelled"]);
+const UNSUCCESSFUL: ReadonlySet<string> = new Set(["failed", "timed_out", "lost", "cancelled"]);
 
 /** Runs of this conversation that came to no good end. Others change all the time, and must not draw all of this anew. */
-const fallen = stable(() => runs.ofSession(openId.value ?? "").filter((run) => FELL.has(run.status)), (run) => [run]);
+const unsuccessfulRuns = memoizedList(() => runs.sessionRuns(openSessionId.value ?? "").filter((run) => UNSUCCESSFUL.has(run.status)), (run) => [run]);
 
 /** Whom each entry belongs to, in order; what is still to come stands below. */
-const body = computed<readonly Item[]>(() => {
-  const found: Item[] = [];
-  const all = lines.value;
-  const ends = new Map(fallen.value.map((run) => [run.id, run]));
+const savedRows = computed<readonly ConversationRow[]>(() => {
+  const rows: ConversationRow[] = [];
+  const items = transcriptItems.value;
+  const endedRuns = new Map(unsuccessfulRuns.value.map((run) => [run.id, run]));
   /** The run whose agent spoke last: its name need not be said again. */
-  let speaking = "";
-  for (let i = 0; i < all.length; i++) {
-    const line = all[i]!;
-    if (line.kind === "called") {
-      const first = found.at(-1)?.is !== "call";
-      found.push({ key: `c${line.id}`, is: "call", call: line, result: results.value.get(line.id) ?? null, first });
-    } else if (line.kind === "notice") {
-      found.push({ key: `n${line.id}`, is: "notice", notice: line });
+  let speakingRun = "";
+  for (let i = 0; i < items.length; i++) {
+    const item = items[i]!;
+    if (item.kind === "called") {
+      const first = rows.at(-1)?.kind !== "call";
+      rows.push({ key: `c${item.id}`, kind: "call", call: item, result: resultsByCall.value.get(item.id) ?? null, isFirst: first });
+    } else if (item.kind === "notice") {
+      rows.push({ key: `n${item.id}`, kind: "notice", notice: item });
     } else {
-      const thinking = flows.thoughts.value.get(line.id) ?? "";
-      if (line.by === "user" || line.text.trim() || thinking || line.stop) {
-        found.push({ key: `s${line.id}`, is: "said", said: line, thinking, again: line.by === "agent" && line.run === speaking });
-        speaking = line.by === "agent" ? line.run : "";
+      const thinking = streaming.thinkingByEntry.value.get(item.id) ?? "";
+      if (item.by === "user" || item.text.trim() || thinking || item.stop) {
+        rows.push({ key: `s${item.id}`, kind: "said", message: item, thinking, sameSpeaker: item.by === "agent" && item.run === speakingRun });
+        speakingRun = item.by === "agent" ? item.run : "";
       }
     }
-    const run = ends.get(line.run);
-    if (run && all[i + 1]?.run !== line.run) found.push({ key: `e${run.id}`, is: "ended", run });
+    const run = endedRuns.get(item.run);
+    if (run && items[i + 1]?.run !== item.run) rows.push({ key: `e${run.id}`, kind: "ended", run });
   }
-  return found;
+  return rows;
 });
 
 /** What is not in the file yet: words that stream in, what was sent, what waits for its turn. */
-const tail = stable<Item>(() => {
-  const there = new Set(lines.value.map((line) => line.id));
-  const speaking = body.value.findLast((item) => item.is === "said");
-  const found: Item[] = flows.visible(there).map((flow) => (
-    { key: `s${flow.entry}`, is: "flow", flow, again: speaking?.is === "said" && speaking.said.by === "agent" && flow.run === speaking.said.run }
+const unsavedRows = memoizedList<ConversationRow>(() => {
+  const savedEntries = new Set(transcriptItems.value.map((row) => row.id));
+  const lastMessage = savedRows.value.findLast((row) => row.kind === "said");
+  const rows: ConversationRow[] = streaming.unsavedReplies(savedEntries).map((reply) => (
+    { key: `s${reply.entry}`, kind: "flow", reply, sameSpeaker: lastMessage?.kind === "said" && lastMessage.message.by === "agent" && reply.run === lastMessage.message.run }
   ));
-  const sent = sending.visible(there);
-  for (const each of sent) found.push({ key: `p${each.key}`, is: "pending", pending: each });
-  const known = new Set([...there, ...sent.map((each) => each.run)]);
-  for (const run of runs.ofSession(openId.value ?? "")) {
-    if (known.has(run.id)) continue;
-    if (run.status === "queued" && run.task) found.push({ key: `q${run.id}`, is: "queued", run });
-    if (FELL.has(run.status) && run.status !== "cancelled" && isNew(run)) found.push({ key: `e${run.id}`, is: "ended", run });
+  const messages = pendingMessages.unsavedMessages(savedEntries);
+  for (const each of messages) rows.push({ key: `p${each.key}`, kind: "pending", pending: each });
+  const knownRuns = new Set([...savedEntries, ...messages.map((each) => each.runId)]);
+  for (const run of runs.sessionRuns(openSessionId.value ?? "")) {
+    if (knownRuns.has(run.id)) continue;
+    if (run.status === "queued" && run.task) rows.push({ key: `q${run.id}`, kind: "queued", run });
+    if (UNSUCCESSFUL.has(run.status) && run.status !== "cancelled" && isAfterTranscript(run)) rows.push({ key: `e${run.id}`, kind: "ended", run });
   }
-  return found;
-}, (item) => [item.key, item.is === "flow" ? item.flow : item.is === "pending" ? item.pending : item.is === "queued" || item.is === "ended" ? item.run : null]);
+  return rows;
+}, (row) => [row.key, row.kind === "flow" ? row.reply : row.kind === "pending" ? row.pending : row.kind === "queued" || row.kind === "ended" ? row.run : null]);
 
-export const items = computed<readonly Item[]>(() => [...body.value, ...tail.value]);
+export const conversationRows = computed<readonly ConversationRow[]>(() => [...savedRows.value, ...unsavedRows.value]);
 
 /** A list that stays the same one while its parts do. */
-function stable<T>(list: () => T[], parts: (item: T) => unknown[]): ReadonlySignal<readonly T[]> {
+function memoizedList<T>(list: () => T[], parts: (item: T) => unknown[]): ReadonlySignal<readonly T[]> {
   let last: readonly T[] = [];
   const same = (a: T, b: T): boolean => {
     const other = parts(b);
@@ -84,6 +84,6 @@ function stable<T>(list: () => T[], parts: (item: T) => unknown[]): ReadonlySign
 }
 
 /** A run that ended before it said anything is told of while it is the latest. */
-function isNew(run: runs.Seen): boolean {
-  return run.id > (lines.value.at(-1)?.run ?? "");
+function isAfterTranscript(run: runs.RunView): boolean {
+  return run.id > (transcriptItems.value.at(-1)?.run ?? "");
 }

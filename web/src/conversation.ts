@@ -1,181 +1,181 @@
 /** The open conversation: read from its end, kept up with, and spoken to. */
 
 import { batch, signal } from "@preact/signals";
-import { api, Refusal } from "./api.ts";
-import * as entries from "./transcript.ts";
-import { atStart, lines, PAGE, results } from "./transcript.ts";
-import * as flows from "./streaming-replies.ts";
+import { api, ApiError } from "./api.ts";
+import * as transcript from "./transcript.ts";
+import { isStartLoaded, transcriptItems, PAGE_SIZE, resultsByCall } from "./transcript.ts";
+import * as streaming from "./streaming-replies.ts";
 import * as runs from "./runs.ts";
-import { pending, settle as settleSent, type Pending } from "./pending-messages.ts";
-import type { Entry, Told } from "./api-types.ts";
-import { attempt, byId, complain, openId, shown, single } from "./store.ts";
+import { pendingMessages, removeDelivered as removeDeliveredMessages, type PendingMessage } from "./pending-messages.ts";
+import type { TranscriptEntry, ServerEvent } from "./api-types.ts";
+import { tryOrReport, sessionsById, reportError, openSessionId, loadedSession, coalesceCalls } from "./store.ts";
 
-export const state = signal<"none" | "loading" | "ready" | "gone">("none");
-export const older = signal(false);
+export const loadState = signal<"none" | "loading" | "ready" | "gone">("none");
+export const isLoadingOlder = signal(false);
 
-export function clear(): void {
+export function closeConversation(): void {
   batch(() => {
-    entries.forget();
-    flows.forget();
-    pending.value = [];
-    older.value = false;
-    shown.value = null;
-    state.value = "none";
+    transcript.clear();
+    streaming.clear();
+    pendingMessages.value = [];
+    isLoadingOlder.value = false;
+    loadedSession.value = null;
+    loadState.value = "none";
   });
 }
 
-let reopened = false;
+let connectedWhileLoading = false;
 
 /** From now on everything is heard; what was saved a moment before may have been missed. */
-export function listening(): void {
-  if (state.value === "ready") void catchUp();
-  else reopened = true;
+export function catchUpAfterConnect(): void {
+  if (loadState.value === "ready") void loadNewEntries();
+  else connectedWhileLoading = true;
 }
 
 /** Reads a conversation from its end. The stream is open already, so nothing falls between. */
-export async function load(id: string): Promise<void> {
-  const known = shown.value?.session_id === id ? shown.value : (byId.value.get(id) ?? null);
-  clear();
-  shown.value = known;
-  reopened = false;
-  state.value = "loading";
+export async function loadConversation(id: string): Promise<void> {
+  const known = loadedSession.value?.session_id === id ? loadedSession.value : (sessionsById.value.get(id) ?? null);
+  closeConversation();
+  loadedSession.value = known;
+  connectedWhileLoading = false;
+  loadState.value = "loading";
   try {
-    const [session, newest] = await Promise.all([api.session(id), api.entries(id, { limit: PAGE })]);
-    if (openId.value !== id) return;
-    flows.join(session.status === "running");
+    const [session, newest] = await Promise.all([api.getSession(id), api.listEntries(id, { limit: PAGE_SIZE })]);
+    if (openSessionId.value !== id) return;
+    streaming.markTurnInProgress(session.status === "running");
     batch(() => {
-      shown.value = session;
-      replace(newest, PAGE);
-      state.value = "ready";
+      loadedSession.value = session;
+      replaceEntries(newest, PAGE_SIZE);
+      loadState.value = "ready";
     });
-    if (reopened) void catchUp();
-    reopened = false;
-    await runs.readSession(id);
+    if (connectedWhileLoading) void loadNewEntries();
+    connectedWhileLoading = false;
+    await runs.loadSessionRuns(id);
   } catch (error) {
-    if (openId.value !== id) return;
-    state.value = "gone";
-    if (!(error instanceof Refusal && error.status === 404)) complain(error);
+    if (openSessionId.value !== id) return;
+    loadState.value = "gone";
+    if (!(error instanceof ApiError && error.status === 404)) reportError(error);
   }
 }
 
-function replace(found: readonly Entry[], asked: number): void {
-  entries.replace(found, asked);
-  settle();
+function replaceEntries(found: readonly TranscriptEntry[], limit: number): void {
+  transcript.replaceAll(found, limit);
+  removeSavedDuplicates();
 }
 
-function merge(found: readonly Entry[]): void {
+function mergeEntries(found: readonly TranscriptEntry[]): void {
   batch(() => {
-    entries.merge(found);
-    settle();
+    transcript.mergeEntries(found);
+    removeSavedDuplicates();
   });
 }
 
 /** What streamed in, and what was sent, give way to what was saved of them. */
-function settle(): void {
-  const there = new Set(lines.value.map((line) => line.id));
-  flows.settle(there);
-  settleSent(there);
+function removeSavedDuplicates(): void {
+  const savedEntries = new Set(transcriptItems.value.map((item) => item.id));
+  streaming.removeSaved(savedEntries);
+  removeDeliveredMessages(savedEntries);
 }
 
-export const catchUp = single(async () => {
-  const id = openId.value;
-  if (!id || state.value !== "ready") return;
-  const after = entries.anchor();
-  if (!after) return reread();
+export const loadNewEntries = coalesceCalls(async () => {
+  const id = openSessionId.value;
+  if (!id || loadState.value !== "ready") return;
+  const after = transcript.lastSettledId();
+  if (!after) return reloadConversation();
   try {
-    const found = await api.entries(id, { after });
-    if (openId.value === id) merge(found);
+    const found = await api.listEntries(id, { after });
+    if (openSessionId.value === id) mergeEntries(found);
   } catch (error) {
-    if (error instanceof Refusal && (error.status === 404 || error.status === 400)) return reread();
+    if (error instanceof ApiError && (error.status === 404 || error.status === 400)) return reloadConversation();
     throw error;
   }
 }, 60);
 
 /** The file was changed by hand, or cleared: as much of it as was shown is read anew. */
-export const reread = single(async () => {
-  const id = openId.value;
+export const reloadConversation = coalesceCalls(async () => {
+  const id = openSessionId.value;
   if (!id) return;
-  const limit = Math.max(PAGE, lines.value.length + results.value.size);
+  const limit = Math.max(PAGE_SIZE, transcriptItems.value.length + resultsByCall.value.size);
   try {
-    const [session, found] = await Promise.all([api.session(id), api.entries(id, { limit })]);
-    if (openId.value !== id) return;
+    const [session, found] = await Promise.all([api.getSession(id), api.listEntries(id, { limit })]);
+    if (openSessionId.value !== id) return;
     batch(() => {
-      shown.value = session;
-      state.value = "ready";
-      replace(found, limit);
+      loadedSession.value = session;
+      loadState.value = "ready";
+      replaceEntries(found, limit);
     });
   } catch (error) {
-    if (!(error instanceof Refusal && error.status === 404)) throw error;
-    if (openId.value === id) state.value = "gone";
+    if (!(error instanceof ApiError && error.status === 404)) throw error;
+    if (openSessionId.value === id) loadState.value = "gone";
   }
 });
 
-export async function readOlder(limit = PAGE): Promise<boolean> {
-  const id = openId.value;
-  const before = lines.value[0]?.id;
-  if (!id || !before || atStart.value || older.value) return false;
-  older.value = true;
-  const page = await attempt(() => api.entries(id, { limit, before }));
-  if (openId.value !== id) return false;
+export async function loadOlder(limit = PAGE_SIZE): Promise<boolean> {
+  const id = openSessionId.value;
+  const before = transcriptItems.value[0]?.id;
+  if (!id || !before || isStartLoaded.value || isLoadingOlder.value) return false;
+  isLoadingOlder.value = true;
+  const page = await tryOrReport(() => api.listEntries(id, { limit, before }));
+  if (openSessionId.value !== id) return false;
   batch(() => {
-    older.value = false;
-    if (page) entries.prepend(page, limit);
+    isLoadingOlder.value = false;
+    if (page) transcript.prependPage(page, limit);
   });
   return page !== null;
 }
 
-const MOST = 1000;
+const MAX_PAGE_SIZE = 1000;
 
 /** All of it from the beginning on, many entries at a time; false where that came to nothing, or another was opened. */
-export async function readToStart(): Promise<boolean> {
-  const id = openId.value;
-  while (older.value && openId.value === id) await new Promise((done) => setTimeout(done, 20));
-  while (!atStart.value && openId.value === id) if (!(await readOlder(MOST))) return false;
-  return openId.value === id;
+export async function loadToStart(): Promise<boolean> {
+  const id = openSessionId.value;
+  while (isLoadingOlder.value && openSessionId.value === id) await new Promise((resolve) => setTimeout(resolve, 20));
+  while (!isStartLoaded.value && openSessionId.value === id) if (!(await loadOlder(MAX_PAGE_SIZE))) return false;
+  return openSessionId.value === id;
 }
 
-export function hear(event: Told): void {
-  if (event.session !== openId.value) return;
+export function applyEvent(event: ServerEvent): void {
+  if (event.session !== openSessionId.value) return;
   switch (event.kind) {
     case "text.delta":
     case "thinking.delta":
-      flows.flow(event);
+      streaming.appendDelta(event);
       break;
     case "text.discarded":
-      flows.discard(event.run);
+      streaming.discardUnsaved(event.run);
       break;
     case "entry.saved":
-      if (event.of === "agent") flows.save(event);
-      void catchUp();
+      if (event.of === "agent") streaming.markSaved(event);
+      void loadNewEntries();
       break;
     case "run.started":
     case "announcement.delivered":
-      void catchUp();
+      void loadNewEntries();
       break;
     case "run.ended":
-      void catchUp().then(settle);
+      void loadNewEntries().then(removeSavedDuplicates);
       break;
     case "session.changed":
-      void reread();
+      void reloadConversation();
       break;
     default:
   }
 }
 
 /** To the conversation in which it was typed, whichever is open by now. */
-export async function say(id: string, text: string): Promise<boolean> {
+export async function sendMessage(id: string, text: string): Promise<boolean> {
   const key = [...crypto.getRandomValues(new Uint32Array(4))].join("-");
-  const sent: Pending = { key, text, run: "", at: `${new Date(Date.now() - 1000).toISOString().slice(0, 19)}Z` };
-  if (openId.value === id) pending.value = [...pending.value, sent];
+  const message: PendingMessage = { key, text, runId: "", sentAt: `${new Date(Date.now() - 1000).toISOString().slice(0, 19)}Z` };
+  if (openSessionId.value === id) pendingMessages.value = [...pendingMessages.value, message];
   try {
-    const answer = await api.say(id, text, key);
-    pending.value = pending.value.map((each) => (each.key === key ? { ...each, run: answer.responseId } : each));
-    settle();
-    void catchUp();
+    const response = await api.sendMessage(id, text, key);
+    pendingMessages.value = pendingMessages.value.map((each) => (each.key === key ? { ...each, runId: response.responseId } : each));
+    removeSavedDuplicates();
+    void loadNewEntries();
     return true;
   } catch (error) {
-    pending.value = pending.value.filter((each) => each.key !== key);
-    complain(error);
+    pendingMessages.value = pendingMessages.value.filter((each) => each.key !== key);
+    reportError(error);
     return false;
   }
 }

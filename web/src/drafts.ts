@@ -1,70 +1,70 @@
 /** What a person types and has not sent: kept beside the conversation half a second after the last key. */
 
 import { api } from "./api.ts";
-import { atWork } from "./runs.ts";
+import { activeRunOf } from "./runs.ts";
 
-const AFTER = 500;
-const AGAIN = 1000;
+const SAVE_DELAY_MS = 500;
+const BUSY_RETRY_MS = 1000;
 /** While an agent writes into the file, what is typed waits here. */
 
 interface Draft {
   text: string;
   saved: string;
   timer: number;
-  going: Promise<unknown>;
+  saving: Promise<unknown>;
 }
 
 const drafts = new Map<string, Draft>();
 
-function of(session: string): Draft {
+function draftOf(session: string): Draft {
   const known = drafts.get(session);
   if (known) return known;
-  const made: Draft = { text: kept(session), saved: "", timer: 0, going: Promise.resolve() };
-  drafts.set(session, made);
-  return made;
+  const draft: Draft = { text: readLocalDraft(session), saved: "", timer: 0, saving: Promise.resolve() };
+  drafts.set(session, draft);
+  return draft;
 }
 
 /** What stood there when this tab last knew, or what the conversation's file holds. */
-export function begun(session: string, told: string | null | undefined): string {
-  const draft = of(session);
-  if (told && !draft.text) draft.text = told;
-  if (told) draft.saved = told;
+export function loadDraft(session: string, saved: string | null | undefined): string {
+  const draft = draftOf(session);
+  if (saved && !draft.text) draft.text = saved;
+  if (saved) draft.saved = saved;
   return draft.text;
 }
 
-export function typed(session: string, text: string): void {
-  const draft = of(session);
+export function updateDraft(session: string, text: string): void {
+  const draft = draftOf(session);
   draft.text = text;
-  keep(session, text);
+  writeLocalDraft(session, text);
   clearTimeout(draft.timer);
-  draft.timer = window.setTimeout(() => void saved(session), AFTER);
+  draft.timer = window.setTimeout(() => void saveDraft(session), SAVE_DELAY_MS);
 }
 
 /** Nothing of it is left here, nor in the file, before these words are sent. The daemon itself takes from the file what
  * they begin with. */
-export async function taken(session: string, words: string): Promise<void> {
-  const draft = of(session);
+export async function removeSentDraft(session: string, sent: string): Promise<void> {
+  const draft = draftOf(session);
   draft.text = "";
-  keep(session, "");
+  writeLocalDraft(session, "");
   clearTimeout(draft.timer);
-  await draft.going;
-  if (words.trim().startsWith(draft.saved.trim())) draft.saved = "";
-  if (draft.saved) await saved(session);
+  await draft.saving;
+  if (sent.trim().startsWith(draft.saved.trim())) draft.saved = "";
+  if (draft.saved) await saveDraft(session);
 }
 
-async function saved(session: string): Promise<void> {
-  const draft = of(session);
+async function saveDraft(session: string): Promise<void> {
+  const draft = draftOf(session);
   const text = draft.text;
   if (text === draft.saved) return;
-  if (atWork(session)) {
-    draft.timer = window.setTimeout(() => void saved(session), AGAIN);
+  if (activeRunOf(session)) {
+    draft.timer = window.setTimeout(() => void saveDraft(session), BUSY_RETRY_MS);
     return;
   }
-  draft.going = draft.going.then(() => api.draft(session, text)).then(() => (draft.saved = text), () => undefined);
-  await draft.going;
+  draft.saving = draft.saving.then(() => api.saveDraft(session, text)).then(() => (draft.saved = text), () => undefined);
+  await draft.saving;
 }
 
-function kept(session: string): string {
+function readLocalDraft(session: string): string {
   try {
     return localStorage.getItem(`retinue.draft.${session}`) ?? "";
   } catch {
@@ -72,7 +72,7 @@ function kept(session: string): string {
   }
 }
 
-function keep(session: string, text: string): void {
+function writeLocalDraft(session: string, text: string): void {
   try {
     if (text) localStorage.setItem(`retinue.draft.${session}`, text);
     else localStorage.removeItem(`retinue.draft.${session}`);

@@ -1,158 +1,158 @@
 /** The one stream of events per tab: opened for the open conversation, taken up again where it was lost. */
 
 import { batch } from "@preact/signals";
-import { api, Refusal } from "./api.ts";
-import { flows, interrupted } from "./streaming-replies.ts";
+import { api, ApiError } from "./api.ts";
+import { streamingReplies, discardIncomplete } from "./streaming-replies.ts";
 import * as runs from "./runs.ts";
-import { KINDS, type Told } from "./api-types.ts";
-import { byId, connection, health, onUnreachable, openId, put, refreshApprovals, refreshInbox, refreshMachine, refreshSessions, toast } from "./store.ts";
-import * as talk from "./conversation.ts";
-import { hear as hearWatchers, refreshWatchers } from "./watchers.ts";
+import { EVENT_KINDS, type ServerEvent } from "./api-types.ts";
+import { sessionsById, connection, health, setUnreachableHandler, openSessionId, upsertSession, refreshApprovals, refreshInbox, refreshDaemonInfo, refreshSessions, showToast } from "./store.ts";
+import * as conversation from "./conversation.ts";
+import { applyEvent as applyWatcherEvent, refreshWatchers } from "./watchers.ts";
 
-const PATIENCE = 60_000;
+const HIDDEN_TAB_TIMEOUT_MS = 60_000;
 /** How long a hidden tab keeps its stream. */
-const FIRST = 400;
-const PATIENT = 1_500;
-const SLOWEST = 8_000;
+const MIN_RETRY_MS = 400;
+const SHOW_LOST_AFTER_MS = 1_500;
+const MAX_RETRY_MS = 8_000;
 /** How long it waits before it tries again: at first, until it says so, at most. */
 
-let source: EventSource | null = null;
-let target = "";
-let seq = 0;
-let wait = FIRST;
-let timer = 0;
-let hidden = 0;
-let lost = false;
+let eventSource: EventSource | null = null;
+let subscribedTo = "";
+let lastSeq = 0;
+let retryDelayMs = MIN_RETRY_MS;
+let retryTimer = 0;
+let hiddenTimer = 0;
+let missedEvents = false;
 
 /** The stream for the words of the conversation that is open: the one there is, or one in its place. */
-export function listen(): void {
-  const wanted = openId.value ?? "none";
-  if (source && source.readyState !== EventSource.CLOSED && target === wanted) return;
-  clearTimeout(timer);
-  source?.close();
-  target = wanted;
-  const query = new URLSearchParams({ deltas: wanted });
-  if (seq) query.set("after", String(seq));
+export function connectStream(): void {
+  const sessionId = openSessionId.value ?? "none";
+  if (eventSource && eventSource.readyState !== EventSource.CLOSED && subscribedTo === sessionId) return;
+  clearTimeout(retryTimer);
+  eventSource?.close();
+  subscribedTo = sessionId;
+  const query = new URLSearchParams({ deltas: sessionId });
+  if (lastSeq) query.set("after", String(lastSeq));
   const opened = new EventSource(`/api/events?${query}`);
-  source = opened;
+  eventSource = opened;
   opened.onopen = () => {
-    if (opened === source) begun();
+    if (opened === eventSource) onStreamOpen();
   };
   opened.onerror = () => {
-    if (opened === source) void fail(opened);
+    if (opened === eventSource) void recoverStream(opened);
   };
-  for (const kind of KINDS) opened.addEventListener(kind, (event) => take(JSON.parse((event as MessageEvent<string>).data) as Told));
+  for (const kind of EVENT_KINDS) opened.addEventListener(kind, (event) => queueEvent(JSON.parse((event as MessageEvent<string>).data) as ServerEvent));
 }
 
 /** What was saved before the stream began is asked for once more; after a loss, everything is. */
-function begun(): void {
-  wait = FIRST;
-  if (connection.value === "lost") toast("The daemon answers again.");
+function onStreamOpen(): void {
+  retryDelayMs = MIN_RETRY_MS;
+  if (connection.value === "lost") showToast("The daemon answers again.");
   connection.value = "open";
-  talk.listening();
-  if (lost) {
-    void resync();
-    void talk.reread(); // its file may have been changed by hand meanwhile
+  conversation.catchUpAfterConnect();
+  if (missedEvents) {
+    void refreshAll();
+    void conversation.reloadConversation(); // its file may have been changed by hand meanwhile
   }
-  lost = false;
+  missedEvents = false;
 }
 
-async function fail(failed: EventSource): Promise<void> {
-  failed.close();
-  if (!lost) interrupted();
-  lost = true;
-  await again();
+async function recoverStream(source: EventSource): Promise<void> {
+  source.close();
+  if (!missedEvents) discardIncomplete();
+  missedEvents = true;
+  await reconnect();
 }
 
 /** Tries until the daemon answers. One that knows of less than this page begins anew. */
-async function again(): Promise<void> {
-  clearTimeout(timer);
+async function reconnect(): Promise<void> {
+  clearTimeout(retryTimer);
   try {
-    const now = await api.health();
-    seq = Math.min(seq, now.seq);
-    if (wait > PATIENT) connection.value = "lost";
-    timer = window.setTimeout(listen, wait);
+    const daemonHealth = await api.getHealth();
+    lastSeq = Math.min(lastSeq, daemonHealth.seq);
+    if (retryDelayMs > SHOW_LOST_AFTER_MS) connection.value = "lost";
+    retryTimer = window.setTimeout(connectStream, retryDelayMs);
   } catch (error) {
-    const barred = error instanceof Refusal && error.status === 401;
-    connection.value = barred ? "barred" : "lost";
-    if (!barred) timer = window.setTimeout(() => void again(), wait);
+    const unauthorized = error instanceof ApiError && error.status === 401;
+    connection.value = unauthorized ? "barred" : "lost";
+    if (!unauthorized) retryTimer = window.setTimeout(() => void reconnect(), retryDelayMs);
   }
-  wait = Math.min(SLOWEST, wait * 1.7);
+  retryDelayMs = Math.min(MAX_RETRY_MS, retryDelayMs * 1.7);
 }
 
 /** After a gap: everything that is asked for, and the entries after the last known one. */
-export async function resync(): Promise<void> {
-  await Promise.all([refreshMachine(), refreshSessions(), refreshApprovals(), refreshInbox(), refreshWatchers(), runs.refresh(), talk.catchUp()]);
+export async function refreshAll(): Promise<void> {
+  await Promise.all([refreshDaemonInfo(), refreshSessions(), refreshApprovals(), refreshInbox(), refreshWatchers(), runs.refreshActiveRuns(), conversation.loadNewEntries()]);
 }
 
-const FRAME = 16;
-const LONG = 6_000;
+const BATCH_MS = 16;
+const LONG_REPLY_CHARS = 6_000;
 /** Characters of a reply beyond which it is drawn less often. */
-const SELDOM = 120;
-let heap: Told[] = [];
+const LONG_REPLY_BATCH_MS = 120;
+let eventQueue: ServerEvent[] = [];
 
 /** Events come faster than a screen is drawn: those of one frame are heard together. */
-function take(event: Told): void {
-  if (heap.push(event) > 1) return;
-  const long = flows.value.some((flow) => flow.text.length > LONG);
+function queueEvent(event: ServerEvent): void {
+  if (eventQueue.push(event) > 1) return;
+  const hasLongReply = streamingReplies.value.some((flow) => flow.text.length > LONG_REPLY_CHARS);
   setTimeout(() => {
-    const all = heap;
-    heap = [];
-    batch(() => all.forEach(hear));
-  }, long ? SELDOM : FRAME);
+    const events = eventQueue;
+    eventQueue = [];
+    batch(() => events.forEach(applyEvent));
+  }, hasLongReply ? LONG_REPLY_BATCH_MS : BATCH_MS);
 }
 
-function hear(event: Told): void {
-  if (event.seq > seq) seq = event.seq;
-  runs.hear(event);
-  talk.hear(event);
-  hearWatchers(event);
+function applyEvent(event: ServerEvent): void {
+  if (event.seq > lastSeq) lastSeq = event.seq;
+  runs.applyEvent(event);
+  conversation.applyEvent(event);
+  applyWatcherEvent(event);
   if (event.kind.startsWith("approval.")) void refreshApprovals();
   if (event.kind.startsWith("announcement.")) void refreshInbox();
   if (event.kind === "run.ended") {
     void refreshInbox();
     void refreshApprovals();
   }
-  if (event.kind.startsWith("run.") || event.kind === "session.changed") mark(event);
+  if (event.kind.startsWith("run.") || event.kind === "session.changed") updateSessionStatus(event);
   if (event.kind === "run.queued" || event.kind === "run.ended" || event.kind === "session.changed") void refreshSessions();
 }
 
 /** What an event says of a conversation's row, before the list is asked for. */
-function mark(event: Told): void {
-  const row = byId.value.get(event.session);
+function updateSessionStatus(event: ServerEvent): void {
+  const row = sessionsById.value.get(event.session);
   if (!row) return;
-  const run = runs.atWork(event.session);
-  put({ ...row, status: run ? (run.status as "queued" | "running" | "waiting") : "idle", waiting_for: run?.waitsFor || null, run: run?.id ?? null });
+  const run = runs.activeRunOf(event.session);
+  upsertSession({ ...row, status: run ? (run.status as "queued" | "running" | "waiting") : "idle", waiting_for: run?.waitingFor || null, run: run?.id ?? null });
 }
 
 /** What is known has a number, and the stream tells all that comes after it: nothing falls between. */
-export async function begin(): Promise<void> {
-  document.addEventListener("visibilitychange", onSight);
-  onUnreachable(() => {
-    if (source && source.readyState !== EventSource.CLOSED) void fail(source);
+export async function startStream(): Promise<void> {
+  document.addEventListener("visibilitychange", onVisibilityChange);
+  setUnreachableHandler(() => {
+    if (eventSource && eventSource.readyState !== EventSource.CLOSED) void recoverStream(eventSource);
   });
   try {
-    health.value = await api.health();
-    seq = health.value.seq;
+    health.value = await api.getHealth();
+    lastSeq = health.value.seq;
   } catch {
-    lost = true;
-    await again();
+    missedEvents = true;
+    await reconnect();
   }
 }
 
-function onSight(): void {
-  clearTimeout(hidden);
-  if (document.hidden) hidden = window.setTimeout(rest, PATIENCE);
-  else if (connection.value === "barred") void again();
-  else if (!source) {
-    lost = true;
-    listen();
+function onVisibilityChange(): void {
+  clearTimeout(hiddenTimer);
+  if (document.hidden) hiddenTimer = window.setTimeout(pauseStream, HIDDEN_TAB_TIMEOUT_MS);
+  else if (connection.value === "barred") void reconnect();
+  else if (!eventSource) {
+    missedEvents = true;
+    connectStream();
   }
 }
 
 /** Nobody looks: the connection is given back. */
-function rest(): void {
-  source?.close();
-  source = null;
-  interrupted();
+function pauseStream(): void {
+  eventSource?.close();
+  eventSource = null;
+  discardIncomplete();
 }

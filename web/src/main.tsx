@@ -3,47 +3,47 @@
 import { effect } from "@preact/signals";
 import { render, type JSX } from "preact";
 import "../app.css";
-import { addressed, follow, setTheme } from "./actions.ts";
-import { onKey } from "./keyboard-shortcuts.ts";
-import { approvals, drawer, making, open, openId, theme } from "./store.ts";
-import { begin, resync } from "./event-stream.ts";
-import { Approvals } from "./components/approvals.tsx";
-import { Conversation, Opening } from "./components/conversation.tsx";
+import { readLocationHash, openFromLocation, setTheme } from "./actions.ts";
+import { onKeyDown } from "./keyboard-shortcuts.ts";
+import { approvals, sidebarOpen, creatingSession, openSession, openSessionId, theme } from "./store.ts";
+import { startStream, refreshAll } from "./event-stream.ts";
+import { ApprovalList } from "./components/approvals.tsx";
+import { Conversation, LoadingConversation } from "./components/conversation.tsx";
 import { Dialogs } from "./components/dialogs.tsx";
-import { Bar, Lost, Toasts } from "./components/status-bar.tsx";
-import { Home } from "./components/home.tsx";
-import { Panels } from "./components/side-panel.tsx";
+import { StatusBar, ConnectionBanner, ToastList } from "./components/status-bar.tsx";
+import { HomePage } from "./components/home.tsx";
+import { SidePanel } from "./components/side-panel.tsx";
 import { Sidebar } from "./components/sidebar.tsx";
-import { titleOf } from "./format.ts";
+import { sessionTitle } from "./format.ts";
 
-function Page(): JSX.Element {
+function App(): JSX.Element {
   return (
     <>
-      <Approvals />
-      <Lost />
+      <ApprovalList />
+      <ConnectionBanner />
       <div class="middle">
         <Sidebar />
-        {drawer.value && <div class="shade" onClick={() => (drawer.value = false)} />}
-        {making.value ? <Opening /> : openId.value ? <Conversation /> : <Home />}
-        <Panels />
+        {sidebarOpen.value && <div class="shade" onClick={() => (sidebarOpen.value = false)} />}
+        {creatingSession.value ? <LoadingConversation /> : openSessionId.value ? <Conversation /> : <HomePage />}
+        <SidePanel />
       </div>
-      <Bar />
-      <Toasts />
+      <StatusBar />
+      <ToastList />
       <Dialogs />
     </>
   );
 }
 
 effect(() => {
-  const asked = approvals.value.length ? `(${approvals.value.length}) ` : "";
-  document.title = asked + (open.value ? `${titleOf(open.value)} · Retinue` : "Retinue");
+  const approvalCount = approvals.value.length ? `(${approvals.value.length}) ` : "";
+  document.title = approvalCount + (openSession.value ? `${sessionTitle(openSession.value)} · Retinue` : "Retinue");
 });
 setTheme(theme.value);
-document.addEventListener("keydown", onKey);
-window.addEventListener("hashchange", follow);
-openId.value = addressed();
-void begin().then(() => {
-  follow();
-  void resync();
+document.addEventListener("keydown", onKeyDown);
+window.addEventListener("hashchange", openFromLocation);
+openSessionId.value = readLocationHash();
+void startStream().then(() => {
+  openFromLocation();
+  void refreshAll();
 });
-render(<Page />, document.getElementById("page")!);
+render(<App />, document.getElementById("page")!);

@@ -1,40 +1,40 @@
 /** What was sent and does not stand in the conversation yet. */
 
 import { signal } from "@preact/signals";
-import { lines } from "./transcript.ts";
+import { transcriptItems } from "./transcript.ts";
 import * as runs from "./runs.ts";
-import { openId } from "./store.ts";
+import { openSessionId } from "./store.ts";
 
-export interface Pending {
+export interface PendingMessage {
   key: string;
   text: string;
-  run: string;
-  at: string;
+  runId: string;
+  sentAt: string;
 }
 
-export const pending = signal<readonly Pending[]>([]);
+export const pendingMessages = signal<readonly PendingMessage[]>([]);
 
 /** What was said stands in the conversation, and no longer here. */
-export function settle(there: ReadonlySet<string>): void {
-  pending.value = pending.value.filter((sent) => !(sent.run && there.has(sent.run)) && !said(sent));
+export function removeDelivered(savedEntries: ReadonlySet<string>): void {
+  pendingMessages.value = pendingMessages.value.filter((message) => !(message.runId && savedEntries.has(message.runId)) && !isInTranscript(message));
 }
 
 /** Those that stand nowhere else. */
-export function visible(there: ReadonlySet<string>): Pending[] {
-  return pending.value.filter((sent) => !there.has(sent.run) && !waits(sent) && !ended(sent));
+export function unsavedMessages(savedEntries: ReadonlySet<string>): PendingMessage[] {
+  return pendingMessages.value.filter((message) => !savedEntries.has(message.runId) && !isQueuedBehindAnother(message) && !hasRunEnded(message));
 }
 
 /** Its run stands in the queue behind another of this conversation. */
-function waits(sent: Pending): boolean {
-  return runs.runs.value.get(sent.run)?.status === "queued" && runs.ofSession(openId.value ?? "").some((run) => run.id < sent.run && runs.isLive(run));
+function isQueuedBehindAnother(message: PendingMessage): boolean {
+  return runs.runsById.value.get(message.runId)?.status === "queued" && runs.sessionRuns(openSessionId.value ?? "").some((run) => run.id < message.runId && runs.isActive(run));
 }
 
-function ended(sent: Pending): boolean {
-  const run = runs.runs.value.get(sent.run);
-  return run !== undefined && !runs.isLive(run);
+function hasRunEnded(message: PendingMessage): boolean {
+  const run = runs.runsById.value.get(message.runId);
+  return run !== undefined && !runs.isActive(run);
 }
 
 /** It stands in the conversation before the answer to its sending came. */
-function said(sent: Pending): boolean {
-  return !sent.run && lines.value.some((line) => line.kind === "said" && line.by === "user" && line.at >= sent.at && line.text.trim() === sent.text.trim());
+function isInTranscript(message: PendingMessage): boolean {
+  return !message.runId && transcriptItems.value.some((item) => item.kind === "said" && item.by === "user" && item.at >= message.sentAt && item.text.trim() === message.text.trim());
 }

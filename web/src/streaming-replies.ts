@@ -3,76 +3,76 @@
 
 import { signal } from "@preact/signals";
 import * as runs from "./runs.ts";
-import type { Told } from "./api-types.ts";
+import type { ServerEvent } from "./api-types.ts";
 
-export interface Flow {
+export interface StreamingReply {
   run: string;
   entry: string;
   text: string;
   thinking: string;
   /** Its beginning was not heard here. */
-  cut: boolean;
+  startMissed: boolean;
   /** All of it is in the file. */
   saved: boolean;
 }
 
-export const flows = signal<readonly Flow[]>([]);
+export const streamingReplies = signal<readonly StreamingReply[]>([]);
 /** What was thought before the words of an entry, by its id. */
-export const thoughts = signal<ReadonlyMap<string, string>>(new Map());
+export const thinkingByEntry = signal<ReadonlyMap<string, string>>(new Map());
 
 /** Whether the beginning of a turn may have been missed: the stream was opened while one was under way. */
-let joined = new Set<string>();
+let runsJoinedMidTurn = new Set<string>();
 
-export function forget(): void {
-  flows.value = [];
-  thoughts.value = new Map();
+export function clear(): void {
+  streamingReplies.value = [];
+  thinkingByEntry.value = new Map();
 }
 
 /** A conversation was opened: the beginning of the turn that is under way was not heard. */
-export function join(running: boolean): void {
-  joined = new Set(running ? ["*"] : []);
+export function markTurnInProgress(isRunning: boolean): void {
+  runsJoinedMidTurn = new Set(isRunning ? ["*"] : []);
 }
 
-export function flow(event: Told): void {
+export function appendDelta(event: ServerEvent): void {
   const entry = event.entry ?? "";
-  const known = flows.value.find((each) => each.entry === entry);
-  const words = event.text ?? "";
-  const text = event.kind === "text.delta" ? words : "";
-  const thinking = event.kind === "thinking.delta" ? words : "";
-  if (known) flows.value = flows.value.map((each) => (each === known ? { ...each, text: each.text + text, thinking: each.thinking + thinking } : each));
-  else flows.value = [...flows.value, { run: event.run, entry, text, thinking, cut: joined.delete("*") || joined.delete(event.run), saved: false }];
+  const known = streamingReplies.value.find((each) => each.entry === entry);
+  const delta = event.text ?? "";
+  const text = event.kind === "text.delta" ? delta : "";
+  const thinking = event.kind === "thinking.delta" ? delta : "";
+  if (known) streamingReplies.value = streamingReplies.value.map((each) => (each === known ? { ...each, text: each.text + text, thinking: each.thinking + thinking } : each));
+  else streamingReplies.value = [...streamingReplies.value, { run: event.run, entry, text, thinking, startMissed: runsJoinedMidTurn.delete("*") || runsJoinedMidTurn.delete(event.run), saved: false }];
 }
 
-export function save(event: Told): void {
-  joined.delete("*");
-  flows.value = flows.value.map((each) => (each.entry === event.entry ? { ...each, saved: true } : each));
+export function markSaved(event: ServerEvent): void {
+  runsJoinedMidTurn.delete("*");
+  streamingReplies.value = streamingReplies.value.map((each) => (each.entry === event.entry ? { ...each, saved: true } : each));
 }
 
 /** Words that somebody takes back: they are said again. */
-export function discard(run: string): void {
-  flows.value = flows.value.filter((each) => each.run !== run || each.saved);
+export function discardUnsaved(run: string): void {
+  streamingReplies.value = streamingReplies.value.filter((each) => each.run !== run || each.saved);
 }
 
 /** Words in flight when the connection was lost are incomplete: what is saved will tell. */
-export function interrupted(): void {
-  joined = new Set(runs.live.value.map((run) => run.id));
-  flows.value = flows.value.filter((each) => each.saved);
+export function discardIncomplete(): void {
+  runsJoinedMidTurn = new Set(runs.activeRuns.value.map((run) => run.id));
+  streamingReplies.value = streamingReplies.value.filter((each) => each.saved);
 }
 
 /** What streamed in gives way to what was saved of it. */
-export function settle(there: ReadonlySet<string>): void {
-  const known = new Map(thoughts.value);
-  for (const flow of flows.value) if (there.has(flow.entry) && flow.thinking) known.set(flow.entry, flow.thinking);
-  thoughts.value = known;
-  flows.value = visible(there);
+export function removeSaved(savedEntries: ReadonlySet<string>): void {
+  const thinking = new Map(thinkingByEntry.value);
+  for (const reply of streamingReplies.value) if (savedEntries.has(reply.entry) && reply.thinking) thinking.set(reply.entry, reply.thinking);
+  thinkingByEntry.value = thinking;
+  streamingReplies.value = unsavedReplies(savedEntries);
 }
 
 /** Those that stand nowhere else. */
-export function visible(there: ReadonlySet<string>): Flow[] {
-  return flows.value.filter((flow) => !there.has(flow.entry) && !over(flow));
+export function unsavedReplies(savedEntries: ReadonlySet<string>): StreamingReply[] {
+  return streamingReplies.value.filter((reply) => !savedEntries.has(reply.entry) && !hasRunEnded(reply));
 }
 
-function over(flow: Flow): boolean {
-  const run = runs.runs.value.get(flow.run);
-  return !flow.saved && run !== undefined && !runs.isLive(run);
+function hasRunEnded(reply: StreamingReply): boolean {
+  const run = runs.runsById.value.get(reply.run);
+  return !reply.saved && run !== undefined && !runs.isActive(run);
 }

@@ -1,68 +1,68 @@
 /** What is saved of the open conversation, as far as it was read: its lines in order, and the answers to its calls. */
 
 import { batch, signal } from "@preact/signals";
-import type { Called, Entry, Notice, Returned, Said } from "./api-types.ts";
+import type { ToolCall, TranscriptEntry, Notice, ToolResult, Message } from "./api-types.ts";
 
-export const PAGE = 100;
+export const PAGE_SIZE = 100;
 
-export type Line = Said | Called | Notice;
+export type TranscriptItem = Message | ToolCall | Notice;
 
-export const lines = signal<readonly Line[]>([]);
-export const results = signal<ReadonlyMap<string, Returned>>(new Map());
-export const atStart = signal(false);
+export const transcriptItems = signal<readonly TranscriptItem[]>([]);
+export const resultsByCall = signal<ReadonlyMap<string, ToolResult>>(new Map());
+export const isStartLoaded = signal(false);
 
-export function forget(): void {
-  lines.value = [];
-  results.value = new Map();
-  atStart.value = false;
+export function clear(): void {
+  transcriptItems.value = [];
+  resultsByCall.value = new Map();
+  isStartLoaded.value = false;
 }
 
-export function replace(entries: readonly Entry[], asked: number): void {
-  lines.value = entries.filter((each): each is Line => each.kind !== "returned");
-  results.value = new Map(entries.filter((each) => each.kind === "returned").map((each) => [each.of, each]));
-  atStart.value = entries.length < asked;
+export function replaceAll(entries: readonly TranscriptEntry[], limit: number): void {
+  transcriptItems.value = entries.filter((each): each is TranscriptItem => each.kind !== "returned");
+  resultsByCall.value = new Map(entries.filter((each) => each.kind === "returned").map((each) => [each.of, each]));
+  isStartLoaded.value = entries.length < limit;
 }
 
 /** Entries have names: what is there already is written over, what is new comes last. */
-export function merge(entries: readonly Entry[]): void {
-  const places = new Map(lines.value.map((line, i) => [line.kind + line.id, i]));
-  const next = [...lines.value];
-  const answers = new Map(results.value);
+export function mergeEntries(entries: readonly TranscriptEntry[]): void {
+  const indexByKey = new Map(transcriptItems.value.map((item, i) => [item.kind + item.id, i]));
+  const next = [...transcriptItems.value];
+  const results = new Map(resultsByCall.value);
   for (const entry of entries) {
     if (entry.kind === "returned") {
-      answers.set(entry.of, entry);
+      results.set(entry.of, entry);
       continue;
     }
-    const at = places.get(entry.kind + entry.id);
-    if (at === undefined) places.set(entry.kind + entry.id, next.push(entry) - 1);
-    else next[at] = entry;
+    const index = indexByKey.get(entry.kind + entry.id);
+    if (index === undefined) indexByKey.set(entry.kind + entry.id, next.push(entry) - 1);
+    else next[index] = entry;
   }
   batch(() => {
-    lines.value = next;
-    results.value = answers;
+    transcriptItems.value = next;
+    resultsByCall.value = results;
   });
 }
 
-export function prepend(page: readonly Entry[], asked = PAGE): void {
-  const there = new Set(lines.value.map((line) => line.kind + line.id));
-  const answers = new Map(results.value);
-  const above: Line[] = [];
+export function prependPage(page: readonly TranscriptEntry[], limit = PAGE_SIZE): void {
+  const known = new Set(transcriptItems.value.map((item) => item.kind + item.id));
+  const results = new Map(resultsByCall.value);
+  const older: TranscriptItem[] = [];
   for (const entry of page) {
-    if (entry.kind === "returned") answers.set(entry.of, entry);
-    else if (!there.has(entry.kind + entry.id)) above.push(entry);
+    if (entry.kind === "returned") results.set(entry.of, entry);
+    else if (!known.has(entry.kind + entry.id)) older.push(entry);
   }
-  atStart.value = page.length < asked || above.length === 0;
-  results.value = answers;
-  lines.value = [...above, ...lines.value];
+  isStartLoaded.value = page.length < limit || older.length === 0;
+  resultsByCall.value = results;
+  transcriptItems.value = [...older, ...transcriptItems.value];
 }
 
 /** The last entry that is nobody's call: all after it may still change. */
-export function anchor(): string | null {
-  return lines.value.findLast((line) => line.kind !== "called")?.id ?? null;
+export function lastSettledId(): string | null {
+  return transcriptItems.value.findLast((item) => item.kind !== "called")?.id ?? null;
 }
 
 /** The first words after an entry that somebody said to the agent; null where none were. */
-export function promptAfter(id: string): string | null {
-  const at = lines.value.findIndex((line) => line.id === id);
-  return lines.value.slice(at + 1).find((line) => line.kind === "said" && line.by === "user")?.id ?? null;
+export function nextUserMessageId(id: string): string | null {
+  const index = transcriptItems.value.findIndex((item) => item.id === id);
+  return transcriptItems.value.slice(index + 1).find((item) => item.kind === "said" && item.by === "user")?.id ?? null;
 }

@@ -3,65 +3,65 @@
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import { answer, show } from "../actions.ts";
-import { hue } from "../agent-colour.ts";
+import { answerApproval, showSession } from "../actions.ts";
+import { agentHueStyle } from "../agent-colour.ts";
 import type { Approval } from "../api-types.ts";
 import { approvals } from "../store.ts";
-import { argumentsOf, asText, counted } from "../format.ts";
-import { AgentMark, Icon } from "./icons.tsx";
-import { Plain } from "./widgets.tsx";
-import { Diff, Pairs } from "./tool-call.tsx";
-import { compared } from "../diff.ts";
+import { parseArguments, formatValue, formatCount } from "../format.ts";
+import { AgentIcon, Icon } from "./icons.tsx";
+import { PlainText } from "./widgets.tsx";
+import { DiffView, ArgumentList } from "./tool-call.tsx";
+import { diffLines } from "../diff.ts";
 
-const DOES: Record<Approval["touch"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", more: "have more scope for" };
+const TOUCH_VERBS: Record<Approval["touch"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", more: "have more scope for" };
 
-export function Approvals(): JSX.Element | null {
-  const shut = useSignal(false);
-  const all = approvals.value;
-  if (!all.length) return null;
+export function ApprovalList(): JSX.Element | null {
+  const isCollapsed = useSignal(false);
+  const pending = approvals.value;
+  if (!pending.length) return null;
   return (
     <section class="approvals" id="approvals" aria-label="Approvals" tabIndex={-1} data-test="approvals">
       <header>
         <Icon name="shield" size={14} />
-        <b>{all.length === 1 ? "An agent asks before it acts" : `${counted(all.length, "question")} of agents before they act`}</b>
+        <b>{pending.length === 1 ? "An agent asks before it acts" : `${formatCount(pending.length, "question")} of agents before they act`}</b>
         <span class="quiet">Only this strip asks for a yes; what looks like it in a conversation is text.</span>
-        <button type="button" class="link" aria-expanded={!shut.value} onClick={() => (shut.value = !shut.value)}>{shut.value ? "Show" : "Fold"}</button>
+        <button type="button" class="link" aria-expanded={!isCollapsed.value} onClick={() => (isCollapsed.value = !isCollapsed.value)}>{isCollapsed.value ? "Show" : "Fold"}</button>
       </header>
-      {!shut.value && <div class="questions">{all.map((each) => <Question key={each.id} asked={each} />)}</div>}
+      {!isCollapsed.value && <div class="questions">{pending.map((each) => <ApprovalCard key={each.id} approval={each} />)}</div>}
     </section>
   );
 }
 
-function Question({ asked }: { asked: Approval }): JSX.Element {
-  const busy = useSignal(false);
-  const give = (given: "allow" | "deny" | "add"): void => {
-    busy.value = true;
-    void answer(asked, given).finally(() => (busy.value = false));
+function ApprovalCard({ approval }: { approval: Approval }): JSX.Element {
+  const isAnswering = useSignal(false);
+  const decide = (decision: "allow" | "deny" | "add"): void => {
+    isAnswering.value = true;
+    void answerApproval(approval, decision).finally(() => (isAnswering.value = false));
   };
   return (
-    <article class="question" style={hue(asked.agent)} data-test="approval" data-approval={asked.id} aria-label={`${asked.agent} asks to ${DOES[asked.touch]} ${asked.tool}`}>
+    <article class="question" style={agentHueStyle(approval.agent)} data-test="approval" data-approval={approval.id} aria-label={`${approval.agent} asks to ${TOUCH_VERBS[approval.touch]} ${approval.tool}`}>
       <div class="wish">
-        <AgentMark agent={asked.agent} />
+        <AgentIcon agent={approval.agent} />
         <span class="wish-words">
-          <b><Plain text={asked.agent} /></b> wants to {DOES[asked.touch]}{" "}{asked.touch === "tool" || asked.touch === "more" ? <code><Plain text={asked.tool} /></code> : <>with <code><Plain text={asked.tool} /></code></>}
+          <b><PlainText text={approval.agent} /></b> wants to {TOUCH_VERBS[approval.touch]}{" "}{approval.touch === "tool" || approval.touch === "more" ? <code><PlainText text={approval.tool} /></code> : <>with <code><PlainText text={approval.tool} /></code></>}
         </span>
-        <Chain asked={asked} />
+        <RequestChain approval={approval} />
       </div>
-      {asked.resource !== asked.tool && <pre class="resource" data-test="approval-resource"><Plain text={asked.resource} /></pre>}
-      <Exactly asked={asked} />
-      {asked.reason && <p class="reason"><span class="quiet">{asked.touch === "more" ? "Its reason" : "Asked because"}</span> <Plain text={asked.reason} /></p>}
-      {asked.add && <p class="reason"><span class="quiet">If you add it</span> <span data-test="approval-add"><Plain text={asked.add.replace(/^add /, "it ")} /></span></p>}
+      {approval.resource !== approval.tool && <pre class="resource" data-test="approval-resource"><PlainText text={approval.resource} /></pre>}
+      <ApprovalArguments approval={approval} />
+      {approval.reason && <p class="reason"><span class="quiet">{approval.touch === "more" ? "Its reason" : "Asked because"}</span> <PlainText text={approval.reason} /></p>}
+      {approval.add && <p class="reason"><span class="quiet">If you add it</span> <span data-test="approval-add"><PlainText text={approval.add.replace(/^add /, "it ")} /></span></p>}
       <footer>
         <span class="quiet facts">
-          <span title={`The whole digest: ${asked.digest}`}>digest <code data-test="approval-digest">{asked.digest.slice(0, 12)}</code></span>
-          {asked.workspace && <span>in <code><Plain text={asked.workspace} /></code></span>}
-          {asked.sandbox && <span>sandbox {asked.sandbox}</span>}
-          <span>until {new Date(asked.expires_at).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" })}</span>
+          <span title={`The whole digest: ${approval.digest}`}>digest <code data-test="approval-digest">{approval.digest.slice(0, 12)}</code></span>
+          {approval.workspace && <span>in <code><PlainText text={approval.workspace} /></code></span>}
+          {approval.sandbox && <span>sandbox {approval.sandbox}</span>}
+          <span>until {new Date(approval.expires_at).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" })}</span>
         </span>
         <span class="answers">
-          <button type="button" class="button" disabled={busy.value} data-test="deny" onClick={() => give("deny")}>Deny</button>
-          {asked.touch === "more" && <button type="button" class="button" disabled={busy.value} data-test="add" onClick={() => give("add")} title="From now on, written into the session's preset.md">Add to its scope</button>}
-          <button type="button" class="button primary" disabled={busy.value} data-test="allow" onClick={() => give("allow")}>Allow once</button>
+          <button type="button" class="button" disabled={isAnswering.value} data-test="deny" onClick={() => decide("deny")}>Deny</button>
+          {approval.touch === "more" && <button type="button" class="button" disabled={isAnswering.value} data-test="add" onClick={() => decide("add")} title="From now on, written into the session's preset.md">Add to its scope</button>}
+          <button type="button" class="button primary" disabled={isAnswering.value} data-test="allow" onClick={() => decide("allow")}>Allow once</button>
         </span>
       </footer>
     </article>
@@ -69,31 +69,31 @@ function Question({ asked }: { asked: Approval }): JSX.Element {
 }
 
 /** Who asked for whom, from the person to the one that acts. */
-function Chain({ asked }: { asked: Approval }): JSX.Element {
+function RequestChain({ approval }: { approval: Approval }): JSX.Element {
   return (
-    <button type="button" class="chain" onClick={() => show(asked.session_id)} title="Open the conversation that asks" data-test="approval-chain">
-      {asked.chain.map((who, i) => <span key={i}>{i > 0 && <span class="then"> › </span>}<Plain text={who} /></span>)}
+    <button type="button" class="chain" onClick={() => showSession(approval.session_id)} title="Open the conversation that asks" data-test="approval-chain">
+      {approval.chain.map((name, i) => <span key={i}>{i > 0 && <span class="then"> › </span>}<PlainText text={name} /></span>)}
     </button>
   );
 }
 
 /** Every argument that the line above does not show already, in full. */
-function Exactly({ asked }: { asked: Approval }): JSX.Element | null {
-  const found = argumentsOf(asked.args);
-  if (!found) return <pre class="resource"><Plain text={asked.args} /></pre>;
-  const values = new Map(found);
-  const old = values.get("old");
-  const now = values.get("new");
-  const edits = asked.tool === "edit" && typeof old === "string" && typeof now === "string";
-  const rest = found.filter(([name, value]) => asText(value) !== asked.resource && !(edits && (name === "old" || name === "new")) && !(asked.touch === "more" && (name === "tool" || name === "reason")));
-  if (!rest.length && !edits && !asked.files.length) return null;
+function ApprovalArguments({ approval }: { approval: Approval }): JSX.Element | null {
+  const parsed = parseArguments(approval.args);
+  if (!parsed) return <pre class="resource"><PlainText text={approval.args} /></pre>;
+  const values = new Map(parsed);
+  const oldText = values.get("old");
+  const newText = values.get("new");
+  const isEdit = approval.tool === "edit" && typeof oldText === "string" && typeof newText === "string";
+  const rest = parsed.filter(([name, value]) => formatValue(value) !== approval.resource && !(isEdit && (name === "old" || name === "new")) && !(approval.touch === "more" && (name === "tool" || name === "reason")));
+  if (!rest.length && !isEdit && !approval.files.length) return null;
   return (
     <div class="exactly" data-test="approval-args" role="group" aria-label="Exact arguments" tabIndex={0}>
-      {rest.length > 0 && <Pairs found={rest} />}
-      {edits && <Diff lines={compared(old, now)} />}
-      {asked.files.length > 0 && (
+      {rest.length > 0 && <ArgumentList args={rest} />}
+      {isEdit && <DiffView lines={diffLines(oldText, newText)} />}
+      {approval.files.length > 0 && (
         <ul class="files">
-          {asked.files.map((file) => <li key={file.path}><code><Plain text={file.path} /></code> <span class="quiet">{file.size.toLocaleString("en")} bytes, sha256 {file.sha256.slice(0, 12)}: a yes is for what it holds now</span></li>)}
+          {approval.files.map((file) => <li key={file.path}><code><PlainText text={file.path} /></code> <span class="quiet">{file.size.toLocaleString("en")} bytes, sha256 {file.sha256.slice(0, 12)}: a yes is for what it holds now</span></li>)}
         </ul>
       )}
     </div>

@@ -3,82 +3,82 @@
 import { useSignal } from "@preact/signals";
 import type { JSX, RefObject } from "preact";
 import { useCallback, useEffect, useLayoutEffect, useRef } from "preact/hooks";
-import { begun, taken, typed } from "../drafts.ts";
-import { hue } from "../agent-colour.ts";
-import { atWork, isBelow } from "../runs.ts";
+import { loadDraft, removeSentDraft, updateDraft } from "../drafts.ts";
+import { agentHueStyle } from "../agent-colour.ts";
+import { activeRunOf, isInSubtree } from "../runs.ts";
 import type { Agent, Session } from "../api-types.ts";
-import { approvals, connection, openId, shown, typeNext } from "../store.ts";
-import * as talk from "../conversation.ts";
-import { keyed, launch, offered, slashed } from "../watchers.ts";
-import { Controls } from "./conversation.tsx";
+import { approvals, connection, openSessionId, loadedSession, focusComposerNext } from "../store.ts";
+import * as conversation from "../conversation.ts";
+import { agentForHotkey, startAgent, matchingSlashCommands, parseSlashCommand } from "../watchers.ts";
+import { RunControls } from "./conversation.tsx";
 import { Icon } from "./icons.tsx";
 
 export function Composer({ session }: { session: Session }): JSX.Element {
   const id = session.session_id;
-  const text = useSignal(begun(id, null));
-  const line = useRef<Promise<void>>(Promise.resolve());
+  const text = useSignal(loadDraft(id, null));
+  const sendQueue = useRef<Promise<void>>(Promise.resolve());
   const area = useRef<HTMLTextAreaElement>(null);
-  const run = atWork(id);
-  const asks = run !== null && approvals.value.some((each) => isBelow(each.run_id, run.id));
-  const queues = run !== null && run.waitsFor !== "person";
-  const shut = connection.value === "lost";
-  const told = shown.value?.session_id === id ? shown.value.draft : null;
+  const run = activeRunOf(id);
+  const awaitsApproval = run !== null && approvals.value.some((each) => isInSubtree(each.run_id, run.id));
+  const willQueue = run !== null && run.waitingFor !== "person";
+  const isOffline = connection.value === "lost";
+  const savedDraft = loadedSession.value?.session_id === id ? loadedSession.value.draft : null;
   useEffect(() => {
-    text.value = begun(id, told);
-  }, [id, told]);
+    text.value = loadDraft(id, savedDraft);
+  }, [id, savedDraft]);
   useEffect(() => {
-    if (typeNext.value && matchMedia("(pointer: fine)").matches) area.current?.focus({ preventScroll: true });
-    typeNext.value = false;
+    if (focusComposerNext.value && matchMedia("(pointer: fine)").matches) area.current?.focus({ preventScroll: true });
+    focusComposerNext.value = false;
   }, [id]);
-  const write = (words: string): void => {
-    text.value = words;
-    typed(id, words);
+  const write = (input: string): void => {
+    text.value = input;
+    updateDraft(id, input);
   };
   /** To another agent, beside this conversation; what could not be handed on comes back. */
-  const hand = (agent: Agent, task: string, trigger: "slash" | "key"): void => {
-    const words = text.value;
+  const delegate = (agent: Agent, task: string, trigger: "slash" | "key"): void => {
+    const input = text.value;
     text.value = "";
-    void taken(id, words).then(async () => {
-      if ((await launch(id, agent, task, trigger)) || begun(id, null)) return;
-      typed(id, words);
-      if (openId.value === id) text.value = words;
+    void removeSentDraft(id, input).then(async () => {
+      if ((await startAgent(id, agent, task, trigger)) || loadDraft(id, null)) return;
+      updateDraft(id, input);
+      if (openSessionId.value === id) text.value = input;
     });
   };
-  const onKey = (event: KeyboardEvent): boolean => {
-    const command = event.key === "Tab" && !event.shiftKey ? offered(text.value)[0] : undefined;
+  const interceptKey = (event: KeyboardEvent): boolean => {
+    const command = event.key === "Tab" && !event.shiftKey ? matchingSlashCommands(text.value)[0] : undefined;
     if (command) {
       write(`${command.slash} `);
       return true;
     }
-    const agent = text.value.trim() && !shut ? keyed(event) : null;
+    const agent = text.value.trim() && !isOffline ? agentForHotkey(event) : null;
     if (!agent || agent.roles.includes("watcher")) return false;
-    if (!event.repeat) hand(agent, text.value.trim(), "key");
+    if (!event.repeat) delegate(agent, text.value.trim(), "key");
     return true;
   };
   /** One after the other, in the order in which they were typed; what could not be sent comes back. */
   const send = (): void => {
-    const words = text.value;
-    if (!words.trim() || shut) return;
-    const command = slashed(words);
-    if (command) return hand(command.agent, command.rest, "slash");
+    const input = text.value;
+    if (!input.trim() || isOffline) return;
+    const command = parseSlashCommand(input);
+    if (command) return delegate(command.agent, command.rest, "slash");
     text.value = "";
-    const ready = taken(id, words);
-    line.current = line.current.then(async () => {
+    const ready = removeSentDraft(id, input);
+    sendQueue.current = sendQueue.current.then(async () => {
       await ready;
-      if ((await talk.say(id, words)) || begun(id, null)) return;
-      typed(id, words);
-      if (openId.value === id) text.value = words;
+      if ((await conversation.sendMessage(id, input)) || loadDraft(id, null)) return;
+      updateDraft(id, input);
+      if (openSessionId.value === id) text.value = input;
     });
   };
   return (
     <form class="composer" onSubmit={(event) => { event.preventDefault(); send(); }} data-test="composer-form">
-      <Slashes text={text.value} choose={(slash) => { write(`${slash} `); area.current?.focus(); }} />
-      <Area area={area} text={text.value} write={write} send={send} onKey={onKey} label={`Message to ${session.agent}`} hint={asks ? "It waits for your answer above" : queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
+      <SlashCommandMenu text={text.value} onChoose={(slash) => { write(`${slash} `); area.current?.focus(); }} />
+      <MessageInput area={area} text={text.value} onWrite={write} onSend={send} interceptKey={interceptKey} label={`Message to ${session.agent}`} hint={awaitsApproval ? "It waits for your answer above" : willQueue ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
       <div class="composer-bar">
-        <span class="hint">{asks ? "Answer it in the strip above; Enter queues more" : queues ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
-        {run && <Controls run={run} />}
-        <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || shut} aria-label={queues ? "Queue" : "Send"}>
-          <Icon name={queues ? "queue" : "send"} size={14} /> {queues ? "Queue" : "Send"}
+        <span class="hint">{awaitsApproval ? "Answer it in the strip above; Enter queues more" : willQueue ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
+        {run && <RunControls run={run} />}
+        <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || isOffline} aria-label={willQueue ? "Queue" : "Send"}>
+          <Icon name={willQueue ? "queue" : "send"} size={14} /> {willQueue ? "Queue" : "Send"}
         </button>
       </div>
     </form>
@@ -86,43 +86,43 @@ export function Composer({ session }: { session: Session }): JSX.Element {
 }
 
 /** The commands of agents that begin as what is typed does. */
-function Slashes({ text, choose }: { text: string; choose: (slash: string) => void }): JSX.Element | null {
-  const found = offered(text);
-  if (!found.length) return null;
+function SlashCommandMenu({ text, onChoose }: { text: string; onChoose: (slash: string) => void }): JSX.Element | null {
+  const commands = matchingSlashCommands(text);
+  if (!commands.length) return null;
   return (
     <div class="slashes" data-test="slashes" role="group" aria-label="Commands of agents">
-      {found.map(({ slash, agent }) => (
-        <button key={slash} type="button" style={hue(agent.name)} data-test="slash" onClick={() => choose(slash)}><b>{slash}</b><span>{agent.roles.includes("watcher") ? `${agent.description} Alone, it watches.` : agent.description}</span></button>
+      {commands.map(({ slash, agent }) => (
+        <button key={slash} type="button" style={agentHueStyle(agent.name)} data-test="slash" onClick={() => onChoose(slash)}><b>{slash}</b><span>{agent.roles.includes("watcher") ? `${agent.description} Alone, it watches.` : agent.description}</span></button>
       ))}
     </div>
   );
 }
 
-interface Typing {
+interface MessageInputProps {
   area: RefObject<HTMLTextAreaElement | null>;
   text: string;
-  write: (words: string) => void;
-  send: () => void;
+  onWrite: (text: string) => void;
+  onSend: () => void;
   /** Whether a key means something else than a letter. */
-  onKey?: (event: KeyboardEvent) => boolean;
+  interceptKey?: (event: KeyboardEvent) => boolean;
   label: string;
   hint: string;
 }
 
-export function Area({ area, text, write, send, onKey: taken, label, hint }: Typing): JSX.Element {
-  const grown = useCallback(() => {
+export function MessageInput({ area, text, onWrite: write, onSend: send, interceptKey, label, hint }: MessageInputProps): JSX.Element {
+  const growToContent = useCallback(() => {
     const box = area.current;
     if (!box) return;
     box.style.height = "auto";
     box.style.height = `${Math.min(box.scrollHeight, window.innerHeight * 0.4)}px`;
   }, []);
-  useLayoutEffect(grown, [text, hint]);
+  useLayoutEffect(growToContent, [text, hint]);
   useEffect(() => {
-    addEventListener("resize", grown);
-    return () => removeEventListener("resize", grown);
+    addEventListener("resize", growToContent);
+    return () => removeEventListener("resize", growToContent);
   }, []);
-  const onKey = (event: KeyboardEvent): void => {
-    if (taken?.(event)) {
+  const onKeyDown = (event: KeyboardEvent): void => {
+    if (interceptKey?.(event)) {
       event.preventDefault();
       event.stopPropagation();
       return;
@@ -133,5 +133,5 @@ export function Area({ area, text, write, send, onKey: taken, label, hint }: Typ
     }
     if (event.key === "Escape") area.current?.blur();
   };
-  return <textarea ref={area} rows={1} value={text} placeholder={hint} aria-label={label} data-test="composer" dir="auto" onInput={(event) => write(event.currentTarget.value)} onKeyDown={onKey} />;
+  return <textarea ref={area} rows={1} value={text} placeholder={hint} aria-label={label} data-test="composer" dir="auto" onInput={(event) => write(event.currentTarget.value)} onKeyDown={onKeyDown} />;
 }

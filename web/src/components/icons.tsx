@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 
-const DRAWN = {
+const ICON_PATHS = {
   plus: "M8 3v10M3 8h10",
   search: "M7 11.5a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9ZM10.5 10.5 14 14",
   pin: "M6 2.5h4l-.5 4L12 9H4l2.5-2.5L6 2.5ZM8 9v4.5",
@@ -46,26 +46,26 @@ const DRAWN = {
   reviewer: "M4.5 11a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5ZM11.5 11a2.5 2.5 0 1 0 0-5 2.5 2.5 0 0 0 0 5ZM7 8c.6-.5 1.4-.5 2 0M2 8l1.5-4M14 8l-1.5-4",
 } as const;
 
-export type Drawing = keyof typeof DRAWN;
+export type IconName = keyof typeof ICON_PATHS;
 
-export function Icon({ name, size = 16 }: { name: Drawing; size?: number }): JSX.Element {
+export function Icon({ name, size = 16 }: { name: IconName; size?: number }): JSX.Element {
   return (
     <svg class={name === "more" ? "icon dots" : "icon"} width={size} height={size} viewBox="0 0 16 16" aria-hidden="true" focusable="false">
-      <path d={DRAWN[name]} />
+      <path d={ICON_PATHS[name]} />
     </svg>
   );
 }
 
 /** The mark of an agent: a drawing of its own for those that come with the product, a letter for others. */
-export function AgentMark({ agent, size = 14 }: { agent: string; size?: number }): JSX.Element {
-  const drawing = Object.hasOwn(DRAWN, agent) && AGENTS.has(agent) ? (agent as Drawing) : null;
+export function AgentIcon({ agent, size = 14 }: { agent: string; size?: number }): JSX.Element {
+  const icon = Object.hasOwn(ICON_PATHS, agent) && AGENTS_WITH_ICON.has(agent) ? (agent as IconName) : null;
   return (
     <span class="agent-mark" aria-hidden="true">
-      {drawing ? <Icon name={drawing} size={size} /> : <b>{(agent[0] ?? "?").toUpperCase()}</b>}
+      {icon ? <Icon name={icon} size={size} /> : <b>{(agent[0] ?? "?").toUpperCase()}</b>}
     </span>
   );
 }
 
-const AGENTS: ReadonlySet<string> = new Set([
+const AGENTS_WITH_ICON: ReadonlySet<string> = new Set([
   "builder", "executor", "explorer", "general", "oracle", "orchestrator", "pair", "planner", "researcher", "reviewer",
 ]);

@@ -4,154 +4,154 @@ import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { api } from "../api.ts";
-import { drain, promote, show, steer } from "../actions.ts";
-import { hue } from "../agent-colour.ts";
-import { isLive, nameOf, put, rootOf, runs, sumOf, ticking, type Seen } from "../runs.ts";
-import type { Left } from "../api-types.ts";
-import { attempt, ended, inbox, openId, panel, refreshInbox, unread } from "../store.ts";
-import { ago, bare, counted, dollars, span, spent, STATUS, tokens, WAITS_FOR } from "../format.ts";
-import { AgentMark } from "./icons.tsx";
-import { Dot, IconButton, Plain } from "./widgets.tsx";
-import { Word } from "./watchers.tsx";
-import { Prose } from "./messages.tsx";
+import { markInboxRead, promoteResult, showSession, controlRun } from "../actions.ts";
+import { agentHueStyle } from "../agent-colour.ts";
+import { isActive, runName, upsertRuns, rootRunId, runsById, subtreeTotals, currentTime, type RunView } from "../runs.ts";
+import type { InboxItem } from "../api-types.ts";
+import { tryOrReport, isFinished, inbox, openSessionId, panel, refreshInbox, unreadCount } from "../store.ts";
+import { formatAge, stripMarkdown, formatCount, formatDollars, formatDuration, formatUsage, RUN_STATUS_LABELS, formatTokens, WAIT_LABELS } from "../format.ts";
+import { AgentIcon } from "./icons.tsx";
+import { StatusDot, IconButton, PlainText } from "./widgets.tsx";
+import { InterjectionCard } from "./watchers.tsx";
+import { Markdown } from "./messages.tsx";
 
-export function Panels(): JSX.Element | null {
+export function SidePanel(): JSX.Element | null {
   if (!panel.value) return null;
   return (
     <aside class="panel" data-test="panel" aria-label={panel.value === "runs" ? "Runs" : "Inbox"}>
       <header>
         <div role="tablist" aria-label="Panel" class="tabs">
-          <Tab what="runs" label="Runs" />
-          <Tab what="inbox" label={unread.value ? `Inbox ${unread.value}` : "Inbox"} />
+          <PanelTab tab="runs" label="Runs" />
+          <PanelTab tab="inbox" label={unreadCount.value ? `Inbox ${unreadCount.value}` : "Inbox"} />
         </div>
-        <IconButton icon="cross" label="Close the panel" test="panel-close" act={() => (panel.value = null)} />
+        <IconButton icon="cross" label="Close the panel" testId="panel-close" onClick={() => (panel.value = null)} />
       </header>
-      {panel.value === "runs" ? <Runs /> : <Inbox />}
+      {panel.value === "runs" ? <RunsPanel /> : <InboxPanel />}
     </aside>
   );
 }
 
-function Tab({ what, label }: { what: "runs" | "inbox"; label: string }): JSX.Element {
-  return <button type="button" role="tab" aria-selected={panel.value === what} data-test={`tab-${what}`} onClick={() => (panel.value = what)}>{label}</button>;
+function PanelTab({ tab, label }: { tab: "runs" | "inbox"; label: string }): JSX.Element {
+  return <button type="button" role="tab" aria-selected={panel.value === tab} data-test={`tab-${tab}`} onClick={() => (panel.value = tab)}>{label}</button>;
 }
 
-function Runs(): JSX.Element {
-  const mine = useSignal(false);
+function RunsPanel(): JSX.Element {
+  const onlyThisSession = useSignal(false);
   useEffect(() => {
-    void attempt(async () => put(await api.runs({ limit: 100 })));
+    void tryOrReport(async () => upsertRuns(await api.listRuns({ limit: 100 })));
   }, []);
-  const forest = trees(mine.value ? openId.value : null);
+  const trees = runTrees(onlyThisSession.value ? openSessionId.value : null);
   return (
     <div class="panel-body" data-test="runs">
-      {openId.value && <label class="only-mine"><input type="checkbox" checked={mine.value} onChange={(event) => (mine.value = event.currentTarget.checked)} /> Only this conversation</label>}
-      {!forest.length && <p class="quiet pad">No runs. A run is one task of one session: each message you send begins one, and the agents it sets to work stand below it.</p>}
-      {forest.map(([root, below]) => <ul class="tree" key={root.id}><Branch run={root} below={below} /></ul>)}
+      {openSessionId.value && <label class="only-mine"><input type="checkbox" checked={onlyThisSession.value} onChange={(event) => (onlyThisSession.value = event.currentTarget.checked)} /> Only this conversation</label>}
+      {!trees.length && <p class="quiet pad">No runs. A run is one task of one session: each message you send begins one, and the agents it sets to work stand below it.</p>}
+      {trees.map(([root, childrenByRun]) => <ul class="tree" key={root.id}><RunTreeNode run={root} childrenByRun={childrenByRun} /></ul>)}
     </div>
   );
 }
 
-const MOST = 60;
+const MAX_TREES = 60;
 
 /** Whole trees, those at work first, then the newest. */
-function trees(session: string | null): [Seen, Map<string, Seen[]>][] {
-  const below = new Map<string, Seen[]>();
-  const roots: Seen[] = [];
-  const all = [...runs.value.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
-  for (const run of all) {
-    if (!run.parent || !runs.value.has(run.parent)) roots.push(run);
-    else below.set(run.parent, [...(below.get(run.parent) ?? []), run]);
+function runTrees(session: string | null): [RunView, Map<string, RunView[]>][] {
+  const childrenByRun = new Map<string, RunView[]>();
+  const roots: RunView[] = [];
+  const allRuns = [...runsById.value.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
+  for (const run of allRuns) {
+    if (!run.parentId || !runsById.value.has(run.parentId)) roots.push(run);
+    else childrenByRun.set(run.parentId, [...(childrenByRun.get(run.parentId) ?? []), run]);
   }
-  const wanted = session ? new Set(all.filter((run) => run.session === session).map((run) => rootOf(run.id))) : null;
-  const busy = new Set(all.filter(isLive).map((run) => rootOf(run.id)));
+  const wantedRoots = session ? new Set(allRuns.filter((run) => run.sessionId === session).map((run) => rootRunId(run.id))) : null;
+  const activeRoots = new Set(allRuns.filter(isActive).map((run) => rootRunId(run.id)));
   return roots
-    .filter((run) => !wanted || wanted.has(run.id))
-    .sort((a, b) => Number(busy.has(b.id)) - Number(busy.has(a.id)) || (a.id < b.id ? 1 : -1))
-    .slice(0, MOST)
-    .map((run) => [run, below]);
+    .filter((run) => !wantedRoots || wantedRoots.has(run.id))
+    .sort((a, b) => Number(activeRoots.has(b.id)) - Number(activeRoots.has(a.id)) || (a.id < b.id ? 1 : -1))
+    .slice(0, MAX_TREES)
+    .map((run) => [run, childrenByRun]);
 }
 
-function Branch({ run, below }: { run: Seen; below: Map<string, Seen[]> }): JSX.Element {
-  const children = below.get(run.id) ?? [];
-  const sum = sumOf(run, below);
-  const now = isLive(run);
-  const why = run.status === "waiting" ? (WAITS_FOR[run.waitsFor] ?? "") : "";
-  const took = Math.max(0, (run.endedAt ? Date.parse(run.endedAt) : now ? ticking.value : Date.parse(run.since)) - Date.parse(run.since));
+function RunTreeNode({ run, childrenByRun }: { run: RunView; childrenByRun: Map<string, RunView[]> }): JSX.Element {
+  const childRuns = childrenByRun.get(run.id) ?? [];
+  const totals = subtreeTotals(run, childrenByRun);
+  const active = isActive(run);
+  const reason = run.status === "waiting" ? (WAIT_LABELS[run.waitingFor] ?? "") : "";
+  const durationMs = Math.max(0, (run.endedAt ? Date.parse(run.endedAt) : active ? currentTime.value : Date.parse(run.startedAt)) - Date.parse(run.startedAt));
   return (
-    <li style={hue(run.agent)} data-test="run" data-run={run.id} data-status={run.status}>
+    <li style={agentHueStyle(run.agent)} data-test="run" data-run={run.id} data-status={run.status}>
       <div class="run">
-        <button type="button" class="run-open" onClick={() => show(run.session)} title={run.error || run.about}>
-          <span class="run-name"><AgentMark agent={run.agent} size={12} /><b>{nameOf(run)}</b></span>
-          <span class={`state ${run.status}`}>{STATUS[run.status]}</span>
-          <span class="quiet numbers">{span(took)}{run.usage.input + run.usage.output ? ` · ${tokens(run.usage.input)} in ${tokens(run.usage.output)} out` : ""}{run.cost === null ? "" : ` · ${dollars(run.cost)}`}</span>
-          {children.length > 0 && sum.tokens > 0 && <span class="quiet numbers" data-test="run-sum" title={`${counted(sum.runs, "run")}: this one and those that it set to work`}>in all {spent(sum.tokens, sum.cost)}</span>}
-          <span class="run-about">{why && <span class="state waiting">{why}: </span>}{run.about}</span>
+        <button type="button" class="run-open" onClick={() => showSession(run.sessionId)} title={run.error || run.summary}>
+          <span class="run-name"><AgentIcon agent={run.agent} size={12} /><b>{runName(run)}</b></span>
+          <span class={`state ${run.status}`}>{RUN_STATUS_LABELS[run.status]}</span>
+          <span class="quiet numbers">{formatDuration(durationMs)}{run.usage.input + run.usage.output ? ` · ${formatTokens(run.usage.input)} in ${formatTokens(run.usage.output)} out` : ""}{run.cost === null ? "" : ` · ${formatDollars(run.cost)}`}</span>
+          {childRuns.length > 0 && totals.tokens > 0 && <span class="quiet numbers" data-test="run-sum" title={`${formatCount(totals.runs, "run")}: this one and those that it set to work`}>in all {formatUsage(totals.tokens, totals.cost)}</span>}
+          <span class="run-about">{reason && <span class="state waiting">{reason}: </span>}{run.summary}</span>
         </button>
-        {now && <IconButton icon="stop" label={`Stop ${nameOf(run)}`} test="run-cancel" act={() => void steer(run.id, "cancel")} />}
+        {active && <IconButton icon="stop" label={`Stop ${runName(run)}`} testId="run-cancel" onClick={() => void controlRun(run.id, "cancel")} />}
       </div>
-      {children.length > 0 && <ul>{children.map((child) => <Branch key={child.id} run={child} below={below} />)}</ul>}
+      {childRuns.length > 0 && <ul>{childRuns.map((child) => <RunTreeNode key={child.id} run={child} childrenByRun={childrenByRun} />)}</ul>}
     </li>
   );
 }
 
-function Inbox(): JSX.Element {
+function InboxPanel(): JSX.Element {
   useEffect(() => {
     void refreshInbox();
   }, []);
   const rows = inbox.value;
   return (
     <div class="panel-body" data-test="inbox">
-      {unread.value > 0 && <p class="inbox-bar"><span class="quiet">{unread.value} not taken yet</span><button type="button" class="link" data-test="drain" title="You have read them: no model is told of them any more" onClick={() => void drain()}>Mark all as read</button></p>}
+      {unreadCount.value > 0 && <p class="inbox-bar"><span class="quiet">{unreadCount.value} not taken yet</span><button type="button" class="link" data-test="drain" title="You have read them: no model is told of them any more" onClick={() => void markInboxRead()}>Mark all as read</button></p>}
       {rows && !rows.length && <p class="quiet pad" data-test="inbox-empty">Nothing here. When agents hand work to others, what those are at and what they leave is listed here, whether anybody waits for it or not.</p>}
-      <ul class="lefts">{(rows ?? []).map((each) => <Item key={each.id ?? each.runId} left={each} />)}</ul>
+      <ul class="lefts">{(rows ?? []).map((each) => <InboxRow key={each.id ?? each.runId} item={each} />)}</ul>
     </div>
   );
 }
 
-function Item({ left }: { left: Left }): JSX.Element {
-  return left.kind === "interjection" && left.delivery === "pending" ? <Said left={left} /> : <Result left={left} />;
+function InboxRow({ item }: { item: InboxItem }): JSX.Element {
+  return item.kind === "interjection" && item.delivery === "pending" ? <InterjectionRow item={item} /> : <ResultRow item={item} />;
 }
 
 /** What a watcher says, and nobody has set aside. */
-function Said({ left }: { left: Left }): JSX.Element {
+function InterjectionRow({ item }: { item: InboxItem }): JSX.Element {
   return (
-    <li class="left new" style={hue(left.agentId)} data-test="inbox-row" data-run={left.runId} data-status={left.status} data-delivery="pending">
-      {left.for && <p class="left-label">{left.for}</p>}
-      <Word left={left} />
+    <li class="left new" style={agentHueStyle(item.agentId)} data-test="inbox-row" data-run={item.runId} data-status={item.status} data-delivery="pending">
+      {item.for && <p class="left-label">{item.for}</p>}
+      <InterjectionCard item={item} />
     </li>
   );
 }
 
-const REVIEW = "review";
+const REVIEW_LABEL = "review";
 /** What whoever asks for a review calls it. */
 
 /** What a row is, where it is more than a subtask. */
-function kindOf(left: Left): string {
-  if (left.kind === "interjection") return "watcher";
-  if (left.label === REVIEW) return REVIEW;
-  return left.capability === "subtask" ? "" : left.capability;
+function kindLabel(item: InboxItem): string {
+  if (item.kind === "interjection") return "watcher";
+  if (item.label === REVIEW_LABEL) return REVIEW_LABEL;
+  return item.capability === "subtask" ? "" : item.capability;
 }
 
-function Result({ left }: { left: Left }): JSX.Element {
-  const whole = useSignal(false);
-  const words = left.error ?? left.summary ?? "";
+function ResultRow({ item }: { item: InboxItem }): JSX.Element {
+  const isExpanded = useSignal(false);
+  const text = item.error ?? item.summary ?? "";
   return (
-    <li class={`left ${left.delivery === "pending" && ended(left) ? "new" : ""}`} style={hue(left.agentId)} data-test="inbox-row" data-run={left.runId} data-status={left.status} data-delivery={left.delivery ?? ""}>
+    <li class={`left ${item.delivery === "pending" && isFinished(item) ? "new" : ""}`} style={agentHueStyle(item.agentId)} data-test="inbox-row" data-run={item.runId} data-status={item.status} data-delivery={item.delivery ?? ""}>
       <div class="left-head">
-        <AgentMark agent={left.agentId} size={12} />
-        <b>{left.agentId}</b>
-        {kindOf(left) && <span class="kind" data-test="inbox-kind">{kindOf(left)}</span>}
-        <span class={`state ${left.status}`}><Dot status={left.status} /> {left.severity ?? left.status}</span>
-        <span class="quiet when">{ago(left.timestamp)}</span>
+        <AgentIcon agent={item.agentId} size={12} />
+        <b>{item.agentId}</b>
+        {kindLabel(item) && <span class="kind" data-test="inbox-kind">{kindLabel(item)}</span>}
+        <span class={`state ${item.status}`}><StatusDot status={item.status} /> {item.severity ?? item.status}</span>
+        <span class="quiet when">{formatAge(item.timestamp)}</span>
       </div>
-      {left.label && left.label !== REVIEW && <p class="left-label">{left.label}</p>}
-      {left.for && <p class="left-for">for <span title={left.for}>{left.for}</span></p>}
-      {words && (whole.value && !left.error
-        ? <div class="left-words whole"><Prose text={words} /></div>
-        : <p class={`left-words ${whole.value ? "whole" : ""} ${left.error ? "failed" : ""}`}><Plain text={left.error ? words : bare(words)} /></p>)}
+      {item.label && item.label !== REVIEW_LABEL && <p class="left-label">{item.label}</p>}
+      {item.for && <p class="left-for">for <span title={item.for}>{item.for}</span></p>}
+      {text && (isExpanded.value && !item.error
+        ? <div class="left-words whole"><Markdown text={text} /></div>
+        : <p class={`left-words ${isExpanded.value ? "whole" : ""} ${item.error ? "failed" : ""}`}><PlainText text={item.error ? text : stripMarkdown(text)} /></p>)}
       <div class="left-acts">
-        <button type="button" class="link" data-test="inbox-open" onClick={() => show(left.sessionId)}>Conversation</button>
-        {words.length > 160 && <button type="button" class="link" aria-expanded={whole.value} onClick={() => (whole.value = !whole.value)}>{whole.value ? "Less" : "All of it"}</button>}
-        {left.status === "complete" && left.id && <button type="button" class="link" data-test="promote" title="Put it into the conversation that asked, with its author's name" onClick={() => void promote(left)}>Promote</button>}
+        <button type="button" class="link" data-test="inbox-open" onClick={() => showSession(item.sessionId)}>Conversation</button>
+        {text.length > 160 && <button type="button" class="link" aria-expanded={isExpanded.value} onClick={() => (isExpanded.value = !isExpanded.value)}>{isExpanded.value ? "Less" : "All of it"}</button>}
+        {item.status === "complete" && item.id && <button type="button" class="link" data-test="promote" title="Put it into the conversation that asked, with its author's name" onClick={() => void promoteResult(item)}>Promote</button>}
       </div>
     </li>
   );

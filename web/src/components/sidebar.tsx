@@ -1,50 +1,50 @@
 /** The list at the left: conversations grouped by agent, pinned ones first, and a search through all of them. */
 
 import type { JSX } from "preact";
-import { create, home, pin, remove, show, copy } from "../actions.ts";
-import { hue } from "../agent-colour.ts";
+import { createAndShowSession, showHome, togglePin, deleteSession, showSession, copyText } from "../actions.ts";
+import { agentHueStyle } from "../agent-colour.ts";
 import type { Session } from "../api-types.ts";
-import { current, dialog, drawer, folded, found, openId, query, refreshSearch, renaming, sessions, toast, typeNext } from "../store.ts";
-import { ago, bare, capital, titleOf } from "../format.ts";
-import { Name } from "./conversation.tsx";
-import { AgentMark, Icon } from "./icons.tsx";
-import { Dot, IconButton, Menu, step } from "./widgets.tsx";
+import { currentAgent, dialog, sidebarOpen, collapsedGroups, searchResults, openSessionId, searchQuery, refreshSearch, editingName, sessions, showToast, focusComposerNext } from "../store.ts";
+import { formatAge, stripMarkdown, capitalize, sessionTitle } from "../format.ts";
+import { SessionNameInput } from "./conversation.tsx";
+import { AgentIcon, Icon } from "./icons.tsx";
+import { StatusDot, IconButton, Menu, moveFocus } from "./widgets.tsx";
 
-interface Group {
+interface SessionGroupData {
   name: string;
   agent: string | null;
-  rows: Session[];
+  sessions: Session[];
 }
 
 export function Sidebar(): JSX.Element {
   return (
-    <aside class={`sidebar ${drawer.value ? "up" : ""}`} data-test="sidebar">
+    <aside class={`sidebar ${sidebarOpen.value ? "up" : ""}`} data-test="sidebar">
       <div class="sidebar-top">
-        <button type="button" class="brand" onClick={() => home()} title="Begin a new conversation">Retinue</button>
-        <IconButton icon="plus" label="New session (n)" test="new-session" act={() => (dialog.value = { what: "new" })} />
-        <IconButton icon="cross" label="Close the list" class="only-narrow" act={() => (drawer.value = false)} />
+        <button type="button" class="brand" onClick={() => showHome()} title="Begin a new conversation">Retinue</button>
+        <IconButton icon="plus" label="New session (n)" testId="new-session" onClick={() => (dialog.value = { kind: "new" })} />
+        <IconButton icon="cross" label="Close the list" class="only-narrow" onClick={() => (sidebarOpen.value = false)} />
       </div>
-      <Search />
-      <nav class="sessions" aria-label="Sessions" onKeyDown={onKey} data-test="sessions">
-        {query.value.trim() ? <Matches /> : <Groups />}
+      <SessionSearch />
+      <nav class="sessions" aria-label="Sessions" onKeyDown={onKeyDown} data-test="sessions">
+        {searchQuery.value.trim() ? <SearchResults /> : <SessionList />}
       </nav>
     </aside>
   );
 }
 
-function Search(): JSX.Element {
-  const onInput = (value: string): void => {
-    query.value = value;
+function SessionSearch(): JSX.Element {
+  const search = (value: string): void => {
+    searchQuery.value = value;
     void refreshSearch();
   };
   return (
     <label class="search">
       <Icon name="search" size={14} />
       <input
-        type="search" id="search" placeholder="Search" aria-label="Search sessions" data-test="search" value={query.value}
-        onInput={(event) => onInput(event.currentTarget.value)}
+        type="search" id="search" placeholder="Search" aria-label="Search sessions" data-test="search" value={searchQuery.value}
+        onInput={(event) => search(event.currentTarget.value)}
         onKeyDown={(event) => {
-          if (event.key === "Escape") { onInput(""); event.currentTarget.blur(); }
+          if (event.key === "Escape") { search(""); event.currentTarget.blur(); }
           if (event.key === "ArrowDown") { event.preventDefault(); document.querySelector<HTMLElement>(".session-open")?.focus(); }
         }}
       />
@@ -53,91 +53,91 @@ function Search(): JSX.Element {
   );
 }
 
-function Matches(): JSX.Element {
-  if (!found.value) return <p class="quiet pad">Searching…</p>;
-  if (!found.value.length) return <p class="quiet pad" data-test="no-matches">Nothing matches “{query.value.trim()}”. The search looks at names, agents and last words.</p>;
-  return <ul>{found.value.map((each) => <Row key={each.session_id} session={each} tagged />)}</ul>;
+function SearchResults(): JSX.Element {
+  if (!searchResults.value) return <p class="quiet pad">Searching…</p>;
+  if (!searchResults.value.length) return <p class="quiet pad" data-test="no-matches">Nothing matches “{searchQuery.value.trim()}”. The search looks at names, agents and last words.</p>;
+  return <ul>{searchResults.value.map((each) => <SessionRow key={each.session_id} session={each} showAgent />)}</ul>;
 }
 
-function Groups(): JSX.Element {
+function SessionList(): JSX.Element {
   if (!sessions.value) return <p class="quiet pad">Reading…</p>;
-  const all = groups(sessions.value);
-  if (!all.length) return <p class="quiet pad" data-test="no-sessions">No sessions yet. Each one is a conversation with one agent and appears here; begin with the box at the right, or press <kbd>n</kbd>.</p>;
-  return <>{all.map((group) => <Grouped key={group.name} group={group} />)}</>;
+  const groupList = sessionGroups(sessions.value);
+  if (!groupList.length) return <p class="quiet pad" data-test="no-sessions">No sessions yet. Each one is a conversation with one agent and appears here; begin with the box at the right, or press <kbd>n</kbd>.</p>;
+  return <>{groupList.map((group) => <SessionGroup key={group.name} group={group} />)}</>;
 }
 
-function groups(rows: readonly Session[]): Group[] {
-  const tops = rows.filter((each) => each.type === "branch" || each.pinned_at);
-  const pinned = tops.filter((each) => each.pinned_at);
-  const found = new Map<string, Session[]>();
-  for (const row of tops) {
+function sessionGroups(rows: readonly Session[]): SessionGroupData[] {
+  const listed = rows.filter((each) => each.type === "branch" || each.pinned_at);
+  const pinned = listed.filter((each) => each.pinned_at);
+  const byAgent = new Map<string, Session[]>();
+  for (const row of listed) {
     if (row.pinned_at) continue;
-    const there = found.get(row.agent);
-    if (there) there.push(row);
-    else found.set(row.agent, [row]);
+    const group = byAgent.get(row.agent);
+    if (group) group.push(row);
+    else byAgent.set(row.agent, [row]);
   }
-  const rest = [...found].map(([agent, mine]): Group => ({ name: agent, agent, rows: mine }));
-  return pinned.length ? [{ name: "Pinned", agent: null, rows: pinned }, ...rest] : rest;
+  const agentGroups = [...byAgent].map(([agent, agentSessions]): SessionGroupData => ({ name: agent, agent, sessions: agentSessions }));
+  return pinned.length ? [{ name: "Pinned", agent: null, sessions: pinned }, ...agentGroups] : agentGroups;
 }
 
-function Grouped({ group }: { group: Group }): JSX.Element {
-  const shut = folded.value.has(group.name);
+function SessionGroup({ group }: { group: SessionGroupData }): JSX.Element {
+  const isCollapsed = collapsedGroups.value.has(group.name);
   const toggle = (): void => {
-    const next = new Set(folded.value);
+    const next = new Set(collapsedGroups.value);
     if (!next.delete(group.name)) next.add(group.name);
-    folded.value = next;
+    collapsedGroups.value = next;
   };
-  const here = group.agent !== null && group.agent === current.value;
+  const isCurrent = group.agent !== null && group.agent === currentAgent.value;
   return (
-    <section class={`group ${here ? "here" : ""}`} style={group.agent ? hue(group.agent) : {}} data-test="group" data-agent={group.agent ?? "pinned"} aria-label={group.name}>
+    <section class={`group ${isCurrent ? "here" : ""}`} style={group.agent ? agentHueStyle(group.agent) : {}} data-test="group" data-agent={group.agent ?? "pinned"} aria-label={group.name}>
       <header>
-        <button type="button" class="group-name" aria-expanded={!shut} onClick={toggle}>
-          {group.agent ? <AgentMark agent={group.agent} /> : <span class="agent-mark plain"><Icon name="pin" size={14} /></span>}
-          <span>{capital(group.name)}</span>
-          <span class="quiet">{group.rows.length}</span>
+        <button type="button" class="group-name" aria-expanded={!isCollapsed} onClick={toggle}>
+          {group.agent ? <AgentIcon agent={group.agent} /> : <span class="agent-mark plain"><Icon name="pin" size={14} /></span>}
+          <span>{capitalize(group.name)}</span>
+          <span class="quiet">{group.sessions.length}</span>
         </button>
-        {group.agent && <IconButton icon="plus" label={`New session with ${group.agent}`} test="group-new" act={() => void create(group.agent!)} />}
+        {group.agent && <IconButton icon="plus" label={`New session with ${group.agent}`} testId="group-new" onClick={() => void createAndShowSession(group.agent!)} />}
       </header>
-      {!shut && <ul>{group.rows.map((each) => <Row key={each.session_id} session={each} tagged={!group.agent} />)}</ul>}
+      {!isCollapsed && <ul>{group.sessions.map((each) => <SessionRow key={each.session_id} session={each} showAgent={!group.agent} />)}</ul>}
     </section>
   );
 }
 
-function Row({ session, tagged }: { session: Session; tagged: boolean }): JSX.Element {
-  const here = openId.value === session.session_id;
-  const name = `row ${session.session_id}`;
+function SessionRow({ session, showAgent }: { session: Session; showAgent: boolean }): JSX.Element {
+  const isOpen = openSessionId.value === session.session_id;
+  const editingKey = `row ${session.session_id}`;
   return (
-    <li class={`session ${here ? "here" : ""}`} style={hue(session.agent)} data-test="session-row" data-session={session.session_id} data-status={session.status}>
-      {renaming.value === name ? <Name session={session} /> : (
-        <button type="button" class="session-open" aria-current={here ? "page" : undefined} onClick={(event) => { typeNext.value = event.detail > 0; show(session.session_id); }} title={session.last_snippet}>
-          {tagged && <AgentMark agent={session.agent} size={12} />}
+    <li class={`session ${isOpen ? "here" : ""}`} style={agentHueStyle(session.agent)} data-test="session-row" data-session={session.session_id} data-status={session.status}>
+      {editingName.value === editingKey ? <SessionNameInput session={session} /> : (
+        <button type="button" class="session-open" aria-current={isOpen ? "page" : undefined} onClick={(event) => { focusComposerNext.value = event.detail > 0; showSession(session.session_id); }} title={session.last_snippet}>
+          {showAgent && <AgentIcon agent={session.agent} size={12} />}
           <span class="session-words">
-            <span class="session-title">{session.name || bare(session.last_snippet) || "New session"}{session.branch !== "main" && session.type === "branch" ? <span class="quiet"> /{session.branch}</span> : null}</span>
-            {session.name && session.last_snippet ? <span class="snippet">{bare(session.last_snippet)}</span> : <span class="snippet slug">{session.slug}</span>}
+            <span class="session-title">{session.name || stripMarkdown(session.last_snippet) || "New session"}{session.branch !== "main" && session.type === "branch" ? <span class="quiet"> /{session.branch}</span> : null}</span>
+            {session.name && session.last_snippet ? <span class="snippet">{stripMarkdown(session.last_snippet)}</span> : <span class="snippet slug">{session.slug}</span>}
           </span>
-          {session.status !== "idle" ? <Dot status={session.status} /> : <span class="quiet when">{ago(session.updated_at)}</span>}
+          {session.status !== "idle" ? <StatusDot status={session.status} /> : <span class="quiet when">{formatAge(session.updated_at)}</span>}
         </button>
       )}
       <Menu
-        label={`What to do with ${titleOf(session)}`} icon="more" test="row-menu"
-        choices={[
-          { label: session.pinned_at ? "Unpin" : "Pin", icon: "pin", act: () => void pin(session), test: "pin" },
-          { label: "Rename", icon: "pencil", act: () => (renaming.value = name), test: "rename" },
-          { label: "Copy the file's path", icon: "copy", act: () => void copy(session.path, "the path").then((done) => done && toast("Copied the path.")), test: "copy-path" },
-          { label: "Clear", icon: "eraser", act: () => (dialog.value = { what: "clear", session }), test: "clear" },
-          { label: "Delete", icon: "trash", act: () => void remove(session), bad: true, test: "delete" },
+        label={`What to do with ${sessionTitle(session)}`} icon="more" testId="row-menu"
+        items={[
+          { label: session.pinned_at ? "Unpin" : "Pin", icon: "pin", onSelect: () => void togglePin(session), testId: "pin" },
+          { label: "Rename", icon: "pencil", onSelect: () => (editingName.value = editingKey), testId: "rename" },
+          { label: "Copy the file's path", icon: "copy", onSelect: () => void copyText(session.path, "the path").then((copied) => copied && showToast("Copied the path.")), testId: "copy-path" },
+          { label: "Clear", icon: "eraser", onSelect: () => (dialog.value = { kind: "clear", session }), testId: "clear" },
+          { label: "Delete", icon: "trash", onSelect: () => void deleteSession(session), isDestructive: true, testId: "delete" },
         ]}
       />
     </li>
   );
 }
 
-function onKey(event: KeyboardEvent): void {
+function onKeyDown(event: KeyboardEvent): void {
   if (event.target instanceof HTMLInputElement || event.ctrlKey || event.metaKey || event.altKey) return;
   const by = event.key === "ArrowDown" || event.key === "j" ? 1 : event.key === "ArrowUp" || event.key === "k" ? -1 : 0;
   if (!by) return;
   event.preventDefault();
   event.stopPropagation();
-  step(event.currentTarget as Element, ".session-open", by);
+  moveFocus(event.currentTarget as Element, ".session-open", by);
 }
 

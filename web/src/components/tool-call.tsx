@@ -4,128 +4,128 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
-import { compared, looksLikeDiff, unified, type DiffLine } from "../diff.ts";
-import { byCall, family, isLive, runs, type Seen } from "../runs.ts";
-import type { Called, Returned } from "../api-types.ts";
+import { diffLines, looksLikeDiff, parseUnifiedDiff, type DiffLine } from "../diff.ts";
+import { runsByCall, loadRunTree, isActive, runsById, type RunView } from "../runs.ts";
+import type { ToolCall, ToolResult } from "../api-types.ts";
 import { approvals } from "../store.ts";
-import { argumentsOf, asText, gist, span, type Arguments } from "../format.ts";
-import { Child } from "./child-run.tsx";
+import { parseArguments, formatValue, summarizeArguments, formatDuration, type ToolArguments } from "../format.ts";
+import { ChildRun } from "./child-run.tsx";
 import { Icon } from "./icons.tsx";
-import { Copy, Plain } from "./widgets.tsx";
-import { ASKS, Question } from "./user-question.tsx";
+import { CopyButton, PlainText } from "./widgets.tsx";
+import { ASK_USER_TOOL, UserQuestion } from "./user-question.tsx";
 
-export const DOORS: ReadonlySet<string> = new Set([
+export const DELEGATION_TOOLS: ReadonlySet<string> = new Set([
   "PersistentAgent", "agent", "agent_ask", "explore", "plan", "agents_message", "spawn_subagent", "request_review", "sessions_spawn",
 ]);
 
-const LONG = 12_000;
+const MAX_RESULT_CHARS = 12_000;
 /** Characters of a result that are shown before one asks for the rest. */
 
-export function Call({ call, result, first }: { call: Called; result: Returned | null; first: boolean }): JSX.Element {
-  const children = byCall.value.get(call.id) ?? [];
-  const door = DOORS.has(call.tool);
-  const run = runs.value.get(call.run);
+export function ToolCallView({ call, result, isFirst }: { call: ToolCall; result: ToolResult | null; isFirst: boolean }): JSX.Element {
+  const children = runsByCall.value.get(call.id) ?? [];
+  const delegates = DELEGATION_TOOLS.has(call.tool);
+  const run = runsById.value.get(call.run);
   useEffect(() => {
-    if (door && call.run && !children.length) void family(call.run);
+    if (delegates && call.run && !children.length) void loadRunTree(call.run);
   }, [call.id]);
-  const waits = approvals.value.some((each) => each.call === call.id);
-  const state = result ? (result.ok ? "ok" : "failed") : waits ? "asks" : run && isLive(run) ? "under-way" : "open";
+  const awaitsApproval = approvals.value.some((each) => each.call === call.id);
+  const state = result ? (result.ok ? "ok" : "failed") : awaitsApproval ? "asks" : run && isActive(run) ? "under-way" : "open";
   return (
-    <div class={`call ${first ? "first" : ""}`} data-test="tool-call" data-tool={call.tool} data-state={state} data-entry={call.id}>
+    <div class={`call ${isFirst ? "first" : ""}`} data-test="tool-call" data-tool={call.tool} data-state={state} data-entry={call.id}>
       <details>
         <summary>
-          <State state={state} />
+          <CallStateIcon state={state} />
           <code class="tool">{call.tool}</code>
-          <span class="gist"><Plain text={gist(call.args)} /></span>
-          <Aside state={state} result={result} />
+          <span class="gist"><PlainText text={summarizeArguments(call.args)} /></span>
+          <CallOutcome state={state} result={result} />
         </summary>
-        <Inside call={call} result={result} />
+        <CallDetails call={call} result={result} />
       </details>
-      {call.tool === ASKS && !result && run?.waitsFor === "person" && <Question call={call} />}
-      {children.map((child: Seen) => <Child key={child.id} run={child} />)}
+      {call.tool === ASK_USER_TOOL && !result && run?.waitingFor === "person" && <UserQuestion call={call} />}
+      {children.map((child: RunView) => <ChildRun key={child.id} run={child} />)}
     </div>
   );
 }
 
-function State({ state }: { state: string }): JSX.Element {
+function CallStateIcon({ state }: { state: string }): JSX.Element {
   if (state === "under-way") return <span class="spin" role="img" aria-label="under way" />;
   if (state === "asks") return <span class="call-state asks"><Icon name="shield" size={14} /></span>;
   return <span class={`call-state ${state}`}><Icon name={state === "ok" ? "check" : state === "failed" ? "cross" : "more"} size={14} /></span>;
 }
 
-function Aside({ state, result }: { state: string; result: Returned | null }): JSX.Element | null {
+function CallOutcome({ state, result }: { state: string; result: ToolResult | null }): JSX.Element | null {
   if (state === "asks") return <span class="quiet">waits for your answer</span>;
   if (!result) return null;
-  if (!result.ok) return <span class="quiet failed">{refusalOf(result.text)?.error.replace(/_/g, " ") ?? "refused or failed"}</span>;
-  return result.ms >= 100 ? <span class="quiet">{span(result.ms)}</span> : null;
+  if (!result.ok) return <span class="quiet failed">{parseToolError(result.text)?.error.replace(/_/g, " ") ?? "refused or failed"}</span>;
+  return result.ms >= 100 ? <span class="quiet">{formatDuration(result.ms)}</span> : null;
 }
 
 /** A refusal that says in words what programs read in fields. */
-function refusalOf(text: string): { error: string; message: string } | null {
-  const found = text.startsWith("{") ? new Map(argumentsOf(text) ?? []) : null;
-  const error = found?.get("error");
-  const message = found?.get("message");
+function parseToolError(text: string): { error: string; message: string } | null {
+  const fields = text.startsWith("{") ? new Map(parseArguments(text) ?? []) : null;
+  const error = fields?.get("error");
+  const message = fields?.get("message");
   return typeof error === "string" && typeof message === "string" ? { error, message } : null;
 }
 
-function Inside({ call, result }: { call: Called; result: Returned | null }): JSX.Element {
-  const found = argumentsOf(call.args);
+function CallDetails({ call, result }: { call: ToolCall; result: ToolResult | null }): JSX.Element {
+  const args = parseArguments(call.args);
   return (
     <div class="inside">
-      <div class="part"><span>Arguments</span><Copy text={call.args} what="the arguments" /></div>
-      {found ? <Given tool={call.tool} found={found} /> : <pre class="block"><Plain text={call.args} /></pre>}
+      <div class="part"><span>Arguments</span><CopyButton text={call.args} what="the arguments" /></div>
+      {args ? <CallArguments tool={call.tool} args={args} /> : <pre class="block"><PlainText text={call.args} /></pre>}
       {call.broken && <p class="stopped"><Icon name="alert" size={14} /> It was never run: {call.broken}</p>}
-      {result && <div class="part"><span>{result.ok ? "Result" : "Refusal"}</span><Copy text={result.text} what="the result" /></div>}
-      {result && !result.ok && refusalOf(result.text) && <p class="refusal"><Plain text={refusalOf(result.text)!.message} /></p>}
-      {result && <Result text={result.text} />}
+      {result && <div class="part"><span>{result.ok ? "Result" : "Refusal"}</span><CopyButton text={result.text} what="the result" /></div>}
+      {result && !result.ok && parseToolError(result.text) && <p class="refusal"><PlainText text={parseToolError(result.text)!.message} /></p>}
+      {result && <ResultText text={result.text} />}
     </div>
   );
 }
 
-function Given({ tool, found }: { tool: string; found: Arguments }): JSX.Element {
-  const values = new Map(found);
-  const old = values.get("old");
-  const now = values.get("new");
-  if (tool === "edit" && typeof old === "string" && typeof now === "string") {
-    const rest = found.filter(([name]) => name !== "old" && name !== "new");
-    return <><Pairs found={rest} /><Diff lines={compared(old, now)} /></>;
+function CallArguments({ tool, args }: { tool: string; args: ToolArguments }): JSX.Element {
+  const values = new Map(args);
+  const oldText = values.get("old");
+  const newText = values.get("new");
+  if (tool === "edit" && typeof oldText === "string" && typeof newText === "string") {
+    const rest = args.filter(([name]) => name !== "old" && name !== "new");
+    return <><ArgumentList args={rest} /><DiffView lines={diffLines(oldText, newText)} /></>;
   }
   const content = values.get("content");
   if (tool === "write" && typeof content === "string") {
-    const rest = found.filter(([name]) => name !== "content");
-    return <><Pairs found={rest} /><Diff lines={content.replace(/\n$/, "").split("\n").map((text) => ({ sign: "+", text }))} /></>;
+    const rest = args.filter(([name]) => name !== "content");
+    return <><ArgumentList args={rest} /><DiffView lines={content.replace(/\n$/, "").split("\n").map((text) => ({ sign: "+", text }))} /></>;
   }
-  return <Pairs found={found} />;
+  return <ArgumentList args={args} />;
 }
 
-export function Pairs({ found }: { found: Arguments }): JSX.Element | null {
-  if (!found.length) return <p class="quiet pad">none</p>;
+export function ArgumentList({ args }: { args: ToolArguments }): JSX.Element | null {
+  if (!args.length) return <p class="quiet pad">none</p>;
   return (
     <dl class="pairs">
-      {found.map(([name, value]) => <div key={name}><dt><Plain text={name} /></dt><dd><Plain text={asText(value)} /></dd></div>)}
+      {args.map(([name, value]) => <div key={name}><dt><PlainText text={name} /></dt><dd><PlainText text={formatValue(value)} /></dd></div>)}
     </dl>
   );
 }
 
-function Result({ text }: { text: string }): JSX.Element {
-  const whole = useSignal(false);
+function ResultText({ text }: { text: string }): JSX.Element {
+  const isExpanded = useSignal(false);
   if (!text) return <p class="quiet pad">nothing</p>;
-  const shown = whole.value ? text : text.slice(0, LONG);
+  const shown = isExpanded.value ? text : text.slice(0, MAX_RESULT_CHARS);
   return (
     <>
-      {looksLikeDiff(shown) ? <Diff lines={unified(shown)} /> : <pre class="block"><Plain text={shown} /></pre>}
-      {shown.length < text.length && <button type="button" class="link pad" onClick={() => (whole.value = true)}>Show all {text.length.toLocaleString("en")} characters</button>}
+      {looksLikeDiff(shown) ? <DiffView lines={parseUnifiedDiff(shown)} /> : <pre class="block"><PlainText text={shown} /></pre>}
+      {shown.length < text.length && <button type="button" class="link pad" onClick={() => (isExpanded.value = true)}>Show all {text.length.toLocaleString("en")} characters</button>}
     </>
   );
 }
 
-const NAMES = { "+": "d add", "-": "d del", "@": "d at", " ": "d" };
+const DIFF_LINE_CLASSES = { "+": "d add", "-": "d del", "@": "d at", " ": "d" };
 
-export function Diff({ lines }: { lines: readonly DiffLine[] }): JSX.Element {
+export function DiffView({ lines }: { lines: readonly DiffLine[] }): JSX.Element {
   return (
     <pre class="block diff" data-test="diff">
       {lines.map((line, i) => (
-        <span key={i} class={NAMES[line.sign]}><span class="sign">{line.sign === "@" ? " " : line.sign}</span><Plain text={line.text || " "} /></span>
+        <span key={i} class={DIFF_LINE_CLASSES[line.sign]}><span class="sign">{line.sign === "@" ? " " : line.sign}</span><PlainText text={line.text || " "} /></span>
       ))}
     </pre>
   );

@@ -2,38 +2,38 @@
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import type { Called } from "../api-types.ts";
-import { openId } from "../store.ts";
-import * as talk from "../conversation.ts";
-import { argumentsOf, asText } from "../format.ts";
-import { Plain } from "./widgets.tsx";
+import type { ToolCall } from "../api-types.ts";
+import { openSessionId } from "../store.ts";
+import * as conversation from "../conversation.ts";
+import { parseArguments, formatValue } from "../format.ts";
+import { PlainText } from "./widgets.tsx";
 
-export const ASKS = "ask_user";
+export const ASK_USER_TOOL = "ask_user";
 
-export function Question({ call }: { call: Called }): JSX.Element {
-  const given = useSignal("");
-  const found = new Map(argumentsOf(call.args) ?? []);
-  const offered = found.get("options");
-  const options = Array.isArray(offered) ? offered.map(asText) : [];
-  const answer = (words: string): void => {
-    const id = openId.value;
+export function UserQuestion({ call }: { call: ToolCall }): JSX.Element {
+  const sentAnswer = useSignal("");
+  const args = new Map(parseArguments(call.args) ?? []);
+  const rawOptions = args.get("options");
+  const options = Array.isArray(rawOptions) ? rawOptions.map(formatValue) : [];
+  const answer = (text: string): void => {
+    const id = openSessionId.value;
     if (!id) return;
-    given.value = words;
-    void talk.say(id, words).then((sent) => {
-      if (!sent) given.value = "";
+    sentAnswer.value = text;
+    void conversation.sendMessage(id, text).then((sent) => {
+      if (!sent) sentAnswer.value = "";
     });
   };
   return (
     <section class="inquiry" data-test="question" aria-label="The agent asks you">
-      <p class="inquiry-words" dir="auto"><Plain text={asText(found.get("question") ?? "")} /></p>
+      <p class="inquiry-words" dir="auto"><PlainText text={formatValue(args.get("question") ?? "")} /></p>
       {options.length > 0 && (
         <div class="inquiry-options" role="group" aria-label="Answers">
           {options.map((each) => (
-            <button type="button" key={each} class="button" data-test="option" disabled={given.value !== ""} onClick={() => answer(each)}><Plain text={each} /></button>
+            <button type="button" key={each} class="button" data-test="option" disabled={sentAnswer.value !== ""} onClick={() => answer(each)}><PlainText text={each} /></button>
           ))}
         </div>
       )}
-      <p class="quiet">{given.value ? "Sent." : options.length ? "Choose one, or type another answer below." : "Type your answer below: it goes on with it."}</p>
+      <p class="quiet">{sentAnswer.value ? "Sent." : options.length ? "Choose one, or type another answer below." : "Type your answer below: it goes on with it."}</p>
     </section>
   );
 }

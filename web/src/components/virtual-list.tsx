@@ -5,80 +5,80 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useCallback, useEffect, useLayoutEffect, useRef } from "preact/hooks";
 
-interface Rows<T> {
+interface VirtualListProps<T> {
   items: readonly T[];
   keyOf: (item: T) => string;
-  guess: (item: T) => number;
-  render: (item: T) => ComponentChildren;
-  onTop: () => void;
+  estimateHeight: (item: T) => number;
+  renderRow: (item: T) => ComponentChildren;
+  onNearTop: () => void;
   /** Another conversation begins at its end. */
-  of: string;
+  listId: string;
   label: string;
-  busy: boolean;
+  isBusy: boolean;
   before?: ComponentChildren;
   after?: ComponentChildren;
   /** Whether one is at its end, and at its beginning. */
-  ended: (end: boolean, start: boolean) => void;
-  toEnd: { current: (() => void) | null };
-  toStart: { current: (() => void) | null };
+  onPosition: (end: boolean, start: boolean) => void;
+  scrollToEnd: { current: (() => void) | null };
+  scrollToStart: { current: (() => void) | null };
 }
 
-const MARGIN = 900;
+const OVERSCAN_PX = 900;
 /** Pixels above and below the view that are in the document. */
-const NEAR_TOP = 1800;
-const AT_END = 32;
+const NEAR_TOP_PX = 1800;
+const AT_END_PX = 32;
 
-export function Scroller<T>(rows: Rows<T>): JSX.Element {
+export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
   const box = useRef<HTMLDivElement>(null);
   const column = useRef<HTMLDivElement>(null);
   const heights = useRef(new Map<string, number>());
-  const reading = useRef<{ key: string; offset: number } | null>(null);
-  const stick = useRef(true);
+  const anchor = useRef<{ key: string; offset: number } | null>(null);
+  const followsEnd = useRef(true);
   /** Where following the end has put the view: whoever finds it further up was moved there by the reader. */
-  const put = useRef(0);
-  const was = useRef(rows.of);
-  const turn = useSignal(0);
-  const count = useRef(0);
-  const known = useRef<{ items: readonly T[]; heights: number; tops: Float64Array } | null>(null);
-  turn.value;
+  const followedTo = useRef(0);
+  const shownListId = useRef(props.listId);
+  const redraw = useSignal(0);
+  const heightsVersion = useRef(0);
+  const cachedTops = useRef<{ items: readonly T[]; heights: number; tops: Float64Array } | null>(null);
+  redraw.value;
 
-  if (was.current !== rows.of) {
-    was.current = rows.of;
+  if (shownListId.current !== props.listId) {
+    shownListId.current = props.listId;
     heights.current.clear();
-    count.current++;
-    stick.current = true;
-    put.current = 0;
-    reading.current = null;
+    heightsVersion.current++;
+    followsEnd.current = true;
+    followedTo.current = 0;
+    anchor.current = null;
   }
 
-  if (known.current?.items !== rows.items || known.current.heights !== count.current) {
-    known.current = { items: rows.items, heights: count.current, tops: positions(rows, heights.current) };
+  if (cachedTops.current?.items !== props.items || cachedTops.current.heights !== heightsVersion.current) {
+    cachedTops.current = { items: props.items, heights: heightsVersion.current, tops: rowTops(props, heights.current) };
   }
-  const tops = known.current.tops;
-  const view = box.current?.clientHeight ?? 800;
-  const total = tops[rows.items.length]!;
-  const kept = stick.current || !reading.current ? -1 : indexOf(rows, reading.current.key);
-  const top = stick.current ? Math.max(0, total - view)
-    : kept >= 0 ? tops[kept]! - reading.current!.offset
+  const tops = cachedTops.current.tops;
+  const viewHeight = box.current?.clientHeight ?? 800;
+  const totalHeight = tops[props.items.length]!;
+  const kept = followsEnd.current || !anchor.current ? -1 : indexOfKey(props, anchor.current.key);
+  const top = followsEnd.current ? Math.max(0, totalHeight - viewHeight)
+    : kept >= 0 ? tops[kept]! - anchor.current!.offset
     : (box.current?.scrollTop ?? 0) - (column.current?.offsetTop ?? 0);
-  const from = at(tops, top - MARGIN);
-  const to = Math.min(rows.items.length, at(tops, top + view + MARGIN) + 1);
+  const from = rowAtHeight(tops, top - OVERSCAN_PX);
+  const to = Math.min(props.items.length, rowAtHeight(tops, top + viewHeight + OVERSCAN_PX) + 1);
 
-  const scrolled = useRef<() => void>(() => undefined);
+  const onScrollRef = useRef<() => void>(() => undefined);
   /** After every change: what one reads stands where it stood, or the end is in view. */
-  const hold = useCallback(() => {
-    const outer = box.current;
-    if (!outer) return;
-    if (stick.current && outer.scrollTop < put.current - 1 && !isAtEnd(outer)) return scrolled.current();
-    if (stick.current) {
-      outer.scrollTop = outer.scrollHeight;
-      put.current = outer.scrollTop;
+  const restorePosition = useCallback(() => {
+    const viewport = box.current;
+    if (!viewport) return;
+    if (followsEnd.current && viewport.scrollTop < followedTo.current - 1 && !isAtEnd(viewport)) return onScrollRef.current();
+    if (followsEnd.current) {
+      viewport.scrollTop = viewport.scrollHeight;
+      followedTo.current = viewport.scrollTop;
       return;
     }
-    const kept = reading.current && find(column.current, reading.current.key);
-    if (!kept || !reading.current) return;
-    const drift = kept.offsetTop - outer.scrollTop - reading.current.offset;
-    if (Math.abs(drift) > 0.5) outer.scrollTop += drift;
+    const kept = anchor.current && findRow(column.current, anchor.current.key);
+    if (!kept || !anchor.current) return;
+    const drift = kept.offsetTop - viewport.scrollTop - anchor.current.offset;
+    if (Math.abs(drift) > 0.5) viewport.scrollTop += drift;
   }, []);
 
   const measure = useCallback(() => {
@@ -92,77 +92,77 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
         changed = true;
       }
     }
-    if (changed) count.current++;
+    if (changed) heightsVersion.current++;
     return changed;
   }, []);
 
-  const told = (): void => {
-    if (box.current) rows.ended(stick.current || isAtEnd(box.current), box.current.scrollTop < AT_END);
+  const reportPosition = (): void => {
+    if (box.current) props.onPosition(followsEnd.current || isAtEnd(box.current), box.current.scrollTop < AT_END_PX);
   };
 
-  const watcher = useRef<ResizeObserver | null>(null);
+  const resizeObserver = useRef<ResizeObserver | null>(null);
   useEffect(() => {
-    watcher.current = new ResizeObserver((changed) => {
+    resizeObserver.current = new ResizeObserver((changed) => {
       // Another width makes other heights: whoever was at the end is there still, wherever the browser has put the view.
-      if (changed.some((each) => each.target === box.current)) put.current = 0;
-      if (measure()) turn.value++;
-      hold();
-      told();
+      if (changed.some((each) => each.target === box.current)) followedTo.current = 0;
+      if (measure()) redraw.value++;
+      restorePosition();
+      reportPosition();
     });
-    if (box.current) watcher.current.observe(box.current);
-    return () => watcher.current?.disconnect();
+    if (box.current) resizeObserver.current.observe(box.current);
+    return () => resizeObserver.current?.disconnect();
   }, []);
 
-  const watched = useRef(new Set<Element>());
+  const observedRows = useRef(new Set<Element>());
   useLayoutEffect(() => {
     const changed = measure();
-    hold();
-    const now = new Set<Element>(column.current?.children ?? []);
-    for (const old of watched.current) if (!now.has(old)) watcher.current?.unobserve(old);
-    for (const row of now) if (!watched.current.has(row)) watcher.current?.observe(row);
-    watched.current = now;
-    if (changed && !covered(box.current, column.current, from, to, rows.items.length)) turn.value++;
-    if ((box.current?.scrollTop ?? 0) < NEAR_TOP) rows.onTop();
-    told();
+    restorePosition();
+    const currentRows = new Set<Element>(column.current?.children ?? []);
+    for (const old of observedRows.current) if (!currentRows.has(old)) resizeObserver.current?.unobserve(old);
+    for (const row of currentRows) if (!observedRows.current.has(row)) resizeObserver.current?.observe(row);
+    observedRows.current = currentRows;
+    if (changed && !coversView(box.current, column.current, from, to, props.items.length)) redraw.value++;
+    if ((box.current?.scrollTop ?? 0) < NEAR_TOP_PX) props.onNearTop();
+    reportPosition();
   });
 
-  rows.toEnd.current = () => {
-    stick.current = true;
-    put.current = 0;
-    turn.value++;
+  props.scrollToEnd.current = () => {
+    followsEnd.current = true;
+    followedTo.current = 0;
+    redraw.value++;
   };
 
-  rows.toStart.current = () => {
-    const first = rows.items[0];
+  props.scrollToStart.current = () => {
+    const first = props.items[0];
     if (!first || !box.current) return;
-    stick.current = false;
-    reading.current = { key: rows.keyOf(first), offset: column.current?.offsetTop ?? 0 };
+    followsEnd.current = false;
+    anchor.current = { key: props.keyOf(first), offset: column.current?.offsetTop ?? 0 };
     box.current.scrollTop = 0;
-    turn.value++;
+    redraw.value++;
   };
 
-  const drawn = useRef({ from, to });
-  drawn.current = { from, to };
+  const renderedRange = useRef({ from, to });
+  renderedRange.current = { from, to };
   const onScroll = (): void => {
-    const outer = box.current;
-    if (!outer) return;
-    stick.current = isAtEnd(outer);
-    told();
-    note();
-    if (!covered(outer, column.current, drawn.current.from, drawn.current.to, rows.items.length)) turn.value++;
-    if (outer.scrollTop < NEAR_TOP) rows.onTop();
+    const viewport = box.current;
+    if (!viewport) return;
+    followsEnd.current = isAtEnd(viewport);
+    reportPosition();
+    rememberAnchor();
+    if (!coversView(viewport, column.current, renderedRange.current.from, renderedRange.current.to, props.items.length)) redraw.value++;
+    if (viewport.scrollTop < NEAR_TOP_PX) props.onNearTop();
   };
 
-  scrolled.current = onScroll;
+  onScrollRef.current = onScroll;
 
   /** Remembers the first row in view, and how far it stands from the top; none, where one went further than rows are. */
-  const note = (): void => {
-    const outer = box.current;
-    reading.current = null;
+  const rememberAnchor = (): void => {
+    const viewport = box.current;
+    anchor.current = null;
     for (const row of column.current?.children ?? []) {
-      const one = row as HTMLElement;
-      if (!outer || !one.dataset.key || one.offsetTop + one.offsetHeight <= outer.scrollTop) continue;
-      if (one.offsetTop < outer.scrollTop + outer.clientHeight) reading.current = { key: one.dataset.key, offset: one.offsetTop - outer.scrollTop };
+      const element = row as HTMLElement;
+      if (!viewport || !element.dataset.key || element.offsetTop + element.offsetHeight <= viewport.scrollTop) continue;
+      if (element.offsetTop < viewport.scrollTop + viewport.clientHeight) anchor.current = { key: element.dataset.key, offset: element.offsetTop - viewport.scrollTop };
       return;
     }
   };
@@ -172,40 +172,40 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
     if (!(event.target as Element).closest("summary")) return;
     const row = (event.target as Element).closest<HTMLElement>("[data-key]");
     if (!row || !box.current) return;
-    stick.current = false;
-    reading.current = { key: row.dataset.key!, offset: row.offsetTop - box.current.scrollTop };
+    followsEnd.current = false;
+    anchor.current = { key: row.dataset.key!, offset: row.offsetTop - box.current.scrollTop };
   };
 
   return (
-    <div class="scroller" ref={box} onScroll={onScroll} onClickCapture={onClick} role="log" aria-label={rows.label} aria-live={stick.current ? "polite" : "off"} aria-busy={rows.busy} tabIndex={0} data-test="conversation">
-      {rows.before}
+    <div class="scroller" ref={box} onScroll={onScroll} onClickCapture={onClick} role="log" aria-label={props.label} aria-live={followsEnd.current ? "polite" : "off"} aria-busy={props.isBusy} tabIndex={0} data-test="conversation">
+      {props.before}
       <div class="column" ref={column}>
         <div style={{ height: `${tops[from]}px` }} />
-        {rows.items.slice(from, to).map((item) => (
-          <div class="row" key={rows.keyOf(item)} data-key={rows.keyOf(item)}>{rows.render(item)}</div>
+        {props.items.slice(from, to).map((item) => (
+          <div class="row" key={props.keyOf(item)} data-key={props.keyOf(item)}>{props.renderRow(item)}</div>
         ))}
-        <div style={{ height: `${total - tops[to]!}px` }} />
+        <div style={{ height: `${totalHeight - tops[to]!}px` }} />
       </div>
-      {rows.after}
+      {props.after}
     </div>
   );
 }
 
-function positions<T>(rows: Rows<T>, heights: ReadonlyMap<string, number>): Float64Array {
-  const tops = new Float64Array(rows.items.length + 1);
-  for (let i = 0; i < rows.items.length; i++) {
-    const item = rows.items[i]!;
-    tops[i + 1] = tops[i]! + (heights.get(rows.keyOf(item)) ?? rows.guess(item));
+function rowTops<T>(props: VirtualListProps<T>, heights: ReadonlyMap<string, number>): Float64Array {
+  const tops = new Float64Array(props.items.length + 1);
+  for (let i = 0; i < props.items.length; i++) {
+    const item = props.items[i]!;
+    tops[i + 1] = tops[i]! + (heights.get(props.keyOf(item)) ?? props.estimateHeight(item));
   }
   return tops;
 }
 
-function indexOf<T>(rows: Rows<T>, key: string): number {
-  return rows.items.findIndex((item) => rows.keyOf(item) === key);
+function indexOfKey<T>(props: VirtualListProps<T>, key: string): number {
+  return props.items.findIndex((item) => props.keyOf(item) === key);
 }
 
 /** The row at a height, by halving. */
-function at(tops: Float64Array, height: number): number {
+function rowAtHeight(tops: Float64Array, height: number): number {
   let low = 0;
   let high = tops.length - 2;
   while (low < high) {
@@ -216,21 +216,21 @@ function at(tops: Float64Array, height: number): number {
   return Math.max(0, low);
 }
 
-function isAtEnd(outer: HTMLElement): boolean {
-  return outer.scrollHeight - outer.scrollTop - outer.clientHeight < AT_END;
+function isAtEnd(viewport: HTMLElement): boolean {
+  return viewport.scrollHeight - viewport.scrollTop - viewport.clientHeight < AT_END_PX;
 }
 
-function find(column: HTMLElement | null, key: string): HTMLElement | null {
+function findRow(column: HTMLElement | null, key: string): HTMLElement | null {
   for (const row of column?.children ?? []) if ((row as HTMLElement).dataset.key === key) return row as HTMLElement;
   return null;
 }
 
 /** Whether rows stand wherever one looks, with something to spare. */
-function covered(outer: HTMLElement | null, column: HTMLElement | null, from: number, to: number, count: number): boolean {
-  if (!outer || !column) return true;
+function coversView(viewport: HTMLElement | null, column: HTMLElement | null, from: number, to: number, count: number): boolean {
+  if (!viewport || !column) return true;
   const first = column.firstElementChild as HTMLElement;
   const last = column.lastElementChild as HTMLElement;
-  const above = from === 0 || first.offsetTop + first.offsetHeight < outer.scrollTop - MARGIN / 3;
-  const below = to === count || last.offsetTop > outer.scrollTop + outer.clientHeight + MARGIN / 3;
+  const above = from === 0 || first.offsetTop + first.offsetHeight < viewport.scrollTop - OVERSCAN_PX / 3;
+  const below = to === count || last.offsetTop > viewport.scrollTop + viewport.clientHeight + OVERSCAN_PX / 3;
   return above && below;
 }
