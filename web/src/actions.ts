@@ -1,19 +1,20 @@
-/** What a person does: each deed is one request, and what the page makes of its answer. */
+/** User actions: each makes one request and applies the answer to the page. */
 
 import { api } from "./api.ts";
 import { updateDraft } from "./drafts.ts";
 import { nextUserMessageId } from "./transcript.ts";
 import { connectStream } from "./event-stream.ts";
-import type { ApprovalDecision, Approval, InboxItem, Message, Session } from "./api-types.ts";
+import type { Approval, ApprovalDecision, InboxItem, Message, Session } from "./api-types.ts";
 import {
-  agents, approvals, tryOrReport, chosenAgent, dialog, sidebarOpen, removeSession, creatingSession, openSessionId, upsertSession, refreshApprovals, refreshInbox, refreshSessions,
-  sessions, loadedSession, writeSetting, theme, showToast, focusComposerNext, type Theme,
+  agents, approvals, chosenAgent, creatingSession, dialog, focusComposerNext, loadedSession, openSessionId, refreshApprovals,
+  refreshInbox, refreshSessions, removeSession, sessions, showToast, sidebarOpen, theme, type Theme, tryOrReport, upsertSession,
+  writeSetting,
 } from "./store.ts";
 import * as runs from "./runs.ts";
 import * as conversation from "./conversation.ts";
 import { sessionTitle } from "./format.ts";
 
-/** The address says what is open: `#/s/<session>`, `#/new/<agent>`, or nothing. */
+/** Return the session reference in the URL hash: `#/s/<session>`, `#/new/<agent>`, or nothing. Sets `chosenAgent`. */
 export function readLocationHash(): string | null {
   const [, route, argument] = location.hash.split("/");
   const name = argument ? decodeOrNull(argument) : null;
@@ -40,7 +41,7 @@ export function openFromLocation(): void {
   else conversation.closeConversation();
 }
 
-/** An address may give a slug or a prefix: from here on it is the conversation's id. */
+/** Replace a slug or id prefix in the URL with the session's full id. */
 function replaceLocationWithId(reference: string): void {
   const id = loadedSession.value?.session_id;
   if (!id || id === reference || openSessionId.value !== reference) return;
@@ -71,7 +72,7 @@ export async function createSession(agent: string, workspace?: string): Promise<
   return session;
 }
 
-/** Opens a conversation that was made just now: a list asked for a moment ago does not know it. */
+/** Open a session that was just created and may be missing from a list requested earlier. */
 function showNewSession(session: Session): void {
   upsertSession(session);
   loadedSession.value = session;
@@ -80,7 +81,7 @@ function showNewSession(session: Session): void {
   void refreshSessions();
 }
 
-/** Another agent: its latest conversation, or a new one where it has none. */
+/** Open the agent's latest session, or the form for a new one. */
 export function switchAgent(agent: string): void {
   const latest = (sessions.value ?? []).filter((each) => each.agent === agent && each.type === "branch");
   latest.sort((a, b) => b.updated_at.localeCompare(a.updated_at));
@@ -123,7 +124,7 @@ export async function clearSession(session: Session): Promise<void> {
   showToast(`${sessionTitle(session)} is empty now.`);
 }
 
-/** From an agent's words one goes on differently; a person's own are taken back, to be said in another way. */
+/** Branch after an agent's message, or before a user's message so that it can be edited and sent again. */
 export async function branchFrom(session: Session, message: Message): Promise<void> {
   const isUserMessage = message.by === "user";
   const at = isUserMessage ? message.id : nextUserMessageId(message.id);
@@ -190,7 +191,7 @@ export function setTheme(chosen: Theme): void {
   document.documentElement.dataset.theme = chosen;
 }
 
-/** The agent a new conversation is offered with: the current one, else the first that people talk to. */
+/** The agent preselected for a new session: the chosen one, else that of the latest session, else a primary agent. */
 export function defaultAgent(): string | null {
   const known = agents.value ?? [];
   const chosen = chosenAgent.value;

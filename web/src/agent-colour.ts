@@ -1,7 +1,7 @@
-/** An agent's colour: a hue computed from its name, the same everywhere and for ever. */
+/** The colour of an agent: a hue computed from its name, so that it is the same everywhere. */
 
+/** Chosen so that the hues of the built-in agents are far apart. */
 const SEED = 6529;
-/** Chosen so that the agents that come with the product lie far apart on the circle. */
 
 export function agentHue(name: string): number {
   let hash = 2166136261 ^ SEED;
@@ -11,7 +11,7 @@ export function agentHue(name: string): number {
   return (hash >>> 0) % 360;
 }
 
-/** The custom property that classes mix their colours from. */
+/** The custom property from which CSS classes mix their colours. */
 export function agentHueStyle(name: string): Record<"--hue", string> {
   return { "--hue": String(agentHue(name)) };
 }

@@ -1,4 +1,4 @@
-/** What the daemon says, as it says it: the shapes of its JSON and nothing of ours. */
+/** The daemon's JSON, as it arrives. */
 
 export interface Health {
   version: string;
@@ -25,7 +25,7 @@ export interface Agent {
 
 export interface Watcher {
   id: string;
-  /** `pair#2`: the second watcher of its session. */
+  /** For example `pair#2`, the second watcher of its session. */
   name: string;
   agent: string;
   session: string;
@@ -57,7 +57,7 @@ export interface Session {
   status: SessionStatus;
   waiting_for?: string | null;
   run?: string | null;
-  /** Only of one session, not in lists. */
+  /** Only when one session is requested, not in lists. */
   entries?: number;
   problems?: string[];
   draft?: string | null;
@@ -100,7 +100,7 @@ export interface ToolResult {
 
 export interface Notice {
   kind: "notice";
-  /** What the runtime speaks about: announcement, resumed, nudge, interrupted, … */
+  /** Why the runtime added the notice: announcement, resumed, nudge, interrupted, … */
   about: string;
   id: string;
   text: string;
@@ -131,7 +131,7 @@ export interface Run {
   turns: number;
   tool_calls: number;
   usage: Usage;
-  /** US dollars; null: its model has no price. */
+  /** US dollars; null if the model has no price. */
   cost: number | null;
   started_at: string | null;
   ended_at: string | null;
@@ -146,9 +146,9 @@ export interface Run {
   source: string;
   door: string;
   created_at: string;
-  /** The call that asked for it. */
+  /** The tool call that started the run. */
   call: string | null;
-  /** The first run of its tree: itself where nobody asked for it. */
+  /** The first run of the tree; the run's own id if it has no parent. */
   root: string;
 }
 
@@ -172,7 +172,7 @@ export interface InboxItem {
   severity: "info" | "warning" | "interrupt" | null;
   reason: string | null;
   suggestion: string | null;
-  /** The run whose turn it has ended. */
+  /** The run whose turn the interjection interrupted. */
   interrupts: string | null;
 }
 
@@ -193,7 +193,7 @@ export interface Approval {
   sandbox: string | null;
   files: { path: string; sha256: string; size: number }[];
   chain: string[];
-  /** What adding it would come to. */
+  /** What adding this to the session's scope would allow. */
   add: string | null;
   digest: string;
   state: string;

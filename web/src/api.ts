@@ -1,13 +1,13 @@
-/** The one door to the daemon: every request is made here, and every refusal becomes a sentence. */
+/** The client of the daemon's HTTP API. Every failed request becomes an `ApiError` with a readable message. */
 
-import type { Agent, ApprovalDecision, Approval, TranscriptEntry, Health, InboxItem, Run, SendMessageResponse, Session, Watcher } from "./api-types.ts";
+import type { Agent, Approval, ApprovalDecision, Health, InboxItem, Run, SendMessageResponse, Session, TranscriptEntry, Watcher } from "./api-types.ts";
 
 export class ApiError extends Error {
   constructor(readonly status: number, readonly code: string, message: string) {
     super(message);
   }
 
-  /** Nobody answered at all. */
+  /** True when the daemon did not respond at all. */
   get isUnreachable(): boolean {
     return this.status === 0;
   }

@@ -1,14 +1,14 @@
-/** The open conversation: read from its end, kept up with, and spoken to. */
+/** The open conversation: load it from its end, keep it up to date, and send messages to it. */
 
 import { batch, signal } from "@preact/signals";
 import { api, ApiError } from "./api.ts";
 import * as transcript from "./transcript.ts";
-import { isStartLoaded, transcriptItems, PAGE_SIZE, resultsByCall } from "./transcript.ts";
+import { isStartLoaded, PAGE_SIZE, resultsByCall, transcriptItems } from "./transcript.ts";
 import * as streaming from "./streaming-replies.ts";
 import * as runs from "./runs.ts";
-import { pendingMessages, removeDelivered as removeDeliveredMessages, type PendingMessage } from "./pending-messages.ts";
-import type { TranscriptEntry, ServerEvent } from "./api-types.ts";
-import { tryOrReport, sessionsById, reportError, openSessionId, loadedSession, coalesceCalls } from "./store.ts";
+import { type PendingMessage, pendingMessages, removeDelivered as removeDeliveredMessages } from "./pending-messages.ts";
+import type { ServerEvent, TranscriptEntry } from "./api-types.ts";
+import { coalesceCalls, loadedSession, openSessionId, reportError, sessionsById, tryOrReport } from "./store.ts";
 
 export const loadState = signal<"none" | "loading" | "ready" | "gone">("none");
 export const isLoadingOlder = signal(false);
@@ -26,13 +26,13 @@ export function closeConversation(): void {
 
 let connectedWhileLoading = false;
 
-/** From now on everything is heard; what was saved a moment before may have been missed. */
+/** Load entries that may have been saved just before the event stream opened. */
 export function catchUpAfterConnect(): void {
   if (loadState.value === "ready") void loadNewEntries();
   else connectedWhileLoading = true;
 }
 
-/** Reads a conversation from its end. The stream is open already, so nothing falls between. */
+/** Load a conversation from its end. The event stream is already open, so no entry is missed. */
 export async function loadConversation(id: string): Promise<void> {
   const known = loadedSession.value?.session_id === id ? loadedSession.value : (sessionsById.value.get(id) ?? null);
   closeConversation();
@@ -70,7 +70,7 @@ function mergeEntries(found: readonly TranscriptEntry[]): void {
   });
 }
 
-/** What streamed in, and what was sent, give way to what was saved of them. */
+/** Remove streaming replies and sent messages that are saved by now. */
 function removeSavedDuplicates(): void {
   const savedEntries = new Set(transcriptItems.value.map((item) => item.id));
   streaming.removeSaved(savedEntries);
@@ -91,7 +91,7 @@ export const loadNewEntries = coalesceCalls(async () => {
   }
 }, 60);
 
-/** The file was changed by hand, or cleared: as much of it as was shown is read anew. */
+/** Load as many entries as were shown again, after the file was edited by hand or cleared. */
 export const reloadConversation = coalesceCalls(async () => {
   const id = openSessionId.value;
   if (!id) return;
@@ -126,7 +126,7 @@ export async function loadOlder(limit = PAGE_SIZE): Promise<boolean> {
 
 const MAX_PAGE_SIZE = 1000;
 
-/** All of it from the beginning on, many entries at a time; false where that came to nothing, or another was opened. */
+/** Load everything up to the beginning. Return false if that failed or another conversation was opened. */
 export async function loadToStart(): Promise<boolean> {
   const id = openSessionId.value;
   while (isLoadingOlder.value && openSessionId.value === id) await new Promise((resolve) => setTimeout(resolve, 20));
@@ -162,7 +162,7 @@ export function applyEvent(event: ServerEvent): void {
   }
 }
 
-/** To the conversation in which it was typed, whichever is open by now. */
+/** Send to the conversation in which the text was typed, even if another one is open by now. */
 export async function sendMessage(id: string, text: string): Promise<boolean> {
   const key = [...crypto.getRandomValues(new Uint32Array(4))].join("-");
   const message: PendingMessage = { key, text, runId: "", sentAt: `${new Date(Date.now() - 1000).toISOString().slice(0, 19)}Z` };

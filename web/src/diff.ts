@@ -1,12 +1,12 @@
-/** Differences between two texts, line by line, and texts that are differences already. */
+/** Line diffs of two texts, and the parsing of unified diffs. */
 
 export interface DiffLine {
   sign: "+" | "-" | " " | "@";
   text: string;
 }
 
+/** Lines per side that are compared; longer texts are shown as removed and added whole. */
 const MAX_COMPARED_LINES = 600;
-/** Lines on a side that are compared; longer ones are shown as taken away and added whole. */
 const CONTEXT_LINES = 3;
 
 export function looksLikeDiff(text: string): boolean {
@@ -22,7 +22,7 @@ export function parseUnifiedDiff(text: string): DiffLine[] {
   });
 }
 
-/** The lines of `before` and `after` in one column; what both share stays only near a change. */
+/** The diff of two texts; unchanged lines are kept only near a change. */
 export function diffLines(before: string, after: string): DiffLine[] {
   const bothEndWithNewline = before.endsWith("\n") && after.endsWith("\n");
   const old = bothEndWithNewline ? before.slice(0, -1).split("\n") : splitLines(before);

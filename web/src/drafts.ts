@@ -1,11 +1,11 @@
-/** What a person types and has not sent: kept beside the conversation half a second after the last key. */
+/** Unsent text, saved with the session half a second after the last key. */
 
 import { api } from "./api.ts";
 import { activeRunOf } from "./runs.ts";
 
 const SAVE_DELAY_MS = 500;
+/** Retry delay while an agent is writing to the session's file. */
 const BUSY_RETRY_MS = 1000;
-/** While an agent writes into the file, what is typed waits here. */
 
 interface Draft {
   text: string;
@@ -24,7 +24,7 @@ function draftOf(session: string): Draft {
   return draft;
 }
 
-/** What stood there when this tab last knew, or what the conversation's file holds. */
+/** The text last known to this tab, or else the draft saved in the session's file. */
 export function loadDraft(session: string, saved: string | null | undefined): string {
   const draft = draftOf(session);
   if (saved && !draft.text) draft.text = saved;
@@ -40,8 +40,8 @@ export function updateDraft(session: string, text: string): void {
   draft.timer = window.setTimeout(() => void saveDraft(session), SAVE_DELAY_MS);
 }
 
-/** Nothing of it is left here, nor in the file, before these words are sent. The daemon itself takes from the file what
- * they begin with. */
+/** Remove the draft here and in the file before its text is sent. The daemon removes the sent text from the start of
+ * the saved draft itself. */
 export async function removeSentDraft(session: string, sent: string): Promise<void> {
   const draft = draftOf(session);
   draft.text = "";
@@ -77,6 +77,6 @@ function writeLocalDraft(session: string, text: string): void {
     if (text) localStorage.setItem(`retinue.draft.${session}`, text);
     else localStorage.removeItem(`retinue.draft.${session}`);
   } catch {
-    // A browser that keeps nothing leaves the file, which does.
+    // Without localStorage the draft is still saved in the session's file.
   }
 }

@@ -1,20 +1,20 @@
-/** The one stream of events per tab: opened for the open conversation, taken up again where it was lost. */
+/** The event stream of this tab: one connection, reopened for the open conversation and after a loss. */
 
 import { batch } from "@preact/signals";
 import { api, ApiError } from "./api.ts";
-import { streamingReplies, discardIncomplete } from "./streaming-replies.ts";
+import { discardIncomplete, streamingReplies } from "./streaming-replies.ts";
 import * as runs from "./runs.ts";
 import { EVENT_KINDS, type ServerEvent } from "./api-types.ts";
-import { sessionsById, connection, health, setUnreachableHandler, openSessionId, upsertSession, refreshApprovals, refreshInbox, refreshDaemonInfo, refreshSessions, showToast } from "./store.ts";
+import { connection, health, openSessionId, refreshApprovals, refreshDaemonInfo, refreshInbox, refreshSessions, sessionsById, setUnreachableHandler, showToast, upsertSession } from "./store.ts";
 import * as conversation from "./conversation.ts";
 import { applyEvent as applyWatcherEvent, refreshWatchers } from "./watchers.ts";
 
+/** How long a hidden tab keeps its connection. */
 const HIDDEN_TAB_TIMEOUT_MS = 60_000;
-/** How long a hidden tab keeps its stream. */
+/** Delays between attempts to reconnect: the first, the one from which the user is told, and the longest. */
 const MIN_RETRY_MS = 400;
 const SHOW_LOST_AFTER_MS = 1_500;
 const MAX_RETRY_MS = 8_000;
-/** How long it waits before it tries again: at first, until it says so, at most. */
 
 let eventSource: EventSource | null = null;
 let subscribedTo = "";
@@ -24,7 +24,7 @@ let retryTimer = 0;
 let hiddenTimer = 0;
 let missedEvents = false;
 
-/** The stream for the words of the conversation that is open: the one there is, or one in its place. */
+/** Connect with text deltas of the open conversation, unless already connected that way. */
 export function connectStream(): void {
   const sessionId = openSessionId.value ?? "none";
   if (eventSource && eventSource.readyState !== EventSource.CLOSED && subscribedTo === sessionId) return;
@@ -44,7 +44,7 @@ export function connectStream(): void {
   for (const kind of EVENT_KINDS) opened.addEventListener(kind, (event) => queueEvent(JSON.parse((event as MessageEvent<string>).data) as ServerEvent));
 }
 
-/** What was saved before the stream began is asked for once more; after a loss, everything is. */
+/** Load what was saved before the stream opened; after a loss, everything. */
 function onStreamOpen(): void {
   retryDelayMs = MIN_RETRY_MS;
   if (connection.value === "lost") showToast("The daemon answers again.");
@@ -52,7 +52,7 @@ function onStreamOpen(): void {
   conversation.catchUpAfterConnect();
   if (missedEvents) {
     void refreshAll();
-    void conversation.reloadConversation(); // its file may have been changed by hand meanwhile
+    void conversation.reloadConversation(); // the file may have been edited by hand meanwhile
   }
   missedEvents = false;
 }
@@ -64,7 +64,7 @@ async function recoverStream(source: EventSource): Promise<void> {
   await reconnect();
 }
 
-/** Tries until the daemon answers. One that knows of less than this page begins anew. */
+/** Try until the daemon answers. A daemon with a lower sequence number was reset, so the page follows it. */
 async function reconnect(): Promise<void> {
   clearTimeout(retryTimer);
   try {
@@ -74,24 +74,24 @@ async function reconnect(): Promise<void> {
     retryTimer = window.setTimeout(connectStream, retryDelayMs);
   } catch (error) {
     const unauthorized = error instanceof ApiError && error.status === 401;
-    connection.value = unauthorized ? "barred" : "lost";
+    connection.value = unauthorized ? "unauthorized" : "lost";
     if (!unauthorized) retryTimer = window.setTimeout(() => void reconnect(), retryDelayMs);
   }
   retryDelayMs = Math.min(MAX_RETRY_MS, retryDelayMs * 1.7);
 }
 
-/** After a gap: everything that is asked for, and the entries after the last known one. */
+/** Reload everything after a gap in the event stream. */
 export async function refreshAll(): Promise<void> {
   await Promise.all([refreshDaemonInfo(), refreshSessions(), refreshApprovals(), refreshInbox(), refreshWatchers(), runs.refreshActiveRuns(), conversation.loadNewEntries()]);
 }
 
 const BATCH_MS = 16;
+/** Length of a reply from which it is redrawn less often. */
 const LONG_REPLY_CHARS = 6_000;
-/** Characters of a reply beyond which it is drawn less often. */
 const LONG_REPLY_BATCH_MS = 120;
 let eventQueue: ServerEvent[] = [];
 
-/** Events come faster than a screen is drawn: those of one frame are heard together. */
+/** Apply the events of one frame together: they arrive faster than the screen is drawn. */
 function queueEvent(event: ServerEvent): void {
   if (eventQueue.push(event) > 1) return;
   const hasLongReply = streamingReplies.value.some((flow) => flow.text.length > LONG_REPLY_CHARS);
@@ -117,7 +117,7 @@ function applyEvent(event: ServerEvent): void {
   if (event.kind === "run.queued" || event.kind === "run.ended" || event.kind === "session.changed") void refreshSessions();
 }
 
-/** What an event says of a conversation's row, before the list is asked for. */
+/** Update the session's row from the event, before the session list is reloaded. */
 function updateSessionStatus(event: ServerEvent): void {
   const row = sessionsById.value.get(event.session);
   if (!row) return;
@@ -125,7 +125,7 @@ function updateSessionStatus(event: ServerEvent): void {
   upsertSession({ ...row, status: run ? (run.status as "queued" | "running" | "waiting") : "idle", waiting_for: run?.waitingFor || null, run: run?.id ?? null });
 }
 
-/** What is known has a number, and the stream tells all that comes after it: nothing falls between. */
+/** Start from the daemon's current sequence number, so that no event is missed between loading and streaming. */
 export async function startStream(): Promise<void> {
   document.addEventListener("visibilitychange", onVisibilityChange);
   setUnreachableHandler(() => {
@@ -143,14 +143,14 @@ export async function startStream(): Promise<void> {
 function onVisibilityChange(): void {
   clearTimeout(hiddenTimer);
   if (document.hidden) hiddenTimer = window.setTimeout(pauseStream, HIDDEN_TAB_TIMEOUT_MS);
-  else if (connection.value === "barred") void reconnect();
+  else if (connection.value === "unauthorized") void reconnect();
   else if (!eventSource) {
     missedEvents = true;
     connectStream();
   }
 }
 
-/** Nobody looks: the connection is given back. */
+/** Close the connection of a hidden tab. */
 function pauseStream(): void {
   eventSource?.close();
   eventSource = null;

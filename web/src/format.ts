@@ -1,6 +1,6 @@
-/** Small words: times, sizes, calls and states as a person reads them. */
+/** Formatting of times, sizes, statuses and tool calls. */
 
-import type { Session, RunStatus } from "./api-types.ts";
+import type { RunStatus, Session } from "./api-types.ts";
 
 export function formatAge(at: string, now = Date.now()): string {
   const seconds = Math.max(0, Math.floor((now - Date.parse(at)) / 1000));
@@ -24,13 +24,13 @@ export function formatTokens(count: number): string {
   return count < 100_000 ? `${(count / 1000).toFixed(1)}k` : `${Math.round(count / 1000)}k`;
 }
 
-/** As a person reads it: cents, and finer where there is less than one. */
+/** US dollars in cents, with more digits for less than one cent. */
 export function formatDollars(amount: number): string {
   if (amount === 0 || amount >= 1) return `$${amount.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
   return `$${amount.toFixed(amount >= 0.001 ? 4 : 6)}`;
 }
 
-/** What a run came to: its tokens, and its price where there is one. */
+/** Tokens, and the cost if it is known. */
 export function formatUsage(tokenCount: number, cost: number | null): string {
   return [tokenCount ? `${formatTokens(tokenCount)} tok` : "", cost === null ? "" : formatDollars(cost)].filter(Boolean).join(" · ");
 }
@@ -47,12 +47,12 @@ export function formatTime(at: string): string {
   return isToday ? time : `${date.toLocaleDateString(undefined, { day: "numeric", month: "short" })}, ${time}`;
 }
 
-/** Markdown on one line, without its marks. */
+/** A line of Markdown without its syntax. */
 export function stripMarkdown(text: string): string {
   return text.replace(/^\s*(#{1,6}|>|[-*+])\s+/, "").replace(/(\*\*|__|`+)/g, "").replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").trim();
 }
 
-/** Its name; of a sub-agent's without one, what it was set to do, as its folder says it. */
+/** The name of a session; for an unnamed sub-agent session, its task as given in the slug. */
 export function sessionTitle(session: Pick<Session, "name" | "slug" | "type">): string {
   const task = session.type === "agent" ? /^.+?-\d{14}-(.*[a-z].*)$/.exec(session.slug)?.[1] : undefined;
   return session.name || (task ? capitalize(task.replace(/-/g, " ")) : session.slug);
@@ -82,13 +82,13 @@ export const WAIT_LABELS: Record<string, string> = {
 };
 
 export interface ForwardedReport {
-  /** Whose words they are, in the runtime's. */
+  /** The runtime's sentence on whose text this is. */
   intro: string;
   facts: string;
   body: string;
 }
 
-/** What somebody said as the runtime passes it on: facts that it knows, then their words between two lines. */
+/** Split a text that the runtime forwarded into its introduction, its facts and the quoted body. */
 export function parseForwardedReport(text: string): ForwardedReport | null {
   const match = /^([\s\S]*?)<<<(\S+)\n([\s\S]*)\n\2>>>\s*$/.exec(text);
   if (!match) return null;
@@ -100,7 +100,7 @@ export function parseForwardedReport(text: string): ForwardedReport | null {
 
 export type ToolArguments = [name: string, value: unknown][];
 
-/** The arguments of a call, or null where they are no object. */
+/** The arguments of a call, or null if they are not a JSON object. */
 export function parseArguments(args: string): ToolArguments | null {
   try {
     const parsed: unknown = JSON.parse(args || "{}");
@@ -114,7 +114,7 @@ export function formatValue(value: unknown): string {
   return typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "");
 }
 
-/** What a call is about, on one line: its first argument, then the names of others with theirs. */
+/** The arguments on one line: the value of the first, then `name=value` for the others. */
 export function summarizeArguments(args: string, limit = 160): string {
   const parsed = parseArguments(args);
   const text = parsed

@@ -1,4 +1,4 @@
-/** Characters that a reader does not see or that turn text round, found so that they can be shown. */
+/** Characters that are invisible or change the text direction, found so that they can be shown. */
 
 const INVISIBLE = new RegExp(
   "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f" +
@@ -12,7 +12,7 @@ export interface TextPart {
   isInvisible: boolean;
 }
 
-/** A text in pieces, each all visible or one mark that names what hides. */
+/** Split a text into visible parts and names of invisible characters, such as `U+200B`. */
 export function splitInvisible(text: string): TextPart[] {
   const parts: TextPart[] = [];
   let index = 0;

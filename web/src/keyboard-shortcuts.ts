@@ -1,6 +1,6 @@
-/** Keys that work everywhere: single letters where nobody types, Esc wherever one is. */
+/** Global keyboard shortcuts: single letters outside text fields, Esc everywhere. */
 
-import { dialog, sidebarOpen, openSessionId, panel, editingName, showToast } from "./store.ts";
+import { dialog, editingName, openSessionId, panel, showToast, sidebarOpen } from "./store.ts";
 import { agentForHotkey, toggleWatcher } from "./watchers.ts";
 import { switchToNextTheme } from "./components/status-bar.tsx";
 
@@ -35,7 +35,7 @@ export function onKeyDown(event: KeyboardEvent): void {
   shortcut();
 }
 
-/** An agent's own key: a watcher watches the open conversation, or no more; another does what is typed, where it is. */
+/** An agent's hotkey: start or stop a watcher; for another agent, focus the composer. */
 function runAgentHotkey(event: KeyboardEvent): boolean {
   const agent = agentForHotkey(event);
   const id = openSessionId.value;
@@ -70,7 +70,7 @@ function focusElement(selector: string): void {
   requestAnimationFrame(() => document.querySelector<HTMLElement>(selector)?.focus());
 }
 
-/** From the open conversation, or the one that has the focus, to its neighbour. */
+/** Move the focus to the next or previous session in the list. */
 function moveSessionFocus(by: number): void {
   const buttons = [...document.querySelectorAll<HTMLElement>(".session-open")];
   const focused = buttons.findIndex((each) => each === document.activeElement);

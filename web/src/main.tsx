@@ -1,16 +1,16 @@
-/** The page begins here: what it knows is asked for, the stream is opened, and the views are drawn. */
+/** The entry point: load the state, open the event stream and render the page. */
 
 import { effect } from "@preact/signals";
-import { render, type JSX } from "preact";
+import { type JSX, render } from "preact";
 import "../app.css";
-import { readLocationHash, openFromLocation, setTheme } from "./actions.ts";
+import { openFromLocation, readLocationHash, setTheme } from "./actions.ts";
 import { onKeyDown } from "./keyboard-shortcuts.ts";
-import { approvals, sidebarOpen, creatingSession, openSession, openSessionId, theme } from "./store.ts";
-import { startStream, refreshAll } from "./event-stream.ts";
+import { approvals, creatingSession, openSession, openSessionId, sidebarOpen, theme } from "./store.ts";
+import { refreshAll, startStream } from "./event-stream.ts";
 import { ApprovalList } from "./components/approvals.tsx";
 import { Conversation, LoadingConversation } from "./components/conversation.tsx";
 import { Dialogs } from "./components/dialogs.tsx";
-import { StatusBar, ConnectionBanner, ToastList } from "./components/status-bar.tsx";
+import { ConnectionBanner, StatusBar, ToastList } from "./components/status-bar.tsx";
 import { HomePage } from "./components/home.tsx";
 import { SidePanel } from "./components/side-panel.tsx";
 import { Sidebar } from "./components/sidebar.tsx";

@@ -1,5 +1,5 @@
-/** A model's words as Markdown, and never as anything else: raw HTML is shown as text, images become links, links say
- * where they lead, and what is left goes through a sanitiser with a short list. */
+/** Safe Markdown: raw HTML is shown as text, images become links, links show their destination, and the result is
+ * sanitised against a short list of tags. */
 
 import DOMPurify from "dompurify";
 import { Marked, type Tokens } from "marked";
@@ -10,8 +10,8 @@ const TAGS = [
   "table", "thead", "tbody", "tr", "th", "td", "hr", "a", "span",
 ];
 const SAFE_URL = /^(https?:\/\/|mailto:)/i;
+/** A longer text is shown unformatted. */
 const MAX_RENDERED_CHARS = 200_000;
-/** Characters of one text that are rendered; a longer one is shown plain. */
 
 const marked = new Marked({ gfm: true, breaks: false, async: false });
 
@@ -20,7 +20,7 @@ marked.use({
     html: (token: Tokens.HTML | Tokens.Tag) => ("block" in token && token.block ? `<p>${escapeHtml(token.text.trim())}</p>` : escapeHtml(token.text)),
     image: ({ href, text }: Tokens.Image) => linkHtml(href, escapeHtml(text ? `image: ${text}` : "image"), ""),
     link({ href, tokens }: Tokens.Link) {
-      const inner = this.parser.parseInline(tokens).replace(/<\/?a\b[^>]*>/g, ""); // a link inside of a link would tear both
+      const inner = this.parser.parseInline(tokens).replace(/<\/?a\b[^>]*>/g, ""); // nested links would break both
       return linkHtml(href, inner, stripTags(inner));
     },
     heading({ tokens, depth }: Tokens.Heading) {
@@ -32,7 +32,7 @@ marked.use({
   },
 });
 
-/** A link whose words are not its address, letter by letter, says where it leads. */
+/** A link whose text is not exactly its address shows its destination. */
 function linkHtml(href: string, inner: string, linkText: string): string {
   const url = SAFE_URL.test(href) ? parseUrl(href) : null;
   if (!url) return `${inner} <span>${escapeHtml(href)}</span>`;
@@ -68,7 +68,7 @@ purify.addHook("uponSanitizeAttribute", (_node, data) => {
 const htmlCache = new Map<string, string>();
 const MAX_CACHED = 400;
 
-/** The safe HTML of a text; the same text is rendered once. */
+/** The safe HTML of a text, cached. */
 export function renderCached(text: string): string {
   const known = htmlCache.get(text);
   if (known !== undefined) return known;
@@ -78,7 +78,7 @@ export function renderCached(text: string): string {
   return html;
 }
 
-/** The same for a text that still grows: nobody will ask for it again. */
+/** The safe HTML of a text that is still streaming and not worth caching. */
 export function renderMarkdown(text: string): string {
   if (text.length > MAX_RENDERED_CHARS) return `<pre><code>${escapeHtml(text)}</code></pre>`;
   const fragment = purify.sanitize(marked.parse(text) as string, {
@@ -94,7 +94,7 @@ export function renderMarkdown(text: string): string {
   return container.innerHTML;
 }
 
-/** What the page adds to clean words: where links open, copy buttons, room for wide tables, colours of diffs. */
+/** Add what the page needs to sanitised HTML: link targets, copy buttons, scrolling tables, diff colours. */
 function decorate(fragment: DocumentFragment): void {
   for (const span of fragment.querySelectorAll("span")) span.className = "host";
   for (const link of fragment.querySelectorAll("a")) {

@@ -1,4 +1,4 @@
-/** What was sent and does not stand in the conversation yet. */
+/** Messages that were sent and are not in the transcript yet. */
 
 import { signal } from "@preact/signals";
 import { transcriptItems } from "./transcript.ts";
@@ -14,17 +14,17 @@ export interface PendingMessage {
 
 export const pendingMessages = signal<readonly PendingMessage[]>([]);
 
-/** What was said stands in the conversation, and no longer here. */
+/** Forget messages that are in the transcript now. */
 export function removeDelivered(savedEntries: ReadonlySet<string>): void {
   pendingMessages.value = pendingMessages.value.filter((message) => !(message.runId && savedEntries.has(message.runId)) && !isInTranscript(message));
 }
 
-/** Those that stand nowhere else. */
+/** Messages to show below the transcript, without those that are shown as queued runs. */
 export function unsavedMessages(savedEntries: ReadonlySet<string>): PendingMessage[] {
   return pendingMessages.value.filter((message) => !savedEntries.has(message.runId) && !isQueuedBehindAnother(message) && !hasRunEnded(message));
 }
 
-/** Its run stands in the queue behind another of this conversation. */
+/** True if its run is queued behind another one of this conversation. */
 function isQueuedBehindAnother(message: PendingMessage): boolean {
   return runs.runsById.value.get(message.runId)?.status === "queued" && runs.sessionRuns(openSessionId.value ?? "").some((run) => run.id < message.runId && runs.isActive(run));
 }
@@ -34,7 +34,7 @@ function hasRunEnded(message: PendingMessage): boolean {
   return run !== undefined && !runs.isActive(run);
 }
 
-/** It stands in the conversation before the answer to its sending came. */
+/** True if the message is in the transcript although the response to sending it has not arrived. */
 function isInTranscript(message: PendingMessage): boolean {
   return !message.runId && transcriptItems.value.some((item) => item.kind === "said" && item.by === "user" && item.at >= message.sentAt && item.text.trim() === message.text.trim());
 }

@@ -1,9 +1,9 @@
-/** Runs as the page sees them: heard of by events, read from their rows, numbered by birth within their tree. */
+/** Runs: updated from events, loaded from the API, and numbered by creation within their tree. */
 
 import { computed, signal } from "@preact/signals";
 import { api, ApiError } from "./api.ts";
 import type { Run, RunStatus, ServerEvent, Usage } from "./api-types.ts";
-import { reportError, coalesceCalls } from "./store.ts";
+import { coalesceCalls, reportError } from "./store.ts";
 import { formatToolCall } from "./format.ts";
 
 export interface RunView {
@@ -11,13 +11,13 @@ export interface RunView {
   agent: string;
   sessionId: string;
   parentId: string;
-  /** The first run of its tree, once its row was read. */
+  /** The first run of its tree; empty until the run is loaded. */
   rootId: string;
   callId: string;
   summary: string;
   status: RunStatus;
   waitingFor: string;
-  /** Since when its model has been asked, if no tool was called since. */
+  /** When the model was last requested, if no tool was called since. */
   modelRequestedAt: string;
   startedAt: string;
   endedAt: string | null;
@@ -25,14 +25,14 @@ export interface RunView {
   turns: number;
   usage: Usage;
   cost: number | null;
-  /** What it does just now, by the calls' ids, in words. */
+  /** Tool calls in progress: a description by call id. */
   activeCalls: ReadonlyMap<string, string>;
   note: string;
   error: string;
   reason: string;
   task: string;
   childIds: readonly string[];
-  /** Its row was read: events tell less. */
+  /** The run was loaded from the API; events contain less. */
   isLoaded: boolean;
 }
 
@@ -51,7 +51,7 @@ function compareByCreation(a: RunView, b: RunView): number {
   return a.id < b.id ? -1 : a.id > b.id ? 1 : 0;
 }
 
-/** Children at the call that asked for them, in order of birth. */
+/** Child runs by the tool call that started them, oldest first. */
 export const runsByCall = computed(() => {
   const byCall = new Map<string, RunView[]>();
   for (const run of [...runsById.value.values()].sort(compareByCreation)) {
@@ -75,7 +75,7 @@ const runNumbers = computed(() => {
   return numbers;
 });
 
-/** `oracle#4`: the agent, and the run's place in its tree by birth. */
+/** For example `oracle#4`: the agent, and the run's number in its tree. */
 export function runName(run: RunView): string {
   return `${run.agent}#${runNumbers.value.get(run.id) ?? 1}`;
 }
@@ -92,7 +92,7 @@ export function rootRunId(id: string): string {
   return current;
 }
 
-/** Whether a run is this one, or one that it set to work. */
+/** True if the run is `ancestor` or one of its descendants. */
 export function isInSubtree(id: string, ancestor: string): boolean {
   let current: string | undefined = id;
   for (let steps = 0; current && steps < 64; steps++) {
@@ -105,11 +105,11 @@ export function isInSubtree(id: string, ancestor: string): boolean {
 export interface RunTotals {
   runs: number;
   tokens: number;
-  /** Of those whose model has a price; null: none has. */
+  /** The cost of runs whose model has a price; null if none has. */
   cost: number | null;
 }
 
-/** What a run came to with all that it set to work. */
+/** The totals of a run and all its descendants. */
 export function subtreeTotals(run: RunView, children: ReadonlyMap<string, readonly RunView[]> = childrenByParent.value): RunTotals {
   const totals: RunTotals = { runs: 1, tokens: run.usage.input + run.usage.output, cost: run.cost };
   for (const child of children.get(run.id) ?? []) {
@@ -136,7 +136,7 @@ export function sessionRuns(session: string): RunView[] {
   return [...runsById.value.values()].filter((run) => run.sessionId === session).sort(compareByCreation);
 }
 
-/** The live run of a session that is at work, or else the first that waits for its turn. */
+/** The running run of a session, or else one that waits or is queued. */
 export function activeRunOf(session: string): RunView | null {
   const candidates = activeRuns.value.filter((run) => run.sessionId === session);
   return candidates.find((run) => run.status === "running") ?? candidates.find((run) => run.status === "waiting") ?? candidates[0] ?? null;
@@ -149,8 +149,8 @@ export function upsertRuns(rows: readonly Run[]): void {
   runsById.value = next;
 }
 
-/** Whoever comes while a run is at work has heard nothing of its calls, and its row does not count them yet: its
- * conversation tells. */
+/** Load the tool calls of a run in progress, whose earlier events this page has not received and whose row does not
+ * count them yet. */
 export async function loadActiveCalls(run: RunView): Promise<void> {
   const entries = await api.listEntries(run.sessionId, { limit: 200 }).catch(() => []);
   const runEntries = entries.filter((entry) => entry.run === run.id);
@@ -207,7 +207,7 @@ function newRunFromEvent(event: ServerEvent): RunView {
   };
 }
 
-/** What each kind of event tells of a run; a kind that is not here tells nothing that is shown. */
+/** How each kind of event changes a run. Other kinds change nothing that is shown. */
 const EVENT_REDUCERS: Partial<Record<ServerEvent["kind"], (run: RunView, event: ServerEvent) => RunView>> = {
   "run.queued": (run, event) => ({ ...run, status: "queued", callId: event.call || run.callId, parentId: event.parent_run || run.parentId }),
   "run.started": (run) => ({ ...run, status: "running", waitingFor: "", modelRequestedAt: "" }),
@@ -248,7 +248,7 @@ const runsToLoad = new Set<string>();
 
 const MAX_SINGLE_REQUESTS = 8;
 
-/** What is known of a run only by its row: what it is about, and what it cost. Many are found among the newest. */
+/** Load runs for what events do not contain, such as task and cost. Many at once are loaded with the newest runs. */
 const loadRequestedRuns = coalesceCalls(async () => {
   if (runsToLoad.size > MAX_SINGLE_REQUESTS) {
     const newest = await api.listRuns({ limit: 2 * runsToLoad.size });
@@ -264,7 +264,7 @@ const loadRequestedRuns = coalesceCalls(async () => {
 
 const loadedTrees = new Set<string>();
 
-/** Everybody of a run's tree, so that children stand at their calls and numbers are right. */
+/** Load all runs of a tree, so that children appear at their calls and numbers are right. */
 export async function loadRunTree(id: string): Promise<void> {
   try {
     if (!runsById.value.get(id)?.isLoaded) upsertRuns([await api.getRun(id)]);
@@ -277,7 +277,7 @@ export async function loadRunTree(id: string): Promise<void> {
   }
 }
 
-/** After a time without events: who lives now, and what became of those that did. */
+/** Load the active runs after a gap in the events, and those that ended meanwhile. */
 export const refreshActiveRuns = coalesceCalls(async () => {
   loadedTrees.clear();
   const rows = await api.listRuns({ live: true, limit: 500 });
@@ -289,7 +289,7 @@ export const refreshActiveRuns = coalesceCalls(async () => {
   for (const row of rows) if (row.parent || row.children.length) await loadRunTree(row.run_id);
 });
 
-/** Runs of one conversation, those that ended included, and the trees they began. */
+/** Load the runs of one conversation, including ended ones, and their trees. */
 export async function loadSessionRuns(session: string): Promise<void> {
   const rows = await api.listRuns({ session, limit: 100 });
   upsertRuns(rows);

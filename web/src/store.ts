@@ -1,10 +1,10 @@
-/** What the page knows: signals that views read, and the few ways to change them. */
+/** The state of the page, as signals. */
 
 import { computed, signal } from "@preact/signals";
 import { api, ApiError } from "./api.ts";
 import type { Agent, Approval, Health, InboxItem, Session } from "./api-types.ts";
 
-export type Connection = "opening" | "open" | "lost" | "barred";
+export type Connection = "opening" | "open" | "lost" | "unauthorized";
 export type Panel = "runs" | "inbox" | null;
 export type Dialog = { kind: "keys" } | { kind: "new" } | { kind: "clear"; session: Session } | null;
 export type Theme = "auto" | "light" | "dark";
@@ -23,7 +23,7 @@ export const approvals = signal<Approval[]>([]);
 export const inbox = signal<InboxItem[] | null>(null);
 export const connection = signal<Connection>("opening");
 export const openSessionId = signal<string | null>(null);
-/** The agent whose name an address gives for a new conversation. */
+/** The agent that the URL names for a new session. */
 export const chosenAgent = signal<string | null>(null);
 export const searchQuery = signal("");
 export const searchResults = signal<Session[] | null>(null);
@@ -31,16 +31,16 @@ export const panel = signal<Panel>(null);
 export const sidebarOpen = signal(false);
 export const dialog = signal<Dialog>(null);
 export const editingName = signal<string | null>(null);
-/** A conversation is being made, and nothing that is typed may go into the one before. */
+/** A session is being created; text must not go to the one that was open before. */
 export const creatingSession = signal(false);
-/** Whoever opened a conversation with the mouse, or began one, types next; with keys one goes on in the list. */
+/** Focus the composer once the session is open: set after a click or a new session, not after keyboard navigation. */
 export const focusComposerNext = signal(false);
 export const toasts = signal<Toast[]>([]);
 export const theme = signal<Theme>(readSetting("theme", ["auto", "light", "dark"]) ?? "auto");
 export const collapsedGroups = signal<ReadonlySet<string>>(new Set());
 
 export const sessionsById = computed(() => new Map((sessions.value ?? []).map((each) => [each.session_id, each])));
-/** The open one as one request told it: it may be no row of the list. */
+/** The open session as loaded on its own; it may be missing from the list. */
 export const loadedSession = signal<Session | null>(null);
 export const openSession = computed(() => {
   const id = openSessionId.value;
@@ -69,7 +69,7 @@ export function writeSetting(name: string, value: string): void {
   try {
     localStorage.setItem(`retinue.${name}`, value);
   } catch {
-    // A browser that keeps nothing still shows everything.
+    // Without localStorage the page works, but forgets settings.
   }
 }
 
@@ -86,7 +86,7 @@ export function dismissToast(id: number): void {
   toasts.value = toasts.value.filter((each) => each.id !== id);
 }
 
-/** Does something that may be refused, and says so where it is. */
+/** Run a request, and show a toast if it fails. */
 export async function tryOrReport<T>(request: () => Promise<T>): Promise<T | null> {
   try {
     return await request();
@@ -98,7 +98,7 @@ export async function tryOrReport<T>(request: () => Promise<T>): Promise<T | nul
 
 let unreachableHandler = (): void => undefined;
 
-/** Whoever keeps the connection hears of every request that nobody answered. */
+/** Set what happens when the daemon does not respond to a request. */
 export function setUnreachableHandler(handler: () => void): void {
   unreachableHandler = handler;
 }
@@ -106,7 +106,7 @@ export function setUnreachableHandler(handler: () => void): void {
 export function reportError(error: unknown): void {
   if (error instanceof ApiError && error.isUnreachable) unreachableHandler();
   if (error instanceof ApiError && error.status === 401) {
-    connection.value = "barred";
+    connection.value = "unauthorized";
     return;
   }
   if (error instanceof ApiError && error.isUnreachable && connection.value !== "open") return;
@@ -125,14 +125,14 @@ export function removeSession(id: string): void {
   sessions.value = (sessions.value ?? []).filter((each) => each.session_id !== id);
 }
 
-/** Pinned first, the latest pin first; then the latest change first. */
+/** Pinned sessions first, latest pin first; then by latest change. */
 export function sortedSessions(rows: Session[]): Session[] {
   return rows.toSorted(
     (a, b) => (b.pinned_at ?? "").localeCompare(a.pinned_at ?? "") || b.updated_at.localeCompare(a.updated_at),
   );
 }
 
-/** One request at a time; whoever asks meanwhile is answered by one more. */
+/** Run one call at a time. Calls made meanwhile share one further run. */
 export function coalesceCalls(request: () => Promise<void>, pauseMs = 0): () => Promise<void> {
   let inFlight: Promise<void> | null = null;
   let callAgain = false;

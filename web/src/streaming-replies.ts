@@ -1,5 +1,5 @@
-/** Words that stream in: of a turn that is under way, or saved and not fetched yet. A reply has its entry's id from the
- * first word on: what stands in the conversation is never shown here as well. */
+/** Replies that are streaming, or saved but not loaded yet. A reply has the id of its entry from the first delta on, so
+ * that a loaded reply is never shown twice. */
 
 import { signal } from "@preact/signals";
 import * as runs from "./runs.ts";
@@ -10,17 +10,17 @@ export interface StreamingReply {
   entry: string;
   text: string;
   thinking: string;
-  /** Its beginning was not heard here. */
+  /** Streaming began before this page was listening. */
   startMissed: boolean;
-  /** All of it is in the file. */
+  /** The whole reply is in the session's file. */
   saved: boolean;
 }
 
 export const streamingReplies = signal<readonly StreamingReply[]>([]);
-/** What was thought before the words of an entry, by its id. */
+/** Thinking text by entry id. */
 export const thinkingByEntry = signal<ReadonlyMap<string, string>>(new Map());
 
-/** Whether the beginning of a turn may have been missed: the stream was opened while one was under way. */
+/** Runs whose current turn began before the stream was open; `*` is any run of the open conversation. */
 let runsJoinedMidTurn = new Set<string>();
 
 export function clear(): void {
@@ -28,7 +28,7 @@ export function clear(): void {
   thinkingByEntry.value = new Map();
 }
 
-/** A conversation was opened: the beginning of the turn that is under way was not heard. */
+/** Note that a turn may be in progress whose beginning was not received. */
 export function markTurnInProgress(isRunning: boolean): void {
   runsJoinedMidTurn = new Set(isRunning ? ["*"] : []);
 }
@@ -48,18 +48,18 @@ export function markSaved(event: ServerEvent): void {
   streamingReplies.value = streamingReplies.value.map((each) => (each.entry === event.entry ? { ...each, saved: true } : each));
 }
 
-/** Words that somebody takes back: they are said again. */
+/** Remove the unsaved text of a run; the model is asked again. */
 export function discardUnsaved(run: string): void {
   streamingReplies.value = streamingReplies.value.filter((each) => each.run !== run || each.saved);
 }
 
-/** Words in flight when the connection was lost are incomplete: what is saved will tell. */
+/** Remove replies that were cut off by a lost connection; the saved ones will be loaded. */
 export function discardIncomplete(): void {
   runsJoinedMidTurn = new Set(runs.activeRuns.value.map((run) => run.id));
   streamingReplies.value = streamingReplies.value.filter((each) => each.saved);
 }
 
-/** What streamed in gives way to what was saved of it. */
+/** Remove replies that are loaded now, and keep their thinking. */
 export function removeSaved(savedEntries: ReadonlySet<string>): void {
   const thinking = new Map(thinkingByEntry.value);
   for (const reply of streamingReplies.value) if (savedEntries.has(reply.entry) && reply.thinking) thinking.set(reply.entry, reply.thinking);
@@ -67,7 +67,7 @@ export function removeSaved(savedEntries: ReadonlySet<string>): void {
   streamingReplies.value = unsavedReplies(savedEntries);
 }
 
-/** Those that stand nowhere else. */
+/** Replies to show below the transcript, without those whose run ended before they were saved. */
 export function unsavedReplies(savedEntries: ReadonlySet<string>): StreamingReply[] {
   return streamingReplies.value.filter((reply) => !savedEntries.has(reply.entry) && !hasRunEnded(reply));
 }

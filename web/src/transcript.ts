@@ -1,7 +1,7 @@
-/** What is saved of the open conversation, as far as it was read: its lines in order, and the answers to its calls. */
+/** The loaded entries of the open conversation, in order, and the results of its tool calls. */
 
 import { batch, signal } from "@preact/signals";
-import type { ToolCall, TranscriptEntry, Notice, ToolResult, Message } from "./api-types.ts";
+import type { Message, Notice, ToolCall, ToolResult, TranscriptEntry } from "./api-types.ts";
 
 export const PAGE_SIZE = 100;
 
@@ -23,7 +23,7 @@ export function replaceAll(entries: readonly TranscriptEntry[], limit: number): 
   isStartLoaded.value = entries.length < limit;
 }
 
-/** Entries have names: what is there already is written over, what is new comes last. */
+/** Replace entries that are known by id, and append new ones. */
 export function mergeEntries(entries: readonly TranscriptEntry[]): void {
   const indexByKey = new Map(transcriptItems.value.map((item, i) => [item.kind + item.id, i]));
   const next = [...transcriptItems.value];
@@ -56,12 +56,12 @@ export function prependPage(page: readonly TranscriptEntry[], limit = PAGE_SIZE)
   transcriptItems.value = [...older, ...transcriptItems.value];
 }
 
-/** The last entry that is nobody's call: all after it may still change. */
+/** The last entry that is not a tool call; all entries after it may still change. */
 export function lastSettledId(): string | null {
   return transcriptItems.value.findLast((item) => item.kind !== "called")?.id ?? null;
 }
 
-/** The first words after an entry that somebody said to the agent; null where none were. */
+/** The id of the first user message after an entry, or null. */
 export function nextUserMessageId(id: string): string | null {
   const index = transcriptItems.value.findIndex((item) => item.id === id);
   return transcriptItems.value.slice(index + 1).find((item) => item.kind === "said" && item.by === "user")?.id ?? null;

@@ -1,13 +1,13 @@
-/** Who watches which conversation, what they say of it, and what agents' own keys and slash commands do. */
+/** Watchers and their interjections, and the hotkeys and slash commands of agents. */
 
 import { computed, signal } from "@preact/signals";
 import { api } from "./api.ts";
 import type { Agent, InboxItem, ServerEvent, Watcher } from "./api-types.ts";
-import { agents, tryOrReport, inbox, openSessionId, refreshInbox, coalesceCalls, showToast } from "./store.ts";
+import { agents, coalesceCalls, inbox, openSessionId, refreshInbox, showToast, tryOrReport } from "./store.ts";
 import { capitalize } from "./format.ts";
 
 export const watchers = signal<readonly Watcher[]>([]);
-/** Sessions in which watchers sit: what goes on there is watching. */
+/** Sessions of watchers, whose runs are not listed as active runs. */
 export const watcherSessions = computed(() => new Set(watchers.value.map((each) => each.watcher)));
 export const watcherAgents = computed(() => (agents.value ?? []).filter((each) => each.roles.includes("watcher")));
 
@@ -19,7 +19,7 @@ export function findWatcher(session: string, agent: string): Watcher | undefined
   return watchers.value.find((each) => each.session === session && each.agent === agent);
 }
 
-/** What watchers said of a conversation and nobody has set aside, the gravest first. */
+/** Interjections about a conversation that nobody has dismissed, the most severe first. */
 export function pendingInterjections(session: string): InboxItem[] {
   const order: Record<string, number> = { interrupt: 0, warning: 1, info: 2 };
   const watcherIds = new Set(watchers.value.filter((each) => each.session === session).map((each) => each.watcher));
@@ -28,8 +28,8 @@ export function pendingInterjections(session: string): InboxItem[] {
     .sort((a, b) => (order[a.severity ?? ""] ?? 3) - (order[b.severity ?? ""] ?? 3));
 }
 
+/** The session of each interjection, for those whose watcher has ended. */
 const interjectionSessions = new Map<string, string>();
-/** Of which session an interjection speaks, where its watcher is gone. */
 
 export function applyEvent(event: ServerEvent): void {
   if (event.kind === "watch.started" || event.kind === "watch.ended") void refreshWatchers();
@@ -44,7 +44,7 @@ export function applyEvent(event: ServerEvent): void {
   }
 }
 
-/** Sets a watcher beside a conversation, or sends it away. */
+/** Start or stop a watcher of a conversation. */
 export async function toggleWatcher(session: string, agent: string, trigger: "command" | "slash" | "key"): Promise<void> {
   const active = findWatcher(session, agent);
   const watcher = await tryOrReport(async () => (active ? ((await api.stopWatcher(session, agent))[0] ?? null) : await api.startWatcher(session, agent, trigger)));
@@ -60,20 +60,20 @@ export async function dismissInterjection(item: InboxItem): Promise<void> {
   void refreshInbox();
 }
 
-/** The agent whose slash command this is. */
+/** The agent whose slash command this is, and the rest of the text. */
 export function parseSlashCommand(text: string): { agent: Agent; rest: string } | null {
   const [, name, rest] = /^\/([a-z0-9-]+)(?:\s+([\s\S]*))?$/i.exec(text.trim()) ?? [];
   const agent = name ? (agents.value ?? []).find((each) => each.triggers.slash.some((slash) => slash.replace(/^\//, "") === name)) : undefined;
   return agent ? { agent, rest: (rest ?? "").trim() } : null;
 }
 
-/** Slash commands that begin as what is typed does. */
+/** Slash commands that start with the typed text. */
 export function matchingSlashCommands(text: string): { slash: string; agent: Agent }[] {
   if (!/^\/[a-z0-9-]*$/i.test(text)) return [];
   return (agents.value ?? []).flatMap((agent) => agent.triggers.slash.map((slash) => ({ slash: `/${slash.replace(/^\//, "")}`, agent }))).filter((each) => each.slash.startsWith(text));
 }
 
-/** Gives an agent a task beside a conversation; a watcher without one watches, or no more. */
+/** Start an agent on a task beside a conversation; without a task, toggle a watcher. */
 export async function startAgent(session: string, agent: Agent, task: string, trigger: "slash" | "key"): Promise<boolean> {
   if (!task) {
     if (!agent.roles.includes("watcher")) {
@@ -91,7 +91,7 @@ export async function startAgent(session: string, agent: Agent, task: string, tr
 
 const MODIFIERS = new Set(["ctrl", "control", "shift", "alt", "option", "cmd", "meta"]);
 
-/** The agent whose key this is: `Ctrl+Shift+P`. One without Ctrl, Alt or Cmd would take a letter from whoever types. */
+/** The agent with this hotkey, such as `Ctrl+Shift+P`. One without Ctrl, Alt or Cmd is ignored: it could be typed text. */
 export function agentForHotkey(event: KeyboardEvent): Agent | null {
   if (!event.ctrlKey && !event.altKey && !event.metaKey) return null;
   return (agents.value ?? []).find((agent) => agent.triggers.hotkeys.some((key) => matchesHotkey(key, event))) ?? null;

@@ -1,4 +1,4 @@
-/** Which agent one talks to: shown always, and changed here. */
+/** The menu that shows and changes the current agent. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";

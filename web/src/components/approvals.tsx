@@ -1,5 +1,5 @@
-/** What agents ask before they act. It stands in a place of its own, above everything, where no model's words can be:
- * who sees a question anywhere else sees text. */
+/** The approval requests, in a strip above everything else. Text from a model cannot be drawn there, so an imitation in
+ * a conversation is recognisable. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
@@ -7,10 +7,10 @@ import { answerApproval, showSession } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Approval } from "../api-types.ts";
 import { approvals } from "../store.ts";
-import { parseArguments, formatValue, formatCount } from "../format.ts";
+import { formatCount, formatValue, parseArguments } from "../format.ts";
 import { AgentIcon, Icon } from "./icons.tsx";
 import { PlainText } from "./widgets.tsx";
-import { DiffView, ArgumentList } from "./tool-call.tsx";
+import { ArgumentList, DiffView } from "./tool-call.tsx";
 import { diffLines } from "../diff.ts";
 
 const TOUCH_VERBS: Record<Approval["touch"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", more: "have more scope for" };
@@ -68,7 +68,7 @@ function ApprovalCard({ approval }: { approval: Approval }): JSX.Element {
   );
 }
 
-/** Who asked for whom, from the person to the one that acts. */
+/** The agents from the user down to the one that asks. */
 function RequestChain({ approval }: { approval: Approval }): JSX.Element {
   return (
     <button type="button" class="chain" onClick={() => showSession(approval.session_id)} title="Open the conversation that asks" data-test="approval-chain">
@@ -77,7 +77,7 @@ function RequestChain({ approval }: { approval: Approval }): JSX.Element {
   );
 }
 
-/** Every argument that the line above does not show already, in full. */
+/** All arguments that the resource line does not already show, in full. */
 function ApprovalArguments({ approval }: { approval: Approval }): JSX.Element | null {
   const parsed = parseArguments(approval.args);
   if (!parsed) return <pre class="resource"><PlainText text={approval.args} /></pre>;

@@ -1,10 +1,10 @@
-/** A child at the call that asked for it: a card while it lives, one line that opens its conversation afterwards. */
+/** A child run at the tool call that started it: a card while active, then one line that opens its conversation. */
 
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
-import { showSession, controlRun } from "../actions.ts";
+import { controlRun, showSession } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
-import { isActive, runName, loadActiveCalls, subtreeTotals, currentTime, type RunView } from "../runs.ts";
+import { currentTime, isActive, loadActiveCalls, runName, type RunView, subtreeTotals } from "../runs.ts";
 import { capitalize, formatDollars, formatDuration, formatUsage, RUN_STATUS_LABELS, WAIT_LABELS } from "../format.ts";
 import { AgentIcon, Icon } from "./icons.tsx";
 import { IconButton } from "./widgets.tsx";
@@ -33,8 +33,8 @@ function ActiveChildCard({ run }: { run: RunView }): JSX.Element {
   );
 }
 
+/** How long a model may take before the card says that the run waits, once tools were called. */
 const SLOW_MODEL_MS = 1500;
-/** How long a card says nothing of a silent model, once tools were called. */
 
 function progressText(run: RunView): string {
   if (run.status === "waiting" && run.waitingFor && run.waitingFor !== "child") return `Waiting ${WAIT_LABELS[run.waitingFor] ?? ""}`;

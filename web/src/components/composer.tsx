@@ -1,4 +1,4 @@
-/** Where one types: Enter sends, Shift+Enter begins a line, and what is not sent is kept. */
+/** The message composer: Enter sends, Shift+Enter adds a line, and unsent text is kept. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX, RefObject } from "preact";
@@ -7,9 +7,9 @@ import { loadDraft, removeSentDraft, updateDraft } from "../drafts.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { activeRunOf, isInSubtree } from "../runs.ts";
 import type { Agent, Session } from "../api-types.ts";
-import { approvals, connection, openSessionId, loadedSession, focusComposerNext } from "../store.ts";
+import { approvals, connection, focusComposerNext, loadedSession, openSessionId } from "../store.ts";
 import * as conversation from "../conversation.ts";
-import { agentForHotkey, startAgent, matchingSlashCommands, parseSlashCommand } from "../watchers.ts";
+import { agentForHotkey, matchingSlashCommands, parseSlashCommand, startAgent } from "../watchers.ts";
 import { RunControls } from "./conversation.tsx";
 import { Icon } from "./icons.tsx";
 
@@ -34,7 +34,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
     text.value = input;
     updateDraft(id, input);
   };
-  /** To another agent, beside this conversation; what could not be handed on comes back. */
+  /** Hand the text to another agent beside this conversation, and restore it if that fails. */
   const delegate = (agent: Agent, task: string, trigger: "slash" | "key"): void => {
     const input = text.value;
     text.value = "";
@@ -55,7 +55,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
     if (!event.repeat) delegate(agent, text.value.trim(), "key");
     return true;
   };
-  /** One after the other, in the order in which they were typed; what could not be sent comes back. */
+  /** Send messages one after the other in the order typed, and restore the text if that fails. */
   const send = (): void => {
     const input = text.value;
     if (!input.trim() || isOffline) return;
@@ -85,7 +85,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   );
 }
 
-/** The commands of agents that begin as what is typed does. */
+/** The slash commands that start with the typed text. */
 function SlashCommandMenu({ text, onChoose }: { text: string; onChoose: (slash: string) => void }): JSX.Element | null {
   const commands = matchingSlashCommands(text);
   if (!commands.length) return null;
@@ -103,7 +103,7 @@ interface MessageInputProps {
   text: string;
   onWrite: (text: string) => void;
   onSend: () => void;
-  /** Whether a key means something else than a letter. */
+  /** Return true to handle the key instead of the input. */
   interceptKey?: (event: KeyboardEvent) => boolean;
   label: string;
   hint: string;

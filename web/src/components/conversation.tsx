@@ -1,16 +1,16 @@
-/** The conversation in the middle of the page: its head, its entries, and where one types. */
+/** The open conversation: its header, its rows and the composer. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useCallback, useRef } from "preact/hooks";
-import { showHome, togglePin, deleteSession, renameSession, showSession, controlRun } from "../actions.ts";
+import { controlRun, deleteSession, renameSession, showHome, showSession, togglePin } from "../actions.ts";
 import { isStartLoaded } from "../transcript.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { activeRunOf, type RunView } from "../runs.ts";
 import type { Session } from "../api-types.ts";
-import { sessionsById, connection, dialog, openSession, openSessionId, editingName } from "../store.ts";
+import { connection, dialog, editingName, openSession, openSessionId, sessionsById } from "../store.ts";
 import { streamingReplies } from "../streaming-replies.ts";
-import { conversationRows as shownItems, type ConversationRow } from "../conversation-rows.ts";
+import { type ConversationRow, conversationRows as shownItems } from "../conversation-rows.ts";
 import * as conversation from "../conversation.ts";
 import { sessionTitle, WAIT_LABELS } from "../format.ts";
 import { Composer } from "./composer.tsx";
@@ -20,7 +20,7 @@ import { VirtualList } from "./virtual-list.tsx";
 import { AgentSwitcher } from "./agent-switcher.tsx";
 import { ToolCallView } from "./tool-call.tsx";
 import { InterjectionList, watcherMenuItems } from "./watchers.tsx";
-import { StreamingMessage, RunEndNotice, PendingMessageView, QueuedMessage, NoticeView, MessageView } from "./messages.tsx";
+import { MessageView, NoticeView, PendingMessageView, QueuedMessage, RunEndNotice, StreamingMessage } from "./messages.tsx";
 
 export function Conversation(): JSX.Element {
   const session = openSession.value;
@@ -107,14 +107,14 @@ export function SessionNameInput({ session }: { session: Session }): JSX.Element
   return <input class="name" ref={focusAndSelect} aria-label="Name" data-test="name" defaultValue={session.name ?? ""} placeholder={session.slug} onKeyDown={onKeyDown} onBlur={saveName} maxLength={200} />;
 }
 
+/** The jump button is not worth showing for fewer rows. */
 const MIN_ROWS_FOR_JUMP = 12;
-/** Rows that one has scrolled through in a moment. */
 
 function ConversationLog({ session }: { session: Session }): JSX.Element {
   const scrollToEnd = useRef<(() => void) | null>(null);
   const scrollToStart = useRef<(() => void) | null>(null);
   const isJumping = useSignal(false);
-  /** What was read of it stands above what was there: the jump is made when all of it is. */
+  /** Load everything first: older rows are inserted above, so the jump must come last. */
   const jumpToStart = async (): Promise<void> => {
     isJumping.value = true;
     if (await conversation.loadToStart()) requestAnimationFrame(() => scrollToStart.current?.());
@@ -157,7 +157,7 @@ function ConversationStart({ session, count }: { session: Session; count: number
   );
 }
 
-/** What goes on just now, below the last entry. */
+/** What the run is doing now, below the last row. */
 function RunStatusLine({ run }: { run: RunView }): JSX.Element {
   const lastCall = [...run.activeCalls.values()].at(-1);
   const isStreaming = streamingReplies.value.some((reply) => reply.run === run.id && reply.text);
@@ -169,21 +169,21 @@ function RunStatusLine({ run }: { run: RunView }): JSX.Element {
 
 const rowKey = (row: ConversationRow): string => row.key;
 
-/** About how high a row is, before it was measured. */
+/** The approximate height of a row before it is measured. */
 function estimateHeight(row: ConversationRow): number {
-  if (row.kind === "said") return 46 + Math.ceil(row.message.text.length / 80) * 22 + (row.message.text.match(/\n/g)?.length ?? 0) * 12;
-  return row.kind === "call" ? 32 : row.kind === "flow" ? 120 : 60;
+  if (row.kind === "message") return 46 + Math.ceil(row.message.text.length / 80) * 22 + (row.message.text.match(/\n/g)?.length ?? 0) * 12;
+  return row.kind === "toolCall" ? 32 : row.kind === "streaming" ? 120 : 60;
 }
 
 function renderRow(row: ConversationRow): JSX.Element {
   switch (row.kind) {
-    case "said": return <MessageView message={row.message} thinking={row.thinking} sameSpeaker={row.sameSpeaker} />;
-    case "call": return <ToolCallView call={row.call} result={row.result} isFirst={row.isFirst} />;
+    case "message": return <MessageView message={row.message} thinking={row.thinking} sameSpeaker={row.sameSpeaker} />;
+    case "toolCall": return <ToolCallView call={row.call} result={row.result} isFirst={row.isFirst} />;
     case "notice": return <NoticeView notice={row.notice} />;
-    case "flow": return <StreamingMessage reply={row.reply} sameSpeaker={row.sameSpeaker} />;
+    case "streaming": return <StreamingMessage reply={row.reply} sameSpeaker={row.sameSpeaker} />;
     case "pending": return <PendingMessageView message={row.pending} />;
     case "queued": return <QueuedMessage run={row.run} />;
-    case "ended": return <RunEndNotice run={row.run} />;
+    case "runEnded": return <RunEndNotice run={row.run} />;
   }
 }
 

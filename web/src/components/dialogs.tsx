@@ -1,4 +1,4 @@
-/** What stands before everything for a moment: the keys, who a new session is with, whether to clear. */
+/** The modal dialogs: shortcuts, new session, clear session. */
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
@@ -53,7 +53,7 @@ const SHORTCUT_HELP: [string, string][] = [
   ["?", "these keys"],
 ];
 
-/** Keys and slash commands that agents' definitions name. */
+/** Hotkeys and slash commands from agent definitions. */
 function agentShortcuts(): [string, string][] {
   return (agents.value ?? []).flatMap((agent) => {
     const isWatcher = agent.roles.includes("watcher");

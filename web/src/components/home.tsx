@@ -1,9 +1,9 @@
-/** The first page: who should work, and what at. It teaches by being the thing itself. */
+/** The start page: choose an agent and give it a task. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useRef } from "preact/hooks";
-import { createSession, showHome, defaultAgent } from "../actions.ts";
+import { createSession, defaultAgent, showHome } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Agent } from "../api-types.ts";
 import { agents, currentAgent, health, sessions } from "../store.ts";

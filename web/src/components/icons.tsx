@@ -1,4 +1,4 @@
-/** Drawings of our own, sixteen units square, in the colour of the text around them. */
+/** The icons: sixteen units square, in the colour of the surrounding text. */
 
 import type { JSX } from "preact";
 
@@ -56,7 +56,7 @@ export function Icon({ name, size = 16 }: { name: IconName; size?: number }): JS
   );
 }
 
-/** The mark of an agent: a drawing of its own for those that come with the product, a letter for others. */
+/** The icon of a built-in agent, or the first letter of another agent's name. */
 export function AgentIcon({ agent, size = 14 }: { agent: string; size?: number }): JSX.Element {
   const icon = Object.hasOwn(ICON_PATHS, agent) && AGENTS_WITH_ICON.has(agent) ? (agent as IconName) : null;
   return (

@@ -1,16 +1,16 @@
-/** What was said: a person's words, an agent's, the runtime's, and words that are still coming. */
+/** Messages of users, agents and the runtime, including replies that are still streaming. */
 
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { branchFrom, copyText, showSession, controlRun } from "../actions.ts";
+import { branchFrom, controlRun, copyText, showSession } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
-import { renderMarkdown, renderCached } from "../markdown.ts";
+import { renderCached, renderMarkdown } from "../markdown.ts";
 import { type RunView } from "../runs.ts";
-import type { Notice, Message } from "../api-types.ts";
+import type { Message, Notice } from "../api-types.ts";
 import { openSession, sessions } from "../store.ts";
 import type { StreamingReply } from "../streaming-replies.ts";
 import type { PendingMessage } from "../pending-messages.ts";
-import { capitalize, formatTime, parseForwardedReport, RUN_STATUS_LABELS, sessionTitle, formatTokens } from "../format.ts";
+import { capitalize, formatTime, formatTokens, parseForwardedReport, RUN_STATUS_LABELS, sessionTitle } from "../format.ts";
 import { AgentIcon, Icon } from "./icons.tsx";
 import { CopyButton, IconButton, PlainText } from "./widgets.tsx";
 
@@ -19,7 +19,7 @@ export function Markdown({ text, isStreaming = false }: { text: string; isStream
   return <div class="prose" dir="auto" onClick={copyClickedCode} dangerouslySetInnerHTML={{ __html: html }} />;
 }
 
-/** The copy buttons of code are drawn by the renderer; their clicks arrive here. */
+/** Copy code when a copy button in rendered Markdown is clicked. */
 function copyClickedCode(event: MouseEvent): void {
   const button = (event.target as Element).closest<HTMLButtonElement>("button.copy-code");
   const code = button?.closest(".code")?.querySelector("code");
@@ -52,7 +52,7 @@ function UserMessage({ message }: { message: Message }): JSX.Element {
   );
 }
 
-/** Words of an agent; where the runtime passed them on, without what it told the model about them. */
+/** Text from another agent; a forwarded report is shown without the runtime's instructions to the model. */
 function ForwardedText({ text }: { text: string }): JSX.Element {
   const report = useMemo(() => parseForwardedReport(text), [text]);
   if (!report) return <Markdown text={text} />;
@@ -83,7 +83,7 @@ const STOP_REASONS: Record<string, string> = {
   cancelled: "Stopped here.",
 };
 
-/** What one can do with words, and when they were said: quiet until looked at. */
+/** The actions, token count and time of a message. */
 function MessageMeta({ message }: { message: Message }): JSX.Element {
   const session = openSession.value;
   return (
@@ -147,7 +147,7 @@ const NOTICE_TITLES: Record<string, string> = {
   nudge: "Reminded to answer",
 };
 
-/** What the runtime tells the model: never anybody's words. */
+/** A notice from the runtime to the model. */
 export function NoticeView({ notice }: { notice: Notice }): JSX.Element {
   const agent = /^report run=\S+ agent=(\S+)/.exec(notice.text)?.[1] ?? "";
   const sessionKey = / session=(\S+)/.exec(notice.text)?.[1];
@@ -165,7 +165,7 @@ export function NoticeView({ notice }: { notice: Notice }): JSX.Element {
   );
 }
 
-/** A run that did not come to a good end, where it stopped. */
+/** The end of an unsuccessful run. */
 export function RunEndNotice({ run }: { run: RunView }): JSX.Element {
   const canContinue = run.status === "lost" || run.status === "failed" || run.status === "timed_out";
   return (

@@ -1,17 +1,17 @@
-/** The panel at the right: runs as a tree, or what sub-agents left. */
+/** The panel at the right: the run trees, or the inbox. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { api } from "../api.ts";
-import { markInboxRead, promoteResult, showSession, controlRun } from "../actions.ts";
+import { controlRun, markInboxRead, promoteResult, showSession } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
-import { isActive, runName, upsertRuns, rootRunId, runsById, subtreeTotals, currentTime, type RunView } from "../runs.ts";
+import { currentTime, isActive, rootRunId, runName, runsById, type RunView, subtreeTotals, upsertRuns } from "../runs.ts";
 import type { InboxItem } from "../api-types.ts";
-import { tryOrReport, isFinished, inbox, openSessionId, panel, refreshInbox, unreadCount } from "../store.ts";
-import { formatAge, stripMarkdown, formatCount, formatDollars, formatDuration, formatUsage, RUN_STATUS_LABELS, formatTokens, WAIT_LABELS } from "../format.ts";
+import { inbox, isFinished, openSessionId, panel, refreshInbox, tryOrReport, unreadCount } from "../store.ts";
+import { formatAge, formatCount, formatDollars, formatDuration, formatTokens, formatUsage, RUN_STATUS_LABELS, stripMarkdown, WAIT_LABELS } from "../format.ts";
 import { AgentIcon } from "./icons.tsx";
-import { StatusDot, IconButton, PlainText } from "./widgets.tsx";
+import { IconButton, PlainText, StatusDot } from "./widgets.tsx";
 import { InterjectionCard } from "./watchers.tsx";
 import { Markdown } from "./messages.tsx";
 
@@ -52,7 +52,7 @@ function RunsPanel(): JSX.Element {
 
 const MAX_TREES = 60;
 
-/** Whole trees, those at work first, then the newest. */
+/** Whole trees, active ones first, then the newest. */
 function runTrees(session: string | null): [RunView, Map<string, RunView[]>][] {
   const childrenByRun = new Map<string, RunView[]>();
   const roots: RunView[] = [];
@@ -111,7 +111,7 @@ function InboxRow({ item }: { item: InboxItem }): JSX.Element {
   return item.kind === "interjection" && item.delivery === "pending" ? <InterjectionRow item={item} /> : <ResultRow item={item} />;
 }
 
-/** What a watcher says, and nobody has set aside. */
+/** An interjection that nobody has dismissed. */
 function InterjectionRow({ item }: { item: InboxItem }): JSX.Element {
   return (
     <li class="left new" style={agentHueStyle(item.agentId)} data-test="inbox-row" data-run={item.runId} data-status={item.status} data-delivery="pending">
@@ -121,10 +121,10 @@ function InterjectionRow({ item }: { item: InboxItem }): JSX.Element {
   );
 }
 
+/** The label of runs that the `request_review` tool starts. */
 const REVIEW_LABEL = "review";
-/** What whoever asks for a review calls it. */
 
-/** What a row is, where it is more than a subtask. */
+/** What the item is, if it is more than a subtask. */
 function kindLabel(item: InboxItem): string {
   if (item.kind === "interjection") return "watcher";
   if (item.label === REVIEW_LABEL) return REVIEW_LABEL;

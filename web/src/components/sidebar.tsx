@@ -1,14 +1,14 @@
-/** The list at the left: conversations grouped by agent, pinned ones first, and a search through all of them. */
+/** The session list at the left: grouped by agent, pinned sessions first, with a search. */
 
 import type { JSX } from "preact";
-import { createAndShowSession, showHome, togglePin, deleteSession, showSession, copyText } from "../actions.ts";
+import { copyText, createAndShowSession, deleteSession, showHome, showSession, togglePin } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Session } from "../api-types.ts";
-import { currentAgent, dialog, sidebarOpen, collapsedGroups, searchResults, openSessionId, searchQuery, refreshSearch, editingName, sessions, showToast, focusComposerNext } from "../store.ts";
-import { formatAge, stripMarkdown, capitalize, sessionTitle } from "../format.ts";
+import { collapsedGroups, currentAgent, dialog, editingName, focusComposerNext, openSessionId, refreshSearch, searchQuery, searchResults, sessions, showToast, sidebarOpen } from "../store.ts";
+import { capitalize, formatAge, sessionTitle, stripMarkdown } from "../format.ts";
 import { SessionNameInput } from "./conversation.tsx";
 import { AgentIcon, Icon } from "./icons.tsx";
-import { StatusDot, IconButton, Menu, moveFocus } from "./widgets.tsx";
+import { IconButton, Menu, moveFocus, StatusDot } from "./widgets.tsx";
 
 interface SessionGroupData {
   name: string;

@@ -1,15 +1,15 @@
-/** The rim of the page: the line at the bottom that says what goes on, what is lost, and short messages. */
+/** The status bar, the banner for a lost connection, and the toasts. */
 
 import type { JSX } from "preact";
 import { setTheme } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { activeRuns, runName, type RunView } from "../runs.ts";
-import { connection, dialog, dismissToast, sidebarOpen, health, panel, theme, toasts, unreadCount, type Theme } from "../store.ts";
+import { connection, dialog, dismissToast, health, panel, sidebarOpen, theme, type Theme, toasts, unreadCount } from "../store.ts";
 import { showSession } from "../actions.ts";
 import { RUN_STATUS_LABELS, WAIT_LABELS } from "../format.ts";
 import { Icon } from "./icons.tsx";
 import { IconButton } from "./widgets.tsx";
-import { watcherSessions, watchers } from "../watchers.ts";
+import { watchers, watcherSessions } from "../watchers.ts";
 import { ActiveWatcherList } from "./watchers.tsx";
 
 const NEXT_THEME: Record<Theme, Theme> = { auto: "light", light: "dark", dark: "auto" };
@@ -42,7 +42,7 @@ export function StatusBar(): JSX.Element {
 
 const MAX_SHOWN_RUNS = 8;
 
-/** `oracle#4 running`: everybody who is at work, those that run before those that wait. */
+/** The active runs, such as `oracle#4 running`: running ones first, then waiting, then queued. */
 function ActiveRunList(): JSX.Element {
   const order: Record<string, number> = { running: 0, waiting: 1, queued: 2 };
   const active = activeRuns.value.filter((run) => !watcherSessions.value.has(run.sessionId)).toSorted((a, b) => (order[a.status] ?? 3) - (order[b.status] ?? 3));
@@ -66,7 +66,7 @@ function ActiveRunButton({ run }: { run: RunView }): JSX.Element {
 }
 
 export function ConnectionBanner(): JSX.Element | null {
-  if (connection.value === "barred") {
+  if (connection.value === "unauthorized") {
     return <p class="lost barred" role="alert" data-test="barred">This browser may not come in any more. Run <code>retinue serve --link</code> and open the link it prints.</p>;
   }
   if (connection.value !== "lost") return null;

@@ -1,14 +1,13 @@
-/** A call of a tool: one line until it is opened, then its exact arguments and what came of it; below it, whoever it
- * set to work. */
+/** A tool call: one line that opens to show its arguments and result, and below it the child runs it started. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
-import { diffLines, looksLikeDiff, parseUnifiedDiff, type DiffLine } from "../diff.ts";
-import { runsByCall, loadRunTree, isActive, runsById, type RunView } from "../runs.ts";
+import { type DiffLine, diffLines, looksLikeDiff, parseUnifiedDiff } from "../diff.ts";
+import { isActive, loadRunTree, runsByCall, runsById, type RunView } from "../runs.ts";
 import type { ToolCall, ToolResult } from "../api-types.ts";
 import { approvals } from "../store.ts";
-import { parseArguments, formatValue, summarizeArguments, formatDuration, type ToolArguments } from "../format.ts";
+import { formatDuration, formatValue, parseArguments, summarizeArguments, type ToolArguments } from "../format.ts";
 import { ChildRun } from "./child-run.tsx";
 import { Icon } from "./icons.tsx";
 import { CopyButton, PlainText } from "./widgets.tsx";
@@ -18,8 +17,8 @@ export const DELEGATION_TOOLS: ReadonlySet<string> = new Set([
   "PersistentAgent", "agent", "agent_ask", "explore", "plan", "agents_message", "spawn_subagent", "request_review", "sessions_spawn",
 ]);
 
+/** Characters of a result that are shown until the rest is asked for. */
 const MAX_RESULT_CHARS = 12_000;
-/** Characters of a result that are shown before one asks for the rest. */
 
 export function ToolCallView({ call, result, isFirst }: { call: ToolCall; result: ToolResult | null; isFirst: boolean }): JSX.Element {
   const children = runsByCall.value.get(call.id) ?? [];
@@ -60,7 +59,7 @@ function CallOutcome({ state, result }: { state: string; result: ToolResult | nu
   return result.ms >= 100 ? <span class="quiet">{formatDuration(result.ms)}</span> : null;
 }
 
-/** A refusal that says in words what programs read in fields. */
+/** The error and message of a result that is a JSON error, or null. */
 function parseToolError(text: string): { error: string; message: string } | null {
   const fields = text.startsWith("{") ? new Map(parseArguments(text) ?? []) : null;
   const error = fields?.get("error");

@@ -1,11 +1,11 @@
-/** What an agent asks a person in words: the question as it stands, and the answers it offers. Any other is typed. */
+/** A question of the `ask_user` tool with its suggested answers; any other answer is typed in the composer. */
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import type { ToolCall } from "../api-types.ts";
 import { openSessionId } from "../store.ts";
 import * as conversation from "../conversation.ts";
-import { parseArguments, formatValue } from "../format.ts";
+import { formatValue, parseArguments } from "../format.ts";
 import { PlainText } from "./widgets.tsx";
 
 export const ASK_USER_TOOL = "ask_user";

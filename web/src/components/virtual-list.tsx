@@ -1,5 +1,5 @@
-/** A list of any length of which only a window stands in the document: heights are measured as rows come into view, the
- * row that one reads stays where it is, and the end is followed only by who is there. */
+/** A virtual list: only the rows near the view are in the document. Heights are measured as rows appear, the row being
+ * read stays in place, and the end is followed only while the reader is there. */
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
@@ -11,20 +11,20 @@ interface VirtualListProps<T> {
   estimateHeight: (item: T) => number;
   renderRow: (item: T) => ComponentChildren;
   onNearTop: () => void;
-  /** Another conversation begins at its end. */
+  /** Another list starts at its end. */
   listId: string;
   label: string;
   isBusy: boolean;
   before?: ComponentChildren;
   after?: ComponentChildren;
-  /** Whether one is at its end, and at its beginning. */
+  /** Reports whether the view is at the end and at the start. */
   onPosition: (end: boolean, start: boolean) => void;
   scrollToEnd: { current: (() => void) | null };
   scrollToStart: { current: (() => void) | null };
 }
 
+/** Pixels above and below the view that are rendered. */
 const OVERSCAN_PX = 900;
-/** Pixels above and below the view that are in the document. */
 const NEAR_TOP_PX = 1800;
 const AT_END_PX = 32;
 
@@ -34,7 +34,7 @@ export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
   const heights = useRef(new Map<string, number>());
   const anchor = useRef<{ key: string; offset: number } | null>(null);
   const followsEnd = useRef(true);
-  /** Where following the end has put the view: whoever finds it further up was moved there by the reader. */
+  /** The scroll position set by following the end. If the view is further up, the reader scrolled there. */
   const followedTo = useRef(0);
   const shownListId = useRef(props.listId);
   const redraw = useSignal(0);
@@ -65,7 +65,7 @@ export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
   const to = Math.min(props.items.length, rowAtHeight(tops, top + viewHeight + OVERSCAN_PX) + 1);
 
   const onScrollRef = useRef<() => void>(() => undefined);
-  /** After every change: what one reads stands where it stood, or the end is in view. */
+  /** After every change, keep the row being read in place, or the end in view. */
   const restorePosition = useCallback(() => {
     const viewport = box.current;
     if (!viewport) return;
@@ -103,7 +103,7 @@ export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
   const resizeObserver = useRef<ResizeObserver | null>(null);
   useEffect(() => {
     resizeObserver.current = new ResizeObserver((changed) => {
-      // Another width makes other heights: whoever was at the end is there still, wherever the browser has put the view.
+      // A new width changes all heights: whoever was at the end stays there, wherever the browser put the view.
       if (changed.some((each) => each.target === box.current)) followedTo.current = 0;
       if (measure()) redraw.value++;
       restorePosition();
@@ -155,7 +155,7 @@ export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
 
   onScrollRef.current = onScroll;
 
-  /** Remembers the first row in view, and how far it stands from the top; none, where one went further than rows are. */
+  /** Remember the first visible row and its distance from the top; none if the view is past the rendered rows. */
   const rememberAnchor = (): void => {
     const viewport = box.current;
     anchor.current = null;
@@ -167,7 +167,7 @@ export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
     }
   };
 
-  /** Who opens a fold at the end looks at the fold from then on. */
+  /** After opening a fold at the end, stay at the fold instead of following the end. */
   const onClick = (event: MouseEvent): void => {
     if (!(event.target as Element).closest("summary")) return;
     const row = (event.target as Element).closest<HTMLElement>("[data-key]");
@@ -204,7 +204,7 @@ function indexOfKey<T>(props: VirtualListProps<T>, key: string): number {
   return props.items.findIndex((item) => props.keyOf(item) === key);
 }
 
-/** The row at a height, by halving. */
+/** The index of the row at a height, by binary search. */
 function rowAtHeight(tops: Float64Array, height: number): number {
   let low = 0;
   let high = tops.length - 2;
@@ -225,7 +225,7 @@ function findRow(column: HTMLElement | null, key: string): HTMLElement | null {
   return null;
 }
 
-/** Whether rows stand wherever one looks, with something to spare. */
+/** True if the rendered rows cover the view with some margin. */
 function coversView(viewport: HTMLElement | null, column: HTMLElement | null, from: number, to: number, count: number): boolean {
   if (!viewport || !column) return true;
   const first = column.firstElementChild as HTMLElement;

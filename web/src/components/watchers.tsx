@@ -1,16 +1,16 @@
-/** Watchers on the page: who watches, in the line at the bottom, and what they say, above where one types. */
+/** Watchers in the status bar, and their interjections above the composer. */
 
 import type { JSX } from "preact";
 import { promoteResult, showSession } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { activeRuns } from "../runs.ts";
 import type { InboxItem, Session, Watcher } from "../api-types.ts";
-import { watcherAgents, dismissInterjection, pendingInterjections, toggleWatcher, watchers, findWatcher } from "../watchers.ts";
+import { dismissInterjection, findWatcher, pendingInterjections, toggleWatcher, watcherAgents, watchers } from "../watchers.ts";
 import { formatAge } from "../format.ts";
 import { AgentIcon } from "./icons.tsx";
-import { IconButton, PlainText, type MenuItem } from "./widgets.tsx";
+import { IconButton, type MenuItem, PlainText } from "./widgets.tsx";
 
-/** `pair#2 watching`: everybody who sits beside a conversation. */
+/** The active watchers, such as `pair#2 watching`. */
 export function ActiveWatcherList(): JSX.Element {
   return <>{watchers.value.map((each) => <ActiveWatcherButton key={each.id} watcher={each} />)}</>;
 }
@@ -24,7 +24,7 @@ function ActiveWatcherButton({ watcher }: { watcher: Watcher }): JSX.Element {
   );
 }
 
-/** What the menu of a conversation offers. */
+/** The items for watchers in a conversation's menu. */
 export function watcherMenuItems(session: Session): MenuItem[] {
   if ("watches" in session.attributes) return [];
   return watcherAgents.value.map((agent) => ({
@@ -35,7 +35,7 @@ export function watcherMenuItems(session: Session): MenuItem[] {
   }));
 }
 
-/** What watchers said of the open conversation, until it is passed on or set aside. */
+/** The interjections about the open conversation, until they are forwarded or dismissed. */
 export function InterjectionList({ session }: { session: Session }): JSX.Element | null {
   const interjections = pendingInterjections(session.session_id);
   if (!interjections.length) return null;

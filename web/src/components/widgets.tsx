@@ -1,4 +1,4 @@
-/** Small parts that several views are made of. */
+/** Small controls shared by several components. */
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
@@ -43,7 +43,7 @@ export function CopyButton({ text, what, label }: { text: string; what: string; 
   );
 }
 
-/** Text in which nothing hides. */
+/** Text with invisible characters made visible. */
 export function PlainText({ text }: { text: string }): JSX.Element {
   return <>{splitInvisible(text).map((part, i) => (part.isInvisible ? <mark key={i} class="unseen" title="A character that one does not see">{part.text}</mark> : part.text))}</>;
 }
@@ -56,7 +56,7 @@ export interface MenuItem {
   testId?: string;
 }
 
-/** A button that opens a list of deeds; arrows move in it, Esc closes it and returns to the button. */
+/** A button that opens a menu. Arrow keys move in it; Esc closes it and returns the focus to the button. */
 export function Menu({ label, icon, items, testId }: { label: string; icon: IconName; items: MenuItem[]; testId?: string }): JSX.Element {
   const isOpen = useSignal(false);
   const box = useRef<HTMLDivElement>(null);
@@ -103,7 +103,7 @@ export function Menu({ label, icon, items, testId }: { label: string; icon: Icon
   );
 }
 
-/** Moves the focus among the elements of a list. */
+/** Move the focus among the matching elements of a container. */
 export function moveFocus(container: Element | null | undefined, selector: string, by: number): void {
   const elements = [...(container?.querySelectorAll<HTMLElement>(selector) ?? [])];
   const focused = elements.indexOf(document.activeElement as HTMLElement);
