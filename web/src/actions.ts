@@ -60,13 +60,13 @@ export function showHome(agent?: string): void {
   location.hash = agent ? `#/new/${encodeURIComponent(agent)}` : "#/";
 }
 
-export async function createAndShowSession(agent: string): Promise<void> {
+export async function startNewSession(agent: string): Promise<void> {
   dialog.value = null;
   creatingSession.value = true;
-  if (!(await createSession(agent))) creatingSession.value = false;
+  if (!(await createAndShowSession(agent))) creatingSession.value = false;
 }
 
-export async function createSession(agent: string, workspace?: string): Promise<Session | null> {
+export async function createAndShowSession(agent: string, workspace?: string): Promise<Session | null> {
   const session = await tryOrReport(() => api.createSession(agent, workspace));
   if (session) showNewSession(session);
   return session;
@@ -127,8 +127,8 @@ export async function clearSession(session: Session): Promise<void> {
 /** Branch after an agent's message, or before a user's message so that it can be edited and sent again. */
 export async function branchFrom(session: Session, message: Message): Promise<void> {
   const isUserMessage = message.by === "user";
-  const at = isUserMessage ? message.id : nextUserMessageId(message.id);
-  const created = await tryOrReport(() => api.branchSession(session.session_id, at, false));
+  const branchPoint = isUserMessage ? message.id : nextUserMessageId(message.id);
+  const created = await tryOrReport(() => api.branchSession(session.session_id, branchPoint, false));
   if (!created) return;
   upsertSession(created);
   if (isUserMessage && !message.origin) updateDraft(created.session_id, message.text);
@@ -160,12 +160,12 @@ export async function markInboxRead(): Promise<void> {
   void refreshInbox();
 }
 
-export async function copyText(text: string, what: string): Promise<boolean> {
+export async function copyText(text: string, description: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
     if (!copyWithSelection(text)) {
-      showToast(`The browser does not let this page copy: ${what} is ${text.slice(0, 300)}`, { isError: true });
+      showToast(`The browser does not let this page copy: ${description} is ${text.slice(0, 300)}`, { isError: true });
       return false;
     }
   }

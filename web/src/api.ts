@@ -23,7 +23,7 @@ export interface EntryRange {
 export const api = {
   getHealth: () => getJson<Health>("/health"),
   listAgents: () => getJson<Agent[]>("/agents"),
-  listSessions: (q: string) => getJson<Session[]>("/sessions", q ? { q } : {}),
+  listSessions: (search: string) => getJson<Session[]>("/sessions", search ? { q: search } : {}),
   getSession: (id: string) => getJson<Session>(`/sessions/${encode(id)}`),
   createSession: (agent: string, workspace?: string) => sendJson<Session>("POST", "/sessions", { agent, ...(workspace ? { workspace } : {}) }),
   updateSession: (id: string, changes: { name?: string; pinned?: boolean }) => sendJson<Session>("PATCH", `/sessions/${encode(id)}`, changes),
@@ -48,7 +48,7 @@ export const api = {
     sendJson<Run>("POST", `/sessions/${encode(id)}/children`, { agent, content, trigger }, { "Idempotency-Key": key }),
   promoteResult: (id: string) => sendJson<InboxItem>("POST", `/inbox/${encode(id)}/promote`, {}),
   listApprovals: () => getJson<Approval[]>("/approvals"),
-  answerApproval: (id: string, answerApproval: ApprovalDecision) => sendJson<Approval>("POST", `/approvals/${encode(id)}`, { answer: answerApproval }),
+  answerApproval: (id: string, answer: ApprovalDecision) => sendJson<Approval>("POST", `/approvals/${encode(id)}`, { answer }),
 };
 
 const encode = encodeURIComponent;
@@ -64,14 +64,14 @@ function sendJson<T>(method: string, route: string, body?: unknown, headers: Rec
 }
 
 async function fetchJson<T>(url: string, init: RequestInit): Promise<T> {
-  let answerApproval: Response;
+  let response: Response;
   try {
-    answerApproval = await fetch(url, { ...init, credentials: "same-origin", cache: "no-store" });
+    response = await fetch(url, { ...init, credentials: "same-origin", cache: "no-store" });
   } catch {
     throw new ApiError(0, "unreachable", "The daemon does not answer: start it with `retinue serve`.");
   }
-  const text = await answerApproval.text();
-  if (!answerApproval.ok) throw errorFromResponse(answerApproval.status, text);
+  const text = await response.text();
+  if (!response.ok) throw errorFromResponse(response.status, text);
   return JSON.parse(text) as T;
 }
 
@@ -86,6 +86,6 @@ function errorFromResponse(status: number, text: string): ApiError {
 }
 
 function asSentence(text: string): string {
-  const clearSession = text.trim();
-  return clearSession ? clearSession[0]!.toUpperCase() + clearSession.slice(1) : "Refused.";
+  const trimmed = text.trim();
+  return trimmed ? trimmed[0]!.toUpperCase() + trimmed.slice(1) : "Refused.";
 }

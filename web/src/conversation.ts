@@ -58,14 +58,14 @@ export async function loadConversation(id: string): Promise<void> {
   }
 }
 
-function replaceEntries(found: readonly TranscriptEntry[], limit: number): void {
-  transcript.replaceAll(found, limit);
+function replaceEntries(entries: readonly TranscriptEntry[], limit: number): void {
+  transcript.replaceAll(entries, limit);
   removeSavedDuplicates();
 }
 
-function mergeEntries(found: readonly TranscriptEntry[]): void {
+function mergeEntries(entries: readonly TranscriptEntry[]): void {
   batch(() => {
-    transcript.mergeEntries(found);
+    transcript.mergeEntries(entries);
     removeSavedDuplicates();
   });
 }
@@ -83,8 +83,8 @@ export const loadNewEntries = coalesceCalls(async () => {
   const after = transcript.lastSettledId();
   if (!after) return reloadConversation();
   try {
-    const found = await api.listEntries(id, { after });
-    if (openSessionId.value === id) mergeEntries(found);
+    const entries = await api.listEntries(id, { after });
+    if (openSessionId.value === id) mergeEntries(entries);
   } catch (error) {
     if (error instanceof ApiError && (error.status === 404 || error.status === 400)) return reloadConversation();
     throw error;
@@ -97,12 +97,12 @@ export const reloadConversation = coalesceCalls(async () => {
   if (!id) return;
   const limit = Math.max(PAGE_SIZE, transcriptItems.value.length + resultsByCall.value.size);
   try {
-    const [session, found] = await Promise.all([api.getSession(id), api.listEntries(id, { limit })]);
+    const [session, entries] = await Promise.all([api.getSession(id), api.listEntries(id, { limit })]);
     if (openSessionId.value !== id) return;
     batch(() => {
       loadedSession.value = session;
       loadState.value = "ready";
-      replaceEntries(found, limit);
+      replaceEntries(entries, limit);
     });
   } catch (error) {
     if (!(error instanceof ApiError && error.status === 404)) throw error;

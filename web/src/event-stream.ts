@@ -33,15 +33,15 @@ export function connectStream(): void {
   subscribedTo = sessionId;
   const query = new URLSearchParams({ deltas: sessionId });
   if (lastSeq) query.set("after", String(lastSeq));
-  const opened = new EventSource(`/api/events?${query}`);
-  eventSource = opened;
-  opened.onopen = () => {
-    if (opened === eventSource) onStreamOpen();
+  const source = new EventSource(`/api/events?${query}`);
+  eventSource = source;
+  source.onopen = () => {
+    if (source === eventSource) onStreamOpen();
   };
-  opened.onerror = () => {
-    if (opened === eventSource) void recoverStream(opened);
+  source.onerror = () => {
+    if (source === eventSource) void recoverStream(source);
   };
-  for (const kind of EVENT_KINDS) opened.addEventListener(kind, (event) => queueEvent(JSON.parse((event as MessageEvent<string>).data) as ServerEvent));
+  for (const kind of EVENT_KINDS) source.addEventListener(kind, (event) => queueEvent(JSON.parse((event as MessageEvent<string>).data) as ServerEvent));
 }
 
 /** Load what was saved before the stream opened; after a loss, everything. */
@@ -94,7 +94,7 @@ let eventQueue: ServerEvent[] = [];
 /** Apply the events of one frame together: they arrive faster than the screen is drawn. */
 function queueEvent(event: ServerEvent): void {
   if (eventQueue.push(event) > 1) return;
-  const hasLongReply = streamingReplies.value.some((flow) => flow.text.length > LONG_REPLY_CHARS);
+  const hasLongReply = streamingReplies.value.some((reply) => reply.text.length > LONG_REPLY_CHARS);
   setTimeout(() => {
     const events = eventQueue;
     eventQueue = [];

@@ -110,10 +110,10 @@ export interface RunTotals {
 }
 
 /** The totals of a run and all its descendants. */
-export function subtreeTotals(run: RunView, children: ReadonlyMap<string, readonly RunView[]> = childrenByParent.value): RunTotals {
+export function subtreeTotals(run: RunView, childrenByRun: ReadonlyMap<string, readonly RunView[]> = childrenByParent.value): RunTotals {
   const totals: RunTotals = { runs: 1, tokens: run.usage.input + run.usage.output, cost: run.cost };
-  for (const child of children.get(run.id) ?? []) {
-    const childTotals = subtreeTotals(child, children);
+  for (const child of childrenByRun.get(run.id) ?? []) {
+    const childTotals = subtreeTotals(child, childrenByRun);
     totals.runs += childTotals.runs;
     totals.tokens += childTotals.tokens;
     if (childTotals.cost !== null) totals.cost = (totals.cost ?? 0) + childTotals.cost;
@@ -159,8 +159,8 @@ export async function loadActiveCalls(run: RunView): Promise<void> {
   const openCalls = calls.filter((call) => !answeredCalls.has(call.id));
   const known = runsById.value.get(run.id);
   if (!known || !isActive(known) || known.toolCallCount >= calls.length) return;
-  const doing = new Map(openCalls.map((call) => [call.id, formatToolCall(call.tool, call.args)]));
-  runsById.value = new Map(runsById.value).set(run.id, { ...known, toolCallCount: calls.length, activeCalls: doing });
+  const activeCalls = new Map(openCalls.map((call) => [call.id, formatToolCall(call.tool, call.args)]));
+  runsById.value = new Map(runsById.value).set(run.id, { ...known, toolCallCount: calls.length, activeCalls });
 }
 
 function mergeRow(known: RunView | undefined, row: Run): RunView {

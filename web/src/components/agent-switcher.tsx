@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { createAndShowSession, switchAgent } from "../actions.ts";
+import { startNewSession, switchAgent } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { agents, currentAgent, sessions } from "../store.ts";
 import { capitalize, formatCount } from "../format.ts";
@@ -57,7 +57,7 @@ function AgentChoice({ name, description, isCurrent, onClose }: { name: string; 
         <AgentIcon agent={name} /><b>{capitalize(name)}</b><span class="quiet">{count ? formatCount(count, "session") : "new"}</span>
         {isCurrent && <Icon name="check" size={14} />}
       </button>
-      <button type="button" class="icon-button" aria-label={`New session with ${name}`} title={`New session with ${name}`} data-test="agent-new" data-agent={name} onClick={() => { onClose(); void createAndShowSession(name); }}><Icon name="plus" size={14} /></button>
+      <button type="button" class="icon-button" aria-label={`New session with ${name}`} title={`New session with ${name}`} data-test="agent-new" data-agent={name} onClick={() => { onClose(); void startNewSession(name); }}><Icon name="plus" size={14} /></button>
     </div>
   );
 }

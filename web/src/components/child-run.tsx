@@ -28,7 +28,7 @@ function ActiveChildCard({ run }: { run: RunView }): JSX.Element {
         <IconButton icon="stop" label={`Stop ${runName(run)}`} testId="card-cancel" onClick={() => void controlRun(run.id, "cancel")} />
       </div>
       <div class="card-status" data-test="card-status">{progressText(run)}</div>
-      {run.activeCalls.size > 0 && <ul class="card-calls">{[...run.activeCalls.entries()].slice(0, 3).map(([id, words]) => <li key={id}>{words}</li>)}</ul>}
+      {run.activeCalls.size > 0 && <ul class="card-calls">{[...run.activeCalls.entries()].slice(0, 3).map(([id, description]) => <li key={id}>{description}</li>)}</ul>}
     </section>
   );
 }

@@ -30,7 +30,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
     if (focusComposerNext.value && matchMedia("(pointer: fine)").matches) area.current?.focus({ preventScroll: true });
     focusComposerNext.value = false;
   }, [id]);
-  const write = (input: string): void => {
+  const updateText = (input: string): void => {
     text.value = input;
     updateDraft(id, input);
   };
@@ -47,7 +47,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   const interceptKey = (event: KeyboardEvent): boolean => {
     const command = event.key === "Tab" && !event.shiftKey ? matchingSlashCommands(text.value)[0] : undefined;
     if (command) {
-      write(`${command.slash} `);
+      updateText(`${command.slash} `);
       return true;
     }
     const agent = text.value.trim() && !isOffline ? agentForHotkey(event) : null;
@@ -72,8 +72,8 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   };
   return (
     <form class="composer" onSubmit={(event) => { event.preventDefault(); send(); }} data-test="composer-form">
-      <SlashCommandMenu text={text.value} onChoose={(slash) => { write(`${slash} `); area.current?.focus(); }} />
-      <MessageInput area={area} text={text.value} onWrite={write} onSend={send} interceptKey={interceptKey} label={`Message to ${session.agent}`} hint={awaitsApproval ? "It waits for your answer above" : willQueue ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
+      <SlashCommandMenu text={text.value} onChoose={(slash) => { updateText(`${slash} `); area.current?.focus(); }} />
+      <MessageInput area={area} text={text.value} onWrite={updateText} onSend={send} interceptKey={interceptKey} label={`Message to ${session.agent}`} hint={awaitsApproval ? "It waits for your answer above" : willQueue ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
       <div class="composer-bar">
         <span class="hint">{awaitsApproval ? "Answer it in the strip above; Enter queues more" : willQueue ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
         {run && <RunControls run={run} />}

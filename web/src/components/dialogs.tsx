@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { clearSession, createAndShowSession } from "../actions.ts";
+import { clearSession, startNewSession } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Session } from "../api-types.ts";
 import { agents, currentAgent, dialog } from "../store.ts";
@@ -84,7 +84,7 @@ function NewSessionDialog(): JSX.Element {
       moveFocus(list.current, "button", event.key === "ArrowDown" ? 1 : -1);
     } else if (event.key === "Enter" && event.target instanceof HTMLInputElement && matches[0]) {
       event.preventDefault();
-      void createAndShowSession(matches[0].name);
+      void startNewSession(matches[0].name);
     }
   };
   return (
@@ -94,7 +94,7 @@ function NewSessionDialog(): JSX.Element {
         <input class="field" autofocus placeholder="An agent" aria-label="Agent" value={filter.value} data-test="new-filter" onInput={(event) => (filter.value = event.currentTarget.value)} />
         <div class="new-list" ref={list}>
           {matches.map((each, i) => (
-            <button key={each.name} type="button" class={`pick ${i === 0 ? "first" : ""}`} style={agentHueStyle(each.name)} data-test="new-with" data-agent={each.name} onClick={() => void createAndShowSession(each.name)}>
+            <button key={each.name} type="button" class={`pick ${i === 0 ? "first" : ""}`} style={agentHueStyle(each.name)} data-test="new-with" data-agent={each.name} onClick={() => void startNewSession(each.name)}>
               <AgentIcon agent={each.name} /><span><b>{capitalize(each.display_name ?? each.name)}</b><span class="pick-about">{each.description}</span></span>
             </button>
           ))}

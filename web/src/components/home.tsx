@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useRef } from "preact/hooks";
-import { createSession, defaultAgent, showHome } from "../actions.ts";
+import { createAndShowSession, defaultAgent, showHome } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Agent } from "../api-types.ts";
 import { agents, currentAgent, health, sessions } from "../store.ts";
@@ -45,7 +45,7 @@ function NewSessionForm(): JSX.Element {
     const task = text.value.trim();
     if (!task || !agent || isCreating.value) return;
     isCreating.value = true;
-    const session = await createSession(agent, folder.value.trim() || undefined);
+    const session = await createAndShowSession(agent, folder.value.trim() || undefined);
     isCreating.value = false;
     if (!session) return;
     await new Promise<void>((resolve) => setTimeout(resolve));

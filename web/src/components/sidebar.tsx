@@ -1,7 +1,7 @@
 /** The session list at the left: grouped by agent, pinned sessions first, with a search. */
 
 import type { JSX } from "preact";
-import { copyText, createAndShowSession, deleteSession, showHome, showSession, togglePin } from "../actions.ts";
+import { copyText, startNewSession, deleteSession, showHome, showSession, togglePin } from "../actions.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import type { Session } from "../api-types.ts";
 import { collapsedGroups, currentAgent, dialog, editingName, focusComposerNext, openSessionId, refreshSearch, searchQuery, searchResults, sessions, showToast, sidebarOpen } from "../store.ts";
@@ -96,7 +96,7 @@ function SessionGroup({ group }: { group: SessionGroupData }): JSX.Element {
           <span>{capitalize(group.name)}</span>
           <span class="quiet">{group.sessions.length}</span>
         </button>
-        {group.agent && <IconButton icon="plus" label={`New session with ${group.agent}`} testId="group-new" onClick={() => void createAndShowSession(group.agent!)} />}
+        {group.agent && <IconButton icon="plus" label={`New session with ${group.agent}`} testId="group-new" onClick={() => void startNewSession(group.agent!)} />}
       </header>
       {!isCollapsed && <ul>{group.sessions.map((each) => <SessionRow key={each.session_id} session={each} showAgent={!group.agent} />)}</ul>}
     </section>
