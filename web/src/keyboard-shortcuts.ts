@@ -1,7 +1,8 @@
 /** Global keyboard shortcuts: single letters outside text fields, Esc everywhere. */
 
 import { dialog, editingName, openSessionId, panel, showToast, sidebarOpen } from "./store.ts";
-import { agentForHotkey, toggleWatcher } from "./watchers.ts";
+import { agentForHotkey } from "./agent-triggers.ts";
+import { toggleWatcher } from "./watchers.ts";
 import { switchToNextTheme } from "./components/status-bar.tsx";
 
 const SHORTCUTS: Record<string, () => void> = {

@@ -3,14 +3,14 @@
 import { useSignal } from "@preact/signals";
 import type { JSX, RefObject } from "preact";
 import { useCallback, useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { controlRun } from "../actions.ts";
 import { loadDraft, removeSentDraft, updateDraft } from "../drafts.ts";
 import { agentHueStyle } from "../agent-colour.ts";
-import { activeRunOf, isInSubtree } from "../runs.ts";
+import { activeRunOf, isInSubtree, type RunView } from "../runs.ts";
 import type { Agent, Session } from "../api-types.ts";
 import { approvals, connection, focusComposerNext, loadedSession, openSessionId } from "../store.ts";
 import * as conversation from "../conversation.ts";
-import { agentForHotkey, matchingSlashCommands, parseSlashCommand, startAgent } from "../watchers.ts";
-import { RunControls } from "./conversation.tsx";
+import { agentForHotkey, matchingSlashCommands, parseSlashCommand, startAgent } from "../agent-triggers.ts";
 import { Icon } from "./icons.tsx";
 
 export function Composer({ session }: { session: Session }): JSX.Element {
@@ -82,6 +82,15 @@ export function Composer({ session }: { session: Session }): JSX.Element {
         </button>
       </div>
     </form>
+  );
+}
+
+function RunControls({ run }: { run: RunView }): JSX.Element {
+  return (
+    <>
+      <button type="button" class="button quiet-button" data-test="interrupt" title="Let it finish its step, sum up and stop" onClick={() => void controlRun(run.id, "interrupt")}><Icon name="pause" size={14} /> Interrupt</button>
+      <button type="button" class="button quiet-button" data-test="cancel" title="Stop it and everybody it set to work" onClick={() => void controlRun(run.id, "cancel")}><Icon name="stop" size={14} /> Stop</button>
+    </>
   );
 }
 

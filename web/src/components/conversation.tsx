@@ -3,14 +3,14 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useCallback, useRef } from "preact/hooks";
-import { controlRun, deleteSession, renameSession, showHome, showSession, togglePin } from "../actions.ts";
+import { deleteSession, renameSession, showHome, showSession, togglePin } from "../actions.ts";
 import { isStartLoaded } from "../transcript.ts";
 import { agentHueStyle } from "../agent-colour.ts";
 import { activeRunOf, type RunView } from "../runs.ts";
 import type { Session } from "../api-types.ts";
 import { connection, dialog, editingName, openSession, openSessionId, sessionsById } from "../store.ts";
 import { streamingReplies } from "../streaming-replies.ts";
-import { type ConversationRow, conversationRows as shownItems } from "../conversation-rows.ts";
+import { type ConversationRow, conversationRows } from "../conversation-rows.ts";
 import * as conversation from "../conversation.ts";
 import { sessionTitle, WAIT_LABELS } from "../format.ts";
 import { Composer } from "./composer.tsx";
@@ -126,7 +126,7 @@ function ConversationLog({ session }: { session: Session }): JSX.Element {
     isAtEnd.value = end;
     isAtTop.value = start;
   };
-  const rows = shownItems.value;
+  const rows = conversationRows.value;
   const run = activeRunOf(session.session_id);
   const before = isStartLoaded.value ? <ConversationStart session={session} count={rows.length} /> : <p class="quiet centre earlier">{conversation.isLoadingOlder.value || !rows.length ? "Reading…" : "Earlier"}</p>;
   return (
@@ -186,13 +186,3 @@ function renderRow(row: ConversationRow): JSX.Element {
     case "runEnded": return <RunEndNotice run={row.run} />;
   }
 }
-
-export function RunControls({ run }: { run: RunView }): JSX.Element {
-  return (
-    <>
-      <button type="button" class="button quiet-button" data-test="interrupt" title="Let it finish its step, sum up and stop" onClick={() => void controlRun(run.id, "interrupt")}><Icon name="pause" size={14} /> Interrupt</button>
-      <button type="button" class="button quiet-button" data-test="cancel" title="Stop it and everybody it set to work" onClick={() => void controlRun(run.id, "cancel")}><Icon name="stop" size={14} /> Stop</button>
-    </>
-  );
-}
-
