@@ -176,7 +176,7 @@ function copyWithSelection(text: string): boolean {
   const area = document.createElement("textarea");
   const focused = document.activeElement;
   area.value = text;
-  area.className = "unseen-area";
+  area.className = "offscreen";
   document.body.append(area);
   area.select();
   const copied = document.execCommand("copy");

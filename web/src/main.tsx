@@ -21,9 +21,9 @@ function App(): JSX.Element {
     <>
       <ApprovalList />
       <ConnectionBanner />
-      <div class="middle">
+      <div class="layout">
         <Sidebar />
-        {sidebarOpen.value && <div class="shade" onClick={() => (sidebarOpen.value = false)} />}
+        {sidebarOpen.value && <div class="backdrop" onClick={() => (sidebarOpen.value = false)} />}
         {creatingSession.value ? <LoadingConversation /> : openSessionId.value ? <Conversation /> : <HomePage />}
         <SidePanel />
       </div>

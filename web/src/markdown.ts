@@ -96,7 +96,7 @@ export function renderMarkdown(text: string): string {
 
 /** Add what the page needs to sanitised HTML: link targets, copy buttons, scrolling tables, diff colours. */
 function decorate(fragment: DocumentFragment): void {
-  for (const span of fragment.querySelectorAll("span")) span.className = "host";
+  for (const span of fragment.querySelectorAll("span")) span.className = "link-host";
   for (const link of fragment.querySelectorAll("a")) {
     link.target = "_blank";
     link.rel = "noopener noreferrer";
@@ -109,7 +109,7 @@ function decorate(fragment: DocumentFragment): void {
     wrapElement(pre, "code", language);
   }
   for (const item of fragment.querySelectorAll("li")) if (/^[☐☑]/.test(item.textContent ?? "")) item.className = "task";
-  for (const table of fragment.querySelectorAll("table")) wrapElement(table, "wide", null);
+  for (const table of fragment.querySelectorAll("table")) wrapElement(table, "table-scroll", null);
 }
 
 function wrapElement(inner: Element, name: string, language: string | null): void {

@@ -36,12 +36,12 @@ export function AgentSwitcher(): JSX.Element {
     event.stopPropagation();
   };
   return (
-    <div class="switcher" ref={box} onKeyDown={onKeyDown}>
+    <div class="agent-switcher" ref={box} onKeyDown={onKeyDown}>
       <button type="button" class="current-agent" style={agentHueStyle(selected)} aria-haspopup="true" aria-expanded={isOpen.value} title="Talk to another agent" data-test="agent-switcher" data-agent={selected} onClick={() => (isOpen.value = !isOpen.value)}>
         <AgentIcon agent={selected} /><span data-test="current-agent">{capitalize(selected)}</span><Icon name="down" size={12} />
       </button>
       {isOpen.value && (
-        <div class="switch-list" aria-label="Agents">
+        <div class="agent-menu" aria-label="Agents">
           {(agents.value ?? []).map((agent) => <AgentChoice key={agent.name} name={agent.name} description={agent.description} isCurrent={agent.name === selected} onClose={close} />)}
         </div>
       )}
@@ -52,9 +52,9 @@ export function AgentSwitcher(): JSX.Element {
 function AgentChoice({ name, description, isCurrent, onClose }: { name: string; description: string; isCurrent: boolean; onClose: () => void }): JSX.Element {
   const count = (sessions.value ?? []).filter((each) => each.agent === name && each.type === "branch").length;
   return (
-    <div class="switch-row" style={agentHueStyle(name)}>
+    <div class="agent-menu-row" style={agentHueStyle(name)}>
       <button type="button" class="agent-choice" aria-current={isCurrent ? "true" : undefined} data-test="agent-choice" data-agent={name} title={description} onClick={() => { onClose(); switchAgent(name); }}>
-        <AgentIcon agent={name} /><b>{capitalize(name)}</b><span class="quiet">{count ? formatCount(count, "session") : "new"}</span>
+        <AgentIcon agent={name} /><b>{capitalize(name)}</b><span class="muted">{count ? formatCount(count, "session") : "new"}</span>
         {isCurrent && <Icon name="check" size={14} />}
       </button>
       <button type="button" class="icon-button" aria-label={`New session with ${name}`} title={`New session with ${name}`} data-test="agent-new" data-agent={name} onClick={() => { onClose(); void startNewSession(name); }}><Icon name="plus" size={14} /></button>

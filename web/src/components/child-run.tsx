@@ -24,7 +24,7 @@ function ActiveChildCard({ run }: { run: RunView }): JSX.Element {
           <AgentIcon agent={run.agent} />
           <span data-test="card-title">{capitalize(run.agent)} Task: {run.summary}</span>
         </button>
-        <span class="quiet">{runName(run)} {RUN_STATUS_LABELS[run.status]} {[formatDuration(Math.max(0, currentTime.value - Date.parse(run.startedAt))), run.cost ? formatDollars(run.cost) : ""].filter(Boolean).join(" · ")}</span>
+        <span class="muted">{runName(run)} {RUN_STATUS_LABELS[run.status]} {[formatDuration(Math.max(0, currentTime.value - Date.parse(run.startedAt))), run.cost ? formatDollars(run.cost) : ""].filter(Boolean).join(" · ")}</span>
         <IconButton icon="stop" label={`Stop ${runName(run)}`} testId="card-cancel" onClick={() => void controlRun(run.id, "cancel")} />
       </div>
       <div class="card-status" data-test="card-status">{progressText(run)}</div>
@@ -51,7 +51,7 @@ function FinishedChildLine({ run }: { run: RunView }): JSX.Element {
       <b>{runName(run)}</b>
       <span class={`state ${run.status}`}>{RUN_STATUS_LABELS[run.status]}</span>
       <span class="gist">{run.error || run.summary}</span>
-      <span class="quiet" data-test="child-cost" title={totals.runs > 1 ? "With those that it set to work" : ""}>{[duration, formatUsage(totals.tokens, totals.cost)].filter(Boolean).join(" · ")}</span>
+      <span class="muted" data-test="child-cost" title={totals.runs > 1 ? "With those that it set to work" : ""}>{[duration, formatUsage(totals.tokens, totals.cost)].filter(Boolean).join(" · ")}</span>
       <Icon name="right" size={14} />
     </button>
   );

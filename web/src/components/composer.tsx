@@ -88,8 +88,8 @@ export function Composer({ session }: { session: Session }): JSX.Element {
 function RunControls({ run }: { run: RunView }): JSX.Element {
   return (
     <>
-      <button type="button" class="button quiet-button" data-test="interrupt" title="Let it finish its step, sum up and stop" onClick={() => void controlRun(run.id, "interrupt")}><Icon name="pause" size={14} /> Interrupt</button>
-      <button type="button" class="button quiet-button" data-test="cancel" title="Stop it and everybody it set to work" onClick={() => void controlRun(run.id, "cancel")}><Icon name="stop" size={14} /> Stop</button>
+      <button type="button" class="button subtle-button" data-test="interrupt" title="Let it finish its step, sum up and stop" onClick={() => void controlRun(run.id, "interrupt")}><Icon name="pause" size={14} /> Interrupt</button>
+      <button type="button" class="button subtle-button" data-test="cancel" title="Stop it and everybody it set to work" onClick={() => void controlRun(run.id, "cancel")}><Icon name="stop" size={14} /> Stop</button>
     </>
   );
 }
@@ -99,7 +99,7 @@ function SlashCommandMenu({ text, onChoose }: { text: string; onChoose: (slash: 
   const commands = matchingSlashCommands(text);
   if (!commands.length) return null;
   return (
-    <div class="slashes" data-test="slashes" role="group" aria-label="Commands of agents">
+    <div class="slash-commands" data-test="slashes" role="group" aria-label="Commands of agents">
       {commands.map(({ slash, agent }) => (
         <button key={slash} type="button" style={agentHueStyle(agent.name)} data-test="slash" onClick={() => onChoose(slash)}><b>{slash}</b><span>{agent.roles.includes("watcher") ? `${agent.description} Alone, it watches.` : agent.description}</span></button>
       ))}

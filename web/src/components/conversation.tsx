@@ -37,7 +37,7 @@ export function Conversation(): JSX.Element {
 }
 
 export function LoadingConversation(): JSX.Element {
-  return <main class="main" id="main"><p class="quiet centre opening">Opening…</p></main>;
+  return <main class="main" id="main"><p class="muted centered loading">Opening…</p></main>;
 }
 
 function ConversationNotFound(): JSX.Element {
@@ -58,9 +58,9 @@ function ConversationHeader({ session }: { session: Session }): JSX.Element {
     <header class="head">
       <AgentSwitcher />
       <div class="head-title">
-        {parent && <button type="button" class="link up" onClick={() => showSession(parent.session_id)} data-test="parent" title="The conversation that asked for this one">{sessionTitle(parent)} /</button>}
+        {parent && <button type="button" class="link parent-link" onClick={() => showSession(parent.session_id)} data-test="parent" title="The conversation that asked for this one">{sessionTitle(parent)} /</button>}
         {editingName.value === `head ${session.session_id}` ? <SessionNameInput session={session} /> : (
-          <h1 title={session.slug} data-test="title" onDblClick={() => (editingName.value = `head ${session.session_id}`)}>{sessionTitle(session)}{session.branch !== "main" && <span class="quiet"> /{session.branch}</span>}</h1>
+          <h1 title={session.slug} data-test="title" onDblClick={() => (editingName.value = `head ${session.session_id}`)}>{sessionTitle(session)}{session.branch !== "main" && <span class="muted"> /{session.branch}</span>}</h1>
         )}
         <TranscriptPath session={session} />
       </div>
@@ -128,13 +128,13 @@ function ConversationLog({ session }: { session: Session }): JSX.Element {
   };
   const rows = conversationRows.value;
   const run = activeRunOf(session.session_id);
-  const before = isStartLoaded.value ? <ConversationStart session={session} count={rows.length} /> : <p class="quiet centre earlier">{conversation.isLoadingOlder.value || !rows.length ? "Reading…" : "Earlier"}</p>;
+  const before = isStartLoaded.value ? <ConversationStart session={session} count={rows.length} /> : <p class="muted centered earlier">{conversation.isLoadingOlder.value || !rows.length ? "Reading…" : "Earlier"}</p>;
   return (
-    <div class="entries">
+    <div class="conversation-log">
       <VirtualList
         items={rows} keyOf={rowKey} estimateHeight={estimateHeight} renderRow={renderRow} onNearTop={() => void conversation.loadOlder()} listId={openSessionId.value ?? ""}
         label={`Conversation with ${session.agent}`} isBusy={streamingReplies.value.length > 0} scrollToEnd={scrollToEnd} scrollToStart={scrollToStart} onPosition={onPosition}
-        before={before} after={run ? <RunStatusLine run={run} /> : <div class="now" />}
+        before={before} after={run ? <RunStatusLine run={run} /> : <div class="run-status" />}
       />
       <div class="jumps">
         {!(isAtTop.value && isStartLoaded.value) && (rows.length > MIN_ROWS_FOR_JUMP || !isStartLoaded.value) && <button type="button" class="jump to-start" data-test="to-start" disabled={isJumping.value} onClick={() => void jumpToStart()} aria-label="Go to the beginning" title="Go to the beginning (g)"><Icon name="start" /></button>}
@@ -146,13 +146,13 @@ function ConversationLog({ session }: { session: Session }): JSX.Element {
 
 function ConversationStart({ session, count }: { session: Session; count: number }): JSX.Element | null {
   if (conversation.loadState.value !== "ready") return null;
-  if (count) return <p class="quiet centre earlier">Begun {new Date(session.created_at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })}</p>;
+  if (count) return <p class="muted centered earlier">Begun {new Date(session.created_at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" })}</p>;
   return (
     <div class="empty small" data-test="empty-conversation">
       <AgentIcon agent={session.agent} size={22} />
       <h2>Nothing has been said yet.</h2>
       <p>Type below what {session.agent} should do, in plain words; it works in <code>{session.workspace?.root ?? "its folder"}</code>{session.workspace?.writable ? "" : ", which it may only read"}.</p>
-      <p class="quiet">All of it is kept in one Markdown file, which you can read and change: its path stands above.</p>
+      <p class="muted">All of it is kept in one Markdown file, which you can read and change: its path stands above.</p>
     </div>
   );
 }
@@ -161,10 +161,10 @@ function ConversationStart({ session, count }: { session: Session; count: number
 function RunStatusLine({ run }: { run: RunView }): JSX.Element {
   const lastCall = [...run.activeCalls.values()].at(-1);
   const isStreaming = streamingReplies.value.some((reply) => reply.run === run.id && reply.text);
-  if (isStreaming && !lastCall) return <div class="now" />;
-  if (connection.value === "lost") return <div class="now" data-test="now"><span class="dot waiting" aria-hidden="true" /><span>Waits for the daemon…</span></div>;
+  if (isStreaming && !lastCall) return <div class="run-status" />;
+  if (connection.value === "lost") return <div class="run-status" data-test="now"><span class="dot waiting" aria-hidden="true" /><span>Waits for the daemon…</span></div>;
   const label = run.status === "waiting" ? `Waits ${WAIT_LABELS[run.waitingFor] ?? ""}` : run.status === "queued" ? "Waits for its turn" : run.note || (lastCall ? "Calls tools" : "Thinks");
-  return <div class="now" data-test="now"><span class={run.status === "running" ? "spin" : `dot ${run.status}`} aria-hidden="true" /><span>{label}…</span></div>;
+  return <div class="run-status" data-test="now"><span class={run.status === "running" ? "spinner" : `dot ${run.status}`} aria-hidden="true" /><span>{label}…</span></div>;
 }
 
 const rowKey = (row: ConversationRow): string => row.key;

@@ -92,13 +92,13 @@ function NewSessionDialog(): JSX.Element {
       <h2>New session with</h2>
       <div onKeyDown={onKeyDown}>
         <input class="field" autofocus placeholder="An agent" aria-label="Agent" value={filter.value} data-test="new-filter" onInput={(event) => (filter.value = event.currentTarget.value)} />
-        <div class="new-list" ref={list}>
+        <div class="agent-list" ref={list}>
           {matches.map((each, i) => (
-            <button key={each.name} type="button" class={`pick ${i === 0 ? "first" : ""}`} style={agentHueStyle(each.name)} data-test="new-with" data-agent={each.name} onClick={() => void startNewSession(each.name)}>
-              <AgentIcon agent={each.name} /><span><b>{capitalize(each.display_name ?? each.name)}</b><span class="pick-about">{each.description}</span></span>
+            <button key={each.name} type="button" class={`agent-option ${i === 0 ? "first" : ""}`} style={agentHueStyle(each.name)} data-test="new-with" data-agent={each.name} onClick={() => void startNewSession(each.name)}>
+              <AgentIcon agent={each.name} /><span><b>{capitalize(each.display_name ?? each.name)}</b><span class="agent-option-description">{each.description}</span></span>
             </button>
           ))}
-          {!matches.length && <p class="quiet pad">No agent is called that.</p>}
+          {!matches.length && <p class="muted padded">No agent is called that.</p>}
         </div>
       </div>
     </ModalDialog>
@@ -110,7 +110,7 @@ function ClearSessionDialog({ session }: { session: Session }): JSX.Element {
     <ModalDialog label="Clear" testId="clear-dialog">
       <h2>Clear {sessionTitle(session)}?</h2>
       <p>The agent forgets what was said; the session, its name and its folder stay.</p>
-      <p class="dialog-acts">
+      <p class="dialog-actions">
         <button type="button" class="button" onClick={() => (dialog.value = null)}>Keep it</button>
         <button type="button" class="button primary" data-test="clear-yes" onClick={() => void clearSession(session)}>Clear</button>
       </p>

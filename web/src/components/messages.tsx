@@ -41,7 +41,7 @@ function UserMessage({ message }: { message: Message }): JSX.Element {
   const agent = message.origin.startsWith("agent:") ? message.origin.slice(6) : (senderSession?.agent ?? "");
   const sender = capitalize(agent) || message.origin;
   return (
-    <article class={`said asked ${sender ? "by-agent" : ""}`} style={agentHueStyle(agent || openSession.value?.agent || "")} data-test="said-user" data-entry={message.id} aria-label={sender ? `${sender} says` : "You say"}>
+    <article class={`message from-user ${sender ? "by-agent" : ""}`} style={agentHueStyle(agent || openSession.value?.agent || "")} data-test="said-user" data-entry={message.id} aria-label={sender ? `${sender} says` : "You say"}>
       <header>
         {sender ? <><AgentIcon agent={agent || sender} /><b><PlainText text={sender} /></b></> : <b>You</b>}
         {senderSession && <button type="button" class="link small" onClick={() => showSession(senderSession.session_id)} title="The conversation that asked">{sessionTitle(senderSession)}</button>}
@@ -58,9 +58,9 @@ function ForwardedText({ text }: { text: string }): JSX.Element {
   if (!report) return <Markdown text={text} />;
   return (
     <>
-      {report.intro && <p class="quiet passed"><PlainText text={report.intro.replace(/:$/, ".")} /></p>}
+      {report.intro && <p class="muted forwarded-intro"><PlainText text={report.intro.replace(/:$/, ".")} /></p>}
       <Markdown text={report.body} />
-      {report.facts && <details class="facts-of"><summary>What is known of it</summary><pre class="block"><PlainText text={report.facts} /></pre></details>}
+      {report.facts && <details class="report-facts"><summary>What is known of it</summary><pre class="block"><PlainText text={report.facts} /></pre></details>}
     </>
   );
 }
@@ -68,7 +68,7 @@ function ForwardedText({ text }: { text: string }): JSX.Element {
 function AgentMessage({ message, thinking, sameSpeaker }: { message: Message; thinking: string; sameSpeaker: boolean }): JSX.Element {
   const agent = openSession.value?.agent ?? "";
   return (
-    <article class={`said replied ${sameSpeaker ? "again" : ""}`} style={agentHueStyle(agent)} data-test="said-agent" data-entry={message.id} aria-label={`${agent} says`}>
+    <article class={`message from-agent ${sameSpeaker ? "same-speaker" : ""}`} style={agentHueStyle(agent)} data-test="said-agent" data-entry={message.id} aria-label={`${agent} says`}>
       <header>{!sameSpeaker && <><AgentIcon agent={agent} /><b>{capitalize(agent)}</b></>}<MessageMeta message={message} /></header>
       {thinking && <Thinking text={thinking} />}
       {message.text.trim() && <Markdown text={message.text} />}
@@ -87,8 +87,8 @@ const STOP_REASONS: Record<string, string> = {
 function MessageMeta({ message }: { message: Message }): JSX.Element {
   const session = openSession.value;
   return (
-    <span class="under">
-      <span class="acts">
+    <span class="message-meta">
+      <span class="message-actions">
         {message.text && <CopyButton text={message.text} what="the message" />}
         {session?.type === "branch" && <IconButton icon="branch" label={message.by === "user" ? "Branch from here, to say it differently" : "Branch from here"} testId="branch" onClick={() => void branchFrom(session, message)} />}
       </span>
@@ -110,7 +110,7 @@ function Thinking({ text, inProgress = false }: { text: string; inProgress?: boo
 export function StreamingMessage({ reply, sameSpeaker }: { reply: StreamingReply; sameSpeaker: boolean }): JSX.Element {
   const agent = openSession.value?.agent ?? "";
   return (
-    <article class={`said replied coming ${sameSpeaker ? "again" : ""}`} style={agentHueStyle(agent)} data-test="streaming" aria-label={`${agent} is speaking`}>
+    <article class={`message from-agent streaming ${sameSpeaker ? "same-speaker" : ""}`} style={agentHueStyle(agent)} data-test="streaming" aria-label={`${agent} is speaking`}>
       {!sameSpeaker && <header><AgentIcon agent={agent} /><b>{capitalize(agent)}</b></header>}
       {reply.thinking && <Thinking text={reply.thinking} inProgress={!reply.text} />}
       {reply.text && <Markdown text={(reply.startMissed ? "… " : "") + reply.text} isStreaming />}
@@ -120,8 +120,8 @@ export function StreamingMessage({ reply, sameSpeaker }: { reply: StreamingReply
 
 export function PendingMessageView({ message }: { message: PendingMessage }): JSX.Element {
   return (
-    <article class="said asked on-its-way" data-test="pending" aria-label="You say">
-      <header><b>You</b><span class="quiet">{message.runId ? "sent" : "sending…"}</span></header>
+    <article class="message from-user unsaved" data-test="pending" aria-label="You say">
+      <header><b>You</b><span class="muted">{message.runId ? "sent" : "sending…"}</span></header>
       <div class="typed" dir="auto">{message.text}</div>
     </article>
   );
@@ -129,11 +129,11 @@ export function PendingMessageView({ message }: { message: PendingMessage }): JS
 
 export function QueuedMessage({ run }: { run: RunView }): JSX.Element {
   return (
-    <article class="said asked on-its-way" data-test="queued" data-run={run.id} aria-label="Queued">
+    <article class="message from-user unsaved" data-test="queued" data-run={run.id} aria-label="Queued">
       <header>
         <b>{run.parentId ? run.agent : "You"}</b>
         <span class="tag"><Icon name="queue" size={12} /> queued</span>
-        <span class="under"><span class="acts shown"><button type="button" class="link" onClick={() => void controlRun(run.id, "cancel")}>Take back</button></span></span>
+        <span class="message-meta"><span class="message-actions shown"><button type="button" class="link" onClick={() => void controlRun(run.id, "cancel")}>Take back</button></span></span>
       </header>
       <div class="typed" dir="auto">{run.task}</div>
     </article>
@@ -169,11 +169,11 @@ export function NoticeView({ notice }: { notice: Notice }): JSX.Element {
 export function RunEndNotice({ run }: { run: RunView }): JSX.Element {
   const canContinue = run.status === "lost" || run.status === "failed" || run.status === "timed_out";
   return (
-    <div class={`fell ${run.status}`} data-test="run-ended" data-status={run.status} role="note">
+    <div class={`run-ended ${run.status}`} data-test="run-ended" data-status={run.status} role="note">
       <Icon name={run.status === "cancelled" ? "stop" : "alert"} size={14} />
       <span>
         {END_REASONS[run.reason] ?? <><b>{capitalize(RUN_STATUS_LABELS[run.status])}</b>{run.error && <>: {run.error.replace(/\.?$/, ".")}</>}</>}
-        {canContinue && NEXT_STEPS[run.reason] && <span class="advice"> {NEXT_STEPS[run.reason]}</span>}
+        {canContinue && NEXT_STEPS[run.reason] && <span class="next-step"> {NEXT_STEPS[run.reason]}</span>}
       </span>
     </div>
   );

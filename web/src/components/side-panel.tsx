@@ -43,8 +43,8 @@ function RunsPanel(): JSX.Element {
   const trees = runTrees(onlyThisSession.value ? openSessionId.value : null);
   return (
     <div class="panel-body" data-test="runs">
-      {openSessionId.value && <label class="only-mine"><input type="checkbox" checked={onlyThisSession.value} onChange={(event) => (onlyThisSession.value = event.currentTarget.checked)} /> Only this conversation</label>}
-      {!trees.length && <p class="quiet pad">No runs. A run is one task of one session: each message you send begins one, and the agents it sets to work stand below it.</p>}
+      {openSessionId.value && <label class="run-filter"><input type="checkbox" checked={onlyThisSession.value} onChange={(event) => (onlyThisSession.value = event.currentTarget.checked)} /> Only this conversation</label>}
+      {!trees.length && <p class="muted padded">No runs. A run is one task of one session: each message you send begins one, and the agents it sets to work stand below it.</p>}
       {trees.map(([root, childrenByRun]) => <ul class="tree" key={root.id}><RunTreeNode run={root} childrenByRun={childrenByRun} /></ul>)}
     </div>
   );
@@ -82,9 +82,9 @@ function RunTreeNode({ run, childrenByRun }: { run: RunView; childrenByRun: Map<
         <button type="button" class="run-open" onClick={() => showSession(run.sessionId)} title={run.error || run.summary}>
           <span class="run-name"><AgentIcon agent={run.agent} size={12} /><b>{runName(run)}</b></span>
           <span class={`state ${run.status}`}>{RUN_STATUS_LABELS[run.status]}</span>
-          <span class="quiet numbers">{formatDuration(durationMs)}{run.usage.input + run.usage.output ? ` · ${formatTokens(run.usage.input)} in ${formatTokens(run.usage.output)} out` : ""}{run.cost === null ? "" : ` · ${formatDollars(run.cost)}`}</span>
-          {childRuns.length > 0 && totals.tokens > 0 && <span class="quiet numbers" data-test="run-sum" title={`${formatCount(totals.runs, "run")}: this one and those that it set to work`}>in all {formatUsage(totals.tokens, totals.cost)}</span>}
-          <span class="run-about">{reason && <span class="state waiting">{reason}: </span>}{run.summary}</span>
+          <span class="muted run-stats">{formatDuration(durationMs)}{run.usage.input + run.usage.output ? ` · ${formatTokens(run.usage.input)} in ${formatTokens(run.usage.output)} out` : ""}{run.cost === null ? "" : ` · ${formatDollars(run.cost)}`}</span>
+          {childRuns.length > 0 && totals.tokens > 0 && <span class="muted run-stats" data-test="run-sum" title={`${formatCount(totals.runs, "run")}: this one and those that it set to work`}>in all {formatUsage(totals.tokens, totals.cost)}</span>}
+          <span class="run-summary">{reason && <span class="state waiting">{reason}: </span>}{run.summary}</span>
         </button>
         {active && <IconButton icon="stop" label={`Stop ${runName(run)}`} testId="run-cancel" onClick={() => void controlRun(run.id, "cancel")} />}
       </div>
@@ -100,9 +100,9 @@ function InboxPanel(): JSX.Element {
   const rows = inbox.value;
   return (
     <div class="panel-body" data-test="inbox">
-      {unreadCount.value > 0 && <p class="inbox-bar"><span class="quiet">{unreadCount.value} not taken yet</span><button type="button" class="link" data-test="drain" title="You have read them: no model is told of them any more" onClick={() => void markInboxRead()}>Mark all as read</button></p>}
-      {rows && !rows.length && <p class="quiet pad" data-test="inbox-empty">Nothing here. When agents hand work to others, what those are at and what they leave is listed here, whether anybody waits for it or not.</p>}
-      <ul class="lefts">{(rows ?? []).map((each) => <InboxRow key={each.id ?? each.runId} item={each} />)}</ul>
+      {unreadCount.value > 0 && <p class="inbox-bar"><span class="muted">{unreadCount.value} not taken yet</span><button type="button" class="link" data-test="drain" title="You have read them: no model is told of them any more" onClick={() => void markInboxRead()}>Mark all as read</button></p>}
+      {rows && !rows.length && <p class="muted padded" data-test="inbox-empty">Nothing here. When agents hand work to others, what those are at and what they leave is listed here, whether anybody waits for it or not.</p>}
+      <ul class="inbox-list">{(rows ?? []).map((each) => <InboxRow key={each.id ?? each.runId} item={each} />)}</ul>
     </div>
   );
 }
@@ -114,8 +114,8 @@ function InboxRow({ item }: { item: InboxItem }): JSX.Element {
 /** An interjection that nobody has dismissed. */
 function InterjectionRow({ item }: { item: InboxItem }): JSX.Element {
   return (
-    <li class="left new" style={agentHueStyle(item.agentId)} data-test="inbox-row" data-run={item.runId} data-status={item.status} data-delivery="pending">
-      {item.for && <p class="left-label">{item.for}</p>}
+    <li class="inbox-item new" style={agentHueStyle(item.agentId)} data-test="inbox-row" data-run={item.runId} data-status={item.status} data-delivery="pending">
+      {item.for && <p class="inbox-item-label">{item.for}</p>}
       <InterjectionCard item={item} />
     </li>
   );
@@ -135,20 +135,20 @@ function ResultRow({ item }: { item: InboxItem }): JSX.Element {
   const isExpanded = useSignal(false);
   const text = item.error ?? item.summary ?? "";
   return (
-    <li class={`left ${item.delivery === "pending" && isFinished(item) ? "new" : ""}`} style={agentHueStyle(item.agentId)} data-test="inbox-row" data-run={item.runId} data-status={item.status} data-delivery={item.delivery ?? ""}>
-      <div class="left-head">
+    <li class={`inbox-item ${item.delivery === "pending" && isFinished(item) ? "new" : ""}`} style={agentHueStyle(item.agentId)} data-test="inbox-row" data-run={item.runId} data-status={item.status} data-delivery={item.delivery ?? ""}>
+      <div class="inbox-item-header">
         <AgentIcon agent={item.agentId} size={12} />
         <b>{item.agentId}</b>
-        {kindLabel(item) && <span class="kind" data-test="inbox-kind">{kindLabel(item)}</span>}
+        {kindLabel(item) && <span class="inbox-item-kind" data-test="inbox-kind">{kindLabel(item)}</span>}
         <span class={`state ${item.status}`}><StatusDot status={item.status} /> {item.severity ?? item.status}</span>
-        <span class="quiet when">{formatAge(item.timestamp)}</span>
+        <span class="muted when">{formatAge(item.timestamp)}</span>
       </div>
-      {item.label && item.label !== REVIEW_LABEL && <p class="left-label">{item.label}</p>}
-      {item.for && <p class="left-for">for <span title={item.for}>{item.for}</span></p>}
+      {item.label && item.label !== REVIEW_LABEL && <p class="inbox-item-label">{item.label}</p>}
+      {item.for && <p class="inbox-item-for">for <span title={item.for}>{item.for}</span></p>}
       {text && (isExpanded.value && !item.error
-        ? <div class="left-words whole"><Markdown text={text} /></div>
-        : <p class={`left-words ${isExpanded.value ? "whole" : ""} ${item.error ? "failed" : ""}`}><PlainText text={item.error ? text : stripMarkdown(text)} /></p>)}
-      <div class="left-acts">
+        ? <div class="inbox-item-text expanded"><Markdown text={text} /></div>
+        : <p class={`inbox-item-text ${isExpanded.value ? "expanded" : ""} ${item.error ? "failed" : ""}`}><PlainText text={item.error ? text : stripMarkdown(text)} /></p>)}
+      <div class="inbox-item-actions">
         <button type="button" class="link" data-test="inbox-open" onClick={() => showSession(item.sessionId)}>Conversation</button>
         {text.length > 160 && <button type="button" class="link" aria-expanded={isExpanded.value} onClick={() => (isExpanded.value = !isExpanded.value)}>{isExpanded.value ? "Less" : "All of it"}</button>}
         {item.status === "complete" && item.id && <button type="button" class="link" data-test="promote" title="Put it into the conversation that asked, with its author's name" onClick={() => void promoteResult(item)}>Promote</button>}

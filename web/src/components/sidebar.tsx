@@ -18,7 +18,7 @@ interface SessionGroupData {
 
 export function Sidebar(): JSX.Element {
   return (
-    <aside class={`sidebar ${sidebarOpen.value ? "up" : ""}`} data-test="sidebar">
+    <aside class={`sidebar ${sidebarOpen.value ? "open" : ""}`} data-test="sidebar">
       <div class="sidebar-top">
         <button type="button" class="brand" onClick={() => showHome()} title="Begin a new conversation">Retinue</button>
         <IconButton icon="plus" label="New session (n)" testId="new-session" onClick={() => (dialog.value = { kind: "new" })} />
@@ -54,15 +54,15 @@ function SessionSearch(): JSX.Element {
 }
 
 function SearchResults(): JSX.Element {
-  if (!searchResults.value) return <p class="quiet pad">Searching…</p>;
-  if (!searchResults.value.length) return <p class="quiet pad" data-test="no-matches">Nothing matches “{searchQuery.value.trim()}”. The search looks at names, agents and last words.</p>;
+  if (!searchResults.value) return <p class="muted padded">Searching…</p>;
+  if (!searchResults.value.length) return <p class="muted padded" data-test="no-matches">Nothing matches “{searchQuery.value.trim()}”. The search looks at names, agents and last words.</p>;
   return <ul>{searchResults.value.map((each) => <SessionRow key={each.session_id} session={each} showAgent />)}</ul>;
 }
 
 function SessionList(): JSX.Element {
-  if (!sessions.value) return <p class="quiet pad">Reading…</p>;
+  if (!sessions.value) return <p class="muted padded">Reading…</p>;
   const groupList = sessionGroups(sessions.value);
-  if (!groupList.length) return <p class="quiet pad" data-test="no-sessions">No sessions yet. Each one is a conversation with one agent and appears here; begin with the box at the right, or press <kbd>n</kbd>.</p>;
+  if (!groupList.length) return <p class="muted padded" data-test="no-sessions">No sessions yet. Each one is a conversation with one agent and appears here; begin with the box at the right, or press <kbd>n</kbd>.</p>;
   return <>{groupList.map((group) => <SessionGroup key={group.name} group={group} />)}</>;
 }
 
@@ -94,7 +94,7 @@ function SessionGroup({ group }: { group: SessionGroupData }): JSX.Element {
         <button type="button" class="group-name" aria-expanded={!isCollapsed} onClick={toggle}>
           {group.agent ? <AgentIcon agent={group.agent} /> : <span class="agent-mark plain"><Icon name="pin" size={14} /></span>}
           <span>{capitalize(group.name)}</span>
-          <span class="quiet">{group.sessions.length}</span>
+          <span class="muted">{group.sessions.length}</span>
         </button>
         {group.agent && <IconButton icon="plus" label={`New session with ${group.agent}`} testId="group-new" onClick={() => void startNewSession(group.agent!)} />}
       </header>
@@ -111,11 +111,11 @@ function SessionRow({ session, showAgent }: { session: Session; showAgent: boole
       {editingName.value === editingKey ? <SessionNameInput session={session} /> : (
         <button type="button" class="session-open" aria-current={isOpen ? "page" : undefined} onClick={(event) => { focusComposerNext.value = event.detail > 0; showSession(session.session_id); }} title={session.last_snippet}>
           {showAgent && <AgentIcon agent={session.agent} size={12} />}
-          <span class="session-words">
-            <span class="session-title">{session.name || stripMarkdown(session.last_snippet) || "New session"}{session.branch !== "main" && session.type === "branch" ? <span class="quiet"> /{session.branch}</span> : null}</span>
+          <span class="session-text">
+            <span class="session-title">{session.name || stripMarkdown(session.last_snippet) || "New session"}{session.branch !== "main" && session.type === "branch" ? <span class="muted"> /{session.branch}</span> : null}</span>
             {session.name && session.last_snippet ? <span class="snippet">{stripMarkdown(session.last_snippet)}</span> : <span class="snippet slug">{session.slug}</span>}
           </span>
-          {session.status !== "idle" ? <StatusDot status={session.status} /> : <span class="quiet when">{formatAge(session.updated_at)}</span>}
+          {session.status !== "idle" ? <StatusDot status={session.status} /> : <span class="muted when">{formatAge(session.updated_at)}</span>}
         </button>
       )}
       <Menu

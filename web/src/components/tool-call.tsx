@@ -30,11 +30,11 @@ export function ToolCallView({ call, result, isFirst }: { call: ToolCall; result
   const awaitsApproval = approvals.value.some((each) => each.call === call.id);
   const state = result ? (result.ok ? "ok" : "failed") : awaitsApproval ? "asks" : run && isActive(run) ? "under-way" : "open";
   return (
-    <div class={`call ${isFirst ? "first" : ""}`} data-test="tool-call" data-tool={call.tool} data-state={state} data-entry={call.id}>
+    <div class={`tool-call ${isFirst ? "first" : ""}`} data-test="tool-call" data-tool={call.tool} data-state={state} data-entry={call.id}>
       <details>
         <summary>
           <CallStateIcon state={state} />
-          <code class="tool">{call.tool}</code>
+          <code class="tool-name">{call.tool}</code>
           <span class="gist"><PlainText text={summarizeArguments(call.args)} /></span>
           <CallOutcome state={state} result={result} />
         </summary>
@@ -47,16 +47,16 @@ export function ToolCallView({ call, result, isFirst }: { call: ToolCall; result
 }
 
 function CallStateIcon({ state }: { state: string }): JSX.Element {
-  if (state === "under-way") return <span class="spin" role="img" aria-label="under way" />;
-  if (state === "asks") return <span class="call-state asks"><Icon name="shield" size={14} /></span>;
-  return <span class={`call-state ${state}`}><Icon name={state === "ok" ? "check" : state === "failed" ? "cross" : "more"} size={14} /></span>;
+  if (state === "under-way") return <span class="spinner" role="img" aria-label="under way" />;
+  if (state === "asks") return <span class="tool-call-state asks"><Icon name="shield" size={14} /></span>;
+  return <span class={`tool-call-state ${state}`}><Icon name={state === "ok" ? "check" : state === "failed" ? "cross" : "more"} size={14} /></span>;
 }
 
 function CallOutcome({ state, result }: { state: string; result: ToolResult | null }): JSX.Element | null {
-  if (state === "asks") return <span class="quiet">waits for your answer</span>;
+  if (state === "asks") return <span class="muted">waits for your answer</span>;
   if (!result) return null;
-  if (!result.ok) return <span class="quiet failed">{parseToolError(result.text)?.error.replace(/_/g, " ") ?? "refused or failed"}</span>;
-  return result.ms >= 100 ? <span class="quiet">{formatDuration(result.ms)}</span> : null;
+  if (!result.ok) return <span class="muted failed">{parseToolError(result.text)?.error.replace(/_/g, " ") ?? "refused or failed"}</span>;
+  return result.ms >= 100 ? <span class="muted">{formatDuration(result.ms)}</span> : null;
 }
 
 /** The error and message of a result that is a JSON error, or null. */
@@ -71,10 +71,10 @@ function CallDetails({ call, result }: { call: ToolCall; result: ToolResult | nu
   const args = parseArguments(call.args);
   return (
     <div class="inside">
-      <div class="part"><span>Arguments</span><CopyButton text={call.args} what="the arguments" /></div>
+      <div class="call-section"><span>Arguments</span><CopyButton text={call.args} what="the arguments" /></div>
       {args ? <CallArguments tool={call.tool} args={args} /> : <pre class="block"><PlainText text={call.args} /></pre>}
       {call.broken && <p class="stopped"><Icon name="alert" size={14} /> It was never run: {call.broken}</p>}
-      {result && <div class="part"><span>{result.ok ? "Result" : "Refusal"}</span><CopyButton text={result.text} what="the result" /></div>}
+      {result && <div class="call-section"><span>{result.ok ? "Result" : "Refusal"}</span><CopyButton text={result.text} what="the result" /></div>}
       {result && !result.ok && parseToolError(result.text) && <p class="refusal"><PlainText text={parseToolError(result.text)!.message} /></p>}
       {result && <ResultText text={result.text} />}
     </div>
@@ -98,9 +98,9 @@ function CallArguments({ tool, args }: { tool: string; args: ToolArguments }): J
 }
 
 export function ArgumentList({ args }: { args: ToolArguments }): JSX.Element | null {
-  if (!args.length) return <p class="quiet pad">none</p>;
+  if (!args.length) return <p class="muted padded">none</p>;
   return (
-    <dl class="pairs">
+    <dl class="argument-list">
       {args.map(([name, value]) => <div key={name}><dt><PlainText text={name} /></dt><dd><PlainText text={formatValue(value)} /></dd></div>)}
     </dl>
   );
@@ -108,12 +108,12 @@ export function ArgumentList({ args }: { args: ToolArguments }): JSX.Element | n
 
 function ResultText({ text }: { text: string }): JSX.Element {
   const isExpanded = useSignal(false);
-  if (!text) return <p class="quiet pad">nothing</p>;
+  if (!text) return <p class="muted padded">nothing</p>;
   const shown = isExpanded.value ? text : text.slice(0, MAX_RESULT_CHARS);
   return (
     <>
       {looksLikeDiff(shown) ? <DiffView lines={parseUnifiedDiff(shown)} /> : <pre class="block"><PlainText text={shown} /></pre>}
-      {shown.length < text.length && <button type="button" class="link pad" onClick={() => (isExpanded.value = true)}>Show all {text.length.toLocaleString("en")} characters</button>}
+      {shown.length < text.length && <button type="button" class="link padded" onClick={() => (isExpanded.value = true)}>Show all {text.length.toLocaleString("en")} characters</button>}
     </>
   );
 }

@@ -24,16 +24,16 @@ export function UserQuestion({ call }: { call: ToolCall }): JSX.Element {
     });
   };
   return (
-    <section class="inquiry" data-test="question" aria-label="The agent asks you">
-      <p class="inquiry-words" dir="auto"><PlainText text={formatValue(args.get("question") ?? "")} /></p>
+    <section class="user-question" data-test="question" aria-label="The agent asks you">
+      <p class="user-question-text" dir="auto"><PlainText text={formatValue(args.get("question") ?? "")} /></p>
       {options.length > 0 && (
-        <div class="inquiry-options" role="group" aria-label="Answers">
+        <div class="user-question-options" role="group" aria-label="Answers">
           {options.map((each) => (
             <button type="button" key={each} class="button" data-test="option" disabled={sentAnswer.value !== ""} onClick={() => answer(each)}><PlainText text={each} /></button>
           ))}
         </div>
       )}
-      <p class="quiet">{sentAnswer.value ? "Sent." : options.length ? "Choose one, or type another answer below." : "Type your answer below: it goes on with it."}</p>
+      <p class="muted">{sentAnswer.value ? "Sent." : options.length ? "Choose one, or type another answer below." : "Type your answer below: it goes on with it."}</p>
     </section>
   );
 }

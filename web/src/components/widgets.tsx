@@ -36,7 +36,7 @@ export function CopyButton({ text, what, label }: { text: string; what: string; 
     setTimeout(() => (isCopied.value = false), 1200);
   };
   return (
-    <button type="button" class="copy" aria-label={`Copy ${what}`} title={`Copy ${what}`} data-test="copy" onClick={(event) => void onClick(event)}>
+    <button type="button" class="copy-button" aria-label={`Copy ${what}`} title={`Copy ${what}`} data-test="copy" onClick={(event) => void onClick(event)}>
       <Icon name={isCopied.value ? "check" : "copy"} size={14} />
       {label && <span>{isCopied.value ? "Copied" : label}</span>}
     </button>
@@ -90,7 +90,7 @@ export function Menu({ label, icon, items, testId }: { label: string; icon: Icon
         <div class="menu-list" role="menu" aria-label={label}>
           {items.map((item) => (
             <button
-              key={item.label} type="button" role="menuitem" tabIndex={-1} class={item.isDestructive ? "bad" : ""} data-test={item.testId}
+              key={item.label} type="button" role="menuitem" tabIndex={-1} class={item.isDestructive ? "destructive" : ""} data-test={item.testId}
               onClick={() => { close(); item.onSelect(); }}
             >
               {item.icon && <Icon name={item.icon} size={14} />}
