@@ -57,9 +57,9 @@ export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
   const tops = cachedTops.current.tops;
   const viewHeight = box.current?.clientHeight ?? 800;
   const totalHeight = tops[props.items.length]!;
-  const kept = followsEnd.current || !anchor.current ? -1 : indexOfKey(props, anchor.current.key);
+  const anchorIndex = followsEnd.current || !anchor.current ? -1 : indexOfKey(props, anchor.current.key);
   const top = followsEnd.current ? Math.max(0, totalHeight - viewHeight)
-    : kept >= 0 ? tops[kept]! - anchor.current!.offset
+    : anchorIndex >= 0 ? tops[anchorIndex]! - anchor.current!.offset
     : (box.current?.scrollTop ?? 0) - (column.current?.offsetTop ?? 0);
   const from = rowAtHeight(tops, top - OVERSCAN_PX);
   const to = Math.min(props.items.length, rowAtHeight(tops, top + viewHeight + OVERSCAN_PX) + 1);
@@ -75,9 +75,9 @@ export function VirtualList<T>(props: VirtualListProps<T>): JSX.Element {
       followedTo.current = viewport.scrollTop;
       return;
     }
-    const kept = anchor.current && findRow(column.current, anchor.current.key);
-    if (!kept || !anchor.current) return;
-    const drift = kept.offsetTop - viewport.scrollTop - anchor.current.offset;
+    const anchorRow = anchor.current && findRow(column.current, anchor.current.key);
+    if (!anchorRow || !anchor.current) return;
+    const drift = anchorRow.offsetTop - viewport.scrollTop - anchor.current.offset;
     if (Math.abs(drift) > 0.5) viewport.scrollTop += drift;
   }, []);
 
