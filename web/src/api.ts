@@ -1,19 +1,19 @@
-/** The one door to the daemon: every request is made here, and every refusal becomes a sentence. */
+/** The client of the daemon's HTTP API. Every failed request becomes an `ApiError` with a readable message. */
 
-import type { Agent, Answer, Approval, Entry, Health, Left, Run, Sent, Session, Watch } from "./shapes.ts";
+import type { Agent, Approval, ApprovalDecision, Health, InboxItem, Run, SendMessageResponse, Session, TranscriptEntry, Watcher } from "./api-types.ts";
 
-export class Refusal extends Error {
+export class ApiError extends Error {
   constructor(readonly status: number, readonly code: string, message: string) {
     super(message);
   }
 
-  /** Nobody answered at all. */
-  get unreachable(): boolean {
+  /** True when the daemon did not respond at all. */
+  get isUnreachable(): boolean {
     return this.status === 0;
   }
 }
 
-export interface Span {
+export interface EntryRange {
   limit?: number;
   before?: string;
   after?: string;
@@ -21,71 +21,71 @@ export interface Span {
 }
 
 export const api = {
-  health: () => get<Health>("/health"),
-  agents: () => get<Agent[]>("/agents"),
-  sessions: (q: string) => get<Session[]>("/sessions", q ? { q } : {}),
-  session: (id: string) => get<Session>(`/sessions/${path(id)}`),
-  create: (agent: string, workspace?: string) => send<Session>("POST", "/sessions", { agent, ...(workspace ? { workspace } : {}) }),
-  change: (id: string, what: { name?: string; pinned?: boolean }) => send<Session>("PATCH", `/sessions/${path(id)}`, what),
-  remove: (id: string) => send<{ undo: string }>("DELETE", `/sessions/${path(id)}`),
-  restore: (id: string) => send<Session>("POST", `/sessions/${path(id)}/restore`, {}),
-  clear: (id: string) => send<Session>("POST", `/sessions/${path(id)}/clear`, {}),
-  branch: (id: string, at: string | null, include: boolean) => send<Session>("POST", `/sessions/${path(id)}/branch`, { at, include }),
-  draft: (id: string, content: string) => send<unknown>("PUT", `/sessions/${path(id)}/draft`, { content }),
-  entries: (id: string, span: Span) => get<Entry[]>(`/sessions/${path(id)}/entries`, { ...span }),
-  say: (id: string, content: string, key: string) =>
-    send<Sent>("POST", `/sessions/${path(id)}/messages`, { content, mode: "async" }, { "Idempotency-Key": key }),
-  runs: (of: { live?: true; session?: string; root?: string; limit?: number }) => get<Run[]>("/runs", { ...of }),
-  run: (id: string) => get<Run>(`/runs/${path(id)}`),
-  steer: (id: string, verb: "cancel" | "interrupt" | "detach" | "resume") => send<Run>("POST", `/runs/${path(id)}/${verb}`, {}),
-  inbox: () => get<Left[]>("/inbox"),
-  drain: () => send<Left[]>("POST", "/inbox/drain", {}),
-  dismissWord: (id: string) => send<Left>("POST", `/inbox/${path(id)}/dismiss`, {}),
-  watchers: () => get<Watch[]>("/watchers"),
-  watch: (id: string, agent: string, trigger: string) => send<Watch>("POST", `/sessions/${path(id)}/watchers`, { agent, trigger }),
-  unwatch: (id: string, agent: string) => send<Watch[]>("DELETE", `/sessions/${path(id)}/watchers?agent=${path(agent)}`),
-  child: (id: string, agent: string, content: string, trigger: string, key: string) =>
-    send<Run>("POST", `/sessions/${path(id)}/children`, { agent, content, trigger }, { "Idempotency-Key": key }),
-  promote: (id: string) => send<Left>("POST", `/inbox/${path(id)}/promote`, {}),
-  approvals: () => get<Approval[]>("/approvals"),
-  answer: (id: string, answer: Answer) => send<Approval>("POST", `/approvals/${path(id)}`, { answer }),
+  getHealth: () => getJson<Health>("/health"),
+  listAgents: () => getJson<Agent[]>("/agents"),
+  listSessions: (search: string) => getJson<Session[]>("/sessions", search ? { q: search } : {}),
+  getSession: (id: string) => getJson<Session>(`/sessions/${encode(id)}`),
+  createSession: (agent: string, workspace?: string) => sendJson<Session>("POST", "/sessions", { agent, ...(workspace ? { workspace } : {}) }),
+  updateSession: (id: string, changes: { name?: string; pinned?: boolean }) => sendJson<Session>("PATCH", `/sessions/${encode(id)}`, changes),
+  deleteSession: (id: string) => sendJson<{ undo: string }>("DELETE", `/sessions/${encode(id)}`),
+  restoreSession: (id: string) => sendJson<Session>("POST", `/sessions/${encode(id)}/restore`, {}),
+  clearSession: (id: string) => sendJson<Session>("POST", `/sessions/${encode(id)}/clear`, {}),
+  branchSession: (id: string, at: string | null, include: boolean) => sendJson<Session>("POST", `/sessions/${encode(id)}/branch`, { at, include }),
+  saveDraft: (id: string, content: string) => sendJson<unknown>("PUT", `/sessions/${encode(id)}/draft`, { content }),
+  listEntries: (id: string, range: EntryRange) => getJson<TranscriptEntry[]>(`/sessions/${encode(id)}/entries`, { ...range }),
+  sendMessage: (id: string, content: string, key: string) =>
+    sendJson<SendMessageResponse>("POST", `/sessions/${encode(id)}/messages`, { content, mode: "async" }, { "Idempotency-Key": key }),
+  listRuns: (filter: { live?: true; session?: string; root?: string; limit?: number }) => getJson<Run[]>("/runs", { ...filter }),
+  getRun: (id: string) => getJson<Run>(`/runs/${encode(id)}`),
+  controlRun: (id: string, action: "cancel" | "interrupt" | "detach" | "resume") => sendJson<Run>("POST", `/runs/${encode(id)}/${action}`, {}),
+  listInbox: () => getJson<InboxItem[]>("/inbox"),
+  markInboxRead: () => sendJson<InboxItem[]>("POST", "/inbox/drain", {}),
+  dismissInterjection: (id: string) => sendJson<InboxItem>("POST", `/inbox/${encode(id)}/dismiss`, {}),
+  listWatchers: () => getJson<Watcher[]>("/watchers"),
+  startWatcher: (id: string, agent: string, trigger: string) => sendJson<Watcher>("POST", `/sessions/${encode(id)}/watchers`, { agent, trigger }),
+  stopWatcher: (id: string, agent: string) => sendJson<Watcher[]>("DELETE", `/sessions/${encode(id)}/watchers?agent=${encode(agent)}`),
+  startChildRun: (id: string, agent: string, content: string, trigger: string, key: string) =>
+    sendJson<Run>("POST", `/sessions/${encode(id)}/children`, { agent, content, trigger }, { "Idempotency-Key": key }),
+  promoteResult: (id: string) => sendJson<InboxItem>("POST", `/inbox/${encode(id)}/promote`, {}),
+  listApprovals: () => getJson<Approval[]>("/approvals"),
+  answerApproval: (id: string, answer: ApprovalDecision) => sendJson<Approval>("POST", `/approvals/${encode(id)}`, { answer }),
 };
 
-const path = encodeURIComponent;
+const encode = encodeURIComponent;
 
-function get<T>(route: string, query: Record<string, string | number | boolean> = {}): Promise<T> {
-  const asked = new URLSearchParams(Object.entries(query).map(([name, value]) => [name, String(value)]));
-  return answered<T>(`/api${route}${asked.size ? `?${asked}` : ""}`, { method: "GET" });
+function getJson<T>(route: string, query: Record<string, string | number | boolean> = {}): Promise<T> {
+  const params = new URLSearchParams(Object.entries(query).map(([name, value]) => [name, String(value)]));
+  return fetchJson<T>(`/api${route}${params.size ? `?${params}` : ""}`, { method: "GET" });
 }
 
-function send<T>(method: string, route: string, body?: unknown, headers: Record<string, string> = {}): Promise<T> {
+function sendJson<T>(method: string, route: string, body?: unknown, headers: Record<string, string> = {}): Promise<T> {
   const json = body === undefined ? {} : { body: JSON.stringify(body) };
-  return answered<T>(`/api${route}`, { method, headers: { "Content-Type": "application/json", ...headers }, ...json });
+  return fetchJson<T>(`/api${route}`, { method, headers: { "Content-Type": "application/json", ...headers }, ...json });
 }
 
-async function answered<T>(url: string, init: RequestInit): Promise<T> {
-  let answer: Response;
+async function fetchJson<T>(url: string, init: RequestInit): Promise<T> {
+  let response: Response;
   try {
-    answer = await fetch(url, { ...init, credentials: "same-origin", cache: "no-store" });
+    response = await fetch(url, { ...init, credentials: "same-origin", cache: "no-store" });
   } catch {
-    throw new Refusal(0, "unreachable", "The daemon does not answer: start it with `retinue serve`.");
+    throw new ApiError(0, "unreachable", "The daemon does not answer: start it with `retinue serve`.");
   }
-  const text = await answer.text();
-  if (!answer.ok) throw refusal(answer.status, text);
+  const text = await response.text();
+  if (!response.ok) throw errorFromResponse(response.status, text);
   return JSON.parse(text) as T;
 }
 
-function refusal(status: number, text: string): Refusal {
-  if (status === 401) return new Refusal(401, "unauthenticated", "This browser may not come in any more: `retinue serve --link` prints a new link.");
+function errorFromResponse(status: number, text: string): ApiError {
+  if (status === 401) return new ApiError(401, "unauthenticated", "This browser may not come in any more: `retinue serve --link` prints a new link.");
   try {
     const { error } = JSON.parse(text) as { error: { code: string; message: string } };
-    return new Refusal(status, error.code, sentence(error.message));
+    return new ApiError(status, error.code, asSentence(error.message));
   } catch {
-    return new Refusal(status, "unknown", `The daemon answered with ${status}: its log says why.`);
+    return new ApiError(status, "unknown", `The daemon answered with ${status}: its log says why.`);
   }
 }
 
-function sentence(text: string): string {
-  const clear = text.trim();
-  return clear ? clear[0]!.toUpperCase() + clear.slice(1) : "Refused.";
+function asSentence(text: string): string {
+  const trimmed = text.trim();
+  return trimmed ? trimmed[0]!.toUpperCase() + trimmed.slice(1) : "Refused.";
 }

@@ -1,19 +1,19 @@
-/** Differences between two texts, line by line, and texts that are differences already. */
+/** Line diffs of two texts, and the parsing of unified diffs. */
 
 export interface DiffLine {
   sign: "+" | "-" | " " | "@";
   text: string;
 }
 
-const MOST = 600;
-/** Lines on a side that are compared; longer ones are shown as taken away and added whole. */
-const AROUND = 3;
+/** Lines per side that are compared; longer texts are shown as removed and added whole. */
+const MAX_COMPARED_LINES = 600;
+const CONTEXT_LINES = 3;
 
 export function looksLikeDiff(text: string): boolean {
   return /^@@ -\d+(,\d+)? \+\d+(,\d+)? @@/m.test(text) && /^[+-]/m.test(text);
 }
 
-export function unified(text: string): DiffLine[] {
+export function parseUnifiedDiff(text: string): DiffLine[] {
   return text.replace(/\n$/, "").split("\n").map((line) => {
     if (line.startsWith("@@") || /^(diff |index |--- |\+\+\+ )/.test(line)) return { sign: "@", text: line };
     if (line.startsWith("+")) return { sign: "+", text: line.slice(1) };
@@ -22,54 +22,54 @@ export function unified(text: string): DiffLine[] {
   });
 }
 
-/** The lines of `before` and `after` in one column; what both share stays only near a change. */
-export function compared(before: string, after: string): DiffLine[] {
-  const whole = before.endsWith("\n") && after.endsWith("\n");
-  const old = whole ? before.slice(0, -1).split("\n") : linesOf(before);
-  const now = whole ? after.slice(0, -1).split("\n") : linesOf(after);
-  let head = 0;
-  while (head < old.length && head < now.length && old[head] === now[head]) head++;
-  let tail = 0;
-  while (tail < old.length - head && tail < now.length - head && old[old.length - 1 - tail] === now[now.length - 1 - tail]) tail++;
-  const same = (lines: string[]): DiffLine[] => lines.map((text) => ({ sign: " ", text }));
-  const middle = between(old.slice(head, old.length - tail), now.slice(head, now.length - tail));
+/** The diff of two texts; unchanged lines are kept only near a change. */
+export function diffLines(before: string, after: string): DiffLine[] {
+  const bothEndWithNewline = before.endsWith("\n") && after.endsWith("\n");
+  const old = bothEndWithNewline ? before.slice(0, -1).split("\n") : splitLines(before);
+  const current = bothEndWithNewline ? after.slice(0, -1).split("\n") : splitLines(after);
+  let prefix = 0;
+  while (prefix < old.length && prefix < current.length && old[prefix] === current[prefix]) prefix++;
+  let suffix = 0;
+  while (suffix < old.length - prefix && suffix < current.length - prefix && old[old.length - 1 - suffix] === current[current.length - 1 - suffix]) suffix++;
+  const unchanged = (lines: string[]): DiffLine[] => lines.map((text) => ({ sign: " ", text }));
+  const middle = diffChangedLines(old.slice(prefix, old.length - suffix), current.slice(prefix, current.length - suffix));
   return [
-    ...same(old.slice(Math.max(0, head - AROUND), head)),
+    ...unchanged(old.slice(Math.max(0, prefix - CONTEXT_LINES), prefix)),
     ...middle,
-    ...same(old.slice(old.length - tail, old.length - tail + AROUND)),
+    ...unchanged(old.slice(old.length - suffix, old.length - suffix + CONTEXT_LINES)),
   ];
 }
 
-function linesOf(text: string): string[] {
+function splitLines(text: string): string[] {
   return text === "" ? [] : text.split("\n");
 }
 
-function between(old: string[], now: string[]): DiffLine[] {
-  if (old.length > MOST || now.length > MOST) {
-    return [...old.map((text): DiffLine => ({ sign: "-", text })), ...now.map((text): DiffLine => ({ sign: "+", text }))];
+function diffChangedLines(old: string[], current: string[]): DiffLine[] {
+  if (old.length > MAX_COMPARED_LINES || current.length > MAX_COMPARED_LINES) {
+    return [...old.map((text): DiffLine => ({ sign: "-", text })), ...current.map((text): DiffLine => ({ sign: "+", text }))];
   }
-  const width = now.length + 1;
-  const longest = new Uint16Array((old.length + 1) * width);
+  const width = current.length + 1;
+  const lcsLengths = new Uint16Array((old.length + 1) * width);
   for (let i = old.length - 1; i >= 0; i--) {
-    for (let j = now.length - 1; j >= 0; j--) {
-      longest[i * width + j] = old[i] === now[j]
-        ? longest[(i + 1) * width + j + 1]! + 1
-        : Math.max(longest[(i + 1) * width + j]!, longest[i * width + j + 1]!);
+    for (let j = current.length - 1; j >= 0; j--) {
+      lcsLengths[i * width + j] = old[i] === current[j]
+        ? lcsLengths[(i + 1) * width + j + 1]! + 1
+        : Math.max(lcsLengths[(i + 1) * width + j]!, lcsLengths[i * width + j + 1]!);
     }
   }
-  const found: DiffLine[] = [];
+  const lines: DiffLine[] = [];
   let i = 0;
   let j = 0;
-  while (i < old.length || j < now.length) {
-    if (i < old.length && j < now.length && old[i] === now[j]) {
-      found.push({ sign: " ", text: old[i]! });
+  while (i < old.length || j < current.length) {
+    if (i < old.length && j < current.length && old[i] === current[j]) {
+      lines.push({ sign: " ", text: old[i]! });
       i++;
       j++;
-    } else if (i < old.length && (j === now.length || longest[(i + 1) * width + j]! >= longest[i * width + j + 1]!)) {
-      found.push({ sign: "-", text: old[i++]! });
+    } else if (i < old.length && (j === current.length || lcsLengths[(i + 1) * width + j]! >= lcsLengths[i * width + j + 1]!)) {
+      lines.push({ sign: "-", text: old[i++]! });
     } else {
-      found.push({ sign: "+", text: now[j++]! });
+      lines.push({ sign: "+", text: current[j++]! });
     }
   }
-  return found;
+  return lines;
 }

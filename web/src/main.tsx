@@ -1,49 +1,49 @@
-/** The page begins here: what it knows is asked for, the stream is opened, and the views are drawn. */
+/** The entry point: load the state, open the event stream and render the page. */
 
 import { effect } from "@preact/signals";
-import { render, type JSX } from "preact";
+import { type JSX, render } from "preact";
 import "../app.css";
-import { addressed, follow, setTheme } from "./deeds.ts";
-import { onKey } from "./keys.ts";
-import { approvals, drawer, making, open, openId, theme } from "./store.ts";
-import { begin, resync } from "./stream.ts";
-import { Approvals } from "./views/approvals.tsx";
-import { Conversation, Opening } from "./views/conversation.tsx";
-import { Dialogs } from "./views/dialogs.tsx";
-import { Bar, Lost, Toasts } from "./views/frame.tsx";
-import { Home } from "./views/home.tsx";
-import { Panels } from "./views/panels.tsx";
-import { Sidebar } from "./views/sidebar.tsx";
-import { titleOf } from "./words.ts";
+import { openFromLocation, readLocationHash, setTheme } from "./actions.ts";
+import { onKeyDown } from "./keyboard-shortcuts.ts";
+import { approvals, creatingSession, openSession, openSessionId, sidebarOpen, theme } from "./store.ts";
+import { refreshAll, startStream } from "./event-stream.ts";
+import { ApprovalList } from "./components/approvals.tsx";
+import { Conversation, LoadingConversation } from "./components/conversation.tsx";
+import { Dialogs } from "./components/dialogs.tsx";
+import { ConnectionBanner, StatusBar, ToastList } from "./components/status-bar.tsx";
+import { HomePage } from "./components/home.tsx";
+import { SidePanel } from "./components/side-panel.tsx";
+import { Sidebar } from "./components/sidebar.tsx";
+import { sessionTitle } from "./format.ts";
 
-function Page(): JSX.Element {
+function App(): JSX.Element {
   return (
     <>
-      <Approvals />
-      <Lost />
-      <div class="middle">
+      <ApprovalList />
+      <ConnectionBanner />
+      <div class="layout">
         <Sidebar />
-        {drawer.value && <div class="shade" onClick={() => (drawer.value = false)} />}
-        {making.value ? <Opening /> : openId.value ? <Conversation /> : <Home />}
-        <Panels />
+        {sidebarOpen.value && <div class="backdrop" onClick={() => (sidebarOpen.value = false)} />}
+        {creatingSession.value ? <LoadingConversation /> : openSessionId.value ? <Conversation /> : <HomePage />}
+        <SidePanel />
       </div>
-      <Bar />
-      <Toasts />
+      <StatusBar />
+      <ToastList />
       <Dialogs />
     </>
   );
 }
 
 effect(() => {
-  const asked = approvals.value.length ? `(${approvals.value.length}) ` : "";
-  document.title = asked + (open.value ? `${titleOf(open.value)} · Retinue` : "Retinue");
+  const approvalCount = approvals.value.length ? `(${approvals.value.length}) ` : "";
+  document.title = approvalCount + (openSession.value ? `${sessionTitle(openSession.value)} · Retinue` : "Retinue");
 });
 setTheme(theme.value);
-document.addEventListener("keydown", onKey);
-window.addEventListener("hashchange", follow);
-openId.value = addressed();
-void begin().then(() => {
-  follow();
-  void resync();
+document.addEventListener("keydown", onKeyDown);
+window.addEventListener("hashchange", openFromLocation);
+openSessionId.value = readLocationHash();
+void startStream().then(() => {
+  openFromLocation();
+  void refreshAll();
 });
-render(<Page />, document.getElementById("page")!);
+render(<App />, document.getElementById("page")!);

@@ -1,195 +1,195 @@
-/** Runs as the page sees them: heard of by events, read from their rows, numbered by birth within their tree. */
+/** Runs: updated from events, loaded from the API, and numbered by creation within their tree. */
 
 import { computed, signal } from "@preact/signals";
-import { api, Refusal } from "./api.ts";
-import type { Run, Status, Told, Usage } from "./shapes.ts";
-import { complain, single } from "./store.ts";
-import { spoken } from "./words.ts";
+import { api, ApiError } from "./api.ts";
+import type { Run, RunStatus, ServerEvent, Usage } from "./api-types.ts";
+import { coalesceCalls, reportError } from "./store.ts";
+import { formatToolCall } from "./format.ts";
 
-export interface Seen {
+export interface RunView {
   id: string;
   agent: string;
-  session: string;
-  parent: string;
-  /** The first run of its tree, once its row was read. */
-  root: string;
-  call: string;
-  about: string;
-  status: Status;
-  waitsFor: string;
-  /** Since when its model has been asked, if no tool was called since. */
-  asked: string;
-  since: string;
+  sessionId: string;
+  parentId: string;
+  /** The first run of its tree; empty until the run is loaded. */
+  rootId: string;
+  callId: string;
+  summary: string;
+  status: RunStatus;
+  waitingFor: string;
+  /** When the model was last requested, if no tool was called since. */
+  modelRequestedAt: string;
+  startedAt: string;
   endedAt: string | null;
-  total: number;
+  toolCallCount: number;
   turns: number;
   usage: Usage;
   cost: number | null;
-  /** What it does just now, by the calls' ids, in words. */
-  doing: ReadonlyMap<string, string>;
+  /** Tool calls in progress: a description by call id. */
+  activeCalls: ReadonlyMap<string, string>;
   note: string;
   error: string;
   reason: string;
   task: string;
-  children: readonly string[];
-  /** Its row was read: events tell less. */
-  read: boolean;
+  childIds: readonly string[];
+  /** The run was loaded from the API; events contain less. */
+  isLoaded: boolean;
 }
 
-export const runs = signal<ReadonlyMap<string, Seen>>(new Map());
-export const live = computed(() => [...runs.value.values()].filter(isLive).sort(byBirth));
-export const ticking = signal(Date.now());
+export const runsById = signal<ReadonlyMap<string, RunView>>(new Map());
+export const activeRuns = computed(() => [...runsById.value.values()].filter(isActive).sort(compareByCreation));
+export const currentTime = signal(Date.now());
 
-const LIVE: ReadonlySet<Status> = new Set(["queued", "running", "waiting"]);
-const EMPTY: ReadonlyMap<string, string> = new Map();
+const ACTIVE_STATUSES: ReadonlySet<RunStatus> = new Set(["queued", "running", "waiting"]);
+const NO_CALLS: ReadonlyMap<string, string> = new Map();
 
-export function isLive(run: { status: Status }): boolean {
-  return LIVE.has(run.status);
+export function isActive(run: { status: RunStatus }): boolean {
+  return ACTIVE_STATUSES.has(run.status);
 }
 
-function byBirth(a: Seen, b: Seen): number {
+function compareByCreation(a: RunView, b: RunView): number {
   return a.id < b.id ? -1 : a.id > b.id ? 1 : 0;
 }
 
-/** Children at the call that asked for them, in order of birth. */
-export const byCall = computed(() => {
-  const calls = new Map<string, Seen[]>();
-  for (const run of [...runs.value.values()].sort(byBirth)) {
-    if (!run.call) continue;
-    const there = calls.get(run.call);
-    if (there) there.push(run);
-    else calls.set(run.call, [run]);
+/** Child runs by the tool call that started them, oldest first. */
+export const runsByCall = computed(() => {
+  const byCall = new Map<string, RunView[]>();
+  for (const run of [...runsById.value.values()].sort(compareByCreation)) {
+    if (!run.callId) continue;
+    const siblings = byCall.get(run.callId);
+    if (siblings) siblings.push(run);
+    else byCall.set(run.callId, [run]);
   }
-  return calls;
+  return byCall;
 });
 
-const numbers = computed(() => {
+const runNumbers = computed(() => {
   const counts = new Map<string, number>();
-  const found = new Map<string, number>();
-  for (const run of [...runs.value.values()].sort(byBirth)) {
-    const root = rootOf(run.id);
+  const numbers = new Map<string, number>();
+  for (const run of [...runsById.value.values()].sort(compareByCreation)) {
+    const root = rootRunId(run.id);
     const number = (counts.get(root) ?? 0) + 1;
     counts.set(root, number);
-    found.set(run.id, number);
+    numbers.set(run.id, number);
   }
-  return found;
+  return numbers;
 });
 
-/** `oracle#4`: the agent, and the run's place in its tree by birth. */
-export function nameOf(run: Seen): string {
-  return `${run.agent}#${numbers.value.get(run.id) ?? 1}`;
+/** For example `oracle#4`: the agent, and the run's number in its tree. */
+export function runName(run: RunView): string {
+  return `${run.agent}#${runNumbers.value.get(run.id) ?? 1}`;
 }
 
-export function rootOf(id: string): string {
-  const all = runs.value;
-  let at = id;
+export function rootRunId(id: string): string {
+  const allRuns = runsById.value;
+  let current = id;
   for (let steps = 0; steps < 64; steps++) {
-    const run = all.get(at);
-    if (run?.root) return run.root;
-    if (!run?.parent) return at;
-    at = run.parent;
+    const run = allRuns.get(current);
+    if (run?.rootId) return run.rootId;
+    if (!run?.parentId) return current;
+    current = run.parentId;
   }
-  return at;
+  return current;
 }
 
-/** Whether a run is this one, or one that it set to work. */
-export function isBelow(id: string, top: string): boolean {
-  let at: string | undefined = id;
-  for (let steps = 0; at && steps < 64; steps++) {
-    if (at === top) return true;
-    at = runs.value.get(at)?.parent;
+/** True if the run is `ancestor` or one of its descendants. */
+export function isInSubtree(id: string, ancestor: string): boolean {
+  let current: string | undefined = id;
+  for (let steps = 0; current && steps < 64; steps++) {
+    if (current === ancestor) return true;
+    current = runsById.value.get(current)?.parentId;
   }
   return false;
 }
 
-export interface Sum {
+export interface RunTotals {
   runs: number;
   tokens: number;
-  /** Of those whose model has a price; null: none has. */
+  /** The cost of runs whose model has a price; null if none has. */
   cost: number | null;
 }
 
-/** What a run came to with all that it set to work. */
-export function sumOf(run: Seen, below: ReadonlyMap<string, readonly Seen[]> = children.value): Sum {
-  const sum: Sum = { runs: 1, tokens: run.usage.input + run.usage.output, cost: run.cost };
-  for (const child of below.get(run.id) ?? []) {
-    const more = sumOf(child, below);
-    sum.runs += more.runs;
-    sum.tokens += more.tokens;
-    if (more.cost !== null) sum.cost = (sum.cost ?? 0) + more.cost;
+/** The totals of a run and all its descendants. */
+export function subtreeTotals(run: RunView, childrenByRun: ReadonlyMap<string, readonly RunView[]> = childrenByParent.value): RunTotals {
+  const totals: RunTotals = { runs: 1, tokens: run.usage.input + run.usage.output, cost: run.cost };
+  for (const child of childrenByRun.get(run.id) ?? []) {
+    const childTotals = subtreeTotals(child, childrenByRun);
+    totals.runs += childTotals.runs;
+    totals.tokens += childTotals.tokens;
+    if (childTotals.cost !== null) totals.cost = (totals.cost ?? 0) + childTotals.cost;
   }
-  return sum;
+  return totals;
 }
 
-const children = computed(() => {
-  const found = new Map<string, Seen[]>();
-  for (const run of runs.value.values()) {
-    if (!run.parent) continue;
-    const there = found.get(run.parent);
-    if (there) there.push(run);
-    else found.set(run.parent, [run]);
+const childrenByParent = computed(() => {
+  const byParent = new Map<string, RunView[]>();
+  for (const run of runsById.value.values()) {
+    if (!run.parentId) continue;
+    const siblings = byParent.get(run.parentId);
+    if (siblings) siblings.push(run);
+    else byParent.set(run.parentId, [run]);
   }
-  return found;
+  return byParent;
 });
 
-export function ofSession(session: string): Seen[] {
-  return [...runs.value.values()].filter((run) => run.session === session).sort(byBirth);
+export function sessionRuns(session: string): RunView[] {
+  return [...runsById.value.values()].filter((run) => run.sessionId === session).sort(compareByCreation);
 }
 
-/** The live run of a session that is at work, or else the first that waits for its turn. */
-export function atWork(session: string): Seen | null {
-  const mine = live.value.filter((run) => run.session === session);
-  return mine.find((run) => run.status === "running") ?? mine.find((run) => run.status === "waiting") ?? mine[0] ?? null;
+/** The running run of a session, or else one that waits or is queued. */
+export function activeRunOf(session: string): RunView | null {
+  const candidates = activeRuns.value.filter((run) => run.sessionId === session);
+  return candidates.find((run) => run.status === "running") ?? candidates.find((run) => run.status === "waiting") ?? candidates[0] ?? null;
 }
 
-export function put(rows: readonly Run[]): void {
+export function upsertRuns(rows: readonly Run[]): void {
   if (!rows.length) return;
-  const next = new Map(runs.value);
-  for (const row of rows) next.set(row.run_id, withRow(next.get(row.run_id), row));
-  runs.value = next;
+  const next = new Map(runsById.value);
+  for (const row of rows) next.set(row.run_id, mergeRow(next.get(row.run_id), row));
+  runsById.value = next;
 }
 
-/** Whoever comes while a run is at work has heard nothing of its calls, and its row does not count them yet: its
- * conversation tells. */
-export async function overhear(run: Seen): Promise<void> {
-  const entries = await api.entries(run.session, { limit: 200 }).catch(() => []);
-  const mine = entries.filter((entry) => entry.run === run.id);
-  const answered = new Set(mine.map((entry) => (entry.kind === "returned" ? entry.of : "")));
-  const calls = mine.filter((entry) => entry.kind === "called");
-  const open = calls.filter((call) => !answered.has(call.id));
-  const known = runs.value.get(run.id);
-  if (!known || !isLive(known) || known.total >= calls.length) return;
-  const doing = new Map(open.map((call) => [call.id, spoken(call.tool, call.args)]));
-  runs.value = new Map(runs.value).set(run.id, { ...known, total: calls.length, doing });
+/** Load the tool calls of a run in progress, whose earlier events this page has not received and whose row does not
+ * count them yet. */
+export async function loadActiveCalls(run: RunView): Promise<void> {
+  const entries = await api.listEntries(run.sessionId, { limit: 200 }).catch(() => []);
+  const runEntries = entries.filter((entry) => entry.run === run.id);
+  const answeredCalls = new Set(runEntries.map((entry) => (entry.kind === "returned" ? entry.of : "")));
+  const calls = runEntries.filter((entry) => entry.kind === "called");
+  const openCalls = calls.filter((call) => !answeredCalls.has(call.id));
+  const known = runsById.value.get(run.id);
+  if (!known || !isActive(known) || known.toolCallCount >= calls.length) return;
+  const activeCalls = new Map(openCalls.map((call) => [call.id, formatToolCall(call.tool, call.args)]));
+  runsById.value = new Map(runsById.value).set(run.id, { ...known, toolCallCount: calls.length, activeCalls });
 }
 
-function withRow(known: Seen | undefined, row: Run): Seen {
-  const over = !isLive(row) || (known !== undefined && !isLive(known));
-  const status = known && !isLive(known) && isLive(row) ? known.status : row.status;
+function mergeRow(known: RunView | undefined, row: Run): RunView {
+  const isOver = !isActive(row) || (known !== undefined && !isActive(known));
+  const status = known && !isActive(known) && isActive(row) ? known.status : row.status;
   return {
     id: row.run_id,
     agent: row.agent,
-    session: row.session_id,
-    parent: row.parent ?? known?.parent ?? "",
-    root: row.root,
-    call: row.call || known?.call || "",
-    about: row.label || firstLine(row.task ?? "") || known?.about || "its task",
+    sessionId: row.session_id,
+    parentId: row.parent ?? known?.parentId ?? "",
+    rootId: row.root,
+    callId: row.call || known?.callId || "",
+    summary: row.label || firstLine(row.task ?? "") || known?.summary || "its task",
     status,
-    waitsFor: status === "waiting" ? (row.waiting_for ?? "") : "",
-    asked: over ? "" : (known?.asked ?? ""),
-    since: row.started_at ?? row.created_at,
+    waitingFor: status === "waiting" ? (row.waiting_for ?? "") : "",
+    modelRequestedAt: isOver ? "" : (known?.modelRequestedAt ?? ""),
+    startedAt: row.started_at ?? row.created_at,
     endedAt: row.ended_at ?? known?.endedAt ?? null,
-    total: Math.max(known?.total ?? 0, row.tool_calls),
+    toolCallCount: Math.max(known?.toolCallCount ?? 0, row.tool_calls),
     turns: Math.max(known?.turns ?? 0, row.turns),
     usage: row.usage,
     cost: row.cost,
-    doing: over ? EMPTY : (known?.doing ?? EMPTY),
-    note: over ? "" : (known?.note ?? ""),
+    activeCalls: isOver ? NO_CALLS : (known?.activeCalls ?? NO_CALLS),
+    note: isOver ? "" : (known?.note ?? ""),
     error: row.error ?? "",
     reason: row.reason ?? "",
     task: row.task ?? known?.task ?? "",
-    children: row.children,
-    read: true,
+    childIds: row.children,
+    isLoaded: true,
   };
 }
 
@@ -198,104 +198,104 @@ function firstLine(text: string): string {
   return line.length > 120 ? `${line.slice(0, 119)}…` : line;
 }
 
-function newborn(event: Told): Seen {
+function newRunFromEvent(event: ServerEvent): RunView {
   return {
-    id: event.run, agent: event.agent, session: event.session, parent: event.parent_run || "", root: "", call: event.call ?? "",
-    about: firstLine(event.task ?? ""), status: "queued", waitsFor: "", asked: "", since: event.at, endedAt: null,
-    total: 0, turns: 0, usage: { input: 0, output: 0 }, cost: null, doing: EMPTY, note: "", error: "", reason: "",
-    task: event.task ?? "", children: [], read: false,
+    id: event.run, agent: event.agent, sessionId: event.session, parentId: event.parent_run || "", rootId: "", callId: event.call ?? "",
+    summary: firstLine(event.task ?? ""), status: "queued", waitingFor: "", modelRequestedAt: "", startedAt: event.at, endedAt: null,
+    toolCallCount: 0, turns: 0, usage: { input: 0, output: 0 }, cost: null, activeCalls: NO_CALLS, note: "", error: "", reason: "",
+    task: event.task ?? "", childIds: [], isLoaded: false,
   };
 }
 
-/** What each kind of event tells of a run; a kind that is not here tells nothing that is shown. */
-const HEARD: Partial<Record<Told["kind"], (run: Seen, event: Told) => Seen>> = {
-  "run.queued": (run, event) => ({ ...run, status: "queued", call: event.call || run.call, parent: event.parent_run || run.parent }),
-  "run.started": (run) => ({ ...run, status: "running", waitsFor: "", asked: "" }),
-  "run.state": onState,
-  "tool.started": (run, event) => ({ ...run, doing: new Map(run.doing).set(event.call ?? "", spoken(event.tool ?? "", event.args ?? "")) }),
-  "tool.ended": (run, event) => ({ ...run, doing: without(run.doing, event.call ?? "") }),
+/** How each kind of event changes a run. Other kinds change nothing that is shown. */
+const EVENT_REDUCERS: Partial<Record<ServerEvent["kind"], (run: RunView, event: ServerEvent) => RunView>> = {
+  "run.queued": (run, event) => ({ ...run, status: "queued", callId: event.call || run.callId, parentId: event.parent_run || run.parentId }),
+  "run.started": (run) => ({ ...run, status: "running", waitingFor: "", modelRequestedAt: "" }),
+  "run.state": reduceStateEvent,
+  "tool.started": (run, event) => ({ ...run, activeCalls: new Map(run.activeCalls).set(event.call ?? "", formatToolCall(event.tool ?? "", event.args ?? "")) }),
+  "tool.ended": (run, event) => ({ ...run, activeCalls: withoutCall(run.activeCalls, event.call ?? "") }),
   "run.ended": (run, event) => ({
-    ...run, status: event.status ?? "done", endedAt: event.at, waitsFor: "", asked: "", doing: EMPTY, note: "", reason: event.reason ?? "",
+    ...run, status: event.status ?? "done", endedAt: event.at, waitingFor: "", modelRequestedAt: "", activeCalls: NO_CALLS, note: "", reason: event.reason ?? "",
   }),
 };
 
-function onState(run: Seen, event: Told): Seen {
+function reduceStateEvent(run: RunView, event: ServerEvent): RunView {
   if (event.torn) return run;
-  if (event.phase === "wait") return { ...run, status: "running", waitsFor: "", asked: event.at, note: event.note ?? "" };
-  if (event.phase === "tool") return { ...run, status: "running", waitsFor: "", asked: "", note: "", total: event.total ?? run.total, doing: EMPTY };
+  if (event.phase === "wait") return { ...run, status: "running", waitingFor: "", modelRequestedAt: event.at, note: event.note ?? "" };
+  if (event.phase === "tool") return { ...run, status: "running", waitingFor: "", modelRequestedAt: "", note: "", toolCallCount: event.total ?? run.toolCallCount, activeCalls: NO_CALLS };
   if (event.note) return { ...run, note: event.note };
-  return { ...run, status: "waiting", waitsFor: event.phase ?? "", asked: "" };
+  return { ...run, status: "waiting", waitingFor: event.phase ?? "", modelRequestedAt: "" };
 }
 
-function without(calls: ReadonlyMap<string, string>, call: string): ReadonlyMap<string, string> {
+function withoutCall(calls: ReadonlyMap<string, string>, call: string): ReadonlyMap<string, string> {
   const rest = new Map(calls);
   rest.delete(call);
   return rest;
 }
 
-export function hear(event: Told): void {
-  const heard = HEARD[event.kind];
-  if (!heard || !event.run) return;
-  const before = runs.value.get(event.run);
-  if (before && !isLive(before) && event.kind !== "run.queued" && event.kind !== "run.started") return;
-  const after = heard(before ?? newborn(event), event);
-  runs.value = new Map(runs.value).set(event.run, after);
-  if (!after.read || event.kind === "run.ended") wanted.add(event.run);
-  if (wanted.size) void readWanted();
+export function applyEvent(event: ServerEvent): void {
+  const reduce = EVENT_REDUCERS[event.kind];
+  if (!reduce || !event.run) return;
+  const before = runsById.value.get(event.run);
+  if (before && !isActive(before) && event.kind !== "run.queued" && event.kind !== "run.started") return;
+  const after = reduce(before ?? newRunFromEvent(event), event);
+  runsById.value = new Map(runsById.value).set(event.run, after);
+  if (!after.isLoaded || event.kind === "run.ended") runsToLoad.add(event.run);
+  if (runsToLoad.size) void loadRequestedRuns();
 }
 
-const wanted = new Set<string>();
+const runsToLoad = new Set<string>();
 
-const FEW = 8;
+const MAX_SINGLE_REQUESTS = 8;
 
-/** What is known of a run only by its row: what it is about, and what it cost. Many are found among the newest. */
-const readWanted = single(async () => {
-  if (wanted.size > FEW) {
-    const newest = await api.runs({ limit: 2 * wanted.size });
-    for (const row of newest) wanted.delete(row.run_id);
-    put(newest);
+/** Load runs for what events do not contain, such as task and cost. Many at once are loaded with the newest runs. */
+const loadRequestedRuns = coalesceCalls(async () => {
+  if (runsToLoad.size > MAX_SINGLE_REQUESTS) {
+    const newest = await api.listRuns({ limit: 2 * runsToLoad.size });
+    for (const row of newest) runsToLoad.delete(row.run_id);
+    upsertRuns(newest);
   }
-  const ids = [...wanted].slice(0, FEW);
-  for (const id of ids) wanted.delete(id);
-  const rows = await Promise.all(ids.map((id) => api.run(id).catch(() => null)));
-  put(rows.filter((row) => row !== null));
-  if (wanted.size) queueMicrotask(() => void readWanted());
+  const ids = [...runsToLoad].slice(0, MAX_SINGLE_REQUESTS);
+  for (const id of ids) runsToLoad.delete(id);
+  const rows = await Promise.all(ids.map((id) => api.getRun(id).catch(() => null)));
+  upsertRuns(rows.filter((row) => row !== null));
+  if (runsToLoad.size) queueMicrotask(() => void loadRequestedRuns());
 }, 120);
 
-const families = new Set<string>();
+const loadedTrees = new Set<string>();
 
-/** Everybody of a run's tree, so that children stand at their calls and numbers are right. */
-export async function family(id: string): Promise<void> {
+/** Load all runs of a tree, so that children appear at their calls and numbers are right. */
+export async function loadRunTree(id: string): Promise<void> {
   try {
-    if (!runs.value.get(id)?.read) put([await api.run(id)]);
-    const root = rootOf(id);
-    if (families.has(root)) return;
-    families.add(root);
-    put(await api.runs({ root, limit: 1000 }));
+    if (!runsById.value.get(id)?.isLoaded) upsertRuns([await api.getRun(id)]);
+    const root = rootRunId(id);
+    if (loadedTrees.has(root)) return;
+    loadedTrees.add(root);
+    upsertRuns(await api.listRuns({ root, limit: 1000 }));
   } catch (error) {
-    if (!(error instanceof Refusal && error.status === 404)) complain(error);
+    if (!(error instanceof ApiError && error.status === 404)) reportError(error);
   }
 }
 
-/** After a time without events: who lives now, and what became of those that did. */
-export const refresh = single(async () => {
-  families.clear();
-  const rows = await api.runs({ live: true, limit: 500 });
-  const living = new Set(rows.map((row) => row.run_id));
-  const gone = live.value.filter((run) => !living.has(run.id)).map((run) => run.id);
-  put(rows);
-  for (const id of gone) wanted.add(id);
-  if (gone.length) void readWanted();
-  for (const row of rows) if (row.parent || row.children.length) await family(row.run_id);
+/** Load the active runs after a gap in the events, and those that ended meanwhile. */
+export const refreshActiveRuns = coalesceCalls(async () => {
+  loadedTrees.clear();
+  const rows = await api.listRuns({ live: true, limit: 500 });
+  const activeIds = new Set(rows.map((row) => row.run_id));
+  const endedIds = activeRuns.value.filter((run) => !activeIds.has(run.id)).map((run) => run.id);
+  upsertRuns(rows);
+  for (const id of endedIds) runsToLoad.add(id);
+  if (endedIds.length) void loadRequestedRuns();
+  for (const row of rows) if (row.parent || row.children.length) await loadRunTree(row.run_id);
 });
 
-/** Runs of one conversation, those that ended included, and the trees they began. */
-export async function readSession(session: string): Promise<void> {
-  const rows = await api.runs({ session, limit: 100 });
-  put(rows);
-  for (const row of rows) if (row.children.length || row.parent) await family(row.run_id);
+/** Load the runs of one conversation, including ended ones, and their trees. */
+export async function loadSessionRuns(session: string): Promise<void> {
+  const rows = await api.listRuns({ session, limit: 100 });
+  upsertRuns(rows);
+  for (const row of rows) if (row.children.length || row.parent) await loadRunTree(row.run_id);
 }
 
 setInterval(() => {
-  if (live.value.length && !document.hidden) ticking.value = Date.now();
+  if (activeRuns.value.length && !document.hidden) currentTime.value = Date.now();
 }, 1000);

@@ -9,7 +9,7 @@ from page_fixture import PageDaemon
 from retinue.testing.replies import text_reply, tool_call_reply
 
 THEN = " \u203a "
-PAINTED = """<section class="approvals" id="approvals" data-test="approvals"><article class="question" data-test="approval">
+PAINTED = """<section class="approvals" id="approvals" data-test="approvals"><article class="approval-card" data-test="approval">
 <b>executor</b> wants to run a command with <code>bash</code>
 <button class="button primary" data-test="allow" onclick="alert(1)">Allow once</button></article></section>
 
