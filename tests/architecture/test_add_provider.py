@@ -93,7 +93,7 @@ def test_a_new_provider_is_listed_checked_and_named_in_errors(retinue_with_toy: 
     assert "default model: toy:toy-1" in retinue_with_toy("doctor", TOY_API_KEY="k").stdout
     refused = retinue_with_toy("run", "--model", "toy:x", "hello")
     assert refused.returncode != 0
-    assert "toy:x needs a key: set TOY_API_KEY" in refused.stderr
+    assert "No API key for toy:x. Set TOY_API_KEY." in refused.stderr
 
 
 def test_definitions_and_configuration_accept_a_new_provider(

@@ -212,7 +212,7 @@ async def test_a_damaged_ledger_is_kept_aside_on_request_and_every_session_is_th
         with pytest.raises(Unreadable, match="retinue doctor --repair"):
             await app.run("Go on.", session=run.session_id)
         [found] = [one for one in await app.repair.diagnose() if one.status == "bad"]
-        assert found.advice == "retinue doctor --repair keeps it aside and begins a new one"
+        assert found.advice == "`retinue doctor --repair` keeps a copy and creates a new one"
         assert (config.home / "ledger.db").read_bytes() == bad
         [mended] = [one for one in await app.repair.diagnose(repair=True) if one.status == "mended"]
         assert mended.advice == NEW_LEDGER_ADVICE

@@ -142,7 +142,7 @@ async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_wa
             told(7, "There is no session 'nobody'", "run", "--session", "nobody", "Hi"),
             told(7, "There is no file or folder", "run", "--session", "/nowhere/session.md", "Hi"),
             told(2, "is not a session", "run", "--session", "notes.md", "Hi"),
-            told(2, "the text is empty", "send", run.slug, "  "),
+            told(2, "The text is empty", "send", run.slug, "  "),
             told(3, "Session does not belong", "run", "--session", run.slug, "--agent", "explorer", "Hi"),
         )
         file.write_text(f"junk\n{whole}")

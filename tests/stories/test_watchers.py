@@ -58,7 +58,7 @@ async def test_a_command_sets_a_watcher_beside_a_session_and_what_it_says_is_sho
         assert gone["delivery"] == "delivered"
         assert (await machine("inbox", "--dismiss", "nothing")).code == 7
         assert "It drifts." not in Path(first["path"]).read_text()
-        assert (await machine("unwatch", first["slug"])).out == f"pair#1 watches {first['slug']} no more\n"
+        assert (await machine("unwatch", first["slug"])).out == f"pair#1 stopped watching {first['slug']}\n"
         assert (await machine("unwatch", first["slug"])).code == 7
         assert (await machine("watch", first["slug"], "--agent", "oracle")).code == 3
         quiet = await machine("send", first["slug"], "And on.")

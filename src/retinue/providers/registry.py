@@ -76,7 +76,7 @@ def _check_program(program: CliAgentKind, settings: ProviderSettings) -> None:
 def _check_key(model: Model, api: ApiServer, settings: ProviderSettings) -> None:
     server = settings.providers[model.provider]
     if not server.api_key and server.is_default and not own_server(model):
-        raise BadConfig(f"{model.full_name} needs a key: set {api.key_variable}")
+        raise BadConfig(f"No API key for {model.full_name}. Set {api.key_variable}.")
 
 
 def _default_model_error(spec: ProviderSpec, settings: ProviderSettings) -> BadConfig | None:
