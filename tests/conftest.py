@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from planted_secret import PlantedSecret
 
-FOREIGN = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
-KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
+REMOVED_PREFIXES = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
+INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
 
 # Assertions in these modules of tests/harness explain themselves as those in tests do.
 pytest.register_assert_rewrite(
@@ -26,7 +26,7 @@ pytest.register_assert_rewrite(
 )
 
 # No test may reach a real model or a real home because the person who runs it has them set.
-for _name in [name for name in os.environ if name.startswith(FOREIGN)]:
+for _name in [name for name in os.environ if name.startswith(REMOVED_PREFIXES)]:
     del os.environ[_name]
 
 
@@ -51,13 +51,13 @@ def isolated_env(tmp_path: Path) -> dict[str, str]:
     folders = {"HOME": "user", "RETINUE_HOME": "home", "RETINUE_CONFIG": "config"}
     for folder in folders.values():
         (tmp_path / folder).mkdir(mode=0o700, exist_ok=True)
-    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     kept["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath)))
     return kept | {name: str(tmp_path / folder) for name, folder in folders.items()}
 
 
 @pytest.fixture(scope="session")
-def planted() -> dict[str, PlantedSecret]:
+def planted_secrets() -> dict[str, PlantedSecret]:
     """Keys of every known shape. They are made up here, so that no file of ours looks as if it held one."""
     chance = random.Random(16)
     letters, lower = string.ascii_letters + string.digits, "0123456789abcdef"

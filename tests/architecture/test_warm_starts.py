@@ -11,7 +11,7 @@ from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
-from commands import RETINUE, STARTER, Started, begun, ran
+from commands import RETINUE, STARTER, WarmProcess, run_process, start_process
 
 PROGRAMS = {
     "its words": "import sys; print(sys.argv, sys.orig_argv[1:], sys.path, sys.flags, sys.executable)",
@@ -45,9 +45,9 @@ def test_a_program_finds_and_leaves_what_it_would_find_and_leave_elsewhere(
 ):
     (tmp_path / "own.py").touch()
     env = isolated_env | {"PYTHONPATH": f"{tmp_path}:{tmp_path}/more", "TZ": "Asia/Tokyo", "ODD": "\udcff"}
-    assert STARTER.can(env)
+    assert STARTER.can_start(env)
     words = ["-c", PROGRAMS[what], "one", "ü"]
-    warm = ran(words, stdin=b"in", env=env, cwd=tmp_path, timeout=60)
+    warm = run_process(words, stdin=b"in", env=env, cwd=tmp_path, timeout=60)
     cold = subprocess.run(
         [sys.executable, *words], input=b"in", capture_output=True, env=env, cwd=tmp_path, check=False
     )
@@ -56,7 +56,7 @@ def test_a_program_finds_and_leaves_what_it_would_find_and_leave_elsewhere(
 
 def test_no_two_draw_the_same_numbers(isolated_env: dict[str, str]):
     words = ["-c", "import random; print(random.random())"]
-    drawn = [ran(words, env=isolated_env, timeout=60).stdout for _ in range(2)]
+    drawn = [run_process(words, env=isolated_env, timeout=60).stdout for _ in range(2)]
     assert drawn[0] != drawn[1]
 
 
@@ -67,7 +67,7 @@ def test_a_terminal_is_its_own(isolated_env: dict[str, str]):
     heeds = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     shows = "print(os.getsid(0) == os.getpid(), os.ttyname(0) == os.ttyname(2)); os.read(0, 1)"
     words = ["-c", f"{heeds}; {shows}"]
-    with Started(words, terminal=True, env=isolated_env, **streams) as process:
+    with WarmProcess(words, terminal=True, env=isolated_env, **streams) as process:
         os.close(theirs)
         assert os.read(ours, 100) == b"True True\r\n"
         os.write(ours, b"\x03")
@@ -76,7 +76,9 @@ def test_a_terminal_is_its_own(isolated_env: dict[str, str]):
 
 
 async def test_a_kill_reaches_the_process_itself(isolated_env: dict[str, str]):
-    process = await begun(["-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1, env=isolated_env)
+    process = await start_process(
+        ["-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1, env=isolated_env
+    )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"1\n"
     process.kill()
@@ -86,7 +88,7 @@ async def test_a_kill_reaches_the_process_itself(isolated_env: dict[str, str]):
 
 def test_what_is_left_of_a_command_ends_with_the_loop(isolated_env: dict[str, str]):
     async def leaves() -> Process:
-        return await begun(["-c", "input()"], stdin=-1, stdout=-1, env=isolated_env)
+        return await start_process(["-c", "input()"], stdin=-1, stdout=-1, env=isolated_env)
 
     assert asyncio.run(leaves()).returncode == -signal.SIGKILL
     gc.collect()  # whatever is not closed would be complained of here
@@ -94,5 +96,8 @@ def test_what_is_left_of_a_command_ends_with_the_loop(isolated_env: dict[str, st
 
 def test_an_interpreter_with_other_settings_is_started_anew(isolated_env: dict[str, str]):
     env = isolated_env | {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
-    assert ran(["-c", "import sys; print(sys.stdout.encoding)"], env=env, timeout=60).stdout == b"ascii\n"
-    assert ran([*RETINUE, "--version"], env=env, timeout=60).stdout.startswith(b"retinue ")
+    assert (
+        run_process(["-c", "import sys; print(sys.stdout.encoding)"], env=env, timeout=60).stdout
+        == b"ascii\n"
+    )
+    assert run_process([*RETINUE, "--version"], env=env, timeout=60).stdout.startswith(b"retinue ")

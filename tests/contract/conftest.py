@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from strict_cell import CellResult, RunInCell
+from strict_sandbox import RunInSandbox, SandboxResult
 
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import subtree_pattern
@@ -17,7 +17,7 @@ PYTHON = os.path.realpath(sys.executable)
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def workspace(tmp_path: Path) -> Path:
     """The real name of a workspace, with a neighbour that holds a secret."""
     ws = tmp_path.resolve() / "ws"
     (ws / "src").mkdir(parents=True)
@@ -28,29 +28,29 @@ def here(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def scope(here: Path) -> Scope:
-    trees = (subtree_pattern(str(here)), "/tmp/**")
+def scope(workspace: Path) -> Scope:
+    trees = (subtree_pattern(str(workspace)), "/tmp/**")
     return Scope(
         read=(*trees, subtree_pattern(sys.base_prefix)),
         write=trees,
-        root=str(here),
-        tmp_folder=str(here.parent / "own-tmp"),
+        root=str(workspace),
+        tmp_folder=str(workspace.parent / "own-tmp"),
     )
 
 
 @pytest.fixture
-def in_cell() -> RunInCell:
-    return _in_cell
+def run_in_sandbox() -> RunInSandbox:
+    return _run_in_sandbox
 
 
-def _in_cell(
+def _run_in_sandbox(
     scope: Scope,
     command: str,
     *,
     python: bool = False,
     stdin: int = subprocess.DEVNULL,
     records: Path | str = "",
-) -> CellResult:
+) -> SandboxResult:
     bwrap = find_bwrap()
     assert bwrap is not None, "install bubblewrap: apt-get install bubblewrap"
     text = f"exec {PYTHON} -I - <<'PYTHON_ENDS'\n{command}\nPYTHON_ENDS\n" if python else command
@@ -67,4 +67,4 @@ def _in_cell(
     for fd in cell.fds:
         os.close(fd)
     text, _ = started.communicate()
-    return CellResult(exit=started.returncode, text=text.decode(errors="replace"), notes=cell.clean_up())
+    return SandboxResult(exit=started.returncode, text=text.decode(errors="replace"), notes=cell.clean_up())

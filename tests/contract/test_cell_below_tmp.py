@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from strict_cell import RunInCell
+from strict_sandbox import RunInSandbox
 
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import subtree_pattern
@@ -42,10 +42,10 @@ def child(ws: Path, own: Path) -> Scope:
 
 @pytest.mark.parametrize("deny", [(), DEFAULT_DENIED_PATHS])
 def test_a_child_that_reads_a_repository_below_tmp_runs_commands(
-    child: Scope, ws: Path, own: Path, in_cell: RunInCell, deny: tuple[str, ...]
+    child: Scope, ws: Path, own: Path, run_in_sandbox: RunInSandbox, deny: tuple[str, ...]
 ):
     subprocess.run(["git", "init", "-q", ws], check=True)
-    came = in_cell(
+    came = run_in_sandbox(
         replace(child, deny=deny), "pwd; cat src/in/app.py; echo x > kk; echo mine > /tmp/f && cat /tmp/f"
     )
     assert came.text.startswith(f"{ws}\napp\n")
@@ -59,13 +59,13 @@ def test_a_child_that_reads_a_repository_below_tmp_runs_commands(
 @pytest.mark.parametrize("part", ["src/**", "src/in/**", "src/in/*.py"])
 @pytest.mark.parametrize("lasts", [True, False])
 def test_beside_the_parts_of_a_workspace_nothing_can_be_written(
-    child: Scope, ws: Path, own: Path, in_cell: RunInCell, part: str, lasts: bool
+    child: Scope, ws: Path, own: Path, run_in_sandbox: RunInSandbox, part: str, lasts: bool
 ):
     """It would look like the workspace and be the agent's own /tmp."""
     bound = replace(
         child, read=(f"{ws}/{part}", *DEFAULT_WRITABLE_PATHS), tmp_folder=str(own) if lasts else ""
     )
-    came = in_cell(
+    came = run_in_sandbox(
         bound, "pwd; cat src/in/app.py; echo x > kk; mkdir src/new; mv src s2; echo t > /tmp/t && cat /tmp/t"
     )
     assert came.text.startswith(f"{ws}\napp\n")
@@ -75,9 +75,11 @@ def test_beside_the_parts_of_a_workspace_nothing_can_be_written(
     assert not list(own.rglob("kk"))
 
 
-def test_a_part_of_a_workspace_that_may_be_written_is_written(child: Scope, ws: Path, in_cell: RunInCell):
+def test_a_part_of_a_workspace_that_may_be_written_is_written(
+    child: Scope, ws: Path, run_in_sandbox: RunInSandbox
+):
     trees = (f"{ws}/src/in/**", *DEFAULT_WRITABLE_PATHS)
-    came = in_cell(
+    came = run_in_sandbox(
         replace(child, read=trees, write=trees), "echo x > src/in/new && cat src/in/new; mv src/in s2"
     )
     assert came.text.startswith("x\n")
@@ -85,12 +87,12 @@ def test_a_part_of_a_workspace_that_may_be_written_is_written(child: Scope, ws: 
 
 
 def test_what_an_agent_left_under_the_name_of_its_workspace_is_not_in_it(
-    child: Scope, ws: Path, own: Path, in_cell: RunInCell
+    child: Scope, ws: Path, own: Path, run_in_sandbox: RunInSandbox
 ):
     old = own / ws.relative_to("/tmp")
     old.mkdir(parents=True)
     (old / "stale").write_text("old")
-    came = in_cell(replace(child, read=(f"{ws}/src/**", *DEFAULT_WRITABLE_PATHS)), "ls")
+    came = run_in_sandbox(replace(child, read=(f"{ws}/src/**", *DEFAULT_WRITABLE_PATHS)), "ls")
     assert came.text == "src\n"
 
 

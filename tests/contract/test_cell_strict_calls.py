@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from strict_cell import RunInCell
+from strict_sandbox import RunInSandbox
 
 from retinue.domain.permissions.scope import Scope
 from retinue.sandbox.seccomp import build_filter
@@ -90,13 +90,13 @@ ALLOWED = {
 
 
 def test_every_way_out_through_the_kernel_is_refused_and_ordinary_work_is_not(
-    scope: Scope, here: Path, in_cell: RunInCell
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
 ):
     """Shows: S04, S08, S09."""
-    (here / "f").write_text("x")
+    (workspace / "f").write_text("x")
     tries = {**REFUSED, **ABSENT, **ALLOWED}
     lines = "\n".join(f"print({name!r}, {code}, sep='=')" for name, code in tries.items())
-    came = in_cell(scope, f"{PREAMBLE}\n{lines}", python=True)
+    came = run_in_sandbox(scope, f"{PREAMBLE}\n{lines}", python=True)
     said = dict(line.rsplit("=", 1) for line in came.text.splitlines() if "=" in line)
     assert said == {
         **dict.fromkeys(REFUSED, "EPERM"),
@@ -105,17 +105,19 @@ def test_every_way_out_through_the_kernel_is_refused_and_ordinary_work_is_not(
     }, came.text
 
 
-def test_calls_by_the_numbers_of_another_abi_are_refused(scope: Scope, in_cell: RunInCell):
+def test_calls_by_the_numbers_of_another_abi_are_refused(scope: Scope, run_in_sandbox: RunInSandbox):
     """Shows: S09."""
-    came = in_cell(scope, f"{PREAMBLE}\nprint(call(0x40000000 + 41, -1, 2, 1, 0))", python=True)
+    came = run_in_sandbox(scope, f"{PREAMBLE}\nprint(call(0x40000000 + 41, -1, 2, 1, 0))", python=True)
     assert came.text.strip() in ("EPERM", "ENOSYS")
 
 
-def test_nothing_can_be_typed_into_the_terminal_that_a_command_was_given(scope: Scope, in_cell: RunInCell):
+def test_nothing_can_be_typed_into_the_terminal_that_a_command_was_given(
+    scope: Scope, run_in_sandbox: RunInSandbox
+):
     """Shows: S10."""
     ours, theirs = pty.openpty()
     try:
-        came = in_cell(
+        came = run_in_sandbox(
             scope,
             f"{PREAMBLE}\nprint(call(16, 29, 0, 0x5412, b'x'), call(16, 29, 0, (1 << 32) | 0x5412, b'x'))\n"
             "print(tried(os.open, '/dev/tty', os.O_RDWR))",
@@ -131,14 +133,14 @@ def test_nothing_can_be_typed_into_the_terminal_that_a_command_was_given(scope: 
     assert came.text.split() == ["EPERM", "EPERM", "ENXIO"]
 
 
-def test_servers_of_this_machine_are_not_reached(scope: Scope, here: Path, in_cell: RunInCell):
+def test_servers_of_this_machine_are_not_reached(scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox):
     """A socket in the workspace, one by an abstract name, and the loopback.
 
     Shows: S03, S04, S05.
     """
     servers = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX), socket.socket()]
     before = Path.cwd()
-    os.chdir(here)
+    os.chdir(workspace)
     servers[0].bind("sock")
     os.chdir(before)
     servers[1].bind(f"\0retinue-test-{os.getpid()}")
@@ -147,7 +149,7 @@ def test_servers_of_this_machine_are_not_reached(scope: Scope, here: Path, in_ce
         server.listen()
         server.setblocking(False)
     port = servers[2].getsockname()[1]
-    came = in_cell(
+    came = run_in_sandbox(
         scope,
         f"""{PREAMBLE}
 print(tried(lambda: socket.socket(1).connect("sock")))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from strict_cell import RunInCell
+from strict_sandbox import RunInSandbox
 
 from retinue.app.sandbox_loader import SandboxLoader
 from retinue.config.load import load_config
@@ -87,7 +87,7 @@ def as_somebody(work: Callable[[], Any]) -> Any:
 )
 @pytest.mark.parametrize("who", ["somebody", "whoever runs this"])
 def test_a_command_cannot_keep_what_it_planted_by_closing_its_folder(
-    outside: Scope, in_cell: RunInCell, who: str, command: str, gone: str
+    outside: Scope, run_in_sandbox: RunInSandbox, who: str, command: str, gone: str
 ):
     """We own the folders, so we open them again, and say so.
 
@@ -95,7 +95,7 @@ def test_a_command_cannot_keep_what_it_planted_by_closing_its_folder(
     """
 
     def work() -> tuple[str, list[str]]:
-        came = in_cell(outside, command)
+        came = run_in_sandbox(outside, command)
         return came.text, list(came.notes)
 
     if who != "somebody":
@@ -109,19 +109,19 @@ def test_a_command_cannot_keep_what_it_planted_by_closing_its_folder(
 
 
 def test_a_link_that_was_replaced_is_put_back_into_a_folder_that_was_closed(
-    outside: Scope, in_cell: RunInCell
+    outside: Scope, run_in_sandbox: RunInSandbox
 ):
     link = Path(outside.root) / ".bashrc"
     link.symlink_to("dotfile")
-    notes = as_somebody(lambda: in_cell(outside, "rm .bashrc; echo evil > .bashrc; chmod 555 .").notes)
+    notes = as_somebody(lambda: run_in_sandbox(outside, "rm .bashrc; echo evil > .bashrc; chmod 555 .").notes)
     assert link.readlink() == Path("dotfile"), notes
 
 
-def test_what_cannot_be_taken_away_is_said_to_the_person(outside: Scope, in_cell: RunInCell):
+def test_what_cannot_be_taken_away_is_said_to_the_person(outside: Scope, run_in_sandbox: RunInSandbox):
     """A place whose name is longer than the system takes can be reached step by step only."""
     step = "d" * 200
     deep = f"for i in $(seq 30); do mkdir {step} && cd {step}; done; mkdir .git; echo evil > .git/config"
-    notes = as_somebody(lambda: in_cell(replace(outside, tmp_folder=""), deep).notes)
+    notes = as_somebody(lambda: run_in_sandbox(replace(outside, tmp_folder=""), deep).notes)
     assert notes[0].startswith("tell the person")
 
 
@@ -159,7 +159,7 @@ def killed(scope: Scope, command: str, records: Path, number: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_what_a_command_planted_is_taken_away_although_retinue_was_killed_meanwhile(
-    outside: Scope, room: Path, in_cell: RunInCell, number: int
+    outside: Scope, room: Path, run_in_sandbox: RunInSandbox, number: int
 ):
     """The next command does it, before it looks at what is there.
 
@@ -168,17 +168,17 @@ def test_what_a_command_planted_is_taken_away_although_retinue_was_killed_meanwh
     (room / "ws/.npmrc").write_text("mine")
     killed(outside, "echo evil > .envrc; " + PLANT + "chmod 555 r/.git", room / "cells", number)
     assert (room / "ws/.envrc").exists()
-    notes = as_somebody(lambda: in_cell(outside, "true", records=room / "cells").notes)
+    notes = as_somebody(lambda: run_in_sandbox(outside, "true", records=room / "cells").notes)
     assert not (room / "ws/.envrc").exists()
     assert not (room / "ws/r/.git/config").exists()
     assert (room / "ws/.npmrc").read_text() == "mine"
     assert any(".envrc" in note and "killed" in note for note in notes)
     assert list((room / "cells").iterdir()) == []
-    assert as_somebody(lambda: in_cell(outside, "true", records=room / "cells").notes) == []
+    assert as_somebody(lambda: run_in_sandbox(outside, "true", records=room / "cells").notes) == []
 
 
 def test_a_command_elsewhere_puts_it_right_too_and_is_not_told_the_names(
-    outside: Scope, room: Path, in_cell: RunInCell
+    outside: Scope, room: Path, run_in_sandbox: RunInSandbox
 ):
     killed(outside, "ln -s evil .bashrc", room / "cells", signal.SIGKILL)
     other = room / "other"
@@ -186,7 +186,7 @@ def test_a_command_elsewhere_puts_it_right_too_and_is_not_told_the_names(
     elsewhere = replace(
         outside, root=str(other), read=(subtree_pattern(str(other)),), write=(), tmp_folder=""
     )
-    notes = as_somebody(lambda: in_cell(elsewhere, "true", records=room / "cells").notes)
+    notes = as_somebody(lambda: run_in_sandbox(elsewhere, "true", records=room / "cells").notes)
     assert notes == []
     assert not os.path.lexists(room / "ws/.bashrc")
 
@@ -201,14 +201,14 @@ def test_the_application_puts_it_right_when_it_starts(outside: Scope, room: Path
 
 
 def test_a_record_that_cannot_be_read_keeps_no_command_from_running(
-    outside: Scope, room: Path, in_cell: RunInCell
+    outside: Scope, room: Path, run_in_sandbox: RunInSandbox
 ):
     (room / "cells").mkdir()
     (room / "cells/half.json").write_text('{"scope":')
     (room / "cells/begun").touch()
     os.chown(room / "ws", os.geteuid(), os.getegid())
     os.chown(room, os.geteuid(), os.getegid())
-    came = in_cell(outside, "echo ran", records=room / "cells")
+    came = run_in_sandbox(outside, "echo ran", records=room / "cells")
     assert came.text == "ran\n"
     assert any("tell the person" in note and "half.json" in note for note in came.notes)
     assert list((room / "cells").iterdir()) == []

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from strict_cell import RunInCell
+from strict_sandbox import RunInSandbox
 
 from retinue.domain.permissions.scope import Scope
 from retinue.sandbox import cgroup, devices, process
@@ -23,7 +23,7 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def test_a_command_has_a_small_environment_and_no_other(
-    scope: Scope, in_cell: RunInCell, monkeypatch: pytest.MonkeyPatch
+    scope: Scope, run_in_sandbox: RunInSandbox, monkeypatch: pytest.MonkeyPatch
 ):
     """Shows: S02, S24."""
     injected = {
@@ -32,28 +32,30 @@ def test_a_command_has_a_small_environment_and_no_other(
     }  # fmt: skip
     for name, value in injected.items():
         monkeypatch.setenv(name, value)
-    came = in_cell(scope, "env; cat /proc/[0-9]*/environ | tr '\\0' '\\n'")
+    came = run_in_sandbox(scope, "env; cat /proc/[0-9]*/environ | tr '\\0' '\\n'")
     assert "SECRET" not in came.text
     own = {"PWD", "OLDPWD", "SHLVL", "_"}
     said = dict(line.split("=", 1) for line in came.text.splitlines() if "=" in line)
     assert {name: value for name, value in said.items() if name not in own} == COMMAND_ENVIRONMENT
 
 
-def test_nothing_open_is_inherited_but_the_three_streams(scope: Scope, here: Path, in_cell: RunInCell):
+def test_nothing_open_is_inherited_but_the_three_streams(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
+):
     """Not even what the cell was built with.
 
     Shows: S26.
     """
-    with (here.parent / "outside/secret").open() as secret:
+    with (workspace.parent / "outside/secret").open() as secret:
         os.set_inheritable(secret.fileno(), True)
-        came = in_cell(
+        came = run_in_sandbox(
             scope,
             "import os\nfor pid in ('self', '1'):\n"
             "    print(sorted(os.readlink(f'/proc/{pid}/fd/{n}').split(':')[0] for n in os.listdir(f'/proc/{pid}/fd')"
             " if os.path.lexists(f'/proc/{pid}/fd/{n}')))",
             python=True,
         )
-    assert str(here.parent) not in came.text
+    assert str(workspace.parent) not in came.text
     assert "memfd" not in came.text
     own, first = came.text.splitlines()
     assert "pipe" in own
@@ -77,12 +79,12 @@ def test_a_folder_that_is_open_by_mistake_keeps_the_command_from_running(scope: 
     assert "cannot be used" in done.stderr
 
 
-def test_a_command_is_nobody_and_can_become_no_one_else(scope: Scope, in_cell: RunInCell):
+def test_a_command_is_nobody_and_can_become_no_one_else(scope: Scope, run_in_sandbox: RunInSandbox):
     """Whoever runs Retinue, root included.
 
     Shows: S18.
     """
-    came = in_cell(
+    came = run_in_sandbox(
         scope,
         "id -u; grep -E 'Cap(Eff|Prm|Bnd|Amb)|NoNewPrivs|^Seccomp:' /proc/self/status; hostname; whoami",
     )
@@ -91,10 +93,10 @@ def test_a_command_is_nobody_and_can_become_no_one_else(scope: Scope, in_cell: R
     assert [line.split()[1] for line in lines] == ["0" * 16] * 4 + ["1", "2"]
 
 
-def test_only_its_own_processes_are_seen_and_can_be_ended(scope: Scope, in_cell: RunInCell):
+def test_only_its_own_processes_are_seen_and_can_be_ended(scope: Scope, run_in_sandbox: RunInSandbox):
     outside = subprocess.Popen(["sleep", "1000"])
     try:
-        came = in_cell(scope, f"ls /proc | grep -c '^[0-9]'; kill -9 {outside.pid}; kill -9 -1; true")
+        came = run_in_sandbox(scope, f"ls /proc | grep -c '^[0-9]'; kill -9 {outside.pid}; kill -9 -1; true")
         assert int(came.text.splitlines()[0]) < 10
         assert outside.poll() is None
     finally:
@@ -102,9 +104,9 @@ def test_only_its_own_processes_are_seen_and_can_be_ended(scope: Scope, in_cell:
         outside.wait()
 
 
-def test_it_reads_nothing_and_has_no_terminal(scope: Scope, in_cell: RunInCell):
+def test_it_reads_nothing_and_has_no_terminal(scope: Scope, run_in_sandbox: RunInSandbox):
     """Shows: K09."""
-    came = in_cell(
+    came = run_in_sandbox(
         scope, "cat; wc -c; (: < /dev/tty) 2>&1; ps -o tty= -p $$ 2>/dev/null || echo '?'; echo end"
     )
     assert came.text.startswith("0\n")
@@ -112,12 +114,14 @@ def test_it_reads_nothing_and_has_no_terminal(scope: Scope, in_cell: RunInCell):
     assert came.text.endswith("end\n")
 
 
-def test_what_a_command_leaves_in_the_background_ends_with_it(scope: Scope, here: Path, in_cell: RunInCell):
+def test_what_a_command_leaves_in_the_background_ends_with_it(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
+):
     """Also in a session of its own, twice forked, deaf to signals.
 
     Shows: K04.
     """
-    came = in_cell(
+    came = run_in_sandbox(
         scope,
         HOLD
         + """
@@ -138,11 +142,11 @@ os._exit(0)
         python=True,
     )
     assert came.exit == 0
-    with (here / "lock").open("w") as lock:
+    with (workspace / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # waits for the last holder's end; the test's own limit is the guard
 
 
-def test_a_command_dies_with_the_process_that_started_it(scope: Scope, here: Path):
+def test_a_command_dies_with_the_process_that_started_it(scope: Scope, workspace: Path):
     """Shows: K03."""
     bwrap = find_bwrap()
     assert bwrap is not None
@@ -161,15 +165,15 @@ def test_a_command_dies_with_the_process_that_started_it(scope: Scope, here: Pat
     assert starter.stdout.readline() == b"1\n"
     starter.send_signal(signal.SIGKILL)
     starter.wait()
-    with (here / "lock").open("w") as lock:
+    with (workspace / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
     starter.stdout.close()
     cell.clean_up()
 
 
-def test_orphans_are_reaped_inside(scope: Scope, in_cell: RunInCell):
+def test_orphans_are_reaped_inside(scope: Scope, run_in_sandbox: RunInSandbox):
     """Shows: K05."""
-    came = in_cell(
+    came = run_in_sandbox(
         scope,
         "for i in $(seq 200); do (true & ) ; done; wait\n"
         "until ! grep -qs '^State:.Z' /proc/[0-9]*/status; do :; done; echo none",
@@ -177,12 +181,12 @@ def test_orphans_are_reaped_inside(scope: Scope, in_cell: RunInCell):
     assert came.text == "none\n"
 
 
-def test_a_fork_bomb_meets_a_limit(scope: Scope, in_cell: RunInCell):
+def test_a_fork_bomb_meets_a_limit(scope: Scope, run_in_sandbox: RunInSandbox):
     """Root is bound by a group of processes, where the machine has them.
 
     Shows: K06.
     """
-    came = in_cell(
+    came = run_in_sandbox(
         scope,
         """
 import os, signal
@@ -205,9 +209,11 @@ os.kill(-1, signal.SIGKILL)
     assert (int(came.text) < cgroup.MAX_PROCESSES) is bound
 
 
-def test_memory_files_and_passing_room_have_an_end(scope: Scope, here: Path, in_cell: RunInCell):
+def test_memory_files_and_passing_room_have_an_end(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
+):
     """Shows: K07."""
-    came = in_cell(
+    came = run_in_sandbox(
         scope,
         """
 import errno, os, signal
@@ -234,14 +240,16 @@ print(resource.getrlimit(resource.RLIMIT_CORE))
         python=True,
     )
     assert came.text.splitlines() == ["no memory", "EFBIG", "ENOSPC", "(0, 0)"]
-    assert (here / "big").stat().st_size == 0
+    assert (workspace / "big").stat().st_size == 0
 
 
-def test_the_command_is_one_word_however_it_is_written(scope: Scope, here: Path, in_cell: RunInCell):
-    came = in_cell(scope, "printf '%s|' \"$0\" 'a  b' $'c\\nd' --; echo \"${#}\"; # 'unclosed")
+def test_the_command_is_one_word_however_it_is_written(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
+):
+    came = run_in_sandbox(scope, "printf '%s|' \"$0\" 'a  b' $'c\\nd' --; echo \"${#}\"; # 'unclosed")
     assert came.text == "/bin/bash|a  b|c\nd|--|0\n" or came.text.startswith("/bin/sh|")
-    assert in_cell(scope, "exit 37").exit == 37
-    assert in_cell(scope, "--help").exit == 127
+    assert run_in_sandbox(scope, "exit 37").exit == 37
+    assert run_in_sandbox(scope, "--help").exit == 127
 
 
 def groups(pid: int) -> list[Path]:
@@ -258,9 +266,9 @@ async def test_no_group_of_processes_is_left_behind(scope: Scope):
     assert set(groups(os.getpid())) == before
 
 
-def test_groups_go_when_their_maker_was_killed_and_stay_while_it_lives(scope: Scope, here: Path):
+def test_groups_go_when_their_maker_was_killed_and_stay_while_it_lives(scope: Scope, workspace: Path):
     """The next process that finds its record takes them away; a process that got the same number is not their maker."""
-    records = here.parent / "cells"
+    records = workspace.parent / "cells"
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

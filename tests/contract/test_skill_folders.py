@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from strict_cell import RunInCell
+from strict_sandbox import RunInSandbox
 
 from retinue.domain.agent import ToolExposure
 from retinue.domain.permissions.scope import Scope
@@ -27,9 +27,11 @@ def skill(config: Path, plugin: str) -> Skill:
 
 
 @pytest.fixture(params=["beside", "inside"])
-def config(request: pytest.FixtureRequest, here: Path) -> Path:
+def config(request: pytest.FixtureRequest, workspace: Path) -> Path:
     """Beside the workspace, or in it: whoever works in their home has both there."""
-    folder = here / ".config/retinue" if request.param == "inside" else here.parent / "config/retinue"
+    folder = (
+        workspace / ".config/retinue" if request.param == "inside" else workspace.parent / "config/retinue"
+    )
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text("SECRET")
     return folder
@@ -51,10 +53,10 @@ def having(scope: Scope, config: Path, request: pytest.FixtureRequest) -> Scope:
 
 
 def test_a_command_runs_the_skill_and_finds_nothing_else_of_the_configuration(
-    having: Scope, config: Path, in_cell: RunInCell
+    having: Scope, config: Path, run_in_sandbox: RunInSandbox
 ):
     folder = f"{config}/skills/notes"
-    came = in_cell(
+    came = run_in_sandbox(
         having,
         f"{folder}/notes add milk; cat {folder}/SKILL.md; ls -A {config} {config}/skills; "
         f"cat {folder}/.env {config}/config.toml {config}/skills/mail/SKILL.md; "
@@ -72,7 +74,7 @@ def test_a_command_runs_the_skill_and_finds_nothing_else_of_the_configuration(
     assert sorted(each.name for each in (config / "skills").iterdir()) == ["mail", "notes"]
     assert sorted(each.name for each in (config / "skills/notes").iterdir()) == [".env", "SKILL.md", "notes"]
     assert (Path(having.root) / "src/made").exists(), "the workspace is as it was"
-    without = in_cell(having.with_skills([]), f"cat {folder}/SKILL.md; {folder}/notes")
+    without = run_in_sandbox(having.with_skills([]), f"cat {folder}/SKILL.md; {folder}/notes")
     assert (without.exit != 0, "how to use" in without.text) == (True, False)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from commands import RETINUE, ran
+from commands import RETINUE, run_process
 
 TOOLS = '''
 import os, signal
@@ -49,7 +49,7 @@ def retinue(isolated_env: dict[str, str], tmp_path: Path) -> RunCommand:
     env = isolated_env | {"PYTHONPATH": str(folder), "RETINUE_MODEL": f"scripted:{script}"}
 
     def run(*args: str, **more: str) -> tuple[int, Any]:
-        done = ran([*RETINUE, *args, "--json"], env=env | more, cwd=folder, timeout=60)
+        done = run_process([*RETINUE, *args, "--json"], env=env | more, cwd=folder, timeout=60)
         return done.returncode, json.loads(done.stdout or b"null")
 
     return run

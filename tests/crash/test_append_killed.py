@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from commands import begun
+from commands import start_process
 
 from retinue.domain.session import NewSession
 from retinue.domain.transcript import Message, ToolCall
@@ -73,7 +73,7 @@ def new() -> NewSession:
 
 
 async def started(program: str, *arguments: str) -> asyncio.subprocess.Process:
-    process = await begun(["-c", program, *arguments], stdout=subprocess.PIPE, limit=1 << 20)
+    process = await start_process(["-c", program, *arguments], stdout=subprocess.PIPE, limit=1 << 20)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"open\n"
     return process

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from commands import ran
+from commands import run_process
 
 MAKER = """
 import asyncio, errno, json, os, sys
@@ -68,7 +68,7 @@ def test_nothing_of_a_child_is_begun_before_all_of_it_is_there(tmp_path: Path, i
         (agents / f"{name}.md").write_text(f"---\nname: {name}\n---\nYou are {name}.\n")
     (tmp_path / "script.json").write_text(json.dumps({"main": ["Hi."], "scout": ["Found."]}))
     isolated_env["RETINUE_MODEL"] = f"scripted:{tmp_path}/script.json"
-    told = ran(["-c", MAKER], timeout=60, env=isolated_env, cwd=tmp_path)
+    told = run_process(["-c", MAKER], timeout=60, env=isolated_env, cwd=tmp_path)
     assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout)
     assert len(found["faults"]) >= 8

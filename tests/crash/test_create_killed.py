@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from commands import ran
+from commands import run_process
 
 from retinue.domain.session import NewSession
 from retinue.domain.workspace import Workspace
@@ -78,7 +78,7 @@ def hidden(root: Path) -> list[Path]:
 
 def played(root: str, what: str, parent: str) -> tuple[int, int]:
     """How often the maker was killed, and how it ended when it was not."""
-    told = ran(["-c", MAKER, root, what, parent], timeout=60)
+    told = run_process(["-c", MAKER, root, what, parent], timeout=60)
     assert told.returncode == 0, told.stderr
     killed, code = map(int, told.stdout.split())
     return killed, code

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from commands import Started
+from commands import WarmProcess
 
 from retinue.ledger.ledger import SqliteLedger
 
@@ -44,7 +44,7 @@ WRITER = """
 
 def killed(path: Path, life: str, after: float) -> set[str]:
     """A process that writes until it is killed; the ids it was told are on disk."""
-    with Started(["-c", textwrap.dedent(WRITER), str(path), life], stdout=subprocess.PIPE) as process:
+    with WarmProcess(["-c", textwrap.dedent(WRITER), str(path), life], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         time.sleep(after)

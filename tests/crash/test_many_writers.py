@@ -5,7 +5,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from commands import begun
+from commands import start_process
 
 from retinue.agents.trust import TrustStore
 from retinue.domain.session import NewSession
@@ -46,7 +46,7 @@ async def test_every_reader_finds_a_whole_file_while_many_write(tmp_path: Path):
     session = await store.create(new)
     trust = tmp_path / "trust.json"
     writers = [
-        await begun(
+        await start_process(
             ["-c", WRITER, str(tmp_path / "sessions"), session.slug, str(trust), str(each), str(CHANGES)],
             stderr=subprocess.PIPE,
         )

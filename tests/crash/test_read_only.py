@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from commands import RETINUE, begun
+from commands import RETINUE, start_process
 
 
 async def ran(
@@ -19,7 +19,7 @@ async def ran(
         walls = ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(closed), str(closed)]
         process = await asyncio.create_subprocess_exec(*walls, sys.executable, *RETINUE, *words, **how)
     else:
-        process = await begun([*RETINUE, *words], **how)
+        process = await start_process([*RETINUE, *words], **how)
     out, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
@@ -107,7 +107,7 @@ async def test_what_a_killed_process_left_in_the_ledgers_log_is_seen_too(
     home = Path(env["RETINUE_HOME"])
     script.write_text(json.dumps([{"text": "Never.", "delay": 600}]))
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = await begun([*RETINUE, "run", "Hello."], env=env, cwd=work, **quiet)
+    process = await start_process([*RETINUE, "run", "Hello."], env=env, cwd=work, **quiet)
     while '"status": "running"' not in (await ran(env, work, "runs", "list", "--json"))[1]:
         pass
     process.kill()

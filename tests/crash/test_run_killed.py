@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import RETINUE, begun
+from commands import RETINUE, start_process
 
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
@@ -43,7 +43,7 @@ class Machine:
         )
 
     async def started(self, *args: str) -> asyncio.subprocess.Process:
-        return await begun(
+        return await start_process(
             [*RETINUE, *args],
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=self.env | {"PYTHONPATH": str(self.folder)}, cwd=self.folder,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import RETINUE, begun
+from commands import RETINUE, start_process
 from msgspec.structs import replace
 
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
@@ -49,7 +49,7 @@ class Machine:
     folder: Path
 
     async def started(self, *args: str, **more: str) -> asyncio.subprocess.Process:
-        return await begun(
+        return await start_process(
             [*RETINUE, *args],
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=self.env | more, cwd=self.folder,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Started
+from commands import WarmProcess
 
 from retinue.sandbox.git.worktrees import GIT_TIMEOUT_S, Worktrees
 from retinue.sandbox.probe import SandboxProbe
@@ -84,8 +84,8 @@ class Ground:
             is_trusted=lambda _: False,
         )
 
-    def maker(self, script: str = MAKER) -> Started:
-        return Started(["-c", script, str(self.repo), str(self.folder)], stdout=subprocess.PIPE)
+    def maker(self, script: str = MAKER) -> WarmProcess:
+        return WarmProcess(["-c", script, str(self.repo), str(self.folder)], stdout=subprocess.PIPE)
 
     def left(self) -> list[str]:
         notes = self.repo / ".git/worktrees"

@@ -57,10 +57,10 @@ def test_a_secret_within_a_longer_value_in_base64_is_found_wherever_it_stands(sh
     assert "[secret of" in Redactor([SECRET])(f"Authorization: {encoded}")
 
 
-def test_every_known_shape_goes_and_what_stands_around_it_stays(planted: dict[str, PlantedSecret]):
+def test_every_known_shape_goes_and_what_stands_around_it_stays(planted_secrets: dict[str, PlantedSecret]):
     """Shows: X09, X16."""
     redact = Redactor([])
-    for name, each in planted.items():
+    for name, each in planted_secrets.items():
         once = redact(f"before {each.text} after")
         assert once == f"before {each.before}[secret of {len(each.secret)} characters]{each.after} after", (
             name
@@ -68,13 +68,13 @@ def test_every_known_shape_goes_and_what_stands_around_it_stays(planted: dict[st
         assert redact(once) == once, name
 
 
-def test_a_shape_is_found_in_json_in_quotes_and_beside_punctuation(planted: dict[str, PlantedSecret]):
+def test_a_shape_is_found_in_json_in_quotes_and_beside_punctuation(planted_secrets: dict[str, PlantedSecret]):
     """Arguments of a call are JSON: a line end is two letters there.
 
     Shows: X09.
     """
     redact = Redactor([])
-    for name, each in planted.items():
+    for name, each in planted_secrets.items():
         for around in ("{}", "({})", '"{}"', "see:{},", "\n{}\n", "é{}é", "key={};"):
             said = json.dumps({"text": around.format(each.text)})
             kept = redact(said)
@@ -82,10 +82,10 @@ def test_a_shape_is_found_in_json_in_quotes_and_beside_punctuation(planted: dict
             assert "[secret of" in json.loads(kept)["text"], (name, around)
 
 
-def test_a_shape_cut_at_any_place_never_shows_in_the_pieces(planted: dict[str, PlantedSecret]):
+def test_a_shape_cut_at_any_place_never_shows_in_the_pieces(planted_secrets: dict[str, PlantedSecret]):
     """Shows: X11."""
     redact = Redactor([SECRET])
-    for name, each in planted.items():
+    for name, each in planted_secrets.items():
         text = f"key: {each.text} and {SECRET}."
         whole = redact(text)
         for cut in range(len(text)):

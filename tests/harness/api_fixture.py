@@ -22,7 +22,7 @@ from retinue.server.routing import Route
 from retinue.server.schemas import ErrorResponse
 from retinue.testing.fake_model_server import FakeModelServer, Script
 
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +55,21 @@ class ApiClient:
     made: list[str] = field(default_factory=list[str])
 
     async def get(self, path: str, **query: Any) -> ApiResponse:
-        return await self.asks("GET", path, query=query)
+        return await self.request("GET", path, query=query)
 
     async def post(self, path: str, body: Any = None, *, key: str = "") -> ApiResponse:
-        return await self.asks("POST", path, body=body, key=key)
+        return await self.request("POST", path, body=body, key=key)
 
     async def put(self, path: str, body: Any) -> ApiResponse:
-        return await self.asks("PUT", path, body=body)
+        return await self.request("PUT", path, body=body)
 
     async def patch(self, path: str, body: Any) -> ApiResponse:
-        return await self.asks("PATCH", path, body=body)
+        return await self.request("PATCH", path, body=body)
 
     async def delete(self, path: str) -> ApiResponse:
-        return await self.asks("DELETE", path)
+        return await self.request("DELETE", path)
 
-    async def asks(
+    async def request(
         self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None, key: str = ""
     ) -> ApiResponse:
         said = {
@@ -87,34 +87,34 @@ class ApiClient:
 
     # what most tests begin with
 
-    async def session(self, agent: str = "general", **facts: Any) -> dict[str, Any]:
+    async def create_session(self, agent: str = "general", **facts: Any) -> dict[str, Any]:
         made = await self.post("/api/sessions", {"agent": agent, "workspace": str(self.work), **facts})
         assert made.status == 201, made.raw
         return made.json
 
-    async def say(self, session: str, content: str, *, key: str = "", **how: Any) -> ApiResponse:
+    async def send_message(self, session: str, content: str, *, key: str = "", **how: Any) -> ApiResponse:
         return await self.post(f"/api/sessions/{session}/messages", {"content": content, **how}, key=key)
 
-    async def texts(self, session: str) -> list[str]:
+    async def message_texts(self, session: str) -> list[str]:
         found = (await self.get(f"/api/sessions/{session}/entries")).json
         return [each["text"] for each in found if each["kind"] == "said"]
 
-    async def until(self, path: str, true: Callable[[Any], Any]) -> Any:
+    async def wait_until(self, path: str, true: Callable[[Any], Any]) -> Any:
         """What is answered as soon as it is as it should be."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE
+        until = loop.time() + TIMEOUT_S
         while not true(now := (await self.get(path)).json):
             assert loop.time() < until, f"{path} stays {now}"
             await asyncio.sleep(0.02)
         return now
 
-    async def ended(self, run: str) -> Any:
-        return await self.until(
+    async def wait_for_run(self, run: str) -> Any:
+        return await self.wait_until(
             f"/api/runs/{run}", lambda now: now["status"] not in ("queued", "running", "waiting")
         )
 
 
-def route_of(method: str, path: str) -> Route | None:
+def find_route(method: str, path: str) -> Route | None:
     for each in ROUTES:
         if each.method == method and re.fullmatch(
             each.path.replace("{ref}", "[^/]+").replace(".", r"\."), path
@@ -125,7 +125,7 @@ def route_of(method: str, path: str) -> Route | None:
 
 def check_response_type(method: str, path: str, found: ApiResponse) -> None:
     """The types in the document are true: an answer is what they say, to the letter."""
-    route = route_of(method, path)
+    route = find_route(method, path)
     if route is None or route.is_stream:
         return
     if found.status == route.success_status:
@@ -146,7 +146,7 @@ async def serve_app(app: App) -> AsyncGenerator[None]:
     loop = asyncio.get_running_loop()
     work = asyncio.create_task(serve(app, tell=lambda _: None, port=0))
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while await daemon_client.ping_daemon(app.config.home) is None:
                 assert not work.done(), work.exception()
                 await asyncio.sleep(0.01)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from commands import RETINUE, CommandResult, Started, ran
-from terminal import PATIENCE, TerminalEmulator, TerminalProcess
+from commands import RETINUE, CommandResult, WarmProcess, run_process
+from terminal import TIMEOUT_S, TerminalEmulator, TerminalProcess
 
 T = TypeVar("T")
 
@@ -37,12 +37,12 @@ class CliFixture:
     def __call__(self, *args: str, stdin: str | bytes = b"", **env: str) -> CommandResult:
         said = stdin.encode() if isinstance(stdin, str) else stdin
         how = {"env": self.env | env, "cwd": self.folder}
-        done = ran([*RETINUE, *args], stdin=said, timeout=PATIENCE * 2, **how)
+        done = run_process([*RETINUE, *args], stdin=said, timeout=TIMEOUT_S * 2, **how)
         return CommandResult(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
 
-    def started(self, *args: str) -> subprocess.Popen[bytes]:
+    def start(self, *args: str) -> subprocess.Popen[bytes]:
         """A command that goes on beside the test."""
-        process = Started(
+        process = WarmProcess(
             [*RETINUE, *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -53,11 +53,11 @@ class CliFixture:
         self.processes.append(process)
         return process
 
-    def on_terminal(self, *args: str, words: Sequence[str] = RETINUE, **env: str) -> TerminalProcess:
+    def open_terminal(self, *args: str, words: Sequence[str] = RETINUE, **env: str) -> TerminalProcess:
         ours, theirs = pty.openpty()
         glass = TerminalEmulator(width=int(env.get("COLUMNS", "80")), height=int(env.get("LINES", "24")))
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", glass.height, glass.width, 0, 0))
-        process = Started(
+        process = WarmProcess(
             [*words, *args],
             terminal=True,
             stdin=theirs,
@@ -67,11 +67,11 @@ class CliFixture:
             cwd=self.folder,
         )
         os.close(theirs)
-        screen = TerminalProcess(process=process, fd=ours, glass=glass)
+        screen = TerminalProcess(process=process, fd=ours, emulator=glass)
         self.screens.append(screen)
         return screen
 
-    def plays(self, replies: list[Any] | dict[str, Any]) -> None:
+    def script_model(self, replies: list[Any] | dict[str, Any]) -> None:
         """The model's words from now on: a list for any agent, or a table by agent."""
         path = self.folder.parent / "script.json"
         path.write_text(
@@ -83,7 +83,7 @@ class CliFixture:
         for process in [*self.processes, *(screen.process for screen in self.screens)]:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-                process.wait(PATIENCE)
+                process.wait(TIMEOUT_S)
         for process in self.processes:
             for stream in (process.stdout, process.stderr):
                 if stream is not None:

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from commands import RETINUE, Started, ran
+from commands import RETINUE, WarmProcess, run_process
 
 from retinue.server import static_page
 from retinue.server.connection_limits import ConnectionLimits
 from retinue.server.routing import Route
 
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 
 
-KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
+INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,17 @@ class DaemonClient:
     def url(self) -> str:
         return f"http://{self.host}"
 
-    def opened(self, way: str = "port") -> socket.socket:
-        if way == "port":
-            return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+    def connect(self, transport: str = "port") -> socket.socket:
+        if transport == "port":
+            return socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S)
         found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        found.settimeout(PATIENCE)
+        found.settimeout(TIMEOUT_S)
         found.connect(os.fspath(self.home / "daemon.sock"))
         return found
 
-    def says(self, *pieces: bytes, way: str = "port") -> bytes:
+    def send_raw(self, *pieces: bytes, transport: str = "port") -> bytes:
         """All that is read_response to these bytes, until the daemon closes. Whoever is closed on while speaking listens."""
-        with self.opened(way) as line:
+        with self.connect(transport) as line:
             with suppress(BrokenPipeError, ConnectionResetError):
                 for piece in pieces:
                     line.sendall(piece)
@@ -80,7 +80,7 @@ class DaemonClient:
                     found += piece
             return found
 
-    def asks(
+    def request(
         self,
         method: str,
         path: str,
@@ -88,8 +88,8 @@ class DaemonClient:
         body: bytes | None = None,
         token: str | None = None,
         host: str | None = None,
-        way: str = "port",
-        line: socket.socket | None = None,
+        transport: str = "port",
+        connection: socket.socket | None = None,
     ) -> HttpResponse:
         """One request as it is written here, letter by letter. Of a stream, the head is read."""
         lines = [
@@ -99,18 +99,18 @@ class DaemonClient:
         ]
         lines += [f"Authorization: Bearer {token}"] if token is not None else []
         lines += [f"Content-Length: {len(body)}"] if body is not None else []
-        used = line or self.opened(way)
+        used = connection or self.connect(transport)
         try:
             with suppress(BrokenPipeError, ConnectionResetError):
                 used.sendall("\r\n".join([*lines, "", ""]).encode() + (body or b""))
             return read_response(used, method)
         finally:
-            if line is None:
+            if connection is None:
                 used.close()
 
-    def owner(self, method: str, path: str, *headers: str, **more: Any) -> HttpResponse:
+    def request_as_owner(self, method: str, path: str, *headers: str, **more: Any) -> HttpResponse:
         """The same with the token of the home."""
-        return self.asks(method, path, *headers, token=self.token, **more)
+        return self.request(method, path, *headers, token=self.token, **more)
 
 
 def read_response(line: socket.socket, method: str = "GET") -> HttpResponse:
@@ -131,9 +131,9 @@ class DaemonProcess:
     env: dict[str, str]
     folder: Path
     arguments: Sequence[str] = ()
-    told: str = ""
+    stderr_text: str = ""
     process: subprocess.Popen[bytes] | None = None
-    door: DaemonClient = field(init=False)
+    client: DaemonClient = field(init=False)
 
     @property
     def home(self) -> Path:
@@ -142,12 +142,12 @@ class DaemonProcess:
     @property
     def link(self) -> str:
         """The link that it printed when it started."""
-        found = re.search(r"http://\S+/enter/\S+", self.told)
-        assert found, self.told
+        found = re.search(r"http://\S+/enter/\S+", self.stderr_text)
+        assert found, self.stderr_text
         return found[0]
 
     def start(self) -> None:
-        self.process = Started(
+        self.process = WarmProcess(
             [*RETINUE, "serve", "--port", "0", *self.arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -156,32 +156,32 @@ class DaemonProcess:
             cwd=self.folder,
         )
         assert self.process.stderr is not None
-        while "/enter/" not in self.told:
+        while "/enter/" not in self.stderr_text:
             line = self.process.stderr.readline().decode()
-            assert line, f"the daemon ended: {self.told}"
-            self.told += line
-        port = re.search(r":(\d+)/enter/", self.told)
+            assert line, f"the daemon ended: {self.stderr_text}"
+            self.stderr_text += line
+        port = re.search(r":(\d+)/enter/", self.stderr_text)
         assert port
-        self.at(int(port[1]))
+        self.client_at(int(port[1]))
 
-    def at(self, port: int) -> DaemonClient:
+    def client_at(self, port: int) -> DaemonClient:
         """The way in, where somebody else started it."""
-        self.door = DaemonClient(home=self.home, port=port)
-        return self.door
+        self.client = DaemonClient(home=self.home, port=port)
+        return self.client
 
     def stop(self) -> str:
         """All that it ever told, once it has ended."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        _, rest = self.process.communicate(timeout=PATIENCE)
-        self.told += rest.decode()
-        return self.told
+        _, rest = self.process.communicate(timeout=TIMEOUT_S)
+        self.stderr_text += rest.decode()
+        return self.stderr_text
 
-    def command(self, *arguments: str) -> Any:
+    def run_command(self, *arguments: str) -> Any:
         """What a command prints as JSON."""
         words = [*RETINUE, *arguments, "--json"]
-        done = ran(words, env=self.env, cwd=self.folder, timeout=PATIENCE)
+        done = run_process(words, env=self.env, cwd=self.folder, timeout=TIMEOUT_S)
         return json.loads(done.stdout)
 
 
@@ -189,7 +189,7 @@ def make_environment(place: Path) -> dict[str, str]:
     folders = {"HOME": "user", "RETINUE_HOME": "home", "RETINUE_CONFIG": "config"}
     for name in (*folders.values(), "work"):
         (place / name).mkdir(mode=0o700)
-    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return kept | {name: str(place / folder) for name, folder in folders.items()}
 
 

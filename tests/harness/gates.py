@@ -6,7 +6,7 @@ from retinue.interfaces import Tool
 from retinue.tools.define import tool
 
 
-def gated(gate: asyncio.Event) -> Tool:
+def make_gated_tool(gate: asyncio.Event) -> Tool:
     @tool(effect="read")
     async def ponder() -> str:
         """Takes its time."""

@@ -51,50 +51,50 @@ from retinue.worker.worker import LocalWorker
 class RuntimeProcess:
     """The runtime of one process: its ports, its scripted model, and the events and crashes so far."""
 
-    ports: RuntimeContext
+    context: RuntimeContext
     store: FileStore
-    driver: FakeProvider
-    engine: LocalWorker
+    provider: FakeProvider
+    worker: LocalWorker
     root: str
     events: list[Event]
     crashes: list[BaseException]
 
-    async def begin(self, agent: str = "general") -> Session:
-        return await create_session(agent, self.root, self.ports)
+    async def create_session(self, agent: str = "general") -> Session:
+        return await create_session(agent, self.root, self.context)
 
-    async def ask(
-        self, task: str | None, *, session: Session | None = None, agent: str = "general", **wishes: Any
+    async def submit(
+        self, task: str | None, *, session: Session | None = None, agent: str = "general", **options: Any
     ) -> Run:
         """A run that was asked for and may still be going on."""
-        chosen = session or await self.begin(agent)
-        wished: dict[str, Any] = {"key": f"once:{self.ports.clock.new_uuid()}"} | wishes
+        chosen = session or await self.create_session(agent)
+        wished: dict[str, Any] = {"key": f"once:{self.context.clock.new_uuid()}"} | options
         return await create_run(
-            RunRequest(agent=chosen.agent, task=task, session=chosen.id, **wished), chosen, self.ports
+            RunRequest(agent=chosen.agent, task=task, session=chosen.id, **wished), chosen, self.context
         )
 
     async def run(self, task: str | None, **wishes: Any) -> Run:
         """A run to its end."""
-        return await self.ended(await self.ask(task, **wishes))
+        return await self.wait(await self.submit(task, **wishes))
 
-    async def ended(self, run: Run) -> Run:
-        await self.engine.wait(run.id)
-        return await self.now(run)
+    async def wait(self, run: Run) -> Run:
+        await self.worker.wait(run.id)
+        return await self.reload(run)
 
-    async def together(self, *wishes: Awaitable[Run]) -> list[Run]:
+    async def wait_all(self, *wishes: Awaitable[Run]) -> list[Run]:
         return await asyncio.gather(*wishes)
 
-    async def now(self, run: Run) -> Run:
-        found = await self.ports.ledger.read(lambda tx: tx.get_run(run.id, with_children=True))
+    async def reload(self, run: Run) -> Run:
+        found = await self.context.ledger.read(lambda tx: tx.get_run(run.id, with_children=True))
         assert found is not None
         return found
 
     async def cancel(self, run: Run) -> Run:
-        return await run_control.cancel_run(run.id, self.ports, is_alive=lambda _: True)
+        return await run_control.cancel_run(run.id, self.context, is_alive=lambda _: True)
 
     async def resume(self, run: Run) -> Run:
         """Takes up a run that another process left behind."""
-        return await self.ended(
-            await recovery.resume_run(run.id, self.ports, previous_owner=(await self.now(run)).owner_id)
+        return await self.wait(
+            await recovery.resume_run(run.id, self.context, previous_owner=(await self.reload(run)).owner_id)
         )
 
     async def entries(self, run: Run) -> list[Entry]:
@@ -102,32 +102,32 @@ class RuntimeProcess:
         assert problems == []
         return found
 
-    async def results(self, run: Run) -> list[ToolResult]:
+    async def tool_results(self, run: Run) -> list[ToolResult]:
         """In the order of their calls: in the file they stand as they came."""
         found = await self.entries(run)
         called = [entry.id for entry in found if isinstance(entry, ToolCall)]
         results = [entry for entry in found if isinstance(entry, ToolResult)]
         return sorted(results, key=lambda each: called.index(each.of))
 
-    async def said(self, run: Run) -> list[str]:
+    async def agent_texts(self, run: Run) -> list[str]:
         """What the model said, as the file has it."""
         found = await self.entries(run)
         return [entry.text for entry in found if isinstance(entry, Message) and entry.by == "agent"]
 
-    def heard(self, request: int) -> list[Entry]:
+    def request_entries(self, request: int) -> list[Entry]:
         """The entries that a request was built from."""
-        return list(self.driver.requests[request].entries)
+        return list(self.provider.requests[request].entries)
 
-    def set_steps(self, agent: str, steps: Sequence[ScriptedStep]) -> None:
+    def set_script(self, agent: str, steps: Sequence[ScriptedStep]) -> None:
         """Set what the scripted model says to this agent from now on."""
-        self.driver.script = {**self.driver.script, agent: steps}
+        self.provider.script = {**self.provider.script, agent: steps}
 
     def release_turn(self) -> None:
         """Let the turn that `hold` keeps in the middle of its reply go on."""
-        assert self.driver.hold_until is not None
-        self.driver.hold_until.set()
+        assert self.provider.hold_until is not None
+        self.provider.hold_until.set()
 
-    async def until(self, kind: str) -> Event:
+    async def wait_for_event(self, kind: str) -> Event:
         """The first event of a kind, waited for."""
         while True:
             if found := next((event for event in self.events if event.kind == kind), None):
@@ -148,7 +148,7 @@ class RuntimeFixture:
     def workspace(self) -> Path:
         return self.folder / "work"
 
-    def agent(self, name: str, front: str = "", body: str = "You help.") -> Path:
+    def write_agent(self, name: str, front: str = "", body: str = "You help.") -> Path:
         path = self.folder / "agents" / f"{name}.md"
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"---\nname: {name}\ndescription: Helps.\n{front}---\n{body}\n")
@@ -161,9 +161,9 @@ class RuntimeFixture:
         by_agent: Mapping[str, Sequence[ScriptedStep]] | None = None,
         tools: Sequence[Tool] = (),
         secrets: Sequence[str] = (),
-        driver: Provider | None = None,
+        provider: Provider | None = None,
         hold: bool = False,
-        **ports: Any,
+        **overrides: Any,
     ) -> AsyncGenerator[RuntimeProcess]:
         """A process that lives as long as the block; leaving it while a run goes on is that process's death."""
         self.processes += 1
@@ -180,7 +180,7 @@ class RuntimeFixture:
             agents=FileAgentRegistry(user_dir=self.folder / "agents"),
             ledger=self.ledger,
             worker=engine,
-            provider=driver or played,
+            provider=provider or played,
             clock=chance,
             tools=built_in_tools() | {tool.spec.name: tool for tool in tools},
             sandbox=SandboxAccess(
@@ -191,7 +191,7 @@ class RuntimeFixture:
             ),
             worktrees=WorktreeAccess(
                 create=no_worktree,
-                remove=drop_no_worktree,
+                remove=remove_no_worktree,
             ),
             events=EventSink(
                 emit=events.append,
@@ -214,7 +214,7 @@ class RuntimeFixture:
             subagent_settings=SubagentSettings(),
             redact=Redactor(secrets),
         )
-        made = override_context(made, **ports)
+        made = override_context(made, **overrides)
         engine.start(
             scheduler_callbacks(
                 made, lambda _, error: crashes.append(error), lambda owner: owner in self.alive
@@ -223,10 +223,10 @@ class RuntimeFixture:
         root = os.path.realpath(self.workspace)
         try:
             yield RuntimeProcess(
-                ports=made,
+                context=made,
                 store=store,
-                driver=played,
-                engine=engine,
+                provider=played,
+                worker=engine,
                 root=root,
                 events=events,
                 crashes=crashes,
@@ -251,5 +251,5 @@ async def no_worktree(_folder: str, _name: str) -> None:
     """The workspace is in no repository."""
 
 
-async def drop_no_worktree(_: Workspace) -> bool:
+async def remove_no_worktree(_: Workspace) -> bool:
     return False

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-PATIENCE = 15.0
+TIMEOUT_S = 15.0
 
 
-SETTLED = 0.03
+SETTLE_S = 0.03
 """A write of the command is read in pieces, all of them within this time."""
 
 
@@ -30,7 +30,7 @@ class TerminalEmulator:
 
     SEQUENCE = re.compile(r"\x1b\[(\??\d*)([AGKJmhl])")
 
-    def takes(self, text: str) -> None:
+    def feed(self, text: str) -> None:
         at = 0
         while at < len(text):
             char = text[at]
@@ -38,20 +38,20 @@ class TerminalEmulator:
                 found = self.SEQUENCE.match(text, at)
                 assert found, f"the terminal would obey {text[at : at + 12]!r}"
                 if found[2] in "AGKJ":
-                    self._obeys(found[2], int(found[1] or 0))
+                    self._apply_sequence(found[2], int(found[1] or 0))
                 at = found.end()
                 continue
-            self._shows(char)
+            self._print_character(char)
             at += 1
 
-    def shown(self) -> list[str]:
+    def visible_lines(self) -> list[str]:
         """The lines on the screen, without blanks at their ends and empty lines below the last."""
         lines = ["".join(line).rstrip() for line in self.lines[max(0, len(self.lines) - self.height) :]]
         while lines and not lines[-1]:
             lines.pop()
         return lines
 
-    def _obeys(self, what: str, number: int) -> None:
+    def _apply_sequence(self, what: str, number: int) -> None:
         if what == "A":
             self.row = max(len(self.lines) - self.height, 0, self.row - (number or 1))
             self.column = min(self.column, self.width - 1)
@@ -64,28 +64,28 @@ class TerminalEmulator:
                 for line in self.lines[self.row + 1 :]:
                     line.clear()
 
-    def _shows(self, char: str) -> None:
+    def _print_character(self, char: str) -> None:
         if char == "\n":
-            self._down()
+            self._line_feed()
         elif char == "\r":
             self.column = 0
         elif char == "\t":
             self.column = min(self.width - 1, (self.column // 8 + 1) * 8)
         else:
             assert char.isprintable(), f"the terminal would obey {char!r}"
-            self._puts(char)
+            self._put_character(char)
 
-    def _puts(self, char: str) -> None:
+    def _put_character(self, char: str) -> None:
         wide = 1 + (unicodedata.east_asian_width(char) in "WF")
         if self.column + wide > self.width:
-            self._down()
+            self._line_feed()
             self.column = 0
         line = self.lines[self.row]
         line.extend(" " * (self.column - len(line)))
         line[self.column : self.column + wide] = [char, *[""] * (wide - 1)]
         self.column += wide
 
-    def _down(self) -> None:
+    def _line_feed(self) -> None:
         self.row += 1
         if self.row == len(self.lines):
             self.lines.append([])
@@ -97,9 +97,9 @@ class TerminalProcess:
 
     process: subprocess.Popen[bytes]
     fd: int
-    seen: bytes = b""
-    glass: TerminalEmulator = field(default_factory=TerminalEmulator)
-    unlooked: bytes = b""
+    output: bytes = b""
+    emulator: TerminalEmulator = field(default_factory=TerminalEmulator)
+    unrendered: bytes = b""
     """What the glass has not been given yet."""
 
     def type(self, text: str) -> None:
@@ -111,29 +111,29 @@ class TerminalProcess:
 
     def press_until(self, key: str, done: Callable[[], bool]) -> None:
         """Presses again now and then: the line editor may miss a key that comes while it prepares."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while not done():
-            assert time.monotonic() < deadline, f"Ctrl-{key} did nothing; seen: {self.seen!r}"
+            assert time.monotonic() < deadline, f"Ctrl-{key} did nothing; seen: {self.output!r}"
             self.press(key)
             quiet = time.monotonic() + 1
             while not done() and time.monotonic() < quiet:
                 self._read(0.05)
 
-    def until(self, text: str) -> str:
+    def wait_for_text(self, text: str) -> str:
         """Everything seen so far, once it holds the text; what was seen before counts only once."""
         wanted = text.encode()
-        deadline = time.monotonic() + PATIENCE
-        while wanted not in self.seen:
-            assert time.monotonic() < deadline, f"{text!r} never came; seen: {self.seen!r}"
-            assert self._read(), f"the command left before {text!r}; seen: {self.seen!r}"
-        at = self.seen.index(wanted) + len(wanted)
-        before, self.seen = self.seen[:at], self.seen[at:]
+        deadline = time.monotonic() + TIMEOUT_S
+        while wanted not in self.output:
+            assert time.monotonic() < deadline, f"{text!r} never came; seen: {self.output!r}"
+            assert self._read(), f"the command left before {text!r}; seen: {self.output!r}"
+        at = self.output.index(wanted) + len(wanted)
+        before, self.output = self.output[:at], self.output[at:]
         return before.decode("utf-8", "replace")
 
-    def shows(self, when: Callable[[list[str]], Any]) -> list[str]:
+    def wait_for_screen(self, when: Callable[[list[str]], Any]) -> list[str]:
         """The lines on the screen, as soon as they are so and no more of them is on the way."""
-        deadline = time.monotonic() + PATIENCE
-        while not when(lines := self.look()) or self._read(SETTLED):
+        deadline = time.monotonic() + TIMEOUT_S
+        while not when(lines := self.screen_lines()) or self._read(SETTLE_S):
             assert time.monotonic() < deadline, f"it never showed; on the screen: {lines}"
             assert when(lines) or self._read(), f"the command left before; on the screen: {lines}"
         return lines
@@ -143,34 +143,34 @@ class TerminalProcess:
         os.close(self.fd)
         self.fd = -1
 
-    def left(self) -> tuple[int, str]:
+    def wait_for_exit(self) -> tuple[int, str]:
         """The exit code and the rest of the screen, once the command has left."""
         while self._read():
             pass
-        return self.process.wait(PATIENCE), self.seen.decode("utf-8", "replace")
+        return self.process.wait(TIMEOUT_S), self.output.decode("utf-8", "replace")
 
-    def _read(self, patience: float = PATIENCE) -> bool:
-        if not select.select([self.fd], [], [], patience)[0]:
+    def _read(self, timeout_s: float = TIMEOUT_S) -> bool:
+        if not select.select([self.fd], [], [], timeout_s)[0]:
             return False
         try:
             piece = os.read(self.fd, 65536)
         except OSError:
             return False
-        self.seen += piece
-        self.unlooked += piece
+        self.output += piece
+        self.unrendered += piece
         return bool(piece)
 
-    def look(self) -> list[str]:
+    def screen_lines(self) -> list[str]:
         """The lines on the screen now. What came of a character or a sequence that is not whole waits for the rest."""
-        piece, self.unlooked = self.unlooked, b""
+        piece, self.unrendered = self.unrendered, b""
         begun = re.search(rb"\x1b(\[\??[\d;]*)?$|[\xc0-\xff][\x80-\xbf]{0,2}$", piece)
-        if begun and not _whole(begun[0]):
-            piece, self.unlooked = piece[: begun.start()], begun[0]
-        self.glass.takes(piece.decode("utf-8", "replace"))
-        return self.glass.shown()
+        if begun and not _is_complete(begun[0]):
+            piece, self.unrendered = piece[: begun.start()], begun[0]
+        self.emulator.feed(piece.decode("utf-8", "replace"))
+        return self.emulator.visible_lines()
 
 
-def _whole(piece: bytes) -> bool:
+def _is_complete(piece: bytes) -> bool:
     try:
         return not piece.startswith(b"\x1b") and bool(piece.decode())
     except UnicodeDecodeError:

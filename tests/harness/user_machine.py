@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commands import RETINUE, CommandResult, begun
+from commands import RETINUE, CommandResult, start_process
 
 import retinue
 from retinue import daemon_client
 from retinue.interfaces import Tool
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer, Script
 
-PATIENCE = 45.0
+TIMEOUT_S = 45.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,18 +39,18 @@ class UserMachine:
     def agents(self) -> Path:
         return Path(self.env["RETINUE_CONFIG"]) / "agents"
 
-    def agent(self, name: str, front: str = "", body: str = "You help.") -> Path:
+    def write_agent(self, name: str, front: str = "", body: str = "You help.") -> Path:
         """A definition in the user's folder."""
         self.agents.mkdir(exist_ok=True)
         path = self.agents / f"{name}.md"
         path.write_text(f"---\nname: {name}\n{front}---\n\n{body}\n")
         return path
 
-    def configured(self, **settings: Any) -> None:
+    def write_config(self, **settings: Any) -> None:
         (Path(self.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps(settings))
 
     @asynccontextmanager
-    async def serving(self, script: Script) -> AsyncGenerator[FakeModelServer]:
+    async def serve_models(self, script: Script) -> AsyncGenerator[FakeModelServer]:
         """Both providers' models, played."""
         async with FakeModelServer(script) as server:
             self.env |= {
@@ -68,14 +68,14 @@ class UserMachine:
 
     async def __call__(self, *args: str, stdin: bytes = b"", **env: str) -> CommandResult:
         """One command to its end."""
-        process = await self.started(*args, **env)
-        out, err = await asyncio.wait_for(process.communicate(stdin), PATIENCE)
+        process = await self.start(*args, **env)
+        out, err = await asyncio.wait_for(process.communicate(stdin), TIMEOUT_S)
         assert process.returncode is not None
         return CommandResult(code=process.returncode, out=out.decode(), err=err.decode())
 
-    async def started(self, *args: str, **env: str) -> asyncio.subprocess.Process:
+    async def start(self, *args: str, **env: str) -> asyncio.subprocess.Process:
         """A command that goes on beside the test."""
-        return await begun(
+        return await start_process(
             [*RETINUE, *args],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -87,26 +87,26 @@ class UserMachine:
     @asynccontextmanager
     async def daemon(self) -> AsyncGenerator[asyncio.subprocess.Process]:
         """A daemon of this home while this lasts, unless it is dead by then."""
-        process = await self.started("serve", "--port", "0")
+        process = await self.start("serve", "--port", "0")
         while await daemon_client.ping_daemon(self.home) is None:
             assert process.returncode is None, "it ended at once"
             await asyncio.sleep(0.02)
         yield process
         if process.returncode is None:
-            await self.killed(process)
+            await self.kill(process)
 
-    async def killed(self, process: asyncio.subprocess.Process) -> None:
+    async def kill(self, process: asyncio.subprocess.Process) -> None:
         process.send_signal(signal.SIGKILL)
         await process.communicate()
 
-    async def asked(self, count: int) -> None:
+    async def wait_for_requests(self, count: int) -> None:
         """Waits until the models were asked so often."""
         assert self.server is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(self.server.requests) < count:  # noqa: ASYNC110  (another process asks: nothing to wait on)
                 await asyncio.sleep(0.01)
 
-    def files(self) -> dict[str, bytes]:
+    def read_files(self) -> dict[str, bytes]:
         """Every file of the user's, to see that nothing was touched; the ledger, the logs and when leftovers were last
         swept change by themselves."""
         roots = (self.sessions, self.agents, self.folder)
@@ -116,7 +116,7 @@ class UserMachine:
         return {str(path): path.read_bytes() for path in paths}
 
     @staticmethod
-    def system(request: CapturedRequest) -> str:
+    def system_prompt(request: CapturedRequest) -> str:
         """The system prompt of a request, whichever provider it was for."""
         if "system" in request.body:
             said = request.body["system"]
@@ -126,13 +126,13 @@ class UserMachine:
         return first["content"]
 
     @staticmethod
-    def tools(request: CapturedRequest) -> list[str]:
+    def tool_names(request: CapturedRequest) -> list[str]:
         """The names of the tools that a request offers."""
         offered = request.body.get("tools", [])
         return sorted(each["function"]["name"] if "function" in each else each["name"] for each in offered)
 
     @staticmethod
-    def words(request: CapturedRequest) -> list[str]:
+    def request_texts(request: CapturedRequest) -> list[str]:
         """What a request says of the conversation, in order: texts, calls as JSON, results."""
         found: list[str] = []
         for message in request.messages:

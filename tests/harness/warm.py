@@ -35,7 +35,7 @@ KNOWS_ITS_NUMBER = 0x01000000 | 0x00200000
 WHERE_THE_NUMBER_STANDS = 40
 SIZE = struct.Struct("!Q")
 MOST_STREAMS = 8
-LATE = (
+LATE_IMPORTS = (
     "aiohttp.connector", "asyncio.subprocess", "concurrent.futures.thread", "encodings.idna", "http.cookies",
     "uvicorn.lifespan.off", "uvicorn.loops.asyncio", "uvicorn.protocols.http.httptools_impl",
 )  # fmt: skip
@@ -50,7 +50,7 @@ _libc.syscall.restype = ctypes.c_long
 def load() -> None:
     """Everything of ours but the program itself. Nothing is begun by it: a fork takes only one thread along."""
     found = [each.name for each in pkgutil.walk_packages(retinue.__path__, "retinue.")]
-    for name in (*found, *LATE):
+    for name in (*found, *LATE_IMPORTS):
         if not name.endswith("__main__"):
             with suppress(
                 Exception
@@ -61,7 +61,7 @@ def load() -> None:
     gc.freeze()
 
 
-def asked(line: socket.socket) -> dict[str, Any]:
+def receive_request(line: socket.socket) -> dict[str, Any]:
     """Answers in each process that is made, with what it is to be. This one makes the next, until nobody asks."""
     number = ctypes.c_void_p()
     _libc.prctl(WHERE_THE_NUMBER_STANDS, ctypes.byref(number))
@@ -73,14 +73,14 @@ def asked(line: socket.socket) -> dict[str, Any]:
         while left and (piece := line.recv(left)):
             pieces.append(piece)
             left -= len(piece)
-        if _forked(number.value or 0):
+        if _fork_sibling(number.value or 0):
             line.detach()
             return json.loads(b"".join(pieces)) | {"fds": fds}
         for fd in fds:
             os.close(fd)
 
 
-def _forked(number: int) -> bool:
+def _fork_sibling(number: int) -> bool:
     """As os.fork, and whether this is the new process; but that one is a child of our parent, who can wait for it."""
     flags = CHILD_OF_MY_PARENT | signal.SIGCHLD | (KNOWS_ITS_NUMBER if number else 0)
     where = (number, 0) if platform.machine() == "x86_64" else (0, number)
@@ -94,7 +94,7 @@ def _forked(number: int) -> bool:
     return made == 0
 
 
-def become(wish: dict[str, Any]) -> None:
+def become_process(wish: dict[str, Any]) -> None:
     """All that stands between a fork and the first line of a program."""
     told, *streams = wish["fds"]
     if wish["session"]:
@@ -164,8 +164,8 @@ def leave(code: object) -> None:
 
 def main() -> None:
     load()
-    wish = asked(socket.socket(fileno=int(sys.argv[1])))
-    become(wish)
+    wish = receive_request(socket.socket(fileno=int(sys.argv[1])))
+    become_process(wish)
     code: object = 1
     try:
         run(wish["words"])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commands import RETINUE, begun
+from commands import RETINUE, start_process
 from disk import State
 from promise import Promises, place_asked, promises
 from record import STRACE, Log, Word, heard
@@ -44,7 +44,7 @@ class Home(TortureEnvironment):
             (self.output_dir / f"{number:03}.out").open("wb") as out,
             (self.output_dir / f"{number:03}.err").open("wb") as err,
         ):
-            process = await begun(
+            process = await start_process(
                 [*RETINUE, *words],
                 stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, env=self.env, cwd=self.work_dir,
             )  # fmt: skip

@@ -7,6 +7,6 @@ from runtime_fixture import RuntimeFixture
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> RuntimeFixture:
+def runtime(tmp_path: Path) -> RuntimeFixture:
     (tmp_path / "work").mkdir()
     return RuntimeFixture(tmp_path)

@@ -55,22 +55,22 @@ def ponders(gate: asyncio.Event) -> Tool:
     return ponder
 
 
-async def tree(house: RuntimeProcess) -> list[Run]:
+async def tree(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def over(house: RuntimeProcess, run: Run) -> Run:
+async def over(process: RuntimeProcess, run: Run) -> Run:
     """Until it has ended, or nothing of its tree goes on."""
     while True:
-        await house.engine.wait(run.id)
-        now = await house.now(run)
-        moving = [each for each in await tree(house) if each.status in (Status.QUEUED, Status.RUNNING)]
+        await process.worker.wait(run.id)
+        now = await process.reload(run)
+        moving = [each for each in await tree(process) if each.status in (Status.QUEUED, Status.RUNNING)]
         if now.status.is_final or not moving:
             return now
-        await house.engine.wait_for_change()
+        await process.worker.wait_for_change()
 
 
 def words(entries: Sequence[Entry]) -> str:
@@ -78,15 +78,15 @@ def words(entries: Sequence[Entry]) -> str:
 
 
 async def test_an_agent_used_again_knows_nothing_of_the_task_before_and_is_not_interrupted(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Only who is asked more by its id goes on where it was.
 
     Shows: L008.
     """
     gate = asyncio.Event()
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     script = {
         "main": [
             tool_call_reply(gives("Count the keys.")),
@@ -100,21 +100,21 @@ async def test_an_agent_used_again_knows_nothing_of_the_task_before_and_is_not_i
         ],
         "Execute this task: Find the box.": [text_reply(LONG), text_reply(f"Yes: {LONG}")],
     }
-    async with world.open(by_agent=script, tools=[ponders(gate)]) as house:
-        run = await house.ask("Go.", agent="main")
-        while len(await tree(house)) == 1:
-            await house.engine.wait_for_change()
-        await house.until("tool.started")
-        await interrupt_run((await tree(house))[1].id, house.ports)
-        while not [event for event in house.events if event.data.get("note") == INTERRUPTED_NOTE]:
-            await house.engine.wait_for_change()
+    async with runtime.open(by_agent=script, tools=[ponders(gate)]) as process:
+        run = await process.submit("Go.", agent="main")
+        while len(await tree(process)) == 1:
+            await process.worker.wait_for_change()
+        await process.wait_for_event("tool.started")
+        await interrupt_run((await tree(process))[1].id, process.context)
+        while not [event for event in process.events if event.data.get("note") == INTERRUPTED_NOTE]:
+            await process.worker.wait_for_change()
         gate.set()
-        assert (await over(house, run)).status is Status.DONE
-        first, second, more = (await tree(house))[1:]
+        assert (await over(process, run)).status is Status.DONE
+        first, second, more = (await tree(process))[1:]
         assert (str(first.reason), second.status, more.status) == ("interrupted", Status.DONE, Status.DONE)
         assert len({first.session_id, second.session_id}) == 2
         assert second.session_id == more.session_id
-        told = [each for each in house.driver.requests if each.request.agent_name == "helper"]
+        told = [each for each in process.provider.requests if each.request.agent_name == "helper"]
         found, asked = told[-2:]
         assert words(found.entries) == "Execute this task: Find the box."
         assert "keys" not in found.request.system.lower()
@@ -122,15 +122,15 @@ async def test_an_agent_used_again_knows_nothing_of_the_task_before_and_is_not_i
         assert words(asked.entries).splitlines() == ["Execute this task: Find the box.", LONG, "Sure?"]
 
 
-async def test_a_child_gets_more_from_a_person_and_not_from_whoever_asked_it(world: RuntimeFixture):
+async def test_a_child_gets_more_from_a_person_and_not_from_whoever_asked_it(runtime: RuntimeFixture):
     """Whatever its parent says it allows is words; what the child wishes for is shown with who asked for whom.
 
     Shows: X04.
     """
-    outside = world.folder / "outside.txt"
+    outside = runtime.folder / "outside.txt"
     outside.write_text("SECRET")
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     look = tool_call_reply(("read", json.dumps({"path": str(outside)})))
     wish = {"tool": "read", "resource": str(outside), "reason": "My parent allowed it."}
     script = {
@@ -149,38 +149,38 @@ async def test_a_child_gets_more_from_a_person_and_not_from_whoever_asked_it(wor
             ),
         ],
     }
-    async with world.open(by_agent=script, approval_policy=ApprovalPolicy.AUTO) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+    async with runtime.open(by_agent=script, approval_policy=ApprovalPolicy.AUTO) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         assert run.status is Status.WAITING
 
         def pending(tx: Transaction) -> list[Approval]:
             return tx.find_approvals(state=[ApprovalState.PENDING])
 
-        (asked,) = await house.ports.ledger.read(pending)
-        _, first, again = await tree(house)
+        (asked,) = await process.context.ledger.read(pending)
+        _, first, again = await tree(process)
         assert first.session_id == again.session_id
         assert (asked.session, asked.agent, asked.resource) == (again.session_id, "helper", str(outside))
         assert asked.chain == ("person", run.session_key, again.session_key)
         assert "My parent allowed it." in asked.reason
-        offered = [each.name for each in house.driver.requests[0].request.tools]
+        offered = [each.name for each in process.provider.requests[0].request.tools]
         assert [name for name in offered if "approv" in name or "scope" in name] == [
             "request_scope_expansion"
         ]
         await run_control.answer_approval(
-            asked.id, Answer.DENY, house.ports, by="person", is_alive=lambda _: True
+            asked.id, Answer.DENY, process.context, by="person", is_alive=lambda _: True
         )
-        assert (await over(house, run)).status is Status.DONE
-        results = [each.text for each in await house.results(again)]
+        assert (await over(process, run)).status is Status.DONE
+        results = [each.text for each in await process.tool_results(again)]
     assert len(results) == 4
     assert [("out_of_scope" in text, "SECRET" in text) for text in (results[0], results[1], results[3])] == [
         (True, False)
     ] * 3
 
 
-async def test_a_child_that_cannot_be_written_down_is_not_at_work(world: RuntimeFixture):
+async def test_a_child_that_cannot_be_written_down_is_not_at_work(runtime: RuntimeFixture):
     """Shows: A096."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
 
     class Broken(MemoryLedger):
         async def write(
@@ -188,15 +188,15 @@ async def test_a_child_that_cannot_be_written_down_is_not_at_work(world: Runtime
         ) -> T:
             raise Failed("the ledger is broken")
 
-    async with world.open(text_reply("Hi."), text_reply("never")) as house:
-        parent = await house.run("Hi", agent="main")
-        above = await house.store.find(parent.session_id)
+    async with runtime.open(text_reply("Hi."), text_reply("never")) as process:
+        parent = await process.run("Hi", agent="main")
+        above = await process.store.find(parent.session_id)
         ask = RunRequest(key="once:1", agent="helper", task="Go", requester=above.key)
         with pytest.raises(Failed, match="the ledger is broken"):
             await spawn_child(
-                ask, ChildSpec(parent=above, description="go"), replace(house.ports, ledger=Broken())
+                ask, ChildSpec(parent=above, description="go"), replace(process.context, ledger=Broken())
             )
-        assert [each.id for each in await tree(house)] == [parent.id]
-        assert len(house.driver.requests) == 1
-        (child,) = await house.store.sessions(agent="helper")
-        assert await house.store.problems(child) == (), "what was made of it is whole"
+        assert [each.id for each in await tree(process)] == [parent.id]
+        assert len(process.provider.requests) == 1
+        (child,) = await process.store.sessions(agent="helper")
+        assert await process.store.problems(child) == (), "what was made of it is whole"

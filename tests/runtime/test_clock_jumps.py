@@ -31,7 +31,7 @@ class Wall:
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["a day ahead", "a day back"])
 async def test_a_clock_that_is_set_while_a_run_is_worked_changes_nothing_for_it(
-    world: RuntimeFixture, jump: timedelta
+    runtime: RuntimeFixture, jump: timedelta
 ):
     """Shows: P30."""
     wall = Wall()
@@ -42,48 +42,50 @@ async def test_a_clock_that_is_set_while_a_run_is_worked_changes_nothing_for_it(
         wall.off = jump
         return "set"
 
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("sets", "{}")), text_reply("Done."), tools=[sets], clock=wall.chance
-    ) as house:
-        run = await house.run("Go.", deadline_seconds=60)
+    ) as process:
+        run = await process.run("Go.", deadline_seconds=60)
         assert (run.status, run.text) == (Status.DONE, "Done.")
         assert run.duration_ms is not None
         assert run.duration_ms >= 0
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["a day ahead", "a day back"])
-async def test_a_deadline_comes_in_its_time_though_the_clock_was_set(world: RuntimeFixture, jump: timedelta):
+async def test_a_deadline_comes_in_its_time_though_the_clock_was_set(
+    runtime: RuntimeFixture, jump: timedelta
+):
     """Shows: P30."""
     wall = Wall()
-    async with world.open(text_reply("Half of this."), hold=True, clock=wall.chance) as house:
-        run = await house.ask("Go.", deadline_seconds=1)
-        await house.until("text.delta")
+    async with runtime.open(text_reply("Half of this."), hold=True, clock=wall.chance) as process:
+        run = await process.submit("Go.", deadline_seconds=1)
+        await process.wait_for_event("text.delta")
         wall.off = jump
-        assert (await house.now(run)).status is Status.RUNNING
-        ended = await house.ended(run)
+        assert (await process.reload(run)).status is Status.RUNNING
+        ended = await process.wait(run)
         assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
 
 
-async def left_behind(world: RuntimeFixture, **wishes: Any) -> Run:
-    async with world.open(text_reply("Half of this."), hold=True) as house:
-        run = await house.ask("Go.", **wishes)
-        await house.until("text.delta")
+async def left_behind(runtime: RuntimeFixture, **wishes: Any) -> Run:
+    async with runtime.open(text_reply("Half of this."), hold=True) as process:
+        run = await process.submit("Go.", **wishes)
+        await process.wait_for_event("text.delta")
     return run
 
 
 async def test_a_clock_set_back_between_two_processes_gives_no_more_than_the_whole_time_anew(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: P30."""
-    run = await left_behind(world, deadline_seconds=1)
-    async with world.open(text_reply("Half of this."), hold=True, clock=Wall(-DAY).chance) as house:
-        ended = await asyncio.wait_for(house.resume(run), 10)
+    run = await left_behind(runtime, deadline_seconds=1)
+    async with runtime.open(text_reply("Half of this."), hold=True, clock=Wall(-DAY).chance) as process:
+        ended = await asyncio.wait_for(process.resume(run), 10)
         assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
 
 
-async def test_a_clock_set_back_between_two_processes_ends_nothing(world: RuntimeFixture):
+async def test_a_clock_set_back_between_two_processes_ends_nothing(runtime: RuntimeFixture):
     """Shows: P30."""
-    run = await left_behind(world, deadline_seconds=60)
-    async with world.open(text_reply("Here."), clock=Wall(-DAY).chance) as house:
-        ended = await house.resume(run)
+    run = await left_behind(runtime, deadline_seconds=60)
+    async with runtime.open(text_reply("Here."), clock=Wall(-DAY).chance) as process:
+        ended = await process.resume(run)
         assert (ended.status, ended.text) == (Status.DONE, "Here.")

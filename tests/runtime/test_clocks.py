@@ -51,57 +51,57 @@ class Babbling(Provider):
         """Nothing is held open."""
 
 
-async def tree(house: RuntimeProcess) -> list[Run]:
+async def tree(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def over(house: RuntimeProcess, run: Run) -> Run:
-    while not (now := await house.now(run)).status.is_final:
-        await house.engine.wait_for_change()
+async def over(process: RuntimeProcess, run: Run) -> Run:
+    while not (now := await process.reload(run)).status.is_final:
+        await process.worker.wait_for_change()
     return now
 
 
-async def test_an_agent_that_only_talks_is_stopped_and_its_asker_goes_on(world: RuntimeFixture):
+async def test_an_agent_that_only_talks_is_stopped_and_its_asker_goes_on(runtime: RuntimeFixture):
     """Shows: B050."""
-    world.agent("helper")
+    runtime.write_agent("helper")
     driver = Babbling(FakeProvider({"*": [HAND_ON, text_reply("It got stuck.")]}), "helper")
-    async with world.open(driver=driver, limits=BRIEF) as house:
-        run = await over(house, await house.ask("Go."))
+    async with runtime.open(provider=driver, limits=BRIEF) as process:
+        run = await over(process, await process.submit("Go."))
         assert (run.status, run.text) == (Status.DONE, "It got stuck.")
-        _, child = await tree(house)
+        _, child = await tree(process)
         assert (child.status, child.reason) == (Status.FAILED, Reason.IDLE)
         assert re.fullmatch(r"Agent stuck: no tool calls for \d+ seconds \(timeout: 0\.05s\)", child.error)
         assert child.text.startswith("la la ")
         assert driver.cut == 1
 
 
-async def test_a_definition_has_its_own_patience(world: RuntimeFixture):
+async def test_a_definition_has_its_own_patience(runtime: RuntimeFixture):
     """Shows: B050."""
-    world.agent("helper", "limits:\n  idle_seconds: 0.05\n")
+    runtime.write_agent("helper", "limits:\n  idle_seconds: 0.05\n")
     driver = Babbling(FakeProvider({"*": [HAND_ON, text_reply("It got stuck.")]}), "helper")
-    async with world.open(driver=driver) as house:
-        run = await over(house, await house.ask("Go."))
-        assert (run.status, (await tree(house))[1].reason) == (Status.DONE, Reason.IDLE)
+    async with runtime.open(provider=driver) as process:
+        run = await over(process, await process.submit("Go."))
+        assert (run.status, (await tree(process))[1].reason) == (Status.DONE, Reason.IDLE)
 
 
-async def test_waiting_for_the_first_word_is_not_idling(world: RuntimeFixture):
+async def test_waiting_for_the_first_word_is_not_idling(runtime: RuntimeFixture):
     """Shows: L010."""
-    world.agent("helper")
+    runtime.write_agent("helper")
     steps = {"Go.": [HAND_ON, text_reply("Good.")], "Look.": [text_reply("Here.")]}
     driver = Babbling(FakeProvider(steps), "helper", first="", before=LONG)
-    async with world.open(driver=driver, limits=BRIEF) as house:
-        run = await over(house, await house.ask("Go."))
-        assert [each.status for each in await tree(house)] == [Status.DONE, Status.DONE]
+    async with runtime.open(provider=driver, limits=BRIEF) as process:
+        run = await over(process, await process.submit("Go."))
+        assert [each.status for each in await tree(process)] == [Status.DONE, Status.DONE]
         assert run.text == "Good."
 
 
-async def test_a_tool_a_child_and_a_person_may_take_their_time(world: RuntimeFixture):
+async def test_a_tool_a_child_and_a_person_may_take_their_time(runtime: RuntimeFixture):
     """Shows: L010."""
-    world.agent("helper", "tools: [PersistentAgent, brood, mail]\n")
-    world.agent("other", "tools: [brood]\n")
+    runtime.write_agent("helper", "tools: [PersistentAgent, brood, mail]\n")
+    runtime.write_agent("other", "tools: [brood]\n")
 
     @tool(effect="read")
     async def brood() -> str:
@@ -125,64 +125,64 @@ async def test_a_tool_a_child_and_a_person_may_take_their_time(world: RuntimeFix
         ],
         "Deeper.": [tool_call_reply(("brood", "{}")), text_reply("There.")],
     }
-    async with world.open(
+    async with runtime.open(
         by_agent=by_agent, tools=[brood, mail], limits=BRIEF, approval_policy=ApprovalPolicy.ASK
-    ) as house:
-        run = await house.ask("Go.")
+    ) as process:
+        run = await process.submit("Go.")
         for tool_name in ("PersistentAgent", "PersistentAgent", "mail"):
-            while not (asked := await _pending(house)):
-                await house.engine.wait_for_change()
+            while not (asked := await _pending(process)):
+                await process.worker.wait_for_change()
             assert asked[0].tool == tool_name
             await asyncio.sleep(LONG / 2)
             await run_control.answer_approval(
-                asked[0].id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+                asked[0].id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
             )
-        assert (await over(house, run)).text == "Good."
-        assert {each.status for each in await tree(house)} == {Status.DONE}
+        assert (await over(process, run)).text == "Good."
+        assert {each.status for each in await tree(process)} == {Status.DONE}
 
 
-async def _pending(house: RuntimeProcess) -> list[Approval]:
+async def _pending(process: RuntimeProcess) -> list[Approval]:
     def step(tx: Transaction) -> list[Approval]:
         return tx.find_approvals(state=[ApprovalState.PENDING])
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def test_a_run_that_a_person_began_may_talk_as_long_as_it_likes(world: RuntimeFixture):
+async def test_a_run_that_a_person_began_may_talk_as_long_as_it_likes(runtime: RuntimeFixture):
     """Shows: B050."""
-    async with world.open(text_reply("Half of this is heard."), hold=True, limits=BRIEF) as house:
-        run = await house.ask("Talk.")
-        await house.until("text.delta")
+    async with runtime.open(text_reply("Half of this is heard."), hold=True, limits=BRIEF) as process:
+        run = await process.submit("Talk.")
+        await process.wait_for_event("text.delta")
         await asyncio.sleep(LONG)
-        house.release_turn()
-        assert (await house.ended(run)).status is Status.DONE
+        process.release_turn()
+        assert (await process.wait(run)).status is Status.DONE
 
 
-async def test_a_definitions_own_deadline_counts_unless_the_run_was_given_one(world: RuntimeFixture):
-    world.agent("hasty", "limits:\n  deadline_seconds: 0.1\n")
-    async with world.open(text_reply("Half of this."), hold=True) as house:
-        run = await house.run("Hurry.", agent="hasty")
+async def test_a_definitions_own_deadline_counts_unless_the_run_was_given_one(runtime: RuntimeFixture):
+    runtime.write_agent("hasty", "limits:\n  deadline_seconds: 0.1\n")
+    async with runtime.open(text_reply("Half of this."), hold=True) as process:
+        run = await process.run("Hurry.", agent="hasty")
         assert (run.status, run.reason, run.text) == (Status.TIMED_OUT, Reason.DEADLINE, "Half o")
         assert run.error == "the deadline passed: 0.1 s from the start"
         assert run.deadline_at is not None
         assert run.started_at is not None
         assert (run.deadline_at - run.started_at).total_seconds() == 0.1
-    async with world.open(text_reply("Half of this."), hold=True) as house:
-        run = await house.ask("Hurry.", agent="hasty", deadline_seconds=30)
-        await house.until("text.delta")
+    async with runtime.open(text_reply("Half of this."), hold=True) as process:
+        run = await process.submit("Hurry.", agent="hasty", deadline_seconds=30)
+        await process.wait_for_event("text.delta")
         await asyncio.sleep(LONG)
-        house.release_turn()
-        assert (await house.ended(run)).status is Status.DONE
+        process.release_turn()
+        assert (await process.wait(run)).status is Status.DONE
 
 
-async def test_a_run_that_waits_for_a_person_to_go_on_is_not_late_because_of_them(world: RuntimeFixture):
-    world.agent("coder", "exits: [submit_for_review]\nlimits:\n  deadline_seconds: 1.5\n")
+async def test_a_run_that_waits_for_a_person_to_go_on_is_not_late_because_of_them(runtime: RuntimeFixture):
+    runtime.write_agent("coder", "exits: [submit_for_review]\nlimits:\n  deadline_seconds: 1.5\n")
     leaves = tool_call_reply(("submit_for_review", '{"summary": "Done."}'))
-    async with world.open(*[text_reply("Done.")] * 4, leaves) as house:
-        run = await house.run("Build it.", agent="coder")
+    async with runtime.open(*[text_reply("Done.")] * 4, leaves) as process:
+        run = await process.run("Build it.", agent="coder")
         assert (run.waiting_for, run.wake_at) == (WaitReason.PERSON, None)
         await asyncio.sleep(2.1)
-        session = await house.store.find(run.session_id)
-        again = await run_control.answer_waiting_run(session, "Submit.", house.ports)
+        session = await process.store.find(run.session_id)
+        again = await run_control.answer_waiting_run(session, "Submit.", process.context)
         assert again is not None
-        assert (await house.ended(again)).status is Status.DONE
+        assert (await process.wait(again)).status is Status.DONE

@@ -24,11 +24,11 @@ class LedgerDo(Protocol):
     ) -> T: ...
 
 
-async def deeds_of(house: RuntimeProcess, run: Run) -> list[SideEffect]:
+async def deeds_of(process: RuntimeProcess, run: Run) -> list[SideEffect]:
     def step(tx: Transaction) -> list[SideEffect]:
         return tx.find_side_effects(run.id)
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
 def mailer(sent: list[str], hold: asyncio.Event | None = None) -> Tool:
@@ -46,63 +46,63 @@ def mailer(sent: list[str], hold: asyncio.Event | None = None) -> Tool:
 MAIL = ("mail", '{"to": "ann"}')
 
 
-async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(world: RuntimeFixture):
+async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(runtime: RuntimeFixture):
     seen: list[list[SideEffect]] = []
 
     @tool(name="mail", asks="never")
     async def mail(call: Call, to: str) -> str:
         """Sends one."""
-        seen.append(await deeds_of(house, call.run))
+        seen.append(await deeds_of(process, call.run))
         return f"sent to {to}"
 
-    async with world.open(tool_call_reply(MAIL), text_reply("Done."), tools=[mail]) as house:
-        run = await house.ask("Go.")
-        await house.engine.wait(run.id)
-        (before,), (after,) = seen[0], await deeds_of(house, run)
+    async with runtime.open(tool_call_reply(MAIL), text_reply("Done."), tools=[mail]) as process:
+        run = await process.submit("Go.")
+        await process.worker.wait(run.id)
+        (before,), (after,) = seen[0], await deeds_of(process, run)
         assert (before.progress, before.tool, before.ended_at) == (SideEffectState.STARTED, "mail", None)
         assert (after.progress, after.ok, after.text) == (SideEffectState.ENDED, True, "sent to ann")
         assert after.digest == before.digest
 
 
-async def test_while_a_deed_is_done_its_runs_row_says_how_many_calls_were_made(world: RuntimeFixture):
+async def test_while_a_deed_is_done_its_runs_row_says_how_many_calls_were_made(runtime: RuntimeFixture):
     seen: list[tuple[Status, int, int]] = []
 
     @tool(name="mail", asks="never")
     async def mail(call: Call, to: str) -> str:
         """Sends one."""
-        row = await house.now(call.run)
+        row = await process.reload(call.run)
         seen.append((row.status, row.turns, row.tool_calls))
         return f"sent to {to}"
 
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(MAIL), tool_call_reply(MAIL, MAIL), text_reply("Done."), tools=[mail]
-    ) as house:
-        await house.run("Go.")
+    ) as process:
+        await process.run("Go.")
     assert seen == [(Status.RUNNING, 1, 1), (Status.RUNNING, 2, 3), (Status.RUNNING, 2, 3)]
 
 
-async def test_a_deed_cut_off_by_a_death_is_never_done_again_and_told_as_unknown(world: RuntimeFixture):
+async def test_a_deed_cut_off_by_a_death_is_never_done_again_and_told_as_unknown(runtime: RuntimeFixture):
     """Shows: P10, P12."""
     sent: list[str] = []
-    async with world.open(tool_call_reply(MAIL), tools=[mailer(sent, asyncio.Event())]) as house:
-        run = await house.ask("Go.")
-        await house.until("tool.started")
+    async with runtime.open(tool_call_reply(MAIL), tools=[mailer(sent, asyncio.Event())]) as process:
+        run = await process.submit("Go.")
+        await process.wait_for_event("tool.started")
         while not sent:  # noqa: ASYNC110  (a list does not call)
             await asyncio.sleep(0.001)
-    async with world.open(text_reply("I asked ann."), tools=[mailer(sent)]) as house:
-        run = await house.resume(run)
+    async with runtime.open(text_reply("I asked ann."), tools=[mailer(sent)]) as process:
+        run = await process.resume(run)
         assert (run.status, sent) == (Status.DONE, ["ann"])
-        (result,) = await house.results(run)
+        (result,) = await process.tool_results(run)
         assert (result.ok, result.text) == (False, INTERRUPTED_RESULT)
-        (deed,) = await deeds_of(house, run)
+        (deed,) = await deeds_of(process, run)
         assert deed.progress is SideEffectState.UNKNOWN
 
 
-async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: RuntimeFixture):
+async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(runtime: RuntimeFixture):
     """Shows: P10, P11."""
     sent: list[str] = []
-    async with world.open(tool_call_reply(MAIL), tools=[mailer(sent)]) as house:
-        begin, reached = house.ports.ledger.write, asyncio.Event()
+    async with runtime.open(tool_call_reply(MAIL), tools=[mailer(sent)]) as process:
+        begin, reached = process.context.ledger.write, asyncio.Event()
 
         async def do(step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None) -> T:
             if "record_start" in getattr(step, "__qualname__", ""):
@@ -110,24 +110,24 @@ async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: R
                 await asyncio.Event().wait()
             return await begin(step, on_commit)
 
-        house.ports.ledger.write = do
-        run = await house.ask("Go.")
+        process.context.ledger.write = do
+        run = await process.submit("Go.")
         await asyncio.wait_for(reached.wait(), 20)
-    del world.ledger.write
+    del runtime.ledger.write
     assert sent == []
-    async with world.open(text_reply("Done."), tools=[mailer(sent)]) as house:
-        run = await house.resume(run)
+    async with runtime.open(text_reply("Done."), tools=[mailer(sent)]) as process:
+        run = await process.resume(run)
         assert (run.status, sent) == (Status.DONE, ["ann"])
-        (result,) = await house.results(run)
+        (result,) = await process.tool_results(run)
         assert result.text == "sent to ann"
 
 
-async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: RuntimeFixture):
+async def test_a_deed_that_ended_before_the_death_keeps_its_result(runtime: RuntimeFixture):
     """Shows: P10."""
     sent: list[str] = []
-    async with world.open(tool_call_reply(MAIL), tools=[mailer(sent)]) as house:
+    async with runtime.open(tool_call_reply(MAIL), tools=[mailer(sent)]) as process:
         ended = asyncio.Event()
-        do = house.ports.ledger.write
+        do = process.context.ledger.write
 
         async def then_dies(
             step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
@@ -138,25 +138,25 @@ async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: Runtim
                 await asyncio.Event().wait()
             return found
 
-        house.ports.ledger.write = then_dies
-        run = await house.ask("Go.")
+        process.context.ledger.write = then_dies
+        run = await process.submit("Go.")
         await asyncio.wait_for(ended.wait(), 20)
-    del world.ledger.write
-    async with world.open(text_reply("Done."), tools=[mailer(sent)]) as house:
-        run = await house.resume(run)
-        (result,) = await house.results(run)
+    del runtime.ledger.write
+    async with runtime.open(text_reply("Done."), tools=[mailer(sent)]) as process:
+        run = await process.resume(run)
+        (result,) = await process.tool_results(run)
         assert (sent, result.ok, result.text) == (["ann"], True, "sent to ann")
 
 
-async def test_an_edit_knows_after_a_death_whether_it_has_happened(world: RuntimeFixture):
+async def test_an_edit_knows_after_a_death_whether_it_has_happened(runtime: RuntimeFixture):
     """Shows: P10."""
     for written in (True, False):
-        place = Path(world.workspace) / "a.txt"
+        place = Path(runtime.workspace) / "a.txt"
         place.write_text("old\n")
         wish = ("edit", json.dumps({"path": "a.txt", "old": "old", "new": "old old"}))
-        async with world.open(tool_call_reply(wish)) as house:
+        async with runtime.open(tool_call_reply(wish)) as process:
             noted = asyncio.Event()
-            do = house.ports.ledger.write
+            do = process.context.ledger.write
 
             async def then_dies(
                 step: Callable[[Transaction], T],
@@ -170,27 +170,27 @@ async def test_an_edit_knows_after_a_death_whether_it_has_happened(world: Runtim
                     await asyncio.Event().wait()
                 return found
 
-            house.ports.ledger.write = then_dies
-            run = await house.ask("Go.")
+            process.context.ledger.write = then_dies
+            run = await process.submit("Go.")
             await asyncio.wait_for(noted.wait(), 20)
-        del world.ledger.write
+        del runtime.ledger.write
         if written:
             place.write_text("old old\n")
-        async with world.open(text_reply("Done.")) as house:
-            run = await house.resume(run)
-            (result,) = await house.results(run)
+        async with runtime.open(text_reply("Done.")) as process:
+            run = await process.resume(run)
+            (result,) = await process.tool_results(run)
             assert (result.ok, place.read_text()) == (True, "old old\n")
 
 
-async def test_reading_leaves_no_deed(world: RuntimeFixture):
-    async with world.open(
+async def test_reading_leaves_no_deed(runtime: RuntimeFixture):
+    async with runtime.open(
         tool_call_reply(("ls", "{}"), ("todo", '{"items": []}')), text_reply("Done.")
-    ) as house:
-        run = await house.run("Go.")
-        assert await deeds_of(house, run) == []
+    ) as process:
+        run = await process.run("Go.")
+        assert await deeds_of(process, run) == []
 
 
-async def test_a_deed_is_work_also_when_it_failed_and_when_its_process_died_since(world: RuntimeFixture):
+async def test_a_deed_is_work_also_when_it_failed_and_when_its_process_died_since(runtime: RuntimeFixture):
     """Shows: X05."""
 
     @tool(name="mail", asks="never")
@@ -199,14 +199,14 @@ async def test_a_deed_is_work_also_when_it_failed_and_when_its_process_died_sinc
         raise OSError(to)
 
     begun = asyncio.Event()
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(MAIL), tool_call_reply(("ponder", "{}")), tools=[mail, _ponder(begun)]
-    ) as house:
-        run = await house.ask("Go.")
+    ) as process:
+        run = await process.submit("Go.")
         await begun.wait()
-    async with world.open(text_reply("Nobody there."), tools=[mail]) as house:
-        run = await house.resume(run)
-        assert [result.ok for result in await house.results(run)] == [False, False]
+    async with runtime.open(text_reply("Nobody there."), tools=[mail]) as process:
+        run = await process.resume(run)
+        assert [result.ok for result in await process.tool_results(run)] == [False, False]
         assert (run.status, run.effective_calls, run.did_no_work) == (Status.DONE, 1, False)
 
 

@@ -79,27 +79,27 @@ class Files:
             yield talk
 
 
-def on(house: RuntimeProcess, **ports: Any) -> None:
-    house.ports = replace(house.ports, **ports)
-    house.engine.start(
-        scheduler_callbacks(house.ports, lambda _, error: house.crashes.append(error), lambda _: True)
+def on(process: RuntimeProcess, **ports: Any) -> None:
+    process.context = replace(process.context, **ports)
+    process.worker.start(
+        scheduler_callbacks(process.context, lambda _, error: process.crashes.append(error), lambda _: True)
     )
 
 
-async def quiet(house: RuntimeProcess) -> tuple[list[Run], list[Delivery]]:
+async def quiet(process: RuntimeProcess) -> tuple[list[Run], list[Delivery]]:
     """Until nothing goes on any more."""
 
     def step(tx: Transaction) -> tuple[list[Run], list[Delivery]]:
         return tx.find_runs(), tx.find_deliveries()
 
     while True:
-        runs, told = await house.ports.ledger.read(step)
+        runs, told = await process.context.ledger.read(step)
         if all(run.status.is_final for run in runs):
             return runs, told
-        await house.engine.wait_for_change()
+        await process.worker.wait_for_change()
 
 
-async def test_a_deed_whose_result_the_disk_refused_is_told_as_it_ended(world: RuntimeFixture):
+async def test_a_deed_whose_result_the_disk_refused_is_told_as_it_ended(runtime: RuntimeFixture):
     """Shows: P08, P10."""
 
     @tool(name="mail", asks="never")
@@ -107,16 +107,16 @@ async def test_a_deed_whose_result_the_disk_refused_is_told_as_it_ended(world: R
         """Sends it."""
         return "sent to ann"
 
-    async with world.open(tool_call_reply(("mail", "{}")), text_reply("Sent."), tools=[mail]) as house:
-        session = await house.begin()
-        on(house, store=Files(house.store, Disk(2)))  # the task, the reply
-        run = await house.run("Send it.", session=session)
+    async with runtime.open(tool_call_reply(("mail", "{}")), text_reply("Sent."), tools=[mail]) as process:
+        session = await process.create_session()
+        on(process, store=Files(process.store, Disk(2)))  # the task, the reply
+        run = await process.run("Send it.", session=session)
         assert run.status is Status.FAILED
-        assert [(each.ok, each.text) for each in await house.results(run)] == [(True, "sent to ann")]
+        assert [(each.ok, each.text) for each in await process.tool_results(run)] == [(True, "sent to ann")]
 
 
 async def test_a_deed_that_a_person_stopped_is_told_as_unknown_and_one_not_begun_is_not(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: P10."""
     begun = asyncio.Event()
@@ -128,11 +128,11 @@ async def test_a_deed_that_a_person_stopped_is_told_as_unknown_and_one_not_begun
         await asyncio.Event().wait()
         return "never"
 
-    async with world.open(tool_call_reply(("mail", "{}")), tools=[mail]) as house:
-        run = await house.ask("Send it.")
+    async with runtime.open(tool_call_reply(("mail", "{}")), tools=[mail]) as process:
+        run = await process.submit("Send it.")
         await begun.wait()
-        await house.cancel(run)
-        (told,) = await house.results(run)
+        await process.cancel(run)
+        (told,) = await process.tool_results(run)
         assert (told.ok, told.text) == (
             False,
             f"No result: the run was stopped before this call was answered. {UNKNOWN_OUTCOME}",
@@ -141,22 +141,22 @@ async def test_a_deed_that_a_person_stopped_is_told_as_unknown_and_one_not_begun
 
 @pytest.mark.parametrize("takes", range(1, 8))
 async def test_whichever_step_of_the_ledger_fails_whoever_is_done_has_heard_its_child(
-    world: RuntimeFixture, takes: int
+    runtime: RuntimeFixture, takes: int
 ):
     """Shows: P08."""
-    world.agent("one", "tools: [agent]\n")
-    world.agent("two")
+    runtime.write_agent("one", "tools: [agent]\n")
+    runtime.write_agent("two")
     asks = tool_call_reply(("agent", json.dumps({"agent_name": "two", "task_prompt": "Look."})))
     played = {
         "one": [asks, *(text_reply(f"I have heard it, and that is all ({time}).") for time in range(2))],
         "two": [text_reply("It came in 1993, I think.")],
     }
-    async with world.open(by_agent=played) as house:
-        session = await house.begin("one")
-        on(house, ledger=Rows(house.ports.ledger, Disk(takes)))
-        run = await house.ask("Go.", session=session)
-        runs, told = await quiet(house)
-        if (await house.now(run)).status is Status.DONE and len(runs) > 1:
+    async with runtime.open(by_agent=played) as process:
+        session = await process.create_session("one")
+        on(process, ledger=Rows(process.context.ledger, Disk(takes)))
+        run = await process.submit("Go.", session=session)
+        runs, told = await quiet(process)
+        if (await process.reload(run)).status is Status.DONE and len(runs) > 1:
             assert [each.state for each in told] == [Delivered.DELIVERED]
-            heard = [each for each in await house.entries(run) if isinstance(each, ToolResult | Notice)]
+            heard = [each for each in await process.entries(run) if isinstance(each, ToolResult | Notice)]
             assert sum("1993" in each.text for each in heard) == 1

@@ -44,25 +44,25 @@ def asks(message: str = "And who calls it?", *, times: int = 1) -> Callable[[Req
     return reply
 
 
-async def tree(house: RuntimeProcess) -> list[Run]:
+async def tree(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def over(house: RuntimeProcess, run: Run) -> Run:
+async def over(process: RuntimeProcess, run: Run) -> Run:
     while True:
-        await house.engine.wait(run.id)
-        now = await house.now(run)
-        moving = [each for each in await tree(house) if each.status in (Status.QUEUED, Status.RUNNING)]
+        await process.worker.wait(run.id)
+        now = await process.reload(run)
+        moving = [each for each in await tree(process) if each.status in (Status.QUEUED, Status.RUNNING)]
         if now.status.is_final or not moving:
             return now
-        await house.engine.wait_for_change()
+        await process.worker.wait_for_change()
 
 
-async def answers(house: RuntimeProcess, run: Run, tool_name: str = "agent_ask") -> list[tuple[bool, Any]]:
-    entries = await house.entries(run)
+async def answers(process: RuntimeProcess, run: Run, tool_name: str = "agent_ask") -> list[tuple[bool, Any]]:
+    entries = await process.entries(run)
     ours = {entry.id for entry in entries if isinstance(entry, ToolCall) and entry.tool == tool_name}
     return [
         (entry.ok, json.loads(entry.text))
@@ -71,10 +71,10 @@ async def answers(house: RuntimeProcess, run: Run, tool_name: str = "agent_ask")
     ]
 
 
-def people(world: RuntimeFixture, front: str = "") -> None:
-    world.agent("main")
-    world.agent("other")
-    world.agent("helper", front)
+def people(runtime: RuntimeFixture, front: str = "") -> None:
+    runtime.write_agent("main")
+    runtime.write_agent("other")
+    runtime.write_agent("helper", front)
 
 
 def not_found(agent_id: str) -> dict[str, Any]:
@@ -85,18 +85,18 @@ def not_found(agent_id: str) -> dict[str, Any]:
     }
 
 
-async def test_an_agent_is_asked_more_and_remembers_what_it_did(world: RuntimeFixture):
+async def test_an_agent_is_asked_more_and_remembers_what_it_did(runtime: RuntimeFixture):
     """Shows: B013, B048."""
-    people(world, "tools: [read, ls]\n")
+    people(runtime, "tools: [read, ls]\n")
     by_agent = {
         "main": [tool_call_reply(GIVES), asks(), text_reply("Done.")],
         "helper": [text_reply(LONG), text_reply("Nobody calls it.")],
     }
-    async with world.open(by_agent=by_agent) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         assert run.status is Status.DONE
-        ((ok, answer),) = await answers(house, run)
-        first, second = (await tree(house))[1:]
+        ((ok, answer),) = await answers(process, run)
+        first, second = (await tree(process))[1:]
         assert ok
         assert answer.pop("duration_seconds") >= 0
         assert answer == {
@@ -107,7 +107,7 @@ async def test_an_agent_is_asked_more_and_remembers_what_it_did(world: RuntimeFi
         }
         assert (second.session_id, second.request.door) == (first.session_id, "agent_ask")
         assert (second.depth, second.request.parent_run, second.root_id) == (1, run.id, run.id)
-        asked = house.driver.requests[3]
+        asked = process.provider.requests[3]
         assert [entry.text for entry in asked.entries if isinstance(entry, Message)] == [
             "Execute this task: Look.",
             LONG,
@@ -117,18 +117,18 @@ async def test_an_agent_is_asked_more_and_remembers_what_it_did(world: RuntimeFi
 
 
 @pytest.mark.parametrize("agent_id", ["helper-20260101000000-look-", "..", "../../main", "x" * 500, "a\x00b"])
-async def test_an_id_that_names_nobody_is_not_found(world: RuntimeFixture, agent_id: str):
+async def test_an_id_that_names_nobody_is_not_found(runtime: RuntimeFixture, agent_id: str):
     """Shows: B048."""
-    people(world)
+    people(runtime)
     said = json.dumps({"agent_id": agent_id, "message": "Well?"})
-    async with world.open(
+    async with runtime.open(
         by_agent={"main": [tool_call_reply(("agent_ask", said)), text_reply("Oh.")]}
-    ) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        ((ok, answer),) = await answers(house, run)
+    ) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        ((ok, answer),) = await answers(process, run)
         assert not ok
         assert answer["error"] == not_found(agent_id)["error"]
-        assert len(await tree(house)) == 1
+        assert len(await tree(process)) == 1
 
 
 @pytest.mark.parametrize(
@@ -140,19 +140,19 @@ async def test_an_id_that_names_nobody_is_not_found(world: RuntimeFixture, agent
         ({"agent_id": "x", "message": 5}, "message parameter is required and must be a string"),
     ],
 )
-async def test_wrong_arguments_are_named(world: RuntimeFixture, arguments: Any, problem: str):
-    people(world)
-    async with world.open(
+async def test_wrong_arguments_are_named(runtime: RuntimeFixture, arguments: Any, problem: str):
+    people(runtime)
+    async with runtime.open(
         by_agent={"main": [tool_call_reply(("agent_ask", json.dumps(arguments))), text_reply("Oh.")]}
-    ) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+    ) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         expected = {"success": False, "error": problem, "error_type": "validation_error"}
-        assert await answers(house, run) == [(False, expected)]
+        assert await answers(process, run) == [(False, expected)]
 
 
-async def test_one_conversation_cannot_ask_the_agents_of_another(world: RuntimeFixture):
+async def test_one_conversation_cannot_ask_the_agents_of_another(runtime: RuntimeFixture):
     """Shows: C19."""
-    people(world)
+    people(runtime)
     by_agent: dict[str, Sequence[ScriptedStep]] = {
         "Mine.": [tool_call_reply(GIVES), text_reply("Done.")],
         "Yours.": [
@@ -163,15 +163,15 @@ async def test_one_conversation_cannot_ask_the_agents_of_another(world: RuntimeF
         "helper": [text_reply(LONG), text_reply("I am another one of the same kind.")],
     }
     stolen: list[str] = []
-    async with world.open(by_agent=by_agent) as house:
-        await over(house, await house.ask("Mine.", agent="main"))
-        child = (await tree(house))[1]
+    async with runtime.open(by_agent=by_agent) as process:
+        await over(process, await process.submit("Mine.", agent="main"))
+        child = (await tree(process))[1]
         stolen.append(json.dumps({"agent_id": child.slug, "message": "Tell me."}))
-        run = await over(house, await house.ask("Yours.", agent="main"))
-        assert await answers(house, run) == [(False, not_found(child.slug))]
-        ((_, own),) = await answers(house, run, "agent")
+        run = await over(process, await process.submit("Yours.", agent="main"))
+        assert await answers(process, run) == [(False, not_found(child.slug))]
+        ((_, own),) = await answers(process, run, "agent")
         assert own["agent_used"] == "helper"
-        heard = house.driver.requests[-2]
+        heard = process.provider.requests[-2]
         assert [entry.text for entry in heard.entries if isinstance(entry, Message)] == [
             "Execute this task: Look."
         ]
@@ -180,8 +180,8 @@ async def test_one_conversation_cannot_ask_the_agents_of_another(world: RuntimeF
 class Meeting:
     """A store in which two that look for the same agent find it in the same moment."""
 
-    def __init__(self, world: RuntimeFixture) -> None:
-        self._inner = FileStore(world.folder / "sessions", system_clock())
+    def __init__(self, runtime: RuntimeFixture) -> None:
+        self._inner = FileStore(runtime.folder / "sessions", system_clock())
         self._both = asyncio.Barrier(2)
 
     def __getattr__(self, name: str) -> Any:
@@ -194,19 +194,19 @@ class Meeting:
         return found
 
 
-async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(world: RuntimeFixture):
+async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(runtime: RuntimeFixture):
     """Shows: B037, B048."""
-    people(world)
-    store = Meeting(world)
+    people(runtime)
+    store = Meeting(runtime)
     by_agent = {
         "main": [tool_call_reply(GIVES), asks(times=2), text_reply("Done.")],
         "helper": [text_reply(LONG), text_reply("Nobody calls it."), text_reply("never")],
     }
-    async with world.open(by_agent=by_agent, store=store) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+    async with runtime.open(by_agent=by_agent, store=store) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         assert run.status is Status.DONE
-        child = (await tree(house))[1]
-        found = await answers(house, run)
+        child = (await tree(process))[1]
+        found = await answers(process, run)
         (busy,) = [answer for ok, answer in found if not ok]
         (good,) = [answer for ok, answer in found if ok]
         assert busy == {
@@ -215,19 +215,19 @@ async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(wor
             "error_type": "busy",
         }
         assert good["result"] == "Nobody calls it." + UNSEEN_NOTE
-        assert [(each.agent, each.status) for each in await tree(house)] == [
+        assert [(each.agent, each.status) for each in await tree(process)] == [
             ("main", Status.DONE),
             ("helper", Status.DONE),
             ("helper", Status.DONE),
         ]
-        assert [use.use_count for use in agent_pool.pooled_sessions(await tree(house))] == [2]
-        assert len([each for each in house.driver.requests if each.request.agent_name == "helper"]) == 2
+        assert [use.use_count for use in agent_pool.pooled_sessions(await tree(process))] == [2]
+        assert len([each for each in process.provider.requests if each.request.agent_name == "helper"]) == 2
     store.close()
 
 
-async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(world: RuntimeFixture):
+async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(runtime: RuntimeFixture):
     """Shows: L021."""
-    people(world)
+    people(runtime)
     by_agent = {
         "main": [tool_call_reply(GIVES), asks(), text_reply("Done.")],
         "helper": [
@@ -236,9 +236,9 @@ async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(world
             *[text_reply("")] * 3,
         ],
     }
-    async with world.open(by_agent=by_agent) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        assert await answers(house, run) == [
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        assert await answers(process, run) == [
             (
                 False,
                 {
@@ -252,9 +252,9 @@ async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(world
         ]
 
 
-async def test_an_agent_that_a_person_talks_with_is_in_use(world: RuntimeFixture):
+async def test_an_agent_that_a_person_talks_with_is_in_use(runtime: RuntimeFixture):
     """Shows: B037, B048."""
-    people(world)
+    people(runtime)
     gate = asyncio.Event()
 
     @tool(effect="read")
@@ -267,23 +267,23 @@ async def test_an_agent_that_a_person_talks_with_is_in_use(world: RuntimeFixture
         "main": [tool_call_reply(GIVES), text_reply("Done."), asks(), text_reply("Then later.")],
         "helper": [text_reply(LONG), tool_call_reply(("ponder", "{}")), text_reply("Hello, person.")],
     }
-    async with world.open(by_agent=by_agent, tools=[ponder]) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        child = (await tree(house))[1]
-        talk = await house.ask("Hello.", session=await house.store.find(child.transcript_path))
-        await house.until("tool.started")
-        again = await house.ask("More.", session=await house.store.find(run.transcript_path))
-        await house.ended(again)
-        ((_, answer),) = await answers(house, run)
+    async with runtime.open(by_agent=by_agent, tools=[ponder]) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        child = (await tree(process))[1]
+        talk = await process.submit("Hello.", session=await process.store.find(child.transcript_path))
+        await process.wait_for_event("tool.started")
+        again = await process.submit("More.", session=await process.store.find(run.transcript_path))
+        await process.wait(again)
+        ((_, answer),) = await answers(process, run)
         assert answer["error"].endswith("is currently in use. Wait for current operation to complete.")
-        assert [each.agent for each in await tree(house)] == ["main", "helper", "helper", "main"]
+        assert [each.agent for each in await tree(process)] == ["main", "helper", "helper", "main"]
         gate.set()
-        assert (await house.ended(talk)).text == "Hello, person."
+        assert (await process.wait(talk)).text == "Hello, person."
 
 
-async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: RuntimeFixture):
+async def test_after_five_idle_minutes_the_id_names_nobody_any_more(runtime: RuntimeFixture):
     """Shows: B045."""
-    people(world)
+    people(runtime)
     late = timedelta()
 
     def now() -> datetime:
@@ -301,10 +301,10 @@ async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: Runti
         "helper": [text_reply(LONG), text_reply("Nobody calls it.")],
     }
     chance = replace(system_clock(), now=now)
-    async with world.open(by_agent=by_agent, clock=chance) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+    async with runtime.open(by_agent=by_agent, clock=chance) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         late = timedelta(minutes=4)
-        session = await house.store.find(run.transcript_path)
+        session = await process.store.find(run.transcript_path)
 
         def out_of_time(request: Request) -> Reply:
             nonlocal late
@@ -312,46 +312,52 @@ async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: Runti
             return asks()(request)
 
         main[3] = out_of_time
-        again = await over(house, await house.ask("More.", session=session))
+        again = await over(process, await process.submit("More.", session=session))
         assert again.status is Status.DONE
-        (ok, _), (late_ok, answer) = await answers(house, run)
+        (ok, _), (late_ok, answer) = await answers(process, run)
         assert (ok, late_ok) == (True, False)
-        assert answer == not_found((await tree(house))[1].slug)
+        assert answer == not_found((await tree(process))[1].slug)
 
 
-async def test_an_agent_that_a_person_took_out_names_nobody_any_more(world: RuntimeFixture):
-    people(world)
+async def test_an_agent_that_a_person_took_out_names_nobody_any_more(runtime: RuntimeFixture):
+    people(runtime)
     by_agent = {
         "main": [tool_call_reply(GIVES), text_reply("Done."), asks(), text_reply("Oh.")],
         "helper": [text_reply(LONG)],
     }
-    async with world.open(by_agent=by_agent) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        child: Session = await house.store.find((await tree(house))[1].transcript_path)
-        await house.store.update(child, attributes={**child.attributes, agent_pool.RETIRED_ATTRIBUTE: True})
-        await over(house, await house.ask("More.", session=await house.store.find(run.transcript_path)))
-        assert await answers(house, run) == [(False, not_found(child.slug))]
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        child: Session = await process.store.find((await tree(process))[1].transcript_path)
+        await process.store.update(child, attributes={**child.attributes, agent_pool.RETIRED_ATTRIBUTE: True})
+        await over(
+            process, await process.submit("More.", session=await process.store.find(run.transcript_path))
+        )
+        assert await answers(process, run) == [(False, not_found(child.slug))]
 
 
-async def test_an_agent_that_was_denied_since_is_not_asked(world: RuntimeFixture):
-    people(world)
+async def test_an_agent_that_was_denied_since_is_not_asked(runtime: RuntimeFixture):
+    people(runtime)
     by_agent = {
         "main": [tool_call_reply(GIVES), text_reply("Done."), asks(), text_reply("Oh.")],
         "helper": [text_reply(LONG)],
     }
-    async with world.open(by_agent=by_agent) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        world.agent("main", "agent_deny: [helper]\n")
-        await over(house, await house.ask("More.", session=await house.store.find(run.transcript_path)))
-        ((ok, answer),) = await answers(house, run)
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        runtime.write_agent("main", "agent_deny: [helper]\n")
+        await over(
+            process, await process.submit("More.", session=await process.store.find(run.transcript_path))
+        )
+        ((ok, answer),) = await answers(process, run)
         assert (ok, answer["error_type"]) == (False, "refused")
         assert "main may not start helper" in answer["error"]
 
 
-async def test_who_asks_with_fewer_rights_gets_no_more_through_an_agent_made_with_more(world: RuntimeFixture):
+async def test_who_asks_with_fewer_rights_gets_no_more_through_an_agent_made_with_more(
+    runtime: RuntimeFixture,
+):
     """Shows: C19."""
-    people(world)
-    (world.workspace / "note.txt").write_text("hidden")
+    people(runtime)
+    (runtime.workspace / "note.txt").write_text("hidden")
     by_agent = {
         "main": [tool_call_reply(GIVES), text_reply("Done."), asks("Read it."), text_reply("Oh.")],
         "helper": [
@@ -360,21 +366,23 @@ async def test_who_asks_with_fewer_rights_gets_no_more_through_an_agent_made_wit
             text_reply("It was refused to me, sadly."),
         ],
     }
-    async with world.open(by_agent=by_agent) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         least = Ceiling(set_by="someone", read=())
         await over(
-            house,
-            await house.ask("More.", session=await house.store.find(run.transcript_path), ceilings=(least,)),
+            process,
+            await process.submit(
+                "More.", session=await process.store.find(run.transcript_path), ceilings=(least,)
+            ),
         )
-        child = (await tree(house))[1]
-        (refused,) = await house.results(child)
+        child = (await tree(process))[1]
+        (refused,) = await process.tool_results(child)
         assert not refused.ok
         assert "someone" in refused.text
 
 
-async def test_killed_while_it_waits_the_question_is_asked_once(world: RuntimeFixture):
-    people(world)
+async def test_killed_while_it_waits_the_question_is_asked_once(runtime: RuntimeFixture):
+    people(runtime)
     gate = asyncio.Event()
 
     @tool(effect="read")
@@ -387,21 +395,21 @@ async def test_killed_while_it_waits_the_question_is_asked_once(world: RuntimeFi
         "main": [tool_call_reply(GIVES), asks()],
         "helper": [text_reply(LONG), tool_call_reply(("ponder", "{}"))],
     }
-    async with world.open(by_agent=by_agent, tools=[ponder]) as house:
-        run = await house.ask("Go.", agent="main")
-        while [event.data["tool"] for event in house.events if event.kind == "tool.started"][-1:] != [
+    async with runtime.open(by_agent=by_agent, tools=[ponder]) as process:
+        run = await process.submit("Go.", agent="main")
+        while [event.data["tool"] for event in process.events if event.kind == "tool.started"][-1:] != [
             "ponder"
         ]:
-            await house.engine.wait_for_change()
+            await process.worker.wait_for_change()
     gate.set()
-    async with world.open(
+    async with runtime.open(
         by_agent={"main": [text_reply("Done.")], "helper": [text_reply("Nobody calls it.")]}, tools=[ponder]
-    ) as house:
-        for each in await tree(house):
+    ) as process:
+        for each in await tree(process):
             if each.status.is_live and each.status is not Status.WAITING:
-                await house.resume(each)
-        done = await over(house, run)
+                await process.resume(each)
+        done = await over(process, run)
         assert done.status is Status.DONE
-        ((ok, answer),) = await answers(house, run)
+        ((ok, answer),) = await answers(process, run)
         assert (ok, answer["result"]) == (True, "Nobody calls it." + UNSEEN_NOTE)
-        assert len(await tree(house)) == 3
+        assert len(await tree(process)) == 3

@@ -34,33 +34,33 @@ def words(result: str) -> str:
     return found[2]
 
 
-async def over(house: RuntimeProcess, run: Run) -> Run:
+async def over(process: RuntimeProcess, run: Run) -> Run:
     """Until it has ended, or nothing of its tree goes on."""
     while True:
-        await house.engine.wait(run.id)
-        now = await house.now(run)
-        moving = [each for each in await tree(house) if each.status in (Status.QUEUED, Status.RUNNING)]
+        await process.worker.wait(run.id)
+        now = await process.reload(run)
+        moving = [each for each in await tree(process) if each.status in (Status.QUEUED, Status.RUNNING)]
         if now.status.is_final or not moving:
             return now
         await asyncio.sleep(0.005)
 
 
-async def tree(house: RuntimeProcess) -> list[Run]:
+async def tree(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.created_at)
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def asked_ever(house: RuntimeProcess) -> list[Approval]:
+async def asked_ever(process: RuntimeProcess) -> list[Approval]:
     def step(tx: Transaction) -> list[Approval]:
         return tx.find_approvals()
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def pending(house: RuntimeProcess) -> list[Approval]:
-    return [each for each in await asked_ever(house) if each.state is ApprovalState.PENDING]
+async def pending(process: RuntimeProcess) -> list[Approval]:
+    return [each for each in await asked_ever(process) if each.state is ApprovalState.PENDING]
 
 
 def ponders(gate: asyncio.Event) -> Tool:
@@ -73,8 +73,8 @@ def ponders(gate: asyncio.Event) -> Tool:
     return ponder
 
 
-async def waits(house: RuntimeProcess, run: Run) -> bool:
-    return (await house.now(run)).waiting_for is WaitReason.CHILD
+async def waits(process: RuntimeProcess, run: Run) -> bool:
+    return (await process.reload(run)).waiting_for is WaitReason.CHILD
 
 
 async def soon(true: Callable[[], Awaitable[bool]]) -> None:
@@ -84,23 +84,23 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def family(
-    world: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep], **more: Any
+    runtime: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep], **more: Any
 ) -> AsyncGenerator[RuntimeProcess]:
-    world.agent("main")
-    world.agent("helper")
-    async with world.open(by_agent={"main": main, "helper": helper}, **more) as house:
-        yield house
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
+    async with runtime.open(by_agent={"main": main, "helper": helper}, **more) as process:
+        yield process
 
 
-async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answer(world: RuntimeFixture):
+async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answer(runtime: RuntimeFixture):
     """Shows: A001, A002, A005, A008, A046, A048, A070."""
     helper = [tool_call_reply(("todo", '{"items": ["x"]}'), text="First I note."), text_reply("It is green.")]
-    async with family(world, [tool_call_reply(wish()), text_reply("Green, it says.")], helper) as house:
-        run = await over(house, await house.ask("What colour?", agent="main"))
+    async with family(runtime, [tool_call_reply(wish()), text_reply("Green, it says.")], helper) as process:
+        run = await over(process, await process.submit("What colour?", agent="main"))
         assert (run.status, run.text, run.attempts) == (Status.DONE, "Green, it says.", 1)
-        (result,) = await house.results(run)
+        (result,) = await process.tool_results(run)
         assert (result.ok, words(result.text)) == (True, "First I note.\n\nIt is green.")
-        child = (await tree(house))[1]
+        child = (await tree(process))[1]
         assert (child.agent, child.depth, child.root_id, child.request.parent_run) == (
             "helper",
             1,
@@ -111,72 +111,75 @@ async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answ
         assert Path(child.transcript_path).parent.parent.parent == Path(run.transcript_path).parent
 
 
-async def test_a_parent_that_waits_holds_no_slot(world: RuntimeFixture):
+async def test_a_parent_that_waits_holds_no_slot(runtime: RuntimeFixture):
     """Shows: L018."""
     async with family(
-        world, [tool_call_reply(wish()), text_reply("Done.")], [text_reply("Yes.")], limits=Limits(max_live=1)
-    ) as house:
-        run = await asyncio.wait_for(over(house, await house.ask("Go.", agent="main")), 20)
+        runtime,
+        [tool_call_reply(wish()), text_reply("Done.")],
+        [text_reply("Yes.")],
+        limits=Limits(max_live=1),
+    ) as process:
+        run = await asyncio.wait_for(over(process, await process.submit("Go.", agent="main")), 20)
         assert (run.status, run.text) == (Status.DONE, "Done.")
 
 
-async def test_several_children_work_at_once(world: RuntimeFixture):
+async def test_several_children_work_at_once(runtime: RuntimeFixture):
     """Shows: B051, C091."""
-    world.agent("other")
+    runtime.write_agent("other")
     main = [tool_call_reply(wish(), wish("other"), wish("helper", "Again.")), text_reply("All.")]
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     by_agent = {
         "main": main,
         "helper": [text_reply("one"), text_reply("two")],
         "other": [text_reply("three")],
     }
-    async with world.open(by_agent=by_agent) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         assert run.status is Status.DONE
-        assert {words(result.text) for result in await house.results(run)} == {"one", "two", "three"}
+        assert {words(result.text) for result in await process.tool_results(run)} == {"one", "two", "three"}
         assert len(run.child_ids) == 3
 
 
-async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(world: RuntimeFixture):
+async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(runtime: RuntimeFixture):
     """Shows: A006, A007."""
     async with family(
-        world,
+        runtime,
         [tool_call_reply(wish()), text_reply("Then not.")],
         [text_reply("never")],
         approval_policy=ApprovalPolicy.ASK,
-    ) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+    ) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         assert (run.status, run.waiting_for) == (Status.WAITING, WaitReason.APPROVAL)
         assert not (Path(run.transcript_path).parent / "agents").exists()
-        (asked,) = await pending(house)
+        (asked,) = await pending(process)
         await run_control.answer_approval(
-            asked.id, Answer.DENY, house.ports, by="person", is_alive=lambda _: True
+            asked.id, Answer.DENY, process.context, by="person", is_alive=lambda _: True
         )
-        assert (await over(house, run)).text == "Then not."
+        assert (await over(process, run)).text == "Then not."
         assert not (Path(run.transcript_path).parent / "agents").exists()
-        assert len(await tree(house)) == 1
+        assert len(await tree(process)) == 1
 
 
-async def test_a_yes_starts_one_child_and_is_not_asked_for_again(world: RuntimeFixture):
+async def test_a_yes_starts_one_child_and_is_not_asked_for_again(runtime: RuntimeFixture):
     """Shows: A006."""
     async with family(
-        world,
+        runtime,
         [tool_call_reply(wish()), text_reply("Done.")],
         [text_reply("Yes.")],
         approval_policy=ApprovalPolicy.ASK,
-    ) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        (asked,) = await pending(house)
+    ) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        (asked,) = await pending(process)
         await run_control.answer_approval(
-            asked.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+            asked.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
         )
-        assert (await over(house, run)).status is Status.DONE
-        assert len(await tree(house)) == 2
-        assert len(await asked_ever(house)) == 1
+        assert (await over(process, run)).status is Status.DONE
+        assert len(await tree(process)) == 2
+        assert len(await asked_ever(process)) == 1
 
 
-async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: RuntimeFixture):
+async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(runtime: RuntimeFixture):
     """Shows: A067."""
 
     @tool(name="mail")
@@ -186,69 +189,71 @@ async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: R
 
     helper = [tool_call_reply(("mail", "{}")), text_reply("never")]
     main = [tool_call_reply(wish()), text_reply("So be it.")]
-    async with family(world, main, helper, tools=[mail], approval_policy=ApprovalPolicy.ASK) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+    async with family(runtime, main, helper, tools=[mail], approval_policy=ApprovalPolicy.ASK) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         for said in (Answer.ALLOW, Answer.DENY):
-            (asked,) = await pending(house)
+            (asked,) = await pending(process)
             await run_control.answer_approval(
-                asked.id, said, house.ports, by="person", is_alive=lambda _: True
+                asked.id, said, process.context, by="person", is_alive=lambda _: True
             )
-            await over(house, run)
-        done = await over(house, run)
+            await over(process, run)
+        done = await over(process, run)
         assert (done.status, done.text) == (Status.DONE, "So be it.")
-        (result,) = await house.results(run)
+        (result,) = await process.tool_results(run)
         assert (result.ok, result.text) == (False, "Error: User aborted agent")
 
 
-async def test_a_child_whose_model_is_not_reached_is_an_error_with_its_reason(world: RuntimeFixture):
+async def test_a_child_whose_model_is_not_reached_is_an_error_with_its_reason(runtime: RuntimeFixture):
     """Shows: A066."""
     gone = ModelFailed("no connection to 127.0.0.1", reason=Reason.UNREACHABLE)
-    async with family(world, [tool_call_reply(wish()), text_reply("A pity.")], [gone]) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        (result,) = await house.results(run)
+    async with family(runtime, [tool_call_reply(wish()), text_reply("A pity.")], [gone]) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        (result,) = await process.tool_results(run)
         assert result.text == "Error: Network failure\nno connection to 127.0.0.1"
         assert run.status is Status.DONE
 
 
-async def test_killed_while_it_waits_the_tree_goes_on_and_has_one_child(world: RuntimeFixture):
+async def test_killed_while_it_waits_the_tree_goes_on_and_has_one_child(runtime: RuntimeFixture):
     gate = asyncio.Event()
     helper = [tool_call_reply(("ponder", "{}"))]
-    async with family(world, [tool_call_reply(wish())], helper, tools=[ponders(gate)]) as house:
-        run = await house.ask("Go.", agent="main")
-        await soon(lambda: waits(house, run))
+    async with family(runtime, [tool_call_reply(wish())], helper, tools=[ponders(gate)]) as process:
+        run = await process.submit("Go.", agent="main")
+        await soon(lambda: waits(process, run))
     gate.set()
-    async with family(world, [text_reply("Done.")], [text_reply("Yes.")], tools=[ponders(gate)]) as house:
-        for each in await tree(house):
+    async with family(runtime, [text_reply("Done.")], [text_reply("Yes.")], tools=[ponders(gate)]) as process:
+        for each in await tree(process):
             if each.status is not Status.WAITING:
-                await house.resume(each)
-        done = await over(house, run)
+                await process.resume(each)
+        done = await over(process, run)
         assert done.status is Status.DONE
-        assert len(await tree(house)) == 2
+        assert len(await tree(process)) == 2
 
 
-async def test_cancelling_a_parent_cancels_what_it_asked_for(world: RuntimeFixture):
+async def test_cancelling_a_parent_cancels_what_it_asked_for(runtime: RuntimeFixture):
     """Shows: L019."""
     helper = [tool_call_reply(("ponder", "{}"))]
-    async with family(world, [tool_call_reply(wish())], helper, tools=[ponders(asyncio.Event())]) as house:
-        run = await house.ask("Go.", agent="main")
-        await soon(lambda: waits(house, run))
-        await house.cancel(run)
-        assert [each.status for each in await tree(house)] == [Status.CANCELLED, Status.CANCELLED]
-        assert entry_texts((await house.entries(run))[-1:])[0].startswith("No result")
+    async with family(
+        runtime, [tool_call_reply(wish())], helper, tools=[ponders(asyncio.Event())]
+    ) as process:
+        run = await process.submit("Go.", agent="main")
+        await soon(lambda: waits(process, run))
+        await process.cancel(run)
+        assert [each.status for each in await tree(process)] == [Status.CANCELLED, Status.CANCELLED]
+        assert entry_texts((await process.entries(run))[-1:])[0].startswith("No result")
 
 
-async def test_an_agent_above_is_not_started_again_below(world: RuntimeFixture):
+async def test_an_agent_above_is_not_started_again_below(runtime: RuntimeFixture):
     """Shows: C095."""
-    world.agent("helper", "tools: [PersistentAgent]\n")
-    world.agent("main")
+    runtime.write_agent("helper", "tools: [PersistentAgent]\n")
+    runtime.write_agent("main")
     by_agent = {
         "main": [tool_call_reply(wish()), text_reply("Done.")],
         "helper": [tool_call_reply(wish("main")), text_reply("I may not.")],
     }
-    async with world.open(by_agent=by_agent) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        child = (await tree(house))[1]
-        (refused,) = await house.results(child)
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        child = (await tree(process))[1]
+        (refused,) = await process.tool_results(child)
         assert "main > helper > main" in refused.text
         assert run.status is Status.DONE
 
@@ -263,43 +268,45 @@ async def test_an_agent_above_is_not_started_again_below(world: RuntimeFixture):
     ],
 )
 async def test_below_the_top_doors_count_only_where_they_are_named(
-    world: RuntimeFixture, front: str, offered: bool
+    runtime: RuntimeFixture, front: str, offered: bool
 ):
     """Shows: A095, L025."""
-    world.agent("main")
-    world.agent("helper", front)
-    async with world.open(
+    runtime.write_agent("main")
+    runtime.write_agent("helper", front)
+    async with runtime.open(
         by_agent={"main": [tool_call_reply(wish()), text_reply("Done.")], "helper": [text_reply("Yes.")]}
-    ) as house:
-        await over(house, await house.ask("Go.", agent="main"))
-        tools = [[each.name for each in asked.request.tools] for asked in house.driver.requests]
+    ) as process:
+        await over(process, await process.submit("Go.", agent="main"))
+        tools = [[each.name for each in asked.request.tools] for asked in process.provider.requests]
         assert "PersistentAgent" in tools[0]
         assert ("PersistentAgent" in tools[1]) is offered
 
 
-async def test_the_model_is_shown_whom_it_can_name(world: RuntimeFixture):
+async def test_the_model_is_shown_whom_it_can_name(runtime: RuntimeFixture):
     """Shows: A002, A004, C064."""
-    world.agent("main", "agent_deny: [oracle]\n")
-    async with world.open(text_reply("Hi.")) as house:
-        await house.run("Hi.", agent="main")
-        (spec,) = [each for each in house.driver.requests[0].request.tools if each.name == "PersistentAgent"]
+    runtime.write_agent("main", "agent_deny: [oracle]\n")
+    async with runtime.open(text_reply("Hi.")) as process:
+        await process.run("Hi.", agent="main")
+        (spec,) = [
+            each for each in process.provider.requests[0].request.tools if each.name == "PersistentAgent"
+        ]
         names = spec.schema["properties"]["preset"]["enum"]
         assert "researcher" in names
         assert "oracle" not in names
 
 
-async def test_whom_the_configuration_lets_nobody_start_no_door_offers(world: RuntimeFixture):
+async def test_whom_the_configuration_lets_nobody_start_no_door_offers(runtime: RuntimeFixture):
     """Neither in the first run of a conversation nor in the next, and every door says the same.
 
     Shows: A004, E018."""
-    world.agent("main")
+    runtime.write_agent("main")
     allowed = SubagentSettings(allow_agents=("explorer", "ma*"))
-    async with world.open(text_reply("Hi."), text_reply("Again."), subagent_settings=allowed) as house:
-        session = await house.begin("main")
+    async with runtime.open(text_reply("Hi."), text_reply("Again."), subagent_settings=allowed) as process:
+        session = await process.create_session("main")
         for task in ("Hi.", "Again."):
-            await house.run(task, session=session)
-        doors = [tool for tool in house.ports.tools.values() if tool.agent_argument]
-        for asked in house.driver.requests:
+            await process.run(task, session=session)
+        doors = [tool for tool in process.context.tools.values() if tool.agent_argument]
+        for asked in process.provider.requests:
             specs = {each.name: each for each in asked.request.tools}
             named = [
                 specs[each.spec.name].schema["properties"][each.agent_argument]["enum"] for each in doors
@@ -307,65 +314,69 @@ async def test_whom_the_configuration_lets_nobody_start_no_door_offers(world: Ru
             assert named == [["explorer", "main"]] * 4
 
 
-async def test_where_nobody_can_be_named_no_door_offers_an_empty_list(world: RuntimeFixture):
+async def test_where_nobody_can_be_named_no_door_offers_an_empty_list(runtime: RuntimeFixture):
     """Servers refuse a request whose schema lists no value at all."""
-    world.agent("main")
-    async with world.open(text_reply("Hi."), subagent_settings=SubagentSettings(allow_agents=())) as house:
-        await house.run("Hi.", agent="main")
-        (spec,) = [each for each in house.driver.requests[0].request.tools if each.name == "PersistentAgent"]
+    runtime.write_agent("main")
+    async with runtime.open(
+        text_reply("Hi."), subagent_settings=SubagentSettings(allow_agents=())
+    ) as process:
+        await process.run("Hi.", agent="main")
+        (spec,) = [
+            each for each in process.provider.requests[0].request.tools if each.name == "PersistentAgent"
+        ]
         assert "enum" not in spec.schema["properties"]["preset"]
 
 
-async def test_what_a_parent_is_denied_nobody_gives_its_child(world: RuntimeFixture):
+async def test_what_a_parent_is_denied_nobody_gives_its_child(runtime: RuntimeFixture):
     """Shows: L024, F19."""
-    (world.workspace / "secret").mkdir()
-    (world.workspace / "secret" / "s.txt").write_text("hidden")
-    (world.folder / "other.txt").write_text("open")
-    world.agent("main", "paths: {deny: ['**/secret/**']}\n")
-    world.agent("helper")
-    paths = (str(world.workspace / "secret" / "s.txt"), str(world.folder / "other.txt"))
+    (runtime.workspace / "secret").mkdir()
+    (runtime.workspace / "secret" / "s.txt").write_text("hidden")
+    (runtime.folder / "other.txt").write_text("open")
+    runtime.write_agent("main", "paths: {deny: ['**/secret/**']}\n")
+    runtime.write_agent("helper")
+    paths = (str(runtime.workspace / "secret" / "s.txt"), str(runtime.folder / "other.txt"))
     helper = [tool_call_reply(*(("read", json.dumps({"path": each})) for each in paths)), text_reply("Done.")]
     main = [tool_call_reply(wish(allowed_paths=[])), text_reply("Done.")]
-    async with world.open(
+    async with runtime.open(
         by_agent={"main": main, "helper": helper}, approval_policy=ApprovalPolicy.ASK
-    ) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        (asked,) = await pending(house)
+    ) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        (asked,) = await pending(process)
         assert "every file on this machine" in asked.reason
         await run_control.answer_approval(
-            asked.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+            asked.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
         )
-        await over(house, run)
-        child = (await tree(house))[1]
-        secret, other = await house.results(child)
+        await over(process, run)
+        child = (await tree(process))[1]
+        secret, other = await process.tool_results(child)
         assert (secret.ok, other.ok) == (False, True)
         assert "denies **/secret/**" in secret.text
 
 
-async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(world: RuntimeFixture):
+async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(runtime: RuntimeFixture):
     """Though whoever asked could hand nothing on."""
-    (world.workspace / ".env").write_text("hidden")
-    world.agent("main", "paths: {read: []}\n")
-    world.agent("helper")
+    (runtime.workspace / ".env").write_text("hidden")
+    runtime.write_agent("main", "paths: {read: []}\n")
+    runtime.write_agent("helper")
     helper = [
-        tool_call_reply(("read", json.dumps({"path": str(world.workspace / ".env")}))),
+        tool_call_reply(("read", json.dumps({"path": str(runtime.workspace / ".env")}))),
         text_reply("Done."),
     ]
     main = [tool_call_reply(wish(allowed_paths=[])), text_reply("Done.")]
-    async with world.open(
+    async with runtime.open(
         by_agent={"main": main, "helper": helper}, approval_policy=ApprovalPolicy.ASK
-    ) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
-        (asked,) = await pending(house)
+    ) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
+        (asked,) = await pending(process)
         await run_control.answer_approval(
-            asked.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+            asked.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
         )
-        await over(house, run)
-        (refused,) = await house.results((await tree(house))[1])
+        await over(process, run)
+        (refused,) = await process.tool_results((await tree(process))[1])
         assert "You may read /**; denied: " in refused.text
 
 
-async def test_an_answer_from_another_process_carries_the_whole_tree_on(world: RuntimeFixture):
+async def test_an_answer_from_another_process_carries_the_whole_tree_on(runtime: RuntimeFixture):
     @tool(name="mail")
     def mail() -> str:
         """Sends a mail."""
@@ -373,19 +384,23 @@ async def test_an_answer_from_another_process_carries_the_whole_tree_on(world: R
 
     helper = [tool_call_reply(("mail", "{}"))]
     async with family(
-        world, [tool_call_reply(wish())], helper, tools=[mail], approval_policy=ApprovalPolicy.ASK
-    ) as house:
-        run = await over(house, await house.ask("Go.", agent="main"))
+        runtime, [tool_call_reply(wish())], helper, tools=[mail], approval_policy=ApprovalPolicy.ASK
+    ) as process:
+        run = await over(process, await process.submit("Go.", agent="main"))
         await run_control.answer_approval(
-            (await pending(house))[0].id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+            (await pending(process))[0].id,
+            Answer.ALLOW,
+            process.context,
+            by="person",
+            is_alive=lambda _: True,
         )
-        await over(house, run)
+        await over(process, run)
     async with family(
-        world, [text_reply("So be it.")], [], tools=[mail], approval_policy=ApprovalPolicy.ASK
-    ) as house:
-        (asked,) = await pending(house)
+        runtime, [text_reply("So be it.")], [], tools=[mail], approval_policy=ApprovalPolicy.ASK
+    ) as process:
+        (asked,) = await pending(process)
         await run_control.answer_approval(
-            asked.id, Answer.DENY, house.ports, by="person", is_alive=house.ports.owners.is_alive
+            asked.id, Answer.DENY, process.context, by="person", is_alive=process.context.owners.is_alive
         )
-        done = await over(house, run)
+        done = await over(process, run)
         assert (done.status, done.text) == (Status.DONE, "So be it.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gates import gated
+from gates import make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.agents.definition_file import parse_preset
@@ -22,17 +22,17 @@ from retinue.interfaces import Transaction
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 
 
-async def quiet(house: RuntimeProcess) -> list[Run]:
+async def quiet(process: RuntimeProcess) -> list[Run]:
     """Until nothing goes on any more."""
 
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
     while True:
-        runs = await house.ports.ledger.read(step)
+        runs = await process.context.ledger.read(step)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
             return runs
-        await house.engine.wait_for_change()
+        await process.worker.wait_for_change()
 
 
 BACKGROUND: dict[str, dict[str, Any]] = {
@@ -43,19 +43,21 @@ BACKGROUND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("door", BACKGROUND)
-async def test_every_door_to_the_background_tells_its_end_in_the_same_way(world: RuntimeFixture, door: str):
+async def test_every_door_to_the_background_tells_its_end_in_the_same_way(runtime: RuntimeFixture, door: str):
     """Shows: L030, L012, D022."""
-    world.agent("main", "model: scripted:mine\n", "I am the one who asked.")
-    world.agent("helper")
+    runtime.write_agent("main", "model: scripted:mine\n", "I am the one who asked.")
+    runtime.write_agent("helper")
     main = [tool_call_reply((door, json.dumps(BACKGROUND[door]))), text_reply("Sent."), text_reply("Heard.")]
     helper = [tool_call_reply(("ponder", "{}")), text_reply("Found, and here it is.")]
     gate = asyncio.Event()
-    async with world.open(by_agent={"Go.": main, "Look.": helper}, tools=[gated(gate)]) as house:
-        run = await house.ask("Go.", agent="main")
-        while (await house.now(run)).status is not Status.WAITING:
-            await house.engine.wait_for_change()
+    async with runtime.open(
+        by_agent={"Go.": main, "Look.": helper}, tools=[make_gated_tool(gate)]
+    ) as process:
+        run = await process.submit("Go.", agent="main")
+        while (await process.reload(run)).status is not Status.WAITING:
+            await process.worker.wait_for_change()
         gate.set()
-        parent, child = await quiet(house)
+        parent, child = await quiet(process)
         assert (parent.status, parent.text, child.status) == (Status.DONE, "Heard.", Status.DONE)
         assert (child.request.parent_run, child.root_id, child.depth, child.request.door) == (
             run.id,
@@ -63,51 +65,51 @@ async def test_every_door_to_the_background_tells_its_end_in_the_same_way(world:
             1,
             door,
         )
-        told = [each for each in await house.entries(run) if isinstance(each, Notice)]
+        told = [each for each in await process.entries(run) if isinstance(each, Notice)]
         assert (len(told), "Found, and here it is." in told[0].text) == (1, True)
 
         def step(tx: Transaction) -> list[Delivered]:
             return [each.state for each in tx.find_deliveries()]
 
-        assert await house.ports.ledger.read(step) == [Delivered.DELIVERED]
-        last = house.driver.requests[-1].request
+        assert await process.context.ledger.read(step) == [Delivered.DELIVERED]
+        last = process.provider.requests[-1].request
         assert (last.model.full_name, "I am the one who asked." in last.system) == ("scripted:mine", True)
 
 
-async def test_paths_that_a_call_allows_and_denies_stand_in_the_childs_own_file(world: RuntimeFixture):
+async def test_paths_that_a_call_allows_and_denies_stand_in_the_childs_own_file(runtime: RuntimeFixture):
     """Shows: A003, A015, A056."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     wish = {"preset": "helper", "description": "look", "prompt": "Look."}
     paths = {"allowed_paths": ["/srv/**"], "denied_paths": ["**/secret"]}
     main = [tool_call_reply(("PersistentAgent", json.dumps(wish | paths))), text_reply("Done.")]
-    async with world.open(by_agent={"main": main, "helper": [text_reply("x")]}) as house:
-        await house.ask("Go.", agent="main")
-        _, child = await quiet(house)
+    async with runtime.open(by_agent={"main": main, "helper": [text_reply("x")]}) as process:
+        await process.submit("Go.", agent="main")
+        _, child = await quiet(process)
         own = parse_preset((Path(child.transcript_path).parent / "preset.md").read_text(), "x")
         assert own.paths is not None
         assert (own.paths.read, own.paths.deny) == (("/srv/**",), ("**/secret",))
-    async with world.open() as house:
-        assert child.session_id in [each.id for each in await house.store.sessions()]
+    async with runtime.open() as process:
+        assert child.session_id in [each.id for each in await process.store.sessions()]
 
 
-async def test_what_a_run_is_about_to_do_is_told_before_it_is_done(world: RuntimeFixture):
+async def test_what_a_run_is_about_to_do_is_told_before_it_is_done(runtime: RuntimeFixture):
     """Shows: A041, A045."""
-    async with world.open(tool_call_reply(("ls", "{}")), text_reply("Done.")) as house:
-        await house.run("Go.")
+    async with runtime.open(tool_call_reply(("ls", "{}")), text_reply("Done.")) as process:
+        await process.run("Go.")
         told = [
             (event.kind, event.data.get("phase"))
-            for event in house.events
+            for event in process.events
             if event.kind in ("run.state", "tool.started", "tool.ended")
         ]
     wait, doing = ("run.state", "wait"), ("run.state", "tool")
     assert told == [wait, doing, ("tool.started", None), ("tool.ended", None), wait]
 
 
-async def test_how_deep_agents_may_start_others_is_set_and_named_where_it_ends(world: RuntimeFixture):
+async def test_how_deep_agents_may_start_others_is_set_and_named_where_it_ends(runtime: RuntimeFixture):
     """Shows: L017, C03."""
     for name in ("a", "b", "c"):
-        world.agent(name, "tools: [agent]\n")
+        runtime.write_agent(name, "tools: [agent]\n")
     asks = {
         name: [
             tool_call_reply(("agent", json.dumps({"agent_name": below, "task_prompt": "Go."}))),
@@ -115,18 +117,18 @@ async def test_how_deep_agents_may_start_others_is_set_and_named_where_it_ends(w
         ]
         for name, below in (("a", "b"), ("b", "c"), ("c", "a"))
     }
-    async with world.open(by_agent=asks, limits=Limits(max_depth=1)) as house:
-        await house.ask("Go.", agent="a")
-        runs = await quiet(house)
+    async with runtime.open(by_agent=asks, limits=Limits(max_depth=1)) as process:
+        await process.submit("Go.", agent="a")
+        runs = await quiet(process)
         assert [(each.agent, each.depth) for each in runs] == [("a", 0), ("b", 1)]
-        (refused,) = await house.results(runs[1])
+        (refused,) = await process.tool_results(runs[1])
         assert "1 is the limit" in refused.text
 
 
-async def test_a_child_asked_once_more_brings_a_second_report(world: RuntimeFixture):
+async def test_a_child_asked_once_more_brings_a_second_report(runtime: RuntimeFixture):
     """Shows: L027."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     first = tool_call_reply(("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."})))
 
     def more(request: Request) -> Reply:
@@ -136,91 +138,95 @@ async def test_a_child_asked_once_more_brings_a_second_report(world: RuntimeFixt
 
     helper = [text_reply("The first report, in full."), text_reply("The second report, in full.")]
     by_agent = {"main": [first, more, text_reply("Both.")], "helper": helper}
-    async with world.open(by_agent=by_agent) as house:
-        run = await house.ask("Go.", agent="main")
-        await asyncio.wait_for(quiet(house), 30)
-        one, two = [json.loads(result.text)["result"] for result in await house.results(run)]
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await process.submit("Go.", agent="main")
+        await asyncio.wait_for(quiet(process), 30)
+        one, two = [json.loads(result.text)["result"] for result in await process.tool_results(run)]
         assert ("first report" in one, "second report" in two) == (True, True)
 
 
-async def test_a_child_reads_neither_its_parents_conversation_nor_its_own_definition(world: RuntimeFixture):
+async def test_a_child_reads_neither_its_parents_conversation_nor_its_own_definition(runtime: RuntimeFixture):
     """Shows: X15, C16."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
 
     def looks(request: Request) -> Reply:
-        own = Path(next(each for each in world.folder.rglob("agents/*/preset.md")))
+        own = Path(next(each for each in runtime.folder.rglob("agents/*/preset.md")))
         parent = own.parents[2] / "session.md"
         wishes = [("read", json.dumps({"path": str(path)})) for path in (parent, own)]
         return tool_call_reply(*wishes, ("write", json.dumps({"path": str(own), "content": "x"})))
 
-    closed = (f"{world.folder}/sessions/**",)
+    closed = (f"{runtime.folder}/sessions/**",)
     main = [
         tool_call_reply(("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."}))),
         text_reply("Done."),
     ]
     by_agent = {"main": main, "helper": [looks, text_reply("Nothing could be read.")]}
-    async with world.open(
+    async with runtime.open(
         by_agent=by_agent, operator_policy=lambda: OperatorPolicy(closed_paths=closed)
-    ) as house:
-        await house.ask("Go.", agent="main")
-        _, child = await quiet(house)
-        assert [result.ok for result in await house.results(child)] == [False, False, False]
+    ) as process:
+        await process.submit("Go.", agent="main")
+        _, child = await quiet(process)
+        assert [result.ok for result in await process.tool_results(child)] == [False, False, False]
 
 
-async def test_whoever_is_as_deep_as_may_be_is_shown_no_tool_that_starts_others(world: RuntimeFixture):
+async def test_whoever_is_as_deep_as_may_be_is_shown_no_tool_that_starts_others(runtime: RuntimeFixture):
     for name in ("a", "b"):
-        world.agent(name, "tools: [agent, ls]\n")
+        runtime.write_agent(name, "tools: [agent, ls]\n")
     first = tool_call_reply(("agent", json.dumps({"agent_name": "b", "task_prompt": "Go."})))
     asks = {"a": [first, text_reply("Back." * 9)], "b": [text_reply("Here. " * 9)]}
     for deepest, shown in ((1, ["ls"]), (2, ["agent", "ls"])):
-        async with world.open(by_agent=asks, limits=Limits(max_depth=deepest)) as house:
-            await house.ask("Go.", agent="a")
-            await quiet(house)
-            _, below, _ = house.driver.requests
+        async with runtime.open(by_agent=asks, limits=Limits(max_depth=deepest)) as process:
+            await process.submit("Go.", agent="a")
+            await quiet(process)
+            _, below, _ = process.provider.requests
             assert [spec.name for spec in below.request.tools] == shown
 
 
-async def test_the_same_call_to_a_door_for_ever_is_ended_though_each_waits_for_a_child(world: RuntimeFixture):
+async def test_the_same_call_to_a_door_for_ever_is_ended_though_each_waits_for_a_child(
+    runtime: RuntimeFixture,
+):
     """Shows: M16."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     again = tool_call_reply(("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."})))
     asks = {"main": [again] * 20, "helper": [text_reply("Nothing new, as I have said before.")] * 20}
-    async with world.open(by_agent=asks, limits=Limits(identical_calls=3)) as house:
-        await house.ask("Go.", agent="main")
-        runs = await quiet(house)
+    async with runtime.open(by_agent=asks, limits=Limits(identical_calls=3)) as process:
+        await process.submit("Go.", agent="main")
+        runs = await quiet(process)
         (stuck,) = [run for run in runs if run.agent == "main"]
         assert (stuck.status, stuck.reason) == (Status.FAILED, "stuck")
         assert len(runs) == 1 + 3
-        assert sum("this very call" in each.text for each in await house.results(stuck)) == 3
+        assert sum("this very call" in each.text for each in await process.tool_results(stuck)) == 3
 
 
 async def test_a_call_that_waited_for_a_child_tells_once_that_it_began_and_how_long_it_took(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: C039, B018."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     wish = tool_call_reply(("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."})))
     slow = [tool_call_reply(("ponder", "{}")), text_reply("Found, and here it is, in full.")]
     gate = asyncio.Event()
-    async with world.open(
-        by_agent={"main": [wish, text_reply("So.")], "helper": slow}, tools=[gated(gate)]
-    ) as house:
-        run = await house.ask("Go.", agent="main")
-        while not any(event.data.get("tool") == "ponder" for event in house.events):
-            await house.engine.wait_for_change()
+    async with runtime.open(
+        by_agent={"main": [wish, text_reply("So.")], "helper": slow}, tools=[make_gated_tool(gate)]
+    ) as process:
+        run = await process.submit("Go.", agent="main")
+        while not any(event.data.get("tool") == "ponder" for event in process.events):
+            await process.worker.wait_for_change()
         await asyncio.sleep(0.3)
         gate.set()
-        await quiet(house)
-        (result,) = await house.results(run)
+        await quiet(process)
+        (result,) = await process.tool_results(run)
         assert result.ms >= 300
         own = [
-            event.kind for event in house.events if event.run == run.id and event.data.get("tool") == "agent"
+            event.kind
+            for event in process.events
+            if event.run == run.id and event.data.get("tool") == "agent"
         ]
         assert own == ["tool.started", "tool.ended"]
-        durable = await house.ports.ledger.read(_told)
+        durable = await process.context.ledger.read(_told)
         told = [event.kind for event in durable if event.kind.startswith("announcement.")]
         assert told == ["announcement.posted", "announcement.delivered"]
         ended = [event.data["result"] for event in durable if event.kind == "run.ended"]
@@ -231,9 +237,11 @@ def _told(tx: Transaction) -> list[Event]:
     return tx.find_events(limit=100)
 
 
-async def test_an_announcement_tells_what_the_run_came_to_where_its_model_has_a_price(world: RuntimeFixture):
+async def test_an_announcement_tells_what_the_run_came_to_where_its_model_has_a_price(
+    runtime: RuntimeFixture,
+):
     """Shows: L021."""
-    world.agent("main")
+    runtime.write_agent("main")
     door = tool_call_reply(("sessions_spawn", json.dumps({"task": "Look."})))
     prices: list[tuple[Callable[[Run], float | None], str]] = [
         (lambda _: 0.0125, " cost=$0.0125 "),
@@ -241,8 +249,8 @@ async def test_an_announcement_tells_what_the_run_came_to_where_its_model_has_a_
     ]
     for price, words in prices:
         asks = {"Go.": [door, text_reply("Sent."), text_reply("Heard.")], "Look.": [text_reply("Found.")]}
-        async with world.open(by_agent=asks, run_cost=price) as house:
-            run = await house.ask("Go.", agent="main")
-            await quiet(house)
-            (told,) = [each.text for each in await house.entries(run) if isinstance(each, Notice)]
+        async with runtime.open(by_agent=asks, run_cost=price) as process:
+            run = await process.submit("Go.", agent="main")
+            await quiet(process)
+            (told,) = [each.text for each in await process.entries(run) if isinstance(each, Notice)]
             assert (words in told, "cost=" in told) == (True, bool(words))

@@ -40,38 +40,40 @@ def looks(**more: Any) -> Tool:
     return look
 
 
-async def approvals(house: RuntimeProcess) -> list[Approval]:
+async def approvals(process: RuntimeProcess) -> list[Approval]:
     def step(tx: Transaction) -> list[Approval]:
         return tx.find_approvals()
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def answer(house: RuntimeProcess, asked: Approval, said: Answer) -> None:
-    await run_control.answer_approval(asked.id, said, house.ports, by="ada", is_alive=lambda _: True)
+async def answer(process: RuntimeProcess, asked: Approval, said: Answer) -> None:
+    await run_control.answer_approval(asked.id, said, process.context, by="ada", is_alive=lambda _: True)
 
 
-async def test_a_call_that_came_in_pieces_is_not_made(world: RuntimeFixture):
+async def test_a_call_that_came_in_pieces_is_not_made(runtime: RuntimeFixture):
     cut = Reply(
         text="",
         tool_calls=(UnsavedToolCall(tool="look", arguments="{}", invalid_reason="it was cut short"),),
         stop_reason=StopReason.TOOLS,
     )
-    async with world.open(cut, text_reply("Done."), tools=[looks()]) as house:
-        run = await house.run("Look.")
-        (result,) = await house.results(run)
+    async with runtime.open(cut, text_reply("Done."), tools=[looks()]) as process:
+        run = await process.run("Look.")
+        (result,) = await process.tool_results(run)
         assert (result.ok, made) == (False, [])
         assert (
             result.text == "This call did not run: it was cut short. Make the call again, in a smaller step."
         )
 
 
-async def test_without_any_tool_the_refusal_says_so(world: RuntimeFixture):
-    world.agent("general", "tools: []\n")
-    async with world.open(tool_call_reply(("nothing", "{}"), ("read", "{}")), text_reply("Done.")) as house:
-        run = await house.run("Look.")
+async def test_without_any_tool_the_refusal_says_so(runtime: RuntimeFixture):
+    runtime.write_agent("general", "tools: []\n")
+    async with runtime.open(
+        tool_call_reply(("nothing", "{}"), ("read", "{}")), text_reply("Done.")
+    ) as process:
+        run = await process.run("Look.")
         unknown, hidden = sorted(
-            (json.loads(each.text) for each in await house.results(run)), key=lambda it: it["tool"]
+            (json.loads(each.text) for each in await process.tool_results(run)), key=lambda it: it["tool"]
         )
         assert unknown == {
             "success": False, "error": "unknown_tool", "tool": "nothing", "resource": "",
@@ -81,7 +83,7 @@ async def test_without_any_tool_the_refusal_says_so(world: RuntimeFixture):
         assert hidden["message"] == 'Tool "read" is not allowed for this agent (tools: nothing allows it).'
 
 
-async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world: RuntimeFixture):
+async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(runtime: RuntimeFixture):
     most = "x" * (MAX_ARGUMENT_BYTES - len('{"text":""}'))
     script = [
         tool_call_reply(("look", "")),
@@ -89,9 +91,9 @@ async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world:
         tool_call_reply(("look", json.dumps({"text": most + "x"}, separators=(",", ":")))),
         text_reply("Done."),
     ]
-    async with world.open(*script, tools=[looks()]) as house:
-        run = await house.run("Look.")
-        results = await house.results(run)
+    async with runtime.open(*script, tools=[looks()]) as process:
+        run = await process.run("Look.")
+        results = await process.tool_results(run)
         assert [each.ok for each in results] == [True, True, False]
         assert made == ["", most]
         assert results[2].text == (
@@ -99,7 +101,7 @@ async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world:
         )
 
 
-async def test_what_did_not_work_is_told_in_its_own_words_and_letters(world: RuntimeFixture):
+async def test_what_did_not_work_is_told_in_its_own_words_and_letters(runtime: RuntimeFixture):
     @tool(effect="read")
     async def stumble(path: str) -> str:
         """Never works."""
@@ -110,9 +112,9 @@ async def test_what_did_not_work_is_told_in_its_own_words_and_letters(world: Run
         tool_call_reply(("stumble", '{"path": "ü"}')),
         text_reply("Done."),
     ]
-    async with world.open(*script, tools=[stumble]) as house:
-        run = await house.run("Try.")
-        failed, refused = await house.results(run)
+    async with runtime.open(*script, tools=[stumble]) as process:
+        run = await process.run("Try.")
+        failed, refused = await process.tool_results(run)
         assert (failed.ok, failed.text) == (False, "x is not there")
         assert not refused.ok
         assert refused.text.startswith(
@@ -121,60 +123,60 @@ async def test_what_did_not_work_is_told_in_its_own_words_and_letters(world: Run
         )
 
 
-async def test_half_a_character_in_the_arguments_is_no_reason_to_fall_over(world: RuntimeFixture):
-    async with world.open(
+async def test_half_a_character_in_the_arguments_is_no_reason_to_fall_over(runtime: RuntimeFixture):
+    async with runtime.open(
         tool_call_reply(("look", '{"text": "a\udc80"}')), text_reply("Done."), tools=[looks()]
-    ) as house:
-        run = await house.run("Look.")
+    ) as process:
+        run = await process.run("Look.")
         assert (run.status, made) == (Status.DONE, ["a?"])
 
 
-async def test_a_tool_knows_who_calls_and_what_a_person_answered(world: RuntimeFixture):
+async def test_a_tool_knows_who_calls_and_what_a_person_answered(runtime: RuntimeFixture):
     script = [tool_call_reply(("look", "{}")), text_reply("Done.")]
-    async with world.open(*script, tools=[looks()], approval_policy=ApprovalPolicy.ASK) as house:
-        run = await house.run("Look.")
-        (asked,) = await approvals(house)
-        await answer(house, asked, Answer.ALLOW)
-        run = await house.ended(run)
+    async with runtime.open(*script, tools=[looks()], approval_policy=ApprovalPolicy.ASK) as process:
+        run = await process.run("Look.")
+        (asked,) = await approvals(process)
+        await answer(process, asked, Answer.ALLOW)
+        run = await process.wait(run)
         (call,) = seen
         assert (call.run.id, call.session.id, call.id) == (run.id, run.session_id, asked.call)
         assert call.approval_answer is Answer.ALLOW
-        assert call.ask_user == house.ports.ask_user
-        (result,) = await house.results(run)
+        assert call.ask_user == process.context.ask_user
+        (result,) = await process.tool_results(run)
         assert (result.of, result.run, result.ok) == (asked.call, run.id, True)
         assert result.at
         assert 0 <= result.ms < 600_000
         assert call.context is None
-    async with world.open(*script, tools=[looks(asks="never", is_delegation=True)]) as house:
-        await house.run("Look.")
+    async with runtime.open(*script, tools=[looks(asks="never", is_delegation=True)]) as process:
+        await process.run("Look.")
         assert seen[-1].approval_answer is None
         assert seen[-1].context is not None
-        assert seen[-1].context.tools is house.ports.tools
+        assert seen[-1].context.tools is process.context.tools
 
 
-async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(world: RuntimeFixture):
+async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(runtime: RuntimeFixture):
     """Shows: X06, L006."""
     script = [tool_call_reply(("write", '{"path": "hunter2222.txt", "content": "x"}')), text_reply("Done.")]
-    async with world.open(*script, approval_policy=ApprovalPolicy.ASK) as house:
-        run = await house.run("Write.")
-        (asked,) = await approvals(house)
+    async with runtime.open(*script, approval_policy=ApprovalPolicy.ASK) as process:
+        run = await process.run("Write.")
+        (asked,) = await approvals(process)
         assert (asked.run, asked.session, asked.agent) == (run.id, run.session_id, "general")
-        assert (asked.tool, asked.touch, asked.root) == ("write", "write", house.root)
-        assert asked.resource == f"{house.root}/hunter2222.txt"
+        assert (asked.tool, asked.touch, asked.root) == ("write", "write", process.root)
+        assert asked.resource == f"{process.root}/hunter2222.txt"
         assert asked.args == '{"path": "hunter2222.txt", "content": "x"}'
         assert len(asked.digest) == 64
-        await answer(house, asked, Answer.DENY)
-        await house.ended(run)
+        await answer(process, asked, Answer.DENY)
+        await process.wait(run)
 
         def events(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
             told = [event for event in tx.find_events() if event.kind.startswith("approval")]
             return [(event.kind, dict(event.data)) for event in told]
 
-        assert await house.ports.ledger.read(events) == [
+        assert await process.context.ledger.read(events) == [
             ("approval.asked", {"approval": asked.id, "tool": "write", "resource": asked.resource}),
             ("approval.answered", {"approval": asked.id, "state": "denied"}),
         ]
-        (result,) = await house.results(run)
+        (result,) = await process.tool_results(run)
         assert json.loads(result.text) == {
             "success": False, "error": "approval_denied", "tool": "write", "resource": asked.resource,
             "allowed_patterns": [], "deny_patterns": [],
@@ -182,9 +184,9 @@ async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(worl
         }  # fmt: skip
 
 
-async def test_a_secret_in_a_question_is_not_kept(world: RuntimeFixture):
+async def test_a_secret_in_a_question_is_not_kept(runtime: RuntimeFixture):
     """Shows: X06."""
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(
             (
                 "request_scope_expansion",
@@ -193,39 +195,41 @@ async def test_a_secret_in_a_question_is_not_kept(world: RuntimeFixture):
         ),
         secrets=["s3cr3t-value"],
         approval_policy=ApprovalPolicy.ASK,
-    ) as house:
-        await house.run("Ask.")
-        assert not [each for each in await approvals(house) if "s3cr3t" in repr(each)]
+    ) as process:
+        await process.run("Ask.")
+        assert not [each for each in await approvals(process) if "s3cr3t" in repr(each)]
 
 
-async def test_the_chain_ends_somewhere(world: RuntimeFixture):
+async def test_the_chain_ends_somewhere(runtime: RuntimeFixture):
     """Shows: L006."""
     script = {"*": [text_reply("Hi."), text_reply("Hi."), text_reply("Hi."), tool_call_reply(("look", "{}"))]}
-    async with world.open(by_agent=script, tools=[looks()], approval_policy=ApprovalPolicy.ASK) as house:
+    async with runtime.open(by_agent=script, tools=[looks()], approval_policy=ApprovalPolicy.ASK) as process:
         above = None
         keys: list[str] = []
         for _ in range(4):
-            run = await house.run("Hi.", **({} if above is None else {"parent_run": above.id, "wait": True}))
+            run = await process.run(
+                "Hi.", **({} if above is None else {"parent_run": above.id, "wait": True})
+            )
             keys.append(run.session_key)
             above = run
-        (asked,) = await approvals(house)
+        (asked,) = await approvals(process)
         assert asked.chain == ("person", *keys)
 
 
-async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(world: RuntimeFixture):
+async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(runtime: RuntimeFixture):
     """Shows: P11."""
     both = tool_call_reply(("look", '{"text": "a"}'), ("look", '{"text": "b"}'))
-    async with world.open(
+    async with runtime.open(
         both, text_reply("Done."), tools=[looks()], approval_policy=ApprovalPolicy.ASK
-    ) as house:
-        run = await house.run("Look.")
-        first, second = await approvals(house)
-        await answer(house, first, Answer.ALLOW)
-        waiting = await house.ended(run)
-        assert (waiting.status, len(await approvals(house))) == (Status.WAITING, 2)
-        await answer(house, second, Answer.ALLOW)
-        assert (await house.ended(run)).status is Status.DONE
-        assert [each.state for each in await approvals(house)] == [ApprovalState.USED, ApprovalState.USED]
+    ) as process:
+        run = await process.run("Look.")
+        first, second = await approvals(process)
+        await answer(process, first, Answer.ALLOW)
+        waiting = await process.wait(run)
+        assert (waiting.status, len(await approvals(process))) == (Status.WAITING, 2)
+        await answer(process, second, Answer.ALLOW)
+        assert (await process.wait(run)).status is Status.DONE
+        assert [each.state for each in await approvals(process)] == [ApprovalState.USED, ApprovalState.USED]
         assert sorted(made) == ["a", "b"]
 
 

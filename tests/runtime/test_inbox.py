@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gates import gated
+from gates import make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
@@ -28,27 +28,27 @@ def spawns(prompt: str = "Look.", **more: Any) -> tuple[str, str]:
     return "spawn_subagent", json.dumps(said)
 
 
-async def outbox(house: RuntimeProcess) -> list[Delivery]:
+async def outbox(process: RuntimeProcess) -> list[Delivery]:
     def step(tx: Transaction) -> list[Delivery]:
         return tx.find_deliveries()
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def all_runs(house: RuntimeProcess) -> list[Run]:
+async def all_runs(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def quiet(house: RuntimeProcess) -> list[Run]:
+async def quiet(process: RuntimeProcess) -> list[Run]:
     """Until nothing goes on any more."""
     while True:
-        runs = await all_runs(house)
+        runs = await all_runs(process)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
             return runs
-        await house.engine.wait_for_change()
+        await process.worker.wait_for_change()
 
 
 async def soon(true: Callable[[], Awaitable[bool]]) -> None:
@@ -56,9 +56,9 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def updates(house: RuntimeProcess, run: Run) -> list[list[dict[str, Any]]]:
+async def updates(process: RuntimeProcess, run: Run) -> list[list[dict[str, Any]]]:
     """What each call of the inbox was answered with."""
-    found = [json.loads(each.text) for each in await house.results(run)]
+    found = [json.loads(each.text) for each in await process.tool_results(run)]
     return [each["updates"] for each in found if "updates" in each]
 
 
@@ -92,14 +92,14 @@ class Slow:
         await self.played.close()
 
 
-def slow(world: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep]) -> Slow:
-    return Slow(played=FakeProvider({"main": main, "helper": helper}), ledger=world.ledger)
+def slow(runtime: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep]) -> Slow:
+    return Slow(played=FakeProvider({"main": main, "helper": helper}), ledger=runtime.ledger)
 
 
-async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: RuntimeFixture):
+async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(runtime: RuntimeFixture):
     """Shows: D020, D023, D024."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     gate = asyncio.Event()
     main = [
         tool_call_reply(spawns(label="far")),
@@ -108,15 +108,15 @@ async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: R
         text_reply("Heard."),
     ]
     by_agent = {"main": main, "helper": [tool_call_reply(("ponder", "{}")), text_reply("Found.")]}
-    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
-        run = await house.ask("Go.", agent="main")
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
+        run = await process.submit("Go.", agent="main")
 
         async def aside() -> bool:
-            return (await house.now(run)).is_suspended
+            return (await process.reload(run)).is_suspended
 
         await soon(aside)
-        ((row,),) = await updates(house, run)
-        (child,) = [each for each in await all_runs(house) if each.id != run.id]
+        ((row,),) = await updates(process, run)
+        (child,) = [each for each in await all_runs(process) if each.id != run.id]
         assert row["status"] == "running"
         assert (row["sessionId"], row["runId"], row["agentId"]) == (child.session_id, child.id, "helper")
         assert (row["capability"], row["label"], row["transcript"]) == (
@@ -126,41 +126,41 @@ async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: R
         )
         assert not {"summary", "error", "delivery", "id"} & set(row)
         gate.set()
-        await quiet(house)
-        assert (await house.now(run)).text == "Heard."
+        await quiet(process)
+        assert (await process.reload(run)).text == "Heard."
 
 
-async def test_what_is_only_looked_at_is_still_announced(world: RuntimeFixture):
+async def test_what_is_only_looked_at_is_still_announced(runtime: RuntimeFixture):
     """Shows: D023."""
-    world.agent("main")
-    world.agent("helper", "roles: [watcher]\ntools: [read]\n")
+    runtime.write_agent("main")
+    runtime.write_agent("helper", "roles: [watcher]\ntools: [read]\n")
     main = [tool_call_reply(spawns(capability="watcher")), tool_call_reply(LOOK), text_reply("Heard.")]
-    async with world.open(driver=slow(world, main, [text_reply("Drift.")])) as house:
-        run = await house.ask("Go.", agent="main")
-        await quiet(house)
-        ((row,),) = await updates(house, run)
+    async with runtime.open(provider=slow(runtime, main, [text_reply("Drift.")])) as process:
+        run = await process.submit("Go.", agent="main")
+        await quiet(process)
+        ((row,),) = await updates(process, run)
         assert (row["capability"], row["status"], row["delivery"]) == ("watcher", "complete", "pending")
         assert row["summary"] == "Drift."
-        notices = [each for each in await house.entries(run) if isinstance(each, Notice)]
-        (delivery,) = await outbox(house)
+        notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
+        (delivery,) = await outbox(process)
         assert [each.id for each in notices] == [delivery.id]
         assert "Drift." in notices[0].text
 
 
-async def test_what_was_drained_is_not_announced_again(world: RuntimeFixture):
+async def test_what_was_drained_is_not_announced_again(runtime: RuntimeFixture):
     """Shows: D024, L013."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     main = [
         tool_call_reply(spawns(label="x")),
         tool_call_reply(DRAIN),
         tool_call_reply(DRAIN),
         text_reply("Done."),
     ]
-    async with world.open(driver=slow(world, main, [text_reply("system: Found.")])) as house:
-        run = await house.ask("Go.", agent="main")
-        _, child = await quiet(house)
-        first, second = await updates(house, run)
+    async with runtime.open(provider=slow(runtime, main, [text_reply("system: Found.")])) as process:
+        run = await process.submit("Go.", agent="main")
+        _, child = await quiet(process)
+        first, second = await updates(process, run)
         assert second == []
         assert [(each["runId"], each["summary"], each["delivery"]) for each in first] == [
             (child.id, "\\system: Found.", "delivered")
@@ -172,34 +172,34 @@ async def test_what_was_drained_is_not_announced_again(world: RuntimeFixture):
             "outputTokens": 5,
             "durationMs": 0,
         }
-        assert not any(isinstance(each, Notice) for each in await house.entries(run))
-        (delivery,) = await outbox(house)
-        (_, taken, _) = await house.results(run)
+        assert not any(isinstance(each, Notice) for each in await process.entries(run))
+        (delivery,) = await outbox(process)
+        (_, taken, _) = await process.tool_results(run)
         assert (delivery.state, delivery.taken_by) == (Delivered.DELIVERED, taken.of)
-        assert [event.kind for event in house.events if event.kind.startswith("announcement")] == []
-        assert (await house.now(run)).text == "Done."
+        assert [event.kind for event in process.events if event.kind.startswith("announcement")] == []
+        assert (await process.reload(run)).text == "Done."
 
 
-async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again(world: RuntimeFixture):
+async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again(runtime: RuntimeFixture):
     """Shows: D024."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     main = [tool_call_reply(spawns()), tool_call_reply(DRAIN), text_reply("Done.")]
-    async with world.open(driver=slow(world, main, [text_reply("Found.")])) as house:
-        run = await house.ask("Go.", agent="main")
-        await quiet(house)
-        (once,) = await updates(house, run)
-        called = (await house.results(run))[1].of
-        session = await house.store.find(run.session_id)
-        inbox = house.ports.tools["inbox"]
+    async with runtime.open(provider=slow(runtime, main, [text_reply("Found.")])) as process:
+        run = await process.submit("Go.", agent="main")
+        await quiet(process)
+        (once,) = await updates(process, run)
+        called = (await process.tool_results(run))[1].of
+        session = await process.store.find(run.session_id)
+        inbox = process.context.tools["inbox"]
         bound = Call(
             run=run,
             session=session,
             id=called,
-            files=house.ports.sandbox.files_for(Scope()),
-            shell=house.ports.sandbox.shell_for(Scope()),
-            ask_user=house.ports.ask_user,
-            context=house.ports,
+            files=process.context.sandbox.files_for(Scope()),
+            shell=process.context.sandbox.shell_for(Scope()),
+            ask_user=process.context.ask_user,
+            context=process.context,
         )
         again = json.loads(await inbox.function({"drain": True}, bound))["updates"]
         assert again == once
@@ -207,10 +207,10 @@ async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again
         assert other == []
 
 
-async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(world: RuntimeFixture):
+async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(runtime: RuntimeFixture):
     """Shows: D025."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     gate = asyncio.Event()
     both = tool_call_reply(
         spawns("One.", returnMode="blocking"), spawns("Two.", returnMode="blocking"), DRAIN
@@ -220,44 +220,44 @@ async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(world
         "One.": [text_reply("First.")],
         "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Second.")],
     }
-    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
-        run = await house.ask("Go.", agent="main")
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
+        run = await process.submit("Go.", agent="main")
 
         async def ended() -> bool:
-            return any(each.state is Delivered.PENDING for each in await outbox(house))
+            return any(each.state is Delivered.PENDING for each in await outbox(process))
 
         await soon(ended)
-        session = await house.store.find(run.session_id)
-        assert await drain_inbox(session.id, house.ports, by="another", limit=9) == []
+        session = await process.store.find(run.session_id)
+        assert await drain_inbox(session.id, process.context, by="another", limit=9) == []
         gate.set()
-        await quiet(house)
-        said = " ".join(each.text for each in await house.results(run))
+        await quiet(process)
+        said = " ".join(each.text for each in await process.tool_results(run))
         assert "First." in said
         assert "Second." in said
-        assert {each.state for each in await outbox(house)} == {Delivered.DELIVERED}
+        assert {each.state for each in await outbox(process)} == {Delivered.DELIVERED}
 
 
 async def test_more_results_than_one_answer_holds_are_taken_in_part_and_the_others_announced(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: D024."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     many, most = 130, 100
     main = [
         tool_call_reply(*[spawns(f"Look {n}.") for n in range(many)]),
         tool_call_reply(DRAIN),
         text_reply("Done."),
     ]
-    model = slow(world, main, [text_reply('"\n' * 5_000)] * many)
+    model = slow(runtime, main, [text_reply('"\n' * 5_000)] * many)
     model.ends = many
-    async with world.open(driver=model) as house:
-        run = await house.ask("Go.", agent="main")
-        await quiet(house)
-        (rows,) = await updates(house, run)
+    async with runtime.open(provider=model) as process:
+        run = await process.submit("Go.", agent="main")
+        await quiet(process)
+        (rows,) = await updates(process, run)
         assert sum(row["delivery"] == "delivered" for row in rows) == most
         assert sum(row["delivery"] == "pending" for row in rows) == many - most
         assert all("characters left out" in row["summary"] for row in rows)
-        notices = [each for each in await house.entries(run) if isinstance(each, Notice)]
+        notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
         assert len(notices) == many - most
-        assert {each.state for each in await outbox(house)} == {Delivered.DELIVERED}
+        assert {each.state for each in await outbox(process)} == {Delivered.DELIVERED}

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from gates import gated
+from gates import make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
@@ -53,26 +53,26 @@ def spawns(task: str) -> tuple[str, str]:
     return "sessions_spawn", json.dumps({"task": task})
 
 
-async def runs(house: RuntimeProcess) -> list[Run]:
+async def runs(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def outbox(house: RuntimeProcess) -> list[Delivery]:
+async def outbox(process: RuntimeProcess) -> list[Delivery]:
     def step(tx: Transaction) -> list[Delivery]:
         return tx.find_deliveries()
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def quiet(house: RuntimeProcess) -> list[Run]:
+async def quiet(process: RuntimeProcess) -> list[Run]:
     while True:
-        found = await runs(house)
+        found = await runs(process)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in found):
             return found
-        await house.engine.wait_for_change()
+        await process.worker.wait_for_change()
 
 
 @dataclass(slots=True)
@@ -96,30 +96,32 @@ class Faltering(FakeProvider):
         return await FakeProvider.request_reply(self, request, on_delta)
 
 
-async def test_what_comes_during_a_turn_that_then_fails_is_heard_by_one_that_is_woken(world: RuntimeFixture):
+async def test_what_comes_during_a_turn_that_then_fails_is_heard_by_one_that_is_woken(
+    runtime: RuntimeFixture,
+):
     """Shows: L012, E015."""
-    world.agent("main")
+    runtime.write_agent("main")
     driver = Faltering(
         {
             "Go.": [tool_call_reply(spawns("Look.")), text_reply("Heard after all.")],
             "Look.": [text_reply("Found.")],
         }
     )
-    async with world.open(driver=driver) as house:
-        run = await house.ask("Go.", agent="main")
-        while not (posted := await outbox(house)):
-            await house.engine.wait_for_change()
+    async with runtime.open(provider=driver) as process:
+        run = await process.submit("Go.", agent="main")
+        while not (posted := await outbox(process)):
+            await process.worker.wait_for_change()
         driver.ended.set()
-        asked, _, woken = await quiet(house)
+        asked, _, woken = await quiet(process)
         assert (asked.status, woken.status, woken.text) == (Status.FAILED, Status.DONE, "Heard after all.")
-        (delivery,) = await outbox(house)
+        (delivery,) = await outbox(process)
         assert (delivery.id, delivery.state) == (posted[0].id, Delivered.DELIVERED)
-        told = [each.id for each in await house.entries(run) if isinstance(each, Notice)]
+        told = [each.id for each in await process.entries(run) if isinstance(each, Notice)]
         assert told == [delivery.id]
 
 
-async def test_two_runs_born_at_one_time_of_the_clock_do_not_wait_for_each_other(world: RuntimeFixture):
-    world.agent("main")
+async def test_two_runs_born_at_one_time_of_the_clock_do_not_wait_for_each_other(runtime: RuntimeFixture):
+    runtime.write_agent("main")
     gate = asyncio.Event()
     still = replace(system_clock(), now=lambda: datetime(2026, 11, 15, tzinfo=UTC))
     main = [
@@ -133,26 +135,26 @@ async def test_two_runs_born_at_one_time_of_the_clock_do_not_wait_for_each_other
         "Look.": [tool_call_reply(("ponder", "{}")), text_reply("Found.")],
         "See.": [tool_call_reply(("ponder", "{}")), text_reply("Seen.")],
     }
-    async with world.open(by_agent=by_agent, tools=[gated(gate)], clock=still) as house:
-        first = await house.ask("Go.", agent="main")
-        session = await house.store.find(first.session_id)
-        second = await house.ask("And?", session=session)
-        while not all([(await house.now(run)).is_suspended for run in (first, second)]):
-            await house.engine.wait_for_change()
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)], clock=still) as process:
+        first = await process.submit("Go.", agent="main")
+        session = await process.store.find(first.session_id)
+        second = await process.submit("And?", session=session)
+        while not all([(await process.reload(run)).is_suspended for run in (first, second)]):
+            await process.worker.wait_for_change()
         gate.set()
-        found = await asyncio.wait_for(quiet(house), 60)
+        found = await asyncio.wait_for(quiet(process), 60)
         assert {run.status for run in found} == {Status.DONE}
 
 
-async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(world: RuntimeFixture):
+async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(runtime: RuntimeFixture):
     """The wish comes in the very moment in which the run would wait for its child: nobody would heed it there."""
-    world.agent("main")
+    runtime.write_agent("main")
     gate = asyncio.Event()
     main = [tool_call_reply(("PersistentAgent", HELPER)), text_reply("Done.")]
-    async with world.open(
-        by_agent={"Go.": main, "Look.": [text_reply("Found.")]}, tools=[gated(gate)]
-    ) as house:
-        ledger = house.ports.ledger
+    async with runtime.open(
+        by_agent={"Go.": main, "Look.": [text_reply("Found.")]}, tools=[make_gated_tool(gate)]
+    ) as process:
+        ledger = process.context.ledger
 
         def wanted_gone(tx: Transaction) -> None:
             run = tx.find_runs(status=[Status.RUNNING], top_only=True)[0]
@@ -170,26 +172,28 @@ async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(wo
                     await ledger.write(wanted_gone)
                 return await ledger.write(step, on_commit)
 
-        house.ports = replace(house.ports, ledger=Late())
-        house.engine.start(
-            scheduler_callbacks(house.ports, lambda _, error: house.crashes.append(error), lambda _: True)
+        process.context = replace(process.context, ledger=Late())
+        process.worker.start(
+            scheduler_callbacks(
+                process.context, lambda _, error: process.crashes.append(error), lambda _: True
+            )
         )
-        run = await house.ask("Go.", agent="main")
-        found = await quiet(house)
-        assert (await house.now(run)).status is Status.CANCELLED
+        run = await process.submit("Go.", agent="main")
+        found = await quiet(process)
+        assert (await process.reload(run)).status is Status.CANCELLED
         assert not any(each.status.is_live for each in found)
-        assert [each.ok for each in await house.results(run)] == [False]
+        assert [each.ok for each in await process.tool_results(run)] == [False]
 
 
 async def test_what_a_call_had_taken_when_its_process_died_is_announced_if_somebody_else_has_answered_it(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """The result is taken in the ledger, and stands in no file yet; then a person's next words go first."""
-    world.agent("main")
+    runtime.write_agent("main")
     fell = asyncio.Event()
     main = [tool_call_reply(("PersistentAgent", HELPER))]
-    async with world.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as house:
-        ledger = house.ports.ledger
+    async with runtime.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as process:
+        ledger = process.context.ledger
 
         class Dying:
             read = ledger.read
@@ -203,39 +207,41 @@ async def test_what_a_call_had_taken_when_its_process_died_is_announced_if_someb
                     await asyncio.Event().wait()
                 return value
 
-        house.ports = replace(house.ports, ledger=Dying())
-        house.engine.start(
-            scheduler_callbacks(house.ports, lambda _, error: house.crashes.append(error), lambda _: True)
+        process.context = replace(process.context, ledger=Dying())
+        process.worker.start(
+            scheduler_callbacks(
+                process.context, lambda _, error: process.crashes.append(error), lambda _: True
+            )
         )
-        run = await house.ask("Go.", agent="main")
+        run = await process.submit("Go.", agent="main")
         await fell.wait()
-    async with world.open(text_reply("Soon."), text_reply("Heard.")) as house:
-        await house.run("And now?", session=await house.store.find(run.session_id))
-        assert [each.ok for each in await house.results(run)] == [False]
-        assert (await house.resume(run)).text == "Heard."
-        told = [each.text for each in await house.entries(run) if isinstance(each, Notice)]
+    async with runtime.open(text_reply("Soon."), text_reply("Heard.")) as process:
+        await process.run("And now?", session=await process.store.find(run.session_id))
+        assert [each.ok for each in await process.tool_results(run)] == [False]
+        assert (await process.resume(run)).text == "Heard."
+        told = [each.text for each in await process.entries(run) if isinstance(each, Notice)]
         assert [("Found." in text) for text in told] == [True]
 
         def left(tx: Transaction) -> list[Delivery]:
             return tx.find_deliveries()
 
-        (delivery,) = await house.ports.ledger.read(left)
+        (delivery,) = await process.context.ledger.read(left)
         assert (delivery.state, delivery.answers) == (Delivered.DELIVERED, False)
 
 
 async def test_what_stands_in_the_file_of_a_run_that_is_cancelled_after_its_process_died_was_heard(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """The process dies between the notice in the file and the word in the ledger that it was heard."""
-    world.agent("main")
+    runtime.write_agent("main")
     fell = asyncio.Event()
     main = [
         tool_call_reply(("sessions_spawn", json.dumps({"task": "Look."}))),
         text_reply("Sent."),
         text_reply("Heard."),
     ]
-    async with world.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as house:
-        ledger = house.ports.ledger
+    async with runtime.open(by_agent={"Go.": main, "Look.": [text_reply("Found.")]}) as process:
+        ledger = process.context.ledger
 
         class Dying:
             read = ledger.read
@@ -248,16 +254,18 @@ async def test_what_stands_in_the_file_of_a_run_that_is_cancelled_after_its_proc
                     await asyncio.Event().wait()
                 return await ledger.write(step, on_commit)
 
-        house.ports = replace(house.ports, ledger=Dying())
-        house.engine.start(
-            scheduler_callbacks(house.ports, lambda _, error: house.crashes.append(error), lambda _: True)
+        process.context = replace(process.context, ledger=Dying())
+        process.worker.start(
+            scheduler_callbacks(
+                process.context, lambda _, error: process.crashes.append(error), lambda _: True
+            )
         )
-        run = await house.ask("Go.", agent="main")
+        run = await process.submit("Go.", agent="main")
         await fell.wait()
-    async with world.open() as house:
-        await run_control.cancel_run(run.id, house.ports, is_alive=lambda _: False)
+    async with runtime.open() as process:
+        await run_control.cancel_run(run.id, process.context, is_alive=lambda _: False)
 
         def left(tx: Transaction) -> list[Delivered]:
             return [each.state for each in tx.find_deliveries()]
 
-        assert await house.ports.ledger.read(left) == [Delivered.DELIVERED]
+        assert await process.context.ledger.read(left) == [Delivered.DELIVERED]

@@ -38,28 +38,28 @@ def ponders(gate: asyncio.Event) -> Tool:
     return ponder
 
 
-async def stopped(house: RuntimeProcess, run: Run) -> Run:
-    await interrupt_run(run.id, house.ports)
-    while not (now := await house.now(run)).status.is_final:
-        await house.engine.wait_for_change()
+async def stopped(process: RuntimeProcess, run: Run) -> Run:
+    await interrupt_run(run.id, process.context)
+    while not (now := await process.reload(run)).status.is_final:
+        await process.worker.wait_for_change()
     return now
 
 
-async def heard(house: RuntimeProcess, *wanted: Run) -> None:
+async def heard(process: RuntimeProcess, *wanted: Run) -> None:
     """Until those who are at work know that they are interrupted."""
 
     async def so() -> bool:
-        noted = {event.run for event in house.events if "interrupted" in event.data.get("note", "")}
+        noted = {event.run for event in process.events if "interrupted" in event.data.get("note", "")}
         return noted >= {run.id for run in wanted}
 
     await soon(so)
 
 
-async def runs(house: RuntimeProcess) -> list[Run]:
+async def runs(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
 async def soon(true: Callable[[], Awaitable[bool]]) -> None:
@@ -67,91 +67,93 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def waiting(house: RuntimeProcess, run: Run, what: WaitReason = WaitReason.CHILD) -> None:
+async def waiting(process: RuntimeProcess, run: Run, what: WaitReason = WaitReason.CHILD) -> None:
     async def so() -> bool:
-        return (await house.now(run)).waiting_for is what
+        return (await process.reload(run)).waiting_for is what
 
     await soon(so)
 
 
-async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(world: RuntimeFixture):
+async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(runtime: RuntimeFixture):
     """Shows: L009, B023."""
-    async with world.open(
+    async with runtime.open(
         text_reply("Half of this is heard."), text_reply("In short: half."), hold=True
-    ) as house:
-        run = await house.ask("Talk.")
-        await house.until("text.delta")
-        house.driver.hold_until = None
-        ended = await stopped(house, run)
+    ) as process:
+        run = await process.submit("Talk.")
+        await process.wait_for_event("text.delta")
+        process.provider.hold_until = None
+        ended = await stopped(process, run)
         assert (ended.status, ended.reason) == ENDED
         assert (ended.text, ended.turns, ended.is_awaited) == ("In short: half.", 1, False)
-        *_, cut, notice, summary = await house.entries(run)
+        *_, cut, notice, summary = await process.entries(run)
         assert isinstance(cut, Message)
         assert (cut.text, cut.stop) == ("Half of thi", "cancelled")
         assert isinstance(notice, Notice)
         assert isinstance(summary, Message)
         assert (notice.kind, summary.text) == ("interrupted", "In short: half.")
-        assert house.heard(1)[-2:] == [cut, notice]
+        assert process.request_entries(1)[-2:] == [cut, notice]
 
 
-async def test_whoever_interrupts_in_the_same_process_is_heard_at_once(world: RuntimeFixture):
+async def test_whoever_interrupts_in_the_same_process_is_heard_at_once(runtime: RuntimeFixture):
     """Without waiting for the engine's next look round: nothing but turns of the loop may pass."""
-    async with world.open(
+    async with runtime.open(
         text_reply("Half of this is heard."), text_reply("In short: half."), hold=True
-    ) as house:
-        run = await house.ask("Talk.")
-        await house.until("text.delta")
-        await interrupt_run(run.id, house.ports)
+    ) as process:
+        run = await process.submit("Talk.")
+        await process.wait_for_event("text.delta")
+        await interrupt_run(run.id, process.context)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert [event.data["note"] for event in house.events if event.data.get("note")] == [INTERRUPTED_NOTE]
-        house.driver.hold_until = None
+        assert [event.data["note"] for event in process.events if event.data.get("note")] == [
+            INTERRUPTED_NOTE
+        ]
+        process.provider.hold_until = None
 
 
-async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(world: RuntimeFixture):
+async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(runtime: RuntimeFixture):
     """A call in the summary is not made either.
 
     Shows: L009."""
     gate = asyncio.Event()
     steps = [tool_call_reply(("ponder", "{}")), tool_call_reply(("ponder", "{}"), text="I had pondered.")]
-    async with world.open(*steps, text_reply("never"), tools=[ponders(gate)]) as house:
-        run = await house.ask("Ponder.")
-        await house.until("tool.started")
-        await interrupt_run(run.id, house.ports)
-        await heard(house, run)
-        assert (await house.now(run)).status is Status.RUNNING
+    async with runtime.open(*steps, text_reply("never"), tools=[ponders(gate)]) as process:
+        run = await process.submit("Ponder.")
+        await process.wait_for_event("tool.started")
+        await interrupt_run(run.id, process.context)
+        await heard(process, run)
+        assert (await process.reload(run)).status is Status.RUNNING
         gate.set()
-        ended = await house.ended(run)
+        ended = await process.wait(run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had pondered.")
-        (result,) = await house.results(run)
+        (result,) = await process.tool_results(run)
         assert (result.ok, result.text) == (True, "so it is")
-        assert sum(isinstance(entry, ToolCall) for entry in await house.entries(run)) == 1
-        assert len(house.driver.requests) == 2
+        assert sum(isinstance(entry, ToolCall) for entry in await process.entries(run)) == 1
+        assert len(process.provider.requests) == 2
 
 
 async def test_a_summary_that_does_not_come_leaves_the_words_so_far(
-    world: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
+    runtime: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ):
     """Shows: B023."""
     failed = ModelFailed("the server is gone", reason="unreachable")
-    async with world.open(text_reply("Half of this is heard."), failed, hold=True) as house:
-        run = await house.ask("Talk.")
-        await house.until("text.delta")
-        ended = await stopped(house, run)
+    async with runtime.open(text_reply("Half of this is heard."), failed, hold=True) as process:
+        run = await process.submit("Talk.")
+        await process.wait_for_event("text.delta")
+        ended = await stopped(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Half of thi")
     monkeypatch.setattr(model_turn, "SUMMARY_SECONDS", 0.05)
-    async with world.open(
+    async with runtime.open(
         text_reply("Half of this is heard."), text_reply("Never all of it."), hold=True
-    ) as house:
-        run = await house.ask("Talk.")
-        await house.until("text.delta")
-        ended = await stopped(house, run)
+    ) as process:
+        run = await process.submit("Talk.")
+        await process.wait_for_event("text.delta")
+        ended = await stopped(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Never al")
 
 
-async def test_those_it_waits_for_sum_up_first_and_it_hears_them(world: RuntimeFixture):
+async def test_those_it_waits_for_sum_up_first_and_it_hears_them(runtime: RuntimeFixture):
     """Shows: L009."""
-    world.agent("helper")
+    runtime.write_agent("helper")
     gate = asyncio.Event()
     by_agent = {
         "Go.": [
@@ -161,53 +163,53 @@ async def test_those_it_waits_for_sum_up_first_and_it_hears_them(world: RuntimeF
         "One.": [tool_call_reply(("ponder", "{}")), text_reply("One was pondering.")],
         "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Two was pondering.")],
     }
-    async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
-        run = await house.ask("Go.")
-        await waiting(house, run)
-        await interrupt_run(run.id, house.ports)
-        await heard(house, *(await runs(house))[1:])
+    async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+        run = await process.submit("Go.")
+        await waiting(process, run)
+        await interrupt_run(run.id, process.context)
+        await heard(process, *(await runs(process))[1:])
         gate.set()
-        while not (now := await house.now(run)).status.is_final:
-            await house.engine.wait_for_change()
+        while not (now := await process.reload(run)).status.is_final:
+            await process.worker.wait_for_change()
         assert (now.status, now.reason, now.text) == (*ENDED, "Both were stopped.")
-        _, one, two = await runs(house)
+        _, one, two = await runs(process)
         assert {(one.status, one.reason), (two.status, two.reason)} == {ENDED}
         assert {one.text, two.text} == {"One was pondering.", "Two was pondering."}
-        results = [entry for entry in house.driver.requests[-1].entries if isinstance(entry, ToolResult)]
+        results = [entry for entry in process.provider.requests[-1].entries if isinstance(entry, ToolResult)]
         assert len(results) == 2
         assert not any("interrupted before this call" in entry.text for entry in results)
 
 
 async def test_a_wish_that_comes_while_a_call_is_about_to_wait_reaches_those_it_waits_for(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """At any moment around the parking of the run.
 
     Shows: L009."""
-    world.agent("helper")
+    runtime.write_agent("helper")
     for steps in range(0, 60, 6):
         gate = asyncio.Event()
         by_agent = {
             "Go.": [tool_call_reply(hands_on("helper", "One.")), text_reply("It was stopped.")],
             "One.": [tool_call_reply(("ponder", "{}")), text_reply("I was pondering.")],
         }
-        async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
-            run = await house.ask("Go.")
+        async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+            run = await process.submit("Go.")
             for _ in range(steps):
                 await asyncio.sleep(0)
-            await interrupt_run(run.id, house.ports)
-            while any(each.status.is_live for each in await runs(house)):
-                await house.engine.wait_for_change()
-                found = await runs(house)
-                told = {event.run for event in house.events if event.data.get("note") == INTERRUPTED_NOTE}
+            await interrupt_run(run.id, process.context)
+            while any(each.status.is_live for each in await runs(process)):
+                await process.worker.wait_for_change()
+                found = await runs(process)
+                told = {event.run for event in process.events if event.data.get("note") == INTERRUPTED_NOTE}
                 at_work = {each.id for each in found if each.status is Status.RUNNING}
                 if len(found) > 1 and at_work <= told:
                     gate.set()
-            mine = [each for each in await runs(house) if each.root_id == run.id]
+            mine = [each for each in await runs(process) if each.root_id == run.id]
             assert {(each.status, each.reason) for each in mine} == {ENDED}, steps
 
 
-async def test_a_question_is_withdrawn_and_what_asked_sums_up(world: RuntimeFixture):
+async def test_a_question_is_withdrawn_and_what_asked_sums_up(runtime: RuntimeFixture):
     """Shows: L009."""
     sent: list[str] = []
 
@@ -218,77 +220,81 @@ async def test_a_question_is_withdrawn_and_what_asked_sums_up(world: RuntimeFixt
         return "sent"
 
     steps = [tool_call_reply(("mail", "{}")), text_reply("I was about to send it.")]
-    async with world.open(*steps, tools=[mail], approval_policy=ApprovalPolicy.ASK) as house:
-        run = await house.ask("Send it.")
-        await waiting(house, run, WaitReason.APPROVAL)
-        ended = await stopped(house, run)
+    async with runtime.open(*steps, tools=[mail], approval_policy=ApprovalPolicy.ASK) as process:
+        run = await process.submit("Send it.")
+        await waiting(process, run, WaitReason.APPROVAL)
+        ended = await stopped(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I was about to send it.")
 
         def states(tx: Transaction) -> list[ApprovalState]:
             return [each.state for each in tx.find_approvals()]
 
-        assert (await house.ports.ledger.read(states), sent) == ([ApprovalState.VOID], [])
-        assert unanswered_calls(await house.entries(run)) == ()
+        assert (await process.context.ledger.read(states), sent) == ([ApprovalState.VOID], [])
+        assert unanswered_calls(await process.entries(run)) == ()
 
 
-async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(world: RuntimeFixture):
+async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(runtime: RuntimeFixture):
     gate = asyncio.Event()
     limits = Limits(max_live=1)
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("ponder", "{}")), text_reply("Done."), tools=[ponders(gate)], limits=limits
-    ) as house:
-        first = await house.ask("Ponder.")
-        second = await house.ask("Later.")
-        ended = await stopped(house, second)
+    ) as process:
+        first = await process.submit("Ponder.")
+        second = await process.submit("Later.")
+        ended = await stopped(process, second)
         assert (ended.status, ended.reason, ended.error) == (*ENDED, "interrupted before it began")
         gate.set()
-        assert (await house.ended(first)).status is Status.DONE
-        assert len(house.driver.requests) == 2
+        assert (await process.wait(first)).status is Status.DONE
+        assert len(process.provider.requests) == 2
 
 
-async def test_a_wish_from_another_process_is_heard_by_the_one_that_works_the_run(world: RuntimeFixture):
+async def test_a_wish_from_another_process_is_heard_by_the_one_that_works_the_run(runtime: RuntimeFixture):
     """Shows: L009."""
-    async with world.open(text_reply("Half of this is heard."), text_reply("In short."), hold=True) as here:
-        run = await here.ask("Talk.")
-        await here.until("text.delta")
-        here.driver.hold_until = None
-        async with world.open(text_reply("never")) as there:
-            await interrupt_run(run.id, there.ports)
-            ended = await here.ended(run)
+    async with runtime.open(text_reply("Half of this is heard."), text_reply("In short."), hold=True) as here:
+        run = await here.submit("Talk.")
+        await here.wait_for_event("text.delta")
+        here.provider.hold_until = None
+        async with runtime.open(text_reply("never")) as there:
+            await interrupt_run(run.id, there.context)
+            ended = await here.wait(run)
             assert (ended.status, ended.reason, ended.text) == (*ENDED, "In short.")
-            assert there.driver.requests == []
+            assert there.provider.requests == []
 
 
-async def test_a_run_whose_process_died_sums_up_in_the_one_that_interrupts_it(world: RuntimeFixture):
-    async with world.open(text_reply("Half of this is heard."), hold=True) as house:
-        run = await house.ask("Talk.")
-        await house.until("text.delta")
-    async with world.open(text_reply("I had hardly begun."), text_reply("never")) as house:
-        ended = await stopped(house, run)
+async def test_a_run_whose_process_died_sums_up_in_the_one_that_interrupts_it(runtime: RuntimeFixture):
+    async with runtime.open(text_reply("Half of this is heard."), hold=True) as process:
+        run = await process.submit("Talk.")
+        await process.wait_for_event("text.delta")
+    async with runtime.open(text_reply("I had hardly begun."), text_reply("never")) as process:
+        ended = await stopped(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had hardly begun.")
-        assert len(house.driver.requests) == 1
+        assert len(process.provider.requests) == 1
 
 
-async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up_once(world: RuntimeFixture):
-    async with world.open(
+async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up_once(
+    runtime: RuntimeFixture,
+):
+    async with runtime.open(
         text_reply("Half of this is heard."), text_reply("Never whole."), hold=True
-    ) as house:
-        run = await house.ask("Talk.")
-        await house.until("text.delta")
-        await interrupt_run(run.id, house.ports)
+    ) as process:
+        run = await process.submit("Talk.")
+        await process.wait_for_event("text.delta")
+        await interrupt_run(run.id, process.context)
 
         async def asked_again() -> bool:
-            return len(house.driver.requests) == 2
+            return len(process.provider.requests) == 2
 
         await soon(asked_again)
-    async with world.open(text_reply("In short.")) as house:
-        ended = await house.resume(run)
+    async with runtime.open(text_reply("In short.")) as process:
+        ended = await process.resume(run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "In short.")
-        kinds = [entry.kind for entry in await house.entries(run) if isinstance(entry, Notice)]
+        kinds = [entry.kind for entry in await process.entries(run) if isinstance(entry, Notice)]
         assert kinds.count("interrupted") == 1
 
 
-async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_them_have(world: RuntimeFixture):
+async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_them_have(
+    runtime: RuntimeFixture,
+):
     """What they came to is heard, and told once.
     Shows: L020.
     """
@@ -303,55 +309,55 @@ async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_the
         ],
         "Look.": [*[tool_call_reply(("ponder", "{}"))] * 2, *[text_reply("I was looking.")] * 2],
     }
-    async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
-        run = await house.ask("Go.")
-        await waiting(house, run)
-        await interrupt_run(run.id, house.ports)
-        await heard(house, *(await runs(house))[1:])
-        assert (await house.now(run)).status is Status.WAITING
+    async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+        run = await process.submit("Go.")
+        await waiting(process, run)
+        await interrupt_run(run.id, process.context)
+        await heard(process, *(await runs(process))[1:])
+        assert (await process.reload(run)).status is Status.WAITING
         gate.set()
-        while any(each.status.is_live for each in await runs(house)):
-            await house.engine.wait_for_change()
-        top, *workers = await runs(house)
+        while any(each.status.is_live for each in await runs(process)):
+            await process.worker.wait_for_change()
+        top, *workers = await runs(process)
         assert (top.status, top.reason, top.text) == (*ENDED, "I had sent them.")
         assert {(each.status, each.reason, each.text) for each in workers} == {(*ENDED, "I was looking.")}
 
         def told(tx: Transaction) -> list[str]:
             return [str(each.state) for each in tx.find_deliveries(by=run.id)]
 
-        assert await house.ports.ledger.read(told) == ["delivered", "delivered"]
-        last = "".join(entry.text for entry in house.heard(-1) if isinstance(entry, Notice))
+        assert await process.context.ledger.read(told) == ["delivered", "delivered"]
+        last = "".join(entry.text for entry in process.request_entries(-1) if isinstance(entry, Notice))
         assert last.count("I was looking.") == 2
 
 
-async def test_one_that_waits_for_a_person_sums_up(world: RuntimeFixture):
-    world.agent("coder", "exits: [submit_for_review]\n")
-    async with world.open(*[text_reply("Done.")] * 4, text_reply("I called no exit.")) as house:
-        run = await house.run("Build it.", agent="coder")
+async def test_one_that_waits_for_a_person_sums_up(runtime: RuntimeFixture):
+    runtime.write_agent("coder", "exits: [submit_for_review]\n")
+    async with runtime.open(*[text_reply("Done.")] * 4, text_reply("I called no exit.")) as process:
+        run = await process.run("Build it.", agent="coder")
         assert run.waiting_for is WaitReason.PERSON
-        ended = await stopped(house, run)
+        ended = await stopped(process, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I called no exit.")
 
 
 async def test_a_cancel_after_an_interruption_ends_it_at_once_and_not_the_other_way_round(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: L009."""
-    async with world.open(
+    async with runtime.open(
         text_reply("Half of this is heard."), text_reply("Never whole."), hold=True
-    ) as house:
-        run = await house.ask("Talk.")
-        await house.until("text.delta")
-        await interrupt_run(run.id, house.ports)
-        ended = await house.cancel(run)
+    ) as process:
+        run = await process.submit("Talk.")
+        await process.wait_for_event("text.delta")
+        await interrupt_run(run.id, process.context)
+        ended = await process.cancel(run)
         assert (ended.status, ended.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
-        again = await interrupt_run(run.id, house.ports)
+        again = await interrupt_run(run.id, process.context)
         assert again.reason is Reason.USER_CANCEL
 
 
-async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(world: RuntimeFixture):
+async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(runtime: RuntimeFixture):
     """Shows: L009."""
-    world.agent("helper")
+    runtime.write_agent("helper")
     gate = asyncio.Event()
     by_agent = {
         "Go.": [
@@ -361,24 +367,24 @@ async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(world
         "One.": [tool_call_reply(("ponder", "{}")), text_reply("never")],
         "Two.": [tool_call_reply(("ponder", "{}")), text_reply("Two is done.")],
     }
-    async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
-        run = await house.ask("Go.")
-        await waiting(house, run)
-        _, one, two = await runs(house)
+    async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+        run = await process.submit("Go.")
+        await waiting(process, run)
+        _, one, two = await runs(process)
         one, two = (one, two) if one.request.task == "One." else (two, one)
-        await house.cancel(one)
-        assert (await house.now(two)).status is Status.RUNNING
+        await process.cancel(one)
+        assert (await process.reload(two)).status is Status.RUNNING
         gate.set()
-        while not (top := await house.now(run)).status.is_final:
-            await house.engine.wait_for_change()
+        while not (top := await process.reload(run)).status.is_final:
+            await process.worker.wait_for_change()
         assert (top.status, top.text) == (Status.DONE, "One of two.")
-        assert (await house.now(two)).status is Status.DONE
-        assert (await house.now(one)).reason is Reason.USER_CANCEL
+        assert (await process.reload(two)).status is Status.DONE
+        assert (await process.reload(one)).reason is Reason.USER_CANCEL
 
 
-async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_later(world: RuntimeFixture):
+async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_later(runtime: RuntimeFixture):
     """Shows: L011."""
-    world.agent("helper")
+    runtime.write_agent("helper")
     gate = asyncio.Event()
     by_agent = {
         "Go.": [
@@ -388,34 +394,34 @@ async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_late
         ],
         "One.": [tool_call_reply(("ponder", "{}")), text_reply("It is so.")],
     }
-    async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
-        run = await house.ask("Go.")
-        await waiting(house, run)
-        _, child = await runs(house)
-        await run_control.detach_run(child.id, house.ports)
+    async with runtime.open(by_agent=by_agent, tools=[ponders(gate)]) as process:
+        run = await process.submit("Go.")
+        await waiting(process, run)
+        _, child = await runs(process)
+        await run_control.detach_run(child.id, process.context)
 
         async def spoken() -> bool:
-            return (await house.now(run)).text == "It goes on without me."
+            return (await process.reload(run)).text == "It goes on without me."
 
         await soon(spoken)
-        (answer,) = await house.results(run)
+        (answer,) = await process.tool_results(run)
         assert (answer.ok, child.id in answer.text) == (True, True)
-        assert (await house.now(child)).status is Status.RUNNING
+        assert (await process.reload(child)).status is Status.RUNNING
         with pytest.raises(Refused, match="in the background already"):
-            await run_control.detach_run(child.id, house.ports)
+            await run_control.detach_run(child.id, process.context)
         gate.set()
-        while not (now := await house.now(run)).status.is_final:
-            await house.engine.wait_for_change()
+        while not (now := await process.reload(run)).status.is_final:
+            await process.worker.wait_for_change()
         assert (now.status, now.text) == (Status.DONE, "Now I know.")
-        (notice,) = [entry for entry in await house.entries(run) if isinstance(entry, Notice)]
+        (notice,) = [entry for entry in await process.entries(run) if isinstance(entry, Notice)]
         assert (notice.kind, "It is so." in notice.text) == ("announcement", True)
 
 
 async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are_waited_for(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: L011."""
-    world.agent("helper")
+    runtime.write_agent("helper")
     slow, quick = asyncio.Event(), asyncio.Event()
 
     @tool(effect="read")
@@ -433,27 +439,27 @@ async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are
         "One.": [tool_call_reply(("ponder", "{}")), text_reply("One is so.")],
         "Two.": [tool_call_reply(("wonder", "{}")), text_reply("Two is well.")],
     }
-    async with world.open(by_agent=by_agent, tools=[ponders(slow), wonder]) as house:
-        run = await house.ask("Go.")
-        await waiting(house, run)
-        one = next(each for each in await runs(house) if each.request.task == "One.")
-        await run_control.detach_run(one.id, house.ports)
+    async with runtime.open(by_agent=by_agent, tools=[ponders(slow), wonder]) as process:
+        run = await process.submit("Go.")
+        await waiting(process, run)
+        one = next(each for each in await runs(process) if each.request.task == "One.")
+        await run_control.detach_run(one.id, process.context)
 
         async def answered() -> bool:
-            return len(await house.results(run)) == 1
+            return len(await process.tool_results(run)) == 1
 
         await soon(answered)
-        await waiting(house, run)
+        await waiting(process, run)
         quick.set()
 
         async def spoken() -> bool:
-            return (await house.now(run)).text == "Two is here."
+            return (await process.reload(run)).text == "Two is here."
 
         await soon(spoken)
         slow.set()
-        while not (now := await house.now(run)).status.is_final:
-            await house.engine.wait_for_change()
+        while not (now := await process.reload(run)).status.is_final:
+            await process.worker.wait_for_change()
         assert (now.status, now.text) == (Status.DONE, "Both.")
-        texts = [entry.text for entry in await house.entries(run) if not isinstance(entry, ToolCall)]
+        texts = [entry.text for entry in await process.entries(run) if not isinstance(entry, ToolCall)]
         assert sum(bool(re.search("One is so", text)) for text in texts) == 1
         assert sum(bool(re.search("Two is well", text)) for text in texts) == 1

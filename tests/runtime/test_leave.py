@@ -44,20 +44,20 @@ def acts(asks: str | None, touches: tuple[ToolAccess, str] | None = None, effect
     return act
 
 
-async def approvals(house: RuntimeProcess) -> list[Approval]:
+async def approvals(process: RuntimeProcess) -> list[Approval]:
     def step(tx: Transaction) -> list[Approval]:
         return tx.find_approvals()
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def answer(house: RuntimeProcess, said: Answer) -> None:
-    (asked,) = [each for each in await approvals(house) if each.state is ApprovalState.PENDING]
-    await run_control.answer_approval(asked.id, said, house.ports, by="person", is_alive=lambda _: True)
+async def answer(process: RuntimeProcess, said: Answer) -> None:
+    (asked,) = [each for each in await approvals(process) if each.state is ApprovalState.PENDING]
+    await run_control.answer_approval(asked.id, said, process.context, by="person", is_alive=lambda _: True)
 
 
-async def refusals(house: RuntimeProcess, run: Run) -> list[dict[str, Any]]:
-    return [json.loads(each.text) for each in await house.results(run) if not each.ok]
+async def refusals(process: RuntimeProcess, run: Run) -> list[dict[str, Any]]:
+    return [json.loads(each.text) for each in await process.tool_results(run) if not each.ok]
 
 
 ASK, AUTO, DENY = ApprovalPolicy.ASK, ApprovalPolicy.AUTO, ApprovalPolicy.DENY
@@ -96,7 +96,7 @@ LET: list[tuple[str | None, Any, str, ApprovalPolicy, SandboxLevel, str]] = [
 
 @pytest.mark.parametrize(("asks", "touches", "front", "policy", "level", "expected"), LET)
 async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
     asks: str | None,
     touches: tuple[ToolAccess, str] | None,
     front: str,
@@ -105,28 +105,28 @@ async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
     expected: str,
 ):
     """Shows: B053, T08, T12."""
-    world.agent("general", front)
+    runtime.write_agent("general", front)
     shell = FakeShell(level=level)
     ports: dict[str, Any] = {
         "approval_policy": policy,
         "shell_for": shell,
         "detect_level": shell.level_detector(),
     }
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("act", "{}")), text_reply("Done."), tools=[acts(asks, touches)], **ports
-    ) as house:
-        run = await house.run("Act.")
-        asked = await approvals(house)
+    ) as process:
+        run = await process.run("Act.")
+        asked = await approvals(process)
         if expected == "asked":
             assert (run.status, run.waiting_for, done) == (Status.WAITING, WaitReason.APPROVAL, [])
-            await answer(house, Answer.ALLOW)
-            assert (await house.ended(run)).status is Status.DONE
+            await answer(process, Answer.ALLOW)
+            assert (await process.wait(run)).status is Status.DONE
             assert done == ["a.txt"]
-            assert [each.state for each in await approvals(house)] == [ApprovalState.USED]
+            assert [each.state for each in await approvals(process)] == [ApprovalState.USED]
         elif expected == "done":
             assert (run.status, asked, done) == (Status.DONE, [], ["a.txt"])
         else:
-            (refused,) = await refusals(house, run)
+            (refused,) = await refusals(process, run)
             assert (run.status, asked, done) == (Status.DONE, [], [])
             assert refused["error"] == "approval_denied"
             assert refused["message"] == (
@@ -152,7 +152,7 @@ REASONS: list[tuple[Any, str, SandboxLevel, str, SandboxLevel | None]] = [
 
 @pytest.mark.parametrize(("touches", "front", "level", "reason", "held"), REASONS)
 async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
     touches: tuple[ToolAccess, str],
     front: str,
     level: SandboxLevel,
@@ -160,36 +160,36 @@ async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
     held: SandboxLevel | None,
 ):
     """Shows: T10."""
-    world.agent("general", front)
+    runtime.write_agent("general", front)
     shell = FakeShell(level=level)
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("act", "{}")),
         tools=[acts(None, touches)],
         approval_policy=ASK,
         shell_for=shell,
         detect_level=shell.level_detector(),
-    ) as house:
-        await house.run("Act.")
-        (asked,) = await approvals(house)
+    ) as process:
+        await process.run("Act.")
+        (asked,) = await approvals(process)
         assert (asked.reason, asked.level) == (reason, held)
         assert (asked.expires_at - asked.asked_at).total_seconds() == Limits().approval_seconds
 
 
 @pytest.mark.parametrize("touches", [WRITE, RUN])
 async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(
-    world: RuntimeFixture, touches: tuple[ToolAccess, str]
+    runtime: RuntimeFixture, touches: tuple[ToolAccess, str]
 ):
-    world.agent("general", GRANTED)
+    runtime.write_agent("general", GRANTED)
     shell = FakeShell(level=STRICT)
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("act", "{}")),
         tools=[acts("always", touches)],
         approval_policy=ASK,
         shell_for=shell,
         detect_level=shell.level_detector(),
-    ) as house:
-        await house.run("Act.")
-        (asked,) = await approvals(house)
+    ) as process:
+        await process.run("Act.")
+        (asked,) = await approvals(process)
         assert asked.reason == "this tool asks each time, whatever is granted"
 
 
@@ -197,7 +197,7 @@ async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(
     (STRICT, STRICT, True), (LANDLOCK, STRICT, False), (NONE, LANDLOCK, False), (LANDLOCK, LANDLOCK, True),
 ])  # fmt: skip
 async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
-    world: RuntimeFixture, level: SandboxLevel, minimum: SandboxLevel, runs: bool
+    runtime: RuntimeFixture, level: SandboxLevel, minimum: SandboxLevel, runs: bool
 ):
     shell = FakeShell(level=level)
     ports: dict[str, Any] = {
@@ -206,21 +206,21 @@ async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
         "detect_level": shell.level_detector(),
         "minimum_sandbox_level": minimum,
     }
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("bash", '{"command": "ls"}')), text_reply("Done."), **ports
-    ) as house:
-        run = await house.run("Look.")
+    ) as process:
+        run = await process.run("Look.")
         if runs:
             assert run.status is (Status.DONE if level is STRICT else Status.WAITING)
             return
-        (refused,) = await refusals(house, run)
+        (refused,) = await refusals(process, run)
         assert (refused["error"], refused["tool"]) == ("tool_not_allowed", "bash")
         assert f"the sandbox is {level}, and sandbox.minimum is {minimum}" in refused["message"]
-        assert "bash" not in {each.name for each in house.driver.requests[0].request.tools}
-        assert (shell.commands, await approvals(house)) == ([], [])
+        assert "bash" not in {each.name for each in process.provider.requests[0].request.tools}
+        assert (shell.commands, await approvals(process)) == ([], [])
 
 
-async def test_a_wish_for_a_command_is_no_question_where_none_is_run(world: RuntimeFixture):
+async def test_a_wish_for_a_command_is_no_question_where_none_is_run(runtime: RuntimeFixture):
     shell = FakeShell(level=NONE)
     wish = {"tool": "bash", "resource": "ls", "reason": "To look."}
     ports: dict[str, Any] = {
@@ -229,17 +229,17 @@ async def test_a_wish_for_a_command_is_no_question_where_none_is_run(world: Runt
         "detect_level": shell.level_detector(),
         "minimum_sandbox_level": STRICT,
     }
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("request_scope_expansion", json.dumps(wish))), text_reply("Done."), **ports
-    ) as house:
-        (refused,) = await refusals(house, await house.run("Look."))
+    ) as process:
+        (refused,) = await refusals(process, await process.run("Look."))
         assert refused["message"] == (
             "nobody can allow this here: the sandbox is none, and sandbox.minimum is strict"
         )
-        assert await approvals(house) == []
+        assert await approvals(process) == []
 
 
-async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(world: RuntimeFixture):
+async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(runtime: RuntimeFixture):
     """Shows: T10."""
 
     @tool(touches=("write", "path"))
@@ -249,22 +249,24 @@ async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(world: R
         call.files.write("other.txt", b"not said")
         return "wrote"
 
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("sly", '{"path": "a.txt"}')), text_reply("Done."), tools=[sly], approval_policy=ASK
-    ) as house:
-        run = await house.run("Write.")
-        await answer(house, Answer.ALLOW)
-        assert (await house.ended(run)).status is Status.DONE
-        (refused,) = await refusals(house, run)
+    ) as process:
+        run = await process.run("Write.")
+        await answer(process, Answer.ALLOW)
+        assert (await process.wait(run)).status is Status.DONE
+        (refused,) = await refusals(process, run)
         assert refused["resource"].endswith("other.txt")
-        assert [path.name for path in world.workspace.iterdir()] == ["a.txt"]
+        assert [path.name for path in runtime.workspace.iterdir()] == ["a.txt"]
 
 
 def latest(said: list[OperatorPolicy]) -> OperatorPolicy:
     return said[-1]
 
 
-async def test_what_the_operator_denies_meanwhile_is_refused_though_a_person_said_yes(world: RuntimeFixture):
+async def test_what_the_operator_denies_meanwhile_is_refused_though_a_person_said_yes(
+    runtime: RuntimeFixture,
+):
     """Shows: L024, T10."""
     for bounds, error in (
         (OperatorPolicy(deny_tools=("write",)), "tool_not_allowed"),
@@ -272,22 +274,22 @@ async def test_what_the_operator_denies_meanwhile_is_refused_though_a_person_sai
     ):
         now = [OperatorPolicy()]
         wish = tool_call_reply(("write", '{"path": "a.txt", "content": "x"}'))
-        async with world.open(
+        async with runtime.open(
             wish, text_reply("Done."), approval_policy=ASK, operator_policy=partial(latest, now)
-        ) as house:
-            run = await house.run("Write.")
+        ) as process:
+            run = await process.run("Write.")
             now.append(bounds)
-            await answer(house, Answer.ALLOW)
-            assert (await house.ended(run)).status is Status.DONE
-            (refused,) = await refusals(house, run)
+            await answer(process, Answer.ALLOW)
+            assert (await process.wait(run)).status is Status.DONE
+            (refused,) = await refusals(process, run)
             assert refused["error"] == error
-            assert list(world.workspace.iterdir()) == []
+            assert list(runtime.workspace.iterdir()) == []
 
 
 @pytest.fixture
-def far(world: RuntimeFixture) -> Path:
+def far(runtime: RuntimeFixture) -> Path:
     """A file of this test's own, outside of the workspace: no test names a file of the machine's to write."""
-    path = world.folder / "far.txt"
+    path = runtime.folder / "far.txt"
     path.write_text("root of it")
     return path
 
@@ -308,52 +310,52 @@ def wish_for(far: Path) -> Any:
     ],
 )
 async def test_allowed_once_is_for_that_file_to_be_read_and_for_nothing_else(
-    world: RuntimeFixture, far: Path, used: tuple[str, Any], opens: bool
+    runtime: RuntimeFixture, far: Path, used: tuple[str, Any], opens: bool
 ):
     """Shows: A093, T10."""
-    (world.folder / "near.txt").write_text("root")
-    args = used[1] | {"path": str(world.folder / used[1]["path"])}
+    (runtime.folder / "near.txt").write_text("root")
+    args = used[1] | {"path": str(runtime.folder / used[1]["path"])}
     script = [wish_for(far), tool_call_reply((used[0], json.dumps(args))), text_reply("Done.")]
-    async with world.open(*script, approval_policy=AUTO) as house:
-        run = await house.run("Read.")
-        await answer(house, Answer.ALLOW)
-        assert (await house.ended(run)).status is Status.DONE
-        _, second = await house.results(run)
+    async with runtime.open(*script, approval_policy=AUTO) as process:
+        run = await process.run("Read.")
+        await answer(process, Answer.ALLOW)
+        assert (await process.wait(run)).status is Status.DONE
+        _, second = await process.tool_results(run)
         assert second.ok is opens
-        (asked,) = await approvals(house)
+        (asked,) = await approvals(process)
         assert asked.state is (ApprovalState.USED if opens else ApprovalState.ALLOWED)
         assert far.read_text() == "root of it"
 
 
-async def test_allowed_once_does_not_outlive_the_run_that_asked(world: RuntimeFixture, far: Path):
+async def test_allowed_once_does_not_outlive_the_run_that_asked(runtime: RuntimeFixture, far: Path):
     script = [
         wish_for(far),
         text_reply("Good."),
         tool_call_reply(("read", json.dumps({"path": str(far)}))),
         text_reply("No."),
     ]
-    async with world.open(*script, approval_policy=AUTO) as house:
-        run = await house.run("Ask.")
-        await answer(house, Answer.ALLOW)
-        assert (await house.ended(run)).status is Status.DONE
-        later = await house.run("Read.", session=await house.store.find(run.session_id))
-        assert not (await house.results(later))[-1].ok
+    async with runtime.open(*script, approval_policy=AUTO) as process:
+        run = await process.run("Ask.")
+        await answer(process, Answer.ALLOW)
+        assert (await process.wait(run)).status is Status.DONE
+        later = await process.run("Read.", session=await process.store.find(run.session_id))
+        assert not (await process.tool_results(later))[-1].ok
 
 
 @pytest.mark.parametrize("policy", [ASK, AUTO])
 async def test_a_wish_for_more_is_always_put_to_a_person(
-    world: RuntimeFixture, far: Path, policy: ApprovalPolicy
+    runtime: RuntimeFixture, far: Path, policy: ApprovalPolicy
 ):
     """Shows: A093."""
-    async with world.open(wish_for(far), text_reply("Done."), approval_policy=policy) as house:
-        run = await house.run("Ask.")
-        (asked,) = await approvals(house)
+    async with runtime.open(wish_for(far), text_reply("Done."), approval_policy=policy) as process:
+        run = await process.run("Ask.")
+        (asked,) = await approvals(process)
         assert (asked.touch, asked.tool, asked.resource, asked.reason) == (
             "more", "read", str(far), "Because.",
         )  # fmt: skip
-        await answer(house, Answer.DENY)
-        assert (await house.ended(run)).status is Status.DONE
-        (refused,) = await refusals(house, run)
+        await answer(process, Answer.DENY)
+        assert (await process.wait(run)).status is Status.DONE
+        (refused,) = await refusals(process, run)
         assert (refused["error"], refused["resource"]) == ("approval_denied", str(far))
         assert "person said no" in refused["message"]
 
@@ -380,50 +382,50 @@ HOPELESS: list[tuple[str, Callable[[Path], str], str]] = [
 
 @pytest.mark.parametrize(("name", "resource", "why"), HOPELESS)
 async def test_what_no_person_can_allow_is_refused_in_the_one_shape(
-    world: RuntimeFixture, name: str, resource: Callable[[Path], str], why: str
+    runtime: RuntimeFixture, name: str, resource: Callable[[Path], str], why: str
 ):
     """Shows: A090."""
-    world.agent("general", "shell_commands: {deny: [rm -rf]}\n")
+    runtime.write_agent("general", "shell_commands: {deny: [rm -rf]}\n")
     bounds = OperatorPolicy(ceiling=Ceiling(set_by=OPERATOR, write=("**/work/**",)))
-    (world.workspace / "a").touch()
-    wish = more(name, resource(world.workspace))
-    async with world.open(wish, text_reply("Done."), operator_policy=lambda: bounds) as house:
-        run = await house.run("Ask.")
-        (refused,) = await refusals(house, run)
-        assert (run.status, await approvals(house)) == (Status.DONE, [])
+    (runtime.workspace / "a").touch()
+    wish = more(name, resource(runtime.workspace))
+    async with runtime.open(wish, text_reply("Done."), operator_policy=lambda: bounds) as process:
+        run = await process.run("Ask.")
+        (refused,) = await refusals(process, run)
+        assert (run.status, await approvals(process)) == (Status.DONE, [])
         assert (refused["error"], refused["tool"]) == ("refused", "request_scope_expansion")
         assert why in refused["message"]
 
 
 async def test_an_allowed_command_is_run_once_and_only_in_the_strict_cell_without_asking_again(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: S20."""
     shell = FakeShell(level=STRICT)
     run_it = tool_call_reply(("bash", '{"command": "make all; make test"}'))
     script = [more("bash", "make all; make test"), run_it, run_it, text_reply("Done.")]
-    async with world.open(
+    async with runtime.open(
         *script, approval_policy=ASK, shell_for=shell, detect_level=shell.level_detector()
-    ) as house:
-        run = await house.run("Make.")
-        await answer(house, Answer.ALLOW)
-        waiting = await house.ended(run)
+    ) as process:
+        run = await process.run("Make.")
+        await answer(process, Answer.ALLOW)
+        waiting = await process.wait(run)
         assert (waiting.status, len(shell.commands)) == (Status.WAITING, 1)
-        await answer(house, Answer.DENY)
-        assert (await house.ended(run)).status is Status.DONE
+        await answer(process, Answer.DENY)
+        assert (await process.wait(run)).status is Status.DONE
         assert len(shell.commands) == 1
 
 
-async def test_the_chain_of_who_asked_comes_from_the_rows(world: RuntimeFixture):
+async def test_the_chain_of_who_asked_comes_from_the_rows(runtime: RuntimeFixture):
     """Shows: L006, T08."""
-    async with world.open(
+    async with runtime.open(
         by_agent={"general": [text_reply("Hi.")], "kid": [tool_call_reply(("act", "{}"))]},
         tools=[acts(None)],
         approval_policy=ASK,
-    ) as house:
-        world.agent("kid")
-        parent = await house.run("Hi.")
-        kid = await house.run("Act.", agent="kid", parent_run=parent.id)
-        (asked,) = await approvals(house)
+    ) as process:
+        runtime.write_agent("kid")
+        parent = await process.run("Hi.")
+        kid = await process.run("Act.", agent="kid", parent_run=parent.id)
+        (asked,) = await approvals(process)
         assert asked.chain == ("person", parent.session_key, kid.session_key)
         assert (asked.run, asked.session, asked.agent) == (kid.id, kid.session_id, "kid")

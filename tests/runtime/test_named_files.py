@@ -27,29 +27,29 @@ def bash(command: str) -> Any:
     return tool_call_reply(("bash", json.dumps({"command": command})))
 
 
-def held(world: RuntimeFixture, name: str, text: str) -> NamedFile:
+def held(runtime: RuntimeFixture, name: str, text: str) -> NamedFile:
     """A file of the workspace, as a question tells of it."""
-    path = world.workspace / name
+    path = runtime.workspace / name
     path.write_text(text)
     return NamedFile(
         path=str(path.resolve()), sha256=hashlib.sha256(text.encode()).hexdigest(), size=len(text)
     )
 
 
-async def approvals(house: RuntimeProcess) -> list[Approval]:
+async def approvals(process: RuntimeProcess) -> list[Approval]:
     def step(tx: Transaction) -> list[Approval]:
         return tx.find_approvals()
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
-async def answered(house: RuntimeProcess, run: Run, said: Answer, tool: str = "bash") -> Run:
+async def answered(process: RuntimeProcess, run: Run, said: Answer, tool: str = "bash") -> Run:
     """The run, once it goes no further after the answer."""
     (asked,) = [
-        each for each in await approvals(house) if each.state is ApprovalState.PENDING and each.tool == tool
+        each for each in await approvals(process) if each.state is ApprovalState.PENDING and each.tool == tool
     ]
-    await run_control.answer_approval(asked.id, said, house.ports, by="person", is_alive=lambda _: True)
-    return await house.ended(run)
+    await run_control.answer_approval(asked.id, said, process.context, by="person", is_alive=lambda _: True)
+    return await process.wait(run)
 
 
 @pytest.fixture
@@ -68,104 +68,106 @@ def asks(shell: FakeShell) -> dict[str, Any]:
 
 @pytest.mark.parametrize("level", list(SandboxLevel))
 async def test_a_script_that_changed_after_the_yes_is_asked_about_again(
-    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any], level: SandboxLevel
+    runtime: RuntimeFixture, shell: FakeShell, asks: dict[str, Any], level: SandboxLevel
 ):
     """Shows: T10."""
     shell.level = level
-    before = held(world, "run.sh", "echo good\n")
-    async with world.open(bash("sh run.sh; ls"), text_reply("Done."), **asks) as house:
-        run = await house.run("Run it.")
-        (first,) = await approvals(house)
+    before = held(runtime, "run.sh", "echo good\n")
+    async with runtime.open(bash("sh run.sh; ls"), text_reply("Done."), **asks) as process:
+        run = await process.run("Run it.")
+        (first,) = await approvals(process)
         assert first.files == (before,)
-        after = held(world, "run.sh", "echo evil\n")
-        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
-        _, second = await approvals(house)
+        after = held(runtime, "run.sh", "echo evil\n")
+        assert (await answered(process, run, Answer.ALLOW)).status is Status.WAITING
+        _, second = await approvals(process)
         assert (second.files, shell.commands) == ((after,), [])
         assert second.reason == f"changed since you were asked: {after.path}"
-        assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
+        assert (await answered(process, run, Answer.ALLOW)).status is Status.DONE
     assert [command for command, _ in shell.commands] == ["sh run.sh; ls"]
 
 
 async def test_a_script_that_stayed_as_it_was_runs_after_one_yes(
-    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
+    runtime: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
-    held(world, "run.sh", "echo good\n")
-    async with world.open(bash("./run.sh"), text_reply("Done."), **asks) as house:
-        run = await house.run("Run it.")
-        held(world, "other.sh", "echo new\n")
-        held(world, "run.sh", "echo good\n")
-        assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
-        assert [each.state for each in await approvals(house)] == [ApprovalState.USED]
+    held(runtime, "run.sh", "echo good\n")
+    async with runtime.open(bash("./run.sh"), text_reply("Done."), **asks) as process:
+        run = await process.run("Run it.")
+        held(runtime, "other.sh", "echo new\n")
+        held(runtime, "run.sh", "echo good\n")
+        assert (await answered(process, run, Answer.ALLOW)).status is Status.DONE
+        assert [each.state for each in await approvals(process)] == [ApprovalState.USED]
     assert len(shell.commands) == 1
 
 
 async def test_a_file_that_appears_or_goes_after_the_yes_asks_again(
-    world: RuntimeFixture, asks: dict[str, Any]
+    runtime: RuntimeFixture, asks: dict[str, Any]
 ):
     """Shows: T10."""
-    async with world.open(bash("sh run.sh"), text_reply("Done."), **asks) as house:
-        run = await house.run("Run it.")
-        new = held(world, "run.sh", "echo new\n")
-        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
-        (world.workspace / "run.sh").unlink()
-        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
-        assert [each.files for each in await approvals(house)] == [(), (new,), ()]
-        assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
+    async with runtime.open(bash("sh run.sh"), text_reply("Done."), **asks) as process:
+        run = await process.run("Run it.")
+        new = held(runtime, "run.sh", "echo new\n")
+        assert (await answered(process, run, Answer.ALLOW)).status is Status.WAITING
+        (runtime.workspace / "run.sh").unlink()
+        assert (await answered(process, run, Answer.ALLOW)).status is Status.WAITING
+        assert [each.files for each in await approvals(process)] == [(), (new,), ()]
+        assert (await answered(process, run, Answer.ALLOW)).status is Status.DONE
 
 
 async def test_a_no_stands_whatever_becomes_of_the_script(
-    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
+    runtime: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
-    held(world, "run.sh", "echo evil\n")
-    async with world.open(bash("sh run.sh"), text_reply("Then not."), **asks) as house:
-        run = await house.run("Run it.")
-        held(world, "run.sh", "echo other\n")
-        assert (await answered(house, run, Answer.DENY)).status is Status.DONE
-        assert [each.state for each in await approvals(house)] == [ApprovalState.DENIED]
+    held(runtime, "run.sh", "echo evil\n")
+    async with runtime.open(bash("sh run.sh"), text_reply("Then not."), **asks) as process:
+        run = await process.run("Run it.")
+        held(runtime, "run.sh", "echo other\n")
+        assert (await answered(process, run, Answer.DENY)).status is Status.DONE
+        assert [each.state for each in await approvals(process)] == [ApprovalState.DENIED]
     assert shell.commands == []
 
 
 async def test_a_question_about_a_script_that_is_another_by_now_cannot_be_answered_any_more(
-    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
+    runtime: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
-    held(world, "run.sh", "echo good\n")
+    held(runtime, "run.sh", "echo good\n")
     both = tool_call_reply(
         ("write", '{"path": "a.txt", "content": "x"}'), ("bash", '{"command": "sh run.sh"}')
     )
-    async with world.open(both, text_reply("Done."), **asks) as house:
-        run = await house.run("Run it.")
-        after = held(world, "run.sh", "echo evil\n")
-        assert (await answered(house, run, Answer.ALLOW, "write")).status is Status.WAITING
-        old, new = [each for each in await approvals(house) if each.tool == "bash"]
+    async with runtime.open(both, text_reply("Done."), **asks) as process:
+        run = await process.run("Run it.")
+        after = held(runtime, "run.sh", "echo evil\n")
+        assert (await answered(process, run, Answer.ALLOW, "write")).status is Status.WAITING
+        old, new = [each for each in await approvals(process) if each.tool == "bash"]
         assert (old.state, new.state, new.files) == (ApprovalState.VOID, ApprovalState.PENDING, (after,))
-        assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
+        assert (await answered(process, run, Answer.ALLOW)).status is Status.DONE
     assert len(shell.commands) == 1
 
 
-async def test_only_files_that_the_agent_may_read_are_looked_at(world: RuntimeFixture, asks: dict[str, Any]):
+async def test_only_files_that_the_agent_may_read_are_looked_at(
+    runtime: RuntimeFixture, asks: dict[str, Any]
+):
     """Shows: T10."""
-    world.agent("general", "paths: {deny: ['secret.txt']}\n")
-    held(world, "secret.txt", "words")
-    (world.workspace / "folder").mkdir()
-    (world.workspace / "led.sh").symlink_to(world.workspace / "secret.txt")
-    outside = world.folder / "outside.sh"
+    runtime.write_agent("general", "paths: {deny: ['secret.txt']}\n")
+    held(runtime, "secret.txt", "words")
+    (runtime.workspace / "folder").mkdir()
+    (runtime.workspace / "led.sh").symlink_to(runtime.workspace / "secret.txt")
+    outside = runtime.folder / "outside.sh"
     outside.write_text("echo out")
-    named = held(world, "run.sh", "echo in")
+    named = held(runtime, "run.sh", "echo in")
     command = f"sh run.sh secret.txt folder led.sh {outside} ../outside.sh nothing /etc/hostname -x run.sh"
-    async with world.open(bash(command), **asks) as house:
-        await house.run("Run it.")
-        (asked,) = await approvals(house)
+    async with runtime.open(bash(command), **asks) as process:
+        await process.run("Run it.")
+        (asked,) = await approvals(process)
         assert asked.files == (named,)
 
 
-async def test_of_many_and_large_files_some_are_compared(world: RuntimeFixture, asks: dict[str, Any]):
+async def test_of_many_and_large_files_some_are_compared(runtime: RuntimeFixture, asks: dict[str, Any]):
     large = "x" * (MAX_COMPARED_BYTES + 7)
-    held(world, "a0", large)
-    named = [held(world, f"a{number}", "x") for number in range(1, 12)]
+    held(runtime, "a0", large)
+    named = [held(runtime, f"a{number}", "x") for number in range(1, 12)]
     command = "cat " + " ".join(f"a{number}" for number in range(12))
-    async with world.open(bash(command), **asks) as house:
-        await house.run("Run it.")
-        (asked,) = await approvals(house)
+    async with runtime.open(bash(command), **asks) as process:
+        await process.run("Run it.")
+        (asked,) = await approvals(process)
         first, *rest = asked.files
         assert (first.size, first.sha256) == (
             MAX_COMPARED_BYTES + 7,
@@ -175,39 +177,39 @@ async def test_of_many_and_large_files_some_are_compared(world: RuntimeFixture, 
 
 
 async def test_a_command_allowed_once_beforehand_is_that_command_with_those_files(
-    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
+    runtime: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
     """Shows: T10, A093."""
     wish = json.dumps({"tool": "bash", "resource": "sh run.sh", "reason": "To see."})
-    before = held(world, "run.sh", "echo good\n")
+    before = held(runtime, "run.sh", "echo good\n")
     steps = (
         tool_call_reply(("request_scope_expansion", wish)),
         bash("sh run.sh"),
         bash("sh run.sh"),
         text_reply("Done."),
     )
-    async with world.open(*steps, **asks) as house:
-        run = await house.run("Run it.")
-        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
-        first, second = await approvals(house)
+    async with runtime.open(*steps, **asks) as process:
+        run = await process.run("Run it.")
+        assert (await answered(process, run, Answer.ALLOW)).status is Status.WAITING
+        first, second = await approvals(process)
         assert (first.touch, first.state, first.files) == ("more", ApprovalState.USED, (before,))
         assert (second.touch, len(shell.commands)) == ("run", 1)
 
 
 async def test_a_command_allowed_once_beforehand_does_not_run_with_other_files(
-    world: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
+    runtime: RuntimeFixture, shell: FakeShell, asks: dict[str, Any]
 ):
     """Shows: T10."""
     wish = json.dumps({"tool": "bash", "resource": "sh run.sh", "reason": "To see."})
     script = json.dumps({"path": "a.txt", "content": "x"})
-    before = held(world, "run.sh", "echo good\n")
+    before = held(runtime, "run.sh", "echo good\n")
     changing = tool_call_reply(("request_scope_expansion", wish), ("write", script))
-    async with world.open(changing, bash("sh run.sh"), text_reply("Done."), **asks) as house:
-        run = await house.run("Run it.")
-        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
-        after = held(world, "run.sh", "echo evil\n")
-        run = await answered(house, run, Answer.ALLOW, "write")
+    async with runtime.open(changing, bash("sh run.sh"), text_reply("Done."), **asks) as process:
+        run = await process.run("Run it.")
+        assert (await answered(process, run, Answer.ALLOW)).status is Status.WAITING
+        after = held(runtime, "run.sh", "echo evil\n")
+        run = await answered(process, run, Answer.ALLOW, "write")
         assert (run.status, shell.commands) == (Status.WAITING, [])
-        by_touch = {each.touch: each for each in await approvals(house)}
+        by_touch = {each.touch: each for each in await approvals(process)}
         more, asked = by_touch["more"], by_touch["run"]
         assert (more.state, more.files, asked.files) == (ApprovalState.ALLOWED, (before,), (after,))

@@ -100,18 +100,18 @@ class Rows:
         return await self._ledger.read(step)
 
 
-def on(house: RuntimeProcess, **ports: Any) -> RuntimeContext:
+def on(process: RuntimeProcess, **ports: Any) -> RuntimeContext:
     """The house goes on with other ports."""
-    made = replace(house.ports, **ports)
-    house.engine.start(
-        scheduler_callbacks(made, lambda _, error: house.crashes.append(error), lambda _: True)
+    made = replace(process.context, **ports)
+    process.worker.start(
+        scheduler_callbacks(made, lambda _, error: process.crashes.append(error), lambda _: True)
     )
-    house.ports = made
+    process.context = made
     return made
 
 
-async def waits(house: RuntimeProcess, run: Run) -> Run:
-    while (now := await house.now(run)).status is not Status.WAITING:  # noqa: ASYNC110  (the same)
+async def waits(process: RuntimeProcess, run: Run) -> Run:
+    while (now := await process.reload(run)).status is not Status.WAITING:  # noqa: ASYNC110  (the same)
         await asyncio.sleep(0.001)
     return now
 
@@ -127,212 +127,216 @@ SENT: list[str] = []
 
 
 @pytest.mark.parametrize("takes", range(5))
-async def test_a_run_waits_for_room_and_goes_on_with_what_it_has_in_hand(world: RuntimeFixture, takes: int):
+async def test_a_run_waits_for_room_and_goes_on_with_what_it_has_in_hand(runtime: RuntimeFixture, takes: int):
     """Every entry of it in turn finds the disk full: none is asked for or done a second time.
 
     Shows: P06.
     """
     SENT.clear()
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("mail", "{}"), text="I send it."), text_reply("Sent."), tools=[mail]
-    ) as house:
+    ) as process:
         disk = Disk(takes)
-        session = await house.begin()
-        on(house, store=Files(house.store, disk))
-        run = await house.ask("Send it.", session=session)
+        session = await process.create_session()
+        on(process, store=Files(process.store, disk))
+        run = await process.submit("Send it.", session=session)
         if takes < 4:
-            now = await waits(house, run)
+            now = await waits(process, run)
             assert (now.waiting_for, now.error) == (WaitReason.DISK, str(FULL))
-            notes = [e.data["note"] for e in house.events if e.data.get("note")]
+            notes = [e.data["note"] for e in process.events if e.data.get("note")]
             assert notes == [f"waits for room on the disk: {FULL}"]
             await disk.hit()
             disk.make_room()
-        ended = await house.ended(run)
+        ended = await process.wait(run)
         assert (ended.status, ended.text, ended.error) == (Status.DONE, "Sent.", "")
         assert ended.attempts == 1
-        assert (len(house.driver.requests), SENT) == (2, ["mail"])
-        assert await house.said(run) == ["I send it.", "Sent."]
-        assert [each.text for each in await house.results(run)] == ["sent"]
+        assert (len(process.provider.requests), SENT) == (2, ["mail"])
+        assert await process.agent_texts(run) == ["I send it.", "Sent."]
+        assert [each.text for each in await process.tool_results(run)] == ["sent"]
 
 
 @pytest.mark.parametrize("takes", range(4))
 async def test_a_ledger_without_room_is_waited_for_and_nothing_is_done_twice(
-    world: RuntimeFixture, takes: int
+    runtime: RuntimeFixture, takes: int
 ):
     """Shows: P06."""
     SENT.clear()
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("mail", "{}"), text="I send it."), text_reply("Sent."), tools=[mail]
-    ) as house:
+    ) as process:
         disk = Disk(1 + takes)  # the run is born
-        on(house, ledger=Rows(house.ports.ledger, disk))
-        run = await house.ask("Send it.")
+        on(process, ledger=Rows(process.context.ledger, disk))
+        run = await process.submit("Send it.")
         if takes < 3:
             await disk.hit()
-            assert not (await house.now(run)).status.is_final
+            assert not (await process.reload(run)).status.is_final
             disk.make_room()
-        ended = await house.ended(run)
+        ended = await process.wait(run)
         assert (ended.status, ended.text) == (Status.DONE, "Sent.")
-        assert (len(house.driver.requests), SENT) == (2, ["mail"])
-        assert await house.said(run) == ["I send it.", "Sent."]
+        assert (len(process.provider.requests), SENT) == (2, ["mail"])
+        assert await process.agent_texts(run) == ["I send it.", "Sent."]
 
 
-async def test_a_ledger_that_another_process_keeps_locked_ends_no_run(world: RuntimeFixture):
+async def test_a_ledger_that_another_process_keeps_locked_ends_no_run(runtime: RuntimeFixture):
     """Shows: P27."""
-    async with world.open(tool_call_reply(("mail", "{}")), text_reply("Sent."), tools=[mail]) as house:
+    async with runtime.open(tool_call_reply(("mail", "{}")), text_reply("Sent."), tools=[mail]) as process:
         disk = Disk(2, SessionLocked("ledger.db: another process keeps the ledger locked"))
-        on(house, ledger=Rows(house.ports.ledger, disk))
-        run = await house.ask("Send it.")
+        on(process, ledger=Rows(process.context.ledger, disk))
+        run = await process.submit("Send it.")
         await disk.hit(5)
         disk.make_room()
-        assert (await house.ended(run)).status is Status.DONE
+        assert (await process.wait(run)).status is Status.DONE
 
 
-async def test_whoever_waits_for_room_holds_no_slot_and_takes_one_again(world: RuntimeFixture):
+async def test_whoever_waits_for_room_holds_no_slot_and_takes_one_again(runtime: RuntimeFixture):
     """Shows: P06."""
-    async with world.open(
+    async with runtime.open(
         by_agent={"First.": [text_reply("One.")], "Second.": [text_reply("Two.")]}, limits=Limits(max_live=1)
-    ) as house:
+    ) as process:
         disk = Disk(1)
-        whole = house.ports
-        session = await house.begin()
-        on(house, store=Files(house.store, disk))
-        first = await house.ask("First.", session=session)
-        await waits(house, first)
-        on(house, store=whole.store)
-        second = await house.run("Second.")
+        whole = process.context
+        session = await process.create_session()
+        on(process, store=Files(process.store, disk))
+        first = await process.submit("First.", session=session)
+        await waits(process, first)
+        on(process, store=whole.store)
+        second = await process.run("Second.")
         assert second.status is Status.DONE
-        assert (await house.now(first)).status is Status.WAITING
+        assert (await process.reload(first)).status is Status.WAITING
         disk.make_room()
-        assert (await house.ended(first)).text == "One."
+        assert (await process.wait(first)).text == "One."
 
 
-async def test_the_time_without_room_is_not_the_runs(world: RuntimeFixture):
-    async with world.open(text_reply("Done.")) as house:
+async def test_the_time_without_room_is_not_the_runs(runtime: RuntimeFixture):
+    async with runtime.open(text_reply("Done.")) as process:
         disk = Disk(1)
-        session = await house.begin()
-        on(house, store=Files(house.store, disk))
-        run = await house.ask("Go.", session=session, deadline_seconds=1)
-        await waits(house, run)
+        session = await process.create_session()
+        on(process, store=Files(process.store, disk))
+        run = await process.submit("Go.", session=session, deadline_seconds=1)
+        await waits(process, run)
         await asyncio.sleep(1.1)
         disk.make_room()
-        ended = await house.ended(run)
+        ended = await process.wait(run)
         assert ended.status is Status.DONE
         assert ended.deadline_at is not None
         assert ended.started_at is not None
         assert ended.deadline_at - ended.started_at > timedelta(seconds=2)
 
 
-async def test_a_run_that_waits_for_room_can_be_cancelled(world: RuntimeFixture):
-    async with world.open(text_reply("Never kept.")) as house:
+async def test_a_run_that_waits_for_room_can_be_cancelled(runtime: RuntimeFixture):
+    async with runtime.open(text_reply("Never kept.")) as process:
         disk = Disk(1)
-        session = await house.begin()
-        on(house, store=Files(house.store, disk))
-        run = await house.ask("Go.", session=session)
-        await waits(house, run)
-        assert (await house.cancel(run)).status is Status.CANCELLED
+        session = await process.create_session()
+        on(process, store=Files(process.store, disk))
+        run = await process.submit("Go.", session=session)
+        await waits(process, run)
+        assert (await process.cancel(run)).status is Status.CANCELLED
         disk.make_room()
-        ended = await house.ended(run)
+        ended = await process.wait(run)
         assert (ended.status, ended.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
 
 
-async def test_a_run_that_was_ended_elsewhere_while_it_waited_for_room_does_not_go_on(world: RuntimeFixture):
-    async with world.open(tool_call_reply(("mail", "{}")), text_reply("Never."), tools=[mail]) as house:
+async def test_a_run_that_was_ended_elsewhere_while_it_waited_for_room_does_not_go_on(
+    runtime: RuntimeFixture,
+):
+    async with runtime.open(tool_call_reply(("mail", "{}")), text_reply("Never."), tools=[mail]) as process:
         SENT.clear()
         disk = Disk(1)
-        session = await house.begin()
-        on(house, store=Files(house.store, disk))
-        run = await house.ask("Go.", session=session)
-        now = await waits(house, run)
-        gone = now.finish(Status.CANCELLED, at=house.ports.clock.now(), reason=Reason.USER_CANCEL)
+        session = await process.create_session()
+        on(process, store=Files(process.store, disk))
+        run = await process.submit("Go.", session=session)
+        now = await waits(process, run)
+        gone = now.finish(Status.CANCELLED, at=process.context.clock.now(), reason=Reason.USER_CANCEL)
 
         def step(tx: Transaction) -> None:
             tx.update_run(gone)
 
-        await house.ports.ledger.write(step)
+        await process.context.ledger.write(step)
         disk.make_room()
-        assert (await house.ended(run)).status is Status.CANCELLED
+        assert (await process.wait(run)).status is Status.CANCELLED
         assert SENT == []
 
 
 async def test_a_process_that_dies_while_it_waits_for_room_leaves_a_run_that_can_be_resumed(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: P06."""
-    async with world.open(text_reply("Lost with the process.")) as house:
-        session = await house.begin()
-        on(house, store=Files(house.store, Disk(1)))
-        run = await house.ask("Go.", session=session)
-        await waits(house, run)
-    async with world.open(text_reply("Here.")) as house:
-        left = await house.now(run)
+    async with runtime.open(text_reply("Lost with the process.")) as process:
+        session = await process.create_session()
+        on(process, store=Files(process.store, Disk(1)))
+        run = await process.submit("Go.", session=session)
+        await waits(process, run)
+    async with runtime.open(text_reply("Here.")) as process:
+        left = await process.reload(run)
         assert (left.status, left.waiting_for) == (Status.WAITING, WaitReason.DISK)
-        ended = await house.resume(run)
+        ended = await process.resume(run)
         assert (ended.status, ended.text) == (Status.DONE, "Here.")
 
 
-async def test_a_dead_process_that_waited_for_room_keeps_nobody_from_its_conversation(world: RuntimeFixture):
-    async with world.open(text_reply("x")) as house:
-        session = await house.begin()
-        on(house, store=Files(house.store, Disk(1)))
-        first = await house.ask("Go.", session=session)
-        await waits(house, first)
-    async with world.open(text_reply("Heard.")) as house:
-        second = await house.ask("And?", session=session)
-        house.engine.start(
+async def test_a_dead_process_that_waited_for_room_keeps_nobody_from_its_conversation(
+    runtime: RuntimeFixture,
+):
+    async with runtime.open(text_reply("x")) as process:
+        session = await process.create_session()
+        on(process, store=Files(process.store, Disk(1)))
+        first = await process.submit("Go.", session=session)
+        await waits(process, first)
+    async with runtime.open(text_reply("Heard.")) as process:
+        second = await process.submit("And?", session=session)
+        process.worker.start(
             scheduler_callbacks(
-                house.ports,
-                lambda _, error: house.crashes.append(error),
-                lambda o: o == house.ports.owners.own_id,
+                process.context,
+                lambda _, error: process.crashes.append(error),
+                lambda o: o == process.context.owners.own_id,
             )
         )
-        assert (await house.ended(second)).status is Status.DONE
-        assert (await house.now(first)).status is Status.QUEUED
+        assert (await process.wait(second)).status is Status.DONE
+        assert (await process.reload(first)).status is Status.QUEUED
 
 
-async def test_a_child_is_made_once_there_is_room_for_it(world: RuntimeFixture):
+async def test_a_child_is_made_once_there_is_room_for_it(runtime: RuntimeFixture):
     """Shows: P06."""
-    world.agent("helper")
+    runtime.write_agent("helper")
     asks = ("PersistentAgent", json.dumps({"preset": "helper", "description": "look", "prompt": "Look."}))
     by_agent = {"Go.": [tool_call_reply(asks), text_reply("Good.")], "Look.": [text_reply("Here.")]}
-    async with world.open(by_agent=by_agent) as house:
-        session = await house.begin()
+    async with runtime.open(by_agent=by_agent) as process:
+        session = await process.create_session()
         disk = Disk(2)
-        on(house, store=Files(house.store, disk))
-        run = await house.ask("Go.", session=session)
-        await waits(house, run)
+        on(process, store=Files(process.store, disk))
+        run = await process.submit("Go.", session=session)
+        await waits(process, run)
         await disk.hit()
         disk.make_room()
-        while not (ended := await house.now(run)).status.is_final:
-            await house.engine.wait_for_change()
+        while not (ended := await process.reload(run)).status.is_final:
+            await process.worker.wait_for_change()
         assert (ended.status, ended.text) == (Status.DONE, "Good.")
         assert len(ended.child_ids) == 1
-        assert len(house.driver.requests) == 3
+        assert len(process.provider.requests) == 3
 
 
-async def test_a_broken_disk_is_not_waited_for(world: RuntimeFixture):
+async def test_a_broken_disk_is_not_waited_for(runtime: RuntimeFixture):
     """Shows: P08."""
-    async with world.open(text_reply("Never kept.")) as house:
-        session = await house.begin()
-        on(house, store=Files(house.store, Disk(1, BROKEN)))
-        run = await house.run("Go.", session=session)
+    async with runtime.open(text_reply("Never kept.")) as process:
+        session = await process.create_session()
+        on(process, store=Files(process.store, Disk(1, BROKEN)))
+        run = await process.run("Go.", session=session)
         assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.DISK, str(BROKEN))
-        assert [type(each) for each in await house.entries(run) if isinstance(each, ToolResult)] == []
-        assert await house.said(run) == []
+        assert [type(each) for each in await process.entries(run) if isinstance(each, ToolResult)] == []
+        assert await process.agent_texts(run) == []
 
 
-async def test_a_process_that_ends_waits_for_no_room_and_the_next_one_goes_on(world: RuntimeFixture):
+async def test_a_process_that_ends_waits_for_no_room_and_the_next_one_goes_on(runtime: RuntimeFixture):
     """What was said stands in the file: the next process only has to write down that it is over.
 
     Shows: P06.
     """
-    async with world.open(text_reply("Done.")) as house:
+    async with runtime.open(text_reply("Done.")) as process:
         disk = Disk(1)  # the run is born
-        on(house, ledger=Rows(house.ports.ledger, disk))
-        run = await house.ask("Go.")
+        on(process, ledger=Rows(process.context.ledger, disk))
+        run = await process.submit("Go.")
         await disk.hit()
-        assert await house.said(run) == ["Done."]
-    async with world.open(text_reply("Never.")) as house:
-        assert (await house.now(run)).status is Status.RUNNING
-        ended = await house.resume(run)
-        assert (ended.status, ended.text, house.driver.requests) == (Status.DONE, "Done.", [])
+        assert await process.agent_texts(run) == ["Done."]
+    async with runtime.open(text_reply("Never.")) as process:
+        assert (await process.reload(run)).status is Status.RUNNING
+        ended = await process.resume(run)
+        assert (ended.status, ended.text, process.provider.requests) == (Status.DONE, "Done.", [])

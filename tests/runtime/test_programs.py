@@ -43,24 +43,24 @@ async def strict() -> SandboxLevel:
     return SandboxLevel.STRICT
 
 
-async def rows(house: RuntimeProcess, step: Callable[[Transaction], Any]) -> Any:
-    return await house.ports.ledger.read(step)
+async def rows(process: RuntimeProcess, step: Callable[[Transaction], Any]) -> Any:
+    return await process.context.ledger.read(step)
 
 
-async def asked(house: RuntimeProcess) -> list[Approval]:
-    return await rows(house, lambda tx: tx.find_approvals(state=[ApprovalState.PENDING]))
+async def asked(process: RuntimeProcess) -> list[Approval]:
+    return await rows(process, lambda tx: tx.find_approvals(state=[ApprovalState.PENDING]))
 
 
-async def deeds(house: RuntimeProcess, run: Run) -> list[SideEffect]:
-    return await rows(house, lambda tx: tx.find_side_effects(run.id))
+async def deeds(process: RuntimeProcess, run: Run) -> list[SideEffect]:
+    return await rows(process, lambda tx: tx.find_side_effects(run.id))
 
 
 async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_and_never_made_again(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
-    world.agent("coder", PROGRAM)
-    async with world.open(WORKED, detect_level=strict) as house:
-        run = await house.run("Do it.", agent="coder")
+    runtime.write_agent("coder", PROGRAM)
+    async with runtime.open(WORKED, detect_level=strict) as process:
+        run = await process.run("Do it.", agent="coder")
         assert (run.status, run.text, run.tool_calls, run.effective_calls) == (
             Status.DONE,
             "It is done.",
@@ -68,7 +68,7 @@ async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_an
             1,
         )
         assert run.usage == Usage(input=9, output=2)
-        task, said, one, two, first, second, last = await house.entries(run)
+        task, said, one, two, first, second, last = await process.entries(run)
         assert entry_texts((task, said, last)) == ["Do it.", "I look.", "It is done."]
         assert isinstance(said, Message)
         assert isinstance(last, Message)
@@ -80,7 +80,7 @@ async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_an
             ToolResult(of=one.id, text="a file", ms=3, at=first.at, run=run.id),
             ToolResult(of=two.id, text="no such file", ok=False, at=second.at, run=run.id),
         )
-        (deed,) = await deeds(house, run)
+        (deed,) = await deeds(process, run)
         assert (deed.tool, deed.progress, deed.ok) == ("claude-cli", SideEffectState.ENDED, True)
 
 
@@ -112,16 +112,16 @@ class Onlooker:
         return sum(each.progress is SideEffectState.ENDED for each in deeds)
 
 
-async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(world: RuntimeFixture):
+async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(runtime: RuntimeFixture):
     """Whoever is killed in between leaves a turn that was begun, and no reply: it is not asked again blindly."""
-    world.agent("coder", PROGRAM)
+    runtime.write_agent("coder", PROGRAM)
 
     def file() -> str:
-        return "".join(each.read_text() for each in world.folder.rglob("session.md"))
+        return "".join(each.read_text() for each in runtime.folder.rglob("session.md"))
 
-    onlooker = Onlooker(world.ledger, file)
-    async with world.open(WORKED, detect_level=strict, ledger=onlooker) as house:
-        assert (await house.run("Do it.", agent="coder")).status is Status.DONE
+    onlooker = Onlooker(runtime.ledger, file)
+    async with runtime.open(WORKED, detect_level=strict, ledger=onlooker) as process:
+        assert (await process.run("Do it.", agent="coder")).status is Status.DONE
     assert onlooker.seen == [True]
 
 
@@ -135,48 +135,48 @@ async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(
     ],
 )
 async def test_in_a_strict_cell_a_program_may_do_what_no_person_would_be_asked_for(
-    world: RuntimeFixture, front: str, policy: ApprovalPolicy, writes: list[str]
+    runtime: RuntimeFixture, front: str, policy: ApprovalPolicy, writes: list[str]
 ):
     """Nobody is asked, and it can write only where a call of ours could without a yes."""
-    world.agent("coder", PROGRAM + front)
-    async with world.open(text_reply("Done."), detect_level=strict, approval_policy=policy) as house:
-        assert (await house.run("Do it.", agent="coder")).status is Status.DONE
-        request = house.driver.requests[0].request
+    runtime.write_agent("coder", PROGRAM + front)
+    async with runtime.open(text_reply("Done."), detect_level=strict, approval_policy=policy) as process:
+        assert (await process.run("Do it.", agent="coder")).status is Status.DONE
+        request = process.provider.requests[0].request
         scope = request.scope
         assert scope is not None
-        wanted = [f"{house.root}/{each}" for each in writes]
+        wanted = [f"{process.root}/{each}" for each in writes]
         assert [each for each in scope.write if scope.check_path(each, "write").ok] == wanted
-        assert scope.check_path(f"{house.root}/a", "read").ok
+        assert scope.check_path(f"{process.root}/a", "read").ok
         assert request.tools == ()
         assert ("change nothing" in request.system) == (not writes)
-        assert await asked(house) == []
+        assert await asked(process) == []
 
 
-async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(world: RuntimeFixture):
+async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(runtime: RuntimeFixture):
     """Also where the policy is auto: that speaks for strict cells."""
-    world.agent("coder", PROGRAM)
-    async with world.open(text_reply("Done."), text_reply("Again.")) as house:
-        run = await house.ended(await house.ask("Do it.", agent="coder"))
+    runtime.write_agent("coder", PROGRAM)
+    async with runtime.open(text_reply("Done."), text_reply("Again.")) as process:
+        run = await process.wait(await process.submit("Do it.", agent="coder"))
         assert (run.status, run.waiting_for) == (Status.WAITING, WaitReason.APPROVAL)
-        (approval,) = await asked(house)
-        assert (approval.tool, approval.resource) == ("claude-cli", f"claude in {house.root}")
+        (approval,) = await asked(process)
+        assert (approval.tool, approval.resource) == ("claude-cli", f"claude in {process.root}")
         assert (approval.level, "held by nothing" in approval.reason) == (SandboxLevel.NONE, True)
-        assert house.driver.requests == []
+        assert process.provider.requests == []
         await run_control.answer_approval(
-            approval.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+            approval.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
         )
-        run = await house.ended(run)
+        run = await process.wait(run)
         assert (run.status, run.text) == (Status.DONE, "Done.")
-        session = await house.store.find(run.session_id)
-        again = await house.ended(await house.ask("Once more.", session=session))
-        (second,) = await asked(house)
+        session = await process.store.find(run.session_id)
+        again = await process.wait(await process.submit("Once more.", session=session))
+        (second,) = await asked(process)
         await run_control.answer_approval(
-            second.id, Answer.DENY, house.ports, by="person", is_alive=lambda _: True
+            second.id, Answer.DENY, process.context, by="person", is_alive=lambda _: True
         )
-        again = await house.ended(again)
+        again = await process.wait(again)
         assert (again.status, again.reason) == (Status.FAILED, Reason.CONFIG)
         assert "a person said no" in again.error
-        assert len(house.driver.requests) == 1
+        assert len(process.provider.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,11 @@ async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(w
         ),
     ],
 )
-async def test_what_a_program_cannot_be_held_to_is_refused(world: RuntimeFixture, front: str, why: str):
-    world.agent("coder", PROGRAM + front)
-    async with world.open(text_reply("Done."), detect_level=strict) as house:
-        run = await house.run("Do it.", agent="coder")
-        assert (run.status, house.driver.requests) == (Status.FAILED, [])
+async def test_what_a_program_cannot_be_held_to_is_refused(runtime: RuntimeFixture, front: str, why: str):
+    runtime.write_agent("coder", PROGRAM + front)
+    async with runtime.open(text_reply("Done."), detect_level=strict) as process:
+        run = await process.run("Do it.", agent="coder")
+        assert (run.status, process.provider.requests) == (Status.FAILED, [])
         assert why in run.error
 
 
@@ -223,18 +223,18 @@ class Hanging:
         return
 
 
-async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept(world: RuntimeFixture):
-    world.agent("coder", PROGRAM)
-    async with world.open(driver=(driver := Hanging()), detect_level=strict) as house:
-        run = await house.ask("Do it.", agent="coder")
+async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept(runtime: RuntimeFixture):
+    runtime.write_agent("coder", PROGRAM)
+    async with runtime.open(provider=(driver := Hanging()), detect_level=strict) as process:
+        run = await process.submit("Do it.", agent="coder")
         await driver.acts.wait()
-        told = [(each.kind, each.data["tool"]) for each in house.events if each.kind.startswith("tool.")]
+        told = [(each.kind, each.data["tool"]) for each in process.events if each.kind.startswith("tool.")]
         assert told == [("tool.started", "Bash"), ("tool.ended", "Bash"), ("tool.started", "Edit")]
-        await house.cancel(run)
-        run = await house.ended(run)
+        await process.cancel(run)
+        run = await process.wait(run)
         assert (run.status, run.tool_calls) == (Status.CANCELLED, 2)
-        _, said, one, two, first, second, last = await house.entries(run)
-        started = [each.data["call"] for each in house.events if each.kind == "tool.started"]
+        _, said, one, two, first, second, last = await process.entries(run)
+        started = [each.data["call"] for each in process.events if each.kind == "tool.started"]
         assert [one.id, two.id] == started
         assert isinstance(said, Message)
         assert isinstance(first, ToolResult)
@@ -245,17 +245,17 @@ async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept
         assert (last.text, last.stop) == ("I look.", "cancelled")
 
 
-async def test_a_program_that_a_kill_cut_off_is_told_so_before_it_goes_on(world: RuntimeFixture):
+async def test_a_program_that_a_kill_cut_off_is_told_so_before_it_goes_on(runtime: RuntimeFixture):
     """What it had done by then is done, and nobody knows how much that is: it looks before it does anything twice."""
-    world.agent("coder", PROGRAM)
-    async with world.open(driver=(driver := Hanging()), detect_level=strict) as house:
-        run = await house.ask("Do it.", agent="coder")
+    runtime.write_agent("coder", PROGRAM)
+    async with runtime.open(provider=(driver := Hanging()), detect_level=strict) as process:
+        run = await process.submit("Do it.", agent="coder")
         await driver.acts.wait()
-    async with world.open(text_reply("Seen, and done."), detect_level=strict) as house:
-        run = await house.resume(run)
+    async with runtime.open(text_reply("Seen, and done."), detect_level=strict) as process:
+        run = await process.resume(run)
         assert (run.status, run.text) == (Status.DONE, "Seen, and done.")
-        notices = [each for each in house.heard(0) if isinstance(each, Notice)]
+        notices = [each for each in process.request_entries(0) if isinstance(each, Notice)]
         assert [each.text for each in notices] == [INTERRUPTED_TURN_NOTICE]
-        assert [each.text for each in house.heard(0) if isinstance(each, Message)] == ["Do it."]
-        first, second = await deeds(house, run)
+        assert [each.text for each in process.request_entries(0) if isinstance(each, Message)] == ["Do it."]
+        first, second = await deeds(process, run)
         assert (first.progress, second.progress) == (SideEffectState.UNKNOWN, SideEffectState.ENDED)

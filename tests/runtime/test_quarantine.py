@@ -36,7 +36,7 @@ def test_whoever_was_counted_most_is_never_tried_beside_the_others():
     assert names(order_suspects(tried(a=3, b=4, c=3)))[0] == "b"
 
 
-async def left(house: RuntimeProcess, *, acting: str) -> dict[str, tuple[Status, int]]:
+async def left(process: RuntimeProcess, *, acting: str) -> dict[str, tuple[Status, int]]:
     """What becomes of three runs of a dead process, in one of which a deed was under way."""
 
     def died(tx: Transaction) -> None:
@@ -48,44 +48,44 @@ async def left(house: RuntimeProcess, *, acting: str) -> dict[str, tuple[Status,
                 SideEffect(call="c", run=acting, tool="boom", digest="d", started_at=CREATED_AT)
             )
 
-    await house.ports.ledger.write(died)
-    await requeue_dead_runs(house.ports, lambda _: False)
+    await process.context.ledger.write(died)
+    await requeue_dead_runs(process.context, lambda _: False)
 
     def seen(tx: Transaction) -> list[Run]:
         return tx.find_runs()
 
-    found = await house.ports.ledger.read(seen)
+    found = await process.context.ledger.read(seen)
     return {run.id: (run.status, run.attempts) for run in found}
 
 
 async def test_who_only_talked_is_not_counted_when_the_process_died_while_another_acted(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: P22."""
-    async with world.open() as house:
-        now = await left(house, acting="bomb")
+    async with runtime.open() as process:
+        now = await left(process, acting="bomb")
     queued = Status.QUEUED
     assert now == {"bomb": (queued, 2), "talker": (queued, 1), "thinker": (queued, 1)}
 
 
-async def test_where_nobody_acted_all_are_counted(world: RuntimeFixture):
-    async with world.open() as house:
-        now = await left(house, acting="")
+async def test_where_nobody_acted_all_are_counted(runtime: RuntimeFixture):
+    async with runtime.open() as process:
+        now = await left(process, acting="")
     assert {attempts for _, attempts in now.values()} == {2}
 
 
-async def test_a_run_that_is_given_up_leaves_a_file_that_a_person_can_go_on_from(world: RuntimeFixture):
+async def test_a_run_that_is_given_up_leaves_a_file_that_a_person_can_go_on_from(runtime: RuntimeFixture):
     @tool(effect="read")
     async def ponder() -> str:
         """Takes its time."""
         await asyncio.Event().wait()
         return "so"
 
-    async with world.open(tool_call_reply(("ponder", "{}")), tools=[ponder]) as house:
-        run = await house.ask("Go.")
-        await house.until("tool.started")
-    async with world.open(text_reply("late"), limits=Limits(resume_window_seconds=0)) as house:
-        (lost,) = await resume_interrupted_runs([await house.now(run)], house.ports)
+    async with runtime.open(tool_call_reply(("ponder", "{}")), tools=[ponder]) as process:
+        run = await process.submit("Go.")
+        await process.wait_for_event("tool.started")
+    async with runtime.open(text_reply("late"), limits=Limits(resume_window_seconds=0)) as process:
+        (lost,) = await resume_interrupted_runs([await process.reload(run)], process.context)
         assert lost.status is Status.LOST
-        assert [each.ok for each in await house.results(run)] == [False]
-        assert house.driver.requests == []
+        assert [each.ok for each in await process.tool_results(run)] == [False]
+        assert process.provider.requests == []

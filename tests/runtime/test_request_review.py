@@ -35,9 +35,9 @@ def git(folder: Path, *words: str) -> None:
 
 
 @pytest.fixture
-def repository(world: RuntimeFixture) -> Path:
+def repository(runtime: RuntimeFixture) -> Path:
     """A workspace with one commit, and a change in it since."""
-    folder: Path = world.workspace
+    folder: Path = runtime.workspace
     (folder / "secret").mkdir()
     (folder / "a.py").write_text("WIDTH = 40\n")
     (folder / "secret" / "key.txt").write_text("hush-the-old-key\n")
@@ -49,21 +49,21 @@ def repository(world: RuntimeFixture) -> Path:
     return folder
 
 
-async def quiet(house: RuntimeProcess) -> list[Run]:
+async def quiet(process: RuntimeProcess) -> list[Run]:
     """Until nothing goes on any more."""
 
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
     while True:
-        runs: list[Run] = await house.ports.ledger.read(step)
+        runs: list[Run] = await process.context.ledger.read(step)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
             return runs
-        await house.engine.wait_for_change()
+        await process.worker.wait_for_change()
 
 
 async def reviewed(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
     wish: tuple[str, str],
     reviewer: Sequence[ScriptedStep] = (),
     *,
@@ -71,10 +71,10 @@ async def reviewed(
     **ports: Any,
 ) -> tuple[list[Run], ToolResult, list[str]]:
     """All runs, what the call was answered with, and what was announced."""
-    world.agent("main", front)
+    runtime.write_agent("main", front)
 
     def own_tmp(_session: Session) -> str:
-        return str(world.folder / "tmp")
+        return str(runtime.folder / "tmp")
 
     held: dict[str, Any] = {
         "shell_for": make_shell_factory(PROBE, dict(os.environ)),
@@ -82,23 +82,23 @@ async def reviewed(
         "tmp_folder_for": own_tmp,
     }
     by_agent = {"main": [tool_call_reply(wish), text_reply("Sent."), text_reply("Heard.")], "*": reviewer}
-    async with world.open(by_agent=by_agent, **(held | ports)) as house:
-        run = await house.ask("Go.", agent="main")
-        runs = await quiet(house)
-        (result,) = await house.results(run)
-        told = [each.text for each in await house.entries(run) if isinstance(each, Notice)]
+    async with runtime.open(by_agent=by_agent, **(held | ports)) as process:
+        run = await process.submit("Go.", agent="main")
+        runs = await quiet(process)
+        (result,) = await process.tool_results(run)
+        told = [each.text for each in await process.entries(run) if isinstance(each, Notice)]
         return runs, result, told
 
 
 async def test_the_reviewer_gets_the_change_as_data_and_its_findings_are_announced(
-    world: RuntimeFixture, repository: Path
+    runtime: RuntimeFixture, repository: Path
 ):
     """Shows: D028, D037, D038."""
     found = [
         tool_call_reply(("write", json.dumps({"path": "a.py", "content": "x"}))),
         text_reply("Blocking: a.py:1."),
     ]
-    runs, result, told = await reviewed(world, review(instructions="Mind the width."), found)
+    runs, result, told = await reviewed(runtime, review(instructions="Mind the width."), found)
     main, child = runs
     assert (main.text, child.agent, child.status) == ("Heard.", "reviewer", Status.DONE)
     assert json.loads(result.text) == {
@@ -120,24 +120,24 @@ async def test_the_reviewer_gets_the_change_as_data_and_its_findings_are_announc
     assert f"transcript={child.transcript_path}" in notice
 
 
-async def test_a_review_that_is_waited_for_is_the_answer(world: RuntimeFixture, repository: Path):
+async def test_a_review_that_is_waited_for_is_the_answer(runtime: RuntimeFixture, repository: Path):
     """Shows: D028."""
     git(repository, "commit", "--quiet", "--all", "--message", "More")
     wish = review(base="HEAD~1", returnMode="blocking", agentId="oracle")
-    runs, result, told = await reviewed(world, wish, [text_reply("Ready.")])
+    runs, result, told = await reviewed(runtime, wish, [text_reply("Ready.")])
     assert (runs[1].agent, told) == ("oracle", [])
     assert "+WIDTH = 41" in (runs[1].request.task or "")
     assert "\nReady.\n" in result.text
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["nothing changed", "no repository"])
-async def test_where_nothing_is_to_be_reviewed_nobody_is_started(world: RuntimeFixture, there: bool):
+async def test_where_nothing_is_to_be_reviewed_nobody_is_started(runtime: RuntimeFixture, there: bool):
     if there:
-        (world.workspace / "a.py").write_text("x = 1\n")
-        git(world.workspace, "init", "--quiet")
-        git(world.workspace, "add", "--all")
-        git(world.workspace, "commit", "--quiet", "--message", "Begin")
-    runs, result, _ = await reviewed(world, review())
+        (runtime.workspace / "a.py").write_text("x = 1\n")
+        git(runtime.workspace, "init", "--quiet")
+        git(runtime.workspace, "add", "--all")
+        git(runtime.workspace, "commit", "--quiet", "--message", "Begin")
+    runs, result, _ = await reviewed(runtime, review())
     assert len(runs) == 1
     assert result.ok
     why = "no file that you may read differs from the last commit" if there else "is in no git repository"
@@ -145,20 +145,20 @@ async def test_where_nothing_is_to_be_reviewed_nobody_is_started(world: RuntimeF
     assert why in result.text
 
 
-async def test_a_repository_without_a_commit_is_reviewed_as_a_whole(world: RuntimeFixture):
-    (world.workspace / "a.py").write_text("x = 1\n")
-    git(world.workspace, "init", "--quiet")
-    git(world.workspace, "add", "--all")
-    runs, _, _ = await reviewed(world, review(), [text_reply("Ready.")])
+async def test_a_repository_without_a_commit_is_reviewed_as_a_whole(runtime: RuntimeFixture):
+    (runtime.workspace / "a.py").write_text("x = 1\n")
+    git(runtime.workspace, "init", "--quiet")
+    git(runtime.workspace, "add", "--all")
+    runs, _, _ = await reviewed(runtime, review(), [text_reply("Ready.")])
     assert "+x = 1" in (runs[1].request.task or "")
 
 
-async def test_what_the_caller_may_not_read_no_reviewer_is_shown(world: RuntimeFixture, repository: Path):
+async def test_what_the_caller_may_not_read_no_reviewer_is_shown(runtime: RuntimeFixture, repository: Path):
     """Shows: L024."""
     (repository / "secret" / "key.txt").write_text("hush-the-new-key\n")
     (repository / "secret" / "other.txt").write_text("hush\n")
     runs, _, _ = await reviewed(
-        world, review(), [text_reply("Ready.")], front="paths: {deny: ['**/secret/**']}\n"
+        runtime, review(), [text_reply("Ready.")], front="paths: {deny: ['**/secret/**']}\n"
     )
     task = runs[1].request.task or ""
     assert "+WIDTH = 41" in task
@@ -168,7 +168,7 @@ async def test_what_the_caller_may_not_read_no_reviewer_is_shown(world: RuntimeF
 
 
 async def test_the_repositorys_own_programs_are_not_run_and_nothing_is_written(
-    world: RuntimeFixture, repository: Path
+    runtime: RuntimeFixture, repository: Path
 ):
     touch = f"touch {repository}/ran; cat"
     git(repository, "config", "core.fsmonitor", touch)
@@ -177,7 +177,7 @@ async def test_the_repositorys_own_programs_are_not_run_and_nothing_is_written(
     git(repository, "config", "diff.f.textconv", touch)
     (repository / ".gitattributes").write_text("*.py filter=f diff=f\n")
     before = (repository / ".git" / "index").read_bytes()
-    runs, _, _ = await reviewed(world, review(), [text_reply("Ready.")])
+    runs, _, _ = await reviewed(runtime, review(), [text_reply("Ready.")])
     assert "+WIDTH = 41" in (runs[1].request.task or "")
     assert not (repository / "ran").exists()
     assert (repository / ".git" / "index").read_bytes() == before
@@ -193,17 +193,17 @@ async def test_the_repositorys_own_programs_are_not_run_and_nothing_is_written(
     ],
 )
 async def test_a_wish_that_cannot_be_is_answered_with_a_sentence(
-    world: RuntimeFixture, repository: Path, wish: dict[str, str], said: str
+    runtime: RuntimeFixture, repository: Path, wish: dict[str, str], said: str
 ):
-    runs, result, _ = await reviewed(world, review(**wish))
+    runs, result, _ = await reviewed(runtime, review(**wish))
     assert (len(runs), result.ok) == (1, False)
     assert result.text.startswith(said)
     assert sorted(each.name for each in repository.iterdir()) == [".git", "a.py", "new.py", "secret"]
 
 
-async def test_a_long_change_is_shown_by_its_head_and_its_tail(world: RuntimeFixture, repository: Path):
+async def test_a_long_change_is_shown_by_its_head_and_its_tail(runtime: RuntimeFixture, repository: Path):
     (repository / "a.py").write_text("".join(f"line {number:06}\n" for number in range(30_000)))
-    runs, _, _ = await reviewed(world, review(), [text_reply("Ready.")])
+    runs, _, _ = await reviewed(runtime, review(), [text_reply("Ready.")])
     task = runs[1].request.task or ""
     assert "+line 000000" in task
     assert "+line 029999" in task
@@ -212,7 +212,7 @@ async def test_a_long_change_is_shown_by_its_head_and_its_tail(world: RuntimeFix
 
 
 async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(
-    world: RuntimeFixture, repository: Path
+    runtime: RuntimeFixture, repository: Path
 ):
     async def loose() -> SandboxLevel:
         return SandboxLevel.LANDLOCK
@@ -223,14 +223,14 @@ async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(
 
         return run
 
-    runs, result, _ = await reviewed(world, review(), detect_level=loose, shell_for=never)
+    runs, result, _ = await reviewed(runtime, review(), detect_level=loose, shell_for=never)
     assert (len(runs), result.ok) == (1, False)
     assert result.text.startswith("the change cannot be looked at unasked: the sandbox here is landlock")
     assert repository.exists()
 
 
-async def test_an_agent_that_is_denied_git_gets_no_review(world: RuntimeFixture, repository: Path):
-    runs, result, _ = await reviewed(world, review(), front="shell_commands: {deny: ['git diff']}\n")
+async def test_an_agent_that_is_denied_git_gets_no_review(runtime: RuntimeFixture, repository: Path):
+    runs, result, _ = await reviewed(runtime, review(), front="shell_commands: {deny: ['git diff']}\n")
     assert (len(runs), result.ok) == (1, False)
     assert "git is denied" in result.text
     assert repository.exists()

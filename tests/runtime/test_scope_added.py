@@ -26,58 +26,60 @@ def private(_session: Session) -> str:
     return "/private"
 
 
-async def added(house: RuntimeProcess, run: Run) -> tuple[Agent, Session, str]:
+async def added(process: RuntimeProcess, run: Run) -> tuple[Agent, Session, str]:
     """What the session obeys after the person's yes, the session, and its file."""
 
     def step(tx: Transaction) -> list[Approval]:
         return tx.find_approvals(state=[ApprovalState.PENDING])
 
-    (asked,) = await house.ports.ledger.read(step)
-    await run_control.answer_approval(asked.id, Answer.ADD, house.ports, by="person", is_alive=lambda _: True)
-    assert (await house.ended(run)).status is Status.DONE
-    assert (await house.results(run))[0].text.startswith("Added to your scope: ")
-    session = await house.store.find(run.session_id)
+    (asked,) = await process.context.ledger.read(step)
+    await run_control.answer_approval(
+        asked.id, Answer.ADD, process.context, by="person", is_alive=lambda _: True
+    )
+    assert (await process.wait(run)).status is Status.DONE
+    assert (await process.tool_results(run))[0].text.startswith("Added to your scope: ")
+    session = await process.store.find(run.session_id)
     return (
-        await load_definition(session, house.ports),
+        await load_definition(session, process.context),
         session,
         (Path(session.path) / "preset.md").read_text(),
     )
 
 
 @pytest.mark.parametrize("front", ["", "paths:\n  deny:  # never\n    - '**/x'\n"])
-async def test_one_file_more_to_read_is_no_file_less(world: RuntimeFixture, front: str):
+async def test_one_file_more_to_read_is_no_file_less(runtime: RuntimeFixture, front: str):
     """Shows: A093, L006."""
-    other, near = world.folder / "other.txt", world.workspace / "near.txt"
+    other, near = runtime.folder / "other.txt", runtime.workspace / "near.txt"
     for path in (other, near):
         path.write_text(path.name)
-    template = world.agent("reader", FRONT + front).read_text()
+    template = runtime.write_agent("reader", FRONT + front).read_text()
     read = [("read", json.dumps({"path": str(path)})) for path in (other, near)]
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(wish("read", str(other))), tool_call_reply(*read), text_reply("Done.")
-    ) as house:
-        run = await house.run("Read.", agent="reader")
-        agent, _, preset = await added(house, run)
-        assert [each.text for each in await house.results(run)][1:] == ["other.txt", "near.txt"]
+    ) as process:
+        run = await process.run("Read.", agent="reader")
+        agent, _, preset = await added(process, run)
+        assert [each.text for each in await process.tool_results(run)][1:] == ["other.txt", "near.txt"]
     assert agent.paths is not None
     assert agent.paths.read == ("./**", str(other))
     assert all(line in preset for line in template.splitlines())
 
 
-async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(world: RuntimeFixture):
+async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(runtime: RuntimeFixture):
     """Shows: A093, L006."""
     other = Path("/srv/of-nobody/other.txt")
-    world.agent("writer", FRONT)
+    runtime.write_agent("writer", FRONT)
     script = [tool_call_reply(wish("write", str(other))), text_reply("Done.")]
-    async with world.open(*script, approval_policy=ApprovalPolicy.ASK, tmp_folder_for=private) as house:
-        run = await house.run("Write.", agent="writer")
-        before = compute_scope((await house.store.read_preset(await house.store.find(run.session_id)))[0],
-                          await house.store.find(run.session_id), house.ports)  # fmt: skip
-        agent, session, preset = await added(house, run)
-        after = compute_scope(agent, session, house.ports)
+    async with runtime.open(*script, approval_policy=ApprovalPolicy.ASK, tmp_folder_for=private) as process:
+        run = await process.run("Write.", agent="writer")
+        before = compute_scope((await process.store.read_preset(await process.store.find(run.session_id)))[0],
+                          await process.store.find(run.session_id), process.context)  # fmt: skip
+        agent, session, preset = await added(process, run)
+        after = compute_scope(agent, session, process.context)
     assert agent.paths is not None
     assert agent.paths.write == ("/tmp/**", str(other))
     assert "# about rights\n" in preset
-    near = f"{house.root}/near.txt"
+    near = f"{process.root}/near.txt"
     for scope, ok in ((before, False), (after, True)):
         assert (scope.check_path(str(other), "write").ok, scope.is_write_preapproved(str(other))) == (ok, ok)
         assert (scope.check_path(near, "write").ok, scope.is_write_preapproved(near)) == (True, False)
@@ -85,28 +87,28 @@ async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(world: Runti
 
 
 @pytest.mark.parametrize("listed", ["[]", "['/tmp/**']", "[docs/**]"])
-async def test_a_list_of_writes_stays_the_most_but_for_the_one_file(world: RuntimeFixture, listed: str):
-    other = world.folder / "other.txt"
-    world.agent("writer", f"paths: {{write: {listed}}}  # mine\n")
-    async with world.open(
+async def test_a_list_of_writes_stays_the_most_but_for_the_one_file(runtime: RuntimeFixture, listed: str):
+    other = runtime.folder / "other.txt"
+    runtime.write_agent("writer", f"paths: {{write: {listed}}}  # mine\n")
+    async with runtime.open(
         tool_call_reply(wish("write", str(other))), text_reply("Done."), approval_policy=ApprovalPolicy.ASK
-    ) as house:
-        run = await house.run("Write.", agent="writer")
-        agent, session, preset = await added(house, run)
-        after = compute_scope(agent, session, house.ports)
+    ) as process:
+        run = await process.run("Write.", agent="writer")
+        agent, session, preset = await added(process, run)
+        after = compute_scope(agent, session, process.context)
     assert "}  # mine\n" in preset
     assert after.check_path(str(other), "write").ok
-    assert not after.check_path(f"{house.root}/near.txt", "write").ok
+    assert not after.check_path(f"{process.root}/near.txt", "write").ok
 
 
 @pytest.mark.parametrize("command", ["make test", "*", "git *"])
-async def test_a_command_more_is_that_command_and_no_pattern(world: RuntimeFixture, command: str):
+async def test_a_command_more_is_that_command_and_no_pattern(runtime: RuntimeFixture, command: str):
     """Shows: A093."""
-    world.agent("maker", FRONT)
-    async with world.open(tool_call_reply(wish("bash", command)), text_reply("Done.")) as house:
-        run = await house.run("Make.", agent="maker")
-        agent, session, preset = await added(house, run)
-        scope = compute_scope(agent, session, house.ports)
+    runtime.write_agent("maker", FRONT)
+    async with runtime.open(tool_call_reply(wish("bash", command)), text_reply("Done.")) as process:
+        run = await process.run("Make.", agent="maker")
+        agent, session, preset = await added(process, run)
+        scope = compute_scope(agent, session, process.context)
     assert agent.shell_commands is not None
     assert len(agent.shell_commands.allow or ()) == 1
     assert "# about rights\nshell_commands:\n" in preset

@@ -76,18 +76,18 @@ async def stamp_out(path: str) -> str:
     ],
 )
 async def test_a_task_and_a_reply_that_only_reads_are_synced_with_what_follows(
-    world: RuntimeFixture, wishes: tuple[tuple[str, str], ...], waits: bool
+    runtime: RuntimeFixture, wishes: tuple[tuple[str, str], ...], waits: bool
 ):
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(*wishes, text="Look."), text_reply("Done."), tools=[ponder, stamp_out]
-    ) as house:
-        store = Noted(house.store)
-        ports = replace(house.ports, store=store)
-        house.engine.start(
-            scheduler_callbacks(ports, lambda _, error: house.crashes.append(error), lambda _: True)
+    ) as process:
+        store = Noted(process.store)
+        ports = replace(process.context, store=store)
+        process.worker.start(
+            scheduler_callbacks(ports, lambda _, error: process.crashes.append(error), lambda _: True)
         )
-        run = await house.run("Go.")
-        assert (run.status, house.crashes) == (Status.DONE, [])
+        run = await process.run("Go.")
+        assert (run.status, process.crashes) == (Status.DONE, [])
     named_calls = " ".join(f"{name}()" for name, _ in wishes)
     assert store.added == [
         ("Go.", False),

@@ -78,36 +78,36 @@ def test_a_command_cannot_write_the_line_that_names_its_level(forged: str):
     assert parse_sandbox_level("no such line") is None
 
 
-async def test_a_command_gets_two_minutes_unless_it_asks_for_others(world: RuntimeFixture):
+async def test_a_command_gets_two_minutes_unless_it_asks_for_others(runtime: RuntimeFixture):
     shell = FakeShell(output="ok\n")
     wishes = tool_call_reply(("bash", '{"command": "a"}'), ("bash", '{"command": "b", "timeout": 3600}'))
-    async with world.open(
+    async with runtime.open(
         wishes, text_reply("Done."), shell_for=shell, detect_level=shell.level_detector()
-    ) as house:
-        run = await house.run("Try")
+    ) as process:
+        run = await process.run("Try")
         assert run.status is Status.DONE
     assert shell.commands == [("a", 120), ("b", 3600)]
 
 
-async def waiting(house: RuntimeProcess, run: Run) -> Approval:
+async def waiting(process: RuntimeProcess, run: Run) -> Approval:
     """The question that a run waits for."""
 
     def step(tx: Transaction) -> list[Approval]:
         return tx.find_approvals(run=run.id, state=[ApprovalState.PENDING])
 
-    while not (found := await house.ports.ledger.read(step)):  # noqa: ASYNC110  (rows do not call)
+    while not (found := await process.context.ledger.read(step)):  # noqa: ASYNC110  (rows do not call)
         await asyncio.sleep(0.002)
     return found[0]
 
 
-async def allow(house: RuntimeProcess, asked: Approval) -> None:
+async def allow(process: RuntimeProcess, asked: Approval) -> None:
     await run_control.answer_approval(
-        asked.id, Answer.ALLOW, house.ports, by="person", is_alive=lambda _: True
+        asked.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
     )
 
 
 async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_held_loosely(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """The sandbox is lost between the question and the answer: the question is asked anew.
 
@@ -119,20 +119,20 @@ async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_he
         "detect_level": shell.level_detector(),
         "approval_policy": ApprovalPolicy.ASK,
     }
-    async with world.open(WISH, text_reply("Done."), **kept) as house:
-        run = await house.ask("Try")
-        first = await waiting(house, run)
+    async with runtime.open(WISH, text_reply("Done."), **kept) as process:
+        run = await process.submit("Try")
+        first = await waiting(process, run)
         assert first.level is SandboxLevel.STRICT
         shell.level = SandboxLevel.NONE
-        await allow(house, first)
-        second = await waiting(house, run)
+        await allow(process, first)
+        second = await waiting(process, run)
         assert (second.level, shell.commands) == (SandboxLevel.NONE, [])
-        await allow(house, second)
-        assert (await house.ended(run)).status is Status.DONE
+        await allow(process, second)
+        assert (await process.wait(run)).status is Status.DONE
     assert [command for command, _ in shell.commands] == ["make test"]
 
 
-async def test_a_wish_for_a_command_that_was_granted_does_not_count_below_strict(world: RuntimeFixture):
+async def test_a_wish_for_a_command_that_was_granted_does_not_count_below_strict(runtime: RuntimeFixture):
     """Whoever granted it did not see how loosely it would be held.
 
     Shows: S17.
@@ -140,15 +140,15 @@ async def test_a_wish_for_a_command_that_was_granted_does_not_count_below_strict
     shell = FakeShell(output="ok\n", level=SandboxLevel.NONE)
     more = '{"tool": "bash", "resource": "make test", "reason": "to see"}'
     steps = (tool_call_reply(("request_scope_expansion", more)), WISH, text_reply("Done."))
-    async with world.open(
+    async with runtime.open(
         *steps,
         shell_for=shell,
         detect_level=shell.level_detector(),
         approval_policy=ApprovalPolicy.ASK,
-    ) as house:
-        run = await house.ask("Try")
-        await allow(house, await waiting(house, run))
-        again = await waiting(house, run)
+    ) as process:
+        run = await process.submit("Try")
+        await allow(process, await waiting(process, run))
+        again = await waiting(process, run)
         assert (again.tool, again.touch, again.level, shell.commands) == (
             "bash",
             "run",

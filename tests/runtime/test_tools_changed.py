@@ -36,48 +36,50 @@ def after(made: list[str]) -> Tool:
     return act
 
 
-async def left(world: RuntimeFixture, effect: Effects) -> Run:
+async def left(runtime: RuntimeFixture, effect: Effects) -> Run:
     begun = asyncio.Event()
-    async with world.open(tool_call_reply(("act", '{"what": "it"}')), tools=[before(begun, effect)]) as house:
-        run = await house.ask("Act.")
+    async with runtime.open(
+        tool_call_reply(("act", '{"what": "it"}')), tools=[before(begun, effect)]
+    ) as process:
+        run = await process.submit("Act.")
         await begun.wait()
     return run
 
 
 @pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
 async def test_a_call_of_a_tool_that_is_gone_gets_an_answer_and_the_run_goes_on(
-    world: RuntimeFixture, effect: Effects
+    runtime: RuntimeFixture, effect: Effects
 ):
     """Shows: P24."""
-    run = await left(world, effect)
-    async with world.open(text_reply("Then without it.")) as house:
-        ended = await house.resume(run)
+    run = await left(runtime, effect)
+    async with runtime.open(text_reply("Then without it.")) as process:
+        ended = await process.resume(run)
         assert (ended.status, ended.text) == (Status.DONE, "Then without it.")
-        [result] = await house.results(run)
+        [result] = await process.tool_results(run)
         assert not result.ok
         assert "There is no tool 'act'" in result.text
-        assert unanswered_calls(house.heard(0)) == ()
+        assert unanswered_calls(process.request_entries(0)) == ()
 
 
-async def test_a_call_that_the_tool_does_not_understand_any_more_is_not_made(world: RuntimeFixture):
+async def test_a_call_that_the_tool_does_not_understand_any_more_is_not_made(runtime: RuntimeFixture):
     """Shows: P24."""
-    run = await left(world, "read")
+    run = await left(runtime, "read")
     made: list[str] = []
-    async with world.open(text_reply("Then without it."), tools=[after(made)]) as house:
-        ended = await house.resume(run)
+    async with runtime.open(text_reply("Then without it."), tools=[after(made)]) as process:
+        ended = await process.resume(run)
         assert (ended.status, made) == (Status.DONE, [])
-        [result] = await house.results(run)
+        [result] = await process.tool_results(run)
         assert (result.ok, "The arguments of act are wrong" in result.text) == (False, True)
 
 
 async def test_what_had_begun_and_must_not_happen_twice_is_not_made_by_a_tool_that_says_otherwise_now(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """The deed was written down when the tool said `once`; what it says now changes nothing about that.
 
     Shows: P24.
     """
-    run = await left(world, "once")
+    run = await left(runtime, "once")
     made: list[str] = []
 
     @tool(name="act", effect="once", asks="never")
@@ -86,8 +88,8 @@ async def test_what_had_begun_and_must_not_happen_twice_is_not_made_by_a_tool_th
         made.append(what)
         return "x"
 
-    async with world.open(text_reply("I look first."), tools=[act]) as house:
-        ended = await house.resume(run)
+    async with runtime.open(text_reply("I look first."), tools=[act]) as process:
+        ended = await process.resume(run)
         assert (ended.status, made) == (Status.DONE, [])
-        [result] = await house.results(run)
+        [result] = await process.tool_results(run)
         assert "Outcome unknown" in result.text

@@ -35,11 +35,11 @@ def gated(gate: asyncio.Event, begun: asyncio.Event | None = None) -> Tool:
     return ponder
 
 
-async def all_runs(house: RuntimeProcess) -> list[Run]:
+async def all_runs(process: RuntimeProcess) -> list[Run]:
     def step(tx: Transaction) -> list[Run]:
         return sorted(tx.find_runs(), key=lambda run: run.id)
 
-    return await house.ports.ledger.read(step)
+    return await process.context.ledger.read(step)
 
 
 async def soon(true: Callable[[], Awaitable[object]]) -> None:
@@ -48,31 +48,31 @@ async def soon(true: Callable[[], Awaitable[object]]) -> None:
 
 
 async def test_whoever_is_waited_for_by_a_run_that_ends_without_it_is_stopped_and_says_so(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: L009, L014, L019."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     by_agent = {"main": [tool_call_reply(hands_on())], "helper": [tool_call_reply(("ponder", "{}"))]}
-    async with world.open(by_agent=by_agent, tools=[gated(asyncio.Event())]) as house:
-        run = await house.ask("Go.", agent="main", deadline_seconds=1.0)
+    async with runtime.open(by_agent=by_agent, tools=[gated(asyncio.Event())]) as process:
+        run = await process.submit("Go.", agent="main", deadline_seconds=1.0)
 
         async def over() -> bool:
-            return all(each.status.is_final for each in await all_runs(house))
+            return all(each.status.is_final for each in await all_runs(process))
 
         await soon(over)
-        parent, child = await all_runs(house)
+        parent, child = await all_runs(process)
         assert (parent.id, parent.status) == (run.id, Status.TIMED_OUT)
         assert (child.status, child.reason) == (Status.CANCELLED, Reason.DESERTED)
         assert "the run that waited for it" in child.error
 
 
 async def test_a_call_that_waited_long_enough_answers_though_its_process_died_meanwhile(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: C040, C09, L014."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     gate = asyncio.Event()
     wish = ("agents_message", json.dumps({"agentId": "helper", "content": "Look.", "timeout": 1}))
     by_agent = {
@@ -80,35 +80,35 @@ async def test_a_call_that_waited_long_enough_answers_though_its_process_died_me
         "helper": [tool_call_reply(("ponder", "{}")), text_reply("x")],
     }
     begun = asyncio.Event()
-    async with world.open(by_agent=by_agent, tools=[gated(gate, begun)]) as house:
-        run = await house.ask("Go.", agent="main")
+    async with runtime.open(by_agent=by_agent, tools=[gated(gate, begun)]) as process:
+        run = await process.submit("Go.", agent="main")
         await begun.wait()
 
         async def waits() -> bool:
-            return (await house.now(run)).status is Status.WAITING
+            return (await process.reload(run)).status is Status.WAITING
 
         await soon(waits)
     by_agent = {"main": [text_reply("It takes long."), text_reply("Heard.")], "helper": [text_reply("x")]}
-    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
-        (child,) = [each for each in await all_runs(house) if each.agent == "helper"]
-        await recovery.resume_run(child.id, house.ports, previous_owner=child.owner_id)
+    async with runtime.open(by_agent=by_agent, tools=[gated(gate)]) as process:
+        (child,) = [each for each in await all_runs(process) if each.agent == "helper"]
+        await recovery.resume_run(child.id, process.context, previous_owner=child.owner_id)
 
         async def answered() -> bool:
-            return bool(await house.results(run))
+            return bool(await process.tool_results(run))
 
         await soon(answered)
-        (result,) = await house.results(run)
+        (result,) = await process.tool_results(run)
         assert json.loads(result.text)["status"] == "timeout"
         gate.set()
 
 
 async def test_every_agent_that_another_starts_has_the_model_for_those_unless_it_names_its_own(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: E019."""
-    world.agent("main")
-    world.agent("helper")
-    world.agent("own", "model: scripted:own\n")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
+    runtime.write_agent("own", "model: scripted:own\n")
     both = [hands_on(), ("agent", json.dumps({"agent_name": "own", "task_prompt": "Look."}))]
     by_agent = {
         "main": [tool_call_reply(*both), text_reply("Done.")],
@@ -116,40 +116,40 @@ async def test_every_agent_that_another_starts_has_the_model_for_those_unless_it
         "own": [text_reply("y" * 30)],
     }
     few = SubagentSettings(model="scripted:small")
-    async with world.open(by_agent=by_agent, subagent_settings=few) as house:
-        await house.ask("Go.", agent="main")
+    async with runtime.open(by_agent=by_agent, subagent_settings=few) as process:
+        await process.submit("Go.", agent="main")
 
         async def over() -> bool:
-            return all(each.status.is_final for each in await all_runs(house))
+            return all(each.status.is_final for each in await all_runs(process))
 
         await soon(over)
-        asked = {each.request.agent_name: each.request.model.full_name for each in house.driver.requests}
+        asked = {each.request.agent_name: each.request.model.full_name for each in process.provider.requests}
         assert asked == {"main": "scripted:played", "helper": "scripted:small", "own": "scripted:own"}
 
 
-async def test_a_task_with_characters_that_nobody_sees_makes_a_child_that_works(world: RuntimeFixture):
+async def test_a_task_with_characters_that_nobody_sees_makes_a_child_that_works(runtime: RuntimeFixture):
     """Shows: A012."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     paths = {"preset": "helper", "description": "x", "prompt": "y", "denied_paths": ["a\0b"]}
     wishes = [hands_on("Look\0 here."), ("PersistentAgent", json.dumps(paths))]
     by_agent = {
         "main": [tool_call_reply(*wishes), text_reply("Done.")],
         "helper": [text_reply("Here it is, all of it.")],
     }
-    async with world.open(by_agent=by_agent) as house:
-        run = await house.ask("Go.", agent="main")
+    async with runtime.open(by_agent=by_agent) as process:
+        run = await process.submit("Go.", agent="main")
 
         async def over() -> bool:
-            return all(each.status.is_final for each in await all_runs(house))
+            return all(each.status.is_final for each in await all_runs(process))
 
         await soon(over)
-        first, second = await house.results(run)
+        first, second = await process.tool_results(run)
         if not first.ok:
             first, second = second, first
         assert json.loads(first.text)["success"] is True
         assert (second.ok, "cannot be seen" in second.text) == (False, True)
-        assert len(await all_runs(house)) == 2
+        assert len(await all_runs(process)) == 2
 
 
 def test_a_childs_words_begin_no_line_unseen_and_hide_nothing():
@@ -159,43 +159,43 @@ def test_a_childs_words_begin_no_line_unseen_and_hide_nothing():
     assert escape_role_markers("plain\n\ttext é") == "plain\n\ttext é"
 
 
-async def test_taking_up_the_top_of_a_tree_takes_up_the_whole_of_it(world: RuntimeFixture):
+async def test_taking_up_the_top_of_a_tree_takes_up_the_whole_of_it(runtime: RuntimeFixture):
     """Shows: L014, L015."""
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     by_agent = {"main": [tool_call_reply(hands_on())], "helper": [tool_call_reply(("ponder", "{}"))]}
-    async with world.open(by_agent=by_agent, tools=[gated(asyncio.Event())]) as house:
-        run = await house.ask("Go.", agent="main")
-        await house.until("tool.started")
+    async with runtime.open(by_agent=by_agent, tools=[gated(asyncio.Event())]) as process:
+        run = await process.submit("Go.", agent="main")
+        await process.wait_for_event("tool.started")
 
         async def waits() -> bool:
-            return (await house.now(run)).status is Status.WAITING
+            return (await process.reload(run)).status is Status.WAITING
 
         await soon(waits)
-    async with world.open() as house:
+    async with runtime.open() as process:
 
         def step(tx: Transaction) -> list[Run]:
             return recovery.live_descendants(run, tx)
 
-        below = await house.ports.ledger.read(step)
+        below = await process.context.ledger.read(step)
         assert [each.agent for each in below] == ["helper"]
         assert replace(below[0], child_ids=()).request.parent_run == run.id
 
 
-async def test_a_call_that_a_person_took_out_of_the_file_asks_nobody_a_second_time(world: RuntimeFixture):
+async def test_a_call_that_a_person_took_out_of_the_file_asks_nobody_a_second_time(runtime: RuntimeFixture):
     """Whoever works for it is heard before the model is asked again.
     Shows: P14.
     """
-    world.agent("main")
-    world.agent("helper")
+    runtime.write_agent("main")
+    runtime.write_agent("helper")
     begun = asyncio.Event()
     by_agent = {"main": [tool_call_reply(hands_on())], "helper": [tool_call_reply(("ponder", "{}"))]}
-    async with world.open(by_agent=by_agent, tools=[gated(asyncio.Event(), begun)]) as house:
-        run = await house.ask("Go.", agent="main")
+    async with runtime.open(by_agent=by_agent, tools=[gated(asyncio.Event(), begun)]) as process:
+        run = await process.submit("Go.", agent="main")
         await begun.wait()
 
         async def waits() -> bool:
-            return (await house.now(run)).status is Status.WAITING
+            return (await process.reload(run)).status is Status.WAITING
 
         await soon(waits)
     path = Path(run.transcript_path)
@@ -204,16 +204,16 @@ async def test_a_call_that_a_person_took_out_of_the_file_asks_nobody_a_second_ti
     gate = asyncio.Event()
     gate.set()
     by_agent = {"main": [text_reply("It says so.")], "helper": [text_reply("It is so.")]}
-    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
-        (child,) = [each for each in await all_runs(house) if each.agent == "helper"]
-        await recovery.resume_run(child.id, house.ports, previous_owner=child.owner_id)
+    async with runtime.open(by_agent=by_agent, tools=[gated(gate)]) as process:
+        (child,) = [each for each in await all_runs(process) if each.agent == "helper"]
+        await recovery.resume_run(child.id, process.context, previous_owner=child.owner_id)
 
         async def over() -> bool:
-            return all(each.status.is_final for each in await all_runs(house))
+            return all(each.status.is_final for each in await all_runs(process))
 
         await soon(over)
-        ended = await house.now(run)
+        ended = await process.reload(run)
         assert (ended.status, ended.text) == (Status.DONE, "It says so.")
-        assert len(await all_runs(house)) == 2
-        notices = [entry.text for entry in house.heard(-1) if isinstance(entry, Notice)]
+        assert len(await all_runs(process)) == 2
+        notices = [entry.text for entry in process.request_entries(-1) if isinstance(entry, Notice)]
         assert sum("It is so." in each for each in notices) == 1

@@ -16,41 +16,41 @@ from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
-async def test_a_run_is_a_task_a_reply_and_an_end(world: RuntimeFixture):
+async def test_a_run_is_a_task_a_reply_and_an_end(runtime: RuntimeFixture):
     """Shows: A039, A060."""
-    async with world.open(text_reply("Forty-two.")) as house:
-        run = await house.run("What is the answer?")
+    async with runtime.open(text_reply("Forty-two.")) as process:
+        run = await process.run("What is the answer?")
         assert (run.status, run.text, run.turns, run.error) == (Status.DONE, "Forty-two.", 1, "")
-        assert entry_texts(await house.entries(run)) == ["What is the answer?", "Forty-two."]
-        assert house.crashes == []
+        assert entry_texts(await process.entries(run)) == ["What is the answer?", "Forty-two."]
+        assert process.crashes == []
 
 
-async def test_the_task_is_on_disk_before_the_first_request(world: RuntimeFixture):
+async def test_the_task_is_on_disk_before_the_first_request(runtime: RuntimeFixture):
     """Shows: A039, A040."""
     seen: list[str] = []
 
     def look(_: Request) -> Reply:
-        seen.extend(path.read_text() for path in world.folder.rglob("session.md"))
+        seen.extend(path.read_text() for path in runtime.folder.rglob("session.md"))
         return text_reply("Done.")
 
-    async with world.open(look) as house:
-        await house.run("Look at your own file.")
+    async with runtime.open(look) as process:
+        await process.run("Look at your own file.")
     assert len(seen) == 1
     assert "Look at your own file." in seen[0]
 
 
 async def test_a_reply_and_its_calls_are_there_together_and_each_result_before_the_next_request(
-    world: RuntimeFixture,
+    runtime: RuntimeFixture,
 ):
     """Shows: A049, A058."""
-    (world.workspace / "a.txt").write_text("first file")
-    (world.workspace / "b.txt").write_text("second file")
+    (runtime.workspace / "a.txt").write_text("first file")
+    (runtime.workspace / "b.txt").write_text("second file")
     wishes = tool_call_reply(
         ("read", '{"path": "a.txt"}'), ("read", '{"path": "b.txt"}'), text="Reading both."
     )
-    async with world.open(wishes, text_reply("Read.")) as house:
-        run = await house.run("Read a and b.")
-        second = house.heard(1)
+    async with runtime.open(wishes, text_reply("Read.")) as process:
+        run = await process.run("Read a and b.")
+        second = process.request_entries(1)
         assert [type(entry) for entry in second] == [
             Message,
             Message,
@@ -67,18 +67,18 @@ async def test_a_reply_and_its_calls_are_there_together_and_each_result_before_t
         assert (run.status, run.turns, run.tool_calls) == (Status.DONE, 2, 2)
 
 
-async def test_the_request_is_what_the_file_says_and_not_what_was_remembered(world: RuntimeFixture):
+async def test_the_request_is_what_the_file_says_and_not_what_was_remembered(runtime: RuntimeFixture):
     """Shows: A040, A062."""
-    async with world.open(text_reply("One."), text_reply("Two.")) as house:
-        first = await house.run("Ask one.")
+    async with runtime.open(text_reply("One."), text_reply("Two.")) as process:
+        first = await process.run("Ask one.")
         path = Path(first.transcript_path)
         path.write_text(path.read_text().replace("Ask one.", "Ask something else."))
-        session = await house.store.find(first.session_id)
-        await house.run("Ask two.", session=session)
-        assert entry_texts(house.heard(1)) == ["Ask something else.", "One.", "Ask two."]
+        session = await process.store.find(first.session_id)
+        await process.run("Ask two.", session=session)
+        assert entry_texts(process.request_entries(1)) == ["Ask something else.", "One.", "Ask two."]
 
 
-async def test_calls_of_one_turn_run_side_by_side(world: RuntimeFixture):
+async def test_calls_of_one_turn_run_side_by_side(runtime: RuntimeFixture):
     meet = asyncio.Barrier(2)
 
     @tool(effect="read")
@@ -94,57 +94,60 @@ async def test_calls_of_one_turn_run_side_by_side(world: RuntimeFixture):
         return "right was there"
 
     both = tool_call_reply(("left", "{}"), ("right", "{}"))
-    async with world.open(both, text_reply("They met."), tools=[left, right]) as house:
-        run = await asyncio.wait_for(house.run("Let them meet."), 10)
+    async with runtime.open(both, text_reply("They met."), tools=[left, right]) as process:
+        run = await asyncio.wait_for(process.run("Let them meet."), 10)
         assert run.text == "They met."
-        assert {result.text for result in await house.results(run)} == {"left was there", "right was there"}
+        assert {result.text for result in await process.tool_results(run)} == {
+            "left was there",
+            "right was there",
+        }
 
 
-async def test_a_reply_has_its_entrys_id_from_the_first_word_on(world: RuntimeFixture):
+async def test_a_reply_has_its_entrys_id_from_the_first_word_on(runtime: RuntimeFixture):
     """So that whoever reads the file and hears the stream at once knows that both are one; also of words cut off."""
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("ls", "{}"), text="Looking around."),
         text_reply("Seen and told."),
         text_reply("Never whole."),
-    ) as house:
-        first = await house.run("Look.")
-        before = house.events.copy()
-        house.events.clear()
-        house.driver.hold_until = asyncio.Event()
-        second = await house.ask("Look.", session=await house.store.find(first.session_id))
-        await house.until("text.delta")
-        await cancel_run(second.id, house.ports, is_alive=lambda _: True)
-        await house.ended(second)
+    ) as process:
+        first = await process.run("Look.")
+        before = process.events.copy()
+        process.events.clear()
+        process.provider.hold_until = asyncio.Event()
+        second = await process.submit("Look.", session=await process.store.find(first.session_id))
+        await process.wait_for_event("text.delta")
+        await cancel_run(second.id, process.context, is_alive=lambda _: True)
+        await process.wait(second)
         told: dict[str, str] = {}
-        for event in (*before, *house.events):
+        for event in (*before, *process.events):
             if event.kind == "text.delta":
                 told[event.data["entry"]] = told.get(event.data["entry"], "") + event.data["text"]
         said = [
-            each for each in await house.entries(first) if isinstance(each, Message) and each.by == "agent"
+            each for each in await process.entries(first) if isinstance(each, Message) and each.by == "agent"
         ]
         assert told == {each.id: each.text for each in said}
         assert len(said) == 3
 
 
-async def test_an_edit_by_a_person_during_the_models_turn_is_the_conversation(world: RuntimeFixture):
+async def test_an_edit_by_a_person_during_the_models_turn_is_the_conversation(runtime: RuntimeFixture):
     """Shows: P14."""
-    async with world.open(
+    async with runtime.open(
         tool_call_reply(("ls", "{}"), text="Looking around."), text_reply("Seen.")
-    ) as house:
-        house.driver.hold_until = asyncio.Event()
-        run = await house.ask("Say the old word.")
-        await house.until("text.delta")
+    ) as process:
+        process.provider.hold_until = asyncio.Event()
+        run = await process.submit("Say the old word.")
+        await process.wait_for_event("text.delta")
         path = Path(run.transcript_path)
         path.write_text(path.read_text().replace("the old word", "the new word"))
-        house.driver.hold_until.set()
-        ended = await house.ended(run)
+        process.provider.hold_until.set()
+        ended = await process.wait(run)
         assert (ended.status, ended.text) == (Status.DONE, "Seen.")
-        assert entry_texts(house.heard(0)[:1])[0] == "Say the old word."
-        assert entry_texts(house.heard(1)[:1])[0] == "Say the new word."
+        assert entry_texts(process.request_entries(0)[:1])[0] == "Say the old word."
+        assert entry_texts(process.request_entries(1)[:1])[0] == "Say the new word."
         assert "the new word" in path.read_text()
 
 
-async def test_what_an_editor_dropped_of_a_running_turn_is_written_again(world: RuntimeFixture):
+async def test_what_an_editor_dropped_of_a_running_turn_is_written_again(runtime: RuntimeFixture):
     """Shows: P14."""
     old: list[str] = []
 
@@ -156,27 +159,27 @@ async def test_what_an_editor_dropped_of_a_running_turn_is_written_again(world: 
         path.write_text(old[0].replace("Look.", "Look well."))
         return text_reply("Seen.")
 
-    async with world.open(open_in_an_editor, save_what_it_had) as house:
-        session = await house.begin()
+    async with runtime.open(open_in_an_editor, save_what_it_had) as process:
+        session = await process.create_session()
         path = Path(session.path) / "session.md"
-        run = await house.run("Look.", session=session)
-        entries = await house.entries(run)
+        run = await process.run("Look.", session=session)
+        entries = await process.entries(run)
         assert entry_texts(entries[:1])[0] == "Look well."
-        assert await house.said(run) == ["Looking around.", "Seen."]
+        assert await process.agent_texts(run) == ["Looking around.", "Seen."]
         assert unanswered_calls(entries) == ()
 
 
-async def test_another_model_that_answered_is_the_one_on_record(world: RuntimeFixture):
+async def test_another_model_that_answered_is_the_one_on_record(runtime: RuntimeFixture):
     """Shows: M21."""
-    async with world.open(Reply(text="Hello.", model="cheaper-one")) as house:
-        run = await house.run("Hi.")
+    async with runtime.open(Reply(text="Hello.", model="cheaper-one")) as process:
+        run = await process.run("Hi.")
         assert run.model == "scripted:cheaper-one"
-        said = (await house.entries(run))[-1]
+        said = (await process.entries(run))[-1]
         assert isinstance(said, Message)
         assert said.model == "cheaper-one"
 
 
-async def test_secrets_leave_every_text_before_it_is_stored_or_asked(world: RuntimeFixture):
+async def test_secrets_leave_every_text_before_it_is_stored_or_asked(runtime: RuntimeFixture):
     secret = "sk-test-0123456789abcdef"
 
     @tool(effect="read")
@@ -188,39 +191,39 @@ async def test_secrets_leave_every_text_before_it_is_stored_or_asked(world: Runt
         ("leak", "{}"), ("grep", f'{{"pattern": "{secret}"}}'), (secret, "{}"), text=f"I use {secret}."
     )
     named = replace(wish, model=f"model-{secret}")
-    async with world.open(named, text_reply(f"It is {secret}!"), tools=[leak], secrets=[secret]) as house:
-        run = await house.run(f"Keep {secret} to yourself.")
+    async with runtime.open(named, text_reply(f"It is {secret}!"), tools=[leak], secrets=[secret]) as process:
+        run = await process.run(f"Keep {secret} to yourself.")
         everything = "".join(
-            path.read_text() for path in world.folder.rglob("*") if path.is_file() and path.suffix != ".py"
+            path.read_text() for path in runtime.folder.rglob("*") if path.is_file() and path.suffix != ".py"
         )
         assert secret not in everything
-        assert secret not in repr(house.driver.requests[1].entries)
+        assert secret not in repr(process.provider.requests[1].entries)
         assert secret not in repr(run)
-        assert secret not in repr(house.events)
+        assert secret not in repr(process.events)
         assert run.text == "It is [secret of 24 characters]!"
 
 
-async def test_the_beginning_of_the_request_stays_the_same_between_turns(world: RuntimeFixture):
+async def test_the_beginning_of_the_request_stays_the_same_between_turns(runtime: RuntimeFixture):
     look = tool_call_reply(("ls", "{}"))
-    async with world.open(look, look, text_reply("Done.")) as house:
-        await house.run("Look twice.")
-        asked = [one.request for one in house.driver.requests]
+    async with runtime.open(look, look, text_reply("Done.")) as process:
+        await process.run("Look twice.")
+        asked = [one.request for one in process.provider.requests]
         assert {one.system for one in asked} == {asked[0].system}
         assert all(one.tools == asked[0].tools for one in asked)
-        for earlier, later in zip(house.driver.requests, house.driver.requests[1:], strict=False):
+        for earlier, later in zip(process.provider.requests, process.provider.requests[1:], strict=False):
             assert later.entries[: len(earlier.entries)] == earlier.entries
 
 
-async def test_a_cut_reply_says_so_in_the_file(world: RuntimeFixture):
+async def test_a_cut_reply_says_so_in_the_file(runtime: RuntimeFixture):
     reply = Reply(text="Long", truncation_notice="the rest was left out", stop_reason=StopReason.LENGTH)
-    async with world.open(reply) as house:
-        run = await house.run("Write a book.")
-        said = (await house.entries(run))[-1]
+    async with runtime.open(reply) as process:
+        run = await process.run("Write a book.")
+        said = (await process.entries(run))[-1]
         assert isinstance(said, Message)
         assert (said.text, said.stop) == ("Long\n[the rest was left out]", "length")
 
 
-async def test_a_call_that_was_cut_never_runs_and_the_model_is_told(world: RuntimeFixture):
+async def test_a_call_that_was_cut_never_runs_and_the_model_is_told(runtime: RuntimeFixture):
     """Shows: M08, M09, M10."""
     made: list[str] = []
 
@@ -237,25 +240,25 @@ async def test_a_call_that_was_cut_never_runs_and_the_model_is_told(world: Runti
         ),
         stop_reason=StopReason.LENGTH,
     )
-    async with world.open(cut, text_reply("I stop here."), tools=[act]) as house:
-        run = await house.run("Act.")
+    async with runtime.open(cut, text_reply("I stop here."), tools=[act]) as process:
+        run = await process.run("Act.")
         assert made == []
-        told = (await house.results(run))[0]
+        told = (await process.tool_results(run))[0]
         assert not told.ok
         assert "did not run: its arguments were cut" in told.text
         assert run.status is Status.DONE
 
 
-async def test_what_a_person_typed_is_taken_where_it_stands(world: RuntimeFixture):
-    async with world.open(text_reply("One."), text_reply("Two.")) as house:
-        first = await house.run("Begin.")
+async def test_what_a_person_typed_is_taken_where_it_stands(runtime: RuntimeFixture):
+    async with runtime.open(text_reply("One."), text_reply("Two.")) as process:
+        first = await process.run("Begin.")
         path = Path(first.transcript_path)
         path.write_text(path.read_text() + "Typed by hand.\n")
-        session = await house.store.find(first.session_id)
-        second = await house.run("Typed by hand.", session=session, typed=True)
+        session = await process.store.find(first.session_id)
+        second = await process.run("Typed by hand.", session=session, typed=True)
         assert second.text == "Two."
         assert path.read_text().count("Typed by hand.") == 1
-        assert entry_texts(house.heard(1)) == ["Begin.", "One.", "Typed by hand."]
+        assert entry_texts(process.request_entries(1)) == ["Begin.", "One.", "Typed by hand."]
 
 
 class Halting:
@@ -273,11 +276,11 @@ class Halting:
         return
 
 
-async def test_what_is_heard_on_the_way_is_told_and_what_was_discarded_is_not_kept(world: RuntimeFixture):
-    async with world.open(driver=Halting()) as house:
-        run = await house.run("Answer.")
-        assert await house.said(run) == ["The answer."]
-        told = [(event.kind, event.data.get("note") or event.data.get("text")) for event in house.events]
+async def test_what_is_heard_on_the_way_is_told_and_what_was_discarded_is_not_kept(runtime: RuntimeFixture):
+    async with runtime.open(provider=Halting()) as process:
+        run = await process.run("Answer.")
+        assert await process.agent_texts(run) == ["The answer."]
+        told = [(event.kind, event.data.get("note") or event.data.get("text")) for event in process.events]
         live = [each for each in told if each[0] != "run.state" or each[1]]
         assert live == [
             ("entry.saved", None),
@@ -290,32 +293,32 @@ async def test_what_is_heard_on_the_way_is_told_and_what_was_discarded_is_not_ke
         ]
 
 
-async def test_a_session_whose_folder_moved_is_found_by_its_id(world: RuntimeFixture):
+async def test_a_session_whose_folder_moved_is_found_by_its_id(runtime: RuntimeFixture):
     """Shows: L001."""
-    async with world.open(text_reply("Here."), text_reply("Moved.")) as house:
-        first = await house.run("Where?")
+    async with runtime.open(text_reply("Here."), text_reply("Moved.")) as process:
+        first = await process.run("Where?")
         top = Path(first.transcript_path).parents[2]
-        session = await house.store.find(first.session_id)
+        session = await process.store.find(first.session_id)
         top.rename(top.with_name(f"{top.name}-renamed"))
-        run = await house.run("And now?", session=session)
+        run = await process.run("And now?", session=session)
         assert (run.status, run.text) == (Status.DONE, "Moved.")
 
 
-async def test_somebody_who_only_looks_into_the_folder_is_waited_for(world: RuntimeFixture):
-    async with world.open(text_reply("Here.")) as house:
-        session = await house.begin()
-        async with house.store.open(session):
-            run = await house.ask("Go.", session=session)
-            while (await house.now(run)).status is Status.QUEUED:
-                await house.engine.wait_for_change()
+async def test_somebody_who_only_looks_into_the_folder_is_waited_for(runtime: RuntimeFixture):
+    async with runtime.open(text_reply("Here.")) as process:
+        session = await process.create_session()
+        async with process.store.open(session):
+            run = await process.submit("Go.", session=session)
+            while (await process.reload(run)).status is Status.QUEUED:
+                await process.worker.wait_for_change()
             await asyncio.sleep(0.1)
-            assert (await house.now(run)).status is Status.RUNNING
-        assert (await house.ended(run)).text == "Here."
+            assert (await process.reload(run)).status is Status.RUNNING
+        assert (await process.wait(run)).text == "Here."
 
 
-async def test_a_run_may_think_longer_than_its_agent_does(world: RuntimeFixture):
-    world.agent("thinker", front="thinking: low\n")
-    async with world.open(text_reply("a"), text_reply("b")) as house:
-        await house.run("Think.", agent="thinker")
-        await house.run("Think hard.", agent="thinker", thinking="high")
-        assert [asked.request.model.thinking for asked in house.driver.requests] == ["low", "high"]
+async def test_a_run_may_think_longer_than_its_agent_does(runtime: RuntimeFixture):
+    runtime.write_agent("thinker", front="thinking: low\n")
+    async with runtime.open(text_reply("a"), text_reply("b")) as process:
+        await process.run("Think.", agent="thinker")
+        await process.run("Think hard.", agent="thinker", thinking="high")
+        assert [asked.request.model.thinking for asked in process.provider.requests] == ["low", "high"]

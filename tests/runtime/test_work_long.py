@@ -22,12 +22,12 @@ WINDOW = 6000
 
 @asynccontextmanager
 async def small(
-    world: RuntimeFixture, *steps: ScriptedStep, tools: tuple[Tool, ...] = ()
+    runtime: RuntimeFixture, *steps: ScriptedStep, tools: tuple[Tool, ...] = ()
 ) -> AsyncGenerator[RuntimeProcess]:
     """A process that holds little of a conversation."""
-    store = FileStore(world.folder / "sessions", system_clock(), window=WINDOW)
-    async with world.open(*steps, tools=tools, store=store) as house:
-        yield house
+    store = FileStore(runtime.folder / "sessions", system_clock(), window=WINDOW)
+    async with runtime.open(*steps, tools=tools, store=store) as process:
+        yield process
     store.close()
 
 
@@ -55,14 +55,14 @@ def long_winded(begun: asyncio.Event | None = None, after: int = 0) -> Tool:
     return act
 
 
-async def test_the_model_is_told_that_earlier_entries_are_left_out(world: RuntimeFixture):
+async def test_the_model_is_told_that_earlier_entries_are_left_out(runtime: RuntimeFixture):
     """Shows: P31."""
-    async with small(world, *(text_reply("word " * 60) for _ in range(20))) as house:
-        session = await house.begin()
+    async with small(runtime, *(text_reply("word " * 60) for _ in range(20))) as process:
+        session = await process.create_session()
         for number in range(20):
-            assert (await house.run(f"Go on, {number}.", session=session)).status is Status.DONE
-        asked = house.driver.requests
-        found, _ = await house.store.read_entries(session)
+            assert (await process.run(f"Go on, {number}.", session=session)).status is Status.DONE
+        asked = process.provider.requests
+        found, _ = await process.store.read_entries(session)
     assert len(found) == 40
     systems = [each.request.system for each in asked]
     assert OMISSION_NOTICE not in systems[0]
@@ -75,42 +75,44 @@ async def test_the_model_is_told_that_earlier_entries_are_left_out(world: Runtim
     assert len(set(firsts)) < len(firsts) // 2
 
 
-async def test_a_run_taken_up_again_counts_what_stands_before_the_entries_held(world: RuntimeFixture):
+async def test_a_run_taken_up_again_counts_what_stands_before_the_entries_held(runtime: RuntimeFixture):
     """Its task is not said twice, and its turns are those of the whole file.
 
     Shows: P31.
     """
     begun = asyncio.Event()
     steps = [tool_call_reply(("act", f'{{"number": {number}}}'), text="Acting.") for number in range(21)]
-    async with small(world, *steps, tools=(long_winded(begun, after=20),)) as house:
-        run = await house.ask("Act for long.")
+    async with small(runtime, *steps, tools=(long_winded(begun, after=20),)) as process:
+        run = await process.submit("Act for long.")
         await begun.wait()
-    async with small(world, text_reply("Done at last."), tools=(long_winded(),)) as house:
-        ended = await house.resume(run)
+    async with small(runtime, text_reply("Done at last."), tools=(long_winded(),)) as process:
+        ended = await process.resume(run)
         assert (ended.status, ended.text) == (Status.DONE, "Done at last.")
         assert (ended.turns, ended.tool_calls, ended.attempts) == (22, 21, 2)
-        heard = house.heard(0)
+        heard = process.request_entries(0)
         assert all(entry.id != run.id for entry in heard)
         assert isinstance(heard[0], Message)
         calls_heard = {entry.id for entry in heard if not isinstance(entry, ToolResult)}
         assert {entry.of for entry in heard if isinstance(entry, ToolResult)} <= calls_heard
-        entries = await house.entries(run)
+        entries = await process.entries(run)
     assert [entry.id for entry in entries].count(run.id) == 1
 
 
-async def test_a_run_that_had_its_last_word_before_the_entries_held_is_not_asked_again(world: RuntimeFixture):
+async def test_a_run_that_had_its_last_word_before_the_entries_held_is_not_asked_again(
+    runtime: RuntimeFixture,
+):
     """The process died between the reply and the ledger, and a person pasted much behind it.
 
     Shows: P31.
     """
-    async with small(world, text_reply("Half of this is heard.")) as house:
-        run = await house.run("Speak.")
-        session = await house.store.find(run.session_id)
-        async with house.store.open(session) as talk:
+    async with small(runtime, text_reply("Half of this is heard.")) as process:
+        run = await process.run("Speak.")
+        session = await process.store.find(run.session_id)
+        async with process.store.open(session) as talk:
             for number in range(40):
                 await talk.append(Message(id=f"p{number}", by="user", text="pasted " * 40))
-        await house.ports.ledger.write(running_again(run))
-    async with small(world, text_reply("Never said.")) as house:
-        ended = await house.resume(run)
+        await process.context.ledger.write(running_again(run))
+    async with small(runtime, text_reply("Never said.")) as process:
+        ended = await process.resume(run)
         assert (ended.status, ended.text, ended.turns) == (Status.DONE, "Half of this is heard.", 1)
-        assert house.driver.requests == []
+        assert process.provider.requests == []

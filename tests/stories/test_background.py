@@ -47,7 +47,7 @@ async def test_a_worker_is_accepted_at_once_and_what_it_found_is_presented_later
         text_reply("It was 1993."),
         worker=text_reply("1993."),
     )
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "When did XFS come?")
         assert (ran.code, ran.json["text"]) == (0, "It was 1993.")
         (child,) = ran.json["children"]
@@ -82,7 +82,7 @@ async def test_a_worker_without_a_label_goes_by_its_agents_name(machine: UserMac
     script = plays(
         tool_call_reply(spawns()), text_reply("Sent."), text_reply("It was 1993."), worker=text_reply("1993.")
     )
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "When did XFS come?")
     (worker,) = [each for each in server.requests if of_worker(each)]
     assert "\n**Label:** general\n" in worker.body["messages"][0]["content"]
@@ -100,7 +100,7 @@ async def test_a_run_whose_conversation_was_put_aside_says_where_it_is_now(machi
         text_reply("1993."),
         worker=text_reply("It was 1993."),
     )
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         ran = await machine("run", "--json", "When did XFS come?")
         (child,) = ran.json["children"]
         path = Path((await machine("runs", "show", child, "--json")).json["path"])
@@ -120,7 +120,7 @@ async def test_three_workers_at_once_make_three_announcements(machine: UserMachi
     """Shows: E020, E021, E025, E036, E037."""
     wishes = [spawns(label=name) for name in ("a", "b", "c")]
     script = plays(tool_call_reply(*wishes), *[text_reply("On.")] * 4, worker=text_reply("1993."))
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         ran = await machine("run", "--json", "Go.")
         history = (await machine("subagent", "history", "--limit", "10", "--json")).json
     assert (ran.code, len(ran.json["children"]), len(history)) == (0, 3, 4)
@@ -133,11 +133,11 @@ async def test_three_workers_at_once_make_three_announcements(machine: UserMachi
 
 async def test_the_configuration_says_who_may_be_started_and_with_which_model(machine: UserMachine):
     """Shows: E018, E019, E036."""
-    machine.configured(
+    machine.write_config(
         agents={"defaults": {"subagents": {"allowAgents": ["general"], "model": "openai:small"}}}
     )
-    machine.agent("poet", "model: openai:large\n", "You rhyme.\n")
-    async with machine.serving(
+    machine.write_agent("poet", "model: openai:large\n", "You rhyme.\n")
+    async with machine.serve_models(
         plays(
             tool_call_reply(spawns()), text_reply("Sent."), text_reply("Heard."), worker=text_reply("1993.")
         )
@@ -146,7 +146,7 @@ async def test_the_configuration_says_who_may_be_started_and_with_which_model(ma
         assert ran.code == 0
         (worker,) = [each for each in server.requests if of_worker(each)]
         assert worker.body["model"] == "small"
-    async with machine.serving(
+    async with machine.serve_models(
         plays(tool_call_reply(spawns()), text_reply("Alone, then."), worker=text_reply("never"))
     ):
         ran = await machine("run", "--json", "--agent", "poet", "Go.")
@@ -166,7 +166,7 @@ async def test_arguments_that_cannot_be_are_answered_and_nothing_is_made(machine
         {"task": "a", "to": "b"},
     ]
     asked = tool_call_reply(*[("sessions_spawn", each) for each in wrong])
-    async with machine.serving(plays(asked, text_reply("I see."), worker=text_reply("never"))):
+    async with machine.serve_models(plays(asked, text_reply("I see."), worker=text_reply("never"))):
         ran = await machine("run", "--json", "Go.")
     assert (ran.json["text"], ran.json["children"]) == ("I see.", [])
     told = Path(ran.json["path"]).read_text()
@@ -180,8 +180,8 @@ async def test_a_conversation_that_nobody_keeps_leaves_no_file_and_has_no_child_
     """Shows: A011, A012, A065."""
     wish = {"preset": "general", "description": "look", "prompt": "Look."}
     script = [tool_call_reply(("PersistentAgent", wish)), text_reply("Alone, then.")]
-    machine.configured(approvals="auto")
-    async with machine.serving(script) as server:
+    machine.write_config(approvals="auto")
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--forget", "--json", "Go.")
         assert (ran.code, ran.json["text"], ran.json["children"]) == (0, "Alone, then.", [])
         (result,) = [each for each in server.requests[1].messages if each["role"] == "tool"]

@@ -31,7 +31,7 @@ def with_an_address_that_is_none(machine: UserMachine) -> list[str]:
 
 
 def with_a_broken_configuration(machine: UserMachine) -> list[str]:
-    machine.configured(limits={"max_live": "many"})
+    machine.write_config(limits={"max_live": "many"})
     return ["run", "Hi"]
 
 
@@ -41,7 +41,7 @@ def with_a_folder_for_a_configuration(machine: UserMachine) -> list[str]:
 
 
 def with_a_broken_definition(machine: UserMachine) -> list[str]:
-    machine.agent("brief", "tools: [read\n")
+    machine.write_agent("brief", "tools: [read\n")
     return ["run", "--agent", "brief", "Hi"]
 
 
@@ -107,14 +107,14 @@ async def test_a_start_that_cannot_be_made_says_why_and_leaves_nothing(
     machine: UserMachine, case: Callable[[Any], list[str]]
 ):
     code, words = CASES[case]
-    async with machine.serving([text_reply("never")]) as server:
+    async with machine.serve_models([text_reply("never")]) as server:
         args = case(machine)
-        before = machine.files()
+        before = machine.read_files()
         ran = await machine(*args)
         assert (ran.code, ran.out) == (code, ""), ran.err
         assert words in one_sentence(ran.err)
         assert {
-            path: data for path, data in machine.files().items() if not path.endswith("general.md")
+            path: data for path, data in machine.read_files().items() if not path.endswith("general.md")
         } == before
         assert not list(machine.home.glob("sessions/*/branches"))
         assert server.requests == []
@@ -122,7 +122,10 @@ async def test_a_start_that_cannot_be_made_says_why_and_leaves_nothing(
 
 async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_was(machine: UserMachine):
     """Shows: A038, A081."""
-    async with machine.serving([text_reply("Hi."), text_reply("Hello.")]) as server, machine.open() as app:
+    async with (
+        machine.serve_models([text_reply("Hi."), text_reply("Hello.")]) as server,
+        machine.open() as app,
+    ):
         run = await app.run("Hi", workspace=machine.folder)
         broken = await app.run("Hi", workspace=machine.folder)
         file, preset = Path(broken.transcript_path), Path(broken.transcript_path).parent / "preset.md"
@@ -130,12 +133,12 @@ async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_wa
         whole = file.read_text()
 
         async def told(code: int, words: str, *args: str) -> None:
-            before = machine.files()
+            before = machine.read_files()
             ran = await machine(*args)
             assert (ran.code, ran.out) == (code, ""), ran.err
             assert words in ran.err
             assert "Traceback" not in ran.err
-            assert machine.files() == before
+            assert machine.read_files() == before
 
         await asyncio.gather(
             told(2, f"No text at the end of {run.transcript_path}", "run", "--session", run.slug),
@@ -169,7 +172,7 @@ async def test_a_server_that_says_no_is_quoted_and_the_task_is_kept(machine: Use
     def script(asked: CapturedRequest) -> FakeResponse:
         return answers[asked.body["model"]][0]
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         for model, (_, words) in answers.items():
             ran = await machine("run", "--json", "--model", f"openai:{model}", "Keep me")
             assert (ran.code, ran.json["status"]) == (1, "failed")

@@ -57,7 +57,7 @@ def near(request: pytest.FixtureRequest, machine: UserMachine) -> OpenNearby:
 def tooled(machine: UserMachine, **settings: Any) -> None:
     (machine.folder / "ours.py").write_text(TOOLS)
     machine.env["PYTHONPATH"] = str(machine.folder)
-    machine.configured(tools=["ours:whoami", "ours:hold"], **settings)
+    machine.write_config(tools=["ours:whoami", "ours:hold"], **settings)
 
 
 def by_turn(*replies: FakeResponse) -> Script:
@@ -120,7 +120,7 @@ def spoken(machine: UserMachine) -> str:
 async def test_what_a_command_begins_is_worked_by_the_daemon_beside_it(machine: UserMachine):
     tooled(machine)
     async with (
-        machine.serving(by_turn(tool_call_reply(("whoami", {})), text_reply("I know."))),
+        machine.serve_models(by_turn(tool_call_reply(("whoami", {})), text_reply("I know."))),
         machine.daemon() as process,
     ):
         ran = await machine("run", "--json", "Who?")
@@ -130,7 +130,7 @@ async def test_what_a_command_begins_is_worked_by_the_daemon_beside_it(machine: 
 async def test_a_run_says_and_tells_the_same(machine: UserMachine, near: OpenNearby):
     """Shows: A005."""
     script = by_turn(tool_call_reply(("ls", {}), text="I look."), text_reply("Nothing there."))
-    async with machine.serving(script), near():
+    async with machine.serve_models(script), near():
         plain = await machine("run", "Look.")
         assert (plain.code, plain.out) == (0, "I look.\nNothing there.\n")
         ran = await machine("run", "--json", "Look.")
@@ -160,7 +160,7 @@ async def test_every_end_of_a_run_has_the_same_code(machine: UserMachine, near: 
         }
         return answers[task]
 
-    async with machine.serving(script), near():
+    async with machine.serve_models(script), near():
         ran = [
             await machine("run", "--json", *words)
             for words in (["fail"], ["write"], ["--timeout", "1", "sleep"])
@@ -174,12 +174,12 @@ async def test_every_end_of_a_run_has_the_same_code(machine: UserMachine, near: 
 
 
 async def test_a_conversation_goes_on_by_send_spawn_and_chat(machine: UserMachine, near: OpenNearby):
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
 
     def script(asked: CapturedRequest) -> FakeResponse:
         return text_reply(f"Reply {asked.reply_count + 1} to {asked.messages[-1]['content']}")
 
-    async with machine.serving(script), near():
+    async with machine.serve_models(script), near():
         first = (await machine("run", "--json", "one")).json
         sent = await machine("send", first["slug"], "two")
         assert (sent.code, sent.out) == (0, "Reply 2 to two\n")
@@ -203,7 +203,7 @@ async def test_an_answer_from_elsewhere_lets_the_run_go_on_and_shows_it(
         tool_call_reply(("write", {"path": "b.txt", "content": "y"})),
         text_reply("Both."),
     )
-    async with machine.serving(script), near():
+    async with machine.serve_models(script), near():
         asked = await machine("run", "--json", "Write.")
         codes: list[int] = [asked.code]
         outs: list[str] = []
@@ -218,7 +218,7 @@ async def test_an_answer_from_elsewhere_lets_the_run_go_on_and_shows_it(
 
 async def test_a_no_is_heard_and_told_with_the_run_it_was_said_to(machine: UserMachine, near: OpenNearby):
     script = by_turn(tool_call_reply(WRITE), text_reply("Then not."))
-    async with machine.serving(script), near():
+    async with machine.serve_models(script), near():
         asked = await machine("run", "--json", "Write.")
         (waiting,) = asked.json["approvals"]
         busy = await machine("send", asked.json["slug"], "And?")
@@ -239,7 +239,7 @@ async def test_a_tree_is_waited_for_with_its_workers(machine: UserMachine, near:
         [tool_call_reply(WORKER, text="I send."), text_reply("Sent."), text_reply("1993, it says.")],
         text_reply("1993."),
     )
-    async with machine.serving(script), near():
+    async with machine.serve_models(script), near():
         ran = await machine("run", "When?")
         assert (ran.code, ran.out) == (0, "I send.\nSent.\n1993, it says.\n")
         ran = await machine("run", "--json", "When?")
@@ -266,11 +266,11 @@ async def test_whoever_attaches_elsewhere_hears_every_word_from_then_on_once(
             ("hold", {"name": f"no-{asked.reply_count}"}), text=f"Tick {asked.reply_count}.", delay=0.1
         )
 
-    async with machine.serving(script), near():
-        running = await machine.started("run", "Go.")
+    async with machine.serve_models(script), near():
+        running = await machine.start("run", "Go.")
         (run,) = await live(machine, "running")
-        attached = await machine.started("attach", run["slug"])
-        waiting = await machine.started("wait", "--json", run["run_id"])
+        attached = await machine.start("attach", run["slug"])
+        waiting = await machine.start("wait", "--json", run["run_id"])
         first = await require_pipe(attached.stdout).readline()
         gate.unlink()
         lines = (first + (await attached.communicate())[0]).decode().splitlines()
@@ -293,17 +293,17 @@ async def test_a_run_is_cancelled_interrupted_or_detached_from_elsewhere(
             return text_reply("So far nothing.")
         return stalled_stream(after_bytes=600, response=text_reply("Long " * 500))
 
-    async with machine.serving(script), near():
-        running = await machine.started("run", "--json", "Talk.")
-        await machine.asked(1)
+    async with machine.serve_models(script), near():
+        running = await machine.start("run", "--json", "Talk.")
+        await machine.wait_for_requests(1)
         (run,) = await live(machine, "running")
         stopped = await machine("runs", "cancel", "--json", run["run_id"])
         assert (stopped.code, stopped.json["status"]) == (0, "cancelled")
         out, _ = await running.communicate()
         assert (running.returncode, json.loads(out)["reason"]) == (5, "user_cancel")
 
-        running = await machine.started("run", "--json", "Talk.")
-        await machine.asked(2)
+        running = await machine.start("run", "--json", "Talk.")
+        await machine.wait_for_requests(2)
         (run,) = await live(machine, "running")
         stopped = await machine("runs", "interrupt", "--json", run["run_id"])
         assert (stopped.json["status"], stopped.json["text"]) == ("cancelled", "So far nothing.")
@@ -314,7 +314,7 @@ async def test_a_run_is_cancelled_interrupted_or_detached_from_elsewhere(
 
 async def test_a_child_that_is_waited_for_is_sent_into_the_background(machine: UserMachine, near: OpenNearby):
     tooled(machine, approvals="auto")
-    machine.agent("holder", "tools: [hold]\n", "You hold.")
+    machine.write_agent("holder", "tools: [hold]\n", "You hold.")
     (machine.folder / "gate").touch()
     boss: list[Any] = [
         tool_call_reply(("agent", {"agent_name": "holder", "task_prompt": "Hold."})),
@@ -327,11 +327,11 @@ async def test_a_child_that_is_waited_for_is_sent_into_the_background(machine: U
         mine = holder if "You hold." in asked.body["messages"][0]["content"] else boss
         return mine[min(asked.reply_count, len(mine) - 1)]
 
-    async with machine.serving(script), near():
-        running = await machine.started("run", "Go.")
+    async with machine.serve_models(script), near():
+        running = await machine.start("run", "Go.")
         child, _ = await live(machine, "running", "waiting")
         assert (await machine("runs", "detach", "--json", child["run_id"])).code == 0
-        await machine.asked(3)
+        await machine.wait_for_requests(3)
         (machine.folder / "gate").unlink()
         out, _ = await running.communicate()
     assert (running.returncode, out.decode()) == (0, "It goes on.\nIt has ended.\n")
@@ -342,13 +342,13 @@ async def test_what_a_dead_command_left_goes_on_by_resume(machine: UserMachine, 
     tooled(machine)
     (machine.folder / "gate").touch()
     script = by_turn(tool_call_reply(("hold", {"name": "gate"})), text_reply("Held."))
-    async with machine.serving(script) as server:
-        running = await machine.started("run", "Hold.")
+    async with machine.serve_models(script) as server:
+        running = await machine.start("run", "Hold.")
         (run,) = await live(machine, "running")
         await soon(lambda: "<!-- call" in spoken(machine))
-        await machine.killed(running)
+        await machine.kill(running)
         async with near():
-            resuming = await machine.started("runs", "resume", "--json", run["run_id"])
+            resuming = await machine.start("runs", "resume", "--json", run["run_id"])
             assert b"resumed in" in await require_pipe(resuming.stderr).readline()
             await live(machine, "running")
             (machine.folder / "gate").unlink()
@@ -362,7 +362,7 @@ async def test_a_result_is_passed_on_to_whoever_asked(machine: UserMachine, near
     script = worked(
         [tool_call_reply(WORKER), text_reply("Sent."), text_reply("1993, it says.")], text_reply("1993.")
     )
-    async with machine.serving(script), near():
+    async with machine.serve_models(script), near():
         ran = (await machine("run", "--json", "When?")).json
         passed = await machine("inbox", "--json", "--promote", ran["children"][0])
         assert (passed.code, passed.json["for"], passed.json["already"]) == (0, ran["slug"], False)
@@ -378,10 +378,10 @@ async def test_a_conversation_that_is_busy_in_the_daemon_takes_more_words_behind
     script = by_turn(
         tool_call_reply(("hold", {"name": "gate"})), text_reply("Held."), text_reply("And more.")
     )
-    async with machine.serving(script), machine.daemon():
-        running = await machine.started("run", "Hold.")
+    async with machine.serve_models(script), machine.daemon():
+        running = await machine.start("run", "Hold.")
         (run,) = await live(machine, "running")
-        behind = await machine.started("send", run["slug"], "More.")
+        behind = await machine.start("send", run["slug"], "More.")
         await live(machine, "queued", "running")
         (machine.folder / "gate").unlink()
         outs = [(await each.communicate())[0].decode() for each in (running, behind)]
@@ -397,11 +397,11 @@ async def test_a_daemon_that_is_killed_takes_no_word_with_it(machine: UserMachin
         tool_call_reply(("ls", {}), text="Again, " * 20, pace=0.01),
     ]
     replies.append(text_reply("At last. " * 60, pace=0.01))
-    async with machine.serving(by_turn(*replies)) as server, machine.daemon() as process:
-        running = await machine.started("run", "Go.")
-        await machine.asked(1)
+    async with machine.serve_models(by_turn(*replies)) as server, machine.daemon() as process:
+        running = await machine.start("run", "Go.")
+        await machine.wait_for_requests(1)
         await asyncio.sleep(moment)
-        await machine.killed(process)
+        await machine.kill(process)
         out, err = await running.communicate()
         assert (running.returncode, out.decode()) == (
             0,
@@ -417,10 +417,10 @@ async def test_an_answer_that_was_given_is_not_asked_for_again_when_the_daemon_d
     tooled(machine)
     (machine.folder / "gate").touch()
     script = by_turn(tool_call_reply(("hold", {"name": "gate"}), text="I hold."), text_reply("Held."))
-    async with machine.serving(script) as server, machine.daemon() as process:
-        running = await machine.started("run", "--json", "Hold.")
+    async with machine.serve_models(script) as server, machine.daemon() as process:
+        running = await machine.start("run", "--json", "Hold.")
         await soon(lambda: "tool=hold" in "".join(each.read_text() for each in transcripts(machine)))
-        await machine.killed(process)
+        await machine.kill(process)
         (machine.folder / "gate").unlink()
         out, _ = await running.communicate()
         told = json.loads(out)
@@ -440,10 +440,10 @@ async def test_a_daemon_that_is_stopped_hands_back_what_it_was_at(machine: UserM
     def script(_asked: CapturedRequest) -> FakeResponse:
         return text_reply("At last.", delay=90 if first.pop() else 0)
 
-    async with machine.serving(script), machine.daemon() as process:
+    async with machine.serve_models(script), machine.daemon() as process:
         first.insert(0, False)
-        running = await machine.started("run", "--json", "Go.")
-        await machine.asked(1)
+        running = await machine.start("run", "--json", "Go.")
+        await machine.wait_for_requests(1)
         process.send_signal(signal.SIGTERM)
         out, err = await running.communicate()
         assert (running.returncode, json.loads(out)["text"]) == (0, "At last."), err
@@ -457,12 +457,12 @@ async def test_leaving_in_good_order_counts_for_nothing_however_often(machine: U
     def script(_asked: CapturedRequest) -> FakeResponse:
         return text_reply("At last.", delay=0 if done.is_set() else 90)
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         run, deadlines = "", set[Any]()
         for time in range(1, 6):
             async with machine.open() as app:
                 run = (await app.runs.start("Go.")).id if not run else (await app.runs.resume(run))[0].id
-                await machine.asked(time)
+                await machine.wait_for_requests(time)
                 deadlines.add((await app.runs.find(run)).deadline_at)
         done.set()
         async with machine.open() as app:
@@ -477,7 +477,7 @@ async def test_beside_a_daemon_with_other_settings_a_command_works_by_itself_and
 ):
     tooled(machine)
     script = by_turn(tool_call_reply(("whoami", {})), text_reply("I know."))
-    async with machine.serving(script), machine.daemon() as process:
+    async with machine.serve_models(script), machine.daemon() as process:
         ran = await machine("run", "Who?", RETINUE_MODEL="openai:another")
         assert (ran.code, ran.out) == (0, "I know.\n")
         assert "The daemon was started with different settings" in ran.err
@@ -489,9 +489,9 @@ async def test_a_reader_who_is_slow_misses_nothing(machine: UserMachine):
     """The daemon does not wait for the command: it cuts the line, and the rest is read from the file."""
     first, second = ("".join(f"{name} {at}\n" for at in range(80_000)) for name in "ab")
     script = by_turn(tool_call_reply(("ls", {}), text=first, piece=4096), text_reply(second, piece=256))
-    async with machine.serving(script), machine.daemon():
-        running = await machine.started("run", "Go.")
-        await machine.asked(2)
+    async with machine.serve_models(script), machine.daemon():
+        running = await machine.start("run", "Go.")
+        await machine.wait_for_requests(2)
         run = (await machine("runs", "history", "--json")).json[0]["run_id"]
         while (await machine("runs", "show", run, "--json")).json["status"] != "done":
             pass
@@ -504,8 +504,8 @@ async def test_twenty_commands_at_once_are_worked_by_one_daemon(machine: UserMac
     def script(asked: CapturedRequest) -> FakeResponse:
         return text_reply(f"Said: {asked.messages[-1]['content']}", pace=0.01)
 
-    async with machine.serving(script) as server, machine.daemon():
-        running = [await machine.started("run", f"number {at}") for at in range(20)]
+    async with machine.serve_models(script) as server, machine.daemon():
+        running = [await machine.start("run", f"number {at}") for at in range(20)]
         outs = [(await each.communicate())[0].decode() for each in running]
         assert outs == [f"Said: number {at}\n" for at in range(20)]
         assert len(server.requests) == 20
@@ -528,7 +528,7 @@ async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_da
         "inbox",
         "tools list",
     ]
-    async with machine.serving(by_turn(text_reply("Hi."))):
+    async with machine.serve_models(by_turn(text_reply("Hi."))):
         with daemon_client.socket_path(machine.home) as place:
             server = await asyncio.start_unix_server(hung_up, place)
         async with server:
@@ -543,7 +543,7 @@ async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_da
 async def test_a_socket_that_nobody_listens_on_is_nobodys(machine: UserMachine):
     with socket.socket(socket.AF_UNIX) as left, daemon_client.socket_path(machine.home) as place:
         left.bind(place)
-    async with machine.serving(by_turn(text_reply("Hi."))):
+    async with machine.serve_models(by_turn(text_reply("Hi."))):
         ran = await machine("run", "Go.")
         assert (ran.code, ran.out) == (0, "Hi.\n")
         async with machine.daemon():
@@ -563,8 +563,8 @@ async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: UserMa
             else text_reply("Done.")
         )
 
-    async with machine.serving(script), machine.daemon() as process:
-        slow = await machine.started("run", "Slow.")
+    async with machine.serve_models(script), machine.daemon() as process:
+        slow = await machine.start("run", "Slow.")
         await live(machine, "running")
         process.send_signal(signal.SIGTERM)
         facts = await daemon_client.ping_daemon(machine.home)
@@ -576,7 +576,7 @@ async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: UserMa
 
 
 async def test_what_is_left_to_a_daemon_with_other_settings_obeys_those(machine: UserMachine):
-    async with machine.serving(by_turn(text_reply("Hi."))) as server, machine.daemon():
+    async with machine.serve_models(by_turn(text_reply("Hi."))) as server, machine.daemon():
         left = await machine("run", "--background", "--json", "Go.", RETINUE_MODEL="openai:another")
         assert (left.code, "which apply to this run" in left.err) == (0, True)
         assert (await machine("wait", left.json["run_id"])).out == "Hi.\n"

@@ -31,10 +31,10 @@ def front_of(preset: Path) -> Any:
 
 async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine: UserMachine):
     """Shows: A017, A018, A019, A020, A021, A022, A025, A028, A029, A059, A084."""
-    machine.agent("scout", EXPLORER)
+    machine.write_agent("scout", EXPLORER)
     (machine.folder / "note.txt").write_text("hello")
     script = [text_reply("Hello."), tool_call_reply(("read", {"path": "note.txt"})), text_reply("Found it.")]
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         parent = (await machine("run", "--json", "Hi")).json
         spawned = await machine(
             "spawn", "--json", "--parent", parent["slug"], "--agent", "scout", "--description", "Find Module!",
@@ -82,7 +82,7 @@ async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine:
 
 async def test_a_child_is_made_below_the_branch_that_is_current(machine: UserMachine):
     """Shows: A017."""
-    async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
+    async with machine.serve_models([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         branched = await app.sessions.branch(parent.slug, name="try")
         run = await app.runs.wait(
@@ -92,22 +92,25 @@ async def test_a_child_is_made_below_the_branch_that_is_current(machine: UserMac
 
 
 async def test_children_of_children_end_at_the_limit_of_depth(machine: UserMachine):
-    async with machine.serving([text_reply(str(n)) for n in range(9)]), machine.open() as app:
+    async with machine.serve_models([text_reply(str(n)) for n in range(9)]), machine.open() as app:
         above = await app.run("Hi", workspace=machine.folder)
         for depth in (1, 2, 3):
             above = await app.runs.wait(
                 (await app.runs.spawn(f"Go {depth}", SpawnOptions(parent=above.slug, agent="explorer"))).id
             )
             assert (above.depth, (await app.sessions.find(above.slug)).depth) == (depth, depth)
-        before = machine.files()
+        before = machine.read_files()
         with pytest.raises(Refused, match="is 3 deep and gets no child: 3 is the limit"):
             await app.runs.spawn("Go", SpawnOptions(parent=above.slug, agent="explorer"))
-        assert machine.files() == before
+        assert machine.read_files() == before
 
 
 async def test_the_same_child_twice_in_a_second_gets_another_name(machine: UserMachine):
     """Shows: A022."""
-    async with machine.serving([text_reply("a"), text_reply("b"), text_reply("c")]), machine.open() as app:
+    async with (
+        machine.serve_models([text_reply("a"), text_reply("b"), text_reply("c")]),
+        machine.open() as app,
+    ):
         parent = await app.run("Hi", workspace=machine.folder)
         twins = [
             await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer", description="x"))
@@ -119,12 +122,12 @@ async def test_the_same_child_twice_in_a_second_gets_another_name(machine: UserM
 
 async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: UserMachine):
     """Shows: A023, A026, A027."""
-    plain = machine.agent(
+    plain = machine.write_agent(
         "plain", "description: Plain.  # kept\n\nmodel: 'openai:x'\n", "Line.\n\n\tTab ---\n"
     )
-    pathed = machine.agent("pathed", 'paths:\n  read: ["/old/**"]\n# after\nmodel: openai:x\n')
-    main = machine.agent("main", "paths:\n  read: ['docs/**', '/srv/*.md']\n")
-    async with machine.serving([text_reply(str(n)) for n in range(9)]), machine.open() as app:
+    pathed = machine.write_agent("pathed", 'paths:\n  read: ["/old/**"]\n# after\nmodel: openai:x\n')
+    main = machine.write_agent("main", "paths:\n  read: ['docs/**', '/srv/*.md']\n")
+    async with machine.serve_models([text_reply(str(n)) for n in range(9)]), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
         kept: dict[str, str] = {}
         places: dict[str, Path] = {}
@@ -147,7 +150,7 @@ async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: Use
 
 async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: UserMachine):
     """Shows: A024, B008."""
-    async with machine.serving([text_reply("Hi.")]) as server, machine.open() as app:
+    async with machine.serve_models([text_reply("Hi.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         with pytest.raises(NotFound) as missing:
             await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="nobody-known"))
@@ -161,8 +164,8 @@ async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: U
 
 async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: UserMachine):
     """Shows: A031, A032, A034, A035, A036."""
-    machine.agent("main", "model: openai:gpt-parent\ntemperature: 0.9\n", "You are the PARENT.")
-    machine.agent("scout", EXPLORER, "You are the SCOUT.")
+    machine.write_agent("main", "model: openai:gpt-parent\ntemperature: 0.9\n", "You are the PARENT.")
+    machine.write_agent("scout", EXPLORER, "You are the SCOUT.")
     (machine.folder / "a.txt").write_text("needle")
     script = [
         text_reply("Hi."),
@@ -170,7 +173,7 @@ async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: U
         tool_call_reply(("grep", {"pattern": "needle"}), text="I try."),
         text_reply("I may not."),
     ]
-    async with machine.serving(script) as server, machine.open() as app:
+    async with machine.serve_models(script) as server, machine.open() as app:
         parent = await app.run("Secret of the parent", agent="main", workspace=machine.folder)
         await app.run("More", session=parent.slug, model="openai:gpt-override")
         run = await app.runs.wait(
@@ -187,20 +190,20 @@ async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: U
     for request in (first, second):
         assert request.path.endswith("/messages")
         assert (request.body["model"], request.body["temperature"]) == ("claude-3-7-sonnet-20250219", 0.3)
-        assert machine.tools(request) == ["ls", "read"]
-        assert "SCOUT" in machine.system(request)
+        assert machine.tool_names(request) == ["ls", "read"]
+        assert "SCOUT" in machine.system_prompt(request)
         assert b"PARENT" not in request.raw_body
         assert b"Secret of the parent" not in request.raw_body
     refused = [entry for entry in entries if isinstance(entry, ToolResult)]
     assert 'Tool \\"grep\\" is not allowed' in refused[0].text
-    assert "needle" not in machine.words(second)[-1]
-    assert "grep" in machine.tools(mine)
+    assert "needle" not in machine.request_texts(second)[-1]
+    assert "grep" in machine.tool_names(mine)
 
 
 async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
     """Shows: A033, A038, C15."""
-    template = machine.agent("scout", "model: openai:first\ntools: [read]\n", "Be brief.")
-    async with machine.serving([text_reply(str(n)) for n in range(4)]) as server, machine.open() as app:
+    template = machine.write_agent("scout", "model: openai:first\ntools: [read]\n", "Be brief.")
+    async with machine.serve_models([text_reply(str(n)) for n in range(4)]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         child = await app.runs.wait(
             (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="scout"))).id
@@ -212,7 +215,7 @@ async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
         )
         await app.run("Again", session=child.transcript_path)
         assert [request.body["model"] for request in server.requests[1:]] == ["first", "edited"]
-        assert [machine.tools(request) for request in server.requests[1:]] == [["read"], ["ls"]]
+        assert [machine.tool_names(request) for request in server.requests[1:]] == [["read"], ["ls"]]
         torn = preset.read_text()
         for bad in (
             torn[:20],
@@ -231,8 +234,8 @@ async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
 
 async def test_a_torn_definition_never_gives_a_child_more(machine: UserMachine):
     """Shows: P13."""
-    machine.agent("scout", 'tools: [read]\ntool_deny: ["ls"]\nmodel: openai:m\n', "Look.")
-    async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
+    machine.write_agent("scout", 'tools: [read]\ntool_deny: ["ls"]\nmodel: openai:m\n', "Look.")
+    async with machine.serve_models([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         child = await app.runs.wait(
             (
@@ -272,21 +275,21 @@ async def test_a_child_knows_who_it_is_from_its_first_call_on(machine: UserMachi
         tool_call_reply(("whoami", {}), ("read", {"path": "./x"})),
         text_reply("Me."),
     ]
-    async with machine.serving(script) as server, machine.open(tools=[whoami]) as app:
+    async with machine.serve_models(script) as server, machine.open(tools=[whoami]) as app:
         parent = await app.run("Hi", workspace=machine.folder)
         run = await app.runs.wait(
             (await app.runs.spawn("Who?", SpawnOptions(parent=parent.slug, agent="general"))).id
         )
     assert seen == [(run.slug, str(Path(run.transcript_path).parent), "main", parent.slug)]
-    assert "of the workspace" in machine.words(server.requests[2])
+    assert "of the workspace" in machine.request_texts(server.requests[2])
 
 
 async def test_a_new_template_can_be_started_at_once(machine: UserMachine):
     """Shows: A004."""
-    async with machine.serving([text_reply("Hi."), text_reply("New.")]) as server, machine.open() as app:
+    async with machine.serve_models([text_reply("Hi."), text_reply("New.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         assert "fresh" not in app.agents.registry.agent_names()
-        machine.agent("fresh", "description: New here.\nmodel: openai:fresh\n", "You are new.")
+        machine.write_agent("fresh", "description: New here.\nmodel: openai:fresh\n", "You are new.")
         assert "fresh" in app.agents.registry.agent_names()
         run = await app.runs.wait(
             (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="fresh"))).id

@@ -22,19 +22,21 @@ def wish(command: str, **more: Any) -> FakeResponse:
 
 async def test_a_command_runs_in_the_workspace_and_its_answer_says_how_it_was_held(machine: UserMachine):
     """Shows: S17."""
-    machine.configured(approvals="auto")
-    async with machine.serving([wish("echo words > made; cat made; exit 3"), text_reply("Done.")]) as server:
+    machine.write_config(approvals="auto")
+    async with machine.serve_models(
+        [wish("echo words > made; cat made; exit 3"), text_reply("Done.")]
+    ) as server:
         ran = await machine("run", "Make it", "--json")
         shown = await machine("runs", "show", ran.json["run_id"], "--json")
     assert (ran.code, ran.json["sandbox"], shown.json["sandbox"]) == (0, "strict", "strict")
     assert (machine.folder / "made").read_text() == "words\n"
-    told = machine.words(server.requests[1])[-1]
+    told = machine.request_texts(server.requests[1])[-1]
     assert told.startswith("words\n[exit 3, sandbox strict, ")
     assert told in Path(ran.json["path"]).read_text()
 
 
 async def test_a_run_without_commands_names_no_level(machine: UserMachine):
-    async with machine.serving([tool_call_reply(("ls", {})), text_reply("Nothing.")]):
+    async with machine.serve_models([tool_call_reply(("ls", {})), text_reply("Nothing.")]):
         ran = await machine("run", "Look", "--json")
     assert ran.json["sandbox"] is None
 
@@ -47,9 +49,9 @@ async def test_below_strict_every_command_asks_whatever_the_configuration_allows
 
     Shows: S16, S17.
     """
-    machine.configured(approvals="auto")
-    machine.agent("tester", "model: openai:x\nshell_commands: {allow: ['*']}\n")
-    async with machine.serving([wish("echo x > made; cat made"), text_reply("Done.")]) as server:
+    machine.write_config(approvals="auto")
+    machine.write_agent("tester", "model: openai:x\nshell_commands: {allow: ['*']}\n")
+    async with machine.serve_models([wish("echo x > made; cat made"), text_reply("Done.")]) as server:
         ran = await machine("run", "Make it", "--agent", "tester", "--json", RETINUE_SANDBOX=level)
         assert (ran.code, ran.json["waiting_for"], (machine.folder / "made").exists()) == (
             6,
@@ -66,19 +68,21 @@ async def test_below_strict_every_command_asks_whatever_the_configuration_allows
         shown = await machine("runs", "show", ran.json["run_id"], "--json")
     assert (machine.folder / "made").read_text() == "x\n"
     assert shown.json["sandbox"] == level
-    assert f", sandbox {level}, " in machine.words(server.requests[-1])[-1]
+    assert f", sandbox {level}, " in machine.request_texts(server.requests[-1])[-1]
 
 
 async def test_a_level_below_the_configured_minimum_runs_nothing(machine: UserMachine):
     """Shows: S16, S17."""
-    machine.configured(approvals="auto", sandbox={"minimum": "strict"})
-    async with machine.serving([wish("touch made"), text_reply("I cannot.")]) as server:
+    machine.write_config(approvals="auto", sandbox={"minimum": "strict"})
+    async with machine.serve_models([wish("touch made"), text_reply("I cannot.")]) as server:
         ran = await machine("run", "Make it", "--json", RETINUE_SANDBOX="none")
         doctor = await machine("doctor", "--json", RETINUE_SANDBOX="none")
     assert not (machine.folder / "made").exists()
     assert (ran.code, ran.json["sandbox"], ran.json["approvals"]) == (0, None, [])
-    assert "the sandbox is none, and sandbox.minimum is strict" in machine.words(server.requests[1])[-1]
-    assert "bash" not in machine.tools(server.requests[0])
+    assert (
+        "the sandbox is none, and sandbox.minimum is strict" in machine.request_texts(server.requests[1])[-1]
+    )
+    assert "bash" not in machine.tool_names(server.requests[0])
     findings = [each["what"] for each in doctor.json if each["level"] == "bad"]
     assert "sandbox: none, but sandbox.minimum is strict: no command can run" in findings
 
@@ -104,13 +108,13 @@ async def test_a_level_that_does_not_exist_is_told_at_the_start(machine: UserMac
 
 async def test_a_command_that_takes_too_long_says_so_and_the_run_goes_on(machine: UserMachine):
     """Shows: K10."""
-    machine.configured(approvals="auto")
-    async with machine.serving(
+    machine.write_config(approvals="auto")
+    async with machine.serve_models(
         [wish("echo begun; sleep 1000", timeout=1), text_reply("Too long.")]
     ) as server:
         ran = await machine("run", "Wait", "--json")
     assert (ran.code, ran.json["text"]) == (0, "Too long.")
-    told = machine.words(server.requests[1])[-1]
+    told = machine.request_texts(server.requests[1])[-1]
     assert told.startswith(
         "begun\n[ended after 1 s, with everything it had started: it took too long, sandbox strict"
     )
@@ -121,21 +125,21 @@ async def test_a_command_cannot_choose_its_folder_its_environment_or_to_run_for_
     machine: UserMachine, bad: dict[str, Any]
 ):
     """Shows: S15, S24."""
-    machine.configured(approvals="auto")
-    async with machine.serving([wish("touch made", **bad), text_reply("Well.")]) as server:
+    machine.write_config(approvals="auto")
+    async with machine.serve_models([wish("touch made", **bad), text_reply("Well.")]) as server:
         await machine("run", "Try", "--json")
-    assert "The arguments of bash are wrong" in machine.words(server.requests[1])[-1]
+    assert "The arguments of bash are wrong" in machine.request_texts(server.requests[1])[-1]
     assert not (machine.folder / "made").exists()
 
 
 async def test_granted_commands_need_nobody_and_others_wait_for_somebody(machine: UserMachine):
     """Shows: A092, S20, S23."""
-    machine.agent("tester", "model: openai:x\nshell_commands: {allow: [echo], deny: [sudo]}\n")
+    machine.write_agent("tester", "model: openai:x\nshell_commands: {allow: [echo], deny: [sudo]}\n")
     forms = ["echo one", "echo sudo ls", "echo one; touch made"]
-    async with machine.serving([*map(wish, forms), text_reply("Done.")]) as server:
+    async with machine.serve_models([*map(wish, forms), text_reply("Done.")]) as server:
         ran = await machine("run", "Try", "--agent", "tester", "--json")
     assert (ran.code, ran.json["waiting_for"]) == (6, "approval")
-    first, second = (machine.words(request)[-1] for request in server.requests[1:3])
+    first, second = (machine.request_texts(request)[-1] for request in server.requests[1:3])
     assert first.startswith("one\n[exit 0")
     assert json.loads(second)["error"] == "command_not_allowed"
     assert not (machine.folder / "made").exists()
@@ -143,11 +147,11 @@ async def test_granted_commands_need_nobody_and_others_wait_for_somebody(machine
 
 async def test_the_key_of_the_model_is_nowhere_a_command_can_look(machine: UserMachine):
     """Shows: X10."""
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     look = "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'; cat /proc/*/cmdline | tr '\\0' ' '"
-    async with machine.serving([wish(look), text_reply("Done.")]) as server:
+    async with machine.serve_models([wish(look), text_reply("Done.")]) as server:
         await machine("run", "Look", "--json")
-    told = machine.words(server.requests[1])[-1]
+    told = machine.request_texts(server.requests[1])[-1]
     assert "exit 0, sandbox strict" in told
     assert "API_KEY" not in told
     assert "redacted" not in told.lower()
@@ -177,14 +181,14 @@ async def test_a_command_does_not_outlive_its_run(machine: UserMachine, end: str
 
     Shows: K02, K03.
     """
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     mark = f"1000.{random.randrange(10**9)}"
     command = f"setsid nohup sleep {mark} >/dev/null 2>&1 & touch ready; sleep {mark}"
-    async with machine.serving([wish(command), text_reply("Done.")]):
-        process = await machine.started("run", "Wait", "--json")
+    async with machine.serve_models([wish(command), text_reply("Done.")]):
+        process = await machine.start("run", "Wait", "--json")
         await until(lambda: (machine.folder / "ready").exists() and len(alive(mark)) > 1)
         if end == "killed":
-            await machine.killed(process)
+            await machine.kill(process)
         else:
             listed = await machine("runs", "list", "--json")
             stopped = await machine("runs", "cancel", listed.json[0]["run_id"], "--json")

@@ -24,7 +24,7 @@ async def test_all_that_was_said_and_done_stands_in_the_file_in_order(machine: U
         text_reply("It says alpha."),
         text_reply("Bye."),
     ]
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         first = await app.run("What is in a.txt?", workspace=machine.folder)
         folder = Path(first.transcript_path).parent
         plan = (folder / "scope-plan.yml").read_bytes()
@@ -62,7 +62,7 @@ async def test_every_response_is_in_the_file_before_the_next_is_asked_for(machin
             text_reply("Three."),
         ][len(seen) - 1]
 
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         await app.run("Count", workspace=machine.folder)
     assert "Count" in seen[0]
     assert "One." in seen[1]
@@ -74,9 +74,9 @@ async def test_a_childs_file_is_opened_by_its_path_and_goes_on_with_its_own_conf
     machine: UserMachine,
 ):
     """Shows: A061, A040, A062."""
-    machine.agent("scout", "model: anthropic:claude-x\ntemperature: 0.2\n", "You scout.")
+    machine.write_agent("scout", "model: anthropic:claude-x\ntemperature: 0.2\n", "You scout.")
     async with (
-        machine.serving([text_reply(f"Answer {n}.") for n in range(9)]) as server,
+        machine.serve_models([text_reply(f"Answer {n}.") for n in range(9)]) as server,
         machine.open() as app,
     ):
         parent = await app.run("Hi", workspace=machine.folder)
@@ -85,35 +85,43 @@ async def test_a_childs_file_is_opened_by_its_path_and_goes_on_with_its_own_conf
         )
         await app.run("Second task", session=child.transcript_path)
         again = server.requests[-1]
-        assert machine.words(again) == ["First task", "Answer 1.", "Second task"]
+        assert machine.request_texts(again) == ["First task", "Answer 1.", "Second task"]
         assert (again.body["model"], again.body["temperature"]) == ("claude-x", 0.2)
         path = Path(child.transcript_path)
         text = path.read_text()
         path.write_text(text.replace("First task", "Changed task").replace("Answer 1.", "Changed answer."))
         await app.run("Third task", session=child.transcript_path)
-        assert machine.words(server.requests[-1]) == [
+        assert machine.request_texts(server.requests[-1]) == [
             "Changed task", "Changed answer.", "Second task", "Answer 2.", "Third task",
         ]  # fmt: skip
         path.write_text(path.read_text()[: path.read_text().index("<!-- user", text.index("Answer 1."))])
         await app.run("Fourth task", session=child.transcript_path)
-        assert machine.words(server.requests[-1]) == ["Changed task", "Changed answer.", "Fourth task"]
+        assert machine.request_texts(server.requests[-1]) == [
+            "Changed task",
+            "Changed answer.",
+            "Fourth task",
+        ]
 
 
 async def test_what_a_person_typed_into_the_file_is_the_next_task(machine: UserMachine):
     """Shows: A040."""
-    async with machine.serving([text_reply("One."), text_reply("Two.")]) as server:
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]) as server:
         first = (await machine("run", "--json", "Start")).json
         path = Path(first["path"])
         path.write_text(path.read_text() + "Typed by hand.\n\nIn two paragraphs.\n")
         ran = await machine("run", "--json", "--session", first["path"])
         assert (ran.code, ran.json["text"]) == (0, "Two.")
-        assert machine.words(server.requests[1]) == ["Start", "One.", "Typed by hand.\n\nIn two paragraphs."]
+        assert machine.request_texts(server.requests[1]) == [
+            "Start",
+            "One.",
+            "Typed by hand.\n\nIn two paragraphs.",
+        ]
         assert Path(first["path"]).read_text().count("Typed by hand.") == 1
 
 
 async def test_a_session_that_was_moved_still_opens_and_knows_its_parent(machine: UserMachine):
     """Shows: L001."""
-    async with machine.serving([text_reply(str(n)) for n in range(4)]) as server, machine.open() as app:
+    async with machine.serve_models([text_reply(str(n)) for n in range(4)]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         child = await app.runs.wait(
             (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
@@ -125,12 +133,12 @@ async def test_a_session_that_was_moved_still_opens_and_knows_its_parent(machine
         assert (shown["type"], shown["parent_session_id"]) == ("agent", parent.slug)
         run = await app.run("On", session=str(away))
         assert (run.status, Path(run.transcript_path)) == ("done", away / "session.md")
-        assert machine.words(server.requests[-1]) == ["Go", "1", "On"]
+        assert machine.request_texts(server.requests[-1]) == ["Go", "1", "On"]
 
 
 async def test_a_file_is_a_session_by_what_it_says_and_not_by_its_name(machine: UserMachine):
     """Shows: L002, A081, A078."""
-    async with machine.serving([text_reply("Hi.")]), machine.open() as app:
+    async with machine.serve_models([text_reply("Hi.")]), machine.open() as app:
         real = await app.run("Hi", workspace=machine.folder)
         decoys = {
             machine.folder / "session.md": "# Notes\n\nNothing of ours.\n",
@@ -144,12 +152,12 @@ async def test_a_file_is_a_session_by_what_it_says_and_not_by_its_name(machine: 
             (machine.sessions / folder).mkdir(parents=True)
         (machine.sessions / ".hidden/branches/main/session.md").write_text("")
         (machine.sessions / "no-branches/session.md").write_text("")
-        before = machine.files()
+        before = machine.read_files()
         for path in decoys:
             with pytest.raises(UsageError, match="is not a session"):
                 await app.run("Go", session=str(path))
         assert [session.slug for session in await app.sessions.list()] == [real.slug]
-        assert machine.files() == before
+        assert machine.read_files() == before
 
 
 async def test_no_words_can_end_or_forge_a_turn(machine: UserMachine):
@@ -164,12 +172,12 @@ async def test_no_words_can_end_or_forge_a_turn(machine: UserMachine):
         text_reply(forged),
         text_reply("Ok."),
     ]
-    async with machine.serving(script) as server, machine.open() as app:
+    async with machine.serve_models(script) as server, machine.open() as app:
         first = await app.run(forged, workspace=machine.folder)
-        live = machine.words(server.requests[1])
-    async with machine.serving([text_reply("Ok.")]) as server, machine.open() as app:
+        live = machine.request_texts(server.requests[1])
+    async with machine.serve_models([text_reply("Ok.")]) as server, machine.open() as app:
         await app.run("Next", session=first.slug)
-        words = machine.words(server.requests[0])
+        words = machine.request_texts(server.requests[0])
         roles = [message["role"] for message in server.requests[0].messages]
     assert words[: len(live)] == live
     assert [words[0], words[1], words[-2], words[-1]] == [forged, forged, forged, "Next"]
@@ -178,14 +186,14 @@ async def test_no_words_can_end_or_forge_a_turn(machine: UserMachine):
 
 async def test_a_session_open_elsewhere_is_named_with_its_holder_and_freed_by_its_death(machine: UserMachine):
     """Shows: P19, P20."""
-    async with machine.serving([text_reply("Hi."), text_reply("slow", delay=60), text_reply("Free.")]):
+    async with machine.serve_models([text_reply("Hi."), text_reply("slow", delay=60), text_reply("Free.")]):
         first = (await machine("run", "--json", "Hi")).json
-        holder = await machine.started("send", first["slug"], "Hold it")
-        await machine.asked(2)
+        holder = await machine.start("send", first["slug"], "Hold it")
+        await machine.wait_for_requests(2)
         async with machine.open() as app:
             with pytest.raises(SessionLocked, match=rf"is open in PID {holder.pid} on host"):
                 await app.run("Mine", session=first["slug"])
-            await machine.killed(holder)
+            await machine.kill(holder)
             lock = Path(first["path"]).parent / ".lock"
             lock.write_text(f"PID {holder.pid} on host {'x' * 20} since yesterday\nboot unknown\n")
             run = await app.run("Mine", session=first["slug"])
@@ -194,7 +202,7 @@ async def test_a_session_open_elsewhere_is_named_with_its_holder_and_freed_by_it
 
 async def test_files_and_ledger_that_disagree_are_each_right_about_their_own(machine: UserMachine):
     """Shows: P18, A077."""
-    async with machine.serving([text_reply("One."), text_reply("Two.")]) as server:
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]) as server:
         async with machine.open() as app:
             first = await app.run("Hi", workspace=machine.folder)
         for path in machine.home.glob("ledger.db*"):
@@ -203,7 +211,7 @@ async def test_files_and_ledger_that_disagree_are_each_right_about_their_own(mac
             assert [session.id for session in await app.sessions.list()] == [first.session_id]
             assert await app.runs.list(live=False) == []
             second = await app.run("On", session=first.slug)
-            assert machine.words(server.requests[1]) == ["Hi", "One.", "On"]
+            assert machine.request_texts(server.requests[1]) == ["Hi", "One.", "On"]
             path = Path(second.transcript_path)
             path.write_text(path.read_text()[: path.read_text().index("<!-- user", 400)])
             assert (await app.runs.find(second.id)).text == "Two."
@@ -212,20 +220,20 @@ async def test_files_and_ledger_that_disagree_are_each_right_about_their_own(mac
 
 async def test_a_definition_that_is_gone_leaves_its_sessions_to_be_read(machine: UserMachine):
     """Shows: C14."""
-    file = machine.agent("brief", "model: openai:x\n")
-    async with machine.serving([text_reply("Hi.")]) as server, machine.open() as app:
+    file = machine.write_agent("brief", "model: openai:x\n")
+    async with machine.serve_models([text_reply("Hi.")]) as server, machine.open() as app:
         run = await app.run("Hi", agent="brief", workspace=machine.folder)
         file.unlink()
-        before = machine.files()
+        before = machine.read_files()
         with pytest.raises(RetinueError, match="Agent 'brief' not found"):
             await app.run("More", session=run.slug)
         assert entry_texts(await app.sessions.entries(run.slug)) == ["Hi", "Hi."]
-        assert (machine.files(), len(server.requests)) == (before, 1)
+        assert (machine.read_files(), len(server.requests)) == (before, 1)
 
 
 async def test_a_definition_edited_during_a_run_counts_from_the_next_run_on(machine: UserMachine):
     """Shows: C15, B011, C010, C067."""
-    file = machine.agent("brief", "model: openai:x\ntools: [ls]\n", "Old words.")
+    file = machine.write_agent("brief", "model: openai:x\ntools: [ls]\n", "Old words.")
 
     def script(asked: CapturedRequest) -> FakeResponse:
         if asked.reply_count == 0:
@@ -233,12 +241,12 @@ async def test_a_definition_edited_during_a_run_counts_from_the_next_run_on(mach
             return tool_call_reply(("ls", {}))
         return text_reply("Done.")
 
-    async with machine.serving(script) as server, machine.open() as app:
+    async with machine.serve_models(script) as server, machine.open() as app:
         run = await app.run("Hi", agent="brief", workspace=machine.folder)
         await app.run("More", session=run.slug)
-    systems = [machine.system(request) for request in server.requests]
+    systems = [machine.system_prompt(request) for request in server.requests]
     assert ["Old words." in system for system in systems] == [True, True, False]
-    assert [machine.tools(request) for request in server.requests] == [["ls"], ["ls"], ["read"]]
+    assert [machine.tool_names(request) for request in server.requests] == [["ls"], ["ls"], ["read"]]
     assert "- ls:" in systems[0]
     assert "- read:" in systems[2]
 
@@ -250,7 +258,7 @@ async def test_a_key_never_gets_into_a_file(machine: UserMachine):
         tool_call_reply(("read", {"path": "leak.txt"}), text=f"My key is {key}."),
         text_reply(f"Again {key}"),
     ]
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", f"Is {key} there?")
         assert (ran.code, ran.json["text"]) == (0, "Again [secret of 25 characters]")
         assert key.encode() not in server.requests[1].raw_body

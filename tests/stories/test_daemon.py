@@ -58,7 +58,7 @@ async def stopped(machine: UserMachine) -> None:
 
 async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for_it(machine: UserMachine):
     """Shows: A005, E006."""
-    async with machine.serving(
+    async with machine.serve_models(
         plays(
             [tool_call_reply(SPAWN), text_reply("Sent."), text_reply("1993, it says.")], text_reply("1993.")
         )
@@ -88,7 +88,7 @@ async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_agai
             return text_reply("1993.", delay=0 if gate.is_set() else 30)
         return main[min(asked.reply_count, 2)]
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         left = (await machine("run", "--background", "--json", "When?")).json
         await until(lambda: any("worker agent" in json.dumps(each.body) for each in server.requests))
         await until(lambda: any("Sent." in path.read_text() for path in machine.sessions.glob(TOP)))
@@ -109,11 +109,11 @@ async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_anoth
     machine: UserMachine,
 ):
     """Shows: K11."""
-    async with machine.serving([text_reply("Done.", delay=2)]):
+    async with machine.serve_models([text_reply("Done.", delay=2)]):
         left = (await machine("run", "--background", "--json", "Go.")).json
         first = await daemon_client.ping_daemon(machine.home)
         assert first is not None
-        stopping = await machine.started("serve", "--stop", "--json")
+        stopping = await machine.start("serve", "--stop", "--json")
         while (now := await daemon_client.ping_daemon(machine.home)) and now["looking"]:  # noqa: ASYNC110  (another process)
             await asyncio.sleep(0.02)
         second = (await machine("serve", "--detach", "--json")).json
@@ -126,7 +126,7 @@ async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_anoth
 
 
 async def test_a_home_has_one_daemon(machine: UserMachine):
-    async with machine.serving([text_reply("x")]):
+    async with machine.serve_models([text_reply("x")]):
         await machine("serve", "--detach", "--json")
         second = await machine("serve")
         assert (second.code, "already" in second.err) == (3, True)
@@ -138,7 +138,7 @@ async def test_a_home_has_one_daemon(machine: UserMachine):
 
 
 async def test_a_daemon_on_another_port_than_was_asked_for_is_told_of(machine: UserMachine):
-    async with machine.serving([text_reply("x")]):
+    async with machine.serve_models([text_reply("x")]):
         there = (await machine("serve", "--detach", "--port", "0", "--json")).json
         second = await machine("serve", "--detach", "--link", "--port", "1", "--json")
         assert (second.code, second.json["pid"], second.json["url"] != there["url"]) == (
@@ -157,7 +157,7 @@ async def test_stopping_a_daemon_goes_with_no_other_wish(machine: UserMachine, o
 
 
 async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machine: UserMachine):
-    async with machine.serving([text_reply("x")]):
+    async with machine.serve_models([text_reply("x")]):
         there = (await machine("serve", "--detach", "--host", "127.0.0.2", "--port", "0", "--json")).json
         assert urlsplit(str(there["url"])).hostname == "127.0.0.2"
         await stopped(machine)
@@ -168,7 +168,7 @@ async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machi
 
 async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start(machine: UserMachine):
     """Shows: K11."""
-    async with machine.serving([text_reply("Done.", delay=1)]) as server:
+    async with machine.serve_models([text_reply("Done.", delay=1)]) as server:
         left = (await machine("run", "--background", "--json", "Go.")).json
         await until(lambda: bool(server.requests))
         daemon = await daemon_client.ping_daemon(machine.home)
@@ -181,8 +181,8 @@ async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start
 
 async def test_an_answer_to_a_daemons_agent_is_followed_until_the_next_question(machine: UserMachine):
     """Its tree waits for a second answer at once: whoever gave the first is told so, and not kept waiting for it."""
-    machine.agent("asker", body="You ask.")
-    machine.agent("boss", body="You hand on.")
+    machine.write_agent("asker", body="You ask.")
+    machine.write_agent("boss", body="You hand on.")
     asker: list[Any] = [tool_call_reply(("write", {"path": f"{name}.txt", "content": "x"})) for name in "ab"]
     asker.append(text_reply("Both are written, as I was told."))
     boss: list[Any] = [
@@ -193,7 +193,7 @@ async def test_an_answer_to_a_daemons_agent_is_followed_until_the_next_question(
     def script(asked: CapturedRequest) -> FakeResponse:
         return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.reply_count]
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         left = (await machine("run", "--background", "--agent", "boss", "--json", "Go.")).json
         for code in (6, 0):
             while not (waiting := (await machine("approvals", "list", "--json")).json):  # noqa: ASYNC110  (the same)

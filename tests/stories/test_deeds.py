@@ -16,7 +16,7 @@ async def until(true: Callable[[], bool]) -> None:
 async def test_a_deed_that_a_kill_cut_off_is_shown_as_unknown_and_not_repeated(machine: UserMachine):
     """Shows: P10, P12."""
     seen = machine.folder / "seen"
-    machine.configured(approvals="auto", tools=["deeds:act"])
+    machine.write_config(approvals="auto", tools=["deeds:act"])
     (machine.folder / "deeds.py").write_text(
         "import asyncio, retinue\n"
         "@retinue.tool(effect='once', asks='never')\n"
@@ -27,10 +27,10 @@ async def test_a_deed_that_a_kill_cut_off_is_shown_as_unknown_and_not_repeated(m
         "    return 'done'\n"
         f"def seen(): return open({str(seen)!r}).read().count('once')\n"
     )
-    async with machine.serving([tool_call_reply(("act", {})), text_reply("I looked: it was done.")]):
-        process = await machine.started("run", "--json", "Act.", PYTHONPATH=str(machine.folder))
+    async with machine.serve_models([tool_call_reply(("act", {})), text_reply("I looked: it was done.")]):
+        process = await machine.start("run", "--json", "Act.", PYTHONPATH=str(machine.folder))
         await until(lambda: seen.exists() and bool(seen.read_text()))
-        await machine.killed(process)
+        await machine.kill(process)
         (run,) = (await machine("runs", "list", "--json")).json
         resumed = await machine("runs", "resume", PYTHONPATH=str(machine.folder))
         assert resumed.code == 0, resumed.err

@@ -22,8 +22,8 @@ def by_prompt(asked: CapturedRequest) -> FakeResponse:
 
 async def test_an_agent_hands_work_on_and_answers_with_what_came_back(machine: UserMachine):
     """Shows: A001, A004, A005, A008, A046, A048."""
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
-    async with machine.serving(by_prompt) as server, machine.open(approvals="auto") as app:
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
+    async with machine.serve_models(by_prompt) as server, machine.open(approvals="auto") as app:
         run = await app.run("Where is x?", workspace=machine.folder)
         assert (run.status, run.text) == (Status.DONE, "It is here.")
         (child,) = [each for each in await app.runs.list(live=False) if each.id != run.id]

@@ -71,8 +71,8 @@ async def test_no_key_and_no_way_in_is_within_an_agents_reach(machine: UserMachi
 
     Shows: A18.
     """
-    machine.configured(approvals="auto")
-    machine.agent("thief", "paths: {read: ['/**'], write: ['/**']}\nshell_commands: {allow: ['*']}\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("thief", "paths: {read: ['/**'], write: ['/**']}\nshell_commands: {allow: ['*']}\n")
     (machine.folder / "tries.py").write_text(TRIES)
     home = str(machine.home)
     wishes: list[Any] = []
@@ -80,7 +80,7 @@ async def test_no_key_and_no_way_in_is_within_an_agents_reach(machine: UserMachi
     def script(asked: CapturedRequest) -> FakeResponse:
         return wishes[asked.reply_count]
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         started = (await machine("serve", "--detach", "--port", "0", "--json")).json
         await machine("tokens", "add", "ci", "--rights", "admin")
         token = (machine.home / "token").read_text().strip()

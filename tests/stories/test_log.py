@@ -37,9 +37,9 @@ def handing_on(wish: tuple[str, dict[str, Any]]) -> Callable[[CapturedRequest], 
 
 async def test_what_succeeded_leaves_lines_at_level_info_and_none_at_level_error(machine: UserMachine):
     """Shows: A071."""
-    machine.configured(approvals="auto")
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
-    async with machine.serving(handing_on(LATER)):
+    machine.write_config(approvals="auto")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
+    async with machine.serve_models(handing_on(LATER)):
         ran = await machine("run", "--json", "Where is x?")
         assert ran.code == 0, ran.err
     told = lines(machine.home, "info")
@@ -59,7 +59,7 @@ async def test_a_run_that_failed_leaves_a_line_at_level_error(machine: UserMachi
     def script(_: CapturedRequest) -> FakeResponse:
         return text_reply(status=401)
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         ran = await machine("run", "--json", "Go.")
         assert ran.code != 0
     (line,) = lines(machine.home, "error")
@@ -69,8 +69,8 @@ async def test_a_run_that_failed_leaves_a_line_at_level_error(machine: UserMachi
 
 async def test_a_folder_that_cannot_be_made_is_told_to_the_caller_and_to_the_log(machine: UserMachine):
     """Shows: A068, A071."""
-    machine.configured(approvals="auto")
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
     blocked: list[Path] = []
 
     def script(asked: CapturedRequest) -> FakeResponse:
@@ -80,7 +80,7 @@ async def test_a_folder_that_cannot_be_made_is_told_to_the_caller_and_to_the_log
             blocked[0].write_text("A file stands where the children's folders go.")
         return handing_on(HAND_ON)(asked)
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "Where is x?")
         assert (ran.code, ran.json["text"]) == (0, "It is here."), ran.err
         (result,) = [each for each in server.requests[-1].messages if each["role"] == "tool"]
@@ -151,7 +151,7 @@ async def test_an_error_that_nobody_thought_of_ends_one_run_and_is_told_to_whoev
 
     Shows: A069.
     """
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
 
     def script(asked: CapturedRequest) -> FakeResponse:
         if "You help." in asked.messages[0]["content"]:
@@ -159,14 +159,14 @@ async def test_an_error_that_nobody_thought_of_ends_one_run_and_is_told_to_whoev
         return text_reply("It could not be found.") if asked.reply_count else tool_call_reply(HAND_ON)
 
     broken = replace(look, parse_arguments=_explodes)
-    async with machine.serving(script) as server, machine.open(approvals="auto", tools=[broken]) as app:
+    async with machine.serve_models(script) as server, machine.open(approvals="auto", tools=[broken]) as app:
         run = await app.run("Where is x?", workspace=machine.folder)
         assert (run.status, run.text) == ("done", "It could not be found.")
         (child,) = [each for each in await app.runs.list(live=False) if each.id != run.id]
         assert (child.status, child.reason) == ("failed", "crashed")
         again = await app.run("And now?", session=run.slug)
         assert again.status == "done"
-    assert machine.words(server.requests[2])[-1] == "Error: ZeroDivisionError: nobody thought of this"
+    assert machine.request_texts(server.requests[2])[-1] == "Error: ZeroDivisionError: nobody thought of this"
     (line,) = [line for line in lines(machine.home, "error") if "Traceback" in line.get("error", "")]
     assert line["run"] == child.id
     assert "nobody thought of this" in line["error"]

@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from commands import kept
+from commands import kill_with_loop
 from user_machine import UserMachine
 
 from retinue.testing.fake_model_server import CapturedRequest
@@ -25,17 +25,17 @@ def zeroed(path: Path) -> bytes:
 
 async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(machine: UserMachine):
     """Shows: P16."""
-    async with machine.serving([text_reply("One."), text_reply("Two.")]) as server:
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]) as server:
         first = (await machine("run", "--json", "Hello.")).json
         bad = zeroed(machine.home / "ledger.db")
-        before = machine.files()
+        before = machine.read_files()
         refused = await machine("run", "--session", first["slug"], "Go on.")
         assert (refused.code, "run: retinue doctor --repair" in refused.err) == (1, True)
         assert [each["slug"] for each in (await machine("sessions", "list", "--json")).json] == [
             first["slug"]
         ]
         looked = await machine("doctor", "--json")
-        assert (looked.code, machine.files()) == (1, before)
+        assert (looked.code, machine.read_files()) == (1, before)
         assert not list(machine.home.glob("ledger.db.damaged-*"))
         mended = await machine("doctor", "--repair", "--json")
         assert mended.code == 0
@@ -45,12 +45,12 @@ async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(m
         assert kept.read_bytes() == bad
         again = (await machine("run", "--json", "--session", first["slug"], "Go on.")).json
         assert (again["status"], again["text"]) == ("done", "Two.")
-        assert machine.words(server.requests[1]) == ["Hello.", "One.", "Go on."]
+        assert machine.request_texts(server.requests[1]) == ["Hello.", "One.", "Go on."]
 
 
 async def test_a_daemon_begins_anew_beside_a_damaged_ledger_and_says_so(machine: UserMachine):
     """Shows: P16."""
-    async with machine.serving([text_reply("One."), text_reply("Two.")]):
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]):
         first = (await machine("run", "--json", "Hello.")).json
         bad = zeroed(machine.home / "ledger.db")
         assert (await machine("serve", "--detach", "--json")).code == 0
@@ -81,15 +81,15 @@ async def test_a_run_that_takes_its_process_down_is_lost_after_three_tries_and_t
 ):
     """Shows: P22."""
     (machine.folder / "poisoned.py").write_text(textwrap.dedent(POISON))
-    machine.configured(tools=["poisoned:poison"])
+    machine.write_config(tools=["poisoned:poison"])
     machine.env["PYTHONPATH"] = str(machine.folder)
 
     def script(asked: CapturedRequest) -> FakeResponse:
-        if "Drink." in machine.words(asked):
+        if "Drink." in machine.request_texts(asked):
             return tool_call_reply(("poison", {}))
         return text_reply("Well.")
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         died = await machine("run", "Drink.")
         assert died.code == -signal.SIGKILL
         [poisoned] = (await machine("runs", "list", "--json")).json
@@ -113,13 +113,13 @@ async def test_those_that_are_interrupted_beside_the_poison_are_not_lost_with_it
     Shows: P22.
     """
     (machine.folder / "poisoned.py").write_text(textwrap.dedent(POISON))
-    machine.configured(tools=["poisoned:poison"])
+    machine.write_config(tools=["poisoned:poison"])
     machine.env["PYTHONPATH"] = str(machine.folder)
 
     given, lost = asyncio.Event(), asyncio.Event()
 
     async def script(asked: CapturedRequest) -> FakeResponse:
-        if "Drink." in machine.words(asked):
+        if "Drink." in machine.request_texts(asked):
             await given.wait()
             return tool_call_reply(("poison", {}))
         await lost.wait()
@@ -128,12 +128,12 @@ async def test_those_that_are_interrupted_beside_the_poison_are_not_lost_with_it
     async def there() -> dict[str, Any]:
         return {row["run_id"]: row for row in (await machine("runs", "history", "--json")).json}
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         left = [
             (await machine("run", "--background", "--json", text)).json["run_id"]
             for text in ("Task 1.", "Task 2.", "Drink.", "Task 3.")
         ]
-        await machine.asked(len(left))
+        await machine.wait_for_requests(len(left))
         given.set()
         rows = await there()
         while not all(row["status"] in ("done", "lost") for row in rows.values()):
@@ -157,7 +157,7 @@ async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(m
     """
     words = "All work and no play. " * 20_000
 
-    async with machine.serving([text_reply(words), text_reply("Never.")]) as server:
+    async with machine.serve_models([text_reply(words), text_reply("Never.")]) as server:
         prepared = ["import os, resource, sys", f"resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, -1))"]
         code = "; ".join(
             [*prepared, "os.execv(sys.executable, [sys.executable, '-m', 'retinue', *sys.argv[1:]])"]
@@ -174,7 +174,7 @@ async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(m
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        kept(process)
+        kill_with_loop(process)
         while not (rows := (await machine("runs", "list", "--json")).json) or rows[0]["status"] != "waiting":
             pass
         [row] = rows
@@ -199,7 +199,7 @@ async def test_a_run_whose_folder_was_taken_away_is_shown_as_the_ledger_has_it(m
                 shutil.rmtree(folder)
         return text_reply("Done.") if asked.reply_count else tool_call_reply(("ls", {}))
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         ran = await machine("run", "--json", "Look around.")
     assert ran.json["status"] == "failed", ran.err
     assert (ran.code, ran.json["tool_calls"], ran.json["sandbox"]) == (1, 1, None)

@@ -25,7 +25,7 @@ def fake(machine: UserMachine, *tools: dict[str, Any], **settings: Any) -> FakeM
     folder.mkdir(exist_ok=True)
     server = FakeMcpServer(folder=folder)
     server.set_behaviour(*tools)
-    machine.configured(mcp={"fake": server.settings()}, **settings)
+    machine.write_config(mcp={"fake": server.settings()}, **settings)
     return server
 
 
@@ -59,7 +59,7 @@ async def test_a_tool_that_is_not_what_was_trusted_any_more_is_refused_until_som
     both = tool_call_reply(("fake__search", {"word": "x"}), ("read", {"path": "a.txt"}))
     again = tool_call_reply(("fake__search", {"word": "y"}))
     async with (
-        machine.serving(
+        machine.serve_models(
             [
                 both,
                 text_reply("One."),
@@ -118,7 +118,7 @@ async def test_a_tool_of_which_nothing_is_known_may_destroy_and_reaches_the_worl
     server = fake(machine, tool_definition("act", word=WORD))
     await machine("mcp", "trust", "fake", "--yes")
     act = tool_call_reply(("fake.act", {"word": "x"}))
-    async with machine.serving(_once(act)) as model:
+    async with machine.serve_models(_once(act)) as model:
         async with machine.open() as app:
             run = await app.run("Go", workspace=machine.folder)
             assert (run.status, run.waiting_for) == (Status.WAITING, WaitReason.APPROVAL)
@@ -146,13 +146,13 @@ async def test_a_server_lives_with_the_daemon_that_called_it_and_dies_with_it(ma
     await machine("mcp", "trust", "fake", "--yes")
     before = len(server.process_ids())
     act, hang = tool_call_reply(("fake__act", {})), tool_call_reply(("fake__hang", {}))
-    async with machine.serving([act, text_reply("Done."), hang]), machine.daemon() as daemon:
+    async with machine.serve_models([act, text_reply("Done."), hang]), machine.daemon() as daemon:
         ran = await machine("run", "Go")
         assert (ran.code, ran.out) == (0, "Done.\n"), ran.err
         assert server.live_process_ids() == server.process_ids()[before:]
         await machine("run", "--background", "Go")
         await until(lambda: len(server.process_ids()) == before + 2)
-        await machine.killed(daemon)
+        await machine.kill(daemon)
         await until(lambda: not server.live_process_ids())
 
 

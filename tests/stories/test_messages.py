@@ -27,26 +27,26 @@ def answered(request: CapturedRequest) -> list[Any]:
 
 async def test_a_person_asks_one_agent_and_it_asks_another(machine: UserMachine):
     """Shows: C025, C026, C027, C028, C037, C038, C039, C081, C082."""
-    machine.agent("todo", TODO, LISTS)
+    machine.write_agent("todo", TODO, LISTS)
     asks = tool_call_reply(("agents_message", {"agentId": "todo", "content": "Add buy milk."}))
 
     def script(request: CapturedRequest) -> FakeResponse:
-        if machine.system(request).startswith(LISTS):
+        if machine.system_prompt(request).startswith(LISTS):
             said = spoken(request) == "Add buy milk."
             return (
                 tool_call_reply(("todo", {"items": ["buy milk"]})) if said else text_reply("Added: buy milk.")
             )
         return text_reply("It is on the list.") if answered(request) else asks
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "Ask todo to add buy milk")
     assert (ran.code, ran.out.strip()) == (0, "It is on the list.")
     first, inner, _, last = server.requests
-    assert f"\n{SECTION}\n" in machine.system(first)
-    assert machine.system(first).endswith(HOW)
-    assert "- general:" not in machine.system(first)
-    assert machine.tools(inner) == ["todo"]
-    assert HOW not in machine.system(inner)
+    assert f"\n{SECTION}\n" in machine.system_prompt(first)
+    assert machine.system_prompt(first).endswith(HOW)
+    assert "- general:" not in machine.system_prompt(first)
+    assert machine.tool_names(inner) == ["todo"]
+    assert HOW not in machine.system_prompt(inner)
     (answer,) = answered(last)
     assert (answer["status"], answer["response"], answer["created"]) == ("complete", "Added: buy milk.", True)
     assert (answer["toolCallCount"], [each["name"] for each in answer["toolCalls"]]) == (1, ["todo"])
@@ -59,11 +59,11 @@ async def test_a_person_asks_one_agent_and_it_asks_another(machine: UserMachine)
 
 async def test_the_time_is_up_and_the_answer_comes_after_all(machine: UserMachine):
     """Shows: C040, C045, C09."""
-    machine.agent("todo", TODO, LISTS)
+    machine.write_agent("todo", TODO, LISTS)
     gate = asyncio.Event()
 
     async def script(request: CapturedRequest) -> FakeResponse:
-        if machine.system(request).startswith(LISTS):
+        if machine.system_prompt(request).startswith(LISTS):
             await gate.wait()
             return text_reply("Added: buy milk.")
         if "]: Added: buy milk." in spoken(request):
@@ -75,7 +75,7 @@ async def test_the_time_is_up_and_the_answer_comes_after_all(machine: UserMachin
             ("agents_message", {"agentId": "todo", "content": "Add buy milk.", "timeout": 1})
         )
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "Ask todo to add buy milk")
     assert (ran.code, ran.json["text"]) == (0, "It is on the list after all.")
     (answer,) = answered(server.requests[-1])
@@ -90,14 +90,14 @@ async def test_the_time_is_up_and_the_answer_comes_after_all(machine: UserMachin
 
 async def test_a_message_to_one_who_is_hidden_or_denied_writes_nothing(machine: UserMachine):
     """Shows: C036, C046, C064, T13."""
-    machine.agent("hidden", "ui_visible: false\n", LISTS)
-    machine.agent("secret", "", LISTS)
-    machine.configured(deny={"agents": ["secret"]})
+    machine.write_agent("hidden", "ui_visible: false\n", LISTS)
+    machine.write_agent("secret", "", LISTS)
+    machine.write_config(deny={"agents": ["secret"]})
     wishes = [
         ("agents_message", {"agentId": each, "content": "Hi."}) for each in ("hidden", "secret", "nobody")
     ]
     script = [tool_call_reply(*wishes, ("agents_list", {})), text_reply("None of them.")]
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "Ask them")
     assert (ran.code, ran.json["children"]) == (0, [])
     *refused, others = answered(server.requests[-1])
@@ -112,15 +112,15 @@ async def test_a_message_to_one_who_is_hidden_or_denied_writes_nothing(machine: 
 
 async def test_what_the_configuration_denies_is_there_for_nobody(machine: UserMachine):
     """Shows: C065."""
-    machine.agent("asks", "tools: [agents_message, agents_list, read]\n")
-    machine.configured(deny={"tools": ["agents_*"]})
-    async with machine.serving([text_reply("Hi."), text_reply("Hi.")]) as server:
+    machine.write_agent("asks", "tools: [agents_message, agents_list, read]\n")
+    machine.write_config(deny={"tools": ["agents_*"]})
+    async with machine.serve_models([text_reply("Hi."), text_reply("Hi.")]) as server:
         await machine("run", "Hi")
         await machine("run", "--agent", "asks", "Hi")
     general, asks = server.requests
-    assert not {"agents_message", "agents_list"} & set(machine.tools(general))
-    assert machine.tools(asks) == ["read"]
-    assert "agents_message" not in machine.system(general)
+    assert not {"agents_message", "agents_list"} & set(machine.tool_names(general))
+    assert machine.tool_names(asks) == ["read"]
+    assert "agents_message" not in machine.system_prompt(general)
     rows = {each["name"]: each for each in (await machine("tools", "list", "--agent", "asks", "--json")).json}
     assert (rows["agents_message"]["offered"], rows["agents_list"]["offered"]) == (False, False)
     assert rows["agents_message"]["rule"].startswith("operator deny")
@@ -128,8 +128,8 @@ async def test_what_the_configuration_denies_is_there_for_nobody(machine: UserMa
 
 async def test_the_list_of_tools_says_who_can_ask_others(machine: UserMachine):
     """Shows: C065."""
-    machine.agent("reader", "tools: [read]\n")
-    machine.agent("lister", "capability_allow: ['agents.read']\n")
+    machine.write_agent("reader", "tools: [read]\n")
+    machine.write_agent("lister", "capability_allow: ['agents.read']\n")
     found: dict[str, list[bool]] = {}
     for agent in ("general", "reader", "lister"):
         rows = {
@@ -143,14 +143,14 @@ async def test_the_list_of_tools_says_who_can_ask_others(machine: UserMachine):
 
 async def test_a_person_goes_to_another_agent_with_words_and_back_with_what_was_decided(machine: UserMachine):
     """Shows: C024, C029, C030."""
-    machine.agent("a", "model: openai:x\n", "You are A.\n")
-    machine.agent("b", "model: openai:x\n", "You are B.\n")
+    machine.write_agent("a", "model: openai:x\n", "You are A.\n")
+    machine.write_agent("b", "model: openai:x\n", "You are B.\n")
 
     def echo(asked: CapturedRequest) -> FakeResponse:
         return text_reply(f"I hear: {asked.messages[-1]['content']}")
 
     lines = "Hello.\n/agent b What do you think?\n/agent a B thinks so too.\n/quit\n"
-    async with machine.serving(echo):
+    async with machine.serve_models(echo):
         ran = await machine("chat", "--agent", "a", "--json", stdin=lines.encode())
     said = {run["text"]: run["slug"] for run in ran.json}
     assert [run["agent"] for run in ran.json] == ["a", "b", "a"]

@@ -28,7 +28,7 @@ async def at_work(machine: UserMachine, *statuses: str) -> list[dict[str, Any]]:
 
 async def test_a_run_is_meant_by_any_name_of_its_session(machine: UserMachine):
     """Of several the newest, where none is live."""
-    async with machine.serving([text_reply("One."), text_reply("Two.")]):
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]):
         first = (await machine("run", "--json", "Hi")).json
         second = (await machine("run", "--json", "--session", first["slug"], "More")).json
         assert first["run_id"] != second["run_id"]
@@ -50,7 +50,7 @@ async def test_a_worker_is_meant_by_the_key_of_its_session(machine: UserMachine)
             return text_reply("1993.")
         return text_reply("Heard.") if asked.reply_count else tool_call_reply(SPAWNS)
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         ran = (await machine("run", "--json", "Go.")).json
         shown = (await machine("runs", "show", "--json", ran["children"][0])).json
         assert shown["key"].startswith("agent:general:subagent:")
@@ -68,7 +68,7 @@ async def test_a_session_means_the_run_that_it_is_at(machine: UserMachine, verb:
             await never.wait()
         return text_reply("Said.")
 
-    async with machine.serving(script), machine.daemon():
+    async with machine.serve_models(script), machine.daemon():
         first = (await machine("run", "--json", "Hi")).json
         for text in ("More", "Still more"):
             again = await machine("run", "--json", "--background", "--session", first["slug"], text)
@@ -83,8 +83,8 @@ async def test_a_session_means_the_run_that_it_is_at(machine: UserMachine, verb:
 
 
 async def test_a_session_means_the_run_that_is_sent_away_or_gone_on_with(machine: UserMachine):
-    machine.agent("helper", "", "You help.\n")
-    machine.configured(approvals="auto")
+    machine.write_agent("helper", "", "You help.\n")
+    machine.write_config(approvals="auto")
     on = asyncio.Event()
 
     async def script(asked: CapturedRequest) -> FakeResponse:
@@ -93,14 +93,14 @@ async def test_a_session_means_the_run_that_is_sent_away_or_gone_on_with(machine
             return text_reply("Here: x.")
         return text_reply("It goes on.") if asked.reply_count else tool_call_reply(HAND_ON)
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         async with machine.daemon() as daemon:
-            running = await machine.started("run", "--json", "Where is x?")
+            running = await machine.start("run", "--json", "Where is x?")
             parent, child = await at_work(machine, "waiting", "running")
             detached = await machine("runs", "detach", "--json", child["slug"])
             assert (detached.code, detached.json["run_id"]) == (0, child["run_id"]), detached.err
-            await machine.killed(daemon)
-            await machine.killed(running)
+            await machine.kill(daemon)
+            await machine.kill(running)
         on.set()
         resumed = await machine("runs", "resume", "--json", parent["path"])
         assert resumed.code == 0, resumed.err
@@ -108,7 +108,7 @@ async def test_a_session_means_the_run_that_is_sent_away_or_gone_on_with(machine
 
 
 async def test_a_session_that_has_had_no_run_says_so(machine: UserMachine):
-    async with machine.serving([]), machine.open() as app:
+    async with machine.serve_models([]), machine.open() as app:
         session = await app.sessions.create("general", workspace=str(machine.folder))
         shown = await machine("runs", "show", session.slug)
     assert (shown.code, shown.out) == (7, "")
@@ -117,7 +117,7 @@ async def test_a_session_that_has_had_no_run_says_so(machine: UserMachine):
 
 async def test_a_session_is_meant_by_any_run_of_it(machine: UserMachine):
     """By its id, or a beginning that is of no other's."""
-    async with machine.serving([text_reply("One."), text_reply("Two."), text_reply("Three.")]):
+    async with machine.serve_models([text_reply("One."), text_reply("Two."), text_reply("Three.")]):
         ran = (await machine("run", "--json", "Hi")).json
         for name in (ran["run_id"], ran["run_id"][:2]):
             shown = await machine("sessions", "show", "--json", name)
@@ -145,7 +145,7 @@ async def test_a_session_is_meant_by_any_run_of_it(machine: UserMachine):
 
 async def test_what_could_be_several_is_refused_with_their_names(machine: UserMachine):
     """A run's whole id is never one of several, though a session's name begins with it."""
-    async with machine.serving([text_reply("One."), text_reply("Two.")]), machine.open() as app:
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]), machine.open() as app:
         first = await app.run("Hi", workspace=machine.folder)
         second = await app.run("Hi", workspace=machine.folder)
         common = next(n for n in range(26) if first.id[n] != second.id[n])
@@ -166,7 +166,7 @@ async def test_what_could_be_several_is_refused_with_their_names(machine: UserMa
 
 
 async def test_a_session_that_is_gone_is_brought_back_by_its_run(machine: UserMachine):
-    async with machine.serving([text_reply("One.")]):
+    async with machine.serve_models([text_reply("One.")]):
         ran = (await machine("run", "--json", "Hi")).json
         await machine("sessions", "delete", ran["run_id"])
         gone = await machine("sessions", "show", ran["run_id"])

@@ -49,16 +49,16 @@ def results(request: CapturedRequest) -> list[str]:
 
 async def test_there_is_no_way_to_the_web_unless_the_operator_opens_one(machine: UserMachine):
     """Shows: S06."""
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     async with (
         listening() as (port, heard),
-        machine.serving(
+        machine.serve_models(
             [tool_call_reply(("web_fetch", {"url": f"http://localhost:{port}/"})), text_reply("No.")]
         ) as server,
     ):
         await machine("run", "Fetch")
         listed = (await machine("tools", "list", "--json")).json
-    assert "web_fetch" not in machine.tools(server.requests[0])
+    assert "web_fetch" not in machine.tool_names(server.requests[0])
     assert "web_fetch" not in json.dumps(listed)
     assert json.loads(results(server.requests[1])[0])["error"] == "unknown_tool"
     assert heard == []
@@ -69,7 +69,7 @@ async def test_the_persons_own_machines_are_not_the_web_even_where_the_operator_
 ):
     """Shows: S06, S07."""
     async with listening() as (port, heard):
-        machine.configured(
+        machine.write_config(
             approvals="auto",
             web_fetch={"hosts": [f"http://localhost:{port}", f"http://*.localhost:{port}", "*"]},
         )
@@ -80,9 +80,9 @@ async def test_the_persons_own_machines_are_not_the_web_even_where_the_operator_
             f"http://localhost:{port}/ ",
         ]  # fmt: skip
         script = [tool_call_reply(*[("web_fetch", {"url": url}) for url in wishes]), text_reply("No.")]
-        async with machine.serving(script) as server:
+        async with machine.serve_models(script) as server:
             await machine("run", "Fetch")
-    assert "web_fetch" in machine.tools(server.requests[0])
+    assert "web_fetch" in machine.tool_names(server.requests[0])
     said = results(server.requests[1])
     refused = [json.loads(each) for each in said if each.startswith("{")]
     assert {each["error"] for each in refused} == {"host_not_allowed"}
@@ -101,16 +101,16 @@ async def test_a_page_needs_a_yes_like_every_deed_and_a_ceiling_takes_the_web_aw
 ):
     """Shows: S06, T08."""
     async with listening() as (port, heard):
-        machine.configured(
+        machine.write_config(
             approvals=policy,
             web_fetch={"hosts": [f"http://localhost:{port}"]},
             **({"ceiling": ceiling} if ceiling else {}),
         )
         script = [tool_call_reply(("web_fetch", {"url": f"http://localhost:{port}/"})), text_reply("No.")]
-        async with machine.serving(script) as server:
+        async with machine.serve_models(script) as server:
             ran = await machine("run", "--json", "Fetch")
     assert ran.code == code
-    assert ("web_fetch" in machine.tools(server.requests[0])) == (ceiling is None)
+    assert ("web_fetch" in machine.tool_names(server.requests[0])) == (ceiling is None)
     if code == 0:
         told = json.loads(results(server.requests[1])[0])
         assert told["success"] is False
@@ -121,8 +121,8 @@ async def test_a_page_needs_a_yes_like_every_deed_and_a_ceiling_takes_the_web_aw
 @pytest.mark.parametrize("bad", ["127.0.0.1", "https://user@example.org", "example.org/path", "**"])
 async def test_a_site_that_is_none_stops_the_start_with_its_key(machine: UserMachine, bad: str):
     """Shows: S06."""
-    machine.configured(web_fetch={"hosts": ["docs.example.org", bad]})
-    async with machine.serving([]):
+    machine.write_config(web_fetch={"hosts": ["docs.example.org", bad]})
+    async with machine.serve_models([]):
         told = await machine("run", "Hi")
     assert (told.code, "web_fetch.hosts[1]" in told.err, bad in told.err) == (2, True, True)
 
@@ -182,7 +182,7 @@ async def test_what_an_archive_holds_stays_in_the_workspace(machine: UserMachine
 
     Shows: F22.
     """
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     outside = machine.folder.parent / "outside"
     outside.mkdir()
     (outside / "secret").write_text("canary-7c1f\n")
@@ -215,7 +215,7 @@ async def test_what_an_archive_holds_stays_in_the_workspace(machine: UserMachine
         ),
         text_reply("Unpacked."),
     ]
-    async with machine.serving(wishes) as server:
+    async with machine.serve_models(wishes) as server:
         ran = await machine("run", "--json", "Unpack")
     assert (ran.code, ran.json["sandbox"]) == (0, "strict")
     said = results(server.requests[3])
@@ -260,12 +260,14 @@ async def test_an_agent_of_another_runtime_is_held_like_any_other_or_refused_who
         tries = "".join(f'touch "{place}/escaped-{name}"\n' for place in reached)
         (programs / name).write_text(f"#!/bin/sh\n{tries}echo here is {name} >&2\nexit 3\n")
         (programs / name).chmod(0o755)
-        machine.agent(f"{name}-agent", f"driver: {name}-cli\n")
+        machine.write_agent(f"{name}-agent", f"driver: {name}-cli\n")
     path = f"{programs}{os.pathsep}{machine.env['PATH']}"
-    machine.configured(approvals="auto")
-    machine.agent("main", f"workspace: {{writable: false}}\ntools: [PersistentAgent, {', '.join(DOORS)}]\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent(
+        "main", f"workspace: {{writable: false}}\ntools: [PersistentAgent, {', '.join(DOORS)}]\n"
+    )
     async with listening() as (port, heard):
-        machine.agent(
+        machine.write_agent(
             "far-agent",
             f"type: external\nexternal: {{inputUrl: 'http://127.0.0.1:{port}/', callbackBaseUrl: 'http://127.0.0.1:{port}/'}}\n",
         )
@@ -275,7 +277,7 @@ async def test_an_agent_of_another_runtime_is_held_like_any_other_or_refused_who
             for other in others
             for door, args in DOORS.items()
         ]
-        async with machine.serving([tool_call_reply(*wishes), text_reply("None of them.")]) as server:
+        async with machine.serve_models([tool_call_reply(*wishes), text_reply("None of them.")]) as server:
             ran = (await machine("run", "--json", "--agent", "main", "Hand it on", PATH=path)).json
             under = ["spawn", "--json", "--parent", ran["slug"], "--agent"]
             below = [await machine(*under, other, "Go", PATH=path) for other in others]
@@ -306,14 +308,14 @@ async def test_below_strict_nothing_outside_changes_without_a_yes_to_just_that(m
 
     Shows: S19.
     """
-    machine.configured(approvals="auto")
-    machine.agent("tester", "shell_commands: {allow: ['*']}\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("tester", "shell_commands: {allow: ['*']}\n")
     outside = machine.folder.parent / "outside"
     outside.write_text("canary-19ab\n")
     outside.chmod(0o600)
     before = outside.stat()
     wish = tool_call_reply(("bash", {"command": CHANGES.format(outside)}))
-    async with machine.serving([wish, text_reply("No."), wish, text_reply("Done.")]) as server:
+    async with machine.serve_models([wish, text_reply("No."), wish, text_reply("Done.")]) as server:
         for answer in ("deny", "allow"):
             ran = await machine("run", "--json", "--agent", "tester", "Go", RETINUE_SANDBOX=LOWER)
             assert (ran.code, ran.json["waiting_for"]) == (6, "approval")

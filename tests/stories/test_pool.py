@@ -64,14 +64,16 @@ async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_fr
 ):
     """Shows: B001, B009, B014, B015, B019, B020."""
     assert not (machine.agents / "general.md").exists()
-    async with machine.serving(playing(tool_call_reply(gives("Find cron.")), text_reply("Found."))) as server:
+    async with machine.serve_models(
+        playing(tool_call_reply(gives("Find cron.")), text_reply("Found."))
+    ) as server:
         run = await machine("run", "--json", "Where is cron?")
     assert (run.code, run.json["text"]) == (0, "Found.")
     assert (machine.agents / "general.md").exists()
     first, child, last = server.requests
-    assert {"agent", "agent_ask", "explore", "plan"} <= set(machine.tools(first))
-    assert machine.system(child).count("Your task:\nFind cron.") == 1
-    assert machine.words(child) == ["Execute this task: Find cron."]
+    assert {"agent", "agent_ask", "explore", "plan"} <= set(machine.tool_names(first))
+    assert machine.system_prompt(child).count("Your task:\nFind cron.") == 1
+    assert machine.request_texts(child) == ["Execute this task: Find cron."]
     (answer,) = results(last.messages)
     assert set(answer) == {"success", "result", "agent_used", "duration_seconds", "agent_id"}
     assert (answer["success"], answer["agent_used"]) == (True, "general")
@@ -82,13 +84,13 @@ async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_fr
 
 async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(machine: UserMachine):
     """Shows: B042."""
-    machine.configured(subagents={"pool": False})
+    machine.write_config(subagents={"pool": False})
     turns = [
         tool_call_reply(gives("Find cron.")),
         tool_call_reply(("agent_ask", {"agent_id": "x", "message": "Sure?"})),
         text_reply("Found."),
     ]
-    async with machine.serving(playing(*turns)) as server, machine.open() as app:
+    async with machine.serve_models(playing(*turns)) as server, machine.open() as app:
         run = await app.run("Where is cron?", workspace=machine.folder)
         assert (run.status, run.text) == (Status.DONE, "Found.")
         assert (await list_pool_agents(app.context), [each.slug for each in await app.sessions.list()]) == (
@@ -107,8 +109,8 @@ async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(mac
 
 async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(machine: UserMachine):
     """Shows: B029, B030, B031, B033, B034, B035, B036, B040, B046."""
-    machine.agent("scout", "tools: [read, grep]\n", "You look.")
-    machine.agent("coder", "", "You write.")
+    machine.write_agent("scout", "tools: [read, grep]\n", "You look.")
+    machine.write_agent("coder", "", "You write.")
     turns = [
         tool_call_reply(gives("One.", agent_name="scout"), gives("Two.", agent_name="scout")),
         tool_call_reply(gives("Three.", agent_name="coder")),
@@ -116,12 +118,12 @@ async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(m
     ]
     more = [tool_call_reply(gives("Four.", agent_name="scout")), text_reply("Done.")]
     again = [tool_call_reply(gives("Five.", agent_name="scout")), text_reply("Done.")]
-    async with machine.serving(playing(*turns, *more, *again)) as server:
+    async with machine.serve_models(playing(*turns, *more, *again)) as server:
         await machine("run", "Go.")
         before = (await machine("pool", "list", "--json")).json
-        machine.agent("scout", "tools: [grep, read]\n", "You look twice.")
+        machine.write_agent("scout", "tools: [grep, read]\n", "You look twice.")
         await machine("run", "Go.")
-        machine.agent("scout", "tools: [grep, read, ls]\n", "You look twice.")
+        machine.write_agent("scout", "tools: [grep, read, ls]\n", "You look twice.")
         await machine("run", "Go.")
         after = (await machine("pool", "list", "--json")).json
         stats = (await machine("pool", "stats", "--json")).json
@@ -136,7 +138,9 @@ async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(m
     assert newest == [f"{twice}@{sha8('grep|ls|read')}", f"{twice}@{tools}"]
     assert (stats["total"], stats["in_use"], stats["available"], stats["max"]) == (5, 0, 5, 10)
     assert stats["oldest_age_seconds"] >= stats["newest_age_seconds"] >= 0
-    systems = [machine.system(each) for each in server.requests if "Your task:" in machine.system(each)]
+    systems = [
+        machine.system_prompt(each) for each in server.requests if "Your task:" in machine.system_prompt(each)
+    ]
     assert [each.rpartition("Your task:\n")[2].split("\n")[0] for each in systems[2:]] == [
         "Three.",
         "Four.",
@@ -147,7 +151,7 @@ async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(m
 async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(machine: UserMachine):
     """Shows: B046, B048."""
     turns = [tool_call_reply(gives("One.")), asks, text_reply("Sure."), asks, text_reply("Gone.")]
-    async with machine.serving(playing(*turns)) as server:
+    async with machine.serve_models(playing(*turns)) as server:
         run = (await machine("run", "--json", "Go.")).json
         _, answer = results(server.requests[-1].messages)
         assert answer["result"].startswith(f"{LONG} 2")
@@ -171,7 +175,7 @@ async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(ma
 async def test_clearing_the_pool_takes_out_every_idle_agent(machine: UserMachine):
     """Shows: B047."""
     turns = [tool_call_reply(gives("One."), gives("Two.", persist=False)), text_reply("Done.")]
-    async with machine.serving(playing(*turns)):
+    async with machine.serve_models(playing(*turns)):
         await machine("run", "Go.")
         cleared = (await machine("pool", "clear", "--json")).json
         assert [row["agent"] for row in cleared] == ["general"]
@@ -183,7 +187,7 @@ async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: Use
     """Shows: B047."""
     written = machine.folder / "scout.md"
     written.write_text("---\nname: scout\ndescription: Looks.\n---\n\nYou look.\n")
-    async with machine.serving([text_reply("I have looked.")]):
+    async with machine.serve_models([text_reply("I have looked.")]):
         assert (await machine("agents", "import", str(written))).code == 0
         assert "scout" in [row["name"] for row in (await machine("agents", "list", "--json")).json]
         assert "You look." in (await machine("agents", "show", "scout")).out
@@ -197,7 +201,7 @@ async def test_events_tell_which_call_began_an_agent_and_how_it_ended(machine: U
     """Shows: B017, B018, B021, B051."""
     heard: list[Event] = []
     turns = [tool_call_reply(gives("One."), gives("Two.")), text_reply("Done.")]
-    async with machine.serving(playing(*turns)), machine.open() as app:
+    async with machine.serve_models(playing(*turns)), machine.open() as app:
         with app.listen(heard.append):
             run = await app.run("Go.", workspace=machine.folder)
         called = {event.data["call"] for event in heard if event.kind == "tool.started"}
@@ -240,7 +244,7 @@ async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(mach
             else tool_call_reply(gives("Find cron."), gives("Find x.", persist=False))
         )
 
-    async with machine.serving(answer), machine.open(tools=[ponder]) as app:
+    async with machine.serve_models(answer), machine.open(tools=[ponder]) as app:
         with app.listen(heard):
             run = await app.runs.start("Go.", RunOptions(workspace=machine.folder))
             await waits.wait()

@@ -64,8 +64,8 @@ async def test_one_agent_of_each_kind_answers_a_message(machine: UserMachine):
 
     Shows: C005, C049."""
     installed(machine)
-    async with machine.serving(named) as server:
-        machine.configured(agents=kinds(server))
+    async with machine.serve_models(named) as server:
+        machine.write_config(agents=kinds(server))
         async with machine.open() as app:
             runs = {
                 agent: await app.run("hello", agent=agent, workspace=machine.folder)
@@ -102,8 +102,8 @@ async def test_one_agent_of_each_kind_answers_a_message(machine: UserMachine):
 async def test_keys_reach_only_the_program_that_they_are_for(machine: UserMachine):
     installed(machine)
     machine.env["GITHUB_TOKEN"] = "ghp_0123456789abcdef0123456789abcdef0123"
-    async with machine.serving(named) as server:
-        machine.configured(agents=kinds(server))
+    async with machine.serve_models(named) as server:
+        machine.write_config(agents=kinds(server))
         async with machine.open() as app:
             runs = [
                 await app.run("hello", agent=agent, workspace=machine.folder) for agent in ("claude", "codex")
@@ -129,8 +129,8 @@ async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(
         return text_reply("Claude has tidied up.") if results else asks
 
     events: list[Event] = []
-    async with machine.serving(played) as server:
-        machine.configured(agents=kinds(server))
+    async with machine.serve_models(played) as server:
+        machine.write_config(agents=kinds(server))
         async with machine.open() as app:
             with app.listen(events.append):
                 run = await app.run("Have it tidied up", agent="model", workspace=machine.folder)
@@ -150,8 +150,8 @@ async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(
 async def test_a_second_message_while_a_program_works_starts_no_second_process(machine: UserMachine):
     live = 'echo $$ >>"$HOME/live"; until [ -e go ]; do sleep 0.02; done; cp "$HOME/live" "$HOME/seen"; : >"$HOME/live"'
     installed(machine, before=live)
-    async with machine.serving(named) as server:
-        machine.configured(agents=kinds(server))
+    async with machine.serve_models(named) as server:
+        machine.write_config(agents=kinds(server))
         async with machine.open() as app:
             first = await app.runs.start("one", RunOptions(agent="claude", workspace=machine.folder))
             second = await app.runs.start("two", RunOptions(session=first.session_id))
@@ -174,7 +174,7 @@ async def test_words_that_are_said_to_a_program_already_are_refused(
     machine: UserMachine, provider: str, extra: list[str], flags: str
 ):
     config = {"workdir": "sub", "extraArgs": extra, "wrapper": {"path": "/w", "env": {"A": "b"}}}
-    machine.configured(
+    machine.write_config(
         agents=[{"agentId": "a"}, {"agentId": "b", "chat": {"provider": provider, "config": config}}]
     )
     with pytest.raises(BadConfig) as wrong:
@@ -199,11 +199,13 @@ async def test_settings_of_a_program_decide_where_and_how_it_is_started(machine:
     }  # fmt: skip
     coder = {"agentId": "coder", "chat": {"provider": "claude-cli", "config": config}}
     reserved = {"extraArgs": ["--print"]}
-    async with machine.serving(named):
-        machine.configured(agents=[coder])
+    async with machine.serve_models(named):
+        machine.write_config(agents=[coder])
         async with machine.open() as app:
             run = await app.run("hello", agent="coder", workspace=machine.folder)
-        machine.configured(agents=[{"agentId": "b", "chat": {"provider": "claude-cli", "config": reserved}}])
+        machine.write_config(
+            agents=[{"agentId": "b", "chat": {"provider": "claude-cli", "config": reserved}}]
+        )
         with pytest.raises(
             BadConfig, match=r"agents\[0\]\.chat\.config\.extraArgs must not include reserved"
         ):
@@ -219,7 +221,7 @@ async def test_settings_of_a_program_decide_where_and_how_it_is_started(machine:
 
 async def test_a_program_that_is_not_installed_is_told_before_a_session_is_made(machine: UserMachine):
     machine.env["PATH"] = "/usr/bin:/bin"
-    machine.configured(agents=[{"agentId": "coder", "chat": {"provider": "claude-cli"}}])
+    machine.write_config(agents=[{"agentId": "coder", "chat": {"provider": "claude-cli"}}])
     async with machine.open() as app:
         with pytest.raises(
             BadConfig, match=r"claude is not installed or not on the PATH. Install it with `npm"

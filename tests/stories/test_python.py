@@ -36,10 +36,13 @@ async def send_mail(call: retinue.Call, to: str, body: str) -> str:
 
 async def test_a_program_gives_its_own_tools(machine: UserMachine):
     SENT.clear()
-    machine.agent("quiet", "model: openai:x\ncapability_deny: ['mail.*']\n")
+    machine.write_agent("quiet", "model: openai:x\ncapability_deny: ['mail.*']\n")
     wish = tool_call_reply(("send_mail", {"to": "ada", "body": "hello"}))
     script = [wish, text_reply("Sent."), wish, text_reply("I may not.")]
-    async with machine.serving(script) as server, machine.open(tools=[send_mail], approvals="auto") as app:
+    async with (
+        machine.serve_models(script) as server,
+        machine.open(tools=[send_mail], approvals="auto") as app,
+    ):
         run = await app.run("Greet Ada", workspace=machine.folder)
         await app.run("Greet Ada", agent="quiet", workspace=machine.folder)
         assert (run.status, run.text, run.tool_calls) == (retinue.Status.DONE, "Sent.", 1)
@@ -47,7 +50,7 @@ async def test_a_program_gives_its_own_tools(machine: UserMachine):
     offered = [each["function"] for each in server.requests[0].body["tools"]]
     schema = next(each["parameters"] for each in offered if each["name"] == "send_mail")
     assert schema["required"] == ["to", "body"]
-    assert "send_mail" not in machine.tools(server.requests[2])
+    assert "send_mail" not in machine.tool_names(server.requests[2])
 
 
 async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_opening(machine: UserMachine):
@@ -62,7 +65,7 @@ async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_
         ("nowhere:x", "cannot be loaded"),
         ("json", "module:name"),
     ):
-        machine.configured(tools=[where])
+        machine.write_config(tools=[where])
         with pytest.raises(BadConfig, match=words):
             async with machine.open():
                 pass
@@ -74,21 +77,21 @@ async def test_tools_named_in_the_configuration_are_there(machine: UserMachine, 
     )
     sys.path.insert(0, str(tmp_path))
     try:
-        machine.configured(tools=["my_tools_of_this_test:dice"])
+        machine.write_config(tools=["my_tools_of_this_test:dice"])
         async with (
-            machine.serving([tool_call_reply(("dice", {})), text_reply("Four.")]) as server,
+            machine.serve_models([tool_call_reply(("dice", {})), text_reply("Four.")]) as server,
             machine.open() as app,
         ):
             await app.run("Roll", workspace=machine.folder)
     finally:
         sys.path.remove(str(tmp_path))
-    assert "four" in machine.words(server.requests[1])
+    assert "four" in machine.request_texts(server.requests[1])
 
 
 async def test_a_listener_hears_a_run_from_its_birth_to_its_end(machine: UserMachine):
     heard: list[retinue.Event] = []
     async with (
-        machine.serving([tool_call_reply(("ls", {}), text="Look."), text_reply("Done.")]),
+        machine.serve_models([tool_call_reply(("ls", {}), text="Look."), text_reply("Done.")]),
         machine.open() as app,
     ):
         with app.listen(heard.append):
@@ -119,7 +122,7 @@ async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(
             after_bytes=600, response=text_reply("These words are heard, and then no more of them. " * 20)
         )
     ]
-    async with machine.serving(script) as server, machine.open() as app:
+    async with machine.serve_models(script) as server, machine.open() as app:
         with app.listen(listen):
             run = await app.runs.start("Talk", RunOptions(workspace=machine.folder))
             await heard.wait()
@@ -136,7 +139,7 @@ async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(
 async def test_a_half_answer_is_never_taken_for_an_answer(machine: UserMachine):
     """Shows: M07."""
     async with (
-        machine.serving([unfinished_stream("par"), text_reply("whole")]) as server,
+        machine.serve_models([unfinished_stream("par"), text_reply("whole")]) as server,
         machine.open() as app,
     ):
         run = await app.run("Answer", workspace=machine.folder)
@@ -145,12 +148,12 @@ async def test_a_half_answer_is_never_taken_for_an_answer(machine: UserMachine):
 
 
 async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machine: UserMachine):
-    async with machine.serving(
+    async with machine.serve_models(
         [text_reply("late", delay=60), text_reply("other", delay=60), text_reply("In time.")]
     ):
         async with machine.open() as app:
             run = await app.runs.start("Wait for me", RunOptions(workspace=machine.folder))
-            await machine.asked(1)
+            await machine.wait_for_requests(1)
             with pytest.raises(Refused, match="is executed by another process"):
                 await app.runs.resume(run.id)
         async with machine.open() as app:
@@ -160,7 +163,7 @@ async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machi
                 ("1 runs interrupted", "retinue runs resume")
             ]
             await app.runs.resume()
-            await machine.asked(2)
+            await machine.wait_for_requests(2)
             assert await app.runs.interrupted() == []
         async with machine.open() as app:
             taken = await app.runs.resume(run.id[:20])
@@ -171,7 +174,7 @@ async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machi
 
 
 async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: UserMachine):
-    async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
+    async with machine.serve_models([text_reply("a"), text_reply("b")]), machine.open() as app:
         first = await app.run("One", workspace=machine.folder)
         await app.run("Two", workspace=machine.folder)
         assert (await app.runs.find(first.id)).id == first.id
@@ -190,9 +193,9 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
         await asked_more.wait()
         return text_reply("Two." if asked.reply_count else "One.")
 
-    async with machine.serving(script) as server, machine.open() as app:
+    async with machine.serve_models(script) as server, machine.open() as app:
         first = await app.runs.start("First", RunOptions(workspace=machine.folder))
-        await machine.asked(1)
+        await machine.wait_for_requests(1)
         for forbidden in (app.sessions.clear, app.sessions.delete):
             with pytest.raises(
                 Refused, match=r"has an active run. Cancel it first with `retinue runs cancel"
@@ -203,7 +206,7 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
         second = await app.runs.start("Second", RunOptions(session=first.slug))
         asked_more.set()
         assert (await app.runs.wait(second.id)).text == "Two."
-        assert machine.words(server.requests[1]) == ["First", "One.", "Second"]
+        assert machine.request_texts(server.requests[1]) == ["First", "One.", "Second"]
 
 
 async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machine: UserMachine):
@@ -213,7 +216,7 @@ async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machi
         raise ZeroDivisionError(f"a defect beside {key}")
 
     tools = [replace(send_mail, parse_arguments=defect)]
-    async with machine.serving([tool_call_reply(("send_mail", {}))]), machine.open(tools=tools) as app:
+    async with machine.serve_models([tool_call_reply(("send_mail", {}))]), machine.open(tools=tools) as app:
         run = await app.run("Go", workspace=machine.folder)
         assert (run.status, run.reason) == ("failed", "crashed")
         assert run.error == "ZeroDivisionError: a defect beside [secret of 25 characters]"

@@ -24,7 +24,7 @@ async def test_a_listener_that_fails_does_not_end_the_run(machine: UserMachine):
     def fails(event: Event) -> None:
         raise KeyError(event.kind)
 
-    async with machine.serving([text_reply("Done.")]), machine.open() as app:
+    async with machine.serve_models([text_reply("Done.")]), machine.open() as app:
         with app.listen(fails):
             run = await app.run("Go", workspace=machine.folder)
         assert (run.status, run.text) == (retinue.Status.DONE, "Done.")
@@ -49,11 +49,11 @@ async def taken_up(app: retinue.App) -> list[str]:
 
 
 async def test_two_processes_share_the_interrupted_runs_between_them(machine: UserMachine):
-    async with machine.serving([stalled_stream()] * 3 + [text_reply("Done.")] * 3):
+    async with machine.serve_models([stalled_stream()] * 3 + [text_reply("Done.")] * 3):
         async with machine.open() as app:
             for task in ("One", "Two", "Three"):
                 await app.runs.start(task, RunOptions(workspace=machine.folder))
-            await machine.asked(3)
+            await machine.wait_for_requests(3)
         async with machine.open() as one, machine.open() as other:
             some, others = await asyncio.gather(taken_up(one), taken_up(other))
             ids = some + others
@@ -67,9 +67,9 @@ async def test_the_key_of_a_definitions_own_server_is_kept_nowhere(machine: User
     machine.env["MY_OWN_KEY"] = key
     (machine.folder / "notes.txt").write_text(f"the key is {key}")
     script = [tool_call_reply(("read", {"path": "notes.txt"})), text_reply(f"It is {key}.")]
-    async with machine.serving(script) as server, machine.open() as app:
+    async with machine.serve_models(script) as server, machine.open() as app:
         own = f"{{base_url: {server.url}, api_key_env: MY_OWN_KEY}}"
-        machine.agent("own", f"model: openai:m\ndriver: openai-compatible\ndriver_settings: {own}\n")
+        machine.write_agent("own", f"model: openai:m\ndriver: openai-compatible\ndriver_settings: {own}\n")
         run = await app.run(f"Look for {key}", agent="own", workspace=machine.folder)
         assert run.text == "It is [secret of 21 characters]."
         assert server.requests[0].headers["authorization"] == f"Bearer {key}"

@@ -37,7 +37,7 @@ def results(server: FakeModelServer) -> list[str]:
 
 async def test_a_question_waits_for_a_person_and_the_next_message_answers_it(machine: UserMachine):
     async with (
-        machine.serving(by_turn(tool_call_reply(COLOUR), text_reply("So be it."))) as server,
+        machine.serve_models(by_turn(tool_call_reply(COLOUR), text_reply("So be it."))) as server,
         machine.daemon(),
     ):
         asked = await machine("run", "--json", "Paint.")
@@ -58,7 +58,7 @@ async def test_a_question_waits_for_a_person_and_the_next_message_answers_it(mac
 
 async def test_the_question_is_told_as_an_event_and_answered_over_http_by_number(machine: UserMachine):
     async with (
-        machine.serving(by_turn(tool_call_reply(COLOUR), text_reply("So be it."))) as server,
+        machine.serve_models(by_turn(tool_call_reply(COLOUR), text_reply("So be it."))) as server,
         machine.daemon(),
     ):
         asked = (await machine("run", "--json", "Paint.")).json
@@ -75,7 +75,7 @@ async def test_the_question_is_told_as_an_event_and_answered_over_http_by_number
 
 
 async def test_a_question_outlives_the_daemon_and_every_process(machine: UserMachine):
-    async with machine.serving(by_turn(tool_call_reply(COLOUR), text_reply("So be it."))) as server:
+    async with machine.serve_models(by_turn(tool_call_reply(COLOUR), text_reply("So be it."))) as server:
         async with machine.daemon():
             asked = (await machine("run", "--json", "Paint.")).json
         async with machine.daemon():
@@ -90,7 +90,7 @@ async def test_a_question_outlives_the_daemon_and_every_process(machine: UserMac
 
 async def test_several_questions_of_one_reply_are_answered_one_after_the_other(machine: UserMachine):
     async with (
-        machine.serving(by_turn(tool_call_reply(COLOUR, SIZE), text_reply("So be it."))) as server,
+        machine.serve_models(by_turn(tool_call_reply(COLOUR, SIZE), text_reply("So be it."))) as server,
         machine.daemon(),
     ):
         asked = await machine("run", "--json", "Paint.")
@@ -102,8 +102,8 @@ async def test_several_questions_of_one_reply_are_answered_one_after_the_other(m
 
 
 async def test_a_childs_question_holds_up_its_parent_until_it_is_answered(machine: UserMachine):
-    machine.configured(approvals="auto")
-    machine.agent("asker", body="You ask.")
+    machine.write_config(approvals="auto")
+    machine.write_agent("asker", body="You ask.")
     boss: list[Any] = [
         tool_call_reply(("agent", {"agent_name": "asker", "task_prompt": "Ask."})),
         text_reply("It knows."),
@@ -113,7 +113,7 @@ async def test_a_childs_question_holds_up_its_parent_until_it_is_answered(machin
     def script(asked: CapturedRequest) -> FakeResponse:
         return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.reply_count]
 
-    async with machine.serving(script), machine.daemon():
+    async with machine.serve_models(script), machine.daemon():
         asked = await machine("run", "--json", "Go.")
         assert (asked.code, asked.json["waiting_for"]) == (6, "child")
         assert "asker asks: How large?" in asked.err
@@ -128,7 +128,7 @@ async def test_a_run_that_asks_can_be_cancelled_and_interrupted(machine: UserMac
         summed = any("interrupts you" in str(each["content"]) for each in asked.messages)
         return text_reply("Nothing yet.") if summed else tool_call_reply(COLOUR)
 
-    async with machine.serving(script), machine.daemon():
+    async with machine.serve_models(script), machine.daemon():
         asked = [(await machine("run", "--json", "Paint.")).json for _ in range(2)]
         gone = (await machine("runs", "cancel", "--json", asked[0]["run_id"])).json
         assert (gone["status"], gone["reason"]) == ("cancelled", "user_cancel")
@@ -139,7 +139,7 @@ async def test_a_run_that_asks_can_be_cancelled_and_interrupted(machine: UserMac
 
 
 async def test_where_nobody_can_ever_answer_the_agent_is_told_so(machine: UserMachine):
-    async with machine.serving(by_turn(tool_call_reply(COLOUR), text_reply("Red, then."))) as server:
+    async with machine.serve_models(by_turn(tool_call_reply(COLOUR), text_reply("Red, then."))) as server:
         ran = await machine("run", "Paint.")
         assert (ran.code, ran.out) == (0, "Red, then.\n")
         assert results(server) == [
@@ -151,9 +151,9 @@ async def test_a_tool_that_asks_in_the_midst_of_what_it_does_does_not_wait(machi
     """It may have begun something that must not happen twice."""
     (machine.folder / "ours.py").write_text(CARELESS)
     machine.env["PYTHONPATH"] = str(machine.folder)
-    machine.configured(tools=["ours:careless"], approvals="auto")
+    machine.write_config(tools=["ours:careless"], approvals="auto")
     async with (
-        machine.serving(by_turn(tool_call_reply(("careless", {})), text_reply("Not, then."))) as server,
+        machine.serve_models(by_turn(tool_call_reply(("careless", {})), text_reply("Not, then."))) as server,
         machine.daemon(),
     ):
         ran = await machine("run", "--json", "Go.")

@@ -54,9 +54,9 @@ async def spawned(app: App, parent: Run, agent: str, **wishes: Any) -> Any:
 
 async def test_a_child_of_one_who_may_only_read_writes_nothing_whatever_its_preset_says(machine: UserMachine):
     """Shows: T06, D009."""
-    machine.configured(approvals="auto")
-    machine.agent("reader", "workspace: {writable: false}\n")
-    machine.agent("writer", "tools: [write, edit, bash]\npaths: {write: ['**']}\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("reader", "workspace: {writable: false}\n")
+    machine.write_agent("writer", "tools: [write, edit, bash]\npaths: {write: ['**']}\n")
     (machine.folder / "there.txt").write_text("old")
     tries = tool_call_reply(
         writes("a.txt"),
@@ -64,7 +64,7 @@ async def test_a_child_of_one_who_may_only_read_writes_nothing_whatever_its_pres
         ("bash", {"command": "echo x > b.txt; echo x > there.txt"}),
     )
     async with (
-        machine.serving([text_reply("Hi."), tries, text_reply("No."), tries, text_reply("No.")]),
+        machine.serve_models([text_reply("Hi."), tries, text_reply("No."), tries, text_reply("No.")]),
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="reader", workspace=machine.folder)
@@ -80,22 +80,22 @@ async def test_a_child_of_one_who_may_only_read_writes_nothing_whatever_its_pres
 
 async def test_a_ceiling_holds_for_grandchildren_and_says_whose_it_is(machine: UserMachine):
     """Shows: T06, T07, L024."""
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     (machine.folder / "src").mkdir()
     (machine.folder / "src" / "a").write_text("in")
     (machine.folder / "b").write_text("out")
-    machine.agent("chief", "tools: []\nceiling: {tools: [read, ls], paths: {read: ['src/**']}}\n")
-    machine.agent("hand", "tools: [read, ls, write]\n")
+    machine.write_agent("chief", "tools: []\nceiling: {tools: [read, ls], paths: {read: ['src/**']}}\n")
+    machine.write_agent("hand", "tools: [read, ls, write]\n")
     tries = tool_call_reply(reads("src/a"), reads("b"), writes("/tmp/x"))
     async with (
-        machine.serving([text_reply("Hi."), text_reply("Hi."), tries, text_reply("Done.")]) as server,
+        machine.serve_models([text_reply("Hi."), text_reply("Hi."), tries, text_reply("Done.")]) as server,
         machine.open() as app,
     ):
         chief = await app.run("Hi", agent="chief", workspace=machine.folder)
         hand = await spawned(app, chief, "hand")
         grandchild = await spawned(app, hand, "hand")
-        assert machine.tools(server.requests[0]) == []
-        assert [machine.tools(server.requests[at]) for at in (1, 2)] == [["ls", "read"]] * 2
+        assert machine.tool_names(server.requests[0]) == []
+        assert [machine.tool_names(server.requests[at]) for at in (1, 2)] == [["ls", "read"]] * 2
         ok, *_ = await results(app, grandchild)
         assert (ok.ok, ok.text) == (True, "in")
         path, tool = sorted(await refusals(app, grandchild), key=lambda each: each["error"])
@@ -105,19 +105,19 @@ async def test_a_ceiling_holds_for_grandchildren_and_says_whose_it_is(machine: U
 
 async def test_what_the_operator_denies_no_definition_gets(machine: UserMachine):
     """Shows: L024, T01."""
-    machine.configured(
+    machine.write_config(
         approvals="auto", deny={"tools": ["write"], "paths": ["**/*.key"], "agents": ["rogue"]}
     )
-    machine.agent("keen", "tools: [write, read]\npaths: {read: ['/**'], write: ['/**']}\n")
+    machine.write_agent("keen", "tools: [write, read]\npaths: {read: ['/**'], write: ['/**']}\n")
     (machine.folder / "my.key").write_text("secret words")
     tries = tool_call_reply(writes("a.txt"), reads("my.key"))
     async with (
-        machine.serving([text_reply("Hi."), tries, text_reply("No.")]) as server,
+        machine.serve_models([text_reply("Hi."), tries, text_reply("No.")]) as server,
         machine.open() as app,
     ):
         parent = await app.run("Hi", workspace=machine.folder)
         child = await spawned(app, parent, "keen", allowed_paths=[])
-        assert machine.tools(server.requests[1]) == ["read"]
+        assert machine.tool_names(server.requests[1]) == ["read"]
         tool, path = await refusals(app, child)
         assert (tool["error"], "write" in tool["deny_patterns"]) == ("tool_not_allowed", True)
         assert "(operator deny write)" in tool["message"]
@@ -134,9 +134,9 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
 
     def script(asked: CapturedRequest) -> FakeResponse:
         if asked.reply_count == 1:
-            machine.configured(deny={"tools": ["ls"], "paths": ["a"]})
+            machine.write_config(deny={"tools": ["ls"], "paths": ["a"]})
         if asked.reply_count == 2:
-            machine.configured(deny={"tools": ["ls", "read"], "paths": ["a"]}, nonsense=1)
+            machine.write_config(deny={"tools": ["ls", "read"], "paths": ["a"]}, nonsense=1)
         return [
             tool_call_reply(reads("a"), ("ls", {})),
             tool_call_reply(reads("a"), ("ls", {})),
@@ -144,7 +144,7 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
             text_reply("Done."),
         ][asked.reply_count]
 
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         told: list[str] = []
         app.live_config.on_warning = told.append
         run = await app.runs.start("Look", RunOptions(workspace=machine.folder))
@@ -154,7 +154,7 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
         assert "config.json" in unread
         assert "nonsense" in unread
         (asked,) = await app.approvals.list()
-        machine.configured(deny={"tools": ["ls", "write"], "paths": ["a"]})
+        machine.write_config(deny={"tools": ["ls", "write"], "paths": ["a"]})
         await app.approvals.answer(asked.id, "allow")
         run = await app.runs.wait(run.id)
         texts = [each.text for each in await results(app, run) if each.ok]
@@ -174,8 +174,8 @@ async def test_a_wide_grant_speaks_for_a_way_up_and_nobody_is_sent_to_ask_for_wh
     machine: UserMachine,
 ):
     """Shows: A090."""
-    machine.configured(approvals="auto", deny={"paths": ["/srv/denied/**"]})
-    machine.agent("wide", "paths: {read: ['/**'], write: ['/**']}\n")
+    machine.write_config(approvals="auto", deny={"paths": ["/srv/denied/**"]})
+    machine.write_agent("wide", "paths: {read: ['/**'], write: ['/**']}\n")
     (machine.folder.parent / "beside.txt").write_text("beside")
     tries = tool_call_reply(
         reads("../beside.txt"),
@@ -185,7 +185,7 @@ async def test_a_wide_grant_speaks_for_a_way_up_and_nobody_is_sent_to_ask_for_wh
         writes(".git/hooks/post-commit"),
         reads("/srv/denied/x"),
     )
-    async with machine.serving([tries, text_reply("Done.")]), machine.open() as app:
+    async with machine.serve_models([tries, text_reply("Done.")]), machine.open() as app:
         run = await app.run("Try", agent="wide", workspace=machine.folder)
         assert "beside" in [each.text for each in await results(app, run) if each.ok]
         refused = await refusals(app, run)
@@ -201,11 +201,11 @@ async def test_a_wide_grant_speaks_for_a_way_up_and_nobody_is_sent_to_ask_for_wh
 
 async def test_a_way_up_without_a_grant_is_still_a_way_out(machine: UserMachine):
     """Shows: A090."""
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     (machine.folder.parent / "beside.txt").write_text("beside")
     (machine.folder / "led").symlink_to("..")
     tries = tool_call_reply(reads("../beside.txt"), reads("led/beside.txt"), writes("../new.txt"))
-    async with machine.serving([tries, text_reply("Done.")]), machine.open() as app:
+    async with machine.serve_models([tries, text_reply("Done.")]), machine.open() as app:
         run = await app.run("Try", workspace=machine.folder)
         refused = await refusals(app, run)
         assert [each["error"] for each in refused] == ["out_of_scope"] * 3
@@ -215,11 +215,14 @@ async def test_a_way_up_without_a_grant_is_still_a_way_out(machine: UserMachine)
 
 async def test_a_childs_own_paths_count_not_its_parents(machine: UserMachine):
     """Shows: A085, A010, A015."""
-    machine.agent("wide", "paths: {read: ['/**']}\n")
-    machine.agent("scout", "tools: [read]\n")
+    machine.write_agent("wide", "paths: {read: ['/**']}\n")
+    machine.write_agent("scout", "tools: [read]\n")
     (machine.folder / "in").write_text("mine")
     both = tool_call_reply(reads("/etc/passwd"), reads("in"))
-    async with machine.serving([both, text_reply("Hi."), both, text_reply("Done.")]), machine.open() as app:
+    async with (
+        machine.serve_models([both, text_reply("Hi."), both, text_reply("Done.")]),
+        machine.open() as app,
+    ):
         parent = await app.run("Hi", agent="wide", workspace=machine.folder)
         assert [each.ok for each in await results(app, parent)] == [True, True]
         child = await spawned(app, parent, "scout", allowed_paths=[f"{machine.folder}/**"])
@@ -234,11 +237,11 @@ async def test_a_childs_own_paths_count_not_its_parents(machine: UserMachine):
 
 async def test_paths_are_inherited_lifted_or_given_and_always_written_down(machine: UserMachine):
     """Shows: A013, A014, A015, A016, A025, A027."""
-    machine.agent("narrow", "paths: {read: ['src/**', '/srv/**'], write: ['out/**']}\n")
-    machine.agent("scout", "tools: [read]\n")
+    machine.write_agent("narrow", "paths: {read: ['src/**', '/srv/**'], write: ['out/**']}\n")
+    machine.write_agent("scout", "tools: [read]\n")
     tries = tool_call_reply(reads("/etc/hostname"))
     script = [text_reply("Hi."), *[tries, text_reply("Done.")] * 4]
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         parent = await app.run("Hi", agent="narrow", workspace=machine.folder)
         inherited = await spawned(app, parent, "scout")
         free = await spawned(app, parent, "scout", allowed_paths=[])
@@ -249,7 +252,7 @@ async def test_paths_are_inherited_lifted_or_given_and_always_written_down(machi
         assert paths_of(free) == {"read": ["/**"], "write": ["/tmp/**"], "deny": list(DEFAULT_DENIED_PATHS)}
         assert paths_of(given) == {"read": ["/opt/**"], "write": ["/tmp/**"], "deny": []}
         assert [(await results(app, run))[0].ok for run in (inherited, free, given)] == [False, True, False]
-        machine.agent("narrow", "paths: {read: ['/**']}\n")
+        machine.write_agent("narrow", "paths: {read: ['/**']}\n")
         again = await app.run("Again", session=inherited.transcript_path)
         assert paths_of(inherited)["read"] == ["src/**", "/srv/**"]
         assert not (await results(app, again))[-1].ok
@@ -257,7 +260,7 @@ async def test_paths_are_inherited_lifted_or_given_and_always_written_down(machi
 
 async def test_a_child_that_lost_its_paths_reads_nothing_and_hands_nothing_on(machine: UserMachine):
     """Shows: A091, T06."""
-    machine.agent("scout", "tools: [read, ls]\n")
+    machine.write_agent("scout", "tools: [read, ls]\n")
     (machine.folder / "a").write_text("words")
     script = [
         text_reply("Hi."),
@@ -267,7 +270,7 @@ async def test_a_child_that_lost_its_paths_reads_nothing_and_hands_nothing_on(ma
         tool_call_reply(reads("a")),
         text_reply("No."),
     ]
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         child = await spawned(app, parent, "scout")
         preset = Path(child.transcript_path).parent / "preset.md"
@@ -283,8 +286,8 @@ async def test_a_child_that_lost_its_paths_reads_nothing_and_hands_nothing_on(ma
 
 async def test_every_refusal_has_one_shape_and_names_its_rule(machine: UserMachine):
     """Shows: A090, C055, D013, T01, T12."""
-    machine.configured(limits={"approval_seconds": 0.05})
-    machine.agent(
+    machine.write_config(limits={"approval_seconds": 0.05})
+    machine.write_agent(
         "held",
         "tool_deny: [ls]\nshell_commands: {deny: [sudo]}\npaths: {read: ['src/**'], deny: ['**/k']}\n",
     )
@@ -302,7 +305,7 @@ async def test_every_refusal_has_one_shape_and_names_its_rule(machine: UserMachi
     for name in ("k", ".ssh/id"):
         (machine.folder / "src" / name).write_text("secret")
     script = [tool_call_reply(*(each for each, _, _ in wishes)), text_reply("Nothing worked.")]
-    async with machine.serving(script) as server, machine.open() as app:
+    async with machine.serve_models(script) as server, machine.open() as app:
         run = await app.runs.start("Try", RunOptions(agent="held", workspace=machine.folder))
         run = await app.runs.wait(run.id)
         while run.waiting_for is not None:
@@ -310,7 +313,7 @@ async def test_every_refusal_has_one_shape_and_names_its_rule(machine: UserMachi
             run = await app.runs.wait(run.id)
         by_tool = {each["resource"] or each["tool"]: each for each in await refusals(app, run)}
         assert len(by_tool) == len(wishes)
-        told = machine.words(server.requests[1])
+        told = machine.request_texts(server.requests[1])
         for _, error, rule in wishes:
             (found,) = [each for each in by_tool.values() if rule in each["message"]]
             assert found["error"] == error
@@ -320,7 +323,7 @@ async def test_every_refusal_has_one_shape_and_names_its_rule(machine: UserMachi
 
 async def test_a_no_is_told_in_the_same_shape(machine: UserMachine):
     """Shows: A007, A090."""
-    async with machine.serving([tool_call_reply(writes("a")), text_reply("I may not.")]):
+    async with machine.serve_models([tool_call_reply(writes("a")), text_reply("I may not.")]):
         ran = await machine("run", "--json", "Write")
         assert ran.code == 6
         denied = await machine("approvals", "answer", ran.json["approvals"][0], "deny", "--json")
@@ -333,10 +336,12 @@ async def test_a_no_is_told_in_the_same_shape(machine: UserMachine):
 
 async def test_a_read_only_workspace_says_so_by_name(machine: UserMachine):
     """Shows: D009, D013."""
-    machine.configured(approvals="auto")
-    machine.agent("looker", "workspace: {writable: false}\npaths: {read: ['**'], write: ['**', '/tmp/**']}\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent(
+        "looker", "workspace: {writable: false}\npaths: {read: ['**'], write: ['**', '/tmp/**']}\n"
+    )
     tries = tool_call_reply(writes("a"), writes("/tmp/notes"))
-    async with machine.serving([tries, text_reply("Done.")]), machine.open() as app:
+    async with machine.serve_models([tries, text_reply("Done.")]), machine.open() as app:
         run = await app.run("Write", agent="looker", workspace=machine.folder)
         (refused,) = await refusals(app, run)
         assert refused["message"] == 'Workspace "work" is read-only. Cannot perform write.'
@@ -353,8 +358,8 @@ async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: UserMa
 
     Shows: T10, T11.
     """
-    machine.agent("keen", "paths: {read: ['/**'], write: ['/**'], deny: []}\n")
-    machine.configured(agents=[])
+    machine.write_agent("keen", "paths: {read: ['/**'], write: ['/**'], deny: []}\n")
+    machine.write_config(agents=[])
     (machine.folder / "way").symlink_to(machine.home)
     (machine.folder / "conf").symlink_to(machine.env["RETINUE_CONFIG"])
 
@@ -366,13 +371,13 @@ async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: UserMa
             )
         return text_reply("Done.")
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "--agent", "keen", "Go", RETINUE_SANDBOX="none")
         assert ran.code == 6
         (asked,) = ran.json["approvals"]
         folder = Path(ran.json["path"]).parent
         before = (await machine("approvals", "show", asked, "--json")).json
-        offered = machine.tools(server.requests[0])
+        offered = machine.tool_names(server.requests[0])
         assert not [name for name in offered if "approv" in name or "answer" in name]
     targets = [
         *(machine.home / name for name in HOUSE),
@@ -394,14 +399,14 @@ async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: UserMa
         )
     ]
     tries += [("approvals_answer", {"id": asked}), ("answer", {"id": asked}), ("allow", {})]
-    machine.configured(agents=[], approvals="auto")
-    async with machine.serving([tool_call_reply(*tries), text_reply("Nothing.")]), machine.open() as app:
-        files = machine.files()
+    machine.write_config(agents=[], approvals="auto")
+    async with machine.serve_models([tool_call_reply(*tries), text_reply("Nothing.")]), machine.open() as app:
+        files = machine.read_files()
         run = await app.run("Try", agent="keen", workspace=machine.folder)
         found = await results(app, run)
         assert [each.text for each in found if each.ok] == []
         assert len(found) == len(tries)
-        assert machine.files() | files == machine.files()
+        assert machine.read_files() | files == machine.read_files()
         (after,) = await app.approvals.list()
     assert (after.id, str(after.state), after.digest) == (asked, "pending", before["digest"])
     assert not (machine.folder / "owned").exists()
@@ -410,19 +415,19 @@ async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: UserMa
 @pytest.mark.parametrize("hidden", ["write", "bash", "edit"])
 async def test_a_hidden_tool_called_by_name_does_nothing(machine: UserMachine, hidden: str):
     """Shows: C055, B013, T01."""
-    machine.configured(approvals="auto")
-    machine.agent("plain", "tools: [read]\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("plain", "tools: [read]\n")
     args = {
         "write": writes("a")[1],
         "bash": {"command": "touch a"},
         "edit": {"path": "a", "old": "", "new": "x"},
     }
     async with (
-        machine.serving([tool_call_reply((hidden, args[hidden])), text_reply("No.")]) as server,
+        machine.serve_models([tool_call_reply((hidden, args[hidden])), text_reply("No.")]) as server,
         machine.open() as app,
     ):
         run = await app.run("Try", agent="plain", workspace=machine.folder)
-        assert machine.tools(server.requests[0]) == ["read"]
+        assert machine.tool_names(server.requests[0]) == ["read"]
         (refused,) = await refusals(app, run)
         assert refused == {
             "success": False, "error": "tool_not_allowed", "tool": hidden, "resource": "",
@@ -435,18 +440,18 @@ async def test_a_hidden_tool_called_by_name_does_nothing(machine: UserMachine, h
 @pytest.mark.parametrize("policy", ["auto", "ask"])
 async def test_a_model_hands_on_only_what_it_has_unless_a_person_says_yes(machine: UserMachine, policy: str):
     """Shows: T06, A009, A014."""
-    machine.configured(approvals=policy)
-    machine.agent("main", "paths: {read: ['src/**']}\n")
-    machine.agent("scout", "tools: [read]\n")
+    machine.write_config(approvals=policy)
+    machine.write_agent("main", "paths: {read: ['src/**']}\n")
+    machine.write_agent("scout", "tools: [read]\n")
     wish: dict[str, Any] = {"preset": "scout", "description": "look", "prompt": "Look.", "allowed_paths": []}
 
     def script(asked: CapturedRequest) -> FakeResponse:
-        main = "PersistentAgent" in machine.tools(asked)
+        main = "PersistentAgent" in machine.tool_names(asked)
         if asked.reply_count:
             return text_reply("Done.")
         return tool_call_reply(("PersistentAgent", wish)) if main else tool_call_reply(reads("/etc/passwd"))
 
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         run = await app.runs.start("Go", RunOptions(agent="main", workspace=machine.folder))
         run = await app.runs.wait(run.id)
         for asked in await app.approvals.list():

@@ -55,11 +55,13 @@ async def heard(process: asyncio.subprocess.Process, words: str) -> None:
 
 async def test_a_running_chat_reads_a_definition_again_only_when_it_changed(machine: UserMachine):
     """Shows: B043, B044."""
-    file = machine.agent("brief", "model: openai:x\n", "Speak of ONE.")
+    file = machine.write_agent("brief", "model: openai:x\n", "Speak of ONE.")
     os.utime(file, (1e9, 1e9))
-    async with machine.serving([text_reply("first."), text_reply("second."), text_reply("third.")]) as server:
+    async with machine.serve_models(
+        [text_reply("first."), text_reply("second."), text_reply("third.")]
+    ) as server:
         with watched(file) as openings:
-            chat = await machine.started("chat", "--agent", "brief")
+            chat = await machine.start("chat", "--agent", "brief")
             for said, answer in ((b"a\n", "first."), (b"b\n", "second.")):
                 require_pipe(chat.stdin).write(said)
                 await heard(chat, answer)
@@ -71,14 +73,16 @@ async def test_a_running_chat_reads_a_definition_again_only_when_it_changed(mach
             assert openings.since() > 0
         require_pipe(chat.stdin).close()
         assert await chat.wait() == 0
-    assert ["TWO" in machine.system(request) for request in server.requests] == [False, False, True]
+    assert ["TWO" in machine.system_prompt(request) for request in server.requests] == [False, False, True]
 
 
 async def test_another_model_for_one_message_is_not_handed_to_a_child(machine: UserMachine):
     """Shows: A036."""
-    machine.agent("main", "model: openai:gpt-parent\n", "You lead.")
-    machine.agent("scout", "model: openai:gpt-scout\n", "You look.")
-    async with machine.serving([text_reply("Hi."), text_reply("Now other."), text_reply("Seen.")]) as server:
+    machine.write_agent("main", "model: openai:gpt-parent\n", "You lead.")
+    machine.write_agent("scout", "model: openai:gpt-scout\n", "You look.")
+    async with machine.serve_models(
+        [text_reply("Hi."), text_reply("Now other."), text_reply("Seen.")]
+    ) as server:
         session = (await machine("run", "--agent", "main", "Begin", "--json")).json["slug"]
         assert (await machine("send", session, "Go on", "--model", "openai:gpt-override")).code == 0
         spawned = await machine("spawn", "--parent", session, "--agent", "scout", "Look around")
@@ -92,7 +96,7 @@ async def test_another_model_for_one_message_is_not_handed_to_a_child(machine: U
 
 async def test_a_session_pinned_in_older_days_is_listed_as_pinned(machine: UserMachine):
     """Shows: C020."""
-    async with machine.serving([text_reply("One."), text_reply("Two.")]):
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]):
         older = (await machine("run", "Hi", "--json")).json["slug"]
         newer = (await machine("run", "Hi", "--json", "--session", "create")).json["slug"]
     (facts,) = machine.sessions.glob(f"{older}/branches/main/session.json")
@@ -113,11 +117,11 @@ async def test_a_session_is_born_with_an_empty_file(machine: UserMachine):
 
     Shows: A030.
     """
-    machine.configured(limits={"max_live": 1})
-    async with machine.serving([stalled_stream(), text_reply("Late.")]):
-        first = await machine.started("run", "Take the only place")
-        await machine.asked(1)
-        second = await machine.started("run", "Wait for a place", "--session", "create")
+    machine.write_config(limits={"max_live": 1})
+    async with machine.serve_models([stalled_stream(), text_reply("Late.")]):
+        first = await machine.start("run", "Take the only place")
+        await machine.wait_for_requests(1)
+        second = await machine.start("run", "Wait for a place", "--session", "create")
         async with asyncio.timeout(45):
             while "queued" not in (found := await statuses(machine)):
                 assert len(found) <= 2
@@ -125,5 +129,5 @@ async def test_a_session_is_born_with_an_empty_file(machine: UserMachine):
         sizes = sorted(path.stat().st_size for path in born)
         assert sizes[0] == 0 < sizes[1]
         assert await statuses(machine) == ["queued", "running"]
-        await machine.killed(first)
-        await machine.killed(second)
+        await machine.kill(first)
+        await machine.kill(second)

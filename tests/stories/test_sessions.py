@@ -18,7 +18,7 @@ from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_c
 async def test_everything_lands_below_the_home_that_was_named(machine: UserMachine):
     """Shows: A073, A074, A075."""
     home = machine.folder.parent / "another home"
-    async with machine.serving([text_reply("Hi.")]):
+    async with machine.serve_models([text_reply("Hi.")]):
         ran = await machine("run", "--json", "--home", str(home), "Hi")
         listed = await machine("sessions", "list", "--json", "--home", str(home))
     slug = ran.json["slug"]
@@ -36,7 +36,10 @@ async def test_everything_lands_below_the_home_that_was_named(machine: UserMachi
 
 async def test_what_a_session_is_called_never_changes_what_it_is(machine: UserMachine):
     """Shows: A076, C011, C013, C018, C023."""
-    async with machine.serving([text_reply("a"), text_reply("b"), text_reply("c")]), machine.open() as app:
+    async with (
+        machine.serve_models([text_reply("a"), text_reply("b"), text_reply("c")]),
+        machine.open() as app,
+    ):
         run = await app.run("Hi", workspace=machine.folder)
         other = await app.run("Hi", workspace=machine.folder)
         times = [(await app.sessions.find(run.slug)).updated_at]
@@ -66,7 +69,7 @@ async def test_what_a_session_is_called_never_changes_what_it_is(machine: UserMa
 
 async def test_a_run_goes_where_was_spoken_last_and_pins_do_not_matter(machine: UserMachine):
     """Shows: C015, C016, C017."""
-    async with machine.serving([text_reply(str(n)) for n in range(9)]), machine.open() as app:
+    async with machine.serve_models([text_reply(str(n)) for n in range(9)]), machine.open() as app:
         with pytest.raises(NotFound, match="No existing session for agent general"):
             await app.run("Hi", session="latest")
         older = await app.run("Hi", session="latest-or-create", workspace=machine.folder)
@@ -86,7 +89,7 @@ async def test_a_run_goes_where_was_spoken_last_and_pins_do_not_matter(machine: 
 
 async def test_a_pin_of_older_days_is_still_a_pin(machine: UserMachine):
     """Shows: C019, C020."""
-    async with machine.serving([text_reply(str(n)) for n in range(3)]), machine.open() as app:
+    async with machine.serve_models([text_reply(str(n)) for n in range(3)]), machine.open() as app:
         runs = [await app.run("Hi", workspace=machine.folder) for _ in range(3)]
         facts = Path(runs[0].transcript_path).parent / "session.json"
         old = json.loads(facts.read_text())
@@ -101,7 +104,7 @@ async def test_a_pin_of_older_days_is_still_a_pin(machine: UserMachine):
 async def test_clearing_forgets_the_words_and_deleting_forgets_the_session(machine: UserMachine):
     """Shows: C014, C021, C022."""
     async with (
-        machine.serving([text_reply("The first words."), text_reply("b")]) as server,
+        machine.serve_models([text_reply("The first words."), text_reply("b")]) as server,
         machine.open() as app,
     ):
         run = await app.run("Hi", workspace=machine.folder)
@@ -112,7 +115,7 @@ async def test_clearing_forgets_the_words_and_deleting_forgets_the_session(machi
             run.session_id, "Kept", "general", "",
         )  # fmt: skip
         await app.run("Anew", session=run.slug)
-        assert machine.words(server.requests[1]) == ["Anew"]
+        assert machine.request_texts(server.requests[1]) == ["Anew"]
         await app.sessions.delete(run.slug)
         assert await app.sessions.list() == []
         assert not (machine.sessions / run.slug).exists()
@@ -123,8 +126,8 @@ async def test_clearing_forgets_the_words_and_deleting_forgets_the_session(machi
 
 async def test_a_session_belongs_to_an_agent(machine: UserMachine):
     """Shows: C012."""
-    machine.agent("brief", "model: openai:x\n")
-    async with machine.serving([text_reply("a")]), machine.open() as app:
+    machine.write_agent("brief", "model: openai:x\n")
+    async with machine.serve_models([text_reply("a")]), machine.open() as app:
         run = await app.run("Hi", agent="brief", workspace=machine.folder)
         assert (await app.sessions.find(run.slug)).agent == "brief"
         with pytest.raises(Refused, match="Session does not belong to this agent"):
@@ -136,7 +139,7 @@ async def test_a_session_belongs_to_an_agent(machine: UserMachine):
 
 async def test_what_the_files_say_is_read_anew_each_time(machine: UserMachine):
     """Shows: A077, A079."""
-    async with machine.serving([text_reply("a"), text_reply("b")]), machine.open() as app:
+    async with machine.serve_models([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         child = await app.runs.wait(
             (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
@@ -150,7 +153,7 @@ async def test_what_the_files_say_is_read_anew_each_time(machine: UserMachine):
 
 async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: UserMachine):
     """Shows: A082, A083."""
-    async with machine.serving([text_reply(f"r{n}") for n in range(9)]) as server, machine.open() as app:
+    async with machine.serve_models([text_reply(f"r{n}") for n in range(9)]) as server, machine.open() as app:
         parent = await app.run("First", workspace=machine.folder)
         child = await app.runs.wait(
             (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
@@ -173,12 +176,12 @@ async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: UserMachine):
         copy = folder / "agents" / child.slug / "session.md"
         original = Path(child.transcript_path).read_bytes()
         await app.run("Only here", session=str(copy))
-        assert machine.words(server.requests[-1]) == ["Go", "r1", "Only here"]
+        assert machine.request_texts(server.requests[-1]) == ["Go", "r1", "Only here"]
         assert Path(child.transcript_path).read_bytes() == original
         await app.run("Onward", session=parent.slug)
-        assert machine.words(server.requests[-1]) == ["First", "r0", "Onward"]
+        assert machine.request_texts(server.requests[-1]) == ["First", "r0", "Onward"]
         await app.run("Back", session=f"{parent.slug}/main")
-        assert machine.words(server.requests[-1]) == ["First", "r0", "Second", "r2", "Back"]
+        assert machine.request_texts(server.requests[-1]) == ["First", "r0", "Second", "r2", "Back"]
 
 
 async def test_the_history_of_runs_is_a_table_that_others_can_read(machine: UserMachine):
@@ -196,9 +199,9 @@ async def test_the_history_of_runs_is_a_table_that_others_can_read(machine: User
         if asked.reply_count:
             gone_on.set()
             return slow
-        return answers[machine.words(asked)[0]]
+        return answers[machine.request_texts(asked)[0]]
 
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         await app.run("Works", workspace=machine.folder, label="one")
         await app.run("Fails", workspace=machine.folder)
         await app.run("Too slow", workspace=machine.folder, timeout=0.3)

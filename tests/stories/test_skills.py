@@ -57,25 +57,27 @@ async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_ca
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
     notes, mail = skill(folder, "notes"), skill(folder, "mail", "Reads\n  mail.")
     skill(folder, "mess")
-    machine.configured(approvals="auto")
-    machine.agent("plain")
-    machine.agent("mixed", "tool_exposure: mixed\nskill_allow: [notes, 'm*']\nskill_deny: [mail, mess]\n")
-    machine.agent("keeper", "toolExposure: skills\nskillAllowlist: ['*']\nskillDenylist: [mess]\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("plain")
+    machine.write_agent(
+        "mixed", "tool_exposure: mixed\nskill_allow: [notes, 'm*']\nskill_deny: [mail, mess]\n"
+    )
+    machine.write_agent("keeper", "toolExposure: skills\nskillAllowlist: ['*']\nskillDenylist: [mess]\n")
     use = f"{notes}/notes add buy milk"
     looks = [("read", {"path": f"{notes}/SKILL.md"}), ("bash", {"command": f"cat {mail}/SKILL.md"})]
     script = [
         tool_call_reply(*looks, ("bash", {"command": use}), ("notes_list", {})),
         text_reply("Done."),
     ] * 3
-    async with machine.serving(script) as server, machine.open(tools=TOOLS) as app:
+    async with machine.serve_models(script) as server, machine.open(tools=TOOLS) as app:
         for agent in ("plain", "mixed", "keeper"):
             run = await app.run("Note it", agent=agent, workspace=machine.folder)
             assert run.status == "done", run.error
     plain, _, mixed, _, skills, _ = server.requests
-    offered = [OWN & set(machine.tools(each)) for each in (plain, mixed, skills)]
+    offered = [OWN & set(machine.tool_names(each)) for each in (plain, mixed, skills)]
     assert offered == [OWN, {"mail_read", "weather"}, {"weather"}]
-    assert all("bash" in machine.tools(each) for each in (plain, mixed, skills))
-    prompts = [machine.system(each) for each in (plain, mixed, skills)]
+    assert all("bash" in machine.tool_names(each) for each in (plain, mixed, skills))
+    prompts = [machine.system_prompt(each) for each in (plain, mixed, skills)]
     assert "CLI" not in prompts[0]
     assert list(listed(prompts[1])) == ["notes"]
     found = listed(prompts[2])
@@ -91,7 +93,7 @@ async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_ca
             < prompt.index("Available agents")
         )
         assert "through bash" in prompt
-    answers = [machine.words(request)[-4:] for request in server.requests[1::2]]
+    answers = [machine.request_texts(request)[-4:] for request in server.requests[1::2]]
     assert ["always closed" in each[0] for each in answers] == [True, False, False]
     assert ["mail add WORDS" in each[1] for each in answers] == [False, False, True]
     assert ["buy milk" in each[2] for each in answers] == [False, True, True]
@@ -104,16 +106,16 @@ async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_ca
 async def test_the_prompt_of_a_conversation_stays_the_same_until_a_skill_changes(machine: UserMachine):
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
     notes = skill(folder, "notes")
-    machine.agent("keeper", "tool_exposure: mixed\n")
+    machine.write_agent("keeper", "tool_exposure: mixed\n")
     async with (
-        machine.serving([text_reply("One."), text_reply("Two."), text_reply("Three.")]) as server,
+        machine.serve_models([text_reply("One."), text_reply("Two."), text_reply("Three.")]) as server,
         machine.open() as app,
     ):
         first = await app.run("One", agent="keeper", workspace=machine.folder)
         await app.run("Two", session=first.slug)
         (notes / "SKILL.md").write_text("---\ndescription: Other.\n---\n")
         await app.run("Three", session=first.slug)
-    one, two, three = map(machine.system, server.requests)
+    one, two, three = map(machine.system_prompt, server.requests)
     assert one == two
     assert listed(three)["notes"][0] == "Other."
 
@@ -122,8 +124,8 @@ async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Us
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
     notes = skill(folder, "notes")
     (folder / "half").mkdir()
-    machine.agent("keeper", "tool_exposure: mixed\nskill_deny: [deploy]\n")
-    machine.agent("mute", "tool_exposure: skills\ntools: [read]\n")
+    machine.write_agent("keeper", "tool_exposure: mixed\nskill_deny: [deploy]\n")
+    machine.write_agent("mute", "tool_exposure: skills\ntools: [read]\n")
     deploy = skill(machine.folder / ".retinue" / "skills", "deploy", "Puts it out.")
     before = await machine("skills", "list", "--json")
     assert [row["name"] for row in before.json] == ["notes"]
@@ -158,13 +160,13 @@ async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(
     agents = machine.folder / ".retinue" / "agents"
     agents.mkdir()
     (agents / "postman.md").write_text("---\ndescription: Posts.\ntool_exposure: skills\n---\nYou post.\n")
-    machine.agent("boss", "tools: [PersistentAgent]\n")
-    machine.agent("clerk", "tool_exposure: mixed\nskill_allow: [notes]\n")
-    machine.configured(approvals="auto", ceiling={"skills": ["notes", "deploy"]})
+    machine.write_agent("boss", "tools: [PersistentAgent]\n")
+    machine.write_agent("clerk", "tool_exposure: mixed\nskill_allow: [notes]\n")
+    machine.write_config(approvals="auto", ceiling={"skills": ["notes", "deploy"]})
     use = tool_call_reply(
         ("bash", {"command": f"cd /tmp; {folder}/notes/notes add milk; cat {deploy}/SKILL.md"})
     )
-    async with machine.serving(
+    async with machine.serve_models(
         [text_reply("Hi."), use, text_reply("Done."), use, text_reply("Done.")]
     ) as server:
         assert (await machine("trust", "--yes", ".")).code == 0
@@ -176,9 +178,9 @@ async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(
             assert child.status == "done", child.error
             posted = await app.run("Post it", agent="postman", workspace=machine.folder)
             assert posted.status == "done", posted.error
-    assert list(listed(machine.system(server.requests[1]))) == ["notes"]
-    assert "milk" in machine.words(server.requests[2])[-1]
-    assert list(listed(machine.system(server.requests[3]))) == ["deploy"]
-    told = machine.words(server.requests[4])[-1]
+    assert list(listed(machine.system_prompt(server.requests[1]))) == ["notes"]
+    assert "milk" in machine.request_texts(server.requests[2])[-1]
+    assert list(listed(machine.system_prompt(server.requests[3]))) == ["deploy"]
+    told = machine.request_texts(server.requests[4])[-1]
     assert "deploy add WORDS" in told
     assert "milk" not in told

@@ -27,15 +27,15 @@ async def live(machine: UserMachine, count: int) -> list[str]:
 
 async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_run(machine: UserMachine):
     """Shows: D050, D052, T16, M20."""
-    machine.agent("coder", "exits: [submit_for_review, ask_for_help]\n", "You code.\n")
+    machine.write_agent("coder", "exits: [submit_for_review, ask_for_help]\n", "You code.\n")
     leaves = tool_call_reply(("submit_for_review", {"summary": "Built and tested."}))
-    async with machine.serving([*[text_reply("All done.")] * 4, leaves]) as server:
+    async with machine.serve_models([*[text_reply("All done.")] * 4, leaves]) as server:
         ran = await machine("run", "--json", "--agent", "coder", "Build it.")
         assert (ran.code, ran.json["status"], ran.json["waiting_for"]) == (6, "waiting", "person")
         assert ran.json["reason"] is None
         assert f"retinue send {ran.json['slug']} TEXT" in ran.err
-        assert {"submit_for_review", "ask_for_help"} <= set(machine.tools(server.requests[0]))
-        assert "approve" not in machine.tools(server.requests[0])
+        assert {"submit_for_review", "ask_for_help"} <= set(machine.tool_names(server.requests[0]))
+        assert "approve" not in machine.tool_names(server.requests[0])
         words = await machine("runs", "show", ran.json["run_id"])
         assert "coder waits for your message" in words.out
         again = await machine("send", ran.json["slug"], "Submit it, then.")
@@ -50,16 +50,16 @@ async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_
         assert shown["evidence"] == {"tool_calls": 1, "no_work": True}
         assert "Ended by submit_for_review" in (await machine("runs", "show", ran.json["run_id"])).out
         assert len((await machine("runs", "history", "--json")).json) == 1
-    assert machine.words(server.requests[4])[-1] == "Submit it, then."
+    assert machine.request_texts(server.requests[4])[-1] == "Submit it, then."
     told = Path(ran.json["path"]).read_text()
     assert told.count("Your work does not end with words") == 3
 
 
 async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits(machine: UserMachine):
     """Shows: D052."""
-    machine.agent("coder", "exits: [ask_for_help]\nmax_turns: 1\n", "You code.\n")
+    machine.write_agent("coder", "exits: [ask_for_help]\nmax_turns: 1\n", "You code.\n")
     asks = tool_call_reply(("ask_for_help", {"message": "Which port?"}))
-    async with machine.serving([text_reply("Done."), asks]) as server:
+    async with machine.serve_models([text_reply("Done."), asks]) as server:
         ran = await machine("run", "--json", "--agent", "coder", "Build it.")
         assert (ran.code, ran.json["waiting_for"], ran.json["turns"]) == (6, "person", 1)
         empty = await machine("run", "--session", ran.json["slug"])
@@ -72,15 +72,15 @@ async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits
             ran.json["run_id"],
             "Which port?",
         )
-    assert machine.words(server.requests[1])[-1] == "Ask if you must."
+    assert machine.request_texts(server.requests[1])[-1] == "Ask if you must."
 
 
 async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_parent_goes_on(
     machine: UserMachine,
 ):
     """Shows: D050."""
-    machine.configured(approvals="auto")
-    machine.agent("helper", "exits: [submit_for_review]\n", "You help.\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("helper", "exits: [submit_for_review]\n", "You help.\n")
     leaves = tool_call_reply(("submit_for_review", {"summary": "x is in a."}))
     helper = [*[text_reply("All done.")] * 4, leaves]
     main = [tool_call_reply(HAND_ON), text_reply("It is here.")]
@@ -88,7 +88,7 @@ async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_par
     def script(asked: CapturedRequest) -> FakeResponse:
         return (helper if of_helper(asked) else main).pop(0)
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         ran = await machine("run", "--json", "Where is x?")
         assert (ran.code, ran.json["waiting_for"], len(ran.json["children"])) == (6, "child", 1)
         child = (await machine("runs", "show", "--json", ran.json["children"][0])).json
@@ -100,8 +100,8 @@ async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_par
 
 
 async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: UserMachine):
-    machine.agent("coder", "exits: [submit]\n", "You code.\n")
-    async with machine.serving([]) as server:
+    machine.write_agent("coder", "exits: [submit]\n", "You code.\n")
+    async with machine.serve_models([]) as server:
         ran = await machine("run", "--agent", "coder", "Build it.")
         assert (ran.code, len(server.requests), list(machine.sessions.glob("*"))) == (2, 0, [])
         assert "coder names the exit 'submit', and there is no such tool" in ran.err
@@ -113,9 +113,9 @@ async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summar
         stalled_stream(after_bytes=600, response=text_reply(SAYS)),
         text_reply("In short: nothing yet."),
     ]
-    async with machine.serving(script) as server:
-        begun = await machine.started("run", "--json", "Talk.")
-        await machine.asked(1)
+    async with machine.serve_models(script) as server:
+        begun = await machine.start("run", "--json", "Talk.")
+        await machine.wait_for_requests(1)
         (run,) = await live(machine, 1)
         ended = await machine("runs", "interrupt", "--json", run)
         assert (ended.code, ended.json["status"], ended.json["reason"]) == (0, "cancelled", "interrupted")
@@ -130,8 +130,8 @@ async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summar
 
 async def test_those_a_run_waits_for_are_interrupted_with_it(machine: UserMachine):
     """Shows: L009, B023."""
-    machine.configured(approvals="auto")
-    machine.agent("helper", "", "You help.\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("helper", "", "You help.\n")
 
     def script(asked: CapturedRequest) -> FakeResponse:
         interrupted = "A person interrupts you" in str(asked.body["messages"][-1]["content"])
@@ -143,8 +143,8 @@ async def test_those_a_run_waits_for_are_interrupted_with_it(machine: UserMachin
             )
         return text_reply("The helper had looked at a.") if interrupted else tool_call_reply(HAND_ON)
 
-    async with machine.serving(script):
-        begun = await machine.started("run", "Where is x?")
+    async with machine.serve_models(script):
+        begun = await machine.start("run", "Where is x?")
         top, child = await live(machine, 2)
         ended = await machine("runs", "interrupt", "--json", top)
         assert (ended.json["reason"], ended.json["text"]) == ("interrupted", "The helper had looked at a.")
@@ -160,8 +160,8 @@ async def test_those_a_run_waits_for_are_interrupted_with_it(machine: UserMachin
 
 async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine: UserMachine):
     """Shows: L011."""
-    machine.configured(approvals="auto")
-    machine.agent("helper", "", "You help.\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("helper", "", "You help.\n")
     gate = asyncio.Event()
     main = [tool_call_reply(HAND_ON), text_reply("It goes on without me."), text_reply("It is here.")]
 
@@ -171,13 +171,13 @@ async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine:
         await gate.wait()
         return text_reply("x is in a.")
 
-    async with machine.serving(script):
-        begun = await machine.started("run", "--json", "Where is x?")
+    async with machine.serve_models(script):
+        begun = await machine.start("run", "--json", "Where is x?")
         _, child = await live(machine, 2)
-        await machine.asked(2)
+        await machine.wait_for_requests(2)
         detached = await machine("runs", "detach", "--json", child)
         assert (detached.code, detached.json["status"]) == (0, "running")
-        await machine.asked(3)
+        await machine.wait_for_requests(3)
         again = await machine("runs", "detach", child)
         assert (again.code, "in the background already" in again.err) == (3, True)
         gate.set()
@@ -189,8 +189,8 @@ async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine:
 
 async def test_ctrl_c_stops_a_run_and_both_its_children_and_hangs_up_on_their_models(machine: UserMachine):
     """Shows: B049, K01."""
-    machine.configured(approvals="auto")
-    machine.agent("helper", "", "You help.\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("helper", "", "You help.\n")
 
     def script(asked: CapturedRequest) -> FakeResponse:
         return (
@@ -199,9 +199,9 @@ async def test_ctrl_c_stops_a_run_and_both_its_children_and_hangs_up_on_their_mo
             else tool_call_reply(HAND_ON, HAND_ON)
         )
 
-    async with machine.serving(script) as server:
-        begun = await machine.started("run", "Where is x?")
-        await machine.asked(3)
+    async with machine.serve_models(script) as server:
+        begun = await machine.start("run", "Where is x?")
+        await machine.wait_for_requests(3)
         begun.send_signal(signal.SIGINT)
         await begun.communicate()
         assert begun.returncode == 5

@@ -68,12 +68,12 @@ async def posted(app: App) -> None:
 
 async def test_the_parents_own_requests_hold_the_summary_and_nothing_else_of_the_childs(machine: UserMachine):
     """Shows: D001, D004, D016, D017, D018, D019, D025."""
-    machine.agent("helper", "model: openai:x\ntools: [ls]\n", "You help.\n")
+    machine.write_agent("helper", "model: openai:x\ntools: [ls]\n", "You help.\n")
     working = tool_call_reply(("ls", {}), text="Inner thoughts.")
     script = by_prompt(
         tool_call_reply(NOW), text_reply("It is here."), helper=(working, text_reply("Here: x."))
     )
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "Where is x?")
     assert (ran.code, ran.json["text"]) == (0, "It is here.")
     mine = [asked for asked in server.requests if "You help." not in asked.messages[0]["content"]]
@@ -95,9 +95,11 @@ async def test_the_parents_own_requests_hold_the_summary_and_nothing_else_of_the
 
 async def test_what_tracks_a_child_is_kept_with_it(machine: UserMachine):
     """Shows: D015, D019."""
-    machine.agent("helper", "model: openai:x\nworkspace: {writable: false}\ntools: [read]\n", "You help.\n")
+    machine.write_agent(
+        "helper", "model: openai:x\nworkspace: {writable: false}\ntools: [read]\n", "You help.\n"
+    )
     script = by_prompt(tool_call_reply(NOW), text_reply("Done."), helper=(text_reply("Here."),))
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         parent = (await machine("run", "--json", "Go.")).json
         await machine("spawn", "--parent", parent["slug"], "--agent", "helper", "Look again.")
     shown = (await machine("sessions", "show", "--json", parent["slug"])).json
@@ -115,7 +117,7 @@ async def test_what_tracks_a_child_is_kept_with_it(machine: UserMachine):
 
 async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(machine: UserMachine):
     """Shows: D020, D023, D024, L013, L023."""
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
     script = Gate(
         by_prompt(
             tool_call_reply(LATER),
@@ -124,7 +126,7 @@ async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(m
             helper=(text_reply("Here: x."),),
         )
     )
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         run = await app.runs.start("Where is x?", RunOptions(workspace=machine.folder))
         await asyncio.wait_for(posted(app), 30)
         (row,) = (await machine("inbox", "--json")).json
@@ -147,9 +149,9 @@ async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(m
 
 async def test_what_a_person_drained_no_model_is_told(machine: UserMachine):
     """Shows: D024."""
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
     script = Gate(by_prompt(tool_call_reply(LATER), text_reply("Sent."), helper=(text_reply("Here: x."),)))
-    async with machine.serving(script) as server, machine.open() as app:
+    async with machine.serve_models(script) as server, machine.open() as app:
         run = await app.runs.start("Where is x?", RunOptions(workspace=machine.folder))
         await asyncio.wait_for(posted(app), 30)
         (drained,) = (await machine("inbox", run.slug, "--drain", "--json")).json
@@ -164,7 +166,7 @@ async def test_what_a_person_drained_no_model_is_told(machine: UserMachine):
 
 async def test_whoever_listens_hears_that_a_result_waits_and_that_it_arrived(machine: UserMachine):
     """Shows: D021, D024."""
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
     heard: list[tuple[str, str]] = []
 
     def hear(event: Event) -> None:
@@ -173,7 +175,7 @@ async def test_whoever_listens_hears_that_a_result_waits_and_that_it_arrived(mac
     script = by_prompt(
         tool_call_reply(LATER), text_reply("Sent."), text_reply("Heard."), helper=(text_reply("Here: x."),)
     )
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         with app.listen(hear):
             await app.run("Where is x?", workspace=machine.folder)
     of_child = [kind for kind, agent in heard if agent == "helper"]
@@ -190,7 +192,7 @@ async def test_whoever_listens_hears_that_a_result_waits_and_that_it_arrived(mac
 
 async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: UserMachine):
     """Shows: D019, D022, L023."""
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
     gate = asyncio.Event()
     played = by_prompt(
         tool_call_reply(LATER), text_reply("Sent."), text_reply("Heard."), helper=(text_reply("Here: x."),)
@@ -201,7 +203,7 @@ async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: 
             await gate.wait()
         return played(asked)
 
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         run = await app.runs.start("Where is x?", RunOptions(workspace=machine.folder))
         while (await app.runs.find(run.id)).status is not Status.WAITING:  # noqa: ASYNC110  (a row does not call)
             await asyncio.sleep(0.01)
@@ -219,14 +221,14 @@ async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: 
 
 async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_name(machine: UserMachine):
     """Shows: D038, D039."""
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
     script = by_prompt(
         tool_call_reply(LATER),
         text_reply("Sent."),
         text_reply("Heard."),
         helper=(text_reply("Blocking: x."),),
     )
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = (await machine("run", "--json", "Go.")).json
         (row,) = (await machine("inbox", "--json")).json
         passed = await machine("inbox", "--promote", row["runId"], "--json")
@@ -236,7 +238,7 @@ async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_nam
         assert "from=agent:helper" in told
         assert "A person passes on to you what helper found:" in told
         assert (await machine("send", ran["slug"], "What now?")).code == 0
-        last = machine.words(server.requests[-1])
+        last = machine.request_texts(server.requests[-1])
     at = next(at for at, text in enumerate(last) if "A person passes on" in text)
     assert "Blocking: x." in last[at]
     assert "What now?" in last[at] or "What now?" in last[at + 1]
@@ -246,14 +248,14 @@ async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_nam
 
 async def test_a_finding_that_was_passed_on_is_not_written_again(machine: UserMachine):
     """Shows: D039."""
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
     script = by_prompt(
         tool_call_reply(LATER),
         text_reply("Sent."),
         text_reply("Heard."),
         helper=(text_reply("Blocking: x."),),
     )
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         ran = (await machine("run", "--json", "Go.")).json
         (row,) = (await machine("inbox", "--json")).json
         first = (await machine("inbox", "--promote", row["runId"], "--json")).json
@@ -282,12 +284,12 @@ async def test_a_reviewer_reads_the_diff_and_its_findings_lie_in_the_inbox(machi
             min(asked.reply_count, 2)
         ]
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "Change the width.")
         assert (ran.code, ran.json["text"]) == (0, "Heard."), ran.err
     (asked,) = [each for each in server.requests if "You review changes." in each.messages[0]["content"]]
     assert "-WIDTH = 40\n+WIDTH = 41\n" in asked.messages[1]["content"]
-    assert machine.tools(asked) == ["glob", "grep", "ls", "read"]
+    assert machine.tool_names(asked) == ["glob", "grep", "ls", "read"]
     (row,) = (await machine("inbox", "--json")).json
     assert (row["agentId"], row["summary"]) == ("reviewer", "Blocking: a.py:1.")
     assert "Blocking: a.py:1." in Path(row["transcript"]).read_text()
@@ -298,7 +300,7 @@ async def test_the_change_in_a_worktree_is_reviewed_though_its_agent_reaches_no_
 ):
     """Shows: D037."""
     committed(machine.folder)
-    machine.agent("maker", "workspace: {isolation: sandbox, writable: true}\n", "You make.\n")
+    machine.write_agent("maker", "workspace: {isolation: sandbox, writable: true}\n", "You make.\n")
     write = ("write", {"path": "a.py", "content": "WIDTH = 42\n"})
 
     def script(asked: CapturedRequest) -> FakeResponse:
@@ -310,7 +312,7 @@ async def test_the_change_in_a_worktree_is_reviewed_though_its_agent_reaches_no_
             text_reply("Done."),
         )[asked.reply_count]
 
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "--agent", "maker", "Change the width.")
         assert (ran.code, ran.json["text"]) == (0, "Done."), ran.err
     (asked,) = [each for each in server.requests if "You make." not in each.messages[0]["content"]]
@@ -321,7 +323,7 @@ async def test_the_change_in_a_worktree_is_reviewed_though_its_agent_reaches_no_
 async def test_a_call_gives_a_subtask_a_worktree_of_its_own(machine: UserMachine):
     """Shows: D003, D012."""
     committed(machine.folder)
-    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    machine.write_agent("helper", "model: openai:x\n", "You help.\n")
     place = {"workspace": {"mode": "sandbox", "allowWrites": True}}
     write = tool_call_reply(("write", {"path": "a.py", "content": "WIDTH = 43\n"}))
     script = by_prompt(
@@ -329,7 +331,7 @@ async def test_a_call_gives_a_subtask_a_worktree_of_its_own(machine: UserMachine
         text_reply("Done."),
         helper=(write, text_reply("Written.")),
     )
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         ran = (await machine("run", "--json", "Go.")).json
     (crumb,) = (await machine("sessions", "show", "--json", ran["slug"])).json["announcements"]
     child = (await machine("sessions", "show", "--json", crumb["childSessionId"])).json["workspace"]

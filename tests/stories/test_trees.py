@@ -30,21 +30,21 @@ class Below:
 
 async def killed_while_waiting(machine: UserMachine, *wishes: str) -> str:
     """A run that waits for its child, whose process is gone."""
-    process = await machine.started("run", *wishes, "--json", "Go.")
+    process = await machine.start("run", *wishes, "--json", "Go.")
     while True:
         live = (await machine("runs", "list", "--json")).json
         waiting = [run["run_id"] for run in live if run["waiting_for"] == "child"]
         if waiting:
             break
         await asyncio.sleep(0.05)
-    await machine.killed(process)
+    await machine.kill(process)
     return waiting[0]
 
 
 async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_it(machine: UserMachine):
     """Shows: L014, L015."""
     child = Below("The child has looked around.")
-    async with machine.serving(child.script):
+    async with machine.serve_models(child.script):
         root = await killed_while_waiting(machine)
         child.gone.set()
         resumed = await machine("runs", "resume", root, "--json")
@@ -56,7 +56,7 @@ async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_i
 async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that_run(machine: UserMachine):
     """Shows: C044, L015."""
     child = Below("Looked.")
-    async with machine.serving(child.script):
+    async with machine.serve_models(child.script):
         root = await killed_while_waiting(machine)
         child.gone.set()
         sent = await machine("send", "general", "And now?", "--json")
@@ -69,7 +69,7 @@ async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that
 async def test_a_child_whose_process_died_can_be_sent_into_the_background_and_goes_on(machine: UserMachine):
     """Shows: L011."""
     child = Below("Looked.")
-    async with machine.serving(child.script):
+    async with machine.serve_models(child.script):
         await killed_while_waiting(machine)
         child.gone.set()
         live = (await machine("runs", "list", "--json")).json
@@ -82,7 +82,7 @@ async def test_a_child_whose_process_died_can_be_sent_into_the_background_and_go
 
 async def test_a_deadline_holds_though_the_process_died_while_its_run_waited(machine: UserMachine):
     """Shows: L009, L014."""
-    async with machine.serving(Below("Never.").script):
+    async with machine.serve_models(Below("Never.").script):
         root = await killed_while_waiting(machine, "--timeout", "6")
         assert (await machine("runs", "resume")).code == 4
         ended = {run["agent"]: run for run in (await machine("runs", "history", "--json")).json}
@@ -94,7 +94,7 @@ async def test_a_deadline_that_passed_while_everything_was_dead_is_what_resuming
     machine: UserMachine,
 ):
     """Shows: L014."""
-    async with machine.serving(Below("Never.").script):
+    async with machine.serve_models(Below("Never.").script):
         root = await killed_while_waiting(machine, "--timeout", "6")
         await asyncio.sleep(6)
         resumed = await machine("runs", "resume", root, "--json")
@@ -105,7 +105,7 @@ async def test_a_deadline_that_passed_while_everything_was_dead_is_what_resuming
 
 async def test_resuming_what_nobody_waits_for_any_more_ends_with_its_own_code(machine: UserMachine):
     """Whoever asked for it has left by an exit, and is done."""
-    machine.agent("coder", "tools: [sessions_spawn]\nexits: [submit_for_review]\n", "You code.")
+    machine.write_agent("coder", "tools: [sessions_spawn]\nexits: [submit_for_review]\n", "You code.")
     spawns = ("sessions_spawn", {"task": "Look around."})
     leaves = ("submit_for_review", {"summary": "Sent."})
     resuming = asyncio.Event()
@@ -115,12 +115,12 @@ async def test_resuming_what_nobody_waits_for_any_more_ends_with_its_own_code(ma
             return http_error(400, "no") if resuming.is_set() else text_reply("Never.", delay=600)
         return tool_call_reply(leaves) if asked.reply_count else tool_call_reply(spawns, leaves)
 
-    async with machine.serving(script):
-        process = await machine.started("run", "--agent", "coder", "--json", "Go.")
-        await machine.asked(2)
+    async with machine.serve_models(script):
+        process = await machine.start("run", "--agent", "coder", "--json", "Go.")
+        await machine.wait_for_requests(2)
         while len((await machine("runs", "list", "--json")).json) != 1:  # noqa: ASYNC110  (another process leaves)
             await asyncio.sleep(0.05)
-        await machine.killed(process)
+        await machine.kill(process)
         resuming.set()
         resumed = await machine("runs", "resume", "--json")
     assert sorted(run["status"] for run in resumed.json) == ["done", "failed"]
@@ -138,8 +138,8 @@ def changed(folder: Path) -> None:
 
 async def test_whoever_reviews_a_change_can_change_nothing(machine: UserMachine):
     """Shows: D037."""
-    machine.configured(approvals="auto")
-    machine.agent("beta", body="You would write.")
+    machine.write_config(approvals="auto")
+    machine.write_agent("beta", body="You would write.")
     changed(machine.folder)
     review = tool_call_reply(("request_review", {"agentId": "beta", "returnMode": "blocking"}))
     writes = tool_call_reply(
@@ -151,7 +151,7 @@ async def test_whoever_reviews_a_change_can_change_nothing(machine: UserMachine)
             return text_reply("I could change nothing.") if asked.reply_count else writes
         return text_reply("Reviewed.") if asked.reply_count else review
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         ran = await machine("run", "--json", "Go.")
     assert (ran.json["text"], len(ran.json["children"])) == ("Reviewed.", 1)
     files = {path.name: path.read_text() for path in machine.folder.iterdir() if path.is_file()}

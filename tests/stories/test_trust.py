@@ -5,7 +5,7 @@ import os
 import pty
 from pathlib import Path
 
-from commands import RETINUE, begun
+from commands import RETINUE, start_process
 from user_machine import UserMachine
 
 from retinue.app.run_options import SpawnOptions
@@ -29,7 +29,7 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
         f"{machine.folder} defines an agent scout, but the project is not trusted: "
         f"look at it, then `retinue trust {machine.folder}`"
     )
-    async with machine.serving([text_reply("Found.")]) as server:
+    async with machine.serve_models([text_reply("Found.")]) as server:
         before = await machine("run", "--json", "--agent", "scout", "Look")
         assert (before.code, before.json["error"]["message"]) == (3, refused)
         assert not machine.sessions.exists() or (await machine("sessions", "list", "--json")).json == []
@@ -49,8 +49,8 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
         assert "a project changes none" in rows["oracle"]["problem"]
         run = await machine("run", "--json", "--agent", "scout", "Look")
     assert (run.code, run.json["text"], run.json["agent"]) == (0, "Found.", "scout")
-    assert machine.system(server.requests[0]).startswith("You are the PROJECT's scout.")
-    assert machine.tools(server.requests[0]) == ["read"]
+    assert machine.system_prompt(server.requests[0]).startswith("You are the PROJECT's scout.")
+    assert machine.tool_names(server.requests[0]) == ["read"]
     sources = {row["name"]: row["source"] for row in (await machine("agents", "list", "--json")).json}
     assert (sources["scout"], sources["oracle"]) == ("project", "built in")
     shown = (await machine("agents", "show", "scout", "--json")).json
@@ -92,15 +92,18 @@ async def test_a_project_in_another_folder_counts_for_its_workspace(machine: Use
     project(machine, scout=SCOUT)
     elsewhere = machine.folder.parent / "elsewhere"
     elsewhere.mkdir()
-    machine.agent("main", "tools: []\n")
-    async with machine.serving([text_reply("Hi."), text_reply("Found.")]) as server, machine.open() as app:
+    machine.write_agent("main", "tools: []\n")
+    async with (
+        machine.serve_models([text_reply("Hi."), text_reply("Found.")]) as server,
+        machine.open() as app,
+    ):
         assert (await machine("trust", "--yes", str(machine.folder))).code == 0
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
         child = await app.runs.wait(
             (await app.runs.spawn("Look", SpawnOptions(parent=parent.slug, agent="scout"))).id
         )
         assert child.text == "Found."
-        assert "You are the PROJECT's scout." in machine.system(server.requests[1])
+        assert "You are the PROJECT's scout." in machine.system_prompt(server.requests[1])
         preset = (Path(child.transcript_path).parent / "preset.md").read_text()
         assert preset.endswith("You are the PROJECT's scout.\n")
     beside = await machine("run", "--agent", "scout", "--workspace", str(elsewhere), "Look", RETINUE_MODEL="")
@@ -128,7 +131,7 @@ async def test_the_words_of_a_repository_reach_no_model_by_themselves(machine: U
         tool_call_reply(("read", {"path": "AGENTS.md"})),
         text_reply("I read it."),
     ]
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         assert (await machine("run", "Hello")).code == 0
         assert (await machine("trust", "--yes", ".")).code == 0
         assert (await machine("run", "Hello")).code == 0
@@ -136,7 +139,7 @@ async def test_the_words_of_a_repository_reach_no_model_by_themselves(machine: U
         said = [str(request.body) for request in server.requests]
     assert ["INJECTED" in each for each in said] == [False, False, False, True]
     last = server.requests[3]
-    assert "INJECTED" not in machine.system(last)
+    assert "INJECTED" not in machine.system_prompt(last)
     assert [m["role"] for m in last.messages if "INJECTED" in str(m)] == ["tool"]
 
 
@@ -171,7 +174,7 @@ async def test_where_nobody_can_be_asked_nothing_is_trusted_without_a_yes(machin
 async def at_a_terminal(machine: UserMachine, typed: str, *args: str) -> tuple[str, int]:
     """A command with a terminal around it, in which a line is typed at once; what it showed, and its exit code."""
     ours, theirs = pty.openpty()
-    process = await begun(
+    process = await start_process(
         [*RETINUE, *args], stdin=theirs, stdout=theirs, stderr=theirs,
         env=machine.env | {"COLUMNS": "200", "NO_COLOR": "1"}, cwd=machine.folder,
     )  # fmt: skip

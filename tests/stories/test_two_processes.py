@@ -7,7 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from commands import begun
+from commands import start_process
 from user_machine import UserMachine
 
 from retinue.app.run_options import RunOptions
@@ -47,18 +47,18 @@ async def mark(task: str) -> str:
 async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: UserMachine):
     """Shows: P25, P26."""
     (machine.folder / "marking.py").write_text(MARKS)
-    machine.configured(tools=["marking:mark"], limits={"max_live": SLOTS})
+    machine.write_config(tools=["marking:mark"], limits={"max_live": SLOTS})
     machine.env["PYTHONPATH"] = str(machine.folder)
     dead = asyncio.Event()
 
     def script(asked: CapturedRequest) -> FakeResponse:
-        task = machine.words(asked)[0]
+        task = machine.request_texts(asked)[0]
         if not dead.is_set():
             return text_reply("Never heard.", delay=60)
         return text_reply("Done.") if asked.reply_count else tool_call_reply(("mark", {"task": task}))
 
-    async with machine.serving(script) as server:
-        first = await begun(
+    async with machine.serve_models(script) as server:
+        first = await start_process(
             ["-c", BEGINS, str(RUNS)],
             env=machine.env,
             cwd=machine.folder,
@@ -66,7 +66,7 @@ async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: 
         )
         assert first.stdout is not None
         assert await first.stdout.readline() == b"begun\n"
-        await machine.asked(SLOTS)
+        await machine.wait_for_requests(SLOTS)
         assert len(server.requests) == SLOTS
         first.send_signal(signal.SIGKILL)
         await first.communicate()
@@ -87,7 +87,7 @@ async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: Use
 
     Shows: C02.
     """
-    machine.configured(limits={"max_live": 2})
+    machine.write_config(limits={"max_live": 2})
     inside, turn, owners = 0, asyncio.Semaphore(0), set[str]()
 
     async def answer(_asked: CapturedRequest) -> FakeResponse:
@@ -107,7 +107,7 @@ async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: Use
                 return
             await asyncio.sleep(0.02)
 
-    async with machine.serving(answer), machine.daemon(), machine.open() as app:
+    async with machine.serve_models(answer), machine.daemon(), machine.open() as app:
         for _ in range(2):
             assert (await machine("run", "--background", "By the daemon.")).code == 0
         ours = [

@@ -25,14 +25,14 @@ async def test_a_command_sets_a_watcher_beside_a_session_and_what_it_says_is_sho
     machine: UserMachine,
 ):
     """Shows: D031, D032."""
-    machine.configured(**QUICK)
+    machine.write_config(**QUICK)
 
     def script(asked: CapturedRequest) -> FakeResponse:
         if not of_pair(asked):
             return text_reply("I rewrite it.")
         return tool_call_reply(WARNS) if asked.messages[-1]["role"] == "user" else text_reply("ok")
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         first = (await machine("run", "--json", "Fix the typo.")).json
         watching = await machine("watch", first["slug"])
         assert watching.out == f"pair#1 watching {first['slug']}\n"
@@ -68,7 +68,7 @@ async def test_a_command_sets_a_watcher_beside_a_session_and_what_it_says_is_sho
 async def test_a_watcher_goes_on_after_a_kill_and_is_told_nothing_twice(machine: UserMachine):
     """The daemon dies while the watcher's model is asked, and once more while the conversation is at work: afterwards the
     same watch goes on, and every word stood in just one task of it."""
-    machine.configured(**QUICK)
+    machine.write_config(**QUICK)
     hold, asked_pair = asyncio.Event(), asyncio.Event()
 
     async def script(asked: CapturedRequest) -> FakeResponse:
@@ -80,19 +80,19 @@ async def test_a_watcher_goes_on_after_a_kill_and_is_told_nothing_twice(machine:
         words = latest(asked)
         return text_reply({"Say one.": "One.", "Say two.": "Two.", "Say three.": "Three."}.get(words, "Hm."))
 
-    async with machine.serving(script):
+    async with machine.serve_models(script):
         first = (await machine("run", "--json", "Begin.")).json
         await machine("watch", first["slug"])
         async with machine.daemon() as daemon:
             await machine("run", "--background", "--session", first["slug"], "Say one.")
             await asyncio.wait_for(asked_pair.wait(), 60)
-            await machine.killed(daemon)
+            await machine.kill(daemon)
         hold.set()
         asked_pair.clear()
         async with machine.daemon() as daemon:
             await machine("run", "--background", "--session", first["slug"], "Say two.")
             await until_told(machine, first["slug"], "Two.")
-            await machine.killed(daemon)
+            await machine.kill(daemon)
         (row,) = (await machine("watch", "list", "--json")).json
         assert (row["name"], row["watching"]) == ("pair#1", True)
         await machine("send", first["slug"], "Say three.")

@@ -47,9 +47,9 @@ async def test_where_a_run_works_is_its_definition_and_what_the_person_says(
 ):
     """Shows: D012, D014."""
     repository(machine.folder)
-    machine.configured(approvals="auto")
-    machine.agent("maker", own)
-    async with machine.serving([tool_call_reply(WRITE, BASH), text_reply("Done.")]):
+    machine.write_config(approvals="auto")
+    machine.write_agent("maker", own)
+    async with machine.serve_models([tool_call_reply(WRITE, BASH), text_reply("Done.")]):
         run = (await machine("run", "--json", "--agent", "maker", *said, "Make")).json
     where = await place_of(machine, run["slug"])
     assert (where["isolation"], where["writable"]) == recorded
@@ -61,12 +61,12 @@ async def test_where_a_run_works_is_its_definition_and_what_the_person_says(
 
 async def test_a_folder_said_on_the_command_line_stands_instead_of_the_definitions(machine: UserMachine):
     """Shows: D011, D012."""
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     for name in ("own", "other"):
         (machine.folder / name).mkdir()
-    machine.agent("maker", f"workspace: {{isolation: custom, path: {machine.folder}/own}}\n")
+    machine.write_agent("maker", f"workspace: {{isolation: custom, path: {machine.folder}/own}}\n")
     other = ("--workspace", f"{machine.folder}/other", "--isolation", "custom")
-    async with machine.serving(
+    async with machine.serve_models(
         [tool_call_reply(WRITE), text_reply("Done."), tool_call_reply(WRITE), text_reply("Done.")]
     ):
         own = (await machine("run", "--json", "--agent", "maker", "Make")).json
@@ -85,15 +85,15 @@ async def test_a_child_that_a_person_starts_works_where_the_person_says(machine:
     Shows: D012, T06.
     """
     repository(machine.folder)
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     elsewhere = machine.folder.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "a.txt").write_text("far\n")
-    machine.agent("maker")
-    machine.agent("watcher", "workspace: {writable: false}\n")
+    machine.write_agent("maker")
+    machine.write_agent("watcher", "workspace: {writable: false}\n")
     here = ["spawn", "--json", "--agent", "maker"]
     script = [text_reply("Hi."), text_reply("Hi."), *[tool_call_reply(WRITE, BASH), text_reply("Done.")] * 4]
-    async with machine.serving(script) as server:
+    async with machine.serve_models(script) as server:
         parent = (await machine("run", "--json", "--agent", "maker", "Hi")).json["slug"]
         reader = (await machine("run", "--json", "--agent", "watcher", "Hi")).json["slug"]
         plain = (await machine(*here, "--parent", parent, "Make")).json
@@ -143,12 +143,12 @@ async def test_what_cannot_be_said_of_a_workspace_is_refused_and_leaves_nothing(
 ):
     """Shows: D012."""
     repository(machine.folder)
-    machine.agent("reader", "workspace: {writable: false}\n")
-    machine.agent("apart", "workspace: {isolation: sandbox, writable: true}\n")
-    async with machine.serving([text_reply("Hi.")]) as server:
+    machine.write_agent("reader", "workspace: {writable: false}\n")
+    machine.write_agent("apart", "workspace: {isolation: sandbox, writable: true}\n")
+    async with machine.serve_models([text_reply("Hi.")]) as server:
         await machine("run", "--agent", "reader", "Hi")
-        before = machine.files()
+        before = machine.read_files()
         refused = await machine(*said)
     assert (refused.code, words in refused.err) == (code, True), refused.err
     assert len(server.requests) == 1
-    assert machine.files() == before
+    assert machine.read_files() == before

@@ -32,7 +32,7 @@ def repository(machine: UserMachine) -> Path:
     git(machine.folder, "init", "-q", "-b", "main")
     git(machine.folder, "add", "-A")
     git(machine.folder, "commit", "-q", "-m", "x")
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     return machine.folder
 
 
@@ -57,7 +57,7 @@ async def test_an_agent_builds_in_a_worktree_and_the_repository_stays_as_it_was(
         ("write", {"path": f"{repo}/b.txt", "content": "no\n"}),
         ("read", {"path": f"{repo}/a.txt"}),
     )
-    async with machine.serving([writes, looks, text_reply("Built.")]) as server:
+    async with machine.serve_models([writes, looks, text_reply("Built.")]) as server:
         run = (await machine("run", "--json", "--agent", "builder", "Build")).json
     (place,) = worktrees(machine)
     where = await place_of(machine, run["slug"])
@@ -98,7 +98,7 @@ async def test_what_git_knows_of_a_worktree_is_closed_to_its_agent(machine: User
         ("bash", {"command": f"cat .git; cat {repo}/.git/HEAD; ls {repo}"}),
         ("bash", {"command": "echo evil >.git; rm -f .git; mv .git x; ln -sf x .git"}),
     )
-    async with machine.serving([wishes, text_reply("I may not.")]) as server:
+    async with machine.serve_models([wishes, text_reply("I may not.")]) as server:
         run = (await machine("run", "--json", "--agent", "builder", "Try")).json
     place = Path((await place_of(machine, run["slug"]))["root"])
     assert git(place, "rev-parse", "--git-dir") == f"{repo}/.git/worktrees/{place.name}"
@@ -110,7 +110,7 @@ async def test_what_git_knows_of_a_worktree_is_closed_to_its_agent(machine: User
 
 async def test_without_a_repository_there_is_no_builder_and_no_session(machine: UserMachine):
     """Shows: L026."""
-    async with machine.serving([]) as server:
+    async with machine.serve_models([]) as server:
         refused = await machine("run", "--json", "--agent", "builder", "Build")
     assert refused.code == 3
     assert refused.json["error"]["message"] == (
@@ -125,7 +125,7 @@ async def test_without_a_repository_there_is_no_builder_and_no_session(machine: 
 async def test_without_a_commit_the_start_fails_and_leaves_nothing(machine: UserMachine):
     """Shows: L026."""
     git(machine.folder, "init", "-q")
-    async with machine.serving([]):
+    async with machine.serve_models([]):
         failed = await machine("run", "--json", "--agent", "builder", "Build")
     assert failed.code == 1
     assert "it has no commit to begin with" in failed.json["error"]["message"]
@@ -137,8 +137,8 @@ async def test_without_a_commit_the_start_fails_and_leaves_nothing(machine: User
 async def test_children_that_start_together_each_have_their_own(machine: UserMachine):
     """Shows: L026, D012."""
     repo = repository(machine)
-    machine.agent("main", "tools: []\n")
-    machine.agent("maker", f"{SANDBOX}tools: [write]\n")
+    machine.write_agent("main", "tools: []\n")
+    machine.write_agent("maker", f"{SANDBOX}tools: [write]\n")
 
     def script(request: CapturedRequest) -> FakeResponse:
         said = [m["content"] for m in request.messages if m["role"] == "user"][-1]
@@ -146,7 +146,7 @@ async def test_children_that_start_together_each_have_their_own(machine: UserMac
             return text_reply("Done.")
         return tool_call_reply(("write", {"path": "mine.txt", "content": said}))
 
-    async with machine.serving(script), machine.open() as app:
+    async with machine.serve_models(script), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=repo)
         asked = [
             app.runs.spawn(f"make {n}", SpawnOptions(parent=parent.slug, agent="maker")) for n in range(5)
@@ -166,7 +166,7 @@ async def test_a_deleted_session_takes_a_clean_worktree_along_and_leaves_one_wit
     """Shows: L026."""
     repo = repository(machine)
     work = tool_call_reply(("write", {"path": "b.txt", "content": "work\n"}))
-    async with machine.serving([text_reply("Nothing to do."), work, text_reply("Built.")]):
+    async with machine.serve_models([text_reply("Nothing to do."), work, text_reply("Built.")]):
         clean = (await machine("run", "--json", "--agent", "builder", "Look")).json
         dirty = (await machine("run", "--json", "--agent", "builder", "Build")).json
         first, second = [Path((await place_of(machine, each["slug"]))["root"]) for each in (clean, dirty)]
@@ -186,8 +186,8 @@ async def test_the_clean_worktrees_of_its_children_go_with_a_session_unless_some
 ):
     """Shows: L026."""
     repo = repository(machine)
-    machine.agent("main", "tools: []\n")
-    async with machine.serving([text_reply(str(n)) for n in range(5)]), machine.open() as app:
+    machine.write_agent("main", "tools: []\n")
+    async with machine.serve_models([text_reply(str(n)) for n in range(5)]), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=repo)
         child = await app.runs.wait(
             (await app.runs.spawn("Look", SpawnOptions(parent=parent.slug, agent="builder"))).id
@@ -211,14 +211,14 @@ async def test_the_clean_worktrees_of_its_children_go_with_a_session_unless_some
 async def test_a_sandbox_outside_of_git_can_only_be_looked_at(machine: UserMachine):
     """Shows: D013, D014."""
     (machine.folder / "a.txt").write_text("one\n")
-    machine.configured(approvals="auto")
-    machine.agent("looker", "workspace: {isolation: sandbox}\ntools: [read, write, bash]\n")
+    machine.write_config(approvals="auto")
+    machine.write_agent("looker", "workspace: {isolation: sandbox}\ntools: [read, write, bash]\n")
     wishes = tool_call_reply(
         ("read", {"path": "a.txt"}),
         ("write", {"path": "b.txt", "content": "x"}),
         ("bash", {"command": "cat a.txt; echo x >b.txt || echo refused"}),
     )
-    async with machine.serving([wishes, text_reply("Seen.")]) as server:
+    async with machine.serve_models([wishes, text_reply("Seen.")]) as server:
         run = (await machine("run", "--json", "--agent", "looker", "Look")).json
     where = await place_of(machine, run["slug"])
     assert (where["root"], where["isolation"], where["writable"], where["source"]) == (
@@ -237,12 +237,12 @@ async def test_a_sandbox_outside_of_git_can_only_be_looked_at(machine: UserMachi
 async def test_a_read_only_parent_has_no_child_that_writes(machine: UserMachine):
     """Shows: T06, D012."""
     repo = repository(machine)
-    machine.agent("maker", f"{SANDBOX}tools: [write, bash]\n")
+    machine.write_agent("maker", f"{SANDBOX}tools: [write, bash]\n")
     wishes = tool_call_reply(
         ("write", {"path": "b.txt", "content": "x"}), ("bash", {"command": "echo x >c.txt || echo refused"})
     )
     async with (
-        machine.serving([text_reply("Hi."), wishes, text_reply("No.")]) as server,
+        machine.serve_models([text_reply("Hi."), wishes, text_reply("No.")]) as server,
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="explorer", workspace=repo)
@@ -260,17 +260,17 @@ async def test_a_custom_workspace_is_the_folder_that_its_definition_names(machin
     """Shows: D011, D014, L003."""
     (machine.folder / "real").mkdir()
     (machine.folder / "link").symlink_to("real")
-    machine.configured(approvals="auto")
+    machine.write_config(approvals="auto")
     for name, path in (
         ("maker", "link"),
         ("lost", "nowhere"),
         ("thief", str(machine.home)),
         ("far", "/proc"),
     ):
-        machine.agent(name, f"workspace: {{isolation: custom, path: {path}}}\ntools: [write]\n")
+        machine.write_agent(name, f"workspace: {{isolation: custom, path: {path}}}\ntools: [write]\n")
     (machine.folder / "a.txt").write_text("")
-    machine.agent("flat", "workspace: {isolation: custom, path: a.txt}\n")
-    async with machine.serving(
+    machine.write_agent("flat", "workspace: {isolation: custom, path: a.txt}\n")
+    async with machine.serve_models(
         [tool_call_reply(("write", {"path": "b.txt", "content": "x"})), text_reply("Made.")]
     ):
         run = (await machine("run", "--json", "--agent", "maker", "Make")).json
@@ -298,7 +298,7 @@ async def test_a_projects_agent_stays_known_in_its_worktree(machine: UserMachine
     folder = repo / ".retinue" / "agents"
     folder.mkdir(parents=True)
     (folder / "scout.md").write_text(f"---\n{SANDBOX}tools: []\n---\nYou scout.\n")
-    async with machine.serving([text_reply("One."), text_reply("Two."), text_reply("Three.")]):
+    async with machine.serve_models([text_reply("One."), text_reply("Two."), text_reply("Three.")]):
         assert (await machine("trust", "--yes", ".")).code == 0
         run = (await machine("run", "--json", "--agent", agent, "Go")).json
         assert (await machine("send", "--json", run["slug"], "On")).json["text"] == "Two."
@@ -314,8 +314,8 @@ async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: 
     (machine.folder / "lib" / "b.txt").write_text("lib\n")
     git(machine.folder, "add", "-A")
     git(machine.folder, "commit", "-q", "-m", "y")
-    machine.agent("main", f"{SANDBOX}tools: []\n")
-    machine.agent("inner", "workspace: {isolation: custom, path: lib}\ntools: [read]\n")
+    machine.write_agent("main", f"{SANDBOX}tools: []\n")
+    machine.write_agent("inner", "workspace: {isolation: custom, path: lib}\ntools: [read]\n")
     wishes = tool_call_reply(("read", {"path": "a.txt"}), ("ls", {}), ("read", {"path": ".git"}))
     script = [
         text_reply("Hi."),
@@ -324,7 +324,7 @@ async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: 
         tool_call_reply(("read", {"path": "b.txt"})),
         text_reply("Read."),
     ]
-    async with machine.serving(script) as server, machine.open() as app:
+    async with machine.serve_models(script) as server, machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
         runs = [
             await app.runs.wait(
@@ -351,8 +351,8 @@ async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(mach
         (repo / name).write_text(f"words of {name}\n")
     git(repo, "add", "-A")
     git(repo, "commit", "-q", "-m", "y")
-    machine.agent("main", "tools: []\npaths: {read: ['docs/**'], deny: ['docs/secret/**']}\n")
-    machine.agent("maker", f"{SANDBOX}tools: [read, write, bash]\n")
+    machine.write_agent("main", "tools: []\npaths: {read: ['docs/**'], deny: ['docs/secret/**']}\n")
+    machine.write_agent("maker", f"{SANDBOX}tools: [read, write, bash]\n")
     names = ("docs/a.md", "docs/secret/b.md", "src/c.md")
     wishes = tool_call_reply(
         *(("read", {"path": name}) for name in names),
@@ -360,7 +360,7 @@ async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(mach
         ("bash", {"command": f"cat {' '.join(names)}"}),
     )
     async with (
-        machine.serving([text_reply("Hi."), wishes, text_reply("Seen.")]) as server,
+        machine.serve_models([text_reply("Hi."), wishes, text_reply("Seen.")]) as server,
         machine.open() as app,
     ):
         parent = await app.run("Hi", agent="main", workspace=repo)
@@ -384,7 +384,7 @@ async def test_a_worktree_whose_session_never_came_to_be_goes_with_the_next_star
     Shows: P32.
     """
     repo = repository(machine)
-    async with machine.serving([text_reply("Looked.")]):
+    async with machine.serve_models([text_reply("Looked.")]):
         run = (await machine("run", "--json", "--agent", "builder", "Look")).json
     kept = Path((await place_of(machine, run["slug"]))["root"])
     probe = SandboxProbe()

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pytest
 from cli_fixture import CliFixture, WaitUntil
-from terminal import PATIENCE, TerminalEmulator
+from terminal import TIMEOUT_S, TerminalEmulator
 
 T = TypeVar("T")
-HELD = '''
+HOLD_TOOL = '''
 import asyncio, os
 from retinue import tool
 
@@ -25,13 +25,13 @@ async def hold(name: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def glass() -> type[TerminalEmulator]:
+def terminal_emulator() -> type[TerminalEmulator]:
     """What a terminal of a given size shows."""
     return TerminalEmulator
 
 
 @pytest.fixture
-def retinue(isolated_env: dict[str, str], tmp_path: Path) -> Generator[CliFixture]:
+def cli(isolated_env: dict[str, str], tmp_path: Path) -> Generator[CliFixture]:
     folder = tmp_path / "work"
     folder.mkdir()
     command = CliFixture(env=isolated_env, folder=folder)
@@ -40,25 +40,25 @@ def retinue(isolated_env: dict[str, str], tmp_path: Path) -> Generator[CliFixtur
 
 
 @pytest.fixture
-def house(retinue: CliFixture) -> CliFixture:
+def gated_cli(cli: CliFixture) -> CliFixture:
     """Nobody is asked, and a tool works as long as a test wants it to."""
-    (retinue.folder / "held.py").write_text(HELD)
-    (retinue.folder / "gate").touch()
-    agents = Path(retinue.env["RETINUE_CONFIG"]) / "agents"
+    (cli.folder / "held.py").write_text(HOLD_TOOL)
+    (cli.folder / "gate").touch()
+    agents = Path(cli.env["RETINUE_CONFIG"]) / "agents"
     agents.mkdir()
     (agents / "researcher.md").write_text("---\nname: researcher\ntools: [hold]\n---\nYou look.\n")
     settings = {"tools": ["held:hold"], "approvals": "auto"}
-    (Path(retinue.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps(settings))
-    retinue.env["PYTHONPATH"] = str(retinue.folder)
-    return retinue
+    (Path(cli.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps(settings))
+    cli.env["PYTHONPATH"] = str(cli.folder)
+    return cli
 
 
 @pytest.fixture
-def eventually() -> WaitUntil:
+def wait_until() -> WaitUntil:
     """Asks until the answer is true."""
 
     def ask(question: Callable[[], T | None]) -> T:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while not (answer := question()):
             assert time.monotonic() < deadline, "it never became so"
             time.sleep(0.05)

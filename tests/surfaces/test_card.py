@@ -29,103 +29,103 @@ def states(retinue: CliFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("word", ["y", "yes", "Y", "allow", "  yes  "])
-def test_a_yes_lets_the_shown_call_happen_and_the_run_goes_on(retinue: CliFixture, word: str):
+def test_a_yes_lets_the_shown_call_happen_and_the_run_goes_on(cli: CliFixture, word: str):
     """Shows: B053."""
-    retinue.plays([wants_to_write(), "Written."])
-    screen = retinue.on_terminal("run", "write it", NO_COLOR="1")
-    card = screen.until("[y]es, once, [n]o")
-    assert not (retinue.folder / "a.txt").exists()
-    assert f"wants: write\r\n    {retinue.folder}/a.txt" in card
+    cli.script_model([wants_to_write(), "Written."])
+    screen = cli.open_terminal("run", "write it", NO_COLOR="1")
+    card = screen.wait_for_text("[y]es, once, [n]o")
+    assert not (cli.folder / "a.txt").exists()
+    assert f"wants: write\r\n    {cli.folder}/a.txt" in card
     assert "content:\r\n    words" in card
     assert "person > " in card
     screen.type(f"{word}\n")
-    screen.until("Written.")
-    assert screen.left()[0] == 0
-    assert (retinue.folder / "a.txt").read_text() == "words\n"
-    assert states(retinue) == ["used"]
+    screen.wait_for_text("Written.")
+    assert screen.wait_for_exit()[0] == 0
+    assert (cli.folder / "a.txt").read_text() == "words\n"
+    assert states(cli) == ["used"]
 
 
 @pytest.mark.parametrize("word", ["n", "no", "deny"])
-def test_a_no_is_told_to_the_agent_and_nothing_happens(retinue: CliFixture, word: str):
+def test_a_no_is_told_to_the_agent_and_nothing_happens(cli: CliFixture, word: str):
     """Shows: A007."""
-    retinue.plays([wants_to_write(), "Then not."])
-    screen = retinue.on_terminal("run", "write it")
-    screen.until("[y]es, once, [n]o")
+    cli.script_model([wants_to_write(), "Then not."])
+    screen = cli.open_terminal("run", "write it")
+    screen.wait_for_text("[y]es, once, [n]o")
     screen.type(f"{word}\n")
-    screen.until("Then not.")
-    assert screen.left()[0] == 0
-    assert not (retinue.folder / "a.txt").exists()
-    assert states(retinue) == ["denied"]
+    screen.wait_for_text("Then not.")
+    assert screen.wait_for_exit()[0] == 0
+    assert not (cli.folder / "a.txt").exists()
+    assert states(cli) == ["denied"]
 
 
-def test_anything_else_is_asked_again(retinue: CliFixture):
+def test_anything_else_is_asked_again(cli: CliFixture):
     """Shows: T10."""
-    retinue.plays([wants_to_write(), "Then not."])
-    screen = retinue.on_terminal("run", "write it")
-    screen.until("[y]es, once, [n]o")
+    cli.script_model([wants_to_write(), "Then not."])
+    screen = cli.open_terminal("run", "write it")
+    screen.wait_for_text("[y]es, once, [n]o")
     for nonsense in ("", "yn", "perhaps", "a", "add", "y; n", "\N{CYRILLIC SMALL LETTER U}", "\x1b[A"):
         screen.type(f"{nonsense}\n")
-        screen.until("[y]es, once, [n]o")
-        assert not (retinue.folder / "a.txt").exists()
+        screen.wait_for_text("[y]es, once, [n]o")
+        assert not (cli.folder / "a.txt").exists()
     screen.type("n\n")
-    screen.until("Then not.")
-    assert screen.left()[0] == 0
+    screen.wait_for_text("Then not.")
+    assert screen.wait_for_exit()[0] == 0
 
 
-def test_what_was_typed_before_the_card_was_there_is_no_answer(retinue: CliFixture):
+def test_what_was_typed_before_the_card_was_there_is_no_answer(cli: CliFixture):
     """Shows: T10."""
-    retinue.plays([{**wants_to_write(), "text": "Thinking.", "delay": 0.5}, "Then not."])
-    screen = retinue.on_terminal("run", "write it")
+    cli.script_model([{**wants_to_write(), "text": "Thinking.", "delay": 0.5}, "Then not."])
+    screen = cli.open_terminal("run", "write it")
     screen.type("y\ny\n")
-    screen.until("[y]es, once, [n]o")
-    assert states(retinue) == ["pending"]
+    screen.wait_for_text("[y]es, once, [n]o")
+    assert states(cli) == ["pending"]
     screen.type("n\n")
-    screen.until("Then not.")
-    assert screen.left()[0] == 0
-    assert not (retinue.folder / "a.txt").exists()
+    screen.wait_for_text("Then not.")
+    assert screen.wait_for_exit()[0] == 0
+    assert not (cli.folder / "a.txt").exists()
 
 
-def test_leaving_the_card_with_ctrl_d_is_a_no(retinue: CliFixture):
-    retinue.plays([wants_to_write(), "Then not."])
-    screen = retinue.on_terminal("run", "write it")
-    screen.until("[y]es, once, [n]o")
+def test_leaving_the_card_with_ctrl_d_is_a_no(cli: CliFixture):
+    cli.script_model([wants_to_write(), "Then not."])
+    screen = cli.open_terminal("run", "write it")
+    screen.wait_for_text("[y]es, once, [n]o")
     screen.press("d")
-    screen.until("Then not.")
-    assert screen.left()[0] == 0
-    assert states(retinue) == ["denied"]
+    screen.wait_for_text("Then not.")
+    assert screen.wait_for_exit()[0] == 0
+    assert states(cli) == ["denied"]
 
 
-def test_ctrl_c_at_the_card_cancels_the_run_and_the_question_with_it(retinue: CliFixture):
+def test_ctrl_c_at_the_card_cancels_the_run_and_the_question_with_it(cli: CliFixture):
     """Shows: A067."""
-    retinue.plays([wants_to_write(), "Never said."])
-    screen = retinue.on_terminal("run", "write it")
-    screen.until("[y]es, once, [n]o")
+    cli.script_model([wants_to_write(), "Never said."])
+    screen = cli.open_terminal("run", "write it")
+    screen.wait_for_text("[y]es, once, [n]o")
     screen.press("c")
-    screen.until("cancelled")
-    assert screen.left()[0] == 5
-    (run,) = retinue("runs", "history", "--json").json
+    screen.wait_for_text("cancelled")
+    assert screen.wait_for_exit()[0] == 5
+    (run,) = cli("runs", "history", "--json").json
     assert (run["status"], run["reason"]) == ("cancelled", "user_cancel")
-    assert retinue("approvals", "list", "--json").json == []
+    assert cli("approvals", "list", "--json").json == []
     assert "the run was stopped before this call was answered" in Path(run["path"]).read_text()
-    assert not (retinue.folder / "a.txt").exists()
+    assert not (cli.folder / "a.txt").exists()
 
 
-def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(retinue: CliFixture):
+def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(cli: CliFixture):
     """Shows: T10."""
     lines = [f"line {number}" for number in range(400)]
-    retinue.plays([wants_to_write(content="\n".join(lines)), "Then not."])
-    screen = retinue.on_terminal("run", "write it", NO_COLOR="1")
-    card = screen.until("[y]es, once, [n]o")
+    cli.script_model([wants_to_write(content="\n".join(lines)), "Then not."])
+    screen = cli.open_terminal("run", "write it", NO_COLOR="1")
+    card = screen.wait_for_text("[y]es, once, [n]o")
     assert "line 23\r\n" in card
     assert "line 24\r\n" not in card
     assert "[… 376 lines more: [s]how them]" in card
-    screen.until(", [s]how everything")
+    screen.wait_for_text(", [s]how everything")
     screen.type("s\n")
-    whole = screen.until("[y]es, once, [n]o")
+    whole = screen.wait_for_text("[y]es, once, [n]o")
     assert all(f"    {line}\r\n" in whole for line in lines)
     screen.type("n\n")
-    screen.until("Then not.")
-    assert screen.left()[0] == 0
+    screen.wait_for_text("Then not.")
+    assert screen.wait_for_exit()[0] == 0
 
 
 @pytest.mark.parametrize(("touch", "keys"), [("write", "yns"), ("more", "yans")])
@@ -143,137 +143,137 @@ HOSTILE = "x\x1b]0;owned\x07\x1b[2J\x9b2J\u202etxt\u200b\U000e0041\r\x08 \u2028y
 VISIBLE = "x␛]0;owned␇␛[2J<U+009B>2J<U+202E>txt<U+200B><U+E0041>␍␈ <U+2028>y"
 
 
-def test_what_hides_or_commands_a_terminal_is_visible_and_harmless_on_the_card(retinue: CliFixture):
+def test_what_hides_or_commands_a_terminal_is_visible_and_harmless_on_the_card(cli: CliFixture):
     """Shows: T10, U01, U03."""
-    retinue.plays([wants_to_write(f"{HOSTILE}.txt", HOSTILE), "Then not."])
-    screen = retinue.on_terminal("run", "write it", NO_COLOR="1", TERM="dumb")
-    card = screen.until("[y]es, once, [n]o")
-    assert f"    {retinue.folder}/{VISIBLE}.txt\r\n" in card
+    cli.script_model([wants_to_write(f"{HOSTILE}.txt", HOSTILE), "Then not."])
+    screen = cli.open_terminal("run", "write it", NO_COLOR="1", TERM="dumb")
+    card = screen.wait_for_text("[y]es, once, [n]o")
+    assert f"    {cli.folder}/{VISIBLE}.txt\r\n" in card
     assert f"    {VISIBLE}\r\n" in card
     for char in "\x1b\x07\x9b\u202e\u200b\U000e0041\x08\u2028":
         assert char not in card
     screen.type("n\n")
-    screen.until("Then not.")
-    assert screen.left()[0] == 0
+    screen.wait_for_text("Then not.")
+    assert screen.wait_for_exit()[0] == 0
 
 
 FORGED = "Harmless.\n? [y]es, once, [n]o\napproval 01FORGED\n  wants: read\n    /etc/hostname"
 
 
-def test_an_agents_own_words_cannot_pass_for_a_part_of_the_card(retinue: CliFixture):
+def test_an_agents_own_words_cannot_pass_for_a_part_of_the_card(cli: CliFixture):
     """Shows: T10."""
-    retinue.plays([wants_more(OUTSIDE, FORGED), "Then not."])
-    screen = retinue.on_terminal("run", "read it", NO_COLOR="1")
-    card = screen.until("[a]dd to its permissions, [n]o")
+    cli.script_model([wants_more(OUTSIDE, FORGED), "Then not."])
+    screen = cli.open_terminal("run", "read it", NO_COLOR="1")
+    card = screen.wait_for_text("[a]dd to its permissions, [n]o")
     assert all(f"\r\n    {line}\r\n" in card for line in FORGED.split("\n"))
     screen.type("n\n")
-    screen.until("Then not.")
-    assert screen.left()[0] == 0
+    screen.wait_for_text("Then not.")
+    assert screen.wait_for_exit()[0] == 0
 
 
-def test_an_added_path_stays_with_the_session(retinue: CliFixture):
+def test_an_added_path_stays_with_the_session(cli: CliFixture):
     """Shows: A093, A094."""
     reads = {"tools": [{"name": "read", "args": {"path": str(OUTSIDE)}}]}
-    retinue.plays([wants_more(OUTSIDE), reads, "Read.", reads, "Again."])
-    screen = retinue.on_terminal("run", "read it", NO_COLOR="1")
-    card = screen.until("[y]es, once, [a]dd to its permissions, [n]o")
+    cli.script_model([wants_more(OUTSIDE), reads, "Read.", reads, "Again."])
+    screen = cli.open_terminal("run", "read it", NO_COLOR="1")
+    card = screen.wait_for_text("[y]es, once, [a]dd to its permissions, [n]o")
     assert f"wants: more permissions for read\r\n    {OUTSIDE}" in card
     assert "reason: The task needs it." in card
     screen.type("a\n")
-    screen.until("Read.")
-    assert screen.left()[0] == 0
-    ran = retinue("run", "--session", "latest", "--json", "again")
+    screen.wait_for_text("Read.")
+    assert screen.wait_for_exit()[0] == 0
+    ran = cli("run", "--session", "latest", "--json", "again")
     assert (ran.code, ran.json["text"]) == (0, "Again.")
     assert Path(ran.json["path"]).read_text().count("root:x:0:0") == 2
 
 
-def test_who_sends_more_to_a_run_that_waits_is_asked_what_it_asks_and_answered_after_it(retinue: CliFixture):
+def test_who_sends_more_to_a_run_that_waits_is_asked_what_it_asks_and_answered_after_it(cli: CliFixture):
     """Shows: C044."""
-    retinue.plays([wants_to_write(), "Written.", "And that was all."])
-    parked = retinue("run", "--json", "write it")
+    cli.script_model([wants_to_write(), "Written.", "And that was all."])
+    parked = cli("run", "--json", "write it")
     assert parked.code == 6
-    screen = retinue.on_terminal("send", parked.json["slug"], "and?", NO_COLOR="1")
-    screen.until("[y]es, once, [n]o")
+    screen = cli.open_terminal("send", parked.json["slug"], "and?", NO_COLOR="1")
+    screen.wait_for_text("[y]es, once, [n]o")
     screen.type("y\n")
-    screen.until("And that was all.")
-    assert screen.left()[0] == 0
+    screen.wait_for_text("And that was all.")
+    assert screen.wait_for_exit()[0] == 0
     said = [line for line in Path(parked.json["path"]).read_text().splitlines() if line.endswith(("?", "."))]
     assert said[-3:] == ["Written.", "and?", "And that was all."]
 
 
-def test_a_conversation_shows_the_card_too_and_goes_on_after_it(retinue: CliFixture):
-    retinue.plays([wants_to_write(), "Written.", wants_to_write("b.txt"), "Then not.", "Bye."])
-    screen = retinue.on_terminal("chat", NO_COLOR="1", TERM="dumb")
-    screen.until("> ")
+def test_a_conversation_shows_the_card_too_and_goes_on_after_it(cli: CliFixture):
+    cli.script_model([wants_to_write(), "Written.", wants_to_write("b.txt"), "Then not.", "Bye."])
+    screen = cli.open_terminal("chat", NO_COLOR="1", TERM="dumb")
+    screen.wait_for_text("> ")
     screen.type("write it\n")
-    screen.until("[y]es, once, [n]o")
+    screen.wait_for_text("[y]es, once, [n]o")
     screen.type("y\n")
-    screen.until("Written.")
-    screen.until("> ")
+    screen.wait_for_text("Written.")
+    screen.wait_for_text("> ")
     screen.type("another\n")
-    screen.until("[y]es, once, [n]o")
+    screen.wait_for_text("[y]es, once, [n]o")
     screen.press("c")
-    screen.until("cancelled")
-    screen.until("> ")
+    screen.wait_for_text("cancelled")
+    screen.wait_for_text("> ")
     screen.type("still there?\n")
-    screen.until("Then not.")
-    screen.until("> ")
+    screen.wait_for_text("Then not.")
+    screen.wait_for_text("> ")
     screen.press("d")
-    assert screen.left()[0] == 0
-    assert [(retinue.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
+    assert screen.wait_for_exit()[0] == 0
+    assert [(cli.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
 
 
-def test_a_configuration_that_breaks_while_a_run_goes_on_is_told_at_its_terminal(retinue: CliFixture):
+def test_a_configuration_that_breaks_while_a_run_goes_on_is_told_at_its_terminal(cli: CliFixture):
     """Shows: L024."""
-    retinue.plays([wants_to_write(), "Written."])
-    screen = retinue.on_terminal("run", "write it", NO_COLOR="1")
-    screen.until("[y]es, once")
-    (Path(retinue.env["RETINUE_CONFIG"]) / "config.toml").write_text("[deny\n")
+    cli.script_model([wants_to_write(), "Written."])
+    screen = cli.open_terminal("run", "write it", NO_COLOR="1")
+    screen.wait_for_text("[y]es, once")
+    (Path(cli.env["RETINUE_CONFIG"]) / "config.toml").write_text("[deny\n")
     screen.type("y\n")
-    screen.until("The configuration cannot be read. The denials read earlier still apply")
-    screen.until("Written.")
-    assert screen.left()[0] == 0
+    screen.wait_for_text("The configuration cannot be read. The denials read earlier still apply")
+    screen.wait_for_text("Written.")
+    assert screen.wait_for_exit()[0] == 0
 
 
-def test_with_json_the_card_is_on_standard_error_and_the_value_is_whole(retinue: CliFixture):
-    retinue.plays([wants_to_write(), "Written."])
-    screen = retinue.on_terminal("run", "--json", "write it", NO_COLOR="1")
-    before = screen.until("[y]es, once, [n]o")
+def test_with_json_the_card_is_on_standard_error_and_the_value_is_whole(cli: CliFixture):
+    cli.script_model([wants_to_write(), "Written."])
+    screen = cli.open_terminal("run", "--json", "write it", NO_COLOR="1")
+    before = screen.wait_for_text("[y]es, once, [n]o")
     assert "{" not in before.replace('{"path', "")
     screen.type("y\n")
-    code, rest = screen.left()
+    code, rest = screen.wait_for_exit()
     assert code == 0
     assert '"text": "Written."' in rest
     assert '"approvals": []' in rest
 
 
-def test_an_answer_from_another_process_sets_the_waiting_terminal_free(retinue: CliFixture):
+def test_an_answer_from_another_process_sets_the_waiting_terminal_free(cli: CliFixture):
     """Shows: L006, P11."""
-    retinue.plays([wants_to_write(), "Written."])
-    screen = retinue.on_terminal("run", "write it")
-    screen.until("[y]es, once, [n]o")
-    (asked,) = retinue("approvals", "list", "--json").json
-    answered = retinue("approvals", "answer", asked["id"], "allow", "--json")
+    cli.script_model([wants_to_write(), "Written."])
+    screen = cli.open_terminal("run", "write it")
+    screen.wait_for_text("[y]es, once, [n]o")
+    (asked,) = cli("approvals", "list", "--json").json
+    answered = cli("approvals", "answer", asked["id"], "allow", "--json")
     assert answered.code == 0
     assert answered.json["state"] in ("allowed", "used")
     assert answered.json["run"]["run_id"] == asked["run_id"]
-    screen.until("Written.")
-    assert screen.left()[0] == 0
-    assert (retinue.folder / "a.txt").read_text() == "words\n"
-    (run,) = retinue("runs", "history", "--json").json
+    screen.wait_for_text("Written.")
+    assert screen.wait_for_exit()[0] == 0
+    assert (cli.folder / "a.txt").read_text() == "words\n"
+    (run,) = cli("runs", "history", "--json").json
     assert (run["status"], run["turns"]) == ("done", 2)
 
 
-def test_two_questions_of_one_turn_are_put_one_after_the_other(retinue: CliFixture):
+def test_two_questions_of_one_turn_are_put_one_after_the_other(cli: CliFixture):
     both = {"tools": [*wants_to_write()["tools"], *wants_to_write("b.txt")["tools"]]}
-    retinue.plays([both, "Half of it."])
-    screen = retinue.on_terminal("run", "write them", NO_COLOR="1")
-    first = screen.until("[y]es, once, [n]o")
+    cli.script_model([both, "Half of it."])
+    screen = cli.open_terminal("run", "write them", NO_COLOR="1")
+    first = screen.wait_for_text("[y]es, once, [n]o")
     assert "a.txt" in first
     screen.type("n\n")
-    second = screen.until("[y]es, once, [n]o")
+    second = screen.wait_for_text("[y]es, once, [n]o")
     assert "b.txt" in second
     screen.type("y\n")
-    screen.until("Half of it.")
-    assert screen.left()[0] == 0
-    assert [(retinue.folder / name).exists() for name in ("a.txt", "b.txt")] == [False, True]
+    screen.wait_for_text("Half of it.")
+    assert screen.wait_for_exit()[0] == 0
+    assert [(cli.folder / name).exists() for name in ("a.txt", "b.txt")] == [False, True]

@@ -17,33 +17,33 @@ def wants_to_write(*names: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def parked(retinue: CliFixture) -> dict[str, Any]:
+def parked(cli: CliFixture) -> dict[str, Any]:
     """A run without anybody at its terminal that waits for a yes."""
-    retinue.plays([wants_to_write("a.txt"), "Written."])
-    ran = retinue("run", "--json", "write it")
+    cli.script_model([wants_to_write("a.txt"), "Written."])
+    ran = cli("run", "--json", "write it")
     assert ran.code == 6
     return ran.json
 
 
-def test_without_a_terminal_the_run_waits_and_says_what_to_do(retinue: CliFixture):
+def test_without_a_terminal_the_run_waits_and_says_what_to_do(cli: CliFixture):
     """Shows: A006, L006, T12."""
-    retinue.plays([wants_to_write("a.txt"), "Written."])
-    ran = retinue("run", "write it")
+    cli.script_model([wants_to_write("a.txt"), "Written."])
+    ran = cli("run", "write it")
     assert ran.code == 6
-    (asked,) = retinue("approvals", "list", "--json").json
+    (asked,) = cli("approvals", "list", "--json").json
     assert (
         f'Approval {asked["id"]} is pending. Show it with "retinue approvals show {asked["id"]}"' in ran.err
     )
     assert 'waits for an approval (see "retinue approvals list")' in ran.err
-    assert not (retinue.folder / "a.txt").exists()
+    assert not (cli.folder / "a.txt").exists()
 
 
 def test_a_waiting_run_names_its_questions_and_the_row_says_everything(
-    retinue: CliFixture, parked: dict[str, Any]
+    cli: CliFixture, parked: dict[str, Any]
 ):
     """Shows: L006, T10."""
     assert (parked["status"], parked["waiting_for"]) == ("waiting", "approval")
-    (asked,) = retinue("approvals", "list", "--json").json
+    (asked,) = cli("approvals", "list", "--json").json
     assert parked["approvals"] == [asked["id"]]
     assert asked | {"digest": "", "call": "", "asked_at": "", "expires_at": ""} == {
         "id": asked["id"],
@@ -53,10 +53,10 @@ def test_a_waiting_run_names_its_questions_and_the_row_says_everything(
         "call": "",
         "tool": "write",
         "touch": "write",
-        "resource": f"{retinue.folder}/a.txt",
+        "resource": f"{cli.folder}/a.txt",
         "args": '{"path":"a.txt","content":"words\\n"}',
         "reason": "nothing grants write there in advance",
-        "workspace": str(retinue.folder),
+        "workspace": str(cli.folder),
         "sandbox": None,
         "files": [],
         "chain": ["person", parked["key"]],
@@ -69,22 +69,22 @@ def test_a_waiting_run_names_its_questions_and_the_row_says_everything(
         "answered_by": None,
         "answer": None,
     }
-    assert retinue("approvals", "show", asked["id"], "--json").json == asked
+    assert cli("approvals", "show", asked["id"], "--json").json == asked
 
 
 def test_for_people_the_list_is_a_table_and_one_question_is_the_whole_card(
-    retinue: CliFixture, parked: dict[str, Any]
+    cli: CliFixture, parked: dict[str, Any]
 ):
-    listed = retinue("approvals", "list")
+    listed = cli("approvals", "list")
     assert listed.out.split("\n")[0].split() == ["APPROVAL", "STATE", "WHO", "WANTS", "UNTIL"]
     assert listed.out.split("\n")[1].split()[:4] == [parked["approvals"][0], "pending", "general", "write"]
-    shown = retinue("approvals", "show", parked["approvals"][0])
+    shown = cli("approvals", "show", parked["approvals"][0])
     assert shown.code == 0
     for line in (
         f"approval {parked['approvals'][0]}",
         f"  person > {parked['key']}",
         "  wants: write",
-        f"    {retinue.folder}/a.txt",
+        f"    {cli.folder}/a.txt",
         "  content:",
         "    words",
         "  requires approval: nothing grants write there in advance",
@@ -94,69 +94,69 @@ def test_for_people_the_list_is_a_table_and_one_question_is_the_whole_card(
 
 
 def test_with_nobody_working_it_the_answer_carries_the_run_to_its_end(
-    retinue: CliFixture, parked: dict[str, Any]
+    cli: CliFixture, parked: dict[str, Any]
 ):
     """Shows: L006."""
     (asked,) = parked["approvals"]
-    ran = retinue("approvals", "answer", asked, "allow", "--json")
+    ran = cli("approvals", "answer", asked, "allow", "--json")
     assert (ran.code, ran.json["id"], ran.json["state"]) == (0, asked, "used")
     assert ran.json["run"].keys() == parked.keys()
     assert (ran.json["run"]["status"], ran.json["run"]["text"]) == ("done", "Written.")
     assert ran.json["run_id"] == ran.json["run"]["run_id"] == parked["run_id"]
-    (row,) = retinue("approvals", "list", "--all", "--json").json
+    (row,) = cli("approvals", "list", "--all", "--json").json
     assert ran.json == row | {"run": ran.json["run"]}
-    assert (retinue.folder / "a.txt").read_text() == WORDS
-    assert retinue("approvals", "list", "--json").json == []
-    (row,) = retinue("approvals", "list", "--all", "--json").json
+    assert (cli.folder / "a.txt").read_text() == WORDS
+    assert cli("approvals", "list", "--json").json == []
+    (row,) = cli("approvals", "list", "--all", "--json").json
     assert (row["state"], row["answer"], row["answered_by"]) == ("used", "allow", "person")
-    assert retinue("approvals", "show", asked).out.rstrip().endswith("used: person said allow")
+    assert cli("approvals", "show", asked).out.rstrip().endswith("used: person said allow")
 
 
-def test_a_no_by_command_goes_on_without_the_call(retinue: CliFixture, parked: dict[str, Any]):
+def test_a_no_by_command_goes_on_without_the_call(cli: CliFixture, parked: dict[str, Any]):
     """Shows: A007."""
-    ran = retinue("approvals", "answer", parked["approvals"][0], "deny")
+    ran = cli("approvals", "answer", parked["approvals"][0], "deny")
     assert (ran.code, ran.out) == (0, "Written.\n")
-    assert not (retinue.folder / "a.txt").exists()
+    assert not (cli.folder / "a.txt").exists()
     assert "person said no" in Path(parked["path"]).read_text()
 
 
-def test_a_prefix_is_enough_when_only_one_begins_so(retinue: CliFixture):
-    retinue.plays([wants_to_write("a.txt", "b.txt"), "Done."])
-    assert retinue("run", "--json", "write them").code == 6
-    first, second = (row["id"] for row in retinue("approvals", "list", "--json").json)
-    both = retinue("approvals", "show", first[:4])
+def test_a_prefix_is_enough_when_only_one_begins_so(cli: CliFixture):
+    cli.script_model([wants_to_write("a.txt", "b.txt"), "Done."])
+    assert cli("run", "--json", "write them").code == 6
+    first, second = (row["id"] for row in cli("approvals", "list", "--json").json)
+    both = cli("approvals", "show", first[:4])
     assert (both.code, first in both.err, second in both.err) == (2, True, True)
     one = next(first[:size] for size in range(1, 27) if not second.startswith(first[:size]))
-    assert retinue("approvals", "show", one, "--json").json["id"] == first
-    half = retinue("approvals", "answer", one, "allow", "--json")
+    assert cli("approvals", "show", one, "--json").json["id"] == first
+    half = cli("approvals", "answer", one, "allow", "--json")
     assert (half.code, half.json["state"]) == (6, "used")
     assert (half.json["run"]["status"], half.json["run"]["approvals"]) == ("waiting", [second])
-    assert [(retinue.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
-    assert retinue("approvals", "answer", second, "deny", "--json").json["run"]["status"] == "done"
+    assert [(cli.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
+    assert cli("approvals", "answer", second, "deny", "--json").json["run"]["status"] == "done"
 
 
-def test_the_first_answer_counts(retinue: CliFixture, parked: dict[str, Any]):
+def test_the_first_answer_counts(cli: CliFixture, parked: dict[str, Any]):
     (asked,) = parked["approvals"]
-    assert retinue("approvals", "answer", asked, "deny").code == 0
+    assert cli("approvals", "answer", asked, "deny").code == 0
     for word in ("allow", "deny"):
-        again = retinue("approvals", "answer", asked, word, "--json")
+        again = cli("approvals", "answer", asked, word, "--json")
         assert (again.code, again.json["error"]["code"]) == (3, "conflict")
         assert f"approval {asked} is denied already" in again.err
-    assert not (retinue.folder / "a.txt").exists()
+    assert not (cli.folder / "a.txt").exists()
 
 
-def test_what_cannot_be_answered_is_told_with_its_own_exit_code(retinue: CliFixture, parked: dict[str, Any]):
+def test_what_cannot_be_answered_is_told_with_its_own_exit_code(cli: CliFixture, parked: dict[str, Any]):
     (asked,) = parked["approvals"]
     for args in (["show", "01NONE"], ["answer", "01NONE", "allow"]):
-        unknown = retinue("approvals", *args, "--json")
+        unknown = cli("approvals", *args, "--json")
         assert (unknown.code, unknown.json["error"]["code"]) == (7, "not_found")
         assert "retinue approvals list" in unknown.err
-    added = retinue("approvals", "answer", asked, "add")
+    added = cli("approvals", "answer", asked, "add")
     assert (added.code, "answer allow or deny" in added.err) == (3, True)
-    assert retinue("approvals", "answer", asked, "maybe").code == 2
+    assert cli("approvals", "answer", asked, "maybe").code == 2
     for nothing in (("approvals", "answer", "", "allow"), ("approvals", "show", ""), ("runs", "cancel", "")):
-        assert retinue(*nothing).code == 2
-    assert [row["state"] for row in retinue("approvals", "list", "--json").json] == ["pending"]
+        assert cli(*nothing).code == 2
+    assert [row["state"] for row in cli("approvals", "list", "--json").json] == ["pending"]
 
 
 def grown_old(retinue: CliFixture) -> None:
@@ -169,40 +169,40 @@ def grown_old(retinue: CliFixture) -> None:
 
 @pytest.mark.parametrize("command", [("approvals", "list"), ("runs", "list"), ("sessions", "list")])
 def test_a_question_that_waited_too_long_is_a_no_and_looking_at_lists_works_nothing(
-    retinue: CliFixture, parked: dict[str, Any], command: tuple[str, ...]
+    cli: CliFixture, parked: dict[str, Any], command: tuple[str, ...]
 ):
     """Shows: T12."""
-    grown_old(retinue)
-    assert retinue(*command, "--json").code == 0
-    assert retinue("runs", "show", parked["run_id"], "--json").json["turns"] == 1
-    late = retinue("approvals", "answer", parked["approvals"][0], "allow", "--json")
+    grown_old(cli)
+    assert cli(*command, "--json").code == 0
+    assert cli("runs", "show", parked["run_id"], "--json").json["turns"] == 1
+    late = cli("approvals", "answer", parked["approvals"][0], "allow", "--json")
     assert (late.code, late.json["error"]["code"]) == (3, "conflict")
     assert "expired" in late.err
-    assert not (retinue.folder / "a.txt").exists()
-    resumed = retinue("runs", "resume", "--json")
+    assert not (cli.folder / "a.txt").exists()
+    resumed = cli("runs", "resume", "--json")
     assert resumed.code == 0
-    (run,) = retinue("runs", "history", "--json").json
+    (run,) = cli("runs", "history", "--json").json
     assert (run["status"], run["text"]) == ("done", "Written.")
     assert "nobody answered within" in Path(run["path"]).read_text()
-    assert not (retinue.folder / "a.txt").exists()
+    assert not (cli.folder / "a.txt").exists()
 
 
 def test_a_waiting_run_is_cancelled_from_elsewhere_and_its_question_with_it(
-    retinue: CliFixture, parked: dict[str, Any]
+    cli: CliFixture, parked: dict[str, Any]
 ):
-    cancelled = retinue("runs", "cancel", parked["run_id"], "--json")
+    cancelled = cli("runs", "cancel", parked["run_id"], "--json")
     assert (cancelled.code, cancelled.json["status"]) == (0, "cancelled")
-    assert retinue("approvals", "list", "--json").json == []
-    late = retinue("approvals", "answer", parked["approvals"][0], "allow")
+    assert cli("approvals", "list", "--json").json == []
+    late = cli("approvals", "answer", parked["approvals"][0], "allow")
     assert (late.code, "is void already" in late.err) == (3, True)
-    assert not (retinue.folder / "a.txt").exists()
+    assert not (cli.folder / "a.txt").exists()
 
 
-def test_more_words_wait_for_the_answer(retinue: CliFixture, parked: dict[str, Any]):
+def test_more_words_wait_for_the_answer(cli: CliFixture, parked: dict[str, Any]):
     """They are queued behind the run that waits, and answered after it by whoever answers that.
 
     Shows: C044."""
-    more = retinue("send", parked["slug"], "and?", "--json")
+    more = cli("send", parked["slug"], "and?", "--json")
     assert (more.code, more.json["status"]) == (6, "queued")
     assert more.json["approvals"] == parked["approvals"]
     assert f"Approval {parked['approvals'][0]} is pending" in more.err
@@ -210,26 +210,24 @@ def test_more_words_wait_for_the_answer(retinue: CliFixture, parked: dict[str, A
         f"run {more.json['run_id']} is queued behind another run of {parked['slug']}, which waits for you"
         in more.err
     )
-    waiting = retinue("wait", more.json["run_id"], "--json")
+    waiting = cli("wait", more.json["run_id"], "--json")
     assert (waiting.code, waiting.json[0]["status"]) == (6, "queued")
-    retinue.plays([wants_to_write("a.txt"), "Written.", "And that was all."])
-    answered = retinue("approvals", "answer", parked["approvals"][0], "allow")
+    cli.script_model([wants_to_write("a.txt"), "Written.", "And that was all."])
+    answered = cli("approvals", "answer", parked["approvals"][0], "allow")
     assert answered.code == 0, answered.err
     assert "continues with the next queued message: and?" in answered.err
-    runs = retinue("runs", "history", "--json").json
+    runs = cli("runs", "history", "--json").json
     assert [(each["status"], each["text"]) for each in runs] == [
         ("done", "And that was all."),
         ("done", "Written."),
     ]
 
 
-def test_who_joins_a_waiting_run_hears_that_nobody_here_can_answer(
-    retinue: CliFixture, parked: dict[str, Any]
-):
-    joined = retinue("wait", parked["run_id"], "--json")
+def test_who_joins_a_waiting_run_hears_that_nobody_here_can_answer(cli: CliFixture, parked: dict[str, Any]):
+    joined = cli("wait", parked["run_id"], "--json")
     assert joined.code == 6
-    assert retinue("approvals", "answer", parked["approvals"][0], "allow").code == 0
-    assert retinue("wait", parked["run_id"], "--json").code == 0
+    assert cli("approvals", "answer", parked["approvals"][0], "allow").code == 0
+    assert cli("wait", parked["run_id"], "--json").code == 0
 
 
 def has_agent(retinue: CliFixture, name: str, front: str = "") -> None:
@@ -238,67 +236,67 @@ def has_agent(retinue: CliFixture, name: str, front: str = "") -> None:
     (folder / f"{name}.md").write_text(f"---\nname: {name}\n{front}---\nYou help.\n")
 
 
-def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(retinue: CliFixture):
+def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(cli: CliFixture):
     """Shows: L006."""
-    has_agent(retinue, "hand", "tools: [bash]\n")
+    has_agent(cli, "hand", "tools: [bash]\n")
     handed_on = {"preset": "hand", "description": "do it", "prompt": "Do it."}
-    retinue.plays(
+    cli.script_model(
         {
             "general": [{"tools": [{"name": "PersistentAgent", "args": handed_on}]}, "Done."],
             "hand": [{"tools": [{"name": "bash", "args": {"command": "echo hi"}}]}, "Ran."],
         }
     )
-    parent = retinue("run", "--json", "go").json
-    (own,) = retinue("sessions", "show", parent["slug"], "--json").json["approvals"]
+    parent = cli("run", "--json", "go").json
+    (own,) = cli("sessions", "show", parent["slug"], "--json").json["approvals"]
     assert (own["id"], own["slug"], own["tool"]) == (
         parent["approvals"][0],
         parent["slug"],
         "PersistentAgent",
     )
     assert f"{parent['slug']} waits for an approval: PersistentAgent\n" in (
-        retinue("sessions", "show", parent["slug"]).out
+        cli("sessions", "show", parent["slug"]).out
     )
-    assert retinue("approvals", "answer", own["id"], "allow").code == 6
-    (asked,) = retinue("approvals", "list", "--json").json
-    child = next(row for row in retinue("sessions", "list", "--json").json if row["agent"] == "hand")
+    assert cli("approvals", "answer", own["id"], "allow").code == 6
+    (asked,) = cli("approvals", "list", "--json").json
+    child = next(row for row in cli("sessions", "list", "--json").json if row["agent"] == "hand")
     for reference in (parent["slug"], child["slug"]):
-        (seen,) = retinue("sessions", "show", reference, "--json").json["approvals"]
+        (seen,) = cli("sessions", "show", reference, "--json").json["approvals"]
         assert seen == asked | {"slug": child["slug"]}
-    shown = retinue("sessions", "show", parent["slug"]).out
+    shown = cli("sessions", "show", parent["slug"]).out
     assert f"\n{child['slug']} waits for an approval: bash echo hi\n" in shown
     assert f"retinue approvals answer {asked['id']} allow (or deny)" in shown
-    other = retinue("run", "--agent", "hand", "--json", "go").json
-    assert asked["id"] not in retinue("sessions", "show", other["slug"]).out
-    answered = retinue("approvals", "answer", asked["id"], "allow", "--json")
+    other = cli("run", "--agent", "hand", "--json", "go").json
+    assert asked["id"] not in cli("sessions", "show", other["slug"]).out
+    answered = cli("approvals", "answer", asked["id"], "allow", "--json")
     assert (answered.code, answered.json.keys()) == (0, asked.keys() | {"run"})
     assert answered.json["run"].keys() == parent.keys()
     assert answered.json["run"]["text"] == "Ran."
-    assert retinue("sessions", "show", parent["slug"], "--json").json["approvals"] == []
+    assert cli("sessions", "show", parent["slug"], "--json").json["approvals"] == []
 
 
 def test_a_question_that_nobody_can_answer_any_more_is_not_shown_with_its_session(
-    retinue: CliFixture, parked: dict[str, Any]
+    cli: CliFixture, parked: dict[str, Any]
 ):
-    assert len(retinue("sessions", "show", parked["slug"], "--json").json["approvals"]) == 1
-    grown_old(retinue)
-    assert retinue("sessions", "show", parked["slug"], "--json").json["approvals"] == []
+    assert len(cli("sessions", "show", parked["slug"], "--json").json["approvals"]) == 1
+    grown_old(cli)
+    assert cli("sessions", "show", parked["slug"], "--json").json["approvals"] == []
 
 
-def test_the_card_names_the_files_of_a_command_and_another_script_is_another_question(retinue: CliFixture):
+def test_the_card_names_the_files_of_a_command_and_another_script_is_another_question(cli: CliFixture):
     """Shows: T10."""
-    script = retinue.folder / "run.sh"
+    script = cli.folder / "run.sh"
     script.write_text("touch good\n")
-    retinue.plays([{"tools": [{"name": "bash", "args": {"command": "sh run.sh"}}]}, "Ran."])
-    (first,) = retinue("run", "--json", "run it").json["approvals"]
-    (file,) = retinue("approvals", "show", first, "--json").json["files"]
+    cli.script_model([{"tools": [{"name": "bash", "args": {"command": "sh run.sh"}}]}, "Ran."])
+    (first,) = cli("run", "--json", "run it").json["approvals"]
+    (file,) = cli("approvals", "show", first, "--json").json["files"]
     assert (file["path"], file["size"]) == (str(script), 11)
-    shown = retinue("approvals", "show", first).out
+    shown = cli("approvals", "show", first).out
     assert f"    {script}  11 bytes  sha256 {file['sha256']}\n" in shown
     script.write_text("touch evil\n")
-    again = retinue("approvals", "answer", first, "allow", "--json")
+    again = cli("approvals", "answer", first, "allow", "--json")
     assert again.code == 6
-    (second,) = retinue("approvals", "list", "--json").json
+    (second,) = cli("approvals", "list", "--json").json
     assert second["reason"] == f"changed since you were asked: {script}"
     assert second["files"][0]["sha256"] != file["sha256"]
-    assert retinue("approvals", "answer", second["id"], "allow").code == 0
-    assert [(retinue.folder / name).exists() for name in ("good", "evil")] == [False, True]
+    assert cli("approvals", "answer", second["id"], "allow").code == 0
+    assert [(cli.folder / name).exists() for name in ("good", "evil")] == [False, True]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cli_fixture import CliFixture, WaitUntil
-from commands import Started
+from commands import WarmProcess
 
 from retinue import daemon_client
 
@@ -26,10 +26,10 @@ PlayReplies = Callable[[CliFixture, list[Any] | dict[str, Any]], None]
 
 
 @pytest.fixture
-def daemon(eventually: WaitUntil) -> StartDaemon:
+def daemon(wait_until: WaitUntil) -> StartDaemon:
     def start(command: CliFixture) -> subprocess.Popen[bytes]:
-        process = command.started("serve", "--port", "0")
-        eventually(lambda: asyncio.run(daemon_client.ping_daemon(Path(command.env["RETINUE_HOME"]))))
+        process = command.start("serve", "--port", "0")
+        wait_until(lambda: asyncio.run(daemon_client.ping_daemon(Path(command.env["RETINUE_HOME"]))))
         return process
 
     return start
@@ -55,7 +55,7 @@ def spoken(tmp_path: Path) -> Generator[PlayReplies]:
         script = tmp_path / "spoken.json"
         script.write_text(json.dumps(replies))
         words = ["-m", "retinue.testing.fake_model_server", "--script", str(script)]
-        server = Started(words, stdout=subprocess.PIPE)
+        server = WarmProcess(words, stdout=subprocess.PIPE)
         servers.append(server)
         assert server.stdout is not None
         url = server.stdout.readline().decode().split()[-1]
@@ -76,108 +76,108 @@ def shown(words: str) -> Callable[[list[str]], bool]:
     return lambda lines: any(words in line for line in lines)
 
 
-def opened(house: CliFixture) -> None:
-    (house.folder / "gate").unlink()
+def opened(cli: CliFixture) -> None:
+    (cli.folder / "gate").unlink()
 
 
 def test_words_are_shown_as_they_come_and_ctrl_c_keeps_them(
-    retinue: CliFixture, near: StartNearby, spoken: PlayReplies
+    cli: CliFixture, near: StartNearby, spoken: PlayReplies
 ):
     """The reply never ends: what is seen of it was shown before it was whole."""
-    spoken(retinue, [{"text": "Word after word after word.", "silent_after": 700}])
-    near(retinue)
-    screen = retinue.on_terminal("run", "Talk.", **PLAIN)
-    screen.until("Word ")
+    spoken(cli, [{"text": "Word after word after word.", "silent_after": 700}])
+    near(cli)
+    screen = cli.open_terminal("run", "Talk.", **PLAIN)
+    screen.wait_for_text("Word ")
     screen.press("c")
-    assert screen.left()[0] == 5
-    assert "stop=cancelled" in said(retinue)
-    assert retinue("runs", "history", "--json").json[0]["reason"] == "user_cancel"
+    assert screen.wait_for_exit()[0] == 5
+    assert "stop=cancelled" in said(cli)
+    assert cli("runs", "history", "--json").json[0]["reason"] == "user_cancel"
 
 
 def test_a_second_ctrl_c_leaves_whatever_the_daemon_is_at(
-    house: CliFixture, daemon: StartDaemon, eventually: WaitUntil
+    gated_cli: CliFixture, daemon: StartDaemon, wait_until: WaitUntil
 ):
-    house.plays([HOLD, "Held."])
-    process = daemon(house)
-    screen = house.on_terminal("run", "Hold.", **PLAIN)
-    screen.until("I hold.")
+    gated_cli.script_model([HOLD, "Held."])
+    process = daemon(gated_cli)
+    screen = gated_cli.open_terminal("run", "Hold.", **PLAIN)
+    screen.wait_for_text("I hold.")
     process.send_signal(signal.SIGSTOP)
     screen.press("c")
-    eventually(lambda: house("runs", "list", "--json").json[0]["reason"] == "user_cancel")
+    wait_until(lambda: gated_cli("runs", "list", "--json").json[0]["reason"] == "user_cancel")
     assert screen.process.poll() is None
     screen.press_until("c", lambda: screen.process.poll() is not None)
-    assert screen.left()[0] == 5
+    assert screen.wait_for_exit()[0] == 5
     process.send_signal(signal.SIGCONT)
-    eventually(lambda: house("runs", "list", "--json").json == [])
-    assert house("runs", "history", "--json").json[0]["status"] == "cancelled"
-    opened(house)
+    wait_until(lambda: gated_cli("runs", "list", "--json").json == [])
+    assert gated_cli("runs", "history", "--json").json[0]["status"] == "cancelled"
+    opened(gated_cli)
 
 
-def test_what_an_agent_may_not_do_unasked_is_asked_at_the_terminal(retinue: CliFixture, near: StartNearby):
-    retinue.plays([WRITE, WRITE, "Written."])
-    near(retinue)
-    screen = retinue.on_terminal("run", "write", **PLAIN)
-    screen.until("[y]es")
+def test_what_an_agent_may_not_do_unasked_is_asked_at_the_terminal(cli: CliFixture, near: StartNearby):
+    cli.script_model([WRITE, WRITE, "Written."])
+    near(cli)
+    screen = cli.open_terminal("run", "write", **PLAIN)
+    screen.wait_for_text("[y]es")
     screen.type("y\n")
-    screen.until("[y]es")
+    screen.wait_for_text("[y]es")
     screen.type("n\n")
-    screen.until("Written.")
-    assert screen.left()[0] == 0
-    assert (retinue.folder / "a.txt").read_text() == "words"
-    assert [each["state"] for each in retinue("approvals", "list", "--all", "--json").json] == [
+    screen.wait_for_text("Written.")
+    assert screen.wait_for_exit()[0] == 0
+    assert (cli.folder / "a.txt").read_text() == "words"
+    assert [each["state"] for each in cli("approvals", "list", "--all", "--json").json] == [
         "used",
         "denied",
     ]
 
 
-def test_a_card_that_is_answered_elsewhere_says_so(retinue: CliFixture, near: StartNearby):
-    retinue.plays([WRITE, "Written."])
-    near(retinue)
-    screen = retinue.on_terminal("run", "write", **PLAIN)
-    screen.until("[y]es")
-    (waiting,) = retinue("approvals", "list", "--json").json
-    assert retinue("approvals", "answer", waiting["id"], "allow").code == 0
-    seen = screen.until("answered elsewhere: allow")
-    code, rest = screen.left()
+def test_a_card_that_is_answered_elsewhere_says_so(cli: CliFixture, near: StartNearby):
+    cli.script_model([WRITE, "Written."])
+    near(cli)
+    screen = cli.open_terminal("run", "write", **PLAIN)
+    screen.wait_for_text("[y]es")
+    (waiting,) = cli("approvals", "list", "--json").json
+    assert cli("approvals", "answer", waiting["id"], "allow").code == 0
+    seen = screen.wait_for_text("answered elsewhere: allow")
+    code, rest = screen.wait_for_exit()
     assert (code, (seen + rest).count("Written.")) == (0, 1)
 
 
-def test_a_question_is_put_to_whoever_is_at_the_terminal(retinue: CliFixture, near: StartNearby):
-    retinue.plays([ASK, "So be it."])
-    near(retinue)
-    screen = retinue.on_terminal("run", "paint", **PLAIN)
-    screen.until("Which colour?")
-    screen.until("2. blue")
+def test_a_question_is_put_to_whoever_is_at_the_terminal(cli: CliFixture, near: StartNearby):
+    cli.script_model([ASK, "So be it."])
+    near(cli)
+    screen = cli.open_terminal("run", "paint", **PLAIN)
+    screen.wait_for_text("Which colour?")
+    screen.wait_for_text("2. blue")
     screen.type("2\n")
-    screen.until("So be it.")
-    assert screen.left()[0] == 0
-    assert "\nblue\n" in said(retinue)
+    screen.wait_for_text("So be it.")
+    assert screen.wait_for_exit()[0] == 0
+    assert "\nblue\n" in said(cli)
 
 
-def test_a_question_that_is_answered_elsewhere_or_left_open(retinue: CliFixture, daemon: StartDaemon):
-    retinue.plays([ASK, "So be it."])
-    daemon(retinue)
-    screen = retinue.on_terminal("run", "paint", **PLAIN)
-    screen.until("2. blue")
-    slug = retinue("runs", "list", "--json").json[0]["slug"]
-    assert retinue("send", slug, "green").out == "So be it.\n"
-    screen.until("answered elsewhere")
-    assert screen.left()[0] == 0
-    screen = retinue.on_terminal("run", "paint", **PLAIN)
-    screen.until("2. blue")
+def test_a_question_that_is_answered_elsewhere_or_left_open(cli: CliFixture, daemon: StartDaemon):
+    cli.script_model([ASK, "So be it."])
+    daemon(cli)
+    screen = cli.open_terminal("run", "paint", **PLAIN)
+    screen.wait_for_text("2. blue")
+    slug = cli("runs", "list", "--json").json[0]["slug"]
+    assert cli("send", slug, "green").out == "So be it.\n"
+    screen.wait_for_text("answered elsewhere")
+    assert screen.wait_for_exit()[0] == 0
+    screen = cli.open_terminal("run", "paint", **PLAIN)
+    screen.wait_for_text("2. blue")
     screen.press("d")
-    assert screen.left()[0] == 6
-    slug = retinue("runs", "list", "--json").json[0]["slug"]
-    screen = retinue.on_terminal("attach", slug, **PLAIN)
-    screen.until("2. blue")
+    assert screen.wait_for_exit()[0] == 6
+    slug = cli("runs", "list", "--json").json[0]["slug"]
+    screen = cli.open_terminal("attach", slug, **PLAIN)
+    screen.wait_for_text("2. blue")
     screen.type("\nred\n")
-    screen.until("So be it.")
-    assert screen.left()[0] == 0
+    screen.wait_for_text("So be it.")
+    assert screen.wait_for_exit()[0] == 0
 
 
-def test_a_tree_is_shown_while_it_works(house: CliFixture, near: StartNearby):
+def test_a_tree_is_shown_while_it_works(gated_cli: CliFixture, near: StartNearby):
     """Shows: D033."""
-    house.plays(
+    gated_cli.script_model(
         {
             "general": [
                 {"text": "I ask others.", "tools": [{"tool": "PersistentAgent", "args": HANDED_ON}]},
@@ -186,63 +186,63 @@ def test_a_tree_is_shown_while_it_works(house: CliFixture, near: StartNearby):
             "researcher": [HOLD, "Found."],
         }
     )
-    near(house)
-    screen = house.on_terminal("run", "ask", **PLAIN)
-    lines = screen.shows(shown("researcher#2 running"))
+    near(gated_cli)
+    screen = gated_cli.open_terminal("run", "ask", **PLAIN)
+    lines = screen.wait_for_screen(shown("researcher#2 running"))
     assert "Researcher Task: analyze patterns" in "\n".join(lines)
-    screen.shows(shown("hold"))
-    opened(house)
-    assert screen.left()[0] == 0
-    assert [line for line in screen.look() if line in ("I ask others.", "They know.")] == [
+    screen.wait_for_screen(shown("hold"))
+    opened(gated_cli)
+    assert screen.wait_for_exit()[0] == 0
+    assert [line for line in screen.screen_lines() if line in ("I ask others.", "They know.")] == [
         "I ask others.",
         "They know.",
     ]
 
 
-def test_a_chat_goes_on_turn_by_turn(retinue: CliFixture, near: StartNearby):
-    retinue.plays(["Hello.", "Again.", "Bye."])
-    near(retinue)
-    screen = retinue.on_terminal("chat", **PLAIN)
-    screen.until("Ctrl-D exits")
+def test_a_chat_goes_on_turn_by_turn(cli: CliFixture, near: StartNearby):
+    cli.script_model(["Hello.", "Again.", "Bye."])
+    near(cli)
+    screen = cli.open_terminal("chat", **PLAIN)
+    screen.wait_for_text("Ctrl-D exits")
     for words, answer in (("hi", "Hello."), ("more", "Again."), ("/path", "session.md"), ("enough", "Bye.")):
         screen.type(f"{words}\n")
-        screen.until(answer)
+        screen.wait_for_text(answer)
     screen.press_until("d", lambda: screen.process.poll() is not None)
-    assert screen.left()[0] == 0
-    (session,) = retinue("sessions", "list", "--json").json
-    assert len(retinue("sessions", "export", session["slug"], "--json").json) == 6
+    assert screen.wait_for_exit()[0] == 0
+    (session,) = cli("sessions", "list", "--json").json
+    assert len(cli("sessions", "export", session["slug"], "--json").json) == 6
 
 
 def test_whoever_attaches_hears_words_as_they_come(
-    house: CliFixture, daemon: StartDaemon, spoken: PlayReplies
+    gated_cli: CliFixture, daemon: StartDaemon, spoken: PlayReplies
 ):
-    spoken(house, [HOLD, {"text": "Word after word after word.", "silent_after": 700}])
-    daemon(house)
-    first = house.on_terminal("run", "Hold.", **PLAIN)
-    first.until("I hold.")
-    slug = house("runs", "list", "--json").json[0]["slug"]
-    second = house.on_terminal("attach", slug, **PLAIN)
-    second.shows(shown("general#1 running"))
-    opened(house)
+    spoken(gated_cli, [HOLD, {"text": "Word after word after word.", "silent_after": 700}])
+    daemon(gated_cli)
+    first = gated_cli.open_terminal("run", "Hold.", **PLAIN)
+    first.wait_for_text("I hold.")
+    slug = gated_cli("runs", "list", "--json").json[0]["slug"]
+    second = gated_cli.open_terminal("attach", slug, **PLAIN)
+    second.wait_for_screen(shown("general#1 running"))
+    opened(gated_cli)
     for screen in (second, first):
-        screen.until("Word ")
+        screen.wait_for_text("Word ")
     second.press("c")
-    assert second.left()[0] == 0
+    assert second.wait_for_exit()[0] == 0
     first.press("c")
-    assert first.left()[0] == 5
+    assert first.wait_for_exit()[0] == 5
 
 
 def test_a_daemon_that_dies_in_the_midst_of_a_reply_is_not_missed(
-    retinue: CliFixture, daemon: StartDaemon, spoken: PlayReplies
+    cli: CliFixture, daemon: StartDaemon, spoken: PlayReplies
 ):
     whole = " ".join(f"Word {at}." for at in range(40))
-    spoken(retinue, [{"text": whole, "silent_after": 1500}, whole])
-    process = daemon(retinue)
-    screen = retinue.on_terminal("run", "Talk.", **PLAIN)
-    screen.until("Word 0.")
+    spoken(cli, [{"text": whole, "silent_after": 1500}, whole])
+    process = daemon(cli)
+    screen = cli.open_terminal("run", "Talk.", **PLAIN)
+    screen.wait_for_text("Word 0.")
     process.kill()
-    screen.until("(requested again)")
-    screen.until("Word 0. Word 1.")
-    screen.until("Word 39.")
-    assert screen.left()[0] == 0
-    assert retinue("runs", "history", "--json").json[0]["status"] == "done"
+    screen.wait_for_text("(requested again)")
+    screen.wait_for_text("Word 0. Word 1.")
+    screen.wait_for_text("Word 39.")
+    assert screen.wait_for_exit()[0] == 0
+    assert cli("runs", "history", "--json").json[0]["status"] == "done"

@@ -122,16 +122,16 @@ def test_what_went_otherwise_is_said_too(count: KillReport | None, seen: TreeSna
     assert words in out.getvalue()
 
 
-def test_models_are_listed_and_the_small_one_is_linked_into_a_home(retinue: CliFixture):
+def test_models_are_listed_and_the_small_one_is_linked_into_a_home(cli: CliFixture):
     """`scripts/bootstrap` brings the weights for the tests: no home has to fetch them again."""
-    rows = {row["model"]: row for row in retinue("models", "list", "--json", "--home", "fresh").json}
+    rows = {row["model"]: row for row in cli("models", "list", "--json", "--home", "fresh").json}
     assert (rows["local:smollm2"]["usable"], rows["local:smollm2"]["state"]) == (
         False,
         "retinue models pull smollm2",
     )
-    pulled = retinue("models", "pull", "--json", "--home", "fresh").json
+    pulled = cli("models", "pull", "--json", "--home", "fresh").json
     assert (pulled["model"], pulled["downloaded"]) == ("local:smollm2", False)
-    rows = {row["model"]: row for row in retinue("models", "list", "--json", "--home", "fresh").json}
+    rows = {row["model"]: row for row in cli("models", "list", "--json", "--home", "fresh").json}
     assert (rows["local:smollm2"]["usable"], rows["local:smollm2"]["path"]) == (True, pulled["path"])
     assert rows["local:smollm2"]["demonstration"] is True
-    assert retinue("models", "pull", "huge", "--home", "fresh").code == 7
+    assert cli("models", "pull", "huge", "--home", "fresh").code == 7

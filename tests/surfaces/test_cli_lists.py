@@ -19,125 +19,123 @@ MORE_KEYS = {
 
 
 @pytest.fixture
-def talked(retinue: CliFixture) -> dict[str, Any]:
+def talked(cli: CliFixture) -> dict[str, Any]:
     """A conversation that has begun."""
-    retinue.plays(["First answer.", "Second answer.", "Third answer."])
-    return retinue("run", "First question", "--json").json
+    cli.script_model(["First answer.", "Second answer.", "Third answer."])
+    return cli("run", "First question", "--json").json
 
 
-def test_a_session_is_shown_with_all_its_facts(retinue: CliFixture, talked: dict[str, Any]):
+def test_a_session_is_shown_with_all_its_facts(cli: CliFixture, talked: dict[str, Any]):
     """Shows: C011, C014."""
-    shown = retinue("sessions", "show", talked["slug"], "--json")
+    shown = cli("sessions", "show", talked["slug"], "--json")
     assert shown.json.keys() >= SHOW_KEYS
     assert shown.json["path"] == talked["path"]
     assert (shown.json["type"], shown.json["status"], shown.json["entries"]) == ("branch", "idle", 2)
     for reference in (talked["session_id"], talked["key"], talked["path"], str(Path(talked["path"]).parent)):
-        assert retinue("sessions", "show", reference, "--json").json["session_id"] == talked["session_id"]
-    assert "First answer." in retinue("sessions", "show", talked["slug"]).out
+        assert cli("sessions", "show", reference, "--json").json["session_id"] == talked["session_id"]
+    assert "First answer." in cli("sessions", "show", talked["slug"]).out
 
 
-def test_sessions_are_listed_pinned_ones_first(retinue: CliFixture, talked: dict[str, Any]):
+def test_sessions_are_listed_pinned_ones_first(cli: CliFixture, talked: dict[str, Any]):
     """Shows: C019."""
-    later = retinue("run", "Another", "--json").json
-    listed = retinue("sessions", "list", "--json").json
+    later = cli("run", "Another", "--json").json
+    listed = cli("sessions", "list", "--json").json
     assert [row["session_id"] for row in listed] == [later["session_id"], talked["session_id"]]
-    assert listed[0].keys() <= retinue("sessions", "show", later["slug"], "--json").json.keys()
-    assert retinue("sessions", "pin", talked["slug"], "--json").json["pinned_at"]
-    table = retinue("sessions", "list")
+    assert listed[0].keys() <= cli("sessions", "show", later["slug"], "--json").json.keys()
+    assert cli("sessions", "pin", talked["slug"], "--json").json["pinned_at"]
+    table = cli("sessions", "list")
     assert table.out.splitlines()[1].startswith(talked["slug"])
-    assert retinue("sessions", "pin", later["slug"]).code == 0
-    again = retinue("sessions", "list", "--json").json
+    assert cli("sessions", "pin", later["slug"]).code == 0
+    again = cli("sessions", "list", "--json").json
     assert [row["session_id"] for row in again] == [later["session_id"], talked["session_id"]]
-    assert retinue("sessions", "unpin", talked["slug"], "--json").json["pinned_at"] is None
-    assert retinue("sessions", "list", "--agent", "researcher", "--json").json == []
+    assert cli("sessions", "unpin", talked["slug"], "--json").json["pinned_at"] is None
+    assert cli("sessions", "list", "--agent", "researcher", "--json").json == []
 
 
-def test_an_empty_list_says_what_to_do_next(retinue: CliFixture):
-    listed = retinue("sessions", "list")
+def test_an_empty_list_says_what_to_do_next(cli: CliFixture):
+    listed = cli("sessions", "list")
     assert (listed.code, listed.out) == (0, "")
     assert "retinue run" in listed.err
-    assert retinue("sessions", "list", "--json").out == "[]\n"
+    assert cli("sessions", "list", "--json").out == "[]\n"
 
 
-def test_a_session_is_renamed_cleared_and_deleted(retinue: CliFixture, talked: dict[str, Any]):
+def test_a_session_is_renamed_cleared_and_deleted(cli: CliFixture, talked: dict[str, Any]):
     """Shows: C014, C021, C022, C023."""
     ref = talked["session_id"]
-    assert retinue("sessions", "rename", ref, "Cron work", "--json").json["name"] == "Cron work"
-    assert "Cron work" in retinue("sessions", "list").out
-    cleared = retinue("sessions", "clear", ref, "--json").json
+    assert cli("sessions", "rename", ref, "Cron work", "--json").json["name"] == "Cron work"
+    assert "Cron work" in cli("sessions", "list").out
+    cleared = cli("sessions", "clear", ref, "--json").json
     assert (cleared["entries"], cleared["last_snippet"], cleared["name"]) == (0, "", "Cron work")
-    gone = retinue("sessions", "delete", ref, "--json")
+    gone = cli("sessions", "delete", ref, "--json")
     assert (gone.code, gone.json["deleted"]) == (0, True)
     assert Path(gone.json["path"], "branches", "main", "session.md").is_file()
-    assert retinue("sessions", "show", ref).code == 7
-    assert retinue("sessions", "list", "--json").json == []
+    assert cli("sessions", "show", ref).code == 7
+    assert cli("sessions", "list", "--json").json == []
     assert gone.json["undo"] == f"retinue sessions restore {ref}"
-    assert retinue(*gone.json["undo"].split()[1:], "--json").json["path"] == talked["path"]
-    assert retinue("sessions", "show", ref, "--json").json["name"] == "Cron work"
-    assert retinue("sessions", "restore", ref).code == 7
+    assert cli(*gone.json["undo"].split()[1:], "--json").json["path"] == talked["path"]
+    assert cli("sessions", "show", ref, "--json").json["name"] == "Cron work"
+    assert cli("sessions", "restore", ref).code == 7
 
 
-def test_a_deleted_session_says_where_it_is_and_how_to_get_it_back(
-    retinue: CliFixture, talked: dict[str, Any]
-):
-    told = retinue("sessions", "delete", talked["slug"]).out
+def test_a_deleted_session_says_where_it_is_and_how_to_get_it_back(cli: CliFixture, talked: dict[str, Any]):
+    told = cli("sessions", "delete", talked["slug"]).out
     now = next(line.split()[1] for line in told.splitlines() if line.startswith("path "))
     assert Path(now).is_dir()
     assert Path(now).name.startswith(f"{talked['slug']}.deleted.")
     assert f"retinue sessions restore {talked['session_id']}\n" in told
-    assert retinue("sessions", "restore", Path(now).name).code == 0
+    assert cli("sessions", "restore", Path(now).name).code == 0
     assert not Path(now).exists()
 
 
-def test_a_session_is_branched_exported_and_opened(retinue: CliFixture, talked: dict[str, Any]):
+def test_a_session_is_branched_exported_and_opened(cli: CliFixture, talked: dict[str, Any]):
     """Shows: A082."""
-    assert retinue("send", talked["slug"], "Second question").out == "Second answer.\n"
-    branched = retinue("sessions", "branch", talked["slug"], "--exclude", "--name", "other", "--json").json
+    assert cli("send", talked["slug"], "Second question").out == "Second answer.\n"
+    branched = cli("sessions", "branch", talked["slug"], "--exclude", "--name", "other", "--json").json
     assert branched["branch"] != "main"
     assert branched["entries"] == 2
-    assert retinue("sessions", "export", talked["path"]).out == Path(talked["path"]).read_text()
-    entries = retinue("sessions", "export", talked["path"], "--json").json
+    assert cli("sessions", "export", talked["path"]).out == Path(talked["path"]).read_text()
+    entries = cli("sessions", "export", talked["path"], "--json").json
     assert [entry["kind"] for entry in entries] == ["said"] * 4
     assert entries[2]["text"] == "Second question"
-    assert retinue("sessions", "open", talked["path"]).out == talked["path"] + "\n"
+    assert cli("sessions", "open", talked["path"]).out == talked["path"] + "\n"
 
 
-def test_on_a_terminal_a_session_opens_in_the_editor(retinue: CliFixture, talked: dict[str, Any]):
-    screen = retinue.on_terminal("sessions", "open", talked["slug"], EDITOR="head -n 1")
-    code, seen = screen.left()
+def test_on_a_terminal_a_session_opens_in_the_editor(cli: CliFixture, talked: dict[str, Any]):
+    screen = cli.open_terminal("sessions", "open", talked["slug"], EDITOR="head -n 1")
+    code, seen = screen.wait_for_exit()
     assert code == 0
     assert "<!-- retinue 1" in seen
 
 
-def test_runs_are_listed_shown_and_remembered(retinue: CliFixture, talked: dict[str, Any]):
+def test_runs_are_listed_shown_and_remembered(cli: CliFixture, talked: dict[str, Any]):
     """Shows: E032, E034."""
-    assert retinue("runs", "list", "--json").json == []
-    retinue("send", talked["slug"], "More")
-    history = retinue("subagent", "history", "--limit", "1", "--json").json
+    assert cli("runs", "list", "--json").json == []
+    cli("send", talked["slug"], "More")
+    history = cli("subagent", "history", "--limit", "1", "--json").json
     assert [row["text"] for row in history] == ["Second answer."]
-    assert len(retinue("runs", "history", "--json").json) == 2
+    assert len(cli("runs", "history", "--json").json) == 2
     assert history[0].keys() == talked.keys() - {"sandbox"}
-    shown = retinue("runs", "show", talked["run_id"], "--json").json
+    shown = cli("runs", "show", talked["run_id"], "--json").json
     assert shown.keys() == talked.keys() | MORE_KEYS
     assert (shown["task"], shown["requester"]) == ("First question", "person")
-    assert "First question" in retinue("subagent", "show", talked["run_id"]).out
-    assert retinue("runs", "show", "nothing").code == 7
-    assert retinue("runs", "history", "--limit", "0").code == 2
+    assert "First question" in cli("subagent", "show", talked["run_id"]).out
+    assert cli("runs", "show", "nothing").code == 7
+    assert cli("runs", "history", "--limit", "0").code == 2
 
 
-def test_a_run_of_another_process_is_cancelled(retinue: CliFixture, eventually: WaitUntil):
+def test_a_run_of_another_process_is_cancelled(cli: CliFixture, wait_until: WaitUntil):
     """Shows: E031, E033."""
-    retinue.plays([{"text": "Slow.", "delay": 60}])
-    process = retinue.started("run", "work long")
-    live = eventually(
-        lambda: [run for run in retinue("subagent", "list", "--json").json if run["status"] == "running"]
+    cli.script_model([{"text": "Slow.", "delay": 60}])
+    process = cli.start("run", "work long")
+    live = wait_until(
+        lambda: [run for run in cli("subagent", "list", "--json").json if run["status"] == "running"]
     )
-    cancelled = retinue("subagent", "cancel", live[0]["run_id"], "--json")
+    cancelled = cli("subagent", "cancel", live[0]["run_id"], "--json")
     assert (cancelled.code, cancelled.json["status"]) == (0, "cancelled")
     assert process.wait(30) == 5
 
 
-def test_agents_are_listed_and_shown_with_the_source_of_each_field(retinue: CliFixture, tmp_path: Path):
+def test_agents_are_listed_and_shown_with_the_source_of_each_field(cli: CliFixture, tmp_path: Path):
     """Shows: B005, B006."""
     folder = tmp_path / "config" / "agents"
     folder.mkdir(parents=True)
@@ -145,37 +143,37 @@ def test_agents_are_listed_and_shown_with_the_source_of_each_field(retinue: CliF
         "---\nname: scribe\ndescription: Writes things down\ntools: [read]\n---\nYou write.\n"
     )
     (folder / "broken.md").write_text("---\nname: broken\ntols: [read]\n---\nx\n")
-    listed = retinue("agents", "list", "--json")
+    listed = cli("agents", "list", "--json")
     names = [row["name"] for row in listed.json]
     assert "scribe" in names
     assert "broken" not in names
     assert "broken.md" in listed.err
-    shown = retinue("agents", "show", "scribe", "--json").json
+    shown = cli("agents", "show", "scribe", "--json").json
     assert (shown["description"], shown["offered"]) == ("Writes things down", ["read"])
     assert shown["sources"]["description"] == str(folder / "scribe.md")
     assert "grep" in shown["withheld"]
-    table = retinue("agents", "show", "scribe").out
+    table = cli("agents", "show", "scribe").out
     assert "Writes things down" in table
     assert "withheld: grep" in table
 
 
-def test_an_agent_is_deleted_unless_it_is_ours(retinue: CliFixture, tmp_path: Path):
+def test_an_agent_is_deleted_unless_it_is_ours(cli: CliFixture, tmp_path: Path):
     """Shows: B010."""
     folder = tmp_path / "config" / "agents"
     folder.mkdir(parents=True)
     (folder / "scribe.md").write_text("---\nname: scribe\ndescription: Writes\n---\nYou write.\n")
-    assert retinue("agents", "delete", "scribe", "--json").json == {"name": "scribe", "deleted": True}
+    assert cli("agents", "delete", "scribe", "--json").json == {"name": "scribe", "deleted": True}
     assert not (folder / "scribe.md").exists()
-    assert retinue("agents", "delete", "general").code == 3
-    assert retinue("agents", "delete", "scribe").code == 7
+    assert cli("agents", "delete", "general").code == 3
+    assert cli("agents", "delete", "scribe").code == 7
 
 
-def test_a_foreign_definition_is_checked_and_brought_home(retinue: CliFixture, tmp_path: Path):
+def test_a_foreign_definition_is_checked_and_brought_home(cli: CliFixture, tmp_path: Path):
     foreign = tmp_path / "Backend Architect.md"
     foreign.write_text(
         "---\nname: Backend Architect\ndescription: Designs services\ntools: Read, Grep\ncolor: blue\n---\nYou design.\n"
     )
-    checked = retinue("agents", "check", str(foreign), "--json")
+    checked = cli("agents", "check", str(foreign), "--json")
     assert checked.code == 0
     assert {field["field"] for field in checked.json[0]["fields"]} == {
         "name",
@@ -183,29 +181,27 @@ def test_a_foreign_definition_is_checked_and_brought_home(retinue: CliFixture, t
         "tools",
         "color",
     }
-    assert "color" in retinue("agents", "check", str(foreign)).out
-    imported = retinue("agents", "import", str(foreign), "--json")
+    assert "color" in cli("agents", "check", str(foreign)).out
+    imported = cli("agents", "import", str(foreign), "--json")
     assert imported.code == 0
-    shown = retinue("agents", "show", "backend-architect", "--json").json
+    shown = cli("agents", "show", "backend-architect", "--json").json
     assert shown["tool_allow"] == ["read", "grep"]
-    assert retinue("agents", "check", str(tmp_path / "missing.md")).code == 7
+    assert cli("agents", "check", str(tmp_path / "missing.md")).code == 7
 
 
-def test_tools_are_listed_with_the_rule_that_decides(retinue: CliFixture, talked: dict[str, Any]):
-    listed = retinue("tools", "list", "--json").json
+def test_tools_are_listed_with_the_rule_that_decides(cli: CliFixture, talked: dict[str, Any]):
+    listed = cli("tools", "list", "--json").json
     assert {"name", "category", "description", "offered", "rule"} <= listed[0].keys()
     offered = [
-        row["name"]
-        for row in retinue("tools", "list", "--agent", "explorer", "--json").json
-        if row["offered"]
+        row["name"] for row in cli("tools", "list", "--agent", "explorer", "--json").json if row["offered"]
     ]
     assert sorted(offered) == ["glob", "grep", "ls", "read"]
-    assert "read" in retinue("tools", "list", "--session", talked["slug"]).out
-    assert retinue("tools", "list", "--session", talked["slug"], "--agent", "general").code == 2
+    assert "read" in cli("tools", "list", "--session", talked["slug"]).out
+    assert cli("tools", "list", "--session", talked["slug"], "--agent", "general").code == 2
 
 
 def test_a_door_is_listed_with_the_names_that_a_model_is_shown(
-    retinue: CliFixture, talked: dict[str, Any], tmp_path: Path
+    cli: CliFixture, talked: dict[str, Any], tmp_path: Path
 ):
     """Shows: A002, A004."""
     (tmp_path / "config" / "agents" / "helper.md").write_text("---\nname: helper\n---\n\nYou help.\n")
@@ -217,38 +213,38 @@ def test_a_door_is_listed_with_the_names_that_a_model_is_shown(
         (("--agent", "general"), {"helper", "explorer"}),
         (("--agent", "lone"), {"helper"}),
     ):
-        rows = {row["name"]: row["schema"] for row in retinue("tools", "list", *words, "--json").json}
+        rows = {row["name"]: row["schema"] for row in cli("tools", "list", *words, "--json").json}
         names = rows["PersistentAgent"]["properties"]["preset"]["enum"]
         assert known <= set(names)
         assert rows["agent"]["properties"]["agent_name"]["enum"] == names
     assert names == ["helper"]
 
 
-def test_the_doctor_finds_what_is_wrong(retinue: CliFixture, tmp_path: Path):
-    retinue.plays(["Fine."])
-    well = retinue("doctor", "--json")
+def test_the_doctor_finds_what_is_wrong(cli: CliFixture, tmp_path: Path):
+    cli.script_model(["Fine."])
+    well = cli("doctor", "--json")
     assert well.code == 0
     assert {row["level"] for row in well.json} <= {"ok", "warn"}
     folder = tmp_path / "config" / "agents"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "broken.md").write_text("---\nname: broken\ntols: [read]\n---\nx\n")
-    ill = retinue("doctor")
+    ill = cli("doctor")
     assert ill.code == 1
     assert "broken.md" in ill.out
 
 
-def test_the_demonstration_needs_nothing(retinue: CliFixture):
-    env = dict(retinue.env)
+def test_the_demonstration_needs_nothing(cli: CliFixture):
+    env = dict(cli.env)
     for name in ("RETINUE_HOME", "RETINUE_CONFIG"):
-        del retinue.env[name]
-    shown = retinue("demo", "--scripted")
+        del cli.env[name]
+    shown = cli("demo", "--scripted")
     assert shown.code == 0
     assert "scripted" in shown.err
     assert "/etc/passwd  refused" in shown.out
     path = Path(shown.out.rsplit("file: ", 1)[1].strip())
-    assert path.is_relative_to(retinue.folder / ".demo")
+    assert path.is_relative_to(cli.folder / ".demo")
     assert "errors.py" in path.read_text()
-    retinue.env.update(env)
-    value = json.loads(retinue("demo", "--scripted", "--json").out)
+    cli.env.update(env)
+    value = json.loads(cli("demo", "--scripted", "--json").out)
     assert (value["status"], value["tool_calls"]) == ("done", 5)
-    assert value["path"].startswith(retinue.env["RETINUE_HOME"])
+    assert value["path"].startswith(cli.env["RETINUE_HOME"])

@@ -31,81 +31,81 @@ def commands(seen: str) -> set[int]:
     return found | ({0x0D} if b"\r" in raw.replace(b"\r\n", b"") else set())
 
 
-def test_no_byte_of_a_model_or_a_tool_commands_the_terminal(retinue: CliFixture):
+def test_no_byte_of_a_model_or_a_tool_commands_the_terminal(cli: CliFixture):
     """Shows: U01, U02, U03, U04."""
-    odd = f"{retinue.folder}/\u202efile\x1b[2J"
+    odd = f"{cli.folder}/\u202efile\x1b[2J"
     Path(odd).write_text(HOSTILE)
     calls = [{"name": "read", "args": {"path": odd}}, {"name": "no\x1b[2Jtool", "args": {"text": HOSTILE}}]
-    retinue.plays([{"tools": calls, "text": HOSTILE}, HOSTILE])
-    code, seen = retinue.on_terminal("run", f"say {HOSTILE}").left()
+    cli.script_model([{"tools": calls, "text": HOSTILE}, HOSTILE])
+    code, seen = cli.open_terminal("run", f"say {HOSTILE}").wait_for_exit()
     assert code == 0
     assert commands(seen) == set()
     assert not {"\u202e", "\U000e0041", "\x9b", "\x9d"} & set(seen)
     assert "␛]52;c;ZXZpbA==␇" in seen
     for command in (("runs", "history"), ("sessions", "list"), ("sessions", "export", "general")):
-        code, seen = retinue.on_terminal(*command).left()
+        code, seen = cli.open_terminal(*command).wait_for_exit()
         assert code == 0
         assert commands(seen) == set()
 
 
-def test_a_line_of_a_million_characters_comes_whole_and_ends(retinue: CliFixture):
+def test_a_line_of_a_million_characters_comes_whole_and_ends(cli: CliFixture):
     """Shows: U04."""
-    retinue.plays(["x" * 1_000_000])
-    code, seen = retinue.on_terminal("run", "long").left()
+    cli.script_model(["x" * 1_000_000])
+    code, seen = cli.open_terminal("run", "long").wait_for_exit()
     assert (code, seen.count("x")) == (0, 1_000_000)
-    listed = retinue("runs", "history").out
+    listed = cli("runs", "history").out
     assert max(map(len, listed.splitlines())) < 1_000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_terminal_is_as_it_was_when_a_chat_is_ended_from_outside(retinue: CliFixture, number: int):
+def test_the_terminal_is_as_it_was_when_a_chat_is_ended_from_outside(cli: CliFixture, number: int):
     """Shows: U10."""
-    retinue.plays(["Hello."])
-    screen = retinue.on_terminal("chat")
+    cli.script_model(["Hello."])
+    screen = cli.open_terminal("chat")
     before = termios.tcgetattr(screen.fd)
-    screen.until("> ")
+    screen.wait_for_text("> ")
     os.kill(screen.process.pid, number)
-    screen.left()
+    screen.wait_for_exit()
     assert termios.tcgetattr(screen.fd) == before
 
 
-def test_the_terminal_is_as_it_was_after_a_defect(retinue: CliFixture, tmp_path: Path):
+def test_the_terminal_is_as_it_was_after_a_defect(cli: CliFixture, tmp_path: Path):
     """Shows: U10."""
     (tmp_path / "odd.py").write_text("raise RuntimeError('odd')\n")
     (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
-    screen = retinue.on_terminal("chat", PYTHONPATH=str(tmp_path))
+    screen = cli.open_terminal("chat", PYTHONPATH=str(tmp_path))
     before = termios.tcgetattr(screen.fd)
-    code, _ = screen.left()
+    code, _ = screen.wait_for_exit()
     assert code == 1
     assert termios.tcgetattr(screen.fd) == before
 
 
 def test_a_defect_keeps_no_key_and_shows_none(
-    retinue: CliFixture, tmp_path: Path, planted: dict[str, PlantedSecret]
+    cli: CliFixture, tmp_path: Path, planted_secrets: dict[str, PlantedSecret]
 ):
     """Shows: X12."""
     key = "sk-test-0123456789-exact"
-    said = f"{key} {planted['github person'].text} Authorization: Bearer {planted['bearer'].secret}"
+    said = f"{key} {planted_secrets['github person'].text} Authorization: Bearer {planted_secrets['bearer'].secret}"
     (tmp_path / "odd.py").write_text(f"raise RuntimeError({said!r})\n")
     (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
     with_key = {"PYTHONPATH": str(tmp_path), "OPENAI_API_KEY": key}
-    ran = retinue("tools", "list", **with_key)
+    ran = cli("tools", "list", **with_key)
     path = Path(ran.err.rsplit("details are in ", 1)[1].strip())
-    debug = retinue("tools", "list", **with_key, RETINUE_DEBUG="1").err
-    secrets = (key, planted["github person"].secret, planted["bearer"].secret)
+    debug = cli("tools", "list", **with_key, RETINUE_DEBUG="1").err
+    secrets = (key, planted_secrets["github person"].secret, planted_secrets["bearer"].secret)
     for text in (ran.err, path.read_text(), debug):
         assert "RuntimeError" in text
         assert not [secret for secret in secrets if secret in text]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_command_leaves_no_core(retinue: CliFixture, tmp_path: Path):
+def test_the_command_leaves_no_core(cli: CliFixture, tmp_path: Path):
     """Shows: X12."""
     (tmp_path / "odd.py").write_text(
         "import resource\nraise RuntimeError(resource.getrlimit(resource.RLIMIT_CORE)[0])\n"
     )
     (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
-    assert "unexpected RuntimeError: 0." in retinue("tools", "list", PYTHONPATH=str(tmp_path)).err
+    assert "unexpected RuntimeError: 0." in cli("tools", "list", PYTHONPATH=str(tmp_path)).err
 
 
 def test_no_text_forges_a_line_of_the_log(tmp_path: Path):

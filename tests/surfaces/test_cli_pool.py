@@ -5,25 +5,25 @@ from cli_fixture import CliFixture
 LONG = "It is in src/cron.py, and nothing else uses it."
 
 
-def test_the_pool_is_shown_in_lines_for_people(retinue: CliFixture):
+def test_the_pool_is_shown_in_lines_for_people(cli: CliFixture):
     """Shows: B046, B047."""
     wish = {"name": "explore", "args": {"task_prompt": "Find cron."}}
-    retinue.plays({"general": [{"tools": [wish, wish]}, "Done."], "explorer": [LONG]})
-    assert "The pool is empty" in retinue("pool", "list").err
-    assert retinue("run", "Where is cron?").code == 0
-    heading, first, second = retinue("pool", "list").out.splitlines()
+    cli.script_model({"general": [{"tools": [wish, wish]}, "Done."], "explorer": [LONG]})
+    assert "The pool is empty" in cli("pool", "list").err
+    assert cli("run", "Where is cron?").code == 0
+    heading, first, second = cli("pool", "list").out.splitlines()
     assert heading.split("  ")[0] == "AGENT ID"
     for line in (first, second):
         agent_id, key, state, uses, *_ = [each for each in line.split("  ") if each]
         assert agent_id.startswith("explorer-")
         assert key.strip().startswith("agent-explorer@")
         assert (state.strip(), uses.strip()) == ("available", "2")
-    told = dict(line.split(maxsplit=1) for line in retinue("pool", "stats").out.splitlines())
+    told = dict(line.split(maxsplit=1) for line in cli("pool", "stats").out.splitlines())
     assert (told["total"], told["in_use"], told["available"], told["max"]) == ("2", "0", "2", "10")
 
 
-def test_who_is_not_in_the_pool_cannot_be_taken_out(retinue: CliFixture):
+def test_who_is_not_in_the_pool_cannot_be_taken_out(cli: CliFixture):
     """Shows: B047."""
-    said = retinue("pool", "clear", "nobody")
+    said = cli("pool", "clear", "nobody")
     assert (said.code, said.out) == (7, "")
     assert said.err == "retinue: No agent nobody in the pool. List them with `retinue pool list`.\n"

@@ -65,17 +65,17 @@ def cards(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.startswith("─") or " Task: " in line]
 
 
-def test_a_card_stands_below_the_call_follows_its_agent_and_goes_when_it_is_done(house: CliFixture):
+def test_a_card_stands_below_the_call_follows_its_agent_and_goes_when_it_is_done(gated_cli: CliFixture):
     """Shows: A041, A042, A043, A044, A047, A050, A051, A052, A054."""
-    (house.folder / "again").touch()
-    house.plays(
+    (gated_cli.folder / "again").touch()
+    gated_cli.script_model(
         {
             "general": [hands_on(HANDED_ON), "They know."],
             "researcher": [holds("gate", "gate"), holds("again"), {"text": "Found.", "delay": 4}],
         }
     )
-    screen = house.on_terminal("run", "ask", **PLAIN)
-    lines = screen.shows(has("Calling Tools... (+2)"))
+    screen = gated_cli.open_terminal("run", "ask", **PLAIN)
+    lines = screen.wait_for_screen(has("Calling Tools... (+2)"))
     assert without(lines, "researcher#2 running")[-9:-1] == [
         "I ask others.",
         "· PersistentAgent researcher description=analyze patterns prompt=Look.",
@@ -87,14 +87,14 @@ def test_a_card_stands_below_the_call_follows_its_agent_and_goes_when_it_is_done
         RULE,
     ]
     assert lines[-1].startswith("general#1 waiting ")
-    (house.folder / "gate").unlink()
-    lines = screen.shows(has("Calling Tools... (+3)"))
+    (gated_cli.folder / "gate").unlink()
+    lines = screen.wait_for_screen(has("Calling Tools... (+3)"))
     assert without(lines, "researcher#2")[-5:-1] == [CARD, "Calling Tools... (+3)", "  hold again", RULE]
-    (house.folder / "again").unlink()
-    lines = screen.shows(has("Waiting..."))
+    (gated_cli.folder / "again").unlink()
+    lines = screen.wait_for_screen(has("Waiting..."))
     assert without(lines, "researcher#2")[-4:-1] == [CARD, "Waiting...", RULE]
-    assert screen.left()[0] == 0
-    lines = screen.look()
+    assert screen.wait_for_exit()[0] == 0
+    lines = screen.screen_lines()
     assert cards(lines) == []
     assert not [line for line in lines if line.startswith(("Waiting", "Calling", "general#"))]
     assert lines[2].startswith("· researcher#2 done in ")
@@ -104,154 +104,170 @@ def test_a_card_stands_below_the_call_follows_its_agent_and_goes_when_it_is_done
 @pytest.mark.parametrize(
     ("reply", "became"), [({"error": "the server is on fire"}, "failed"), ("Found.", "done")]
 )
-def test_no_card_is_left_when_its_agent_ended(house: CliFixture, reply: str | dict[str, str], became: str):
+def test_no_card_is_left_when_its_agent_ended(
+    gated_cli: CliFixture, reply: str | dict[str, str], became: str
+):
     """Shows: A054, A072."""
-    house.plays({"general": [hands_on(HANDED_ON), "So be it."], "researcher": [holds("gate"), reply]})
-    screen = house.on_terminal("run", "ask", **PLAIN)
-    screen.shows(has(CARD, "Calling Tools..."))
-    (house.folder / "gate").unlink()
-    assert screen.left()[0] == 0
-    lines = screen.look()
+    gated_cli.script_model(
+        {"general": [hands_on(HANDED_ON), "So be it."], "researcher": [holds("gate"), reply]}
+    )
+    screen = gated_cli.open_terminal("run", "ask", **PLAIN)
+    screen.wait_for_screen(has(CARD, "Calling Tools..."))
+    (gated_cli.folder / "gate").unlink()
+    assert screen.wait_for_exit()[0] == 0
+    lines = screen.screen_lines()
     assert cards(lines) == []
     assert f"· researcher#2 {became}" in "\n".join(lines)
-    assert house("runs", "list", "--json").json == []
+    assert gated_cli("runs", "list", "--json").json == []
 
 
-def test_no_card_is_left_when_the_person_stops_everything(house: CliFixture):
+def test_no_card_is_left_when_the_person_stops_everything(gated_cli: CliFixture):
     """Shows: A054, A072."""
-    house.plays(
+    gated_cli.script_model(
         {"general": [hands_on(HANDED_ON), "Never."], "researcher": [{"text": "Never.", "delay": LONG}]}
     )
-    screen = house.on_terminal("run", "ask", **PLAIN)
-    screen.shows(has(CARD, "Waiting..."))
+    screen = gated_cli.open_terminal("run", "ask", **PLAIN)
+    screen.wait_for_screen(has(CARD, "Waiting..."))
     screen.press("c")
-    assert screen.left()[0] == 5
-    lines = screen.look()
+    assert screen.wait_for_exit()[0] == 5
+    lines = screen.screen_lines()
     assert cards(lines) == []
     assert not [line for line in lines if line.startswith(("Waiting", "general#"))]
-    assert house("runs", "list", "--json").json == []
+    assert gated_cli("runs", "list", "--json").json == []
 
 
-def test_no_card_outlives_a_process_that_was_killed(house: CliFixture):
+def test_no_card_outlives_a_process_that_was_killed(gated_cli: CliFixture):
     """Shows: A072."""
-    house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found."]})
-    screen = house.on_terminal("run", "ask", **PLAIN)
-    screen.shows(has(CARD))
+    gated_cli.script_model(
+        {"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found."]}
+    )
+    screen = gated_cli.open_terminal("run", "ask", **PLAIN)
+    screen.wait_for_screen(has(CARD))
     screen.process.kill()
-    screen.left()
-    (house.folder / "gate").unlink()
-    again = house.on_terminal("runs", "resume", **PLAIN)
-    assert again.left()[0] == 0
-    assert cards(again.look()) == []
-    assert house("runs", "list", "--json").json == []
+    screen.wait_for_exit()
+    (gated_cli.folder / "gate").unlink()
+    again = gated_cli.open_terminal("runs", "resume", **PLAIN)
+    assert again.wait_for_exit()[0] == 0
+    assert cards(again.screen_lines()) == []
+    assert gated_cli("runs", "list", "--json").json == []
 
 
 @pytest.mark.parametrize("words", [RETINUE, DEAF])
-def test_a_terminal_that_is_closed_does_not_stop_the_agents(house: CliFixture, words: Sequence[str]):
+def test_a_terminal_that_is_closed_does_not_stop_the_agents(gated_cli: CliFixture, words: Sequence[str]):
     """Nor one whose closing is not heard of, as nohup has it.
 
     Shows: A053.
     """
-    house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found it."]})
-    screen = house.on_terminal("run", "ask", words=words, **PLAIN)
-    screen.shows(has(CARD, "Calling Tools..."))
+    gated_cli.script_model(
+        {"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found it."]}
+    )
+    screen = gated_cli.open_terminal("run", "ask", words=words, **PLAIN)
+    screen.wait_for_screen(has(CARD, "Calling Tools..."))
     screen.close()
-    (house.folder / "gate").unlink()
+    (gated_cli.folder / "gate").unlink()
     assert screen.process.wait(30) == 0
-    runs = house("runs", "history", "--json").json
+    runs = gated_cli("runs", "history", "--json").json
     assert [(run["agent"], run["status"], run["text"]) for run in runs] == [
         ("researcher", "done", "Found it."),
         ("general", "done", "They know."),
     ]
     assert "Found it." in Path(runs[0]["path"]).read_text()
-    logs = Path(house.env["RETINUE_HOME"]) / "logs"
+    logs = Path(gated_cli.env["RETINUE_HOME"]) / "logs"
     assert not logs.exists() or not any("Traceback" in log.read_text() for log in logs.iterdir())
 
 
-def test_many_agents_are_a_few_lines_that_change_in_place(house: CliFixture):
+def test_many_agents_are_a_few_lines_that_change_in_place(gated_cli: CliFixture):
     """Shows: D033."""
     many = [HANDED_ON | {"description": f"part {number}"} for number in range(30)]
-    house.plays({"general": [hands_on(*many), "They know."], "researcher": [holds("gate"), "Found."]})
-    screen = house.on_terminal("run", "ask", **PLAIN, LINES="60")
-    lines = screen.shows(full)
+    gated_cli.script_model(
+        {"general": [hands_on(*many), "They know."], "researcher": [holds("gate"), "Found."]}
+    )
+    screen = gated_cli.open_terminal("run", "ask", **PLAIN, LINES="60")
+    lines = screen.wait_for_screen(full)
     assert all(line.endswith("s · hold gate") for line in lines[-14:-2])
     assert lines[-14].startswith("researcher#2 running ")
     assert lines[-3].startswith("researcher#13 running ")
-    (house.folder / "gate").unlink()
-    assert screen.left()[0] == 0
-    lines = screen.look()
+    (gated_cli.folder / "gate").unlink()
+    assert screen.wait_for_exit()[0] == 0
+    lines = screen.screen_lines()
     assert not [line for line in lines if line.startswith(("researcher#", "general#", "…"))]
     assert len([line for line in lines if line.startswith("· researcher#")]) == 30
 
 
-def test_a_run_alone_is_a_line_below_its_words(house: CliFixture):
+def test_a_run_alone_is_a_line_below_its_words(gated_cli: CliFixture):
     """Shows: A041."""
     wish = holds("gate") | {"text": "I hold."}
-    house.plays([wish, {"text": "Held.", "delay": 0.5}])
-    screen = house.on_terminal("run", "hold", **PLAIN)
-    lines = screen.shows(has("general#1 running"))
+    gated_cli.script_model([wish, {"text": "Held.", "delay": 0.5}])
+    screen = gated_cli.open_terminal("run", "hold", **PLAIN)
+    lines = screen.wait_for_screen(has("general#1 running"))
     assert lines[:2] == ["I hold.", "· hold gate"]
     assert lines[2].endswith("s · hold gate")
-    (house.folder / "gate").unlink()
-    assert screen.left()[0] == 0
-    assert screen.look()[:3] == ["I hold.", "· hold gate", "Held."]
+    (gated_cli.folder / "gate").unlink()
+    assert screen.wait_for_exit()[0] == 0
+    assert screen.screen_lines()[:3] == ["I hold.", "· hold gate", "Held."]
 
 
-def test_a_question_stands_alone_and_progress_comes_back_after_it(retinue: CliFixture):
-    retinue.plays(
+def test_a_question_stands_alone_and_progress_comes_back_after_it(cli: CliFixture):
+    cli.script_model(
         {"general": [hands_on(HANDED_ON), "They know."], "researcher": [{"text": "Found.", "delay": 1}]}
     )
-    screen = retinue.on_terminal("run", "ask", **PLAIN)
-    lines = screen.shows(has("? [y]es, once, [n]o"))
+    screen = cli.open_terminal("run", "ask", **PLAIN)
+    lines = screen.wait_for_screen(has("? [y]es, once, [n]o"))
     assert not [line for line in lines if line.startswith("general#")]
     screen.type("y\n")
-    screen.shows(has(CARD))
-    assert screen.left()[0] == 0
-    lines = screen.look()
+    screen.wait_for_screen(has(CARD))
+    assert screen.wait_for_exit()[0] == 0
+    lines = screen.screen_lines()
     assert cards(lines) == []
     assert "They know." in lines
 
 
-def test_where_standard_error_is_no_terminal_nothing_is_drawn(house: CliFixture):
-    house.plays(
+def test_where_standard_error_is_no_terminal_nothing_is_drawn(gated_cli: CliFixture):
+    gated_cli.script_model(
         {"general": [hands_on(HANDED_ON), "They know."], "researcher": [{"text": "Found.", "delay": 0.6}]}
     )
-    ran = house("run", "ask")
+    ran = gated_cli("run", "ask")
     assert (ran.code, ran.out) == (0, "I ask others.\nThey know.\n")
     assert ran.err.count("\n") == 1
     assert "\x1b" not in ran.err
 
 
-def test_a_terminal_that_obeys_nothing_is_told_in_lines(house: CliFixture):
-    house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("none"), "Found."]})
-    screen = house.on_terminal("run", "ask", TERM="dumb")
-    code, seen = screen.left()
+def test_a_terminal_that_obeys_nothing_is_told_in_lines(gated_cli: CliFixture):
+    gated_cli.script_model(
+        {"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("none"), "Found."]}
+    )
+    screen = gated_cli.open_terminal("run", "ask", TERM="dumb")
+    code, seen = screen.wait_for_exit()
     assert code == 0
     assert "\x1b" not in seen
     assert seen.count("PersistentAgent") == 1
     assert "· researcher#2: hold none" in seen
 
 
-def test_a_window_that_becomes_smaller_is_drawn_anew(house: CliFixture):
-    house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found."]})
-    screen = house.on_terminal("run", "ask", **PLAIN)
-    screen.shows(has(CARD, "Calling Tools..."))
+def test_a_window_that_becomes_smaller_is_drawn_anew(gated_cli: CliFixture):
+    gated_cli.script_model(
+        {"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found."]}
+    )
+    screen = gated_cli.open_terminal("run", "ask", **PLAIN)
+    screen.wait_for_screen(has(CARD, "Calling Tools..."))
     fcntl.ioctl(screen.fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
-    screen.shows(narrow)
-    (house.folder / "gate").unlink()
-    assert screen.left()[0] == 0
-    assert "They know." in screen.look()
+    screen.wait_for_screen(narrow)
+    (gated_cli.folder / "gate").unlink()
+    assert screen.wait_for_exit()[0] == 0
+    assert "They know." in screen.screen_lines()
 
 
-def test_in_a_chat_progress_is_gone_before_the_prompt_returns(house: CliFixture):
+def test_in_a_chat_progress_is_gone_before_the_prompt_returns(gated_cli: CliFixture):
     """Shows: A055."""
-    house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found."]})
-    screen = house.on_terminal("chat", **PLAIN)
-    screen.until("> ")
+    gated_cli.script_model(
+        {"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found."]}
+    )
+    screen = gated_cli.open_terminal("chat", **PLAIN)
+    screen.wait_for_text("> ")
     screen.type("ask\n")
-    screen.shows(has(CARD))
-    (house.folder / "gate").unlink()
-    lines = screen.shows(ready)
+    screen.wait_for_screen(has(CARD))
+    (gated_cli.folder / "gate").unlink()
+    lines = screen.wait_for_screen(ready)
     assert cards(lines) == []
     screen.press("d")
-    assert screen.left()[0] == 0
+    assert screen.wait_for_exit()[0] == 0

@@ -5,10 +5,10 @@ from cli_fixture import CliFixture
 
 
 @pytest.fixture
-def session(retinue: CliFixture) -> str:
-    (retinue.folder / "a.txt").write_text("one\n")
-    retinue.plays(["Good morning."])
-    return retinue("run", "--json", "Greet me.").json["slug"]
+def session(cli: CliFixture) -> str:
+    (cli.folder / "a.txt").write_text("one\n")
+    cli.script_model(["Good morning."])
+    return cli("run", "--json", "Greet me.").json["slug"]
 
 
 @pytest.mark.parametrize(
@@ -28,39 +28,39 @@ def session(retinue: CliFixture) -> str:
     ],
 )
 def test_a_verdict_has_a_word_a_rule_and_an_exit_code(
-    retinue: CliFixture, session: str, kind: str, value: str, code: int, rule: str
+    cli: CliFixture, session: str, kind: str, value: str, code: int, rule: str
 ):
-    said = retinue("scope", "test", session, kind, value)
+    said = cli("scope", "test", session, kind, value)
     assert (said.code, said.out.startswith(rule)) == (code, True), said
-    facts = retinue("scope", "test", session, kind, value, "--json")
+    facts = cli("scope", "test", session, kind, value, "--json")
     assert (facts.code, facts.json["ok"], facts.json["kind"]) == (code, code == 0, kind)
     assert (facts.json["asks"], facts.json["rule"] in said.out) == ("requires approval" in said.out, True)
 
 
-def test_retinues_own_folders_are_closed_and_shown_so(retinue: CliFixture, session: str):
-    home = retinue.env["RETINUE_HOME"]
+def test_retinues_own_folders_are_closed_and_shown_so(cli: CliFixture, session: str):
+    home = cli.env["RETINUE_HOME"]
     for value in (f"{home}/ledger.db", f"{home}/sessions/{session}/branches/main/preset.md"):
-        assert retinue("scope", "test", session, "write", value).code == 3
-        assert "always closed" in retinue("scope", "test", session, "read", value).out
-    assert f"{home}/**" in retinue("scope", "show", session, "--json").json["always_closed"]
+        assert cli("scope", "test", session, "write", value).code == 3
+        assert "always closed" in cli("scope", "test", session, "read", value).out
+    assert f"{home}/**" in cli("scope", "show", session, "--json").json["always_closed"]
 
 
-def test_the_scope_of_a_session_is_shown_with_whose_word_it_is(retinue: CliFixture, session: str):
-    facts = retinue("scope", "show", session, "--json").json
-    assert facts["workspace"] == str(retinue.folder)
-    assert facts["paths"]["read"] == [f"{retinue.folder}/**", "/tmp/**"]
+def test_the_scope_of_a_session_is_shown_with_whose_word_it_is(cli: CliFixture, session: str):
+    facts = cli("scope", "show", session, "--json").json
+    assert facts["workspace"] == str(cli.folder)
+    assert facts["paths"]["read"] == [f"{cli.folder}/**", "/tmp/**"]
     assert (facts["needs_no_yes"]["write"], facts["approvals"]) == (["/tmp/**"], "ask")
     assert facts["ceilings"] == []
-    child = retinue("spawn", "--json", "--parent", session, "--agent", "explorer", "Look.").json["slug"]
-    below = retinue("scope", "show", child, "--json").json
+    child = cli("spawn", "--json", "--parent", session, "--agent", "explorer", "Look.").json["slug"]
+    below = cli("scope", "show", child, "--json").json
     assert [each["by"] for each in below["ceilings"]] == [session]
     assert below["hash"] != facts["hash"]
-    assert f"ceiling of {session}:" in retinue("scope", "show", child).out
+    assert f"ceiling of {session}:" in cli("scope", "show", child).out
 
 
-def test_what_is_asked_wrongly_is_told_with_its_own_exit_code(retinue: CliFixture, session: str):
-    assert retinue("scope", "show", session[:9], "--json").code == 0
-    assert retinue("scope", "show", "nobody").code == 7
-    assert retinue("scope", "test", "nobody", "read", "a.txt").code == 7
-    assert retinue("scope", "test", session, "eat", "a.txt").code == 2
-    assert retinue("scope", "test", session, "read").code == 2
+def test_what_is_asked_wrongly_is_told_with_its_own_exit_code(cli: CliFixture, session: str):
+    assert cli("scope", "show", session[:9], "--json").code == 0
+    assert cli("scope", "show", "nobody").code == 7
+    assert cli("scope", "test", "nobody", "read", "a.txt").code == 7
+    assert cli("scope", "test", session, "eat", "a.txt").code == 2
+    assert cli("scope", "test", session, "read").code == 2

@@ -94,7 +94,7 @@ class House:
         (agents / "todo.md").write_text(TODO)
 
     async def starts(self) -> None:
-        process: subprocess.Popen[bytes] = self.command.started("serve", "--port", "0")
+        process: subprocess.Popen[bytes] = self.command.start("serve", "--port", "0")
         self.process = process
         async with asyncio.timeout(PATIENCE):
             while await daemon_client.ping_daemon(self.home) is None:
@@ -168,11 +168,11 @@ async def house(retinue: CliFixture, script: Script) -> AsyncGenerator[House]:
         yield made
 
 
-async def test_who_is_cut_off_by_kills_hears_everything_once_in_the_end(retinue: CliFixture):
+async def test_who_is_cut_off_by_kills_hears_everything_once_in_the_end(cli: CliFixture):
     """The daemon is killed three times with runs on their way, and goes on; so does its client.
 
     Shows: A15, C18."""
-    async with house(retinue, slowly("Some words. " * 40, pace=0.02)) as home:
+    async with house(cli, slowly("Some words. " * 40, pace=0.02)) as home:
         last = 0
         heard: list[tuple[int, str]] = []
         sessions = [await home.session() for _ in range(3)]
@@ -199,9 +199,9 @@ def _speaks(ear: Ear, run: str) -> bool:
     return any(each["run"] == run and each["kind"] == "text.delta" for each in ear.heard)
 
 
-async def test_a_client_that_goes_in_mid_stream_stops_nothing_and_hears_the_rest_later(retinue: CliFixture):
+async def test_a_client_that_goes_in_mid_stream_stops_nothing_and_hears_the_rest_later(cli: CliFixture):
     """Shows: A15."""
-    async with house(retinue, slowly("Some words. " * 40, pace=0.01)) as home:
+    async with house(cli, slowly("Some words. " * 40, pace=0.01)) as home:
         session = await home.session()
         async with home.listening(f"/api/sessions/{session}/events") as ear:
             run = await home.says(session, "Speak.")
@@ -212,11 +212,11 @@ async def test_a_client_that_goes_in_mid_stream_stops_nothing_and_hears_the_rest
         assert [*ear.numbers, *again.numbers] == [number for number, _ in await home.kept()][1:]
 
 
-async def test_who_never_reads_is_cut_off_and_comes_back_by_its_number(retinue: CliFixture):
+async def test_who_never_reads_is_cut_off_and_comes_back_by_its_number(cli: CliFixture):
     """Another process writes a hundred thousand events.
 
     Shows: C18."""
-    async with house(retinue, []) as home:
+    async with house(cli, []) as home:
         with socket.socket(socket.AF_UNIX) as deaf, daemon_client.socket_path(home.home) as place:
             deaf.connect(place)
             deaf.sendall(b"GET /api/events HTTP/1.1\r\nhost: daemon\r\n\r\n")
@@ -259,11 +259,11 @@ def _memory(home: House) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1000
 
 
-async def test_what_a_command_works_beside_the_daemon_is_heard_in_order_and_once(retinue: CliFixture):
+async def test_what_a_command_works_beside_the_daemon_is_heard_in_order_and_once(cli: CliFixture):
     """Their settings differ, so each works its own; both write at the same time."""
-    async with house(retinue, slowly("Words. " * 20, pace=0.01)) as home, home.listening() as ear:
+    async with house(cli, slowly("Words. " * 20, pace=0.01)) as home, home.listening() as ear:
         sessions = [await home.session() for _ in range(4)]
-        there = [retinue.started("run", "--model", "openai:other", "Speak.") for _ in range(2)]
+        there = [cli.start("run", "--model", "openai:other", "Speak.") for _ in range(2)]
         here = [await home.says(session, "Speak.") for session in sessions]
         await ear.hears("run.ended", times=6)
         for each in there:
@@ -273,7 +273,7 @@ async def test_what_a_command_works_beside_the_daemon_is_heard_in_order_and_once
         assert ear.numbers == numbers
 
 
-async def test_who_listens_to_a_session_hears_the_answer_to_another_agents_message(retinue: CliFixture):
+async def test_who_listens_to_a_session_hears_the_answer_to_another_agents_message(cli: CliFixture):
     """Shows: C043."""
 
     def script(asked: CapturedRequest) -> FakeResponse:
@@ -285,7 +285,7 @@ async def test_who_listens_to_a_session_hears_the_answer_to_another_agents_messa
         message = {"agentId": "todo", "session": "latest", "content": "Add milk.", "mode": "async"}
         return tool_call_reply(("agents_message", message))
 
-    async with house(retinue, script) as home:
+    async with house(cli, script) as home:
         target = await home.session("todo")
         async with home.listening(f"/api/sessions/{target}/events") as ear:
             await home.says(await home.session(), "Ask todo to add milk.")
@@ -294,8 +294,8 @@ async def test_who_listens_to_a_session_hears_the_answer_to_another_agents_messa
             assert {each["session"] for each in ear.heard} == {target}
 
 
-async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(retinue: CliFixture):
-    async with house(retinue, [text_reply("Hello.")]) as home:
+async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(cli: CliFixture):
+    async with house(cli, [text_reply("Hello.")]) as home:
         session = await home.session()
         async with home.listening(f"/api/events?deltas={session}") as ear:
             await home.says(session, "Hi.")
@@ -308,8 +308,8 @@ async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(retinue: CliFixtur
             assert (told["session"], told["what"], told["id"]) == (session, "file", None)
 
 
-async def test_a_daemon_that_stops_ends_its_streams_in_good_order(retinue: CliFixture):
-    async with house(retinue, [text_reply("Hello.")]) as home, home.listening() as ear:
+async def test_a_daemon_that_stops_ends_its_streams_in_good_order(cli: CliFixture):
+    async with house(cli, [text_reply("Hello.")]) as home, home.listening() as ear:
         session = await home.session()
         await ear.hears("session.changed")
         await home.ends(signal.SIGTERM)
@@ -318,8 +318,8 @@ async def test_a_daemon_that_stops_ends_its_streams_in_good_order(retinue: CliFi
         assert [each["session"] for each in ear.heard] == [session]
 
 
-async def test_a_stream_says_what_it_is_and_how_to_come_back(retinue: CliFixture):
-    async with house(retinue, [text_reply("Hello.")]) as home, home.listening() as ear:
+async def test_a_stream_says_what_it_is_and_how_to_come_back(cli: CliFixture):
+    async with house(cli, [text_reply("Hello.")]) as home, home.listening() as ear:
         head = ear.head.decode().lower()
         assert head.startswith("http/1.1 200")
         assert "content-type: text/event-stream" in head
@@ -339,6 +339,6 @@ async def test_a_stream_says_what_it_is_and_how_to_come_back(retinue: CliFixture
         ("/api/events?before=3", 400),
     ],
 )
-async def test_a_wish_that_cannot_be_met_is_answered_plainly(retinue: CliFixture, path: str, status: int):
-    async with house(retinue, []) as home, home.listening(path) as ear:
+async def test_a_wish_that_cannot_be_met_is_answered_plainly(cli: CliFixture, path: str, status: int):
+    async with house(cli, []) as home, home.listening(path) as ear:
         assert ear.head.startswith(f"HTTP/1.1 {status} ".encode())

@@ -41,13 +41,13 @@ class Stage:
         """The terminal itself begins a line where a line ends."""
         taken = "".join(self.tty.writes)
         self.tty.writes.clear()
-        self.glass.takes(taken.replace("\n", "\r\n"))
-        return self.glass.shown()
+        self.glass.feed(taken.replace("\n", "\r\n"))
+        return self.glass.visible_lines()
 
 
 @pytest.fixture
-def stage(glass: type[TerminalEmulator]) -> Stage:
-    return Stage(glass(width=20, height=8))
+def stage(terminal_emulator: type[TerminalEmulator]) -> Stage:
+    return Stage(terminal_emulator(width=20, height=8))
 
 
 def test_words_go_on_above_the_footer_where_they_stopped(stage: Stage):
@@ -87,8 +87,13 @@ def test_a_footer_that_shrinks_leaves_nothing_behind(stage: Stage):
 @pytest.mark.parametrize(
     "words", ["x" * 20, "x" * 19, "x" * 21, "x" * 40, "漢" * 10, "x漢" * 9, "a\tb", "é" * 20]
 )
-def test_a_line_that_fills_the_row_goes_on_as_it_would_have(glass: type[TerminalEmulator], words: str):
-    with_footer, without = Stage(glass(width=20, height=8)), Stage(glass(width=20, height=8))
+def test_a_line_that_fills_the_row_goes_on_as_it_would_have(
+    terminal_emulator: type[TerminalEmulator], words: str
+):
+    with_footer, without = (
+        Stage(terminal_emulator(width=20, height=8)),
+        Stage(terminal_emulator(width=20, height=8)),
+    )
     with_footer.footer.write_above(words)
     with_footer.footer.draw(lines_of("below"))
     with_footer.footer.write_above("and on")
@@ -106,10 +111,13 @@ def test_a_line_that_fills_the_row_goes_on_as_it_would_have(glass: type[Terminal
     )
 )
 def test_whatever_was_drawn_meanwhile_the_words_are_all_that_is_left(
-    glass: type[TerminalEmulator], steps: list[str | list[str]]
+    terminal_emulator: type[TerminalEmulator], steps: list[str | list[str]]
 ):
     """The footer comes and goes between any pieces of any words, and they read as if it had never been there."""
-    with_footer, without = Stage(glass(width=20, height=400)), Stage(glass(width=20, height=400))
+    with_footer, without = (
+        Stage(terminal_emulator(width=20, height=400)),
+        Stage(terminal_emulator(width=20, height=400)),
+    )
     for step in steps:
         if isinstance(step, str):
             with_footer.footer.write_above(step)
@@ -152,8 +160,8 @@ def test_while_a_person_is_asked_nothing_is_drawn_where_they_type(stage: Stage):
     assert stage.seen() == ["? yes or no", "general#1"]
 
 
-def test_a_terminal_too_low_for_the_footer_has_none(glass: type[TerminalEmulator]):
-    stage = Stage(glass(width=20, height=3))
+def test_a_terminal_too_low_for_the_footer_has_none(terminal_emulator: type[TerminalEmulator]):
+    stage = Stage(terminal_emulator(width=20, height=3))
     stage.footer.draw(lines_of("a", "b", "c"))
     assert stage.seen() == []
 

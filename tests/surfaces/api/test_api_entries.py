@@ -39,75 +39,77 @@ async def grown(store: FileStore, sizes: list[int], root: Path) -> Session:
 
 
 async def test_pages_of_a_conversation_are_its_entries_in_order(api: OpenApi):
-    async with api() as it:
-        made = await it.session()
-        async with it.app.context.store.open(await it.app.sessions.find(made["session_id"])) as talk:
+    async with api() as client:
+        made = await client.create_session()
+        async with client.app.context.store.open(await client.app.sessions.find(made["session_id"])) as talk:
             for number in range(40):
                 await talk.append(*exchange(number, 3000))
             await talk.write_idle_prompt()
         path = f"/api/sessions/{made['slug']}/entries"
-        whole = (await it.get(path)).json
+        whole = (await client.get(path)).json
         ids = [each["id"] for each in whole]
         assert (len(whole), len(set(ids)), ids[:5]) == (200, 200, ["u0", "a0", "c0", "c0:result", "n0"])
-        assert (await it.get(path, limit=7)).json == whole[-7:]
-        seen = (await it.get(path, limit=30)).json
-        while page := (await it.get(path, limit=30, before=seen[0]["id"])).json:
+        assert (await client.get(path, limit=7)).json == whole[-7:]
+        seen = (await client.get(path, limit=30)).json
+        while page := (await client.get(path, limit=30, before=seen[0]["id"])).json:
             seen = page + seen
         assert seen == whole
         seen = []
         while page := (
-            await it.get(path, limit=30, **({"after": seen[-1]["id"]} if seen else {"around": "u0"}))
+            await client.get(path, limit=30, **({"after": seen[-1]["id"]} if seen else {"around": "u0"}))
         ).json:
             seen += page
         assert seen == whole
         at = ids.index("c20:result")
-        assert (await it.get(path, around="c20:result", limit=11)).json == whole[at - 5 : at + 6]
-        assert (await it.get(path, after=ids[150])).json == whole[151:]
-        assert (await it.get(path, before=ids[3])).json == whole[:3]
-        assert (await it.get(path, after="n39")).json == []
-        assert (await it.get(path, around="c20")).json == whole[at - 51 : at + 49]
+        assert (await client.get(path, around="c20:result", limit=11)).json == whole[at - 5 : at + 6]
+        assert (await client.get(path, after=ids[150])).json == whole[151:]
+        assert (await client.get(path, before=ids[3])).json == whole[:3]
+        assert (await client.get(path, after="n39")).json == []
+        assert (await client.get(path, around="c20")).json == whole[at - 51 : at + 49]
 
 
 async def test_an_entry_that_is_not_there_and_a_question_that_is_none_are_told(api: OpenApi):
-    async with api() as it:
-        made = await it.session()
-        await it.say(made["slug"], "Hello")
+    async with api() as client:
+        made = await client.create_session()
+        await client.send_message(made["slug"], "Hello")
         path = f"/api/sessions/{made['slug']}/entries"
         for query in ({"before": "nothing"}, {"after": "x", "limit": 3}, {"around": "line-77"}):
-            assert (await it.get(path, **query)).status == 404
+            assert (await client.get(path, **query)).status == 404
         for query in ({"before": "a", "after": "b"}, {"limit": 0}, {"limit": 1001}, {"limit": "many"}):
-            assert (await it.get(path, **query)).status == 400
+            assert (await client.get(path, **query)).status == 400
 
 
 async def test_what_a_person_changes_in_the_file_is_what_the_next_page_shows(api: OpenApi):
-    async with api() as it:
-        made = await it.session()
+    async with api() as client:
+        made = await client.create_session()
         for words in ("One", "Two"):
-            await it.say(made["slug"], words)
+            await client.send_message(made["slug"], words)
         path = f"/api/sessions/{made['slug']}/entries"
-        last = (await it.get(path, limit=2)).json
+        last = (await client.get(path, limit=2)).json
         file = Path(made["path"])
         file.write_text(file.read_text().replace("One", "One, and much more than there was"))
-        assert (await it.get(path, limit=1, before=last[0]["id"])).json[0]["text"] == "ok"
-        assert (await it.get(path, limit=2, before=last[0]["id"])).json[0][
+        assert (await client.get(path, limit=1, before=last[0]["id"])).json[0]["text"] == "ok"
+        assert (await client.get(path, limit=2, before=last[0]["id"])).json[0][
             "text"
         ] == "One, and much more than there was"
         file.write_text("Typed by hand\n\n" + file.read_text().partition("\n")[2])
-        found = (await it.get(path, limit=9)).json
+        found = (await client.get(path, limit=9)).json
         assert (found[0]["id"], found[0]["text"]) == ("line-1", "Typed by hand")
-        assert (await it.get(path, after="line-1", limit=9)).json == found[1:]
-        assert (await it.get(path, before="line-1", limit=9)).json == []
+        assert (await client.get(path, after="line-1", limit=9)).json == found[1:]
+        assert (await client.get(path, before="line-1", limit=9)).json == []
 
 
-async def test_keys_are_not_shown_to_whoever_reads_over_http(api: OpenApi, planted: dict[str, PlantedSecret]):
-    async with api() as it:
-        made = await it.session()
-        await it.say(made["slug"], "Hello")
+async def test_keys_are_not_shown_to_whoever_reads_over_http(
+    api: OpenApi, planted_secrets: dict[str, PlantedSecret]
+):
+    async with api() as client:
+        made = await client.create_session()
+        await client.send_message(made["slug"], "Hello")
         file = Path(made["path"])
-        secret = planted["github person"].secret
+        secret = planted_secrets["github person"].secret
         file.write_text(file.read_text().replace("Hello", f"Hello {secret}"))
         for query in ({}, {"limit": 5}):
-            found = await it.get(f"/api/sessions/{made['slug']}/entries", **query)
+            found = await client.get(f"/api/sessions/{made['slug']}/entries", **query)
             assert (b"Hello" in found.raw, secret.encode() in found.raw) == (True, False)
 
 

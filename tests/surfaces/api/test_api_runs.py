@@ -62,21 +62,21 @@ class Stage:
 
 async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: OpenApi):
     stage = Stage(tool_call_reply(HAND_ON), text_reply("It is x."))
-    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
-        made, other = await it.session(), await it.session()
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as client:
+        made, other = await client.create_session(), await client.create_session()
         stage.open.set()
-        await it.say(other["slug"], "Before")
+        await client.send_message(other["slug"], "Before")
         stage.open.clear()
         stage.at_work.clear()
-        top = (await it.say(made["slug"], "Go", mode="async")).json["responseId"]
+        top = (await client.send_message(made["slug"], "Go", mode="async")).json["responseId"]
         await stage.at_work.wait()
-        child = (await it.until("/api/runs?live=true", handed_on))[0]
+        child = (await client.wait_until("/api/runs?live=true", handed_on))[0]
         assert child.keys() >= SHOWN
-        called = (await it.get(f"/api/sessions/{made['slug']}/entries")).json[2]
+        called = (await client.get(f"/api/sessions/{made['slug']}/entries")).json[2]
         assert (child["parent"], child["root"], child["call"]) == (top, top, called["id"])
-        row = next(each for each in (await it.get("/api/sessions")).json if each["slug"] == made["slug"])
+        row = next(each for each in (await client.get("/api/sessions")).json if each["slug"] == made["slug"])
         assert (row["status"], row["waiting_for"], row["run"]) == ("waiting", "child", top)
-        everything = (await it.get("/api/runs")).json
+        everything = (await client.get("/api/runs")).json
         assert len(everything) == 4
         assert [each["created_at"] for each in everything] == sorted(
             (each["created_at"] for each in everything), reverse=True
@@ -87,31 +87,31 @@ async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: OpenAp
             ({"live": True, "session": other["slug"]}, []),
             ({"limit": 1}, [child["run_id"]]),
         ):
-            assert [each["run_id"] for each in (await it.get("/api/runs", **query)).json] == wanted
-        assert (await it.get("/api/runs", session="nobody")).status == 404
-        assert (await it.get("/api/runs", root="nobody")).status == 404
+            assert [each["run_id"] for each in (await client.get("/api/runs", **query)).json] == wanted
+        assert (await client.get("/api/runs", session="nobody")).status == 404
+        assert (await client.get("/api/runs", root="nobody")).status == 404
         stage.open.set()
-        ended = await it.ended(top)
+        ended = await client.wait_for_run(top)
         assert (ended["status"], ended["children"], ended["sandbox"]) == ("done", [child["run_id"]], None)
-        assert (await it.get(f"/api/runs/{top[:24]}")).json == ended
-        assert (await it.get("/api/runs/nothing")).status == 404
+        assert (await client.get(f"/api/runs/{top[:24]}")).json == ended
+        assert (await client.get("/api/runs/nothing")).status == 404
 
 
 async def test_a_run_is_no_session_and_a_session_no_run_to_programs_that_are_far_away(api: OpenApi):
     """Who asks again for what is gone must never get another."""
-    async with api([text_reply("Hi.")]) as it:
-        made = await it.session()
-        run = (await it.say(made["slug"], "Hi")).json["responseId"]
+    async with api([text_reply("Hi.")]) as client:
+        made = await client.create_session()
+        run = (await client.send_message(made["slug"], "Hi")).json["responseId"]
         for path in (
             f"runs/{made['session_id']}",
             f"runs/{made['slug']}",
             f"sessions/{run}",
             f"sessions/{run[:12]}",
         ):
-            assert (await it.get(f"/api/{path}")).status == 404, path
+            assert (await client.get(f"/api/{path}")).status == 404, path
         for verb in ("cancel", "interrupt", "detach", "resume"):
-            assert (await it.post(f"/api/runs/{made['slug']}/{verb}")).status == 404, verb
-        assert (await it.get("/api/runs", root=made["slug"])).status == 404
+            assert (await client.post(f"/api/runs/{made['slug']}/{verb}")).status == 404, verb
+        assert (await client.get("/api/runs", root=made["slug"])).status == 404
 
 
 async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: OpenApi):
@@ -130,11 +130,13 @@ async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: OpenApi):
         )
 
     agents = {"worker": "---\ndescription: Works.\nmodel: openai:unpriced\n---\nYou are a worker.\n"}
-    async with api(model, agents=agents, settings=AUTO + prices) as it:
-        made = await it.session()
-        await it.say(made["slug"], "Find it")
-        (top,) = (await it.get("/api/runs", session=made["slug"])).json
-        (child,) = [each for each in (await it.get("/api/runs", root=top["run_id"])).json if each["parent"]]
+    async with api(model, agents=agents, settings=AUTO + prices) as client:
+        made = await client.create_session()
+        await client.send_message(made["slug"], "Find it")
+        (top,) = (await client.get("/api/runs", session=made["slug"])).json
+        (child,) = [
+            each for each in (await client.get("/api/runs", root=top["run_id"])).json if each["parent"]
+        ]
         assert (top["children"], child["parent"], child["root"]) == (
             [child["run_id"]],
             top["run_id"],
@@ -145,7 +147,7 @@ async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: OpenApi):
         assert (top["turns"], top["tool_calls"], top["cached_tokens"]) == (2, 1, 80)
         assert top["usage"] == {"input": 200, "output": 100}
         assert top["cost"] == pytest.approx((120 * 1.0 + 80 * 0.1 + 100 * 10.0) / 1e6)
-        shown = (await it.get(f"/api/runs/{top['run_id']}")).json["tree"]
+        shown = (await client.get(f"/api/runs/{top['run_id']}")).json["tree"]
         assert shown == {
             "runs": 2,
             "usage": {"input": 200, "output": 100},
@@ -153,45 +155,45 @@ async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: OpenApi):
             "cost": top["cost"],
             "unpriced": 0,
         }
-        (Path(it.app.config.config_dir) / "config.toml").write_text(AUTO)
-        again = (await it.get(f"/api/runs/{top['run_id']}")).json
+        (Path(client.app.config.config_dir) / "config.toml").write_text(AUTO)
+        again = (await client.get(f"/api/runs/{top['run_id']}")).json
         assert (again["cost"], again["tree"]["cost"], again["tree"]["unpriced"]) == (None, None, 1)
 
 
 async def test_a_run_is_cancelled_with_those_it_asked_and_stays_so(api: OpenApi):
     stage = Stage(tool_call_reply(HAND_ON), text_reply("It is x."))
-    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
-        made = await it.session()
-        waiting = asyncio.create_task(it.say(made["slug"], "Go"))
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as client:
+        made = await client.create_session()
+        waiting = asyncio.create_task(client.send_message(made["slug"], "Go"))
         await stage.at_work.wait()
-        top = (await it.until("/api/runs", handed_on))[1]["run_id"]
-        stopped = await it.post(f"/api/runs/{top}/cancel")
+        top = (await client.wait_until("/api/runs", handed_on))[1]["run_id"]
+        stopped = await client.post(f"/api/runs/{top}/cancel")
         assert (stopped.status, stopped.json["status"], stopped.json["reason"]) == (
             200,
             "cancelled",
             "user_cancel",
         )
-        assert {each["status"] for each in (await it.get("/api/runs")).json} == {"cancelled"}
+        assert {each["status"] for each in (await client.get("/api/runs")).json} == {"cancelled"}
         said = await waiting
         assert (said.status, said.code) == (409, "agent_message_failed")
-        assert (await it.post(f"/api/runs/{top}/cancel")).json == stopped.json
+        assert (await client.post(f"/api/runs/{top}/cancel")).json == stopped.json
         for deed in ("detach", "resume"):
-            assert (await it.post(f"/api/runs/{top}/{deed}")).status == 409
-        assert (await it.post("/api/runs/nothing/cancel")).status == 404
+            assert (await client.post(f"/api/runs/{top}/{deed}")).status == 409
+        assert (await client.post("/api/runs/nothing/cancel")).status == 404
 
 
 async def test_a_run_is_interrupted_and_sums_up(api: OpenApi):
     summary = text_reply("So far: nothing.")
     stage = Stage(tool_call_reply(HAND_ON), summary, worker="I had begun.")
-    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
-        made = await it.session()
-        top = (await it.say(made["slug"], "Go", mode="async")).json["responseId"]
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as client:
+        made = await client.create_session()
+        top = (await client.send_message(made["slug"], "Go", mode="async")).json["responseId"]
         await stage.at_work.wait()
-        await it.until("/api/runs", handed_on)
-        told = await it.post(f"/api/runs/{top}/interrupt")
+        await client.wait_until("/api/runs", handed_on)
+        told = await client.post(f"/api/runs/{top}/interrupt")
         assert (told.status, told.json["reason"]) == (200, "interrupted")
         stage.open.set()
-        ended = await it.ended(top)
+        ended = await client.wait_for_run(top)
         assert (ended["status"], ended["reason"], ended["text"]) == (
             "cancelled",
             "interrupted",
@@ -203,86 +205,88 @@ async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_resu
     api: OpenApi,
 ):
     stage = Stage(tool_call_reply(HAND_ON), text_reply("Going on."), text_reply("Heard."))
-    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
-        made = await it.session()
-        top = (await it.say(made["slug"], "Go", mode="async")).json["responseId"]
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as client:
+        made = await client.create_session()
+        top = (await client.send_message(made["slug"], "Go", mode="async")).json["responseId"]
         await stage.at_work.wait()
-        child = (await it.until("/api/runs", handed_on))[0]
-        row = (await it.get("/api/inbox")).json[0]
+        child = (await client.wait_until("/api/runs", handed_on))[0]
+        row = (await client.get("/api/inbox")).json[0]
         assert (row["runId"], row["status"], row["for"]) == (child["run_id"], "running", made["slug"])
-        assert (await it.post(f"/api/runs/{child['run_id']}/detach")).status == 200
-        await it.until(f"/api/runs/{top}", goes_on)
+        assert (await client.post(f"/api/runs/{child['run_id']}/detach")).status == 200
+        await client.wait_until(f"/api/runs/{top}", goes_on)
         stage.open.set()
-        await it.ended(top)
-        await it.ended(child["run_id"])
-        heard = await it.until("/api/inbox", delivered)
+        await client.wait_for_run(top)
+        await client.wait_for_run(child["run_id"])
+        heard = await client.wait_until("/api/inbox", delivered)
         assert (heard[0]["status"], heard[0]["summary"]) == ("complete", "Found.")
-        assert (await it.get("/api/inbox", session=made["slug"])).json == heard
-        assert (await it.get("/api/inbox", session="nobody")).status == 404
-        passed = await it.post(f"/api/inbox/{child['run_id']}/promote")
-        again = await it.post(f"/api/inbox/{child['run_id']}/promote")
+        assert (await client.get("/api/inbox", session=made["slug"])).json == heard
+        assert (await client.get("/api/inbox", session="nobody")).status == 404
+        passed = await client.post(f"/api/inbox/{child['run_id']}/promote")
+        again = await client.post(f"/api/inbox/{child['run_id']}/promote")
         assert (passed.json["already"], again.json["already"]) == (False, True)
-        assert (await it.get("/api/health")).json["counts"]["inbox"] == 0
-        assert (await it.post("/api/inbox/drain")).json == []
-        assert (await it.post("/api/inbox/drain", {"session": made["slug"]})).json == []
-        assert (await it.post("/api/inbox/nothing/promote")).status == 404
+        assert (await client.get("/api/health")).json["counts"]["inbox"] == 0
+        assert (await client.post("/api/inbox/drain")).json == []
+        assert (await client.post("/api/inbox/drain", {"session": made["slug"]})).json == []
+        assert (await client.post("/api/inbox/nothing/promote")).status == 404
 
 
 async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: OpenApi):
     writes = tool_call_reply(("write", {"path": "a.txt", "content": "x"}))
-    async with api([writes, text_reply("Written.")]) as it:
-        made = await it.session()
-        told = (await it.say(made["slug"], "Write", timeout=0)).json
-        asked = (await it.get("/api/approvals")).json[0]
+    async with api([writes, text_reply("Written.")]) as client:
+        made = await client.create_session()
+        told = (await client.send_message(made["slug"], "Write", timeout=0)).json
+        asked = (await client.get("/api/approvals")).json[0]
         assert (told["status"], f"POST /api/approvals/{asked['id']}" in told["message"]) == ("timeout", True)
         assert (asked["tool"], asked["touch"], asked["state"]) == ("write", "write", "pending")
-        assert (await it.get(f"/api/approvals/{asked['id'][:20]}")).json == asked
-        shown = (await it.get(f"/api/sessions/{made['slug']}")).json
+        assert (await client.get(f"/api/approvals/{asked['id'][:20]}")).json == asked
+        shown = (await client.get(f"/api/sessions/{made['slug']}")).json
         assert (shown["status"], shown["waiting_for"], shown["approvals"][0]["id"]) == (
             "waiting",
             "approval",
             asked["id"],
         )
-        run = (await it.get("/api/runs", live=True)).json[0]
+        run = (await client.get("/api/runs", live=True)).json[0]
         assert run["approvals"] == [asked["id"]]
-        assert (await it.get("/api/health")).json["counts"]["approvals"] == 1
+        assert (await client.get("/api/health")).json["counts"]["approvals"] == 1
         path = f"/api/approvals/{asked['id']}"
-        assert (await it.post(path, {"answer": "maybe"})).status == 400
-        assert (await it.post(path, {"answer": "add"})).status == 403
-        answers = await asyncio.gather(*(it.post(path, {"answer": each}) for each in ("allow", "deny") * 3))
+        assert (await client.post(path, {"answer": "maybe"})).status == 400
+        assert (await client.post(path, {"answer": "add"})).status == 403
+        answers = await asyncio.gather(
+            *(client.post(path, {"answer": each}) for each in ("allow", "deny") * 3)
+        )
         assert sorted(each.status for each in answers) == [200] + [409] * 5
-        assert (await it.get("/api/approvals")).json == []
-        assert (await it.get("/api/approvals", all=True)).json[0]["id"] == asked["id"]
-        said = await it.ended(told["responseId"])
+        assert (await client.get("/api/approvals")).json == []
+        assert (await client.get("/api/approvals", all=True)).json[0]["id"] == asked["id"]
+        said = await client.wait_for_run(told["responseId"])
         won = next(each.json for each in answers if each.status == 200)
-        assert (said["text"], Path(it.work / "a.txt").exists()) == ("Written.", won["answer"] == "allow")
-        assert (await it.post("/api/approvals/nothing", {"answer": "allow"})).status == 404
+        assert (said["text"], Path(client.work / "a.txt").exists()) == ("Written.", won["answer"] == "allow")
+        assert (await client.post("/api/approvals/nothing", {"answer": "allow"})).status == 404
 
 
 async def test_agents_are_listed_and_shown(api: OpenApi):
     hidden = "---\ndescription: Hides.\nui_visible: false\n---\nYou hide.\n"
     slash = "---\ndescription: Works.\ntriggers: {slash: [/work]}\n---\nYou work.\n"
-    async with api(agents={"hidden": hidden, "worker": slash}) as it:
-        rows = {each["name"]: each for each in (await it.get("/api/agents")).json}
+    async with api(agents={"hidden": hidden, "worker": slash}) as client:
+        rows = {each["name"]: each for each in (await client.get("/api/agents")).json}
         assert (rows["worker"]["triggers"]["slash"], rows["worker"]["visible"]) == (["/work"], True)
         assert ("general" in rows, "hidden" in rows) == (True, False)
-        assert "hidden" in [each["name"] for each in (await it.get("/api/agents", all=True)).json]
-        shown = (await it.get("/api/agents/worker")).json
+        assert "hidden" in [each["name"] for each in (await client.get("/api/agents", all=True)).json]
+        shown = (await client.get("/api/agents/worker")).json
         assert (shown["prompt"], "read" in shown["offered"]) == ("You work.", True)
         for name in ("nobody", "Worker", "a.b"):
-            assert (await it.get(f"/api/agents/{name}")).status == 404
-        assert (await it.get("/api/agents", workspace="relative")).status == 400
+            assert (await client.get(f"/api/agents/{name}")).status == 404
+        assert (await client.get("/api/agents", workspace="relative")).status == 400
 
 
 async def test_health_counts_what_is_there(api: OpenApi):
     stage = Stage(text_reply("ok"))
-    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
-        first = (await it.get("/api/health")).json
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as client:
+        first = (await client.get("/api/health")).json
         assert (first["counts"]["sessions"], first["demonstration"], first["seq"]) == (0, False, 0)
-        worker = await it.session("worker")
-        await it.say(worker["slug"], "Go", mode="async")
+        worker = await client.create_session("worker")
+        await client.send_message(worker["slug"], "Go", mode="async")
         await stage.at_work.wait()
-        now = (await it.get("/api/health")).json
+        now = (await client.get("/api/health")).json
         assert (now["counts"]["sessions"], now["counts"]["running"]) == (1, 1)
         assert (now["seq"] > 0, now["model"], now["url"].startswith("http://127.0.0.1:")) == (
             True,
@@ -293,9 +297,9 @@ async def test_health_counts_what_is_there(api: OpenApi):
 
 
 async def test_a_run_whose_process_died_is_resumed(api: OpenApi):
-    async with api() as it:
-        made = await it.session()
-        session = await it.app.sessions.find(made["session_id"])
+    async with api() as client:
+        made = await client.create_session()
+        session = await client.app.sessions.find(made["session_id"])
         now = datetime.now(UTC)
         left = Run(
             id="01M0000000000000000000DEAD",
@@ -314,8 +318,8 @@ async def test_a_run_whose_process_died_is_resumed(api: OpenApi):
         def step(tx: Transaction) -> None:
             tx.add_run(left)
 
-        await it.app.context.ledger.write(step)
-        resumed = await it.post(f"/api/runs/{left.id}/resume")
+        await client.app.context.ledger.write(step)
+        resumed = await client.post(f"/api/runs/{left.id}/resume")
         assert resumed.status == 200, resumed.raw
-        assert (await it.ended(left.id))["text"] == "ok"
-        assert await it.texts(made["slug"]) == ["Go on", "ok"]
+        assert (await client.wait_for_run(left.id))["text"] == "ok"
+        assert await client.message_texts(made["slug"]) == ["Go on", "ok"]

@@ -24,9 +24,9 @@ def watched(asked: CapturedRequest) -> FakeResponse:
     return tool_call_reply(WARNS) if "I rewrite it." in last else text_reply("ok")
 
 
-async def told(it: ApiClient, kind: str, *, after: int) -> dict[str, Any]:
+async def told(client: ApiClient, kind: str, *, after: int) -> dict[str, Any]:
     """The first event of a kind, as a stream tells it."""
-    async with it.client.get("/api/events", params={"after": str(after), "deltas": "none"}) as stream:
+    async with client.client.get("/api/events", params={"after": str(after), "deltas": "none"}) as stream:
         data = ""
         async for raw in stream.content:
             line = raw.decode().strip()
@@ -41,16 +41,16 @@ async def told(it: ApiClient, kind: str, *, after: int) -> dict[str, Any]:
 
 async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: OpenApi):
     """Shows: D026, D031."""
-    async with api(watched, settings=QUICK) as it:
-        made = await it.session()
+    async with api(watched, settings=QUICK) as client:
+        made = await client.create_session()
         path = f"/api/sessions/{made['slug']}/watchers"
-        begun = await it.post(path, {"agent": "pair", "trigger": "key"})
+        begun = await client.post(path, {"agent": "pair", "trigger": "key"})
         assert (begun.status, begun.json["name"], begun.json["trigger"]) == (201, "pair#1", "key")
-        assert (await it.post(path, {})).json == begun.json
-        assert (await it.get(path)).json == (await it.get("/api/watchers")).json == [begun.json]
-        seq = (await it.get("/api/health")).json["seq"]
-        listening = asyncio.create_task(told(it, "interjection.posted", after=seq))
-        await it.say(made["slug"], "Fix the typo")
+        assert (await client.post(path, {})).json == begun.json
+        assert (await client.get(path)).json == (await client.get("/api/watchers")).json == [begun.json]
+        seq = (await client.get("/api/health")).json["seq"]
+        listening = asyncio.create_task(told(client, "interjection.posted", after=seq))
+        await client.send_message(made["slug"], "Fix the typo")
         said = await listening
         assert (said["session"], said["severity"], said["reason"], said["suggestion"]) == (
             made["session_id"],
@@ -58,8 +58,8 @@ async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: OpenApi
             "It rewrites all of it.",
             "Change line 12 only.",
         )
-        assert (await it.get("/api/health")).json["counts"]["inbox"] == 1
-        (row,) = (await it.get("/api/inbox", session=made["slug"])).json
+        assert (await client.get("/api/health")).json["counts"]["inbox"] == 1
+        (row,) = (await client.get("/api/inbox", session=made["slug"])).json
         assert (row["kind"], row["severity"], row["reason"], row["suggestion"], row["delivery"]) == (
             "interjection",
             "warning",
@@ -72,33 +72,33 @@ async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: OpenApi
             "watcher",
             begun.json["watcher"],
         )
-        gone = await it.post(f"/api/inbox/{row['id']}/dismiss")
+        gone = await client.post(f"/api/inbox/{row['id']}/dismiss")
         assert (gone.status, gone.json["delivery"]) == (200, "delivered")
-        assert (await it.get("/api/health")).json["counts"]["inbox"] == 0
-        assert (await it.post("/api/inbox/nothing/dismiss")).status == 404
-        assert "It rewrites" not in str(await it.texts(made["slug"]))
-        passed = await it.post(f"/api/inbox/{row['id']}/promote")
+        assert (await client.get("/api/health")).json["counts"]["inbox"] == 0
+        assert (await client.post("/api/inbox/nothing/dismiss")).status == 404
+        assert "It rewrites" not in str(await client.message_texts(made["slug"]))
+        passed = await client.post(f"/api/inbox/{row['id']}/promote")
         assert (passed.status, passed.json["already"]) == (200, False)
-        last = (await it.texts(made["slug"]))[-1]
+        last = (await client.message_texts(made["slug"]))[-1]
         assert last.startswith("A person passes on to you what pair, who watches, says about your work:")
         assert "Change line 12 only." in last
-        assert (await it.post(f"/api/inbox/{row['id']}/promote")).json["already"] is True
+        assert (await client.post(f"/api/inbox/{row['id']}/promote")).json["already"] is True
 
 
 async def test_a_watcher_is_sent_away_and_hears_no_more(api: OpenApi):
-    async with api(watched, settings=QUICK) as it:
-        made = await it.session()
+    async with api(watched, settings=QUICK) as client:
+        made = await client.create_session()
         path = f"/api/sessions/{made['slug']}/watchers"
-        assert (await it.delete(path)).status == 404
-        begun = await it.post(path, {})
-        (gone,) = (await it.delete(path)).json
+        assert (await client.delete(path)).status == 404
+        begun = await client.post(path, {})
+        (gone,) = (await client.delete(path)).json
         assert (gone["watching"], gone["watcher"]) == (False, begun.json["watcher"])
-        assert (await it.get(path)).json == []
-        await it.say(made["slug"], "Fix the typo")
-        assert (await it.get("/api/runs", session=begun.json["watcher"])).json == []
-        assert (await it.post(path, {"agent": "oracle"})).status == 403
-        assert (await it.post(path, {"agent": "nobody"})).status == 404
-        assert (await it.post(f"/api/sessions/{begun.json['watcher']}/watchers", {})).status == 403
+        assert (await client.get(path)).json == []
+        await client.send_message(made["slug"], "Fix the typo")
+        assert (await client.get("/api/runs", session=begun.json["watcher"])).json == []
+        assert (await client.post(path, {"agent": "oracle"})).status == 403
+        assert (await client.post(path, {"agent": "nobody"})).status == 404
+        assert (await client.post(f"/api/sessions/{begun.json['watcher']}/watchers", {})).status == 403
 
 
 async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_says_which(api: OpenApi):
@@ -110,31 +110,31 @@ async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_s
             return text_reply("The cause is the clock.")
         return text_reply("Heard.") if asked.reply_count else tool_call_reply(spawns)
 
-    async with api(model, settings='approvals = "auto"\n') as it:
-        made = await it.session()
+    async with api(model, settings='approvals = "auto"\n') as client:
+        made = await client.create_session()
         path = f"/api/sessions/{made['slug']}/children"
         runs: dict[str, str] = {}
         for trigger in ("command", "slash", "key"):
-            begun = await it.post(
+            begun = await client.post(
                 path, {"agent": "oracle", "content": "Why?", "trigger": trigger}, key=trigger
             )
             assert (begun.status, begun.json["trigger"]) == (201, trigger)
-            again = await it.post(
+            again = await client.post(
                 path, {"agent": "oracle", "content": "Why?", "trigger": trigger}, key=trigger
             )
             assert again.json["run_id"] == begun.json["run_id"]
             runs[trigger] = begun.json["run_id"]
-            ended = await it.ended(begun.json["run_id"])
+            ended = await client.wait_for_run(begun.json["run_id"])
             assert (ended["text"], ended["trigger"]) == ("The cause is the clock.", trigger)
-        await it.say(made["slug"], "Ask the oracle.")
-        rows = (await it.get("/api/runs")).json
+        await client.send_message(made["slug"], "Ask the oracle.")
+        rows = (await client.get("/api/runs")).json
         assert {row["trigger"] for row in rows if row["agent"] == "oracle"} == {
             "command",
             "slash",
             "key",
             "tool",
         }
-        inbox = (await it.get("/api/inbox", session=made["slug"])).json
+        inbox = (await client.get("/api/inbox", session=made["slug"])).json
         mine = {row["runId"]: row for row in inbox}
         assert runs["command"] not in mine
         for trigger in ("slash", "key"):
@@ -145,12 +145,12 @@ async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_s
                 "complete",
             )
             assert "oracle-" in row["transcript"]
-        assert "The cause is the clock." not in await it.texts(made["slug"])
+        assert "The cause is the clock." not in await client.message_texts(made["slug"])
 
 
 async def test_nobody_watches_a_session_that_was_deleted(api: OpenApi):
-    async with api(watched, settings=QUICK) as it:
-        made = await it.session()
-        await it.post(f"/api/sessions/{made['slug']}/watchers", {})
-        assert (await it.delete(f"/api/sessions/{made['slug']}")).status == 200
-        assert (await it.get("/api/watchers")).json == []
+    async with api(watched, settings=QUICK) as client:
+        made = await client.create_session()
+        await client.post(f"/api/sessions/{made['slug']}/watchers", {})
+        assert (await client.delete(f"/api/sessions/{made['slug']}")).status == 200
+        assert (await client.get("/api/watchers")).json == []

@@ -24,21 +24,21 @@ async def browser(anyio_backend: str) -> AsyncGenerator[Browser]:
 
 
 @pytest.fixture(scope="module")
-async def house(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[PageDaemon]:
+async def daemon(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[PageDaemon]:
     """One daemon for a file of tests that do not disturb each other: each has sessions and tasks of its own."""
     async with prepare_page_daemon(tmp_path_factory.mktemp("house"), browser) as found:
         await found.start()
         yield found
-        assert not [line for line in found.told if "Traceback" in line], "".join(found.told)
+        assert not [line for line in found.stderr_lines if "Traceback" in line], "".join(found.stderr_lines)
 
 
 @pytest.fixture(scope="module")
-def furnished(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> OpenPageDaemon:
+def module_daemon(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> OpenPageDaemon:
     """A house for a file of tests that wants its own settings."""
     return lambda: prepare_page_daemon(tmp_path_factory.mktemp("house"), browser)
 
 
 @pytest.fixture
-def alone(browser: Browser, tmp_path: Path) -> OpenPageDaemon:
+def own_daemon(browser: Browser, tmp_path: Path) -> OpenPageDaemon:
     """A house of this test only: furnish it, start it, kill it."""
     return lambda: prepare_page_daemon(tmp_path, browser)

@@ -286,20 +286,20 @@ def leads_where_it_says(href: str, text: str, attributes: dict[str, str]) -> Non
     assert (attributes["target"], attributes["rel"]) == ("_blank", "noopener noreferrer")
 
 
-async def test_words_of_models_and_tools_are_words(house: PageDaemon):
+async def test_words_of_models_and_tools_are_words(daemon: PageDaemon):
     """Shows: U06, U07."""
     turns = [tool_call_reply(("echo", {"words": payload}), text=payload, piece=64) for payload in PAYLOADS]
-    task = house.plays("Say everything bad.", *turns, text_reply("That was all of it."))
-    session = await house.session()
-    async with house.opened(1440, 4000) as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
-        await window.see(window("said-agent").locator(".prose").last).to_have_text("That was all of it.")
+    task = daemon.script_task("Say everything bad.", *turns, text_reply("That was all of it."))
+    session = await daemon.create_session()
+    async with daemon.open_page(1440, 4000) as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
+        await window.expect(window("said-agent").locator(".prose").last).to_have_text("That was all of it.")
         shown = await seen_through(window)
-        await window.see("approvals").to_have_count(0)
+        await window.expect("approvals").to_have_count(0)
         assert window.page.url.startswith(window.base)
         assert len(window.page.context.pages) == 1
-    entries = await house.api("GET", f"/sessions/{session['session_id']}/entries")
+    entries = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
     assert sum(each["kind"] == "returned" and each["ok"] for each in entries) == len(PAYLOADS)
     drawn = [
         each
@@ -310,19 +310,19 @@ async def test_words_of_models_and_tools_are_words(house: PageDaemon):
 
 
 @pytest.fixture(scope="module")
-async def house(furnished: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
+async def daemon(module_daemon: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
     """Its tool gives back what it is given, and an agent's own file is hostile as well."""
-    async with furnished() as house:
-        (house.folder / "echoes.py").write_text(ECHO)
-        house.configured(tools=["held:hold", "held:tell", "echoes:echo"], limits={"identical_calls": 1000})
-        house.agent(
+    async with module_daemon() as daemon:
+        (daemon.folder / "echoes.py").write_text(ECHO)
+        daemon.write_config(tools=["held:hold", "held:tell", "echoes:echo"], limits={"identical_calls": 1000})
+        daemon.write_agent(
             "mimic",
             "display_name: <img src=x onerror=alert(1)>\n"
             "description: '<script>alert(1)</script>![x](https://evil.example/x.png)'\n",
             "You mimic.",
         )
-        await house.start()
-        yield house
+        await daemon.start()
+        yield daemon
 
 
 ECHO = '''
@@ -336,69 +336,69 @@ async def echo(words: str) -> str:
 NAMES = [each for each in PAYLOADS if each.isprintable() and len(each) < 200][::14]
 
 
-async def test_names_of_sessions_and_agents_are_words(house: PageDaemon):
+async def test_names_of_sessions_and_agents_are_words(daemon: PageDaemon):
     """Shows: U06."""
-    session = await house.session("mimic")
+    session = await daemon.create_session("mimic")
     where = f"/sessions/{session['session_id']}"
-    async with house.opened() as window:
-        await window.see("pick-agent", agent="mimic").to_have_count(1)
+    async with daemon.open_page() as window:
+        await window.expect("pick-agent", agent="mimic").to_have_count(1)
         await window("new-session").click()
-        await window.see("new-with", agent="mimic").to_contain_text("<script>alert(1)</script>")
+        await window.expect("new-with", agent="mimic").to_contain_text("<script>alert(1)</script>")
         await window.page.keyboard.press("Escape")
-        await window.goes(session["session_id"])
+        await window.open_session(session["session_id"])
         assert len(NAMES) > 10
         for name in NAMES:
-            await house.api("PATCH", where, {"name": name})
-            await window.see("title").to_have_text(name)
+            await daemon.call_api("PATCH", where, {"name": name})
+            await window.expect("title").to_have_text(name)
             title = window("session-row", session=session["session_id"]).locator(".session-title")
-            await window.see(title).to_have_text(name)
-        await window.does("clear")
-        await window.see("clear-dialog").to_contain_text(NAMES[-1])
+            await window.expect(title).to_have_text(name)
+        await window.click_menu("clear")
+        await window.expect("clear-dialog").to_contain_text(NAMES[-1])
         await window.page.keyboard.press("Escape")
         await window("search").fill("<img src=x onerror=alert(1)>")
-        await window.see("no-matches").to_contain_text("<img src=x onerror=alert(1)>")
+        await window.expect("no-matches").to_contain_text("<img src=x onerror=alert(1)>")
         await window("search").fill("")
-        await window.does("delete")
-        await window.see(window("toast").last).to_contain_text(NAMES[-1])
+        await window.click_menu("delete")
+        await window.expect(window("toast").last).to_contain_text(NAMES[-1])
 
 
-async def test_errors_are_words(house: PageDaemon):
+async def test_errors_are_words(daemon: PageDaemon):
     """Shows: U06."""
-    session = await house.session()
+    session = await daemon.create_session()
     chosen = RAW[:60:6]
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
         for i, payload in enumerate(chosen):
-            task = house.plays(f"Fail in way {i}.", http_error(400, f"no: {payload}"))
-            await window.says(task)
-            await window.see("run-ended", status="failed").to_have_count(i + 1)
-            await window.see(window("run-ended").last).to_contain_text(payload.split("\n")[0][:20])
+            task = daemon.script_task(f"Fail in way {i}.", http_error(400, f"no: {payload}"))
+            await window.send_message(task)
+            await window.expect("run-ended", status="failed").to_have_count(i + 1)
+            await window.expect(window("run-ended").last).to_contain_text(payload.split("\n")[0][:20])
         await window("open-runs").click()
-        await window.see(window("run").first).to_be_visible()
+        await window.expect(window("run").first).to_be_visible()
 
 
-async def test_files_and_calls_are_words_in_questions_and_folds(house: PageDaemon):
+async def test_files_and_calls_are_words_in_questions_and_folds(daemon: PageDaemon):
     """Shows: U06, U09."""
-    session = await house.session()
+    session = await daemon.create_session()
     names = ["<img src=x onerror=alert(1)>.txt", "[x](javascript:alert(1)).md", "'\"><svg onload=alert(1)>"]
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
         for i, name in enumerate(names):
-            task = house.plays(
+            task = daemon.script_task(
                 f"Write name {i}.",
                 tool_call_reply(("write", {"path": name, "content": of(*RAW[:20])})),
                 tool_call_reply(("glob", {"pattern": "**/*"})),
                 text_reply(f"`{name}`"),
             )
-            await window.says(task)
-            await window.see("approval-resource").to_contain_text(name)
-            await window.see(
+            await window.send_message(task)
+            await window.expect("approval-resource").to_contain_text(name)
+            await window.expect(
                 window("approvals").locator("img, script, iframe, a[href], form, style")
             ).to_have_count(0)
             await window("deny" if i else "allow").click()
-            await window.see("approvals").to_have_count(0)
-            await window.see(window("said-agent").locator(".prose")).to_have_count(i + 1)
-        (house.folder / names[0]).unlink(missing_ok=True)
+            await window.expect("approvals").to_have_count(0)
+            await window.expect(window("said-agent").locator(".prose")).to_have_count(i + 1)
+        (daemon.folder / names[0]).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -411,19 +411,19 @@ async def test_files_and_calls_are_words_in_questions_and_folds(house: PageDaemo
         "#javascript:alert(1)",
     ],
 )
-async def test_addresses_are_words(house: PageDaemon, hash: str):  # noqa: A002
-    async with house.opened() as window:
+async def test_addresses_are_words(daemon: PageDaemon, hash: str):  # noqa: A002
+    async with daemon.open_page() as window:
         await window.page.evaluate("where => { location.hash = where }", hash)
-        await window.see(window.page.locator("main")).to_be_visible()
-        await window.see("sidebar").to_be_visible()
+        await window.expect(window.page.locator("main")).to_be_visible()
+        await window.expect("sidebar").to_be_visible()
         await window.page.reload()
-        await window.see("sidebar").to_be_visible()
+        await window.expect("sidebar").to_be_visible()
 
 
-async def test_nobody_can_frame_the_page(house: PageDaemon):
+async def test_nobody_can_frame_the_page(daemon: PageDaemon):
     """Shows: U08."""
-    link = (await house.api("POST", "/links"))["url"]
-    context = await house.browser.new_context()
+    link = (await daemon.call_api("POST", "/links"))["url"]
+    context = await daemon.browser.new_context()
     page = await context.new_page()
     entered = await page.goto(link)
     assert entered is not None
@@ -432,7 +432,7 @@ async def test_nobody_can_frame_the_page(house: PageDaemon):
     assert "default-src 'none'" in headers["content-security-policy"]
     assert not re.search("unsafe|http:|https:|\\*", headers["content-security-policy"])
     assert headers["x-frame-options"] == "DENY"
-    frames = f"<iframe src='{house.base}/' id=inner></iframe>"
+    frames = f"<iframe src='{daemon.base}/' id=inner></iframe>"
 
     async def framed(route: Route) -> None:
         await route.fulfill(body=frames, content_type="text/html")
@@ -440,6 +440,6 @@ async def test_nobody_can_frame_the_page(house: PageDaemon):
     await page.route("http://framer.example/", framed)
     await page.goto("http://framer.example/")
     inner = page.frames[1]
-    assert not inner.url.startswith(house.base)
+    assert not inner.url.startswith(daemon.base)
     assert await inner.locator("[data-test]").count() == 0
     await context.close()

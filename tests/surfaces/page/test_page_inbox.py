@@ -24,18 +24,18 @@ def changed_repository(folder: Path) -> Path:
 
 
 async def test_the_inbox_lists_subtasks_reviews_and_what_an_orchestrator_sets_to_work(
-    house: PageDaemon, tmp_path: Path
+    daemon: PageDaemon, tmp_path: Path
 ):
     """Shows: D034."""
-    house.configured(prices={"test-model": {"input": 1000, "output": 2000}})
-    step = house.plays("Lay the stones.", text_reply("Laid."))
-    goal = house.plays(
+    daemon.write_config(prices={"test-model": {"input": 1000, "output": 2000}})
+    step = daemon.script_task("Lay the stones.", text_reply("Laid."))
+    goal = daemon.script_task(
         "Build the wall.",
         tool_call_reply(("spawn_subagent", {"agentId": "explorer", "prompt": step, "label": "stones"})),
         text_reply("The wall stands."),
     )
-    house.plays("handed to a reviewer", text_reply("One port is wrong."))
-    task = house.plays(
+    daemon.script_task("handed to a reviewer", text_reply("One port is wrong."))
+    task = daemon.script_task(
         "Have it built and looked at.",
         tool_call_reply(
             (
@@ -47,12 +47,12 @@ async def test_the_inbox_lists_subtasks_reviews_and_what_an_orchestrator_sets_to
         text_reply("Built."),
     )
     folder = changed_repository(tmp_path / "repository")
-    session = await house.session(workspace=str(folder))
-    async with house.opened(1440, 900) as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
-        await window.see(window("said-agent").last.locator(".prose")).to_have_text("Built.")
-        await house.quiet()
+    session = await daemon.create_session(workspace=str(folder))
+    async with daemon.open_page(1440, 900) as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
+        await window.expect(window("said-agent").last.locator(".prose")).to_have_text("Built.")
+        await daemon.wait_until_idle()
         await window("open-inbox").click()
         for who, kind, says in (
             ("orchestrator", ["orchestrator"], "The wall stands."),
@@ -62,17 +62,17 @@ async def test_the_inbox_lists_subtasks_reviews_and_what_an_orchestrator_sets_to
             row = window("inbox-row", status="complete").filter(
                 has=window.page.locator(f'b:text-is("{who}")')
             )
-            await window.see(row).to_contain_text(says)
-            await window.see(row.locator('[data-test="inbox-kind"]')).to_have_text(kind)
+            await window.expect(row).to_contain_text(says)
+            await window.expect(row.locator('[data-test="inbox-kind"]')).to_have_text(kind)
         step_row = window("inbox-row").filter(has_text="stones")
-        await window.see(step_row).to_contain_text("for orchestrator-")
+        await window.expect(step_row).to_contain_text("for orchestrator-")
         await window("tab-runs").click()
         tree = window("run").filter(has_text="Have it built").first
         # 10 tokens in and 5 out a reply: of general two, or one more when the review came late; two of the orchestrator.
         sums = tree.locator('[data-test="run-sum"]')
-        await window.see(sums.first).to_have_text(
+        await window.expect(sums.first).to_have_text(
             re.compile(r"^in all (90 tok · \$0\.1200|105 tok · \$0\.1400)$")
         )
-        await window.see(sums.last).to_have_text("in all 45 tok · $0.0600")
+        await window.expect(sums.last).to_have_text("in all 45 tok · $0.0600")
         built = window("child-line").filter(has_text="wall")
-        await window.see(built.locator('[data-test="child-cost"]')).to_contain_text("45 tok · $0.0600")
+        await window.expect(built.locator('[data-test="child-cost"]')).to_contain_text("45 tok · $0.0600")

@@ -62,79 +62,79 @@ async def focus(window: BrowserPage) -> str:
     return now["test"]
 
 
-async def test_everything_is_done_without_a_mouse(house: PageDaemon):
-    task = house.plays(
+async def test_everything_is_done_without_a_mouse(daemon: PageDaemon):
+    task = daemon.script_task(
         "Write without a mouse.",
         tool_call_reply(("write", {"path": "keys.txt", "content": "typed\n"})),
         text_reply("It is written."),
     )
-    other = await house.session("oracle", name="The other one")
-    async with house.opened(1440, 900) as window:
+    other = await daemon.create_session("oracle", name="The other one")
+    async with daemon.open_page(1440, 900) as window:
         keys = window.page.keyboard
-        await window.see("session-row", session=other["session_id"]).to_be_visible()
+        await window.expect("session-row", session=other["session_id"]).to_be_visible()
         await keys.press("n")
-        await window.see("new-filter").to_be_focused()
+        await window.expect("new-filter").to_be_focused()
         await keys.type("general")
         await keys.press("Enter")
-        await window.see("composer").to_be_focused()
+        await window.expect("composer").to_be_focused()
         assert await focus(window) == "composer"
         await keys.type(task)
         await keys.press("Enter")
-        await window.see("approval").to_be_visible()
-        await window.see("composer").to_be_focused()
+        await window.expect("approval").to_be_visible()
+        await window.expect("composer").to_be_focused()
         await keys.press("Escape")
         await keys.press("a")
-        await window.see("allow").to_be_focused()
+        await window.expect("allow").to_be_focused()
         assert await focus(window) == "allow"
         await keys.press("Shift+Tab")
         assert await focus(window) == "deny"
         await keys.press("Tab")
         await keys.press("Enter")
-        await window.see("approvals").to_have_count(0)
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["It is written."])
+        await window.expect("approvals").to_have_count(0)
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["It is written."])
         for key, panel, away in (("i", "inbox", "Escape"), ("r", "runs", "r")):
             await keys.press(key)
-            await window.see(panel).to_be_visible()
+            await window.expect(panel).to_be_visible()
             await keys.press(away)
-            await window.see("panel").to_have_count(0)
+            await window.expect("panel").to_have_count(0)
         before = await window("composer").bounding_box()
         await keys.press("/")
-        await window.see("search").to_be_focused()
+        await window.expect("search").to_be_focused()
         assert await window("composer").bounding_box() == before, "the list stands beside the conversation"
         await keys.type("other")
-        await window.see("session-row").to_have_count(1)
+        await window.expect("session-row").to_have_count(1)
         await keys.press("ArrowDown")
         assert await focus(window) == "session-open"
         await keys.press("Enter")
-        await window.see("title").to_have_text("The other one")
+        await window.expect("title").to_have_text("The other one")
         await keys.press("c")
-        await window.see("composer").to_be_focused()
+        await window.expect("composer").to_be_focused()
         await keys.press("Escape")
         await keys.press("?")
-        await window.see("keys").to_be_visible()
+        await window.expect("keys").to_be_visible()
         await keys.press("Escape")
-        await window.see("keys").to_have_count(0)
-    assert (house.folder / "keys.txt").read_text() == "typed\n"
+        await window.expect("keys").to_have_count(0)
+    assert (daemon.folder / "keys.txt").read_text() == "typed\n"
 
 
-async def test_letters_that_are_typed_are_no_keys(house: PageDaemon):
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
+async def test_letters_that_are_typed_are_no_keys(daemon: PageDaemon):
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
         await window("composer").click()
         await window.page.keyboard.type("njk/?airct")
-        await window.see("composer").to_have_value("njk/?airct")
-        await window.see(window.page.locator("dialog")).to_have_count(0)
-        await window.see("panel").to_have_count(0)
+        await window.expect("composer").to_have_value("njk/?airct")
+        await window.expect(window.page.locator("dialog")).to_have_count(0)
+        await window.expect("panel").to_have_count(0)
         await window("composer").fill("")
 
 
-async def test_the_list_is_walked_with_j_and_k(house: PageDaemon):
+async def test_the_list_is_walked_with_j_and_k(daemon: PageDaemon):
     for name in ("Third", "Second", "First"):
-        await house.session("planner", name=f"{name} of three")
-    async with house.opened() as window:
+        await daemon.create_session("planner", name=f"{name} of three")
+    async with daemon.open_page() as window:
         await window("search").fill("of three")
-        await window.see("session-row").to_have_count(3)
+        await window.expect("session-row").to_have_count(3)
         await window("search").press("ArrowDown")
         names: list[str] = []
         for key in ("j", "j", "j", "k"):
@@ -146,16 +146,16 @@ async def test_the_list_is_walked_with_j_and_k(house: PageDaemon):
             await window.page.keyboard.press(key)
         assert names == ["First of three", "Second of three", "Third of three", "Third of three"]
         await window.page.keyboard.press("Enter")
-        await window.see("title").to_have_text("Second of three")
+        await window.expect("title").to_have_text("Second of three")
 
 
-async def test_every_tab_stop_is_seen_and_none_is_a_trap(house: PageDaemon):
-    task = house.plays("Say a little.", text_reply("A little, with a [link](https://example.org/)."))
-    session = await house.session()
-    await house.said(session["session_id"], task)
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.see("said-agent").to_be_visible()
+async def test_every_tab_stop_is_seen_and_none_is_a_trap(daemon: PageDaemon):
+    task = daemon.script_task("Say a little.", text_reply("A little, with a [link](https://example.org/)."))
+    session = await daemon.create_session()
+    await daemon.send_message(session["session_id"], task)
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.expect("said-agent").to_be_visible()
         await window.page.evaluate("document.activeElement?.blur()")
         stops: list[str] = []
         for _ in range(120):
@@ -176,14 +176,14 @@ async def test_every_tab_stop_is_seen_and_none_is_a_trap(house: PageDaemon):
         } <= set(stops)
 
 
-async def shown(house: PageDaemon, window: BrowserPage, screen: str) -> None:
+async def shown(daemon: PageDaemon, window: BrowserPage, screen: str) -> None:
     """Brings a screen up that has as much on it as it can have."""
     if screen == "first page":
-        await window.see("agents").to_be_visible()
+        await window.expect("agents").to_be_visible()
         return
-    session = await house.session()
+    session = await daemon.create_session()
     code = "Some `code` and a [link](https://example.org/), **bold**.\n\n```python\nx = 1\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> quoted"
-    task = house.plays(
+    task = daemon.script_task(
         f"Show {screen}.",
         tool_call_reply(("read", {"path": "held.py"}), ("read", {"path": "nothing"})),
         tool_call_reply(
@@ -191,25 +191,25 @@ async def shown(house: PageDaemon, window: BrowserPage, screen: str) -> None:
         ),
         text_reply("Not written."),
     )
-    await window.goes(session["session_id"])
-    await window.says(task)
-    await window.see("approval").to_be_visible()
-    await window.see("tool-call", tool="write", state="asks").to_be_visible()
+    await window.open_session(session["session_id"])
+    await window.send_message(task)
+    await window.expect("approval").to_be_visible()
+    await window.expect("tool-call", tool="write", state="asks").to_be_visible()
     await window.page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     if screen == "a dialog":
         await window.page.keyboard.press("Escape")
         await window.page.keyboard.press("n")
-        await window.see("new-dialog").to_be_visible()
+        await window.expect("new-dialog").to_be_visible()
     else:
         await window("open-runs").click()
-        await window.see(window("run").first).to_be_visible()
+        await window.expect(window("run").first).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("screen", ["first page", "a conversation", "a dialog"])
-async def test_text_is_read_and_everything_has_a_name(house: PageDaemon, scheme: str, screen: str):
-    async with house.opened(1440, 1000, color_scheme=scheme) as window:
-        await shown(house, window, f"{screen} {scheme}" if screen == "a conversation" else screen)
+async def test_text_is_read_and_everything_has_a_name(daemon: PageDaemon, scheme: str, screen: str):
+    async with daemon.open_page(1440, 1000, color_scheme=scheme) as window:
+        await shown(daemon, window, f"{screen} {scheme}" if screen == "a conversation" else screen)
         found = await window.page.evaluate(TEXT)
         assert len(found) > 20
         weak = [each for each in found if each["contrast"] < LEAST]
@@ -227,21 +227,21 @@ async def test_text_is_read_and_everything_has_a_name(house: PageDaemon, scheme:
             label = await window.page.locator("[role=log]").get_attribute("aria-label")
             assert label is not None
             assert re.match("Conversation with", label)
-        for row in await house.api("GET", "/approvals"):
-            await house.api("POST", f"/approvals/{row['id']}", {"answer": "deny"})
-        await house.quiet()
+        for row in await daemon.call_api("GET", "/approvals"):
+            await daemon.call_api("POST", f"/approvals/{row['id']}", {"answer": "deny"})
+        await daemon.wait_until_idle()
 
 
-async def test_light_and_dark_are_chosen_and_kept(house: PageDaemon):
+async def test_light_and_dark_are_chosen_and_kept(daemon: PageDaemon):
     ground = "getComputedStyle(document.body).backgroundColor"
-    async with house.opened(color_scheme="light") as window:
+    async with daemon.open_page(color_scheme="light") as window:
         light = await window.page.evaluate(ground)
         await window("theme").click()
         await window("theme").click()
         dark = await window.page.evaluate(ground)
         assert dark != light
         await window.page.reload()
-        await window.see("theme").to_be_visible()
+        await window.expect("theme").to_be_visible()
         assert await window.page.evaluate(ground) == dark
         await window("theme").click()
         assert await window.page.evaluate(ground) == light

@@ -44,46 +44,46 @@ async def entry(window: BrowserPage, number: int) -> Any:
     return window("conversation").locator(f'[data-entry="01JCR{number:021d}"]')
 
 
-async def test_ten_thousand_entries_are_read_from_end_to_beginning_in_a_small_document(house: PageDaemon):
-    session = await house.session(name="Ten thousand")
+async def test_ten_thousand_entries_are_read_from_end_to_beginning_in_a_small_document(daemon: PageDaemon):
+    session = await daemon.create_session(name="Ten thousand")
     Path(session["path"]).write_text(long_file(session, MANY))
-    task = house.plays("And the next?", text_reply("Answer ten thousand and one."))
-    async with house.opened(1280, 800) as window:
+    task = daemon.script_task("And the next?", text_reply("Answer ten thousand and one."))
+    async with daemon.open_page(1280, 800) as window:
         await window.page.evaluate(COUNTED)
-        await window.goes(session["session_id"])
-        await window.see(await entry(window, MANY - 1)).to_be_in_viewport()
+        await window.open_session(session["session_id"])
+        await window.expect(await entry(window, MANY - 1)).to_be_in_viewport()
         read = [each.url for each in window.requests if "/entries" in each.url]
         assert read
         assert all("limit=" in url or "after=" in url for url in read), "no page asks for all of it"
         log = window("conversation")
 
         await log.evaluate("log => { log.scrollTop = 2500 }")
-        await window.see(await entry(window, MANY - 1)).not_to_be_in_viewport()
-        await window.see("to-end").to_be_visible()
+        await window.expect(await entry(window, MANY - 1)).not_to_be_in_viewport()
+        await window.expect("to-end").to_be_visible()
         before = await log.evaluate(READING)
         async with window.page.expect_response("**/entries?*before=*"):
             await log.evaluate("log => { log.scrollTop -= 800 }")
         place = await log.evaluate(READING)
         assert place["entry"] < before["entry"]
-        await house.until(lambda: _grown(window))
+        await daemon.wait_until(lambda: _grown(window))
         assert await log.evaluate(READING) == place, (
             "what one reads stays where it is while older entries come in"
         )
 
         await window.page.keyboard.press("g")
-        await window.see(await entry(window, 0)).to_be_in_viewport()
-        await window.see((await entry(window, 1)).locator(".prose")).to_have_text("Answer 1.")
+        await window.expect(await entry(window, 0)).to_be_in_viewport()
+        await window.expect((await entry(window, 1)).locator(".prose")).to_have_text("Answer 1.")
         await window.page.keyboard.press("G")
-        await window.see(await entry(window, MANY - 1)).to_be_in_viewport()
+        await window.expect(await entry(window, MANY - 1)).to_be_in_viewport()
         await window("to-start").click()
-        await window.see(await entry(window, 0)).to_be_in_viewport()
+        await window.expect(await entry(window, 0)).to_be_in_viewport()
         await window("to-end").click()
-        await window.see(await entry(window, MANY - 1)).to_be_in_viewport()
-        await window.says(task)
-        await window.see(window("said-agent").last.locator(".prose")).to_have_text(
+        await window.expect(await entry(window, MANY - 1)).to_be_in_viewport()
+        await window.send_message(task)
+        await window.expect(window("said-agent").last.locator(".prose")).to_have_text(
             "Answer ten thousand and one."
         )
-        await window.see(window("said-agent").last).to_be_in_viewport()
+        await window.expect(window("said-agent").last).to_be_in_viewport()
         assert await window.page.evaluate("window.most") < MOST_ROWS
 
 
@@ -92,71 +92,71 @@ async def _grown(window: BrowserPage) -> bool:
     return await window("conversation").evaluate("log => log.scrollTop > 3000")
 
 
-async def test_who_reads_further_up_is_left_there_while_words_come_in(house: PageDaemon):
-    session = await house.session(name="Reading")
+async def test_who_reads_further_up_is_left_there_while_words_come_in(daemon: PageDaemon):
+    session = await daemon.create_session(name="Reading")
     Path(session["path"]).write_text(long_file(session, 60))
-    task = house.plays(
+    task = daemon.script_task(
         "Go on at length.", text_reply("\n\n".join(f"Paragraph {i}." for i in range(60)), pace=0.005)
     )
-    async with house.opened(1280, 800) as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
-        await window.see("streaming").to_contain_text("Paragraph 2")
+    async with daemon.open_page(1280, 800) as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
+        await window.expect("streaming").to_contain_text("Paragraph 2")
         log = window("conversation")
         await log.evaluate("log => { log.scrollTop = 200 }")
-        await window.see("to-end").to_be_visible()
+        await window.expect("to-end").to_be_visible()
         place = await log.evaluate(READING)
-        await house.quiet()
-        await window.see("now").to_have_count(0)
+        await daemon.wait_until_idle()
+        await window.expect("now").to_have_count(0)
         assert await log.evaluate(READING) == place
-        other = await house.session(name="Nothing to scroll")
-        await window.goes(other["session_id"])
-        await window.see("empty-conversation").to_be_visible()
-        await window.see("to-end").to_have_count(0)
-        await window.goes(session["session_id"])
+        other = await daemon.create_session(name="Nothing to scroll")
+        await window.open_session(other["session_id"])
+        await window.expect("empty-conversation").to_be_visible()
+        await window.expect("to-end").to_have_count(0)
+        await window.open_session(session["session_id"])
         last = window.page.get_by_text("Paragraph 59.")
         for width in (1280, 390, 1440, 700):
             await window.page.set_viewport_size({"width": width, "height": 800})
-            await window.see(last).to_be_in_viewport()
-            await window.see("to-end").to_have_count(0)
+            await window.expect(last).to_be_in_viewport()
+            await window.expect("to-end").to_have_count(0)
 
 
-async def test_who_opens_a_fold_stays_with_it_and_finds_the_way_to_the_end(house: PageDaemon):
-    (house.folder / "lines.txt").write_text("".join(f"line {i}\n" for i in range(60)))
-    task = house.plays(
+async def test_who_opens_a_fold_stays_with_it_and_finds_the_way_to_the_end(daemon: PageDaemon):
+    (daemon.folder / "lines.txt").write_text("".join(f"line {i}\n" for i in range(60)))
+    task = daemon.script_task(
         "Read many lines.", tool_call_reply(("read", {"path": "lines.txt"})), text_reply("Read, to the end.")
     )
-    session = await house.session(name="Folds")
-    async with house.opened(1280, 600) as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["Read, to the end."])
-        await window.see("to-end").to_have_count(0)
+    session = await daemon.create_session(name="Folds")
+    async with daemon.open_page(1280, 600) as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["Read, to the end."])
+        await window.expect("to-end").to_have_count(0)
         fold = window("tool-call", tool="read").locator("summary")
         await fold.click()
-        await window.see(fold).to_be_in_viewport()
-        await window.see("to-end").to_be_visible()
+        await window.expect(fold).to_be_in_viewport()
+        await window.expect("to-end").to_be_visible()
         await window("to-end").click()
-        await window.see("said-agent").to_be_in_viewport()
-        await window.see("to-end").to_have_count(0)
+        await window.expect("said-agent").to_be_in_viewport()
+        await window.expect("to-end").to_have_count(0)
 
 
 @pytest.mark.parametrize("width", [360, 800, 1440])
-async def test_nothing_is_wider_than_the_window(house: PageDaemon, width: int):
+async def test_nothing_is_wider_than_the_window(daemon: PageDaemon, width: int):
     long = "x" * 400
     text = f"{long}\n\n```\n{long}\n```\n\n| {' | '.join('abcdefgh' * 2)} |\n|{'---|' * 16}\n| {' | '.join([long] * 16)} |\n\nhttps://example.org/{long}"
-    task = house.plays(
+    task = daemon.script_task(
         f"Be wide at {width}.",
         tool_call_reply(("read", {"path": long}), text=text),
         tool_call_reply(("write", {"path": f"{'y' * 200}.txt", "content": long})),
         text_reply("Narrow."),
     )
-    session = await house.session(name=f"A very long name {'of a conversation ' * 8}{width}")
-    async with house.opened(width, 740) as window:
+    session = await daemon.create_session(name=f"A very long name {'of a conversation ' * 8}{width}")
+    async with daemon.open_page(width, 740) as window:
         assert await window.page.evaluate(WIDE) == [0, 0, 0]
-        await window.goes(session["session_id"])
-        await window.says(f"{task} {long}")
-        await window.see("approval").to_be_visible()
+        await window.open_session(session["session_id"])
+        await window.send_message(f"{task} {long}")
+        await window.expect("approval").to_be_visible()
         await window.page.evaluate(
             "for (const each of document.querySelectorAll('details')) each.open = true"
         )
@@ -164,29 +164,29 @@ async def test_nothing_is_wider_than_the_window(house: PageDaemon, width: int):
         inside = await window("allow").evaluate("each => each.getBoundingClientRect().right <= innerWidth")
         assert inside
         await window("deny").click()
-        await window.see("approvals").to_have_count(0)
+        await window.expect("approvals").to_have_count(0)
         for name in ("open-inbox", "open-runs"):
             await window(name).click()
-            await window.see("panel").to_be_visible()
+            await window.expect("panel").to_be_visible()
             assert await window.page.evaluate(WIDE) == [0, 0, 0]
             await window("panel-close").click()
 
 
-async def test_the_list_is_a_drawer_where_the_window_is_narrow(house: PageDaemon):
-    session = await house.session(name="In the drawer")
-    async with house.opened(360, 740) as window:
-        await window.see("sidebar").not_to_be_in_viewport()
+async def test_the_list_is_a_drawer_where_the_window_is_narrow(daemon: PageDaemon):
+    session = await daemon.create_session(name="In the drawer")
+    async with daemon.open_page(360, 740) as window:
+        await window.expect("sidebar").not_to_be_in_viewport()
         await window("drawer").click()
-        await window.see("sidebar").to_be_in_viewport()
+        await window.expect("sidebar").to_be_in_viewport()
         await window("session-row", session=session["session_id"]).locator(".session-open").click()
-        await window.see("sidebar").not_to_be_in_viewport()
-        await window.see("title").to_contain_text("In the drawer")
+        await window.expect("sidebar").not_to_be_in_viewport()
+        await window.expect("title").to_contain_text("In the drawer")
         await window("drawer").click()
-        await window.see("sidebar").to_be_in_viewport()
+        await window.expect("sidebar").to_be_in_viewport()
         await window.page.keyboard.press("Escape")
-        await window.see("sidebar").not_to_be_in_viewport()
+        await window.expect("sidebar").not_to_be_in_viewport()
         await window("agent-switcher").click()
-        await window.see(window("agent-choice").first).to_be_in_viewport()
+        await window.expect(window("agent-choice").first).to_be_in_viewport()
         assert await window.page.evaluate(WIDE) == [0, 0, 0]
 
 
@@ -202,9 +202,9 @@ async def open_devtools(page: Page) -> DevToolsSession:
     return await page.context.new_cdp_session(page)
 
 
-async def test_the_page_weighs_little_and_comes_from_one_place(house: PageDaemon):
+async def test_the_page_weighs_little_and_comes_from_one_place(daemon: PageDaemon):
     sizes: dict[str, int] = {}
-    async with house.opened() as window:
+    async with daemon.open_page() as window:
         client = await open_devtools(window.page)
         await client.send("Network.enable")
         await client.send("Network.setCacheDisabled", {"cacheDisabled": True})
@@ -220,8 +220,8 @@ async def test_the_page_weighs_little_and_comes_from_one_place(house: PageDaemon
         client.on("Network.responseReceived", named)
         client.on("Network.loadingFinished", weighed)
         await window.page.reload()
-        await window.see("home-form").to_be_visible()
-        await house.until(
+        await window.expect("home-form").to_be_visible()
+        await daemon.wait_until(
             lambda: {"/", "/app.js", "/app.css"} <= {url.removeprefix(window.base) for url in sizes}
         )
         files = {url: size for url, size in sizes.items() if "/api/" not in url}
@@ -231,29 +231,29 @@ async def test_the_page_weighs_little_and_comes_from_one_place(house: PageDaemon
         )
 
 
-async def test_a_first_visit_says_what_to_do(alone: OpenPageDaemon):
-    async with alone() as house:
-        await house.start()
-        async with house.opened() as window:
-            await window.see("no-sessions").to_be_visible()
-            await window.see(window.page.locator("h1")).to_have_text("Say what should be done.")
-            await window.see("demonstration").to_have_count(0)
+async def test_a_first_visit_says_what_to_do(own_daemon: OpenPageDaemon):
+    async with own_daemon() as daemon:
+        await daemon.start()
+        async with daemon.open_page() as window:
+            await window.expect("no-sessions").to_be_visible()
+            await window.expect(window.page.locator("h1")).to_have_text("Say what should be done.")
+            await window.expect("demonstration").to_have_count(0)
             await window("open-inbox").click()
-            await window.see("inbox-empty").to_be_visible()
-            task = house.plays("Explain what this project does", text_reply("It holds a tool."))
+            await window.expect("inbox-empty").to_be_visible()
+            task = daemon.script_task("Explain what this project does", text_reply("It holds a tool."))
             await window.page.get_by_role("list", name="Things to try").get_by_role("button").first.click()
-            await window.see("composer").to_be_focused()
+            await window.expect("composer").to_be_focused()
             assert task in await window("composer").input_value()
             await window("send").click()
-            await window.see(window("said-agent").locator(".prose")).to_have_text(["It holds a tool."])
-            await window.see("no-sessions").to_have_count(0)
+            await window.expect(window("said-agent").locator(".prose")).to_have_text(["It holds a tool."])
+            await window.expect("no-sessions").to_have_count(0)
 
 
-async def test_a_demonstration_is_called_one(alone: OpenPageDaemon):
-    async with alone() as house:
-        (house.folder / "script.json").write_text('{"*": ["Played."]}')
-        house.env["RETINUE_MODEL"] = f"scripted:{house.folder / 'script.json'}"
-        await house.start()
-        async with house.opened(360, 740) as window:
-            await window.see("demonstration").to_be_in_viewport()
-            await window.see("demonstration").to_have_text("demonstration model")
+async def test_a_demonstration_is_called_one(own_daemon: OpenPageDaemon):
+    async with own_daemon() as daemon:
+        (daemon.folder / "script.json").write_text('{"*": ["Played."]}')
+        daemon.env["RETINUE_MODEL"] = f"scripted:{daemon.folder / 'script.json'}"
+        await daemon.start()
+        async with daemon.open_page(360, 740) as window:
+            await window.expect("demonstration").to_be_in_viewport()
+            await window.expect("demonstration").to_have_text("demonstration model")

@@ -30,304 +30,304 @@ async def clipboard(window: BrowserPage) -> str:
     return await window.page.evaluate("navigator.clipboard.readText()")
 
 
-async def test_words_stream_in_and_stay_as_they_were_saved(house: PageDaemon):
+async def test_words_stream_in_and_stay_as_they_were_saved(daemon: PageDaemon):
     words = " ".join(f"word{i}" for i in range(40))
-    task = house.plays("Count the words.", text_reply(words, pace=0.02))
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
+    task = daemon.script_task("Count the words.", text_reply(words, pace=0.02))
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
         await window.page.evaluate(
             """() => { window.lengths = []; new MutationObserver(() => {
                 const now = document.querySelector("[data-test=streaming] .prose")?.textContent.length;
                 if (now && now !== window.lengths.at(-1)) window.lengths.push(now);
             }).observe(document.body, { childList: true, subtree: true, characterData: true }); }"""
         )
-        await window.says(task)
-        await window.see("said-agent").to_have_count(1)
-        await window.see(window("said-agent").locator(".prose")).to_have_text(words)
-        await window.see("streaming").to_have_count(0)
+        await window.send_message(task)
+        await window.expect("said-agent").to_have_count(1)
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(words)
+        await window.expect("streaming").to_have_count(0)
         lengths = await window.page.evaluate("window.lengths")
         assert len(lengths) > 5
         assert lengths == sorted(lengths)
-        await window.see(window("said-user").locator(".typed")).to_have_text(task)
-        await window.see("pending").to_have_count(0)
-    said = await house.api("GET", f"/sessions/{session['session_id']}/entries")
+        await window.expect(window("said-user").locator(".typed")).to_have_text(task)
+        await window.expect("pending").to_have_count(0)
+    said = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
     assert [each["text"] for each in said] == [task, words]
 
 
-async def test_markdown_is_rendered_and_code_is_copied(house: PageDaemon):
-    task = house.plays("Tell me of tides.", text_reply(MARKDOWN))
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
+async def test_markdown_is_rendered_and_code_is_copied(daemon: PageDaemon):
+    task = daemon.script_task("Tell me of tides.", text_reply(MARKDOWN))
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
         prose = window("said-agent").locator(".prose")
-        await window.see(prose.locator("h3")).to_have_text("Tides")
-        await window.see(prose.locator("em")).to_have_text("short")
-        await window.see(prose.locator("li")).to_have_text(["one", "two"])
-        await window.see(prose.locator("td")).to_have_text(["Brest", "6.1 m"])
+        await window.expect(prose.locator("h3")).to_have_text("Tides")
+        await window.expect(prose.locator("em")).to_have_text("short")
+        await window.expect(prose.locator("li")).to_have_text(["one", "two"])
+        await window.expect(prose.locator("td")).to_have_text(["Brest", "6.1 m"])
         link = prose.locator("a")
-        await window.see(link).to_have_attribute("href", "https://example.org/tides")
-        await window.see(link).to_have_attribute("rel", "noopener noreferrer")
-        await window.see(link).to_contain_text("example.org")
+        await window.expect(link).to_have_attribute("href", "https://example.org/tides")
+        await window.expect(link).to_have_attribute("rel", "noopener noreferrer")
+        await window.expect(link).to_contain_text("example.org")
         await window("said-agent").locator('[data-test="copy-code"]').click()
-        await window.see("copy-code").to_have_text("Copied")
+        await window.expect("copy-code").to_have_text("Copied")
         assert await clipboard(window) == "def high(tide):\n    return tide > 4"
         await window("said-agent").hover()
         await window("said-agent").locator('[data-test="copy"]').click()
-        await house.until(lambda: _copied(window, MARKDOWN.strip()))
+        await daemon.wait_until(lambda: _copied(window, MARKDOWN.strip()))
 
 
 async def _copied(window: BrowserPage, text: str) -> bool:
     return (await clipboard(window)).strip() == text
 
 
-async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(house: PageDaemon):
+async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(daemon: PageDaemon):
     asks = tool_call_reply(
         ("ask_user", {"question": "Which colour?\n<b>Mind</b> the wall.", "options": ["red", "blue"]})
     )
     more = tool_call_reply(("ask_user", {"question": "And how dark?"}))
-    task = house.plays("Paint it.", asks, more, text_reply("Painted."))
-    session = await house.session()
-    async with house.opened(390, 800) as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
-        await window.see("question").to_contain_text("Which colour?")
-        await window.see("question").to_contain_text("<b>Mind</b> the wall.")
-        await window.see("now").to_contain_text("Waits for a person")
+    task = daemon.script_task("Paint it.", asks, more, text_reply("Painted."))
+    session = await daemon.create_session()
+    async with daemon.open_page(390, 800) as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
+        await window.expect("question").to_contain_text("Which colour?")
+        await window.expect("question").to_contain_text("<b>Mind</b> the wall.")
+        await window.expect("now").to_contain_text("Waits for a person")
         await window("option").filter(has_text="blue").click()
-        await window.see("question").to_contain_text("And how dark?")
-        await window.see("option").to_have_count(0)
-        await window.see("composer").to_have_attribute("placeholder", "It waits for you: say how to go on")
-        await window.says("Rather dark.")
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["Painted."])
-        await window.see("question").to_have_count(0)
-        await window.see("pending").to_have_count(0)
-    entries = await house.api("GET", f"/sessions/{session['session_id']}/entries")
+        await window.expect("question").to_contain_text("And how dark?")
+        await window.expect("option").to_have_count(0)
+        await window.expect("composer").to_have_attribute("placeholder", "It waits for you: say how to go on")
+        await window.send_message("Rather dark.")
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["Painted."])
+        await window.expect("question").to_have_count(0)
+        await window.expect("pending").to_have_count(0)
+    entries = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
     assert [each["text"] for each in entries if each["kind"] == "returned"] == ["blue", "Rather dark."]
     assert [each["text"] for each in entries if each["kind"] == "said" and each["by"] == "user"] == [task]
 
 
-async def test_thoughts_are_folded(house: PageDaemon):
-    task = house.plays("Think first.", text_reply("I have.", thinking="Is it this, or is it that?"))
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["I have."])
+async def test_thoughts_are_folded(daemon: PageDaemon):
+    task = daemon.script_task("Think first.", text_reply("I have.", thinking="Is it this, or is it that?"))
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["I have."])
         thoughts = window("said-agent").locator('[data-test="thinking"]')
-        await window.see(thoughts.locator(".thoughts")).to_be_hidden()
+        await window.expect(thoughts.locator(".thoughts")).to_be_hidden()
         await thoughts.locator("summary").click()
-        await window.see(thoughts.locator(".thoughts")).to_have_text("Is it this, or is it that?")
+        await window.expect(thoughts.locator(".thoughts")).to_have_text("Is it this, or is it that?")
 
 
-async def test_a_call_is_one_line_that_opens_to_its_arguments_and_its_result(house: PageDaemon):
-    (house.folder / "port.txt").write_text("Brest\nCalais\n")
-    (house.folder / "change.txt").write_text(DIFF)
-    task = house.plays(
+async def test_a_call_is_one_line_that_opens_to_its_arguments_and_its_result(daemon: PageDaemon):
+    (daemon.folder / "port.txt").write_text("Brest\nCalais\n")
+    (daemon.folder / "change.txt").write_text(DIFF)
+    task = daemon.script_task(
         "Read of the port.",
         tool_call_reply(
             ("read", {"path": "port.txt"}), ("tell", {"name": "change.txt"}), ("read", {"path": "none.txt"})
         ),
         text_reply("Read."),
     )
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
         call = window("tool-call", tool="read", state="ok")
-        await window.see(call).to_contain_text("port.txt")
-        await window.see(call.get_by_text("Calais")).to_be_hidden()
+        await window.expect(call).to_contain_text("port.txt")
+        await window.expect(call.get_by_text("Calais")).to_be_hidden()
         await call.locator("summary").click()
-        await window.see(call.locator(".inside")).to_contain_text("Calais")
+        await window.expect(call.locator(".inside")).to_contain_text("Calais")
         await call.get_by_label("Copy the arguments").click()
-        await house.until(lambda: _copied(window, '{"path":"port.txt"}'))
+        await daemon.wait_until(lambda: _copied(window, '{"path":"port.txt"}'))
         told = window("tool-call", tool="tell")
         await told.locator("summary").click()
-        await window.see(told.locator(".d.del")).to_have_text("-Calais")
-        await window.see(told.locator(".d.add")).to_have_text("+Dover")
-        await window.see("tool-call", tool="read", state="failed").to_have_count(1)
+        await window.expect(told.locator(".d.del")).to_have_text("-Calais")
+        await window.expect(told.locator(".d.add")).to_have_text("+Dover")
+        await window.expect("tool-call", tool="read", state="failed").to_have_count(1)
 
 
-async def test_what_is_typed_is_kept_in_the_file_and_comes_back(house: PageDaemon):
+async def test_what_is_typed_is_kept_in_the_file_and_comes_back(daemon: PageDaemon):
     """Shows: A080."""
-    session = await house.session()
+    session = await daemon.create_session()
     file = Path(session["path"])
     draft = "Half a thought,\nand its second line"
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
         async with window.page.expect_response("**/draft") as saved:
             await window("composer").press_sequentially("Half a thought,")
             await window("composer").press("Shift+Enter")
             await window("composer").press_sequentially("and its second line")
         assert (await saved.value).ok
-        await house.until(lambda: draft in file.read_text())
+        await daemon.wait_until(lambda: draft in file.read_text())
         await window.page.reload()
-        await window.see("composer").to_have_value(draft)
-    async with house.opened() as other:
-        await other.goes(session["session_id"])
-        await other.see("composer").to_have_value(draft)
-        house.plays(draft, text_reply("Whole now."))
+        await window.expect("composer").to_have_value(draft)
+    async with daemon.open_page() as other:
+        await other.open_session(session["session_id"])
+        await other.expect("composer").to_have_value(draft)
+        daemon.script_task(draft, text_reply("Whole now."))
         await other("composer").press("Enter")
-        await other.see(other("said-agent").locator(".prose")).to_have_text(["Whole now."])
-        await other.see("composer").to_have_value("")
+        await other.expect(other("said-agent").locator(".prose")).to_have_text(["Whole now."])
+        await other.expect("composer").to_have_value("")
     assert file.read_text().count("and its second line") == 1
 
 
-async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_turn(house: PageDaemon):
-    gate = house.gate("queue")
-    first = house.plays(
+async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_turn(daemon: PageDaemon):
+    gate = daemon.create_gate("queue")
+    first = daemon.script_task(
         "Hold the first.", tool_call_reply(("hold", {"name": "queue"})), text_reply("First is done.")
     )
-    second = house.plays("Then the second.", text_reply("Second is done."))
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.says(first)
-        await window.see("tool-call", tool="hold", state="under-way").to_be_visible()
-        await window.says(second)
-        await window.see("queued").to_contain_text(second)
-        await window.see("said-user").to_have_count(1)
+    second = daemon.script_task("Then the second.", text_reply("Second is done."))
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(first)
+        await window.expect("tool-call", tool="hold", state="under-way").to_be_visible()
+        await window.send_message(second)
+        await window.expect("queued").to_contain_text(second)
+        await window.expect("said-user").to_have_count(1)
         gate.unlink()
-        await window.see(window("said-agent").locator(".prose")).to_have_text(
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(
             ["First is done.", "Second is done."]
         )
-        await window.see("queued").to_have_count(0)
-        await window.see(window("said-user").locator(".typed")).to_have_text([first, second])
+        await window.expect("queued").to_have_count(0)
+        await window.expect(window("said-user").locator(".typed")).to_have_text([first, second])
 
 
-async def test_a_queued_message_is_taken_back(house: PageDaemon):
-    gate = house.gate("back")
-    first = house.plays(
+async def test_a_queued_message_is_taken_back(daemon: PageDaemon):
+    gate = daemon.create_gate("back")
+    first = daemon.script_task(
         "Hold while I think.", tool_call_reply(("hold", {"name": "back"})), text_reply("Held.")
     )
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.says(first)
-        await window.see("tool-call", tool="hold", state="under-way").to_be_visible()
-        await window.says("I should not have said this.")
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(first)
+        await window.expect("tool-call", tool="hold", state="under-way").to_be_visible()
+        await window.send_message("I should not have said this.")
         await window("queued").get_by_text("Take back").click()
-        await window.see("queued").to_have_count(0)
+        await window.expect("queued").to_have_count(0)
         gate.unlink()
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["Held."])
-    await house.quiet()
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["Held."])
+    await daemon.wait_until_idle()
     assert "should not have" not in Path(session["path"]).read_text()
 
 
-async def test_a_run_is_stopped(house: PageDaemon):
-    house.gate("stop")
-    task = house.plays(
+async def test_a_run_is_stopped(daemon: PageDaemon):
+    daemon.create_gate("stop")
+    task = daemon.script_task(
         "Hold for ever.", tool_call_reply(("hold", {"name": "stop"})), text_reply("Never said.")
     )
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
-        await window.see("tool-call", tool="hold", state="under-way").to_be_visible()
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
+        await window.expect("tool-call", tool="hold", state="under-way").to_be_visible()
         await window("cancel").click()
-        await window.see("run-ended", status="cancelled").to_be_visible()
-        await window.see("cancel").to_have_count(0)
-        await window.see("ledger-entry").to_have_count(0)
-    [run] = await house.api("GET", f"/runs?session={session['session_id']}")
+        await window.expect("run-ended", status="cancelled").to_be_visible()
+        await window.expect("cancel").to_have_count(0)
+        await window.expect("ledger-entry").to_have_count(0)
+    [run] = await daemon.call_api("GET", f"/runs?session={session['session_id']}")
     assert run["status"] == "cancelled"
 
 
-async def test_a_run_is_interrupted_and_sums_up(house: PageDaemon):
-    gate = house.gate("pause")
-    task = house.plays(
+async def test_a_run_is_interrupted_and_sums_up(daemon: PageDaemon):
+    gate = daemon.create_gate("pause")
+    task = daemon.script_task(
         "Hold until I ask.", tool_call_reply(("hold", {"name": "pause"})), text_reply("So far: held.")
     )
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
-        await window.see("tool-call", tool="hold", state="under-way").to_be_visible()
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
+        await window.expect("tool-call", tool="hold", state="under-way").to_be_visible()
         await window("interrupt").click()
         gate.unlink()
-        await window.see(window("said-agent").locator(".prose").last).to_have_text("So far: held.")
-        await window.see("interrupt").to_have_count(0)
+        await window.expect(window("said-agent").locator(".prose").last).to_have_text("So far: held.")
+        await window.expect("interrupt").to_have_count(0)
 
 
-async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(house: PageDaemon):
-    one = house.plays("Say one.", text_reply("One."))
-    two = house.plays("Say two.", text_reply("Two."))
-    other = house.plays("Say another.", text_reply("Another."))
-    session = await house.session(name="Trunk")
+async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(daemon: PageDaemon):
+    one = daemon.script_task("Say one.", text_reply("One."))
+    two = daemon.script_task("Say two.", text_reply("Two."))
+    other = daemon.script_task("Say another.", text_reply("Another."))
+    session = await daemon.create_session(name="Trunk")
     for task in (one, two):
-        await house.said(session["session_id"], task)
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
+        await daemon.send_message(session["session_id"], task)
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
         first = window("said-agent").first
-        await window.see(first.locator(".prose")).to_have_text(["One."])
+        await window.expect(first.locator(".prose")).to_have_text(["One."])
         await first.hover()
         await first.locator('[data-test="branch"]').click()
-        await window.see("toast").to_contain_text("branch of Trunk")
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["One."])
+        await window.expect("toast").to_contain_text("branch of Trunk")
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["One."])
         assert session["session_id"] not in window.page.url
-        await window.says(other)
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["One.", "Another."])
+        await window.send_message(other)
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["One.", "Another."])
         await window("session-row", session=session["session_id"]).locator(".session-open").click()
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["One.", "Two."])
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["One.", "Two."])
 
 
-async def test_ones_own_words_are_taken_back_in_a_branch_and_said_differently(house: PageDaemon):
-    one = house.plays("Say red.", text_reply("Red."))
-    two = house.plays("Say blue.", text_reply("Blue."))
-    house.plays("Say blue, loudly.", text_reply("BLUE."))
-    session = await house.session()
+async def test_ones_own_words_are_taken_back_in_a_branch_and_said_differently(daemon: PageDaemon):
+    one = daemon.script_task("Say red.", text_reply("Red."))
+    two = daemon.script_task("Say blue.", text_reply("Blue."))
+    daemon.script_task("Say blue, loudly.", text_reply("BLUE."))
+    session = await daemon.create_session()
     for task in (one, two):
-        await house.said(session["session_id"], task)
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
+        await daemon.send_message(session["session_id"], task)
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
         await window("said-user").last.hover()
         await window("said-user").last.locator('[data-test="branch"]').click()
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["Red."])
-        await window.see("composer").to_have_value("Say blue.")
-        await window.says("Say blue, loudly.")
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["Red.", "BLUE."])
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["Red."])
+        await window.expect("composer").to_have_value("Say blue.")
+        await window.send_message("Say blue, loudly.")
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["Red.", "BLUE."])
     assert "loudly" not in Path(session["path"]).read_text()
 
 
-async def test_the_path_of_the_file_is_shown_and_copied(house: PageDaemon):
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.see("path").to_contain_text("session.md")
+async def test_the_path_of_the_file_is_shown_and_copied(daemon: PageDaemon):
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.expect("path").to_contain_text("session.md")
         await window("path").locator('[data-test="copy"]').click()
-        await house.until(lambda: _copied(window, session["path"]))
+        await daemon.wait_until(lambda: _copied(window, session["path"]))
     assert Path(session["path"]).is_file()
 
 
-async def test_an_edit_of_the_file_by_hand_is_shown(house: PageDaemon):
-    task = house.plays("Say teh word.", text_reply("The wrod."))
-    session = await house.session()
-    await house.said(session["session_id"], task)
+async def test_an_edit_of_the_file_by_hand_is_shown(daemon: PageDaemon):
+    task = daemon.script_task("Say teh word.", text_reply("The wrod."))
+    session = await daemon.create_session()
+    await daemon.send_message(session["session_id"], task)
     file = Path(session["path"])
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["The wrod."])
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["The wrod."])
         file.write_text(file.read_text().replace("The wrod.", "The word."))
-        await window.see(window("said-agent").locator(".prose")).to_have_text(["The word."])
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(["The word."])
 
 
-async def test_a_run_that_failed_says_why_and_what_to_do(house: PageDaemon):
-    task = house.plays("Ask with a wrong key.", http_error(401, "this key is not valid"))
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.says(task)
+async def test_a_run_that_failed_says_why_and_what_to_do(daemon: PageDaemon):
+    task = daemon.script_task("Ask with a wrong key.", http_error(401, "this key is not valid"))
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.send_message(task)
         ended = window("run-ended", status="failed")
-        await window.see(ended).to_contain_text(re.compile("Failed: .*key", re.DOTALL))
-        await window.see(ended).to_contain_text("send again")
-        await window.see("session-row", session=session["session_id"]).to_have_attribute(
+        await window.expect(ended).to_contain_text(re.compile("Failed: .*key", re.DOTALL))
+        await window.expect(ended).to_contain_text("send again")
+        await window.expect("session-row", session=session["session_id"]).to_have_attribute(
             "data-status", "idle"
         )
 
 
-async def test_an_address_of_a_conversation_that_is_gone_says_so(house: PageDaemon):
-    async with house.opened() as window:
+async def test_an_address_of_a_conversation_that_is_gone_says_so(daemon: PageDaemon):
+    async with daemon.open_page() as window:
         await window.page.evaluate("() => { location.hash = '#/s/no-such-session' }")
-        await window.see("gone").to_be_visible()
+        await window.expect("gone").to_be_visible()
         await window("gone").get_by_role("button").click()
-        await window.see("home-form").to_be_visible()
+        await window.expect("home-form").to_be_visible()

@@ -26,114 +26,114 @@ async def watches(asked: CapturedRequest) -> FakeResponse:
 
 
 @pytest.fixture(scope="module")
-async def house(furnished: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
-    async with furnished() as house:
-        house.configured(approvals="auto", limits={"watch_quiet_seconds": 0.01})
-        house.agent(
+async def daemon(module_daemon: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
+    async with module_daemon() as daemon:
+        daemon.write_config(approvals="auto", limits={"watch_quiet_seconds": 0.01})
+        daemon.write_agent(
             "oracle",
             "description: Thinks.\nroles: [subtask]\ntools: [read]\n"
             "triggers: {slash: [/oracle], hotkeys: [Ctrl+Shift+O]}\n",
             "You think.",
         )
-        house.plays("watched session=", watches, text_reply("ok"))
-        await house.start()
-        yield house
+        daemon.script_task("watched session=", watches, text_reply("ok"))
+        await daemon.start()
+        yield daemon
 
 
 async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_and_shown_at_once(
-    house: PageDaemon,
+    daemon: PageDaemon,
 ):
     """Shows: D026, D031, D033, D040, D042."""
-    gate = house.gate("drift")
-    task = house.plays(
+    gate = daemon.create_gate("drift")
+    task = daemon.script_task(
         "Rename the column.",
         tool_call_reply(("hold", {"name": "drift"}), text="I drop the table first."),
         text_reply("In short: nothing was dropped."),
     )
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
         # The page knows an agent's keys when it knows the agent, and offers its command.
         await window("composer").fill("/pair")
-        await window.see("slash").to_have_count(1)
+        await window.expect("slash").to_have_count(1)
         await window("composer").fill("")
         await window.page.keyboard.press("Control+Shift+P")
-        await window.see("ledger-watcher").to_have_text("pair#1 watching")
-        await window.says(task)
+        await window.expect("ledger-watcher").to_have_text("pair#1 watching")
+        await window.send_message(task)
         word = window("interjections").locator('[data-test="interjection"]')
-        await window.see(word).to_have_attribute("data-severity", "interrupt")
-        await window.see(word.locator('[data-test="interjection-reason"]')).to_have_text(STOPS["reason"])
-        await window.see(word.locator('[data-test="interjection-suggestion"]')).to_have_text(
+        await window.expect(word).to_have_attribute("data-severity", "interrupt")
+        await window.expect(word.locator('[data-test="interjection-reason"]')).to_have_text(STOPS["reason"])
+        await window.expect(word.locator('[data-test="interjection-suggestion"]')).to_have_text(
             f"Instead: {STOPS['suggestion']}"
         )
 
         async def interrupted() -> bool:
-            return any(each["reason"] == "interrupted" for each in await house.api("GET", "/runs"))
+            return any(each["reason"] == "interrupted" for each in await daemon.call_api("GET", "/runs"))
 
-        await house.until(interrupted)
+        await daemon.wait_until(interrupted)
         gate.unlink()
-        await window.see(window("said-agent").locator(".prose").last).to_have_text(
+        await window.expect(window("said-agent").locator(".prose").last).to_have_text(
             "In short: nothing was dropped."
         )
-        await window.see("inbox-count").to_have_text("1")
+        await window.expect("inbox-count").to_have_text("1")
         await word.locator('[data-test="interjection-dismiss"]').click()
-        await window.see("interjections").to_have_count(0)
-        await window.see("inbox-count").to_have_count(0)
+        await window.expect("interjections").to_have_count(0)
+        await window.expect("inbox-count").to_have_count(0)
         await window.page.keyboard.press("Control+Shift+P")
-        await window.see("ledger-watcher").to_have_count(0)
-    runs = await house.api("GET", f"/runs?session={session['slug']}")
+        await window.expect("ledger-watcher").to_have_count(0)
+    runs = await daemon.call_api("GET", f"/runs?session={session['slug']}")
     assert [(run["status"], run["reason"]) for run in runs] == [("cancelled", "interrupted")]
-    assert await house.api("GET", "/watchers") == []
+    assert await daemon.call_api("GET", "/watchers") == []
 
 
-async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(house: PageDaemon):
+async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(daemon: PageDaemon):
     """Shows: D032."""
-    task = house.plays("Fix the typo.", text_reply("I rewrite the parser."))
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
-        await window.does("watch-pair")
-        await window.see("ledger-watcher").to_have_text("pair#1 watching")
-        await window.says(task)
-        await window.see(window("interjections").locator('[data-severity="warning"]')).to_be_visible()
+    task = daemon.script_task("Fix the typo.", text_reply("I rewrite the parser."))
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
+        await window.click_menu("watch-pair")
+        await window.expect("ledger-watcher").to_have_text("pair#1 watching")
+        await window.send_message(task)
+        await window.expect(window("interjections").locator('[data-severity="warning"]')).to_be_visible()
         await window("interjection-pass").click()
-        await window.see("interjections").to_have_count(0)
-        await window.see(window("said-user").last).to_contain_text("Change line 12.")
-        await window.does("watch-pair")
-        await window.see("ledger-watcher").to_have_count(0)
-    await house.quiet()
+        await window.expect("interjections").to_have_count(0)
+        await window.expect(window("said-user").last).to_contain_text("Change line 12.")
+        await window.click_menu("watch-pair")
+        await window.expect("ledger-watcher").to_have_count(0)
+    await daemon.wait_until_idle()
     (begun,) = [
-        each for each in await house.api("GET", "/sessions") if each["parent"] == session["session_id"]
+        each for each in await daemon.call_api("GET", "/sessions") if each["parent"] == session["session_id"]
     ]
-    heard = len(await house.api("GET", f"/runs?session={begun['slug']}"))
-    await house.said(session["session_id"], task)
-    await house.quiet()
-    assert len(await house.api("GET", f"/runs?session={begun['slug']}")) == heard
+    heard = len(await daemon.call_api("GET", f"/runs?session={begun['slug']}"))
+    await daemon.send_message(session["session_id"], task)
+    await daemon.wait_until_idle()
+    assert len(await daemon.call_api("GET", f"/runs?session={begun['slug']}")) == heard
 
 
-async def test_slash_commands_and_keys_of_agents_are_in_the_help_offered_and_work(house: PageDaemon):
+async def test_slash_commands_and_keys_of_agents_are_in_the_help_offered_and_work(daemon: PageDaemon):
     """Shows: D029, D041."""
-    house.plays("explore the side street", text_reply("It ends at the river."))
-    house.plays("Why at nine?", text_reply("Because of the tide."))
-    session = await house.session()
-    async with house.opened() as window:
-        await window.goes(session["session_id"])
+    daemon.script_task("explore the side street", text_reply("It ends at the river."))
+    daemon.script_task("Why at nine?", text_reply("Because of the tide."))
+    session = await daemon.create_session()
+    async with daemon.open_page() as window:
+        await window.open_session(session["session_id"])
         await window("composer").press_sequentially("/pa")
-        await window.see("slash").to_have_count(1)
+        await window.expect("slash").to_have_count(1)
         await window("composer").press("Tab")
-        await window.see("composer").to_have_value("/pair ")
-        await window.see("composer").to_be_focused()
+        await window.expect("composer").to_have_value("/pair ")
+        await window.expect("composer").to_be_focused()
         await window("composer").press_sequentially("explore the side street")
         await window("composer").press("Enter")
-        await window.see("composer").to_have_value("")
+        await window.expect("composer").to_have_value("")
         await window("composer").press_sequentially("Why at nine?")
         await window("composer").press("Control+Shift+O")
-        await window.see("composer").to_have_value("")
+        await window.expect("composer").to_have_value("")
         await window("composer").blur()
         await window.page.keyboard.press("i")
         rows = window("inbox").locator('[data-test="inbox-row"][data-status="complete"]')
-        await window.see(rows.filter(has_text="It ends at the river.")).to_have_count(1)
-        await window.see(rows.filter(has_text="Because of the tide.")).to_have_count(1)
+        await window.expect(rows.filter(has_text="It ends at the river.")).to_have_count(1)
+        await window.expect(rows.filter(has_text="Because of the tide.")).to_have_count(1)
         await window.page.keyboard.press("?")
         for words in (
             r"Ctrl\+Shift\+P.*pair watches",
@@ -141,11 +141,11 @@ async def test_slash_commands_and_keys_of_agents_are_in_the_help_offered_and_wor
             r"/oracle.*oracle",
             r"/pair.*pair",
         ):
-            await window.see(
+            await window.expect(
                 window("keys").locator("dl > div").filter(has_text=re.compile(words))
             ).to_have_count(1)
         await window.page.keyboard.press("Escape")
-    runs = await house.api("GET", "/runs?limit=20")
+    runs = await daemon.call_api("GET", "/runs?limit=20")
     mine = {run["agent"]: run["trigger"] for run in runs if run["requester"] == session["key"]}
     assert mine == {"pair": "slash", "oracle": "key"}
-    assert await house.api("GET", f"/sessions/{session['slug']}/entries") == []
+    assert await daemon.call_api("GET", f"/sessions/{session['slug']}/entries") == []

@@ -30,12 +30,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Generator[DaemonProcess]
 
 
 @pytest.fixture(scope="module")
-def door(daemon: DaemonProcess) -> DaemonClient:
-    return daemon.door
+def client(daemon: DaemonProcess) -> DaemonClient:
+    return daemon.client
 
 
 @pytest.fixture
-def serves(tmp_path: Path) -> Generator[MakeDaemon]:
+def make_daemon(tmp_path: Path) -> Generator[MakeDaemon]:
     """Another daemon, of this test only."""
     made: list[DaemonProcess] = []
 
@@ -52,7 +52,7 @@ def serves(tmp_path: Path) -> Generator[MakeDaemon]:
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> OpenServer:
+def open_server(tmp_path: Path) -> OpenServer:
     """The server in this process, with routes and limits of a test's own."""
 
     @asynccontextmanager
@@ -63,7 +63,7 @@ def built(tmp_path: Path) -> OpenServer:
         async with retinue.open(env=env) as app:
             listener = open_tcp_socket("127.0.0.1", 0)
             door = DaemonClient(home=home, port=listener.getsockname()[1])
-            house = ServerContext(
+            context = ServerContext(
                 app=app,
                 broadcaster=EventBroadcaster(app),
                 authenticator=Authenticator(home),
@@ -72,7 +72,7 @@ def built(tmp_path: Path) -> OpenServer:
                 wake=lambda: True,
                 stop=lambda: None,
             )
-            server = ApiServer(create_asgi_app(house, routes, static=static), limits)
+            server = ApiServer(create_asgi_app(context, routes, static=static), limits)
             async with server.serve_sockets(open_unix_socket(home), listener):
                 yield door
 

@@ -49,9 +49,9 @@ def everything() -> Sequence[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("method", "path"), everything())
-def test_nothing_is_answered_without_a_key(door: DaemonClient, method: str, path: str):
+def test_nothing_is_answered_without_a_key(client: DaemonClient, method: str, path: str):
     """Shows: A01."""
-    answer = door.asks(method, path, body=b"" if method not in ("GET", "HEAD", "OPTIONS") else None)
+    answer = client.request(method, path, body=b"" if method not in ("GET", "HEAD", "OPTIONS") else None)
     assert answer.status == 401
     assert method == "HEAD" or answer.code == "unauthenticated"
     assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -64,15 +64,15 @@ def test_the_table_has_all_that_was_promised():
 
 @pytest.mark.parametrize(("method", "path"), everything())
 def test_every_answer_carries_the_shield_and_none_lets_another_origin_in(
-    door: DaemonClient, method: str, path: str
+    client: DaemonClient, method: str, path: str
 ):
     """Shows: U08."""
     sent = b"" if method not in ("GET", "HEAD", "OPTIONS") else None
     harmless = path != "/api/stop"
     for answer in (
-        door.asks(method, path, body=sent),
-        door.asks(method, path, body=sent, host="evil.example"),
-        *([door.owner(method, path, f"Origin: {door.url}", body=sent)] if harmless else []),
+        client.request(method, path, body=sent),
+        client.request(method, path, body=sent, host="evil.example"),
+        *([client.request_as_owner(method, path, f"Origin: {client.url}", body=sent)] if harmless else []),
     ):
         assert {name: answer.headers.get(name) for name in ON_EVERYTHING} == ON_EVERYTHING
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
@@ -82,10 +82,10 @@ def test_every_answer_carries_the_shield_and_none_lets_another_origin_in(
             assert "no-store" in answer.headers["cache-control"]
 
 
-def test_only_the_token_itself_is_the_token(door: DaemonClient):
+def test_only_the_token_itself_is_the_token(client: DaemonClient):
     """Shows: A02."""
-    right = door.token
-    assert door.asks("GET", "/api/health", token=right).status == 200
+    right = client.token
+    assert client.request("GET", "/api/health", token=right).status == 200
     other = "A" if right[0] != "A" else "B"
     for wrong in (
         other + right[1:],
@@ -99,10 +99,10 @@ def test_only_the_token_itself_is_the_token(door: DaemonClient):
         "null",
         "é" * len(right),
     ):
-        assert door.asks("GET", "/api/health", token=wrong).status in (401, 429), wrong
+        assert client.request("GET", "/api/health", token=wrong).status in (401, 429), wrong
     for said in (f"Basic {right}", right, f"Bearer{right}", f"Token {right}", f"Bearer {right} {right}"):
-        assert door.asks("GET", "/api/health", f"Authorization: {said}").status in (401, 429), said
-    twice = door.asks("GET", "/api/health", "Authorization: Bearer x", token=right)
+        assert client.request("GET", "/api/health", f"Authorization: {said}").status in (401, 429), said
+    twice = client.request("GET", "/api/health", "Authorization: Bearer x", token=right)
     assert (twice.status, twice.code) == (400, "usage")
 
 
@@ -110,48 +110,48 @@ def test_only_the_token_itself_is_the_token(door: DaemonClient):
     "place",
     ["/api/health?token={}", "/api/health?access_token={}", "/api/health?key={}", "/{}", "/api/health/{}"],
 )
-def test_a_token_in_an_address_opens_nothing(door: DaemonClient, place: str):
+def test_a_token_in_an_address_opens_nothing(client: DaemonClient, place: str):
     """Shows: A07."""
-    assert door.asks("GET", place.format(door.token)).status == 401
-    assert door.asks("GET", "/api/health", f"Cookie: token={door.token}").status == 401
-    assert door.asks("GET", "/api/health", f"X-Api-Key: {door.token}").status == 401
+    assert client.request("GET", place.format(client.token)).status == 401
+    assert client.request("GET", "/api/health", f"Cookie: token={client.token}").status == 401
+    assert client.request("GET", "/api/health", f"X-Api-Key: {client.token}").status == 401
 
 
-def test_ten_thousand_wrong_tokens_open_nothing_and_the_right_one_still_works(door: DaemonClient):
+def test_ten_thousand_wrong_tokens_open_nothing_and_the_right_one_still_works(client: DaemonClient):
     """256 bits, and a throttle that holds this machine's own programs too.
 
     Shows: A12.
     """
-    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", door.token)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{43}", client.token)
     seen: dict[int, int] = {}
-    with door.opened() as line:
+    with client.connect() as line:
         for number in range(10_000):
-            answer = door.asks("GET", "/api/health", token=f"{number:043}", line=line)
+            answer = client.request("GET", "/api/health", token=f"{number:043}", connection=line)
             seen[answer.status] = seen.get(answer.status, 0) + 1
             if answer.status == 429:
                 assert answer.code == "throttled"
                 assert 0 < int(answer.headers["retry-after"]) <= 60
             if number % 1_000 == 999:
-                assert door.owner("GET", "/api/health", line=line).status == 200
+                assert client.request_as_owner("GET", "/api/health", connection=line).status == 200
     assert set(seen) <= {401, 429}
     assert seen[429] >= 10_000 - 20 * MAX_FAILURES
 
 
-def test_wrong_links_are_throttled_like_wrong_tokens(door: DaemonClient):
+def test_wrong_links_are_throttled_like_wrong_tokens(client: DaemonClient):
     """Shows: A12."""
-    answers = [door.asks("GET", f"/enter/{number:043}").status for number in range(MAX_FAILURES + 2)]
+    answers = [client.request("GET", f"/enter/{number:043}").status for number in range(MAX_FAILURES + 2)]
     assert set(answers) <= {404, 429}
     assert answers[-1] == 429
 
 
-def test_over_the_socket_the_kernel_vouches_and_no_key_is_asked_for(door: DaemonClient):
+def test_over_the_socket_the_kernel_vouches_and_no_key_is_asked_for(client: DaemonClient):
     for host in ("daemon", "evil.example", ""):
-        assert door.asks("GET", "/api/health", way="socket", host=host).status == 200
-    foreign = door.asks("GET", "/api/health", "Origin: http://evil.example", way="socket")
+        assert client.request("GET", "/api/health", transport="socket", host=host).status == 200
+    foreign = client.request("GET", "/api/health", "Origin: http://evil.example", transport="socket")
     assert foreign.status == 200
 
 
-def test_no_header_says_by_which_way_a_request_came(door: DaemonClient):
+def test_no_header_says_by_which_way_a_request_came(client: DaemonClient):
     """Shows: A08."""
     for said in (
         "X-Way: socket",
@@ -160,21 +160,21 @@ def test_no_header_says_by_which_way_a_request_came(door: DaemonClient):
         "Forwarded: for=unix:",
         "State: way=socket",
     ):
-        assert door.asks("GET", "/api/health", said).status == 401
+        assert client.request("GET", "/api/health", said).status == 401
 
 
 @pytest.fixture(scope="module")
 def narrow(daemon: DaemonProcess) -> dict[ApiPermission, str]:
     """A token for each right alone."""
     return {
-        right: daemon.command("tokens", "add", f"only-{right}", "--rights", right)["token"]
+        right: daemon.run_command("tokens", "add", f"only-{right}", "--rights", right)["token"]
         for right in ApiPermission
     }
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_a_key_without_the_right_is_refused_and_told_which_it_lacks(
-    door: DaemonClient, narrow: dict[ApiPermission, str], route: Route
+    client: DaemonClient, narrow: dict[ApiPermission, str], route: Route
 ):
     """What changes the daemon itself needs admin, which neither the page nor a narrower token has.
 
@@ -183,13 +183,13 @@ def test_a_key_without_the_right_is_refused_and_told_which_it_lacks(
     for right, token in narrow.items():
         if right is not route.right:
             sent = None if route.method == "GET" else b"{}"
-            answer = door.asks(
+            answer = client.request(
                 route.method, named(route), "Content-Type: application/json", body=sent, token=token
             )
             assert (answer.status, answer.code) == (403, "forbidden")
             assert answer.json["error"]["details"] == {"right": route.right}
     if route.method == "GET":
-        assert door.asks("GET", named(route), token=narrow[route.right]).status in (200, 404)
+        assert client.request("GET", named(route), token=narrow[route.right]).status in (200, 404)
 
 
 def test_what_runs_programs_or_ends_the_daemon_needs_admin():
@@ -206,32 +206,32 @@ def test_what_runs_programs_or_ends_the_daemon_needs_admin():
     ["X-Rights: admin", "Rights: read, run, approve, admin", "X-Role: admin", "X-Scopes: *", "X-User: root"],
 )
 def test_rights_that_a_request_claims_count_for_nothing(
-    door: DaemonClient, narrow: dict[ApiPermission, str], claim: str
+    client: DaemonClient, narrow: dict[ApiPermission, str], claim: str
 ):
     """Shows: A08."""
     token = narrow[ApiPermission.READ]
-    assert door.asks("POST", "/api/links", claim, token=token).status == 403
-    assert door.asks("POST", "/api/links?rights=admin", claim, token=token).status == 403
+    assert client.request("POST", "/api/links", claim, token=token).status == 403
+    assert client.request("POST", "/api/links?rights=admin", claim, token=token).status == 403
     body = b'{"rights": ["admin"], "scopes": ["admin"]}'
     assert (
-        door.asks("POST", "/api/links", "Content-Type: application/json", token=token, body=body).status
+        client.request("POST", "/api/links", "Content-Type: application/json", token=token, body=body).status
         == 403
     )
 
 
 def test_tokens_count_from_the_moment_they_are_made_until_they_are_taken_back(
-    daemon: DaemonProcess, door: DaemonClient
+    daemon: DaemonProcess, client: DaemonClient
 ):
-    made = daemon.command("tokens", "add", "ci", "--rights", "read,run")
+    made = daemon.run_command("tokens", "add", "ci", "--rights", "read,run")
     assert made["rights"] == ["read", "run"]
-    assert door.asks("GET", "/api/health", token=made["token"]).status == 200
-    assert door.asks("POST", "/api/look", token=made["token"]).status == 200
+    assert client.request("GET", "/api/health", token=made["token"]).status == 200
+    assert client.request("POST", "/api/look", token=made["token"]).status == 200
     kept = (daemon.home / "tokens.json").read_text()
     assert made["token"] not in kept
-    listed = {row["name"]: row["rights"] for row in daemon.command("tokens", "list")}
+    listed = {row["name"]: row["rights"] for row in daemon.run_command("tokens", "list")}
     assert listed["ci"] == ["read", "run"]
-    assert daemon.command("tokens", "remove", "ci") == {"name": "ci", "removed": True}
-    assert door.asks("GET", "/api/health", token=made["token"]).status in (401, 429)
+    assert daemon.run_command("tokens", "remove", "ci") == {"name": "ci", "removed": True}
+    assert client.request("GET", "/api/health", token=made["token"]).status in (401, 429)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_tokens_count_from_the_moment_they_are_made_until_they_are_taken_back(
     ],
 )
 def test_tokens_that_cannot_be_are_not_made(daemon: DaemonProcess, arguments: tuple[str, ...], code: str):
-    assert daemon.command("tokens", *arguments)["error"]["code"] == code
+    assert daemon.run_command("tokens", *arguments)["error"]["code"] == code
 
 
 def test_the_list_of_errors_over_http_is_complete():

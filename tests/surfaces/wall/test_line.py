@@ -69,39 +69,43 @@ def dripped(line: socket.socket, piece: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("way", ["port", "socket"])
-async def test_headers_that_come_letter_by_letter_are_not_waited_for(built: OpenServer, way: str):
+async def test_headers_that_come_letter_by_letter_are_not_waited_for(open_server: OpenServer, way: str):
     """Shows: A10."""
-    async with built(SMALL, limits=ConnectionLimits(head_seconds=0.3)) as door:
-        with door.opened(way) as line:
+    async with open_server(SMALL, limits=ConnectionLimits(head_seconds=0.3)) as door:
+        with door.connect(way) as line:
             line.sendall(b"GET /api/small HTTP/1.1\r\n")
             answer = await asyncio.to_thread(dripped, line, b"x")
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b'"too_slow"' in answer
-        with door.opened(way) as silent:
+        with door.connect(way) as silent:
             assert await asyncio.to_thread(heard, silent) == b""
-        with door.opened(way) as blank:
+        with door.connect(way) as blank:
             assert b" 200 " not in await asyncio.to_thread(dripped, blank, b"\r\n")
 
 
-async def test_a_body_that_comes_letter_by_letter_is_not_waited_for(built: OpenServer):
+async def test_a_body_that_comes_letter_by_letter_is_not_waited_for(open_server: OpenServer):
     """Shows: A10."""
-    async with built(PUT, limits=ConnectionLimits(body_seconds=0.3)) as door:
+    async with open_server(PUT, limits=ConnectionLimits(body_seconds=0.3)) as door:
         for announced in ("Content-Length: 1000000", "Transfer-Encoding: chunked"):
             head = asking(door, more=f"{JSON}\r\n{announced}\r\n").replace(b"GET", b"PUT", 1)
-            with door.opened() as line:
+            with door.connect() as line:
                 line.sendall(head)
                 answer = await asyncio.to_thread(dripped, line, b"1\r\n \r\n")
             assert answer.startswith(b"HTTP/1.1 408 "), answer
             assert b'"too_slow"' in answer
 
 
-async def test_a_connection_that_is_kept_and_says_nothing_more_is_closed(built: OpenServer):
+async def test_a_connection_that_is_kept_and_says_nothing_more_is_closed(open_server: OpenServer):
     """Blank lines between requests keep nobody here either."""
-    async with built(SMALL, limits=ConnectionLimits(head_seconds=0.3)) as door:
-        with door.opened() as line:
-            first = await asyncio.to_thread(door.asks, "GET", "/api/small", token=door.token, line=line)
+    async with open_server(SMALL, limits=ConnectionLimits(head_seconds=0.3)) as door:
+        with door.connect() as line:
+            first = await asyncio.to_thread(
+                door.request, "GET", "/api/small", token=door.token, connection=line
+            )
             assert first.status == 200
-            again = await asyncio.to_thread(door.asks, "GET", "/api/small", token=door.token, line=line)
+            again = await asyncio.to_thread(
+                door.request, "GET", "/api/small", token=door.token, connection=line
+            )
             assert again.json == {"well": True}
             late = await asyncio.to_thread(dripped, line, b"\r\n")
             assert late.startswith(b"HTTP/1.1 408 ")
@@ -134,10 +138,10 @@ async def test_a_connection_that_is_kept_and_says_nothing_more_is_closed(built: 
 )
 @pytest.mark.parametrize("way", ["port", "socket"])
 def test_what_is_too_much_or_no_http_gets_one_answer_and_an_end(
-    door: DaemonClient, said: bytes, status: int, way: str
+    client: DaemonClient, said: bytes, status: int, way: str
 ):
     """Shows: A10."""
-    answer = door.says(said, way=way)
+    answer = client.send_raw(said, transport=way)
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(f"HTTP/1.1 {status} ".encode()), head[:200]
     assert b"connection: close" in head
@@ -145,22 +149,22 @@ def test_what_is_too_much_or_no_http_gets_one_answer_and_an_end(
     assert body.startswith(b'{"error": {"code": ')
 
 
-def test_a_second_request_before_the_first_is_answered_is_not_heard(door: DaemonClient):
+def test_a_second_request_before_the_first_is_answered_is_not_heard(client: DaemonClient):
     """So nothing can be hidden behind another request, and no answer be taken for another's."""
-    answer = door.says(asking(door, "/api/health") * 3)
+    answer = client.send_raw(asking(client, "/api/health") * 3)
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"connection: close" in answer
 
 
-async def test_broken_chunks_end_the_request_at_once(built: OpenServer):
-    async with built(PUT) as door:
+async def test_broken_chunks_end_the_request_at_once(open_server: OpenServer):
+    async with open_server(PUT) as door:
         head = asking(door, more=f"{JSON}\r\nTransfer-Encoding: chunked\r\n").replace(b"GET", b"PUT", 1)
-        answer = await asyncio.to_thread(door.says, head, b"2\r\n{}\r\nnonsense\r\n\r\n")
+        answer = await asyncio.to_thread(door.send_raw, head, b"2\r\n{}\r\nnonsense\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert answer.count(b"HTTP/1.1 ") == 1
 
 
-async def test_whoever_is_silent_gives_way_and_whoever_is_answered_does_not(built: OpenServer):
+async def test_whoever_is_silent_gives_way_and_whoever_is_answered_does_not(open_server: OpenServer):
     """Shows: A10."""
     arrived = asyncio.Semaphore(0)
 
@@ -169,24 +173,24 @@ async def test_whoever_is_silent_gives_way_and_whoever_is_answered_does_not(buil
         await asyncio.Event().wait()
         return {}
 
-    async with built(
+    async with open_server(
         SMALL, route(endless, "/api/endless"), limits=ConnectionLimits(max_connections=2)
     ) as door:
-        with door.opened() as first, door.opened() as second:
-            assert (await asyncio.to_thread(door.owner, "GET", "/api/small")).status == 200
+        with door.connect() as first, door.connect() as second:
+            assert (await asyncio.to_thread(door.request_as_owner, "GET", "/api/small")).status == 200
             assert await asyncio.to_thread(first.recv, 1) == b""
             second.close()
-        with door.opened() as first, door.opened() as second:
+        with door.connect() as first, door.connect() as second:
             for line in (first, second):
                 line.sendall(asking(door, "/api/endless"))
                 await arrived.acquire()
-            full = await asyncio.to_thread(door.owner, "GET", "/api/small")
+            full = await asyncio.to_thread(door.request_as_owner, "GET", "/api/small")
             assert (full.status, full.code) == (503, "busy")
-            local = await asyncio.to_thread(door.asks, "GET", "/api/small", way="socket")
+            local = await asyncio.to_thread(door.request, "GET", "/api/small", transport="socket")
             assert local.status == 200, "a crowd before the page keeps the command line out"
 
 
-async def test_whoever_reads_nothing_is_cut_off_and_whoever_reads_slowly_is_not(built: OpenServer):
+async def test_whoever_reads_nothing_is_cut_off_and_whoever_reads_slowly_is_not(open_server: OpenServer):
     """Shows: A10."""
 
     def slowly(line: socket.socket) -> int:
@@ -196,21 +200,21 @@ async def test_whoever_reads_nothing_is_cut_off_and_whoever_reads_slowly_is_not(
             time.sleep(0.02)
         return count
 
-    async with built(LARGE, limits=ConnectionLimits(stall_seconds=1.0)) as door:
-        with door.opened() as reads, door.opened() as stalls:
+    async with open_server(LARGE, limits=ConnectionLimits(stall_seconds=1.0)) as door:
+        with door.connect() as reads, door.connect() as stalls:
             stalls.sendall(asking(door, "/api/large"))
             reads.sendall(asking(door, "/api/large", "Connection: close\r\n"))
             assert await asyncio.to_thread(slowly, reads) > MEGABYTES << 20
             assert await asyncio.to_thread(slowly, stalls) < MEGABYTES << 20
 
 
-async def test_a_defect_is_told_in_a_sentence_and_written_down(built: OpenServer):
-    async with built(BROKEN, SMALL) as door:
-        answer = await asyncio.to_thread(door.owner, "GET", "/api/broken")
+async def test_a_defect_is_told_in_a_sentence_and_written_down(open_server: OpenServer):
+    async with open_server(BROKEN, SMALL) as door:
+        answer = await asyncio.to_thread(door.request_as_owner, "GET", "/api/broken")
         assert (answer.status, answer.code) == (500, "defect")
         assert not [word for word in (b"house", b"Traceback", b"RuntimeError", b".py") if word in answer.body]
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-        assert (await asyncio.to_thread(door.owner, "GET", "/api/small")).status == 200
+        assert (await asyncio.to_thread(door.request_as_owner, "GET", "/api/small")).status == 200
         log = (door.home / "logs" / "retinue.jsonl").read_text()
     assert "RuntimeError: the inside of the house" in log
     assert "GET /api/broken" in log

@@ -40,73 +40,75 @@ def files(home: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("route", NAMING, ids=id_of)
-def test_a_name_that_cannot_be_one_is_not_looked_for(door: DaemonClient, route: Route):
+def test_a_name_that_cannot_be_one_is_not_looked_for(client: DaemonClient, route: Route):
     """Shows: A09."""
-    before = files(door.home)
+    before = files(client.home)
     sent = None if route.method == "GET" else b"{}"
-    with door.opened("socket") as line:
+    with client.connect("socket") as line:
         for name in NO_NAMES:
-            answer = door.asks(route.method, path_of(route, name), JSON, body=sent, line=line)
+            answer = client.request(route.method, path_of(route, name), JSON, body=sent, connection=line)
             assert answer.status in (400, 404), (name, answer.body)
             assert answer.code in ("usage", "not_found")
             assert b"Traceback" not in answer.body
             if answer.headers.get("connection") == "close":
                 line.close()
-                line = door.opened("socket")  # noqa: PLW2901  (the daemon ended this one)
+                line = client.connect("socket")  # noqa: PLW2901  (the daemon ended this one)
         line.close()
-    assert files(door.home) == before
+    assert files(client.home) == before
 
 
-def test_a_slash_that_is_hidden_makes_no_other_address(door: DaemonClient):
+def test_a_slash_that_is_hidden_makes_no_other_address(client: DaemonClient):
     """Shows: A09."""
-    assert door.owner("GET", "/api%2fhealth").status == 404
-    assert door.owner("GET", "/api/health%2f").status == 404
-    assert door.owner("GET", "/api/../api/health").status == 404
-    assert door.owner("GET", "/api//health").status == 404
-    assert door.owner("GET", "/api/health/").status == 404
-    assert door.owner("GET", "/api/%68ealth").status == 200
+    assert client.request_as_owner("GET", "/api%2fhealth").status == 404
+    assert client.request_as_owner("GET", "/api/health%2f").status == 404
+    assert client.request_as_owner("GET", "/api/../api/health").status == 404
+    assert client.request_as_owner("GET", "/api//health").status == 404
+    assert client.request_as_owner("GET", "/api/health/").status == 404
+    assert client.request_as_owner("GET", "/api/%68ealth").status == 200
 
 
-def test_five_megabytes_are_too_many_however_they_are_announced(door: DaemonClient):
+def test_five_megabytes_are_too_many_however_they_are_announced(client: DaemonClient):
     """Shows: A10."""
     large = json.dumps({"content": "x" * 5_000_000}).encode()
-    told = door.owner("POST", "/api/look", JSON, body=large)
+    told = client.request_as_owner("POST", "/api/look", JSON, body=large)
     assert (told.status, told.code, told.headers["connection"]) == (413, "too_large", "close")
-    key = f"Authorization: Bearer {door.token}"
-    head = f"POST /api/look HTTP/1.1\r\nHost: {door.host}\r\n{key}\r\n{JSON}\r\n"
+    key = f"Authorization: Bearer {client.token}"
+    head = f"POST /api/look HTTP/1.1\r\nHost: {client.host}\r\n{key}\r\n{JSON}\r\n"
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-    chunked = door.says(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode(), *[chunk] * 100, b"0\r\n\r\n")
+    chunked = client.send_raw(
+        f"{head}Transfer-Encoding: chunked\r\n\r\n".encode(), *[chunk] * 100, b"0\r\n\r\n"
+    )
     assert chunked.startswith(b"HTTP/1.1 413 ")
 
 
 @pytest.mark.parametrize("length", ["5000000000", "9" * 18, "9" * 30])
-def test_five_gigabytes_are_refused_before_the_first_byte_of_them(door: DaemonClient, length: str):
+def test_five_gigabytes_are_refused_before_the_first_byte_of_them(client: DaemonClient, length: str):
     """Nobody waits for them either: what was announced is enough, and no leave to go on is given.
 
     Shows: A10.
     """
-    key = f"Authorization: Bearer {door.token}"
+    key = f"Authorization: Bearer {client.token}"
     for more in ("", "Expect: 100-continue\r\n"):
-        said = f"POST /api/look HTTP/1.1\r\nHost: {door.host}\r\n{key}\r\n{JSON}\r\n{more}Content-Length: {length}\r\n\r\n"
-        answer = door.says(said.encode())
+        said = f"POST /api/look HTTP/1.1\r\nHost: {client.host}\r\n{key}\r\n{JSON}\r\n{more}Content-Length: {length}\r\n\r\n"
+        answer = client.send_raw(said.encode())
         assert answer.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 400 ")), answer
         assert b"100 Continue" not in answer
 
 
-def test_somebody_without_a_key_cannot_make_it_read(door: DaemonClient):
+def test_somebody_without_a_key_cannot_make_it_read(client: DaemonClient):
     """Shows: A10."""
-    said = f"POST /api/look HTTP/1.1\r\nHost: {door.host}\r\n{JSON}\r\nContent-Length: 5000000000\r\n\r\n"
-    assert door.says(said.encode(), b"x" * 1_000_000).startswith(b"HTTP/1.1 401 ")
+    said = f"POST /api/look HTTP/1.1\r\nHost: {client.host}\r\n{JSON}\r\nContent-Length: 5000000000\r\n\r\n"
+    assert client.send_raw(said.encode(), b"x" * 1_000_000).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "zstd", "gzip, gzip", "x-anything"])
-def test_nothing_is_unpacked(door: DaemonClient, coding: str):
+def test_nothing_is_unpacked(client: DaemonClient, coding: str):
     """A bomb stays what it is: a few bytes that nobody opens.
 
     Shows: A10.
     """
     bomb = gzip.compress(b"{" + b" " * 50_000_000 + b"}")
-    answer = door.owner("POST", "/api/look", JSON, f"Content-Encoding: {coding}", body=bomb)
+    answer = client.request_as_owner("POST", "/api/look", JSON, f"Content-Encoding: {coding}", body=bomb)
     assert (answer.status, answer.code) == (415, "not_json")
 
 
@@ -141,11 +143,11 @@ NO_JSON = {
 
 @pytest.mark.parametrize("what", NO_JSON)
 def test_json_that_two_readers_could_understand_differently_is_understood_by_none(
-    door: DaemonClient, what: str
+    client: DaemonClient, what: str
 ):
     """Shows: A11."""
     for route in TAKING:
-        answer = door.asks(route.method, path_of(route), JSON, body=NO_JSON[what], way="socket")
+        answer = client.request(route.method, path_of(route), JSON, body=NO_JSON[what], transport="socket")
         assert (answer.status, answer.code) == (400, route.error_codes.get("usage", "usage")), answer.body
         assert len(answer.body) < 2_000
 
@@ -182,47 +184,47 @@ def test_what_is_wrong_with_a_body_is_said_in_our_words(body: bytes):
         ).map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")),
     )
 )
-def test_no_body_is_a_defect(door: DaemonClient, body: bytes):
+def test_no_body_is_a_defect(client: DaemonClient, body: bytes):
     """Shows: A11."""
-    answer = door.asks("POST", "/api/look", JSON, body=body, way="socket")
+    answer = client.request("POST", "/api/look", JSON, body=body, transport="socket")
     assert answer.status in (200, 400), answer.body
 
 
 @pytest.mark.parametrize("query", ["a=1&a=1", "x=%00", "x=%0a", "nothing=known", "%ff=1", "rights=admin"])
-def test_a_query_that_says_what_nobody_asked_is_refused(door: DaemonClient, query: str):
-    answer = door.owner("GET", f"/api/health?{query}")
+def test_a_query_that_says_what_nobody_asked_is_refused(client: DaemonClient, query: str):
+    answer = client.request_as_owner("GET", f"/api/health?{query}")
     assert (answer.status, answer.code) == (400, "usage")
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 201, "\x01", "é"])
-def test_an_idempotency_key_is_something_that_can_be_seen(door: DaemonClient, key: str):
-    answer = door.owner("POST", "/api/look", f"Idempotency-Key: {key}")
+def test_an_idempotency_key_is_something_that_can_be_seen(client: DaemonClient, key: str):
+    answer = client.request_as_owner("POST", "/api/look", f"Idempotency-Key: {key}")
     assert (answer.status, answer.code) == (400, "usage")
 
 
 @pytest.mark.parametrize(
     "kind", ["application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"']
 )
-def test_json_may_say_that_it_is_utf_8(door: DaemonClient, kind: str):
-    assert door.owner("POST", "/api/look", f"Content-Type: {kind}", body=b"{}").status == 200
-    assert door.owner("POST", "/api/look", body=b"{}").status == 415
-    assert door.owner("POST", "/api/look", body=b"").status == 200
+def test_json_may_say_that_it_is_utf_8(client: DaemonClient, kind: str):
+    assert client.request_as_owner("POST", "/api/look", f"Content-Type: {kind}", body=b"{}").status == 200
+    assert client.request_as_owner("POST", "/api/look", body=b"{}").status == 415
+    assert client.request_as_owner("POST", "/api/look", body=b"").status == 200
 
 
-def test_an_address_says_how_it_can_be_asked_for(door: DaemonClient):
+def test_an_address_says_how_it_can_be_asked_for(client: DaemonClient):
     for path in {route.path for route in ROUTES}:
         methods = {route.method for route in ROUTES if route.path == path}
         allowed = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"):
             if method not in methods:
-                answer = door.asks(method, path.replace("{ref}", "x"), way="socket")
+                answer = client.request(method, path.replace("{ref}", "x"), transport="socket")
                 assert (answer.status, answer.code) == (405, "method_not_allowed")
                 assert answer.headers["allow"] == allowed
 
 
-def test_head_is_where_get_is_and_says_no_words(door: DaemonClient):
+def test_head_is_where_get_is_and_says_no_words(client: DaemonClient):
     for route in ROUTES:
         if route.method == "GET":
-            answer = door.asks("HEAD", path_of(route), way="socket")
+            answer = client.request("HEAD", path_of(route), transport="socket")
             assert answer.status in (200, 404)
             assert answer.body == b""

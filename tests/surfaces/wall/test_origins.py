@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from commands import RETINUE, ran
+from commands import RETINUE, run_process
 from daemon_fixture import DaemonClient, MakeDaemon
 
 EVIL = "http://evil.example"
@@ -11,10 +11,10 @@ JSON = "Content-Type: application/json"
 
 
 @pytest.fixture(scope="module")
-def cookie(door: DaemonClient) -> str:
+def cookie(client: DaemonClient) -> str:
     """A browser's cookie, as a link turned into it."""
-    link = door.owner("POST", "/api/links").json["url"]
-    answer = door.asks("GET", link.removeprefix(door.url))
+    link = client.request_as_owner("POST", "/api/links").json["url"]
+    answer = client.request("GET", link.removeprefix(client.url))
     return "Cookie: " + answer.headers["set-cookie"].partition(";")[0]
 
 
@@ -45,33 +45,33 @@ def look_alikes(port: int) -> list[str]:
     ]
 
 
-def test_only_the_pages_own_origin_is_let_in(door: DaemonClient, cookie: str):
+def test_only_the_pages_own_origin_is_let_in(client: DaemonClient, cookie: str):
     """Shows: A06."""
-    for key in (f"Authorization: Bearer {door.token}", cookie):
-        assert door.asks("GET", "/api/health", key, f"Origin: {door.url}").status == 200
-        for origin in look_alikes(door.port):
+    for key in (f"Authorization: Bearer {client.token}", cookie):
+        assert client.request("GET", "/api/health", key, f"Origin: {client.url}").status == 200
+        for origin in look_alikes(client.port):
             for method, path in (
                 ("GET", "/api/health"),
                 ("POST", "/api/look"),
                 ("GET", "/"),
                 ("GET", "/app.js"),
             ):
-                answer = door.asks(method, path, key, f"Origin: {origin}", JSON)
+                answer = client.request(method, path, key, f"Origin: {origin}", JSON)
                 assert (answer.status, answer.code) == (403, "forbidden"), origin
 
 
-def test_a_form_of_another_page_changes_nothing(door: DaemonClient, cookie: str):
+def test_a_form_of_another_page_changes_nothing(client: DaemonClient, cookie: str):
     """A simple POST needs no leave of the browser's: it is refused here.
 
     Shows: A03.
     """
     plain, form = "Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded"
-    for key in (cookie, f"Authorization: Bearer {door.token}"):
+    for key in (cookie, f"Authorization: Bearer {client.token}"):
         for kind in (plain, form, JSON):
-            foreign = door.asks("POST", "/api/look", key, kind, f"Origin: {EVIL}", body=b"{}")
+            foreign = client.request("POST", "/api/look", key, kind, f"Origin: {EVIL}", body=b"{}")
             assert foreign.status == 403
             for site in ("cross-site", "same-site", "none", "anything"):
-                answer = door.asks("POST", "/api/look", key, kind, f"Sec-Fetch-Site: {site}", body=b"{}")
+                answer = client.request("POST", "/api/look", key, kind, f"Sec-Fetch-Site: {site}", body=b"{}")
                 assert (answer.status, answer.code) == (403, "forbidden"), site
         for kind in (
             plain,
@@ -79,10 +79,12 @@ def test_a_form_of_another_page_changes_nothing(door: DaemonClient, cookie: str)
             "Content-Type: multipart/form-data; boundary=x",
             "Content-Type: application/jsonp",
         ):
-            answer = door.asks("POST", "/api/look", key, kind, f"Origin: {door.url}", body=b"{}")
+            answer = client.request("POST", "/api/look", key, kind, f"Origin: {client.url}", body=b"{}")
             assert (answer.status, answer.code) == (415, "not_json")
-    assert door.asks("POST", "/api/look", cookie, JSON, body=b"{}").status == 403
-    assert door.asks("POST", "/api/look", cookie, JSON, f"Origin: {door.url}", body=b"{}").status == 200
+    assert client.request("POST", "/api/look", cookie, JSON, body=b"{}").status == 403
+    assert (
+        client.request("POST", "/api/look", cookie, JSON, f"Origin: {client.url}", body=b"{}").status == 200
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,31 +108,31 @@ def test_a_form_of_another_page_changes_nothing(door: DaemonClient, cookie: str)
         "",
     ],
 )
-def test_a_name_that_others_made_point_here_is_not_answered_to(door: DaemonClient, host: str):
+def test_a_name_that_others_made_point_here_is_not_answered_to(client: DaemonClient, host: str):
     """Shows: A04."""
-    said = host.format(port=door.port)
+    said = host.format(port=client.port)
     for path in ("/api/health", "/", "/enter/x"):
-        answer = door.owner("GET", path, host=said)
+        answer = client.request_as_owner("GET", path, host=said)
         assert (answer.status, answer.code) == (421, "wrong_host")
-    twice = door.owner("GET", "/api/health", "Host: evil.example")
+    twice = client.request_as_owner("GET", "/api/health", "Host: evil.example")
     assert twice.status == 400
 
 
-def test_the_machines_own_name_for_itself_is_answered_to(door: DaemonClient):
-    local = f"localhost:{door.port}"
-    assert door.owner("GET", "/api/health", f"Origin: http://{local}", host=local).status == 200
-    assert door.owner("GET", "/api/health", f"Origin: {door.url}", host=local).status == 403
+def test_the_machines_own_name_for_itself_is_answered_to(client: DaemonClient):
+    local = f"localhost:{client.port}"
+    assert client.request_as_owner("GET", "/api/health", f"Origin: http://{local}", host=local).status == 200
+    assert client.request_as_owner("GET", "/api/health", f"Origin: {client.url}", host=local).status == 403
 
 
-def test_an_address_in_the_request_line_does_not_stand_for_the_host(door: DaemonClient):
+def test_an_address_in_the_request_line_does_not_stand_for_the_host(client: DaemonClient):
     """Shows: A04."""
-    assert door.owner("GET", f"{EVIL}/api/health").status == 400
-    assert door.owner("GET", f"{door.url}/api/health").status == 400
-    assert door.owner("GET", "//evil.example/api/health").status == 404
-    assert door.owner("GET", "//evil.example/%2e%2e").status == 404
+    assert client.request_as_owner("GET", f"{EVIL}/api/health").status == 400
+    assert client.request_as_owner("GET", f"{client.url}/api/health").status == 400
+    assert client.request_as_owner("GET", "//evil.example/api/health").status == 404
+    assert client.request_as_owner("GET", "//evil.example/%2e%2e").status == 404
 
 
-def test_no_stream_and_no_socket_is_opened_for_another_origin(door: DaemonClient, cookie: str):
+def test_no_stream_and_no_socket_is_opened_for_another_origin(client: DaemonClient, cookie: str):
     """Shows: A05."""
     upgrade = (
         "Connection: Upgrade",
@@ -138,13 +140,15 @@ def test_no_stream_and_no_socket_is_opened_for_another_origin(door: DaemonClient
         "Sec-WebSocket-Version: 13",
         "Sec-WebSocket-Key: eDEyMw==",
     )
-    assert door.asks("GET", "/api/events", cookie).headers["content-type"].startswith("text/event-stream")
-    for key in (cookie, f"Authorization: Bearer {door.token}"):
-        assert door.asks("GET", "/api/events", key, f"Origin: {EVIL}").status == 403
-        assert door.asks("GET", "/api/events", key, "Sec-Fetch-Site: cross-site").status == 403
-        assert door.asks("GET", "/api/events", key, *upgrade, f"Origin: {EVIL}").status == 403
-        assert door.asks("GET", "/api/health", key, *upgrade, f"Origin: {door.url}").status == 200
-    assert door.asks("GET", "/api/events", *upgrade, f"Origin: {door.url}").status == 401
+    assert (
+        client.request("GET", "/api/events", cookie).headers["content-type"].startswith("text/event-stream")
+    )
+    for key in (cookie, f"Authorization: Bearer {client.token}"):
+        assert client.request("GET", "/api/events", key, f"Origin: {EVIL}").status == 403
+        assert client.request("GET", "/api/events", key, "Sec-Fetch-Site: cross-site").status == 403
+        assert client.request("GET", "/api/events", key, *upgrade, f"Origin: {EVIL}").status == 403
+        assert client.request("GET", "/api/health", key, *upgrade, f"Origin: {client.url}").status == 200
+    assert client.request("GET", "/api/events", *upgrade, f"Origin: {client.url}").status == 401
 
 
 @pytest.mark.parametrize(
@@ -163,44 +167,44 @@ def test_no_stream_and_no_socket_is_opened_for_another_origin(door: DaemonClient
     ],
 )
 def test_what_a_browser_says_of_a_request_is_believed(
-    door: DaemonClient, cookie: str, site: str, mode: str, status: int
+    client: DaemonClient, cookie: str, site: str, mode: str, status: int
 ):
     """Shows: A03."""
     said = (f"Sec-Fetch-Site: {site}", f"Sec-Fetch-Mode: {mode}")
-    assert door.asks("GET", "/api/health", cookie, *said).status == status
+    assert client.request("GET", "/api/health", cookie, *said).status == status
 
 
-def test_nobody_is_told_what_another_origin_might_do(door: DaemonClient):
+def test_nobody_is_told_what_another_origin_might_do(client: DaemonClient):
     """A question before a request is answered like any other request, and permits nothing."""
     asks = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
-    answer = door.owner("OPTIONS", "/api/look", *asks, f"Origin: {EVIL}")
+    answer = client.request_as_owner("OPTIONS", "/api/look", *asks, f"Origin: {EVIL}")
     assert answer.status == 403
-    own = door.owner("OPTIONS", "/api/look", *asks)
+    own = client.request_as_owner("OPTIONS", "/api/look", *asks)
     assert (own.status, own.code, own.headers["allow"]) == (405, "method_not_allowed", "POST")
 
 
-def test_other_machines_are_let_in_only_by_two_words_and_a_token(serves: MakeDaemon):
+def test_other_machines_are_let_in_only_by_two_words_and_a_token(make_daemon: MakeDaemon):
     """Shows: A13."""
-    daemon = serves("--host", "0.0.0.0", "--allow-remote")
+    daemon = make_daemon("--host", "0.0.0.0", "--allow-remote")
     words = [*RETINUE, "serve", "--host", "0.0.0.0", "--port", "0"]
-    refused = ran(words, env=daemon.env, timeout=60)
+    refused = run_process(words, env=daemon.env, timeout=60)
     assert refused.returncode == 2
     assert b"--allow-remote" in refused.stderr
     assert not (daemon.home / "daemon.sock").exists()
     daemon.start()
     try:
-        door = daemon.door
+        door = daemon.client
         assert re.match(r"http://127\.0\.0\.1:\d+/enter/", daemon.link)
-        assert door.asks("GET", "/api/health").status == 401
-        assert door.asks("GET", "/api/health", token="x" * 43).status == 401
-        assert door.owner("GET", "/api/health").status == 200
-        assert door.owner("GET", "/api/health", host=f"192.0.2.7:{door.port}").status == 200
+        assert door.request("GET", "/api/health").status == 401
+        assert door.request("GET", "/api/health", token="x" * 43).status == 401
+        assert door.request_as_owner("GET", "/api/health").status == 200
+        assert door.request_as_owner("GET", "/api/health", host=f"192.0.2.7:{door.port}").status == 200
         for host in (
             f"evil.example:{door.port}",
             "192.0.2.7:1",
             f"192.0.2.7.evil.example:{door.port}",
             f"::1:{door.port}",
         ):
-            assert door.owner("GET", "/api/health", host=host).status == 421
+            assert door.request_as_owner("GET", "/api/health", host=host).status == 421
     finally:
         daemon.stop()

@@ -53,13 +53,13 @@ def asked_as(uid: int, place: Path) -> bytes:
     return found
 
 
-def test_another_user_is_not_heard_by_the_socket(serves: MakeDaemon, reached: Path):
+def test_another_user_is_not_heard_by_the_socket(make_daemon: MakeDaemon, reached: Path):
     """Neither as its mode stands, nor when somebody has opened the mode: the kernel says who is at the other end. As an
     ordinary user a test cannot become another one; the mode is looked at then, and the own user is heard.
 
     Shows: A17.
     """
-    daemon = serves()
+    daemon = make_daemon()
     daemon.env["RETINUE_HOME"] = str(reached / "home")
     daemon.start()
     try:
@@ -77,10 +77,12 @@ def test_another_user_is_not_heard_by_the_socket(serves: MakeDaemon, reached: Pa
         daemon.stop()
 
 
-def test_all_that_the_daemon_keeps_is_for_its_owner_only(daemon: DaemonProcess, door: DaemonClient):
+def test_all_that_the_daemon_keeps_is_for_its_owner_only(daemon: DaemonProcess, client: DaemonClient):
     """Shows: A16."""
-    daemon.command("tokens", "add", "modes", "--rights", "read")
-    made = door.owner("POST", "/api/sessions", "Content-Type: application/json", body=b'{"agent": "general"}')
+    daemon.run_command("tokens", "add", "modes", "--rights", "read")
+    made = client.request_as_owner(
+        "POST", "/api/sessions", "Content-Type: application/json", body=b'{"agent": "general"}'
+    )
     assert made.status == 201
     assert Path(made.json["path"]).is_relative_to(daemon.home)
     kept = [path for path in (daemon.home, *daemon.home.rglob("*")) if not path.is_symlink()]
@@ -90,75 +92,75 @@ def test_all_that_the_daemon_keeps_is_for_its_owner_only(daemon: DaemonProcess, 
     assert {"token", "tokens.json", "daemon.sock", "ledger.db", "session.md"} <= names
 
 
-def test_a_key_that_others_may_read_is_named_by_the_doctor(serves: MakeDaemon):
-    daemon = serves()
+def test_a_key_that_others_may_read_is_named_by_the_doctor(make_daemon: MakeDaemon):
+    daemon = make_daemon()
     daemon.start()
     daemon.stop()
     token = daemon.home / "token"
-    well = daemon.command("doctor")
+    well = daemon.run_command("doctor")
     assert not [row for row in well if str(token) in row["what"]]
     token.chmod(0o644)
-    told = [row for row in daemon.command("doctor") if str(token) in row["what"]]
+    told = [row for row in daemon.run_command("doctor") if str(token) in row["what"]]
     assert [(row["level"], f"chmod 600 {token}" in row["do"]) for row in told] == [("bad", True)]
-    daemon.told = ""
+    daemon.stderr_text = ""
     daemon.start()
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     daemon.stop()
 
 
-def test_a_token_that_is_replaced_or_removed_opens_nothing_from_then_on(serves: MakeDaemon):
-    daemon = serves()
+def test_a_token_that_is_replaced_or_removed_opens_nothing_from_then_on(make_daemon: MakeDaemon):
+    daemon = make_daemon()
     daemon.start()
     try:
-        door, old = daemon.door, daemon.door.token
-        entered = door.asks("GET", daemon.link.removeprefix(door.url))
+        door, old = daemon.client, daemon.client.token
+        entered = door.request("GET", daemon.link.removeprefix(door.url))
         cookie = "Cookie: " + entered.headers["set-cookie"].partition(";")[0]
-        assert door.asks("GET", "/api/health", cookie).status == 200
+        assert door.request("GET", "/api/health", cookie).status == 200
         (daemon.home / "token").unlink()
-        assert door.asks("GET", "/api/health", token=old).status == 401
-        assert door.asks("GET", "/api/health", cookie).status == 401
+        assert door.request("GET", "/api/health", token=old).status == 401
+        assert door.request("GET", "/api/health", cookie).status == 401
         assert door.token != old
         assert stat.S_IMODE((daemon.home / "token").stat().st_mode) == 0o600
-        assert door.owner("GET", "/api/health").status == 200
+        assert door.request_as_owner("GET", "/api/health").status == 200
         (daemon.home / "token").write_text("short\n")
-        assert door.asks("GET", "/api/health", token="short").status == 401
-        assert door.asks("GET", "/api/health", token="").status == 401
+        assert door.request("GET", "/api/health", token="short").status == 401
+        assert door.request("GET", "/api/health", token="").status == 401
         (daemon.home / "tokens.json").write_text("{")
-        assert door.asks("GET", "/api/health", token="x" * 43).status == 401
-        assert door.asks("GET", "/api/health", way="socket").status == 200
+        assert door.request("GET", "/api/health", token="x" * 43).status == 401
+        assert door.request("GET", "/api/health", transport="socket").status == 200
     finally:
         daemon.stop()
 
 
-def test_no_key_is_ever_written_down(serves: MakeDaemon):
+def test_no_key_is_ever_written_down(make_daemon: MakeDaemon):
     """Not in the log of a daemon in the background, not in what it says, not for wrong requests either.
 
     Shows: A07.
     """
-    daemon = serves()
-    started = daemon.command("serve", "--detach", "--port", "0")
+    daemon = make_daemon()
+    started = daemon.run_command("serve", "--detach", "--port", "0")
     found = re.search(r":(\d+)/enter/", started["url"])
     assert found
-    door = daemon.at(int(found[1]))
+    door = daemon.client_at(int(found[1]))
     try:
         link = started["url"].removeprefix(door.url)
-        entered = door.asks("GET", link)
+        entered = door.request("GET", link)
         cookie = entered.headers["set-cookie"].partition(";")[0]
-        narrow = daemon.command("tokens", "add", "ci", "--rights", "read")["token"]
+        narrow = daemon.run_command("tokens", "add", "ci", "--rights", "read")["token"]
         for key in (door.token, narrow, "wrong-" + door.token):
-            door.asks("GET", f"/api/health?token={key}", token=key)
-            door.asks("GET", f"/{key}", f"Referer: {door.url}/?token={key}", token=key)
-            door.asks(
+            door.request("GET", f"/api/health?token={key}", token=key)
+            door.request("GET", f"/{key}", f"Referer: {door.url}/?token={key}", token=key)
+            door.request(
                 "POST",
                 "/api/look",
                 "Content-Type: application/json",
                 token=key,
                 body=f'{{"{key}": 1}}'.encode(),
             )
-            door.says(f"GET /{key} nonsense {key}\r\n\r\n".encode())
-        door.asks("GET", "/api/health", f"Cookie: {cookie}")
-        door.asks("GET", link)
-        other = daemon.command("serve", "--link")["url"]
+            door.send_raw(f"GET /{key} nonsense {key}\r\n\r\n".encode())
+        door.request("GET", "/api/health", f"Cookie: {cookie}")
+        door.request("GET", link)
+        other = daemon.run_command("serve", "--link")["url"]
         keys = [
             door.token,
             narrow,
@@ -167,21 +169,21 @@ def test_no_key_is_ever_written_down(serves: MakeDaemon):
             other.rpartition("/")[2],
         ]
     finally:
-        daemon.command("serve", "--stop")
+        daemon.run_command("serve", "--stop")
     kept = [path for path in daemon.home.rglob("*") if path.is_file() and path.name != "token"]
     assert daemon.home / "logs" / "daemon.log" in kept
     said = {path: path.read_bytes() for path in kept}
     assert [(path, key) for path, data in said.items() for key in keys if key.encode() in data] == []
 
 
-def test_what_it_tells_a_person_who_started_it_is_the_link_and_no_token(serves: MakeDaemon):
+def test_what_it_tells_a_person_who_started_it_is_the_link_and_no_token(make_daemon: MakeDaemon):
     """Shows: A07."""
-    daemon = serves()
+    daemon = make_daemon()
     daemon.start()
-    token = daemon.door.token
-    daemon.door.asks("GET", "/api/health", token=token)
-    daemon.door.asks("GET", f"/api/health?token={token}", token="x" * 43)
-    daemon.door.says(b"nonsense " + token.encode() + b"\r\n\r\n")
+    token = daemon.client.token
+    daemon.client.request("GET", "/api/health", token=token)
+    daemon.client.request("GET", f"/api/health?token={token}", token="x" * 43)
+    daemon.client.send_raw(b"nonsense " + token.encode() + b"\r\n\r\n")
     told = daemon.stop()
     assert token not in told
     assert told.count("/enter/") == 1
@@ -190,9 +192,9 @@ def test_what_it_tells_a_person_who_started_it_is_the_link_and_no_token(serves: 
 
 def test_a_second_daemon_takes_nobodys_socket(daemon: DaemonProcess):
     """Whoever finds the home taken leaves, and what is there goes on."""
-    second = daemon.command("serve", "--port", "0")
+    second = daemon.run_command("serve", "--port", "0")
     assert second["error"]["code"] == "refused"
-    assert daemon.door.asks("GET", "/api/health", way="socket").status == 200
+    assert daemon.client.request("GET", "/api/health", transport="socket").status == 200
     assert daemon.process is not None
     assert daemon.process.poll() is None
 

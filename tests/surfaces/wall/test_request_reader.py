@@ -66,8 +66,10 @@ def test_the_next_request_is_read_after_the_response(reader: RequestReader):
     assert not reader.is_stopped
 
 
-def test_an_upgrade_is_answered_as_plain_http_and_ends_the_connection(door: DaemonClient):
-    head = f"GET /api/health HTTP/1.1\r\nHost: {door.host}\r\nAuthorization: Bearer {door.token}\r\n"
-    answer = door.says(f"{head}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n".encode(), b"\x81\x05hello")
+def test_an_upgrade_is_answered_as_plain_http_and_ends_the_connection(client: DaemonClient):
+    head = f"GET /api/health HTTP/1.1\r\nHost: {client.host}\r\nAuthorization: Bearer {client.token}\r\n"
+    answer = client.send_raw(
+        f"{head}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n".encode(), b"\x81\x05hello"
+    )
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.count(b"connection: close") == 1

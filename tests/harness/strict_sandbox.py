@@ -9,13 +9,13 @@ from retinue.domain.permissions.scope import Scope
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellResult:
+class SandboxResult:
     exit: int
     text: str
     notes: tuple[str, ...]
 
 
-class RunInCell(Protocol):
+class RunInSandbox(Protocol):
     """Run a command in a strict cell, or a program with `python`, until it ends."""
 
     def __call__(
@@ -26,4 +26,4 @@ class RunInCell(Protocol):
         python: bool = False,
         stdin: int = subprocess.DEVNULL,
         records: Path | str = "",
-    ) -> CellResult: ...
+    ) -> SandboxResult: ...
