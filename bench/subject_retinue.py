@@ -107,7 +107,7 @@ class Subject:
         async with self.app.context.store.open(session) as conversation:
             await conversation.append(
                 *(
-                    Message(id=f"past{number}", by="agent" if number % 2 else "user", text=line)
+                    Message(id=f"past{number}", role="agent" if number % 2 else "user", text=line)
                     for number, line in enumerate(lines)
                 )
             )
@@ -165,7 +165,7 @@ class Subject:
         ) as conversation:
             for at in range(SMALL_REPEATS):
                 await conversation.append(
-                    Message(id=f"entry-{number}-{at}", by="user", text="One more line of words.")
+                    Message(id=f"entry-{number}-{at}", role="user", text="One more line of words.")
                 )
         return ""
 

@@ -19,7 +19,7 @@ async def ping_daemon(home: Path) -> dict[str, Any] | None:
 
     A socket that nobody listens on belongs to a dead daemon. A daemon that is not `looking` is about to exit.
     """
-    return await request_json(home, "POST", "/api/look")
+    return await request_json(home, "POST", "/api/wake")
 
 
 async def stop_daemon(home: Path) -> dict[str, Any] | None:

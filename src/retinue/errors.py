@@ -87,7 +87,7 @@ class Failed(RetinueError):
 
 
 class SessionLocked(Failed):
-    code = "held"
+    code = "session_locked"
 
 
 class Unreadable(Failed):
@@ -102,7 +102,7 @@ class Unreadable(Failed):
 class DiskError(Failed):
     """A disk error. `is_full` means that one of Retinue's own disks is full, so a retry may succeed."""
 
-    code = "no_room"
+    code = "disk_error"
 
     def __init__(self, message: str, *, is_full: bool = False) -> None:
         super().__init__(message)
@@ -133,5 +133,5 @@ class Cancelled(RetinueError):
 
 
 class UserUnavailable(RetinueError):
-    code = "nobody_here"
+    code = "user_unavailable"
     exit_code = 6

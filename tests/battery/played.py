@@ -119,7 +119,7 @@ class Play:
         while run.waiting_for is WaitReason.APPROVAL:
             for asked in await self.app.approvals.pending_ids(run):
                 about = await self.app.approvals.find(asked)
-                yes = about.touch == "run" and self.level is not SandboxLevel.STRICT
+                yes = about.access == "run" and self.level is not SandboxLevel.STRICT
                 await self.app.approvals.answer(asked, "allow" if yes else "deny")
             run = await self.app.runs.wait(run.id)
         entries = await self.app.sessions.entries(run.session_id)

@@ -34,7 +34,7 @@ async def read(provider: str, answer: FakeResponse, heard: list[ReplyDelta] | No
             agent_name="a",
             system="",
             tools=(),
-            entries=[Message(id="1", by="user", text="hi")],
+            entries=[Message(id="1", role="user", text="hi")],
             provider_cache={},
         )
         try:

@@ -70,11 +70,11 @@ async def asker(provider: str, answer: FakeResponse | None = None) -> AsyncGener
 
 
 def user(text: str, at: str = "u1") -> Message:
-    return Message(id=at, by="user", text=text)
+    return Message(id=at, role="user", text=text)
 
 
 def agent(text: str = "", *, calls: int = 0, at: str = "a1", thoughts: tuple[str, ...] = ()) -> Message:
-    return Message(id=at, by="agent", text=text, calls=calls, thoughts=thoughts)
+    return Message(id=at, role="agent", text=text, tool_call_count=calls, thoughts=thoughts)
 
 
 def call(at: str, args: str = "{}", tool: str = "read") -> ToolCall:
@@ -82,7 +82,7 @@ def call(at: str, args: str = "{}", tool: str = "read") -> ToolCall:
 
 
 def result(of: str, text: str = "found", *, ok: bool = True) -> ToolResult:
-    return ToolResult(of=of, text=text, ok=ok)
+    return ToolResult(call_id=of, text=text, ok=ok)
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -215,7 +215,7 @@ CONVERSATION: list[Entry] = [
     call("c1", '{"path": "a"}'),
     call("c2", '{"path": "b"}'),
     result("c2", "no such file", ok=False),
-    Notice(id="n1", kind="announcement", text="a child is done"),
+    Notice(id="n1", topic="announcement", text="a child is done"),
     result("c1", "found"),
     user("and?", "u2"),
 ]
@@ -415,7 +415,7 @@ async def test_thinking_is_not_asked_for_between_calls_whose_thoughts_are_gone()
                 agent("so", calls=1),
                 *loop,
                 agent("done", at="a3"),
-                Notice(id="n", kind="x", text="y"),
+                Notice(id="n", topic="x", text="y"),
             ],
         ):
             asked = await it.ask(entries, model={"thinking": "low"}, provider_cache={})
@@ -451,7 +451,7 @@ async def test_a_remembered_prefix_makes_the_same_bytes_as_a_fresh_one(provider:
         for entry in [
             *CONVERSATION,
             agent("done", at="a2"),
-            Notice(id="n2", kind="news", text="x"),
+            Notice(id="n2", topic="news", text="x"),
             agent("", at="a3"),
         ]:
             entries.append(entry)
@@ -515,7 +515,7 @@ def test_whatever_a_person_left_of_a_conversation_every_call_is_answered_once_an
     words = [
         entry.text
         for entry in entries
-        if isinstance(entry, Message) and entry.by == "user" and entry.text.strip()
+        if isinstance(entry, Message) and entry.role == "user" and entry.text.strip()
     ]
     told = [
         text

@@ -22,12 +22,12 @@ def written(tmp_path: Path, script: Any) -> Path:
 
 
 def request(agent: str = "general", *, said: int = 0, path: str = "s") -> Request:
-    entries: list[Entry] = [Message(id="u", by="user", text="hello")]
+    entries: list[Entry] = [Message(id="u", role="user", text="hello")]
     for number in range(said):
         entries += [
-            Message(id=f"a{number}", by="agent", text="x", calls=1),
+            Message(id=f"a{number}", role="agent", text="x", tool_call_count=1),
             ToolCall(id=f"c{number}", tool="ls", args="{}"),
-            ToolResult(of=f"c{number}", text="y"),
+            ToolResult(call_id=f"c{number}", text="y"),
         ]
     model = Model(provider="scripted", name=path)
     return Request(model=model, agent_name=agent, system="", tools=(), entries=entries, provider_cache={})

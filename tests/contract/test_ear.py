@@ -50,7 +50,7 @@ class Listener:
         await self.tell("run.state", lost="b" in lost, phase="wait")
         for word in text:
             await self.tell("text.delta", lost=word in lost, text=word)
-        self.file.append(Message(id=f"e{len(self.file)}", by="agent", text=text, run="R"))
+        self.file.append(Message(id=f"e{len(self.file)}", role="agent", text=text, run="R"))
         await self.tell("entry.saved", lost="s" in lost, entry=self.file[-1].id, of="agent")
 
 
@@ -90,7 +90,7 @@ async def test_replies_of_which_nothing_was_heard_come_before_the_next_or_at_the
 
 async def test_whoever_joins_later_hears_nothing_of_what_was_said_before():
     listener = Listener()
-    listener.file.append(Message(id="before", by="agent", text="Old.", run="R"))
+    listener.file.append(Message(id="before", role="agent", text="Old.", run="R"))
     await listener.ear.follow([RUN])
     await listener.reply("XYZ", lost="bX")
     assert listener.said == ["XYZ"]
@@ -103,7 +103,7 @@ async def test_a_line_that_is_cut_takes_back_what_was_begun_and_brings_what_stan
     await listener.ear.on_disconnect()
     assert listener.said == []
     await listener.tell("text.delta", text="Y")
-    listener.file.append(Message(id="e0", by="agent", text="XYZ", run="R"))
+    listener.file.append(Message(id="e0", role="agent", text="XYZ", run="R"))
     await listener.ear.on_disconnect()
     await listener.tell("entry.saved", entry="e0", of="agent")
     assert listener.said == ["XYZ"]
@@ -114,7 +114,7 @@ async def test_a_reply_that_stands_in_the_file_before_it_is_told_is_heard_once()
         listener = await followed(from_birth=False)
         if cut:
             await listener.ear.on_disconnect()
-        listener.file.append(Message(id="e0", by="agent", text="XYZ", run="R"))
+        listener.file.append(Message(id="e0", role="agent", text="XYZ", run="R"))
         await listener.tell("run.state", phase="wait")
         for word in "XYZ":
             await listener.tell("text.delta", text=word)
@@ -125,7 +125,7 @@ async def test_a_reply_that_stands_in_the_file_before_it_is_told_is_heard_once()
 
 async def test_what_is_told_after_one_began_to_follow_is_heard_also_if_it_stood_in_the_file_by_then():
     listener = Listener()
-    listener.file += [Message(id=name, by="agent", text=name, run="R") for name in ("old", "XYZ")]
+    listener.file += [Message(id=name, role="agent", text=name, run="R") for name in ("old", "XYZ")]
     await listener.ear.follow([RUN])
     await listener.tell("text.delta", text="Z")
     await listener.tell("entry.saved", entry="XYZ", of="agent")
@@ -137,7 +137,7 @@ async def test_what_is_told_after_one_began_to_follow_is_heard_also_if_it_stood_
 async def test_a_run_that_this_process_has_taken_up_is_not_read_from_its_file():
     listener = await followed()
     listener.ear.unfollow("R")
-    listener.file.append(Message(id="e0", by="agent", text="XYZ", run="R"))
+    listener.file.append(Message(id="e0", role="agent", text="XYZ", run="R"))
     await listener.ear.on_disconnect()
     assert listener.said == []
 
@@ -148,6 +148,6 @@ async def test_a_reply_that_is_asked_again_begins_anew():
     await listener.tell("text.delta", text="half")
     await listener.tell("text.discarded")
     await listener.tell("text.delta", text="whole")
-    listener.file.append(Message(id="e0", by="agent", text="whole", run="R"))
+    listener.file.append(Message(id="e0", role="agent", text="whole", run="R"))
     await listener.tell("entry.saved", entry="e0", of="agent")
     assert listener.said == ["whole"]

@@ -85,7 +85,7 @@ class Talk:
     async def turn(
         self, heard: Callable[[ReplyDelta], None] | None = None, tools: tuple[ToolSpec, ...] = ()
     ) -> Reply:
-        said = Message(id="01", by="user", text="hello")
+        said = Message(id="01", role="user", text="hello")
         model = Model(provider=self.provider, name="a-model")
         request = Request(
             model=model,

@@ -85,7 +85,7 @@ async def test_a_run_comes_back_as_it_was_in_every_field(ledger: AnyLedger):
             session="s1",
             requester="agent:main:main",
             parent_run="r0",
-            door="sessions_spawn",
+            entry_point="sessions_spawn",
             source="subagent",
             label="research",
             model="openai:small",
@@ -315,7 +315,13 @@ async def test_a_run_is_held_by_whom_it_asked_by_what_nobody_heard_and_by_an_ope
     assert not await held()
 
     left = Delivery(
-        id="d1", run="over", by="above", session="session", created_at=AT, answers=False, text="Done."
+        id="d1",
+        run="over",
+        requester_run="above",
+        session="session",
+        created_at=AT,
+        answers=False,
+        text="Done.",
     )
     await ledger.write(lambda tx: tx.add_delivery(left))
     assert await held()
@@ -324,7 +330,7 @@ async def test_a_run_is_held_by_whom_it_asked_by_what_nobody_heard_and_by_an_ope
     assert not await held()
 
     asked = Approval(
-        id="a1", run="above", session="session", agent="main", call="c1", tool="bash", touch="run",
+        id="a1", run="above", session="session", agent="main", call="c1", tool="bash", access="run",
         resource="ls", args="{}", asked_at=AT, expires_at=AT,
     )  # fmt: skip
     await ledger.write(lambda tx: tx.add_approval(replace(asked, id="a0", run="alone")))

@@ -28,7 +28,9 @@ async def ledger(
 
 
 def a_watch(name: str, **facts: Any) -> Watch:
-    watch = Watch(id=name, session="s1", slug="main-1", watcher="w1", agent="pair", told_at=AT, created_at=AT)
+    watch = Watch(
+        id=name, session="s1", slug="main-1", watcher="w1", agent="pair", last_update_at=AT, created_at=AT
+    )
     return replace(watch, **facts)
 
 

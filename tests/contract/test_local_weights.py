@@ -129,12 +129,12 @@ async def test_the_real_model_chooses_a_tool_or_none_fills_it_in_and_speaks(tmp_
         )
 
     try:
-        handed = await driver.request_reply(asking(Message(id="u", by="user", text=task)), heard.append)
+        handed = await driver.request_reply(asking(Message(id="u", role="user", text=task)), heard.append)
         read = await driver.request_reply(
-            asking(Message(id="u", by="user", text="Read bees.md and tell me what it says")), heard.append
+            asking(Message(id="u", role="user", text="Read bees.md and tell me what it says")), heard.append
         )
         spoken = await driver.request_reply(
-            asking(Message(id="u", by="user", text="Good morning!")), heard.append
+            asking(Message(id="u", role="user", text="Good morning!")), heard.append
         )
     finally:
         await driver.close()

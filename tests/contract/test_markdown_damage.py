@@ -12,14 +12,20 @@ from retinue.sessions.markdown.torn_tail import find_tear_in_tail
 from retinue.sessions.markdown.writer import render_entry, render_open_line
 
 TALK: tuple[Entry, ...] = (
-    Message(id="01A", by="user", text="Find it.", at="2026-11-15T18:42:07Z", origin="agent:main", run="r1"),
+    Message(id="01A", role="user", text="Find it.", at="2026-11-15T18:42:07Z", origin="agent:main", run="r1"),
     Message(
-        id="01B", by="agent", text="I look.", model="m", usage=Usage(input=3, output=4), calls=1, run="r1"
+        id="01B",
+        role="agent",
+        text="I look.",
+        model="m",
+        usage=Usage(input=3, output=4),
+        tool_call_count=1,
+        run="r1",
     ),
-    ToolCall(id="01C", tool="grep", args='{"pattern": "x"}', run="r1", broken="cut"),
-    ToolResult(of="01C", text="a:1: x\n", ok=False, ms=12, run="r1"),
-    Notice(id="01D", kind="nudge", text="Go on.\r\n", run="r1"),
-    Message(id="01E", by="agent", text="Found.", stop="length", run="r1"),
+    ToolCall(id="01C", tool="grep", args='{"pattern": "x"}', run="r1", parse_error="cut"),
+    ToolResult(call_id="01C", text="a:1: x\n", ok=False, duration_ms=12, run="r1"),
+    Notice(id="01D", topic="nudge", text="Go on.\r\n", run="r1"),
+    Message(id="01E", role="agent", text="Found.", stop_reason="length", run="r1"),
 )
 HEAD = b"<!-- retinue 1 session=a-20261115184207 id=1 branch=main -->\n\n"
 FILE = HEAD + b"".join(map(render_entry, TALK)) + render_open_line("01F").encode() + b"and now?\n"

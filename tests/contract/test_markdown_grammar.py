@@ -32,7 +32,7 @@ from retinue.sessions.markdown.torn_tail import find_tear_in_tail
 from retinue.sessions.markdown.writer import compile_writer, render_entry, render_head, render_open_line
 
 FIRST_LINE = b"<!-- retinue 1 session=a-20261115184207 id=1 branch=main -->\n\n"
-LAST = Message(id="last", by="agent", text="the last entry is always left to the tolerant parser")
+LAST = Message(id="last", role="agent", text="the last entry is always left to the tolerant parser")
 
 ids = st.sampled_from(["01A", "01B", "c=1", "é", "a b", "a%b"])
 words = st.sampled_from(["", "x", "2026-11-15T18:42:07Z", "agent:main", "é", "a b", '">'])
@@ -145,8 +145,8 @@ ROW_NAMES = [f"{kind.name}-{attribute.name or attribute.field}" for kind, attrib
 def sample(kind: MarkerKind, *, chosen: Attribute | None = None) -> Entry:
     """Return an entry that has only what its kind requires, and the chosen attribute."""
     values: dict[str, Any] = {each.name: "required" for each in fields(kind.type) if each.required}
-    if kind.by:
-        values["by"] = kind.by
+    if kind.role:
+        values["by"] = kind.role
     entry: Any = kind.type(**values)
     return entry if chosen is None else set_field(entry, *chosen.field.split("."))
 
@@ -179,7 +179,7 @@ def test_every_attribute_is_written_and_read_by_both_parsers(kind: MarkerKind, a
 @pytest.mark.parametrize("kind", [HEAD, *ENTRY_KINDS], ids=lambda kind: kind.name)
 def test_every_field_of_an_entry_is_an_attribute_or_the_body(kind: MarkerKind):
     in_table = {attribute.field.split(".")[0] for attribute in kind.attributes} - {""}
-    elsewhere = {kind.body, "by" if kind.by else ""} - {""}
+    elsewhere = {kind.body, "by" if kind.role else ""} - {""}
     assert in_table | elsewhere == {each.name for each in fields(kind.type)}
     assert not in_table & elsewhere
     if "usage" in in_table:
@@ -202,7 +202,9 @@ def changed(kind: MarkerKind) -> MarkerKind:
         for each in reversed(kind.attributes)
         if each.encoding.from_attrs
     ]
-    return MarkerKind(name=kind.name, type=kind.type, by=kind.by, body=kind.body, attributes=tuple(common))
+    return MarkerKind(
+        name=kind.name, type=kind.type, role=kind.role, body=kind.body, attributes=tuple(common)
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -211,7 +213,7 @@ def test_what_a_changed_table_says_is_written_and_read_by_both_parsers(entry: En
     [kind] = [
         changed(each)
         for each in ENTRY_KINDS
-        if isinstance(entry, each.type) and each.by == getattr(entry, "by", "")
+        if isinstance(entry, each.type) and each.role == getattr(entry, "by", "")
     ]
     line = compile_writer(kind)(entry, False, 4).removeprefix("<!-- ")
     pattern, build = compile_fast_parser(kind)

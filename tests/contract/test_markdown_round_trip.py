@@ -75,18 +75,18 @@ def written(transcript: Sequence[Entry]) -> bytes:
 
 
 def a_word(text: str) -> Message:
-    return Message(id="01A", by="agent", text=text)
+    return Message(id="01A", role="agent", text=text)
 
 
 def assert_exact(text: str) -> None:
-    before = Message(id="01B", by="user", text="before")
+    before = Message(id="01B", role="user", text="before")
     data = written(
-        [before, a_word(text), ToolResult(of="01C", text=text), ToolCall(id="01D", tool="t", args=text)]
+        [before, a_word(text), ToolResult(call_id="01C", text=text), ToolCall(id="01D", tool="t", args=text)]
     )
     assert parse_transcript(data, "x").entries == [
         before,
         a_word(text),
-        ToolResult(of="01C", text=text),
+        ToolResult(call_id="01C", text=text),
         ToolCall(id="01D", tool="t", args=text),
     ]
 
@@ -121,7 +121,7 @@ def test_what_is_written_is_text_that_any_terminal_and_grep_can_take(text: str):
 @given(texts, texts)
 def test_nothing_a_model_or_a_tool_says_opens_closes_or_forges_an_entry(first: str, second: str):
     """Shows: L004, P15."""
-    data = written([a_word(first), ToolResult(of="01C", text=second)])
+    data = written([a_word(first), ToolResult(call_id="01C", text=second)])
     claimed = re.findall(r"^<!-- (retinue|user|agent|call|result|notice)\b", data.decode(), re.MULTILINE)
     assert claimed == ["retinue", "agent", "result"]
 
@@ -144,7 +144,7 @@ def test_ten_megabytes_in_one_body_survive():
 def test_another_sessions_whole_file_survives_as_a_body():
     """Shows: L004, P15."""
     inner = written([a_word(text) for text in NASTY]) + render_open_line("01Z").encode()
-    outer = written([ToolResult(of="01C", text=inner.decode())])
+    outer = written([ToolResult(call_id="01C", text=inner.decode())])
     assert_exact(inner.decode())
     assert_exact(outer.decode())
 
@@ -180,7 +180,7 @@ def test_diffs_json_tables_and_emoji_survive(text: str):
 def test_a_person_may_shorten_lengthen_and_change_bodies():
     """Shows: A062, P14."""
     data = written(
-        [Message(id="1", by="user", text="one two"), a_word("three"), ToolResult(of="c", text="four")]
+        [Message(id="1", role="user", text="one two"), a_word("three"), ToolResult(call_id="c", text="four")]
     )
     edited = data.replace(b"one two", b"one").replace(b"three", b"three\n\nand a half\n\n<!-- mine -->")
     assert [
@@ -193,7 +193,7 @@ def test_a_person_may_shorten_lengthen_and_change_bodies():
 
 
 def test_a_line_that_begins_like_a_marker_and_does_not_fit_is_an_error_with_its_line():
-    data = written([Message(id="1", by="user", text="one")]) + b"<!-- agent said this -->\nhello\n"
+    data = written([Message(id="1", role="user", text="one")]) + b"<!-- agent said this -->\nhello\n"
     with pytest.raises(Unreadable, match=r"^/s/session.md:6: ") as caught:
         parse_transcript(data, "/s/session.md")
     assert caught.value.location == "/s/session.md:6"
@@ -223,8 +223,8 @@ def test_markers_written_by_hand_need_no_id_and_blank_ones_are_no_entry():
     )
     reading = parse_transcript(text.encode(), "x")
     assert reading.entries == [
-        Message(id="line-3", by="user", text="first"),
-        Message(id="line-8", by="agent", text="reply"),
+        Message(id="line-3", role="user", text="first"),
+        Message(id="line-8", role="agent", text="reply"),
     ]
     assert (reading.open_line_id, reading.draft) == ("q", "")
 
@@ -234,13 +234,17 @@ def test_unknown_attributes_are_tolerated_and_order_does_not_matter():
         b"<!-- agent future=1 run=r id=a -->\nhi\n\n<!-- result ms=3 of=c failed -->\nno\n", "x"
     )
     assert reading.entries == [
-        Message(id="a", by="agent", text="hi", run="r"),
-        ToolResult(of="c", text="no", ok=False, ms=3),
+        Message(id="a", role="agent", text="hi", run="r"),
+        ToolResult(call_id="c", text="no", ok=False, duration_ms=3),
     ]
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_tolerated():
-    entries_ = [Message(id="1", by="user", text="one\ntwo"), a_word("three"), ToolResult(of="c", text="")]
+    entries_ = [
+        Message(id="1", role="user", text="one\ntwo"),
+        a_word("three"),
+        ToolResult(call_id="c", text=""),
+    ]
     data = written(entries_).replace(b"\n", b"\r\n")
     assert parse_transcript(b"\xef\xbb\xbf" + data, "x").entries == entries_
 
@@ -265,7 +269,7 @@ def test_words_typed_into_an_empty_file_are_the_first_user_entry():
     assert parse_transcript(HEAD.encode() + b"please look\n", "x").draft == "please look"
     closed = b"please look\n\n" + render_entry(a_word("yes"))
     assert parse_transcript(closed, "x").entries == [
-        Message(id="line-1", by="user", text="please look"),
+        Message(id="line-1", role="user", text="please look"),
         a_word("yes"),
     ]
 
@@ -278,15 +282,17 @@ def test_an_empty_file_and_a_bare_head_are_an_empty_conversation(data: bytes):
 
 
 A_REAL_FILE: list[Entry] = [
-    Message(id="u1", by="user", text="Find é it.\n", at="2026-11-15T18:42:07Z", origin="agent:main"),
-    Message(id="a1", by="agent", text="I will.", model="m", usage=Usage(input=12, output=3), calls=2),
+    Message(id="u1", role="user", text="Find é it.\n", at="2026-11-15T18:42:07Z", origin="agent:main"),
+    Message(
+        id="a1", role="agent", text="I will.", model="m", usage=Usage(input=12, output=3), tool_call_count=2
+    ),
     ToolCall(id="c1", tool="grep", args='{"pattern": "<!-- user -->"}'),
     ToolCall(id="c2", tool="read", args="{}"),
-    ToolResult(of="c1", text="one\n\n<!-- user id=x -->\n\n", ms=12),
-    ToolResult(of="c2", text="", ok=False),
-    Message(id="a2", by="agent", text=""),
-    Notice(id="n1", kind="news", text="a\r\nb\x00"),
-    Message(id="a3", by="agent", text="done 😀\n\n", calls=1),
+    ToolResult(call_id="c1", text="one\n\n<!-- user id=x -->\n\n", duration_ms=12),
+    ToolResult(call_id="c2", text="", ok=False),
+    Message(id="a2", role="agent", text=""),
+    Notice(id="n1", topic="news", text="a\r\nb\x00"),
+    Message(id="a3", role="agent", text="done 😀\n\n", tool_call_count=1),
     ToolCall(id="c3", tool="ls", args="{}"),
 ]
 
@@ -337,7 +343,7 @@ def test_a_file_with_an_open_line_or_an_edit_is_not_torn():
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
 def test_a_torn_tail_never_takes_a_whole_entry_before_it_along(transcript: list[Entry], data: st.DataObject):
     """Shows: P03."""
-    plain = [each for each in transcript if not (isinstance(each, Message) and each.calls)]
+    plain = [each for each in transcript if not (isinstance(each, Message) and each.tool_call_count)]
     file = written(plain)
     cut = data.draw(st.integers(0, len(file)))
     whole = sum(len(written(plain[: count + 1])) <= cut for count in range(len(plain)))

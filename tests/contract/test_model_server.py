@@ -19,11 +19,11 @@ from retinue.testing.replies import FakeResponse, response_from_json, text_reply
 
 
 async def ask(url: str, text: str = "hi", *, turns: int = 0) -> Reply:
-    entries: list[Entry] = [Message(id="u", by="user", text=text)]
+    entries: list[Entry] = [Message(id="u", role="user", text=text)]
     for number in range(turns):
         entries += [
-            Message(id=f"a{number}", by="agent", text="x"),
-            Message(id=f"u{number}", by="user", text="y"),
+            Message(id=f"a{number}", role="agent", text="x"),
+            Message(id=f"u{number}", role="user", text="y"),
         ]
     driver = OpenAIChatProvider(url, "")
     request = Request(

@@ -58,7 +58,7 @@ class Talk:
         self.scope = Scope(root=ROOT)
 
     async def say(self, text: str) -> Reply:
-        self.entries.append(Message(id=f"u{len(self.entries)}", by="user", text=text))
+        self.entries.append(Message(id=f"u{len(self.entries)}", role="user", text=text))
         request = Request(
             model=Model(provider="x", name="y"),
             agent_name="a",
@@ -71,9 +71,9 @@ class Talk:
         )
         reply = await self.driver.request_reply(request, self.heard.append)
         for step in reply.steps:
-            self.entries.append(Message(id=f"s{len(self.entries)}", by="agent", text=step.text))
+            self.entries.append(Message(id=f"s{len(self.entries)}", role="agent", text=step.text))
         text = reply.text.replace("sekrit", "[gone]")
-        said = Message(id=f"a{len(self.entries)}", by="agent", text=text, thoughts=reply.thinking_blocks)
+        said = Message(id=f"a{len(self.entries)}", role="agent", text=text, thoughts=reply.thinking_blocks)
         self.entries.append(said)
         return reply
 
@@ -153,7 +153,7 @@ EDITS: dict[str, Callable[[Talk], None]] = {
     ),
     "a question was taken out": lambda talk: talk.entries.pop(0) and None,
     "a reply without a memory was added": lambda talk: talk.entries.append(
-        Message(id="new", by="agent", text="by another driver")
+        Message(id="new", role="agent", text="by another driver")
     ),
     "it works in another folder": lambda talk: setattr(talk, "scope", Scope(root="/elsewhere")),
     "it is held in another way": lambda talk: setattr(talk.programs, "level", SandboxLevel.NONE),
@@ -188,7 +188,7 @@ async def test_what_was_redacted_in_the_file_is_still_the_same_conversation(tmp_
         ScriptedProcess(lines=claude_output("yes")),
     )
     await talk.say("what is it?")
-    talk.entries.append(Notice(id="n", kind="announcement", text="news came"))
+    talk.entries.append(Notice(id="n", topic="announcement", text="news came"))
     await talk.say("sure?")
     assert talk.argv[1][-3:] == ["--resume", "s", "news came\n\nsure?"]
 

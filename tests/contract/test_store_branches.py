@@ -19,12 +19,12 @@ from retinue.testing.fixed_clock import fixed_clock
 from retinue.worker.clock import system_clock
 
 TALK = (
-    Message(id="u1", by="user", text="Erste Frage é\n"),
-    Message(id="a1", by="agent", text="An answer", calls=1),
+    Message(id="u1", role="user", text="Erste Frage é\n"),
+    Message(id="a1", role="agent", text="An answer", tool_call_count=1),
     ToolCall(id="c1", tool="ls", args="{}"),
-    ToolResult(of="c1", text="<!-- user id=u2 -->"),
-    Message(id="u2", by="user", text="second"),
-    Message(id="a2", by="agent", text="More."),
+    ToolResult(call_id="c1", text="<!-- user id=u2 -->"),
+    Message(id="u2", role="user", text="second"),
+    Message(id="a2", role="agent", text="More."),
 )
 
 
@@ -81,7 +81,7 @@ async def test_a_branch_holds_the_history_up_to_its_prompt(
     assert facts["parent_branch"] == "main"
     assert (Path(branch.path) / "preset.md").read_bytes() == (Path(session.path) / "preset.md").read_bytes()
     async with store.open(branch) as conversation:
-        await conversation.append(Message(id="b1", by="agent", text="on the branch"))
+        await conversation.append(Message(id="b1", role="agent", text="on the branch"))
     first = (Path(branch.path) / "session.md").read_text().partition("\n")[0]
     assert first == f"<!-- retinue 1 session={session.slug} id={branch.id} branch={branch.branch} -->"
 
@@ -101,7 +101,7 @@ async def test_agents_are_copied_with_new_ids_and_live_apart(store: FileStore, s
     assert (await store.read_entries(child))[0] == [*TALK[:2]]
     originals = {path: (Path(path) / "session.md").read_bytes() for path in old}
     async with store.open(child) as conversation:
-        await conversation.append(Message(id="n", by="user", text="only here"))
+        await conversation.append(Message(id="n", role="user", text="only here"))
     assert {path: (Path(path) / "session.md").read_bytes() for path in old} == originals
 
 

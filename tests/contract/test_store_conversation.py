@@ -15,12 +15,12 @@ from retinue.errors import DiskError, Failed, SessionLocked, Unreadable
 from retinue.sessions.store import FileStore
 from retinue.testing.fixed_clock import fixed_clock
 
-NOT_SHORT = Message(id="u0", by="user", text="Find it. " * 5_000)
-PROMPT = Message(id="u1", by="user", text="Find it.", at="2026-11-15T18:42:07Z", run="r1")
-REPLY = Message(id="a1", by="agent", text="I look.", calls=1, run="r1")
+NOT_SHORT = Message(id="u0", role="user", text="Find it. " * 5_000)
+PROMPT = Message(id="u1", role="user", text="Find it.", at="2026-11-15T18:42:07Z", run="r1")
+REPLY = Message(id="a1", role="agent", text="I look.", tool_call_count=1, run="r1")
 CALL = ToolCall(id="c1", tool="grep", args='{"pattern": "cron"}', run="r1")
-RESULT = ToolResult(of="c1", text="src/cron.py:1", ms=12, run="r1")
-ANSWER = Message(id="a2", by="agent", text="It is there.", run="r1")
+RESULT = ToolResult(call_id="c1", text="src/cron.py:1", duration_ms=12, run="r1")
+ANSWER = Message(id="a2", role="agent", text="It is there.", run="r1")
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ async def test_of_many_that_append_at_once_each_is_told_when_its_own_is_there(
     async with store.open(session) as talk:
 
         async def add(number: int) -> bool:
-            await talk.append(Message(id=f"u{number}", by="user", text=f"word {number}"))
+            await talk.append(Message(id=f"u{number}", role="user", text=f"word {number}"))
             return f"word {number}\n" in file_of(session).read_text()
 
         assert all(await asyncio.gather(*(add(number) for number in range(40))))
@@ -118,7 +118,7 @@ async def test_of_many_that_append_at_once_each_is_told_that_its_own_is_not_ther
         await talk.append(PROMPT)
         file_of(session).unlink()
         file_of(session).mkdir()
-        adding = (talk.append(Message(id=f"w{number}", by="user", text="word")) for number in range(20))
+        adding = (talk.append(Message(id=f"w{number}", role="user", text="word")) for number in range(20))
         told = await asyncio.gather(*adding, return_exceptions=True)
         assert all(isinstance(each, Failed | DiskError) for each in told)
         assert talk.entries == [PROMPT]
@@ -129,7 +129,7 @@ async def test_a_stopped_task_that_appends_with_others_stops_when_all_is_there(
 ):
     async with store.open(session) as talk:
         tasks = [
-            asyncio.ensure_future(talk.append(Message(id=f"u{number}", by="user", text="word")))
+            asyncio.ensure_future(talk.append(Message(id=f"u{number}", role="user", text="word")))
             for number in range(10)
         ]
         await asyncio.sleep(0)
@@ -141,7 +141,7 @@ async def test_a_stopped_task_that_appends_with_others_stops_when_all_is_there(
 
 async def test_many_tasks_append_to_one_conversation_at_once(store: FileStore, session: Session):
     async with store.open(session) as conversation:
-        notices = [Notice(id=f"n{count}", kind="x", text=f"{count}") for count in range(40)]
+        notices = [Notice(id=f"n{count}", topic="x", text=f"{count}") for count in range(40)]
         await asyncio.gather(*(conversation.append(each) for each in notices))
         assert sorted(conversation.entries, key=lambda each: each.id) == sorted(
             notices, key=lambda each: each.id
@@ -165,7 +165,7 @@ async def test_an_idle_conversation_ends_with_one_open_line_and_goes_on_in_its_p
         assert file_of(session).read_text().count("<!-- user") == 1
         await conversation.write_idle_prompt()
     async with store.open(session) as conversation:
-        await conversation.append(Notice(id="n", kind="x", text="news"))
+        await conversation.append(Notice(id="n", topic="x", text="news"))
         await conversation.write_idle_prompt()
     assert file_of(session).read_text().count("<!-- user") == 2
     assert texts((await store.read_entries(session))[0]) == ["Find it.", "It is there.", "news"]
@@ -185,14 +185,14 @@ async def test_what_a_person_types_becomes_the_next_entry_and_is_not_written_twi
         assert conversation.entries == [PROMPT, ANSWER]
         assert conversation.typed_text() == "And the tests?"
         await conversation.save_typed_text(
-            Message(id="new", by="user", text="as it was when asked", run="r2")
+            Message(id="new", role="user", text="as it was when asked", run="r2")
         )
         assert conversation.typed_text() == ""
         taken = conversation.entries[-1]
         assert texts([taken]) == ["And the tests?"]
         assert file_of(session).read_bytes() == typed
         assert f"<!-- user id={taken.id} -->" in typed.decode()
-        await conversation.append(Message(id="a3", by="agent", text="None."))
+        await conversation.append(Message(id="a3", role="agent", text="None."))
         assert file_of(session).read_bytes().startswith(typed)
         await conversation.write_idle_prompt()
     async with store.open(session) as conversation:
@@ -211,7 +211,7 @@ async def test_words_typed_into_a_new_sessions_empty_file_are_taken(store: FileS
     file_of(session).write_text("Just do it.\n")
     async with store.open(session) as conversation:
         assert conversation.typed_text() == "Just do it."
-        await conversation.save_typed_text(Message(id="x", by="user", text="Just do it."))
+        await conversation.save_typed_text(Message(id="x", role="user", text="Just do it."))
         await conversation.append(ANSWER)
     async with store.open(session) as conversation:
         assert texts(conversation.entries) == ["Just do it.", "It is there."]
@@ -226,7 +226,7 @@ async def test_a_taken_prompt_that_nobody_answered_is_an_entry_after_the_run_res
     with file_of(session).open("a") as file:
         file.write("More")
     async with store.open(session) as conversation:
-        await conversation.save_typed_text(Message(id="x", by="user", text=conversation.typed_text()))
+        await conversation.save_typed_text(Message(id="x", role="user", text=conversation.typed_text()))
         await conversation.write_idle_prompt()
     async with store.open(session) as conversation:
         assert texts(conversation.entries) == ["Find it.", "More"]
@@ -313,12 +313,12 @@ async def test_between_runs_a_deletion_is_a_deletion(store: FileStore, session: 
 async def test_an_editor_that_strips_the_blank_line_at_the_end_changes_nothing(
     store: FileStore, session: Session
 ):
-    body = Message(id="a9", by="agent", text="ends with a newline\n")
+    body = Message(id="a9", role="agent", text="ends with a newline\n")
     async with store.open(session) as conversation:
         await conversation.append(PROMPT, body)
         for stripped in (b"\n", b"\n\n", b""):
             file_of(session).write_bytes(file_of(session).read_bytes().rstrip(b"\n") + b"\n" + stripped)
-            await conversation.append(Notice(id=f"n{len(stripped)}", kind="x", text="on"))
+            await conversation.append(Notice(id=f"n{len(stripped)}", topic="x", text="on"))
     entries, problems = await store.read_entries(session)
     assert [each.id for each in entries] == ["u1", "a9", "n1", "n2", "n0"]
     assert problems == []
@@ -375,7 +375,7 @@ async def test_a_conversation_goes_on_after_a_torn_tail(store: FileStore, sessio
 
 async def test_thoughts_are_kept_beside_the_file_and_come_back_unchanged(store: FileStore, session: Session):
     blocks = ('{"type":"thinking","signature":"é\\u2028"}', "\ud800")
-    thinking = Message(id="a1", by="agent", text="Done.", thoughts=blocks)
+    thinking = Message(id="a1", role="agent", text="Done.", thoughts=blocks)
     async with store.open(session) as conversation:
         await conversation.append(PROMPT, thinking)
     assert "thinking" not in file_of(session).read_text()
@@ -384,7 +384,7 @@ async def test_thoughts_are_kept_beside_the_file_and_come_back_unchanged(store: 
         file.write('{"id": "half')
     async with store.open(session) as conversation:
         assert conversation.entries == [PROMPT, thinking]
-        await conversation.append(Message(id="a2", by="agent", text="More.", thoughts=("[]",)))
+        await conversation.append(Message(id="a2", role="agent", text="More.", thoughts=("[]",)))
     async with store.open(session) as conversation:
         assert [each.thoughts for each in conversation.entries if isinstance(each, Message)] == [
             (),
@@ -398,7 +398,9 @@ async def test_thoughts_are_kept_beside_the_file_and_come_back_unchanged(store: 
 
 async def test_the_tool_log_takes_headings_and_nothing_depends_on_it(store: FileStore, session: Session):
     """Shows: A018."""
-    sly = ToolResult(of="c2", text="* a heading\n#+end_example\n  ,* more\n\ud800", ok=False, ms=3)
+    sly = ToolResult(
+        call_id="c2", text="* a heading\n#+end_example\n  ,* more\n\ud800", ok=False, duration_ms=3
+    )
     async with store.open(session) as conversation:
         await conversation.log_tool_call(CALL, RESULT)
         await conversation.log_tool_call(ToolCall(id="c2", tool="read", args="{}"), sly)
@@ -484,7 +486,7 @@ async def test_adding_an_entry_writes_only_that_entry_however_long_the_session_i
 ):
     async with store.open(session) as conversation:
         await conversation.append(
-            *(Notice(id=f"n{count}", kind="x", text="y" * 100) for count in range(5000))
+            *(Notice(id=f"n{count}", topic="x", text="y" * 100) for count in range(5000))
         )
         before = file_of(session).stat()
         await conversation.append(PROMPT)
@@ -498,7 +500,7 @@ async def test_what_a_closing_store_never_wrote_is_not_taken_for_written(store: 
         NewSession(agent="other", preset_text="", preset_hash="h", workspace=Workspace(root="/w"))
     )
     async with store.open(session) as talk, store.open(other):
-        said = [Message(id=f"u{n}", by="user", text="Hello.") for n in range(200)]
+        said = [Message(id=f"u{n}", role="user", text="Hello.") for n in range(200)]
         wishes = [asyncio.ensure_future(talk.append(each)) for each in said]
         await asyncio.sleep(0)
         store.close()
@@ -536,7 +538,7 @@ async def test_a_cancelled_append_is_over_before_the_cancellation_passes(store: 
 )
 async def test_thoughts_that_somebody_spoilt_are_gone_without(store: FileStore, session: Session, line: str):
     beside = Path(session.path) / "thoughts.jsonl"
-    thinking = Message(id="a1", by="agent", text="Done.", thoughts=("[]",))
+    thinking = Message(id="a1", role="agent", text="Done.", thoughts=("[]",))
     async with store.open(session) as conversation:
         await conversation.append(thinking)
     beside.write_text(beside.read_text() + line)

@@ -57,12 +57,12 @@ async def test_an_editor_that_keeps_saving_stale_text_loses_nothing_of_the_run(
     done = threading.Event()
     acknowledged: list[str] = []
     async with store.open(session) as conversation:
-        await conversation.append(Message(id="u", by="user", text="go"))
+        await conversation.append(Message(id="u", role="user", text="go"))
         person = threading.Thread(target=keep_saving, args=(path, done), kwargs={"by_rename": by_rename})
         person.start()
         try:
             for number in range(12):
-                await conversation.append(Notice(id=f"n{number}", kind="x", text="y" * 50 * number))
+                await conversation.append(Notice(id=f"n{number}", topic="x", text="y" * 50 * number))
                 acknowledged.append(f"n{number}")
                 await asyncio.sleep(0.04)
         finally:
@@ -79,13 +79,13 @@ async def test_an_editor_that_keeps_saving_stale_text_loses_nothing_of_the_run(
 
 async def test_an_append_nobody_waits_for_any_more_is_whole_or_absent(store: FileStore, session: Session):
     async with store.open(session) as conversation:
-        await conversation.append(Message(id="u", by="user", text="go"))
+        await conversation.append(Message(id="u", role="user", text="go"))
         for number in range(10):
-            task = asyncio.create_task(conversation.append(Notice(id=f"n{number}", kind="x", text="y")))
+            task = asyncio.create_task(conversation.append(Notice(id=f"n{number}", topic="x", text="y")))
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await conversation.append(Notice(id="last", kind="x", text="z"))
+        await conversation.append(Notice(id="last", topic="x", text="z"))
     entries, problems = await store.read_entries(session)
     assert entries == conversation.entries
     assert entries[-1].id == "last"
@@ -134,8 +134,8 @@ async def test_a_hundred_conversations_take_their_first_words_at_once(store: Fil
             )
         )
         async with store.open(made) as conversation:
-            await conversation.append(Message(id="u", by="user", text=f"part {number}"))
-            await conversation.append(Message(id="a", by="agent", text="done"))
+            await conversation.append(Message(id="u", role="user", text=f"part {number}"))
+            await conversation.append(Message(id="a", role="agent", text="done"))
         return [each.id for each in (await store.read_entries(made))[0]]
 
     assert await asyncio.gather(*map(child, range(100))) == [["u", "a"]] * 100
@@ -146,19 +146,19 @@ async def test_an_exchange_that_a_person_pasted_twice_is_two_exchanges(store: Fi
     """Providers refuse two calls of one id: copies get ids of their own, the same at every reading."""
     async with store.open(session) as talk:
         await talk.append(
-            Message(id="u", by="user", text="Look."),
-            Message(id="a", by="agent", text="", calls=1),
+            Message(id="u", role="user", text="Look."),
+            Message(id="a", role="agent", text="", tool_call_count=1),
             ToolCall(id="c", tool="ls", args="{}"),
         )
-        await talk.append(ToolResult(of="c", text="here"))
-        await talk.append(Message(id="b", by="agent", text="Seen."))
+        await talk.append(ToolResult(call_id="c", text="here"))
+        await talk.append(Message(id="b", role="agent", text="Seen."))
     path = Path(session.path) / "session.md"
     text = path.read_text()
     path.write_text(text + text[text.index("<!-- user") :])
     async with store.open(session) as talk:
         first = list(talk.entries)
         calls = [entry.id for entry in first if isinstance(entry, ToolCall)]
-        results = [entry.of for entry in first if isinstance(entry, ToolResult)]
+        results = [entry.call_id for entry in first if isinstance(entry, ToolResult)]
         assert calls == results == ["c", "c-2"]
         assert unanswered_calls(first) == ()
     async with store.open(session) as talk:

@@ -44,7 +44,7 @@ def new(agent: str = "general", **facts: Any) -> NewSession:
 
 async def say(store: FileStore, session: Session, text: str) -> None:
     async with store.open(session) as conversation:
-        await conversation.append(Message(id=f"id-{text}", by="user", text=text))
+        await conversation.append(Message(id=f"id-{text}", role="user", text=text))
 
 
 def plan_of(session: Session) -> dict[str, str]:

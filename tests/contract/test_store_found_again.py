@@ -83,7 +83,7 @@ def test_what_was_just_written_is_known_as_another_process_reads_it(runs: list[l
 
 async def test_words_of_others_are_seen_after_words_of_our_own(store: FileStore, session: Session):
     path = Path(session.path) / "session.md"
-    await said(store, session, Message(id="a1", by="agent", text="Here it is."))
+    await said(store, session, Message(id="a1", role="agent", text="Here it is."))
     for ref in (session.id, str(path), session.path):
         assert (await store.find(ref)).last_snippet == "Here it is."
     path.write_text(path.read_text().replace("Here it is.", "Nowhere yet"))
@@ -92,7 +92,7 @@ async def test_words_of_others_are_seen_after_words_of_our_own(store: FileStore,
 
 
 async def test_a_name_that_another_process_gave_is_seen(store: FileStore, session: Session):
-    await said(store, session, Message(id="a1", by="agent", text="Here it is."))
+    await said(store, session, Message(id="a1", role="agent", text="Here it is."))
     assert (await store.find(session.path)).name is None
     other = FileStore(store.root, fixed_clock())
     await other.update(session, name="the search")
@@ -105,7 +105,7 @@ async def test_a_path_means_what_stands_there_now(store: FileStore, session: Ses
     """A link may lead elsewhere the next time, and a folder may be gone."""
     second = await a_session(store)
     for number, each in enumerate((session, second)):
-        await said(store, each, Message(id=f"a{number}", by="agent", text="Said."))
+        await said(store, each, Message(id=f"a{number}", role="agent", text="Said."))
     link = tmp_path / "link"
     for each in (session, second, session):
         link.unlink(missing_ok=True)
@@ -135,11 +135,11 @@ async def test_a_file_saved_by_renaming_between_two_entries_is_the_one_that_is_a
     path = Path(session.path) / "session.md"
     async with store.open(session) as conversation:
         for number in range(5):
-            await conversation.append(Message(id=f"u{number}", by="user", text=f"words {number}"))
+            await conversation.append(Message(id=f"u{number}", role="user", text=f"words {number}"))
             copy = path.with_name("copy")
             copy.write_bytes(path.read_bytes().replace(b"words", b"sword"))
             copy.rename(path)
-        await conversation.append(Message(id="a1", by="agent", text="The end."))
+        await conversation.append(Message(id="a1", role="agent", text="The end."))
     texts = [each.text for each in (await store.read_entries(session))[0] if isinstance(each, Message)]
     assert texts == [*(f"sword {number}" for number in range(5)), "The end."]
 
@@ -154,7 +154,7 @@ async def test_more_open_conversations_than_files_may_be_open_are_all_written_to
     opened = [await each.__aenter__() for each in talks]
     before = _files_open()
     for conversation in opened:
-        await conversation.append(Message(id="u1", by="user", text="Find it."))
+        await conversation.append(Message(id="u1", role="user", text="Find it."))
     assert _files_open() < before + 40
     for each in talks:
         await each.__aexit__(None, None, None)

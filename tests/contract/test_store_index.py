@@ -48,7 +48,7 @@ def new(agent: str = "general", **facts: Any) -> NewSession:
 
 async def say(store: FileStore, session: Session, text: str) -> None:
     async with store.open(session) as conversation:
-        await conversation.append(Message(id=f"id-{text}", by="agent", text=text))
+        await conversation.append(Message(id=f"id-{text}", role="agent", text=text))
 
 
 @pytest.fixture

@@ -44,10 +44,10 @@ async def test_what_this_process_does_to_a_session_shows_in_its_next_list(ours: 
     one, two = await made(ours, "one"), await made(ours, "two")
     assert await names(ours) == {"two", "one"}
     async with ours.open(one) as talk:
-        await talk.append(Message(id="a", by="user", text="First words"))
+        await talk.append(Message(id="a", role="user", text="First words"))
         listed = {each.name: each.last_snippet for each in await ours.sessions(max_age_s=LONG)}
         assert listed == {"one": "First words", "two": ""}
-        await talk.append(Message(id="b", by="agent", text="Last words"))
+        await talk.append(Message(id="b", role="agent", text="Last words"))
         await talk.write_idle_prompt()
     assert {each.last_snippet for each in await ours.sessions(max_age_s=LONG)} == {"Last words", ""}
     await ours.update(two, name="zwei")

@@ -19,8 +19,8 @@ from retinue.sessions.store import FileStore
 from retinue.sessions.window import WINDOW_BYTES
 from retinue.testing.fixed_clock import fixed_clock
 
-ASKED = Message(id="u1", by="user", text="Find it.")
-ANSWERED = Message(id="a1", by="agent", text="Here it is.")
+ASKED = Message(id="u1", role="user", text="Find it.")
+ANSWERED = Message(id="a1", role="agent", text="Here it is.")
 
 words = st.text(st.characters(codec=None, exclude_categories=()), max_size=20)
 entries: st.SearchStrategy[Entry] = st.one_of(
@@ -122,7 +122,7 @@ async def test_what_a_person_changed_between_two_runs_is_the_conversation(
     place = path.with_name("4913") if by_rename else path
     place.write_text(path.read_text().replace("Here it is.", "Nowhere yet"))
     place.replace(path)
-    found = await said(store, session, Notice(id="n1", kind="x", text="on"))
+    found = await said(store, session, Notice(id="n1", topic="x", text="on"))
     assert texts(found) == ["Find it.", "Nowhere yet"]
     assert "Nowhere yet" in path.read_text()
 
@@ -142,8 +142,8 @@ async def test_what_a_person_typed_is_taken_once(store: FileStore, session: Sess
         file.write("And then?\n")
     async with store.open(session) as conversation:
         assert conversation.typed_text().strip() == "And then?"
-        await conversation.save_typed_text(Message(id="u2", by="user", text="And then?", run="r2"))
-        await conversation.append(Message(id="a2", by="agent", text="Nothing."))
+        await conversation.save_typed_text(Message(id="u2", role="user", text="And then?", run="r2"))
+        await conversation.append(Message(id="a2", role="agent", text="Nothing."))
         await conversation.write_idle_prompt()
     kept, _ = await reopened(store, session)
     other = FileStore(store.root, fixed_clock())
@@ -186,7 +186,7 @@ async def test_only_the_latest_are_kept(store: FileStore):
     await said(store, first, ASKED)
     _, memo = await reopened(store, first)
     for number in range(65):
-        await said(store, await a_session(store), Message(id=f"u{number}", by="user", text="x"))
+        await said(store, await a_session(store), Message(id=f"u{number}", role="user", text="x"))
     found, again = await reopened(store, first)
     assert again is not memo
     assert found == [ASKED]
@@ -198,10 +198,10 @@ async def test_of_long_conversations_no_more_is_kept_than_one_may_hold(tmp_path:
     first, second, short = [await a_session(store) for _ in range(3)]
     await said(store, short, ASKED)
     _, kept_short = await reopened(store, short)
-    await said(store, first, Message(id="u1", by="user", text="x" * (3 << 20)))
+    await said(store, first, Message(id="u1", role="user", text="x" * (3 << 20)))
     _, kept_first = await reopened(store, first)
     assert (await reopened(store, first))[1] is kept_first
-    await said(store, second, Message(id="u1", by="user", text="x" * (3 << 20)))
+    await said(store, second, Message(id="u1", role="user", text="x" * (3 << 20)))
     _, kept_second = await reopened(store, second)
     assert (await reopened(store, second))[1] is kept_second
     assert (await reopened(store, first))[1] is not kept_first
@@ -212,7 +212,7 @@ async def test_of_long_conversations_no_more_is_kept_than_one_may_hold(tmp_path:
 async def test_a_single_exchange_that_is_longer_than_all_that_may_be_held_is_not_kept(tmp_path: Path):
     store = FileStore(tmp_path / "sessions", fixed_clock(), window=1_000)
     session = await a_session(store)
-    await said(store, session, Message(id="u1", by="user", text="x" * 3_000))
+    await said(store, session, Message(id="u1", role="user", text="x" * 3_000))
     _, memo = await reopened(store, session)
     assert (await reopened(store, session))[1] is not memo
     store.close()
@@ -222,8 +222,8 @@ async def test_a_window_is_kept_until_it_moves(tmp_path: Path):
     store = FileStore(tmp_path / "sessions", fixed_clock(), window=4_000)
     session = await a_session(store)
     for number in range(40):
-        await said(store, session, Message(id=f"u{number}", by="user", text="x" * 100))
-        await said(store, session, Message(id=f"a{number}", by="agent", text="y" * 100))
+        await said(store, session, Message(id=f"u{number}", role="user", text="x" * 100))
+        await said(store, session, Message(id=f"a{number}", role="agent", text="y" * 100))
     seen: list[str] = []
     memos: list[object] = []
     for number in range(20):
@@ -231,7 +231,7 @@ async def test_a_window_is_kept_until_it_moves(tmp_path: Path):
             assert conversation.is_truncated
             memos.append(conversation.provider_cache)
             seen.append(conversation.entries[0].id)
-            await conversation.append(Message(id=f"b{number}", by="agent", text="z" * 50))
+            await conversation.append(Message(id=f"b{number}", role="agent", text="z" * 50))
             await conversation.write_idle_prompt()
     beginnings = set(seen)
     assert 1 < len(beginnings) < len(seen) / 2

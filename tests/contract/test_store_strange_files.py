@@ -30,7 +30,7 @@ async def session(store: FileStore) -> Session:
         )
     )
     async with store.open(made) as talk:
-        await talk.append(Message(id="u", by="user", text="Hello."))
+        await talk.append(Message(id="u", role="user", text="Hello."))
     return made
 
 
@@ -81,7 +81,7 @@ async def test_a_conversation_that_becomes_a_pipe_while_it_is_open_is_an_error(
         path.unlink()
         os.mkfifo(path)
         with pytest.raises(Failed, match=r"session\.md cannot be read: Not a regular file"):
-            await talk.append(Message(id="a", by="agent", text="Good day."))
+            await talk.append(Message(id="a", role="agent", text="Good day."))
 
 
 async def test_a_conversation_behind_a_link_is_read_and_added_to(
@@ -91,6 +91,6 @@ async def test_a_conversation_behind_a_link_is_read_and_added_to(
     path.rename(tmp_path / "elsewhere.md")
     path.symlink_to(tmp_path / "elsewhere.md")
     async with store.open(session) as talk:
-        await talk.append(Message(id="a", by="agent", text="Good day."))
+        await talk.append(Message(id="a", role="agent", text="Good day."))
     assert [each.id for each in (await store.read_entries(session))[0]] == ["u", "a"]
     assert path.is_symlink()

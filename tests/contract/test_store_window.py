@@ -37,11 +37,11 @@ def exchange(number: int, texts: Sequence[str], calls: int) -> list[Entry]:
     said = [*texts, *[""] * 3]
     ids = [f"c{number}-{call}" for call in range(calls)]
     return [
-        Message(id=f"u{number}", by="user", text=said[0] or "So?", run=f"r{number}"),
-        Message(id=f"a{number}", by="agent", text=said[1], calls=calls, run=f"r{number}"),
+        Message(id=f"u{number}", role="user", text=said[0] or "So?", run=f"r{number}"),
+        Message(id=f"a{number}", role="agent", text=said[1], tool_call_count=calls, run=f"r{number}"),
         *(ToolCall(id=each, tool="ls", args="{}", run=f"r{number}") for each in ids),
-        *(ToolResult(of=each, text=said[2], run=f"r{number}") for each in reversed(ids)),
-        Message(id=f"b{number}", by="agent", text=said[1] or "Done.", run=f"r{number}"),
+        *(ToolResult(call_id=each, text=said[2], run=f"r{number}") for each in reversed(ids)),
+        Message(id=f"b{number}", role="agent", text=said[1] or "Done.", run=f"r{number}"),
     ]
 
 
@@ -58,8 +58,8 @@ oddities = st.sampled_from(
         b"<!-- result of=nothing ok -->\norphan\n\n",
         b"<!-- call id=alone tool=ls -->\n{}\n\n",
         b"<!-- user id=q -->\r\nwindows\r\n\r\n",
-        render_entry(Notice(id="n", kind="nudge", text="Go on.\x00")),
-        render_entry(ToolResult(of="c1-0", text="late")),
+        render_entry(Notice(id="n", topic="nudge", text="Go on.\x00")),
+        render_entry(ToolResult(call_id="c1-0", text="late")),
     ]
 )
 files = st.lists(st.one_of(exchanges, exchanges, oddities), min_size=1, max_size=25).map(
@@ -89,15 +89,15 @@ def orphans(entries: Sequence[Entry]) -> list[str]:
     """Results in the first two exchanges whose call does not stand before them, and calls without a reply."""
     replies, called, found = 0, set[str](), list[str]()
     for entry in entries:
-        if isinstance(entry, Message) and entry.by == "agent":
+        if isinstance(entry, Message) and entry.role == "agent":
             replies += 1
             if replies == 2:
                 break
         elif isinstance(entry, ToolCall):
             called.add(entry.id)
             found += [] if replies else [entry.id]
-        elif isinstance(entry, ToolResult) and entry.of not in called:
-            found.append(entry.of)
+        elif isinstance(entry, ToolResult) and entry.call_id not in called:
+            found.append(entry.call_id)
     return found
 
 
@@ -155,7 +155,7 @@ def test_a_file_read_in_portions_says_what_it_says_as_a_whole(data: bytes, end: 
 @example(HEAD + b"x" * 200_000, b"", 0)
 def test_a_torn_tail_is_found_from_the_end_as_from_the_whole(data: bytes, end: bytes, cut: int):
     """Shows: P03, P31."""
-    filler = render_entry(Message(id="long", by="agent", text="filler " * 20_000))
+    filler = render_entry(Message(id="long", role="agent", text="filler " * 20_000))
     data = filler + data + end
     data = data[: len(data) - cut]
     with Opened(data) as file:
@@ -178,7 +178,7 @@ def test_a_window_moves_rarely_while_the_conversation_grows():
 
 
 def test_a_long_task_without_another_word_of_a_user_begins_at_a_reply():
-    talk: list[Entry] = [Message(id="u", by="user", text="Go.")]
+    talk: list[Entry] = [Message(id="u", role="user", text="Go.")]
     for number in range(100):
         talk += exchange(number, ["", "look", "see"], 2)[1:-1]
     data = HEAD + b"".join(map(render_entry, talk))
@@ -186,7 +186,7 @@ def test_a_long_task_without_another_word_of_a_user_begins_at_a_reply():
         start = window_start(file, len(data), 2000)
         first = join_chunks(parse_file(file, start, len(data), "x")).entries[0]
     assert isinstance(first, Message)
-    assert (first.by, first.calls) == ("agent", 2)
+    assert (first.role, first.tool_call_count) == ("agent", 2)
     assert 1000 < len(data) - start <= 2000
 
 
@@ -201,7 +201,7 @@ def test_an_exchange_longer_than_the_window_is_held_whole():
 
 
 def test_a_file_of_nothing_but_prompts_has_a_window_too():
-    talk = [Message(id=f"u{number}", by="user", text="and another thing") for number in range(2000)]
+    talk = [Message(id=f"u{number}", role="user", text="and another thing") for number in range(2000)]
     data = HEAD + b"".join(map(render_entry, talk))
     with Opened(data) as file:
         assert 1000 < len(data) - window_start(file, len(data), 2000) <= 2000
@@ -211,7 +211,7 @@ def test_what_cannot_be_read_in_the_window_is_named_by_its_line_in_the_file():
     """Shows: P15, P31."""
     data = HEAD + b"".join(render_entry(each) for number in range(50) for each in exchange(number, [], 1))
     broken = (
-        data + b"<!-- agent said this -->\nhello\n\n" + render_entry(Message(id="z", by="user", text="on"))
+        data + b"<!-- agent said this -->\nhello\n\n" + render_entry(Message(id="z", role="user", text="on"))
     )
     with Opened(broken) as file:
         start = window_start(file, len(broken), 1000)
@@ -256,7 +256,7 @@ async def do(twin: Twin, talk: FileConversation, kind: str, number: int) -> None
     elif kind == "take":
         await talk.refresh()
         if talk.typed_text():
-            await talk.save_typed_text(Message(id=f"t{number}", by="user", text=talk.typed_text()))
+            await talk.save_typed_text(Message(id=f"t{number}", role="user", text=talk.typed_text()))
     else:
         twin.save(edited(twin.path.read_bytes(), kind, number), renamed=bool(number % 2))
     await talk.refresh()
@@ -354,7 +354,7 @@ async def test_an_edit_before_the_window_stays_and_changes_nothing_that_is_held(
         twin.save(twin.path.read_bytes().replace(b"\nold ", b"\nnew ", 1), renamed=True)
         assert await talk.refresh() is False
         assert (talk.entries, talk.provider_cache) == (before, {"encoded": 1})
-        await talk.append(Message(id="last", by="agent", text="Good."))
+        await talk.append(Message(id="last", role="agent", text="Good."))
     assert b"\nnew old" in twin.path.read_bytes()
     assert twin.path.read_bytes().endswith(b"Good.\n\n")
 
@@ -365,11 +365,11 @@ async def test_what_a_run_added_is_not_added_again_when_a_person_pastes_more_tha
     """Shows: P14, P31."""
     pasted = b"".join(render_entry(each) for number in range(60) for each in exchange(500 + number, [], 1))
     async with twin.store.open(twin.session) as talk:
-        await talk.append(Message(id="mine", by="user", text="Mine."))
+        await talk.append(Message(id="mine", role="user", text="Mine."))
         twin.path.write_bytes(twin.path.read_bytes() + pasted)
         await talk.refresh()
         assert all(entry.id != "mine" for entry in talk.entries)
-        await talk.append(Message(id="more", by="agent", text="More."))
+        await talk.append(Message(id="more", role="agent", text="More."))
     assert twin.path.read_bytes().count(b"id=mine ") == twin.path.read_bytes().count(b"id=more ") == 1
 
 
@@ -389,7 +389,7 @@ async def test_a_run_finds_what_it_said_before_the_window_and_does_not_say_it_ag
 
 async def test_the_thoughts_of_entries_in_the_window_are_found_at_the_end_of_the_sidecar(twin: Twin):
     thinking = [
-        Message(id=f"t{number}", by="agent", text="hm " * 30, thoughts=(f'{{"n": {number}}}', "x" * 40_000))
+        Message(id=f"t{number}", role="agent", text="hm " * 30, thoughts=(f'{{"n": {number}}}', "x" * 40_000))
         for number in range(60)
     ]
     async with twin.store.open(twin.session) as talk:
@@ -410,7 +410,7 @@ async def test_opening_a_long_session_reads_its_tail_only(tmp_path: Path):
     before = bytes_read()
     async with store.open(twin.session) as talk:
         assert talk.is_truncated
-        await talk.append(Message(id="new", by="user", text="And now?"))
+        await talk.append(Message(id="new", role="user", text="And now?"))
         assert not await talk.refresh()
         assert bytes_read() - before < 2 << 20
     store.close()

@@ -104,7 +104,7 @@ async def test_no_acknowledged_entry_is_lost_however_the_writer_dies(store: File
         async with store.open(session) as conversation:
             assert conversation.entries == entries
             calls = sum(isinstance(each, ToolCall) for each in entries)
-            assert sum(each.calls for each in entries if isinstance(each, Message)) == calls
+            assert sum(each.tool_call_count for each in entries if isinstance(each, Message)) == calls
     assert len(acknowledged) > 20
 
 
@@ -117,7 +117,7 @@ async def test_a_dead_owner_frees_the_session_at_once_and_a_living_one_is_named(
             pass
     await killed(process)
     async with store.open(session) as conversation:
-        await conversation.append(Message(id="mine", by="user", text="mine now"))
+        await conversation.append(Message(id="mine", role="user", text="mine now"))
 
 
 async def test_a_killed_maker_leaves_no_half_session(store: FileStore):

@@ -10,17 +10,17 @@ from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 
 RUN = "r1"
-TASK = Message(id=RUN, by="user", text="Go.", run=RUN)
-WORDS = Message(id="a1", by="agent", text="Done.", run=RUN)
-NUDGE = Notice(id="n1", kind="nudge", text="Go on.", run=RUN)
-PARKED = Notice(id="p1", kind="parked", text="Wait.", run=RUN)
-PERSON = Message(id="u1", by="user", text="Go on.", run=RUN)
-TYPED = Message(id="u2", by="user", text="Go on.")
-OTHER = Notice(id="n2", kind="nudge", text="Go on.", run="r2")
+TASK = Message(id=RUN, role="user", text="Go.", run=RUN)
+WORDS = Message(id="a1", role="agent", text="Done.", run=RUN)
+NUDGE = Notice(id="n1", topic="nudge", text="Go on.", run=RUN)
+PARKED = Notice(id="p1", topic="parked", text="Wait.", run=RUN)
+PERSON = Message(id="u1", role="user", text="Go on.", run=RUN)
+TYPED = Message(id="u2", role="user", text="Go on.")
+OTHER = Notice(id="n2", topic="nudge", text="Go on.", run="r2")
 
 
 def call(of: str, tool: str = "ls", args: str = "{}", *, ok: bool = True) -> list[Entry]:
-    return [ToolCall(id=of, tool=tool, args=args, run=RUN), ToolResult(of=of, text="so", ok=ok, run=RUN)]
+    return [ToolCall(id=of, tool=tool, args=args, run=RUN), ToolResult(call_id=of, text="so", ok=ok, run=RUN)]
 
 
 def test_nudges_count_in_a_row_and_a_call_or_a_person_begins_anew():
@@ -82,7 +82,7 @@ def test_the_first_exit_that_was_answered_well_is_the_one():
 def test_the_words_of_an_exit_are_what_it_was_called_with():
     def said(tool: str, args: str) -> str:
         return exit_tools.exit_text(
-            ToolCall(id="c", tool=tool, args=args), ToolResult(of="c", text="brought back")
+            ToolCall(id="c", tool=tool, args=args), ToolResult(call_id="c", text="brought back")
         )
 
     assert said("approve", '{"summary": "Good."}') == "Good."

@@ -25,7 +25,7 @@ def a_run(session: str, *, minute: float = 0, door: str = "agent", live: bool = 
     return Run(
         id=f"{session}-{minute}-{door}",
         request=RunRequest(
-            agent="helper", task="Execute this task: x", door=door, requester="main-1/main", **wished
+            agent="helper", task="Execute this task: x", entry_point=door, requester="main-1/main", **wished
         ),
         session_id=session,
         slug=f"helper-{session}",

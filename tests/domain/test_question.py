@@ -7,7 +7,7 @@ from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.testing.ledgers import make_run
 
 RUN = make_run("r1", session_id="S", agent="general")
-WORDS = Message(id="a1", by="agent", text="I ask.", run="r1")
+WORDS = Message(id="a1", role="agent", text="I ask.", run="r1")
 
 
 def call(
@@ -33,7 +33,7 @@ def test_the_first_open_call_since_the_model_spoke_is_the_question():
         WORDS,
         call("c1"),
         call("c2", '{"question": "How?", "options": ["so", "so not"]}'),
-        ToolResult(of="c1", text="x"),
+        ToolResult(call_id="c1", text="x"),
     )
     assert found is not None
     assert (found.tool_call.id, found.text_with_options()) == ("c2", "How? (so / so not)")
@@ -42,8 +42,8 @@ def test_the_first_open_call_since_the_model_spoke_is_the_question():
 def test_what_was_answered_or_asked_by_others_or_long_ago_is_none():
     assert question() is None
     assert question(WORDS, call("c1", tool="ls"), call("c2", run="r2")) is None
-    assert question(WORDS, call("c1"), ToolResult(of="c1", text="x")) is None
-    assert question(WORDS, call("c1"), Message(id="a2", by="agent", text="Never mind.", run="r1")) is None
+    assert question(WORDS, call("c1"), ToolResult(call_id="c1", text="x")) is None
+    assert question(WORDS, call("c1"), Message(id="a2", role="agent", text="Never mind.", run="r1")) is None
 
 
 @pytest.mark.parametrize("args", ["{", "[]", '"x"', "{}", '{"question": "Which?", "options": 3}'])

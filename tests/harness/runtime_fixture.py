@@ -107,12 +107,12 @@ class RuntimeProcess:
         found = await self.entries(run)
         called = [entry.id for entry in found if isinstance(entry, ToolCall)]
         results = [entry for entry in found if isinstance(entry, ToolResult)]
-        return sorted(results, key=lambda each: called.index(each.of))
+        return sorted(results, key=lambda each: called.index(each.call_id))
 
     async def agent_texts(self, run: Run) -> list[str]:
         """What the model said, as the file has it."""
         found = await self.entries(run)
-        return [entry.text for entry in found if isinstance(entry, Message) and entry.by == "agent"]
+        return [entry.text for entry in found if isinstance(entry, Message) and entry.role == "agent"]
 
     def request_entries(self, request: int) -> list[Entry]:
         """The entries that a request was built from."""

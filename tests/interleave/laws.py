@@ -104,9 +104,9 @@ class Quiet:
         """What stands in the ledger, for whoever looks into a case."""
         for run in self.runs.values():
             state = f"{run.status} {run.waiting_for or ''}{' aside' * run.is_suspended}{' awaited' * run.is_awaited}"
-            yield f"run {run.id} {run.request.door} of {run.request.parent_run} in {run.session_id}: {state} {run.owner_id}"
+            yield f"run {run.id} {run.request.entry_point} of {run.request.parent_run} in {run.session_id}: {state} {run.owner_id}"
         for each in self.deliveries:
-            yield f"delivery {each.id} of {each.run} to {each.by}: {each.state} answers={each.answers} {each.taken_by}"
+            yield f"delivery {each.id} of {each.run} to {each.requester_run}: {each.state} answers={each.answers} {each.taken_by}"
 
     def _may_live(self, run: Run, above: tuple[str, ...] = ()) -> bool:
         """It waits for a person, or for one who does. Those that wait for each other wait until their clocks say so."""
@@ -134,8 +134,8 @@ class Quiet:
             yield f"run {run.id} ({run.status}) has {count} deliveries instead of {due}"
 
     def _settled(self, delivery: Delivery) -> Iterable[str]:
-        asker, ended = self.runs[delivery.by], self.runs[delivery.run]
-        what = f"delivery {delivery.id} of run {ended.id} ({ended.status}, {ended.request.door}) to {asker.id} ({asker.status})"
+        asker, ended = self.runs[delivery.requester_run], self.runs[delivery.run]
+        what = f"delivery {delivery.id} of run {ended.id} ({ended.status}, {ended.request.entry_point}) to {asker.id} ({asker.status})"
         if delivery.state is Delivered.DISCARDED:
             if asker.status is not Status.CANCELLED and not (delivery.answers and asker.status.is_final):
                 yield f"{what} was discarded"
@@ -147,7 +147,9 @@ class Quiet:
                 yield f"{what} counts as failed"
         elif delivery.session in self.talks:
             yield from self._heard(delivery, asker, ended, what)
-        unneeded = not delivery.keep and delivery.state is not Delivered.PENDING and not delivery.cleared
+        unneeded = (
+            not delivery.keep_session and delivery.state is not Delivered.PENDING and not delivery.cleared
+        )
         if unneeded and ended.session_id in self.talks:
             yield f"{what}: its session was not to be kept and is still there"
 
@@ -169,7 +171,7 @@ class Quiet:
         entries = self.talks[delivery.session]
         if delivery.answers:
             found = [
-                each for each in entries if isinstance(each, ToolResult) and each.of == delivery.taken_by
+                each for each in entries if isinstance(each, ToolResult) and each.call_id == delivery.taken_by
             ]
             if len(found) != 1:
                 yield f"{what} stands {len(found)} times in the conversation"
@@ -188,7 +190,7 @@ class Quiet:
 
     def _says(self, result: ToolResult, ended: Run) -> bool:
         """Whether the result holds what the child said last; one door asks a child that said little once more."""
-        return ended.request.door in ("agent", "agent_ask") or ended.text in result.text
+        return ended.request.entry_point in ("agent", "agent_ask") or ended.text in result.text
 
     def _cut_short(self, called: ToolCall) -> bool:
         """Whether the process that stopped the call's run was killed in that moment, before it could say so in the file:
@@ -203,12 +205,12 @@ class Quiet:
         left = [each for each in unanswered_calls(entries) if not self._cut_short(each)]
         if not live and left:
             yield f"session {session} is idle and its call {left[0].id} of {left[0].tool} has no result"
-        for call, count in Counter(each.of for each in entries if isinstance(each, ToolResult)).items():
+        for call, count in Counter(each.call_id for each in entries if isinstance(each, ToolResult)).items():
             if count > 1:
                 yield f"call {call} of session {session} has {count} results"
         known = {
             each.id for each in self.deliveries if each.state is Delivered.DELIVERED and not each.answers
         }
         for each in entries:
-            if isinstance(each, Notice) and each.kind == "announcement" and each.id not in known:
+            if isinstance(each, Notice) and each.topic == "announcement" and each.id not in known:
                 yield f"session {session} heard {each.id}, which is not in the outbox as delivered"

@@ -70,7 +70,7 @@ class RandomModel:
         replies = [
             each
             for each in request.entries
-            if isinstance(each, Message) and each.by == "agent" and each.run == last
+            if isinstance(each, Message) and each.role == "agent" and each.run == last
         ]
         text = f"Words {self._random.randrange(10**9)}."
         tools = [each.name for each in request.tools if each.name in CALLS]

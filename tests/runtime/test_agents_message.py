@@ -84,7 +84,7 @@ async def fault(process: RuntimeProcess, run: Run) -> tuple[str, str]:
 
 async def announced(process: RuntimeProcess, run: Run) -> list[str]:
     found = [each for each in await process.entries(run) if isinstance(each, Notice)]
-    texts = [each.text for each in found if each.kind == "announcement"]
+    texts = [each.text for each in found if each.topic == "announcement"]
     return [re.findall(r"^<<<(\w+)\n(.*)\n\1>>>$", text, re.DOTALL | re.MULTILINE)[0][1] for text in texts]
 
 
@@ -127,7 +127,7 @@ async def test_one_message_and_one_response_are_added_to_a_conversation_of_the_a
             "toolCallCount": 1,
         }
         spoken = [entry for entry in await process.entries(asked) if isinstance(entry, Message)]
-        assert [(each.by, each.text) for each in spoken] == [
+        assert [(each.role, each.text) for each in spoken] == [
             ("user", "Add milk."),
             ("agent", "I note it."),
             ("agent", "Added: milk."),

@@ -85,7 +85,7 @@ async def fault(process: RuntimeProcess, run: Run) -> tuple[str, str]:
 
 async def announced(process: RuntimeProcess, run: Run) -> list[str]:
     found = [each for each in await process.entries(run) if isinstance(each, Notice)]
-    texts = [each.text for each in found if each.kind == "announcement"]
+    texts = [each.text for each in found if each.topic == "announcement"]
     return [re.findall(r"^<<<(\w+)\n(.*)\n\1>>>$", text, re.DOTALL | re.MULTILINE)[0][1] for text in texts]
 
 

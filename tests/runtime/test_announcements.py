@@ -62,7 +62,7 @@ async def quiet(process: RuntimeProcess) -> list[Run]:
 
 async def announced(process: RuntimeProcess, run: Run) -> list[str]:
     found = await process.entries(run)
-    return [words(each.text) for each in found if isinstance(each, Notice) and each.kind == "announcement"]
+    return [words(each.text) for each in found if isinstance(each, Notice) and each.topic == "announcement"]
 
 
 async def soon(true: Callable[[], Awaitable[object]]) -> None:

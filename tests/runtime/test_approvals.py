@@ -282,7 +282,7 @@ async def test_allowed_once_is_used_up_by_the_first_call(runtime: RuntimeFixture
     async with runtime.open(*script, approval_policy=ApprovalPolicy.AUTO) as process:
         run = await process.run("Read it.")
         (asked,) = await pending(process)
-        assert (asked.touch, asked.tool, asked.resource, asked.reason) == (
+        assert (asked.access, asked.tool, asked.resource, asked.reason) == (
             "more", "read", str(secret), "The task needs it.",
         )  # fmt: skip
         await answer(process, asked, Answer.ALLOW)

@@ -100,7 +100,7 @@ async def test_an_agent_gets_its_task_and_its_last_word_is_the_answer(runtime: R
             "agent_used": "helper",
             "agent_id": child.slug,
         }
-        assert (child.request.door, child.depth, child.request.parent_run) == ("agent", 1, run.id)
+        assert (child.request.entry_point, child.depth, child.request.parent_run) == ("agent", 1, run.id)
         request = process.provider.requests[1].request
         assert "You look.\n\nYour task:\nFind cron." in request.system
         first = process.request_entries(1)[0]

@@ -67,7 +67,7 @@ async def answers(process: RuntimeProcess, run: Run, tool_name: str = "agent_ask
     return [
         (entry.ok, json.loads(entry.text))
         for entry in entries
-        if isinstance(entry, ToolResult) and entry.of in ours
+        if isinstance(entry, ToolResult) and entry.call_id in ours
     ]
 
 
@@ -105,7 +105,7 @@ async def test_an_agent_is_asked_more_and_remembers_what_it_did(runtime: Runtime
             "agent_used": "helper",
             "agent_id": first.slug,
         }
-        assert (second.session_id, second.request.door) == (first.session_id, "agent_ask")
+        assert (second.session_id, second.request.entry_point) == (first.session_id, "agent_ask")
         assert (second.depth, second.request.parent_run, second.root_id) == (1, run.id, run.id)
         asked = process.provider.requests[3]
         assert [entry.text for entry in asked.entries if isinstance(entry, Message)] == [

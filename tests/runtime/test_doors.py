@@ -107,7 +107,7 @@ async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answ
             run.id,
             run.id,
         )
-        assert child.request.door == "PersistentAgent"
+        assert child.request.entry_point == "PersistentAgent"
         assert Path(child.transcript_path).parent.parent.parent == Path(run.transcript_path).parent
 
 

@@ -59,7 +59,7 @@ async def test_every_door_to_the_background_tells_its_end_in_the_same_way(runtim
         gate.set()
         parent, child = await quiet(process)
         assert (parent.status, parent.text, child.status) == (Status.DONE, "Heard.", Status.DONE)
-        assert (child.request.parent_run, child.root_id, child.depth, child.request.door) == (
+        assert (child.request.parent_run, child.root_id, child.depth, child.request.entry_point) == (
             run.id,
             run.id,
             1,
@@ -219,7 +219,7 @@ async def test_a_call_that_waited_for_a_child_tells_once_that_it_began_and_how_l
         gate.set()
         await quiet(process)
         (result,) = await process.tool_results(run)
-        assert result.ms >= 300
+        assert result.duration_ms >= 300
         own = [
             event.kind
             for event in process.events

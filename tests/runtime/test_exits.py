@@ -34,7 +34,7 @@ def wants(text: str) -> tuple[str, str]:
 
 
 async def notices(process: RuntimeProcess, run: Run) -> list[str]:
-    return [entry.kind for entry in await process.entries(run) if isinstance(entry, Notice)]
+    return [entry.topic for entry in await process.entries(run) if isinstance(entry, Notice)]
 
 
 async def told(process: RuntimeProcess, run: Run, words: str) -> Run:
@@ -87,7 +87,9 @@ async def test_an_agent_that_only_talks_is_sent_back_three_times_and_then_waits_
         again = await told(process, run, "Then submit it.")
         assert (again.id, again.status, again.exit_tool) == (run.id, Status.DONE, "submit_for_review")
         said = [
-            entry for entry in process.request_entries(7) if isinstance(entry, Message) and entry.by == "user"
+            entry
+            for entry in process.request_entries(7)
+            if isinstance(entry, Message) and entry.role == "user"
         ]
         assert [entry.text for entry in said] == ["Build it.", "Then submit it."]
 
@@ -286,12 +288,12 @@ async def test_a_run_killed_after_any_entry_comes_to_the_same_end(runtime: Runti
             )
 
         await process.context.ledger.write(dead)
-    rest = steps[sum(isinstance(each, Message) and each.by == "agent" for each in entries) :]
+    rest = steps[sum(isinstance(each, Message) and each.role == "agent" for each in entries) :]
     async with runtime.open(*rest, tools=[noted]) as process:
         again = await process.resume(run)
         assert (again.status, again.exit_tool, again.text) == (Status.DONE, "submit_for_review", "Once.")
         assert await notices(process, run) == ["nudge", "nudge"]
-        results = [(each.of, each.ok) for each in await process.tool_results(run)]
+        results = [(each.call_id, each.ok) for each in await process.tool_results(run)]
         assert len({of for of, _ in results}) == len(results) == 3
         assert made.count("noted") <= 2
         assert len(process.provider.requests) == len(rest)

@@ -143,9 +143,9 @@ async def test_a_tool_knows_who_calls_and_what_a_person_answered(runtime: Runtim
         assert call.approval_answer is Answer.ALLOW
         assert call.ask_user == process.context.ask_user
         (result,) = await process.tool_results(run)
-        assert (result.of, result.run, result.ok) == (asked.call, run.id, True)
+        assert (result.call_id, result.run, result.ok) == (asked.call, run.id, True)
         assert result.at
-        assert 0 <= result.ms < 600_000
+        assert 0 <= result.duration_ms < 600_000
         assert call.context is None
     async with runtime.open(*script, tools=[looks(asks="never", is_delegation=True)]) as process:
         await process.run("Look.")
@@ -161,7 +161,7 @@ async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(runt
         run = await process.run("Write.")
         (asked,) = await approvals(process)
         assert (asked.run, asked.session, asked.agent) == (run.id, run.session_id, "general")
-        assert (asked.tool, asked.touch, asked.root) == ("write", "write", process.root)
+        assert (asked.tool, asked.access, asked.root) == ("write", "write", process.root)
         assert asked.resource == f"{process.root}/hunter2222.txt"
         assert asked.args == '{"path": "hunter2222.txt", "content": "x"}'
         assert len(asked.digest) == 64

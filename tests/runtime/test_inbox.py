@@ -175,7 +175,7 @@ async def test_what_was_drained_is_not_announced_again(runtime: RuntimeFixture):
         assert not any(isinstance(each, Notice) for each in await process.entries(run))
         (delivery,) = await outbox(process)
         (_, taken, _) = await process.tool_results(run)
-        assert (delivery.state, delivery.taken_by) == (Delivered.DELIVERED, taken.of)
+        assert (delivery.state, delivery.taken_by) == (Delivered.DELIVERED, taken.call_id)
         assert [event.kind for event in process.events if event.kind.startswith("announcement")] == []
         assert (await process.reload(run)).text == "Done."
 
@@ -189,7 +189,7 @@ async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again
         run = await process.submit("Go.", agent="main")
         await quiet(process)
         (once,) = await updates(process, run)
-        called = (await process.tool_results(run))[1].of
+        called = (await process.tool_results(run))[1].call_id
         session = await process.store.find(run.session_id)
         inbox = process.context.tools["inbox"]
         bound = Call(

@@ -87,10 +87,10 @@ async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(ru
         assert (ended.text, ended.turns, ended.is_awaited) == ("In short: half.", 1, False)
         *_, cut, notice, summary = await process.entries(run)
         assert isinstance(cut, Message)
-        assert (cut.text, cut.stop) == ("Half of thi", "cancelled")
+        assert (cut.text, cut.stop_reason) == ("Half of thi", "cancelled")
         assert isinstance(notice, Notice)
         assert isinstance(summary, Message)
-        assert (notice.kind, summary.text) == ("interrupted", "In short: half.")
+        assert (notice.topic, summary.text) == ("interrupted", "In short: half.")
         assert process.request_entries(1)[-2:] == [cut, notice]
 
 
@@ -288,7 +288,7 @@ async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up
     async with runtime.open(text_reply("In short.")) as process:
         ended = await process.resume(run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "In short.")
-        kinds = [entry.kind for entry in await process.entries(run) if isinstance(entry, Notice)]
+        kinds = [entry.topic for entry in await process.entries(run) if isinstance(entry, Notice)]
         assert kinds.count("interrupted") == 1
 
 
@@ -414,7 +414,7 @@ async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_late
             await process.worker.wait_for_change()
         assert (now.status, now.text) == (Status.DONE, "Now I know.")
         (notice,) = [entry for entry in await process.entries(run) if isinstance(entry, Notice)]
-        assert (notice.kind, "It is so." in notice.text) == ("announcement", True)
+        assert (notice.topic, "It is so." in notice.text) == ("announcement", True)
 
 
 async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are_waited_for(

@@ -350,7 +350,7 @@ async def test_a_wish_for_more_is_always_put_to_a_person(
     async with runtime.open(wish_for(far), text_reply("Done."), approval_policy=policy) as process:
         run = await process.run("Ask.")
         (asked,) = await approvals(process)
-        assert (asked.touch, asked.tool, asked.resource, asked.reason) == (
+        assert (asked.access, asked.tool, asked.resource, asked.reason) == (
             "more", "read", str(far), "Because.",
         )  # fmt: skip
         await answer(process, Answer.DENY)

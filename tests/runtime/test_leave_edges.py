@@ -170,7 +170,7 @@ async def test_a_tool_that_reads_and_acts_is_judged_by_its_file_and_then_asks(ru
         (refused,) = await process.tool_results(run)
         assert (json.loads(refused.text)["error"], made) == ("out_of_scope", [])
         (asked,) = await approvals(process)
-        assert (asked.touch, asked.resource) == ("read", f"{process.root}/a")
+        assert (asked.access, asked.resource) == ("read", f"{process.root}/a")
         assert asked.reason == "nothing grants read there in advance"
         await answer(process, Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
@@ -210,7 +210,7 @@ async def test_below_strict_a_command_that_was_allowed_before_asks_again_at_its_
         await answer(process, Answer.ALLOW)
         assert ((await process.wait(run)).status, shell.commands) == (Status.WAITING, [])
         first, second = await approvals(process)
-        assert (first.touch, first.level, second.touch, second.level) == ("more", None, "run", level)
+        assert (first.access, first.level, second.access, second.level) == ("more", None, "run", level)
 
 
 async def test_a_yes_to_one_of_two_equal_calls_is_for_that_one(runtime: RuntimeFixture):

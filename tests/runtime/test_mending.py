@@ -65,11 +65,11 @@ async def posted(app: retinue.App, of: Run, by: Run, **facts: Any) -> Delivery:
     made = Delivery(
         id=app.context.clock.new_entry_id(),
         run=of.id,
-        by=by.id,
+        requester_run=by.id,
         session=by.session_id,
         answers=False,
         text="told",
-        keep=True,
+        keep_session=True,
         created_at=app.context.clock.now(),
     )
     delivery = replace(made, **facts)

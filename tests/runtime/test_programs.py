@@ -72,13 +72,13 @@ async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_an
         assert entry_texts((task, said, last)) == ["Do it.", "I look.", "It is done."]
         assert isinstance(said, Message)
         assert isinstance(last, Message)
-        assert (said.calls, last.calls) == (2, 0)
+        assert (said.tool_call_count, last.tool_call_count) == (2, 0)
         assert isinstance(one, ToolCall)
         assert isinstance(two, ToolCall)
         assert (one.tool, one.args, two.tool) == ("Bash", '{"command":"ls"}', "Edit")
         assert (first, second) == (
-            ToolResult(of=one.id, text="a file", ms=3, at=first.at, run=run.id),
-            ToolResult(of=two.id, text="no such file", ok=False, at=second.at, run=run.id),
+            ToolResult(call_id=one.id, text="a file", duration_ms=3, at=first.at, run=run.id),
+            ToolResult(call_id=two.id, text="no such file", ok=False, at=second.at, run=run.id),
         )
         (deed,) = await deeds(process, run)
         assert (deed.tool, deed.progress, deed.ok) == ("claude-cli", SideEffectState.ENDED, True)
@@ -240,9 +240,9 @@ async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept
         assert isinstance(first, ToolResult)
         assert isinstance(second, ToolResult)
         assert isinstance(last, Message)
-        assert (said.calls, first.text, first.ok) == (2, "a file", True)
+        assert (said.tool_call_count, first.text, first.ok) == (2, "a file", True)
         assert (second.ok, "may have happened" in second.text) == (False, True)
-        assert (last.text, last.stop) == ("I look.", "cancelled")
+        assert (last.text, last.stop_reason) == ("I look.", "cancelled")
 
 
 async def test_a_program_that_a_kill_cut_off_is_told_so_before_it_goes_on(runtime: RuntimeFixture):

@@ -58,7 +58,7 @@ async def quiet(process: RuntimeProcess) -> list[Run]:
 
 async def announced(process: RuntimeProcess, run: Run) -> list[str]:
     found = await process.entries(run)
-    return [words(each.text) for each in found if isinstance(each, Notice) and each.kind == "announcement"]
+    return [words(each.text) for each in found if isinstance(each, Notice) and each.topic == "announcement"]
 
 
 async def soon(true: Callable[[], Awaitable[object]]) -> None:
@@ -87,7 +87,7 @@ async def test_a_subtask_is_waited_for_and_its_summary_is_the_answer(runtime: Ru
         (result,) = await process.tool_results(run)
         assert (result.ok, words(result.text)) == (True, "It is green.")
         assert "First I note." not in Path(run.transcript_path).read_text()
-        assert (child.request.door, child.request.role, child.request.trigger) == (
+        assert (child.request.entry_point, child.request.role, child.request.trigger) == (
             "spawn_subagent",
             "subtask",
             "tool",

@@ -149,7 +149,7 @@ async def test_a_wish_for_a_command_that_was_granted_does_not_count_below_strict
         run = await process.submit("Try")
         await allow(process, await waiting(process, run))
         again = await waiting(process, run)
-        assert (again.tool, again.touch, again.level, shell.commands) == (
+        assert (again.tool, again.access, again.level, shell.commands) == (
             "bash",
             "run",
             SandboxLevel.NONE,

@@ -123,7 +123,9 @@ async def test_a_reply_has_its_entrys_id_from_the_first_word_on(runtime: Runtime
             if event.kind == "text.delta":
                 told[event.data["entry"]] = told.get(event.data["entry"], "") + event.data["text"]
         said = [
-            each for each in await process.entries(first) if isinstance(each, Message) and each.by == "agent"
+            each
+            for each in await process.entries(first)
+            if isinstance(each, Message) and each.role == "agent"
         ]
         assert told == {each.id: each.text for each in said}
         assert len(said) == 3
@@ -220,7 +222,7 @@ async def test_a_cut_reply_says_so_in_the_file(runtime: RuntimeFixture):
         run = await process.run("Write a book.")
         said = (await process.entries(run))[-1]
         assert isinstance(said, Message)
-        assert (said.text, said.stop) == ("Long\n[the rest was left out]", "length")
+        assert (said.text, said.stop_reason) == ("Long\n[the rest was left out]", "length")
 
 
 async def test_a_call_that_was_cut_never_runs_and_the_model_is_told(runtime: RuntimeFixture):

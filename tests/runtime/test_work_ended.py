@@ -27,7 +27,7 @@ async def test_a_reply_without_words_or_calls_is_asked_for_again_and_then_is_stu
         run = await process.run("Speak.")
         assert (run.status, run.text) == (Status.DONE, "Now I answer.")
         nudges = [entry for entry in process.request_entries(2) if isinstance(entry, Notice)]
-        assert [nudge.kind for nudge in nudges] == ["nudge", "nudge"]
+        assert [nudge.topic for nudge in nudges] == ["nudge", "nudge"]
     async with runtime.open(
         text_reply(""), text_reply(""), text_reply(""), text_reply("too late")
     ) as process:
@@ -74,7 +74,7 @@ async def test_the_deadline_ends_the_run_and_keeps_the_words_heard_so_far(runtim
         assert (run.status, run.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
         last = (await process.entries(run))[-1]
         assert isinstance(last, Message)
-        assert (last.text, last.stop, run.text) == ("Half of thi", "cancelled", "Half of thi")
+        assert (last.text, last.stop_reason, run.text) == ("Half of thi", "cancelled", "Half of thi")
 
 
 async def test_a_cancelled_run_keeps_the_words_heard_so_far_and_leaves_its_file_ready(

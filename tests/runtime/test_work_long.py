@@ -69,7 +69,7 @@ async def test_the_model_is_told_that_earlier_entries_are_left_out(runtime: Runt
     assert systems[-1].endswith(OMISSION_NOTICE)
     assert len(set(systems)) == 2
     assert isinstance(asked[-1].entries[0], Message)
-    assert asked[-1].entries[0].by == "user"
+    assert asked[-1].entries[0].role == "user"
     assert entry_texts(asked[-1].entries[-1:]) == ["Go on, 19."]
     firsts = [each.entries[0].id for each in asked]
     assert len(set(firsts)) < len(firsts) // 2
@@ -93,7 +93,7 @@ async def test_a_run_taken_up_again_counts_what_stands_before_the_entries_held(r
         assert all(entry.id != run.id for entry in heard)
         assert isinstance(heard[0], Message)
         calls_heard = {entry.id for entry in heard if not isinstance(entry, ToolResult)}
-        assert {entry.of for entry in heard if isinstance(entry, ToolResult)} <= calls_heard
+        assert {entry.call_id for entry in heard if isinstance(entry, ToolResult)} <= calls_heard
         entries = await process.entries(run)
     assert [entry.id for entry in entries].count(run.id) == 1
 
@@ -110,7 +110,7 @@ async def test_a_run_that_had_its_last_word_before_the_entries_held_is_not_asked
         session = await process.store.find(run.session_id)
         async with process.store.open(session) as talk:
             for number in range(40):
-                await talk.append(Message(id=f"p{number}", by="user", text="pasted " * 40))
+                await talk.append(Message(id=f"p{number}", role="user", text="pasted " * 40))
         await process.context.ledger.write(running_again(run))
     async with small(runtime, text_reply("Never said.")) as process:
         ended = await process.resume(run)

@@ -132,7 +132,7 @@ async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(
         last = (await app.sessions.entries(run.slug))[-1]
         assert isinstance(last, retinue.Message)
         assert last.text.startswith("These wo")
-        assert last.stop == "cancelled"
+        assert last.stop_reason == "cancelled"
         assert (await app.runs.cancel(run.id)).status == "cancelled"
 
 

@@ -24,7 +24,7 @@ async def results(app: App, run: Run) -> list[ToolResult]:
     found = await app.sessions.entries(run.session_id)
     called = [entry.id for entry in found if isinstance(entry, ToolCall)]
     results = [entry for entry in found if isinstance(entry, ToolResult)]
-    return sorted(results, key=lambda each: called.index(each.of))
+    return sorted(results, key=lambda each: called.index(each.call_id))
 
 
 async def refusals(app: App, run: Run) -> list[dict[str, Any]]:

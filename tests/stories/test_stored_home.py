@@ -55,7 +55,7 @@ async def test_a_home_of_an_earlier_version_lists_reads_and_goes_on(old_home: di
         assert child.parent_id == parent.id
         entries = await app.sessions.entries(parent.id)
         assert [
-            each.text for each in entries if isinstance(each, retinue.Message) and each.by == "agent"
+            each.text for each in entries if isinstance(each, retinue.Message) and each.role == "agent"
         ] == [
             "I look.",
             "Read it.",

@@ -132,7 +132,7 @@ def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(cli: CliFi
 def test_the_keys_in_the_line_of_choices_are_those_that_work(touch: ToolAccess, keys: str):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     asked = Approval(
-        id="01A", run="01R", session="s", agent="general", call="01C", tool="read", touch=touch, resource="/a",
+        id="01A", run="01R", session="s", agent="general", call="01C", tool="read", access=touch, resource="/a",
         args="{}", asked_at=now, expires_at=now,
     )  # fmt: skip
     assert re.findall(r"\[(\w)\]", answer_prompt(asked)) == list(keys)

@@ -23,14 +23,14 @@ def child(name: str, status: Status) -> Run:
 
 
 def asked(name: str) -> Message:
-    return Message(id=f"{name}-u", by="user", text=f"read {name}.md")
+    return Message(id=f"{name}-u", role="user", text=f"read {name}.md")
 
 
 def read(name: str) -> list[Entry]:
     """A child that has called and not been answered yet."""
     return [
         asked(name),
-        Message(id=f"{name}-a", by="agent", text="", calls=1),
+        Message(id=f"{name}-a", role="agent", text="", tool_call_count=1),
         ToolCall(id=f"{name}-c", tool="read", args=f'{{"path": "{name}.md"}}'),
     ]
 
@@ -38,8 +38,8 @@ def read(name: str) -> list[Entry]:
 def tree(status: Status, **entries: Sequence[Entry]) -> TreeSnapshot:
     runs = (make_run("parent", status=status, root_id="parent"), *(child(name, status) for name in entries))
     spawns: list[Entry] = [
-        Message(id="u", by="user", text="Ask them"),
-        Message(id="a", by="agent", text="", calls=len(entries)),
+        Message(id="u", role="user", text="Ask them"),
+        Message(id="a", role="agent", text="", tool_call_count=len(entries)),
         *(ToolCall(id=f"s-{name}", tool="spawn_subagent", args='{"prompt": "read"}') for name in entries),
     ]
     return TreeSnapshot(runs=runs, entries={"parent": spawns, **entries})
@@ -81,7 +81,9 @@ def view() -> tuple[DemoView, Terminal, io.StringIO]:
 
 
 def test_each_thing_is_told_once_in_lines_that_fit():
-    seen = tree(Status.RUNNING, bees=[*read("bees"), Message(id="end", by="agent", text="They dance. " * 20)])
+    seen = tree(
+        Status.RUNNING, bees=[*read("bees"), Message(id="end", role="agent", text="They dance. " * 20)]
+    )
     shows, _, out = view()
     shows.show(seen)
     shows.on_worker_killed(4711, seen)

@@ -107,7 +107,7 @@ export async function deleteSession(session: Session): Promise<void> {
   removeSession(session.session_id);
   if (openSessionId.value === session.session_id) showHome();
   const undo = async (): Promise<void> => {
-    const restored = await tryOrReport(() => api.restoreSession(deleted.undo));
+    const restored = await tryOrReport(() => api.restoreSession(deleted.restore_id));
     if (!restored) return;
     upsertSession(restored);
     showSession(restored.session_id);
@@ -126,7 +126,7 @@ export async function clearSession(session: Session): Promise<void> {
 
 /** Branch after an agent's message, or before a user's message so that it can be edited and sent again. */
 export async function branchFrom(session: Session, message: Message): Promise<void> {
-  const isUserMessage = message.by === "user";
+  const isUserMessage = message.role === "user";
   const branchPoint = isUserMessage ? message.id : nextUserMessageId(message.id);
   const created = await tryOrReport(() => api.branchSession(session.session_id, branchPoint, false));
   if (!created) return;
@@ -150,7 +150,7 @@ export async function answerApproval(approval: Approval, decision: ApprovalDecis
 
 export async function promoteResult(item: InboxItem): Promise<void> {
   const promoted = await tryOrReport(() => api.promoteResult(item.id ?? item.runId));
-  if (promoted) showToast(`What ${item.agentId} found stands in ${item.for ?? "the conversation that asked"} now.`);
+  if (promoted) showToast(`What ${item.agentId} found stands in ${item.recipient ?? "the conversation that asked"} now.`);
   void refreshInbox();
 }
 

@@ -64,36 +64,36 @@ export interface Session {
 }
 
 export interface Message {
-  kind: "said";
+  kind: "message";
   id: string;
-  by: "user" | "agent";
+  role: "user" | "agent";
   text: string;
   at: string;
   origin: string;
   run: string;
   model: string;
   usage: Usage;
-  stop: string;
-  calls: number;
+  stop_reason: string;
+  tool_call_count: number;
 }
 
 export interface ToolCall {
-  kind: "called";
+  kind: "tool_call";
   id: string;
   tool: string;
   args: string;
   at: string;
   run: string;
-  broken: string;
+  parse_error: string;
 }
 
 export interface ToolResult {
-  kind: "returned";
+  kind: "tool_result";
   id: string;
-  of: string;
+  call_id: string;
   text: string;
   ok: boolean;
-  ms: number;
+  duration_ms: number;
   at: string;
   run: string;
 }
@@ -101,7 +101,7 @@ export interface ToolResult {
 export interface Notice {
   kind: "notice";
   /** Why the runtime added the notice: announcement, resumed, nudge, interrupted, … */
-  about: string;
+  topic: string;
   id: string;
   text: string;
   at: string;
@@ -144,7 +144,7 @@ export interface Run {
   task: string | null;
   model: string | null;
   source: string;
-  door: string;
+  entry_point: string;
   created_at: string;
   /** The tool call that started the run. */
   call: string | null;
@@ -167,7 +167,7 @@ export interface InboxItem {
   stats: { turns: number; toolCalls: number; inputTokens: number; outputTokens: number; durationMs: number | null };
   delivery: "pending" | "delivered" | "failed" | "discarded" | null;
   transcript: string;
-  for: string | null;
+  recipient: string | null;
   kind: "result" | "interjection";
   severity: "info" | "warning" | "interrupt" | null;
   reason: string | null;
@@ -185,7 +185,7 @@ export interface Approval {
   agent: string;
   call: string;
   tool: string;
-  touch: "read" | "write" | "run" | "tool" | "more";
+  access: "read" | "write" | "run" | "tool" | "scope";
   resource: string;
   args: string;
   reason: string | null;
@@ -194,7 +194,7 @@ export interface Approval {
   files: { path: string; sha256: string; size: number }[];
   chain: string[];
   /** What adding this to the session's scope would allow. */
-  add: string | null;
+  add_effect: string | null;
   digest: string;
   state: string;
   asked_at: string;
@@ -222,7 +222,7 @@ export type EventKind = (typeof EVENT_KINDS)[number];
 export interface ServerEvent {
   kind: EventKind;
   seq: number;
-  n?: number;
+  live_seq?: number;
   at: string;
   session: string;
   run: string;
@@ -236,15 +236,14 @@ export interface ServerEvent {
   call?: string;
   ok?: boolean;
   entry?: string;
-  of?: string;
+  entry_kind?: string;
   status?: RunStatus;
   reason?: string | null;
   duration_ms?: number | null;
   total?: number;
   task?: string;
-  torn?: unknown;
+  torn_tail_path?: string;
   interjection?: string;
   severity?: string;
   name?: string;
-  why?: string;
 }

@@ -31,16 +31,16 @@ const savedRows = computed<readonly ConversationRow[]>(() => {
   let speakingRun = "";
   for (let i = 0; i < items.length; i++) {
     const item = items[i]!;
-    if (item.kind === "called") {
+    if (item.kind === "tool_call") {
       const first = rows.at(-1)?.kind !== "toolCall";
       rows.push({ key: `c${item.id}`, kind: "toolCall", call: item, result: resultsByCall.value.get(item.id) ?? null, isFirst: first });
     } else if (item.kind === "notice") {
       rows.push({ key: `n${item.id}`, kind: "notice", notice: item });
     } else {
       const thinking = streaming.thinkingByEntry.value.get(item.id) ?? "";
-      if (item.by === "user" || item.text.trim() || thinking || item.stop) {
-        rows.push({ key: `s${item.id}`, kind: "message", message: item, thinking, sameSpeaker: item.by === "agent" && item.run === speakingRun });
-        speakingRun = item.by === "agent" ? item.run : "";
+      if (item.role === "user" || item.text.trim() || thinking || item.stop_reason) {
+        rows.push({ key: `s${item.id}`, kind: "message", message: item, thinking, sameSpeaker: item.role === "agent" && item.run === speakingRun });
+        speakingRun = item.role === "agent" ? item.run : "";
       }
     }
     const run = endedRuns.get(item.run);
@@ -54,7 +54,7 @@ const unsavedRows = memoizedList<ConversationRow>(() => {
   const savedEntries = new Set(transcriptItems.value.map((row) => row.id));
   const lastMessage = savedRows.value.findLast((row) => row.kind === "message");
   const rows: ConversationRow[] = streaming.unsavedReplies(savedEntries).map((reply) => (
-    { key: `s${reply.entry}`, kind: "streaming", reply, sameSpeaker: lastMessage?.kind === "message" && lastMessage.message.by === "agent" && reply.run === lastMessage.message.run }
+    { key: `s${reply.entry}`, kind: "streaming", reply, sameSpeaker: lastMessage?.kind === "message" && lastMessage.message.role === "agent" && reply.run === lastMessage.message.run }
   ));
   const messages = pendingMessages.unsavedMessages(savedEntries);
   for (const each of messages) rows.push({ key: `p${each.key}`, kind: "pending", pending: each });

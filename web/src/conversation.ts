@@ -145,7 +145,7 @@ export function applyEvent(event: ServerEvent): void {
       streaming.discardUnsaved(event.run);
       break;
     case "entry.saved":
-      if (event.of === "agent") streaming.markSaved(event);
+      if (event.entry_kind === "agent") streaming.markSaved(event);
       void loadNewEntries();
       break;
     case "run.started":

@@ -36,5 +36,5 @@ function hasRunEnded(message: PendingMessage): boolean {
 
 /** True if the message is in the transcript although the response to sending it has not arrived. */
 function isInTranscript(message: PendingMessage): boolean {
-  return !message.runId && transcriptItems.value.some((item) => item.kind === "said" && item.by === "user" && item.at >= message.sentAt && item.text.trim() === message.text.trim());
+  return !message.runId && transcriptItems.value.some((item) => item.kind === "message" && item.role === "user" && item.at >= message.sentAt && item.text.trim() === message.text.trim());
 }

@@ -154,8 +154,8 @@ export function upsertRuns(rows: readonly Run[]): void {
 export async function loadActiveCalls(run: RunView): Promise<void> {
   const entries = await api.listEntries(run.sessionId, { limit: 200 }).catch(() => []);
   const runEntries = entries.filter((entry) => entry.run === run.id);
-  const answeredCalls = new Set(runEntries.map((entry) => (entry.kind === "returned" ? entry.of : "")));
-  const calls = runEntries.filter((entry) => entry.kind === "called");
+  const answeredCalls = new Set(runEntries.map((entry) => (entry.kind === "tool_result" ? entry.call_id : "")));
+  const calls = runEntries.filter((entry) => entry.kind === "tool_call");
   const openCalls = calls.filter((call) => !answeredCalls.has(call.id));
   const known = runsById.value.get(run.id);
   if (!known || !isActive(known) || known.toolCallCount >= calls.length) return;
@@ -220,7 +220,7 @@ const EVENT_REDUCERS: Partial<Record<ServerEvent["kind"], (run: RunView, event: 
 };
 
 function reduceStateEvent(run: RunView, event: ServerEvent): RunView {
-  if (event.torn) return run;
+  if (event.torn_tail_path) return run;
   if (event.phase === "wait") return { ...run, status: "running", waitingFor: "", modelRequestedAt: event.at, note: event.note ?? "" };
   if (event.phase === "tool") return { ...run, status: "running", waitingFor: "", modelRequestedAt: "", note: "", toolCallCount: event.total ?? run.toolCallCount, activeCalls: NO_CALLS };
   if (event.note) return { ...run, note: event.note };

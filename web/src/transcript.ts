@@ -18,8 +18,8 @@ export function clear(): void {
 }
 
 export function replaceAll(entries: readonly TranscriptEntry[], limit: number): void {
-  transcriptItems.value = entries.filter((each): each is TranscriptItem => each.kind !== "returned");
-  resultsByCall.value = new Map(entries.filter((each) => each.kind === "returned").map((each) => [each.of, each]));
+  transcriptItems.value = entries.filter((each): each is TranscriptItem => each.kind !== "tool_result");
+  resultsByCall.value = new Map(entries.filter((each) => each.kind === "tool_result").map((each) => [each.call_id, each]));
   isStartLoaded.value = entries.length < limit;
 }
 
@@ -29,8 +29,8 @@ export function mergeEntries(entries: readonly TranscriptEntry[]): void {
   const next = [...transcriptItems.value];
   const results = new Map(resultsByCall.value);
   for (const entry of entries) {
-    if (entry.kind === "returned") {
-      results.set(entry.of, entry);
+    if (entry.kind === "tool_result") {
+      results.set(entry.call_id, entry);
       continue;
     }
     const index = indexByKey.get(entry.kind + entry.id);
@@ -48,7 +48,7 @@ export function prependPage(page: readonly TranscriptEntry[], limit = PAGE_SIZE)
   const results = new Map(resultsByCall.value);
   const older: TranscriptItem[] = [];
   for (const entry of page) {
-    if (entry.kind === "returned") results.set(entry.of, entry);
+    if (entry.kind === "tool_result") results.set(entry.call_id, entry);
     else if (!known.has(entry.kind + entry.id)) older.push(entry);
   }
   isStartLoaded.value = page.length < limit || older.length === 0;
@@ -58,11 +58,11 @@ export function prependPage(page: readonly TranscriptEntry[], limit = PAGE_SIZE)
 
 /** The last entry that is not a tool call; all entries after it may still change. */
 export function lastSettledId(): string | null {
-  return transcriptItems.value.findLast((item) => item.kind !== "called")?.id ?? null;
+  return transcriptItems.value.findLast((item) => item.kind !== "tool_call")?.id ?? null;
 }
 
 /** The id of the first user message after an entry, or null. */
 export function nextUserMessageId(id: string): string | null {
   const index = transcriptItems.value.findIndex((item) => item.id === id);
-  return transcriptItems.value.slice(index + 1).find((item) => item.kind === "said" && item.by === "user")?.id ?? null;
+  return transcriptItems.value.slice(index + 1).find((item) => item.kind === "message" && item.role === "user")?.id ?? null;
 }

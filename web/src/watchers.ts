@@ -33,7 +33,7 @@ const interjectionSessions = new Map<string, string>();
 
 export function applyEvent(event: ServerEvent): void {
   if (event.kind === "watch.started" || event.kind === "watch.ended") void refreshWatchers();
-  if (event.kind === "watch.ended" && event.why) showToast(`${event.name ?? event.agent} watches no more: ${event.why}`, { isError: true });
+  if (event.kind === "watch.ended" && event.reason) showToast(`${event.name ?? event.agent} watches no more: ${event.reason}`, { isError: true });
   if (event.kind === "interjection.dismissed") void refreshInbox();
   if (event.kind !== "interjection.posted") return;
   interjectionSessions.set(event.interjection ?? "", event.session);

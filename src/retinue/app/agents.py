@@ -41,9 +41,9 @@ class AgentService:
         return {
             **definition_fields(defined.agent, include_defaults=True),
             "sources": dict(defined.sources),
-            "clipped": list(defined.removed_by_ceiling),
-            "offered": [tool for tool, verdict in verdicts.items() if verdict.ok],
-            "withheld": {tool: verdict.rule for tool, verdict in verdicts.items() if not verdict.ok},
+            "removed_by_ceiling": list(defined.removed_by_ceiling),
+            "available_tools": [tool for tool, verdict in verdicts.items() if verdict.ok],
+            "unavailable_tools": {tool: verdict.rule for tool, verdict in verdicts.items() if not verdict.ok},
             "skills": [skill.name for skill, verdict in skills if verdict.ok],
-            "skills_withheld": {skill.name: verdict.rule for skill, verdict in skills if not verdict.ok},
+            "unavailable_skills": {skill.name: verdict.rule for skill, verdict in skills if not verdict.ok},
         }

@@ -71,7 +71,7 @@ def _announcement_json(run: Run, delivery: Delivery | None) -> dict[str, Any]:
 
 def _announcement_type(run: Run) -> str:
     """Return seed 003's announcement type: subtask, watcher or notification."""
-    if run.request.door == MESSAGE_TOOL:
+    if run.request.entry_point == MESSAGE_TOOL:
         return "notification"
     return "watcher" if run.request.role == "watcher" else "subtask"
 

@@ -75,7 +75,7 @@ class DaemonConnection:
             return [
                 each
                 for each in entries
-                if isinstance(each, Message) and each.by == "agent" and each.run == run.id
+                if isinstance(each, Message) and each.role == "agent" and each.run == run.id
             ]
         return []
 

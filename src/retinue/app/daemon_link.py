@@ -16,7 +16,7 @@ STATE_CHANGE_KINDS = frozenset(
     {"run.queued", "run.started", "run.state", "run.ended", "approval.asked", "approval.answered"}
 )
 """Events after which a process that waits for a run must check again."""
-EVENT_FIELDS = ("kind", "seq", "n", "at", "session", "run", "parent_run", "agent", "live")
+EVENT_FIELDS = ("kind", "seq", "live_seq", "at", "session", "run", "parent_run", "agent", "live")
 DAEMON_TIMEOUT_SECONDS = 2.0
 """Time limit for events that the ledger already has."""
 RECONNECT_DELAY_SECONDS = 0.05
@@ -141,9 +141,13 @@ async def open_daemon_link(
         if config.is_persistent and (config.home / daemon_client.SOCKET_NAME).exists()
         else None
     )
-    if hello is None or not hello["looking"] or hello.get("settings") != config.fingerprint():
+    if hello is None or not hello["accepts_runs"] or hello.get("settings") != config.fingerprint():
         yield (
-            (DaemonLinkState.SETTINGS_DIFFER if hello and hello["looking"] else DaemonLinkState.NO_DAEMON),
+            (
+                DaemonLinkState.SETTINGS_DIFFER
+                if hello and hello["accepts_runs"]
+                else DaemonLinkState.NO_DAEMON
+            ),
             None,
         )
         return
@@ -175,6 +179,6 @@ def _decode_event(payload: dict[str, Any]) -> Event:
         parent_run=payload["parent_run"],
         agent=payload["agent"],
         seq=payload["seq"],
-        live_number=payload.get("n", 0),
+        live_number=payload.get("live_seq", 0),
         data=data,
     )

@@ -31,7 +31,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     """A line of the report."""
 
     status: str
-    """ok, warn, bad, or mended (repaired just now)."""
+    """ok, warn, bad, or repaired (just now)."""
     message: str
     advice: str = ""
 
@@ -134,7 +134,7 @@ def mcp_server_findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 def _mcp_server_finding(row: Mapping[str, Any]) -> Finding:
     server_label, trust_command = f"MCP server {row['name']}", f"retinue mcp trust {row['name']}"
-    if not row["found"]:
+    if not row["command_found"]:
         advice = "install it, or give its full path in the configuration; until then its tools fail"
         return Finding(
             status="bad", message=f"{server_label}: program not found: {row['command'][0]}", advice=advice
@@ -146,8 +146,8 @@ def _mcp_server_finding(row: Mapping[str, Any]) -> Finding:
             message=message,
             advice=f"review them and trust them again: {trust_command}",
         )
-    if row["left_out"]:
-        message = f"{server_label}: tools not available, because they are invalid or their names are taken: {', '.join(row['left_out'])}"
+    if row["unavailable"]:
+        message = f"{server_label}: tools not available, because they are invalid or their names are taken: {', '.join(row['unavailable'])}"
         advice = f"see `retinue mcp show {row['name']}`; if a name is taken, rename the server"
         return Finding(status="warn", message=message, advice=advice)
     if not row["trusted"]:

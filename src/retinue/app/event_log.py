@@ -16,7 +16,7 @@ from retinue.sessions.store import FileStore
 
 LOGGED_KINDS = frozenset({"run.queued", "run.started", "run.ended", "announcement.delivered"})
 """Events that are logged. All of them are durable; live events of a turn are not logged."""
-LOGGED_FIELDS = ("status", "reason", "duration_ms", "attempt", "door", "delivery", "to")
+LOGGED_FIELDS = ("status", "reason", "duration_ms", "attempt", "entry_point", "delivery", "to")
 """Fields of an event's data that are logged: none that holds anybody's text."""
 ID_FIELDS = frozenset({"run", "session", "delivery"})
 """Fields that hold an id. A value in our own id format cannot be a secret and is not searched for one."""
@@ -59,7 +59,7 @@ class EventLog:
         self._append("error", message, at=iso_timestamp(self._chance.now()), **fields, error=str(error))
 
     def _append(self, level: str, message: str, *, at: str | None, **fields: Any) -> None:
-        self._pending.append(({"at": at, "level": level, "what": message}, fields))
+        self._pending.append(({"at": at, "level": level, "event": message}, fields))
         if level != "info" or (loop := _running_loop()) is None:
             self.flush()
         elif not self._flush_scheduled:

@@ -57,7 +57,7 @@ class EventReplay:
         is_complete = event.run in self._last_counts
         if event.kind == "text.delta" and not is_complete:
             return
-        if event.kind == "entry.saved" and event.data.get("of") == "agent":
+        if event.kind == "entry.saved" and event.data.get("entry_kind") == "agent":
             entry_id = event.data["entry"]
             if not is_complete and event.run in self._followed:
                 await self._emit_missed_replies(event.run, entry_id)

@@ -110,7 +110,7 @@ class InboxService:
         is_pending = delivery.state is Delivered.PENDING and not delivery.answers
         message = Message(
             id=delivery.id if is_pending else f"{delivery.id}{PROMOTED_SUFFIX}",
-            by="user",
+            role="user",
             text=f"{RESULT_INTRO.format(agent=run.agent)}\n{report_text(run, run.text, make_nonce(context.runtime))}",
             at=iso_timestamp_seconds(context.clock.now()),
             origin=f"agent:{run.agent}",
@@ -119,7 +119,7 @@ class InboxService:
         if is_pending:
             await mark_delivered([delivery], context.runtime, by=message.id)
         self._emit_file_changed(session)
-        outcome = {"entry": existing_entry or message.id, "already": existing_entry is not None}
+        outcome = {"entry": existing_entry or message.id, "already_promoted": existing_entry is not None}
         return await context.ledger.read(
             lambda tx: _result_row((run, tx.get_delivery(delivery.id)), tx) | outcome
         )
@@ -140,7 +140,7 @@ class InboxService:
         session = await context.store.find(interjection.session)
         message = Message(
             id=interjection.id,
-            by="user",
+            role="user",
             text=f"{INTERJECTION_INTRO.format(agent=interjection.agent)}\n{delimited_block(escape_role_markers(interjection_text(interjection)), make_nonce(context.runtime))}",
             at=iso_timestamp_seconds(context.clock.now()),
             origin=f"agent:{interjection.agent}",
@@ -148,11 +148,11 @@ class InboxService:
         existing_entry = await self._append_once(message, session, source_id=interjection.id)
         dismissed = await self.dismiss(interjection.id)
         self._emit_file_changed(session)
-        return dismissed | {"entry": message.id, "already": existing_entry is not None}
+        return dismissed | {"entry": message.id, "already_promoted": existing_entry is not None}
 
     def _emit_file_changed(self, session: Session) -> None:
         """Emit a live event, so that open views reload the conversation."""
-        at, data = self._context.clock.now(), {"what": "file"}
+        at, data = self._context.clock.now(), {"change": "file"}
         self._context.runtime.events.emit(
             Event(kind="session.changed", at=at, session=session.id, agent=session.agent, data=data)
         )
@@ -218,7 +218,7 @@ def _result_row(row: RunDelivery, tx: Transaction) -> InboxRow:
     """Return the JSON row, including which conversation receives the result."""
     requester = tx.get_run(row[0].request.parent_run or "")
     slug = requester.slug if requester is not None else _receiving_slug(row[1], tx)
-    return run_inbox_row(*row) | {"for": slug} | RESULT_FIELDS
+    return run_inbox_row(*row) | {"recipient": slug} | RESULT_FIELDS
 
 
 def _receiving_slug(delivery: Delivery | None, tx: Transaction) -> str | None:

@@ -93,7 +93,7 @@ class LiveConfig:
 
     def _warn(self, message: str) -> None:
         append_log_line(
-            self._config.home, {"at": iso_timestamp(self._now()), "level": "warn", "what": message}
+            self._config.home, {"at": iso_timestamp(self._now()), "level": "warn", "event": message}
         )
         with suppress(OSError):  # the receiver may be gone, which must not fail the permission check
             self.on_warning(message)

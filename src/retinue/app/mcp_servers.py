@@ -49,10 +49,10 @@ class McpServerService:
                 "name": config.name,
                 "command": [config.command, *config.args] if config.command else None,
                 "url": config.url or None,
-                "found": self._connections.location(config) is not None,
+                "command_found": self._connections.location(config) is not None,
                 "trusted": sorted(name for name, pin in pins.items() if not pin.changed_hash),
                 "changed": sorted(name for name, pin in pins.items() if pin.changed_hash),
-                "left_out": sorted(
+                "unavailable": sorted(
                     f"{config.name}.{name}" for name in pins if f"{config.name}.{name}" not in table
                 ),
                 "believe_hints": config.believe_hints,
@@ -166,9 +166,9 @@ def tool_comparison_json(found: ToolComparison) -> dict[str, Any]:
     """Return one tool as JSON: as it is now, and as it was trusted."""
     return {
         "name": found.name,
-        "stand": str(found.trust_state),
+        "state": str(found.trust_state),
         "problem": found.problem or None,
-        "now": _tool_json(found.current),
+        "current": _tool_json(found.current),
         "trusted": _tool_json(found.pinned),
     }
 

@@ -31,9 +31,9 @@ from retinue.tools.delegation.agents_message import (
     message_result,
 )
 
-HTTP_DOOR = "http"
+HTTP_ENTRY_POINT = "http"
 """The `door` of messages from programs."""
-HTTP_KEY_PREFIX = f"{HTTP_DOOR}:"
+HTTP_KEY_PREFIX = f"{HTTP_ENTRY_POINT}:"
 """Prefix of a request key derived from a program's idempotency key."""
 MAX_KEY_CHARS = 200
 MAX_CACHED_KEYS = 10_000
@@ -100,7 +100,7 @@ class MessageService:
             else:
                 key = f"{HTTP_KEY_PREFIX}{request.idempotency_key}" if request.idempotency_key else ""
                 folder = resolve_workspace(workspace)
-                options = RunOptions(agent=agent, workspace=folder, key=key, door=HTTP_DOOR)
+                options = RunOptions(agent=agent, workspace=folder, key=key, entry_point=HTTP_ENTRY_POINT)
                 run = await self._runs.start(request.content, options)
         return await self._wait_and_report(run, request)
 
@@ -168,7 +168,7 @@ class MessageService:
             if key and (earlier := await self._find_earlier_message(session, key)):
                 return self._check_same_message(*earlier, session, request)
             await self._discard_sent_draft(session, request.content)
-            options = RunOptions(session=session.id, key=key, door=HTTP_DOOR)
+            options = RunOptions(session=session.id, key=key, entry_point=HTTP_ENTRY_POINT)
             run = await self._runs.start(request.content, options)
             if not key or run.request.key == key:
                 return self._check_same_message(run, run.request.task or "", session, request) if key else run

@@ -111,10 +111,10 @@ class PermissionService:
             "hash": scope.hash,
             "workspace": scope.root,
             "writable": scope.writable,
-            "configured": scope.has_paths,
+            "has_paths": scope.has_paths,
             "paths": {"read": scope.read, "write": scope.write, "deny": scope.deny},
-            "needs_no_yes": {"write": scope.preapproved_writes, "run": (shell and shell.allow) or ()},
-            "commands_denied": (shell and shell.deny) or (),
+            "preapproved": {"write": scope.preapproved_writes, "run": (shell and shell.allow) or ()},
+            "denied_commands": (shell and shell.deny) or (),
             "tmp": scope.tmp_folder or None,
             "tools": {"allow": scope.tools.allow, "deny": scope.tools.deny},
             "capabilities": {"allow": scope.capabilities.allow, "deny": scope.capabilities.deny},
@@ -123,18 +123,18 @@ class PermissionService:
                 "exposure": str(scope.tool_exposure),
                 "allow": scope.skills.allow,
                 "deny": scope.skills.deny,
-                "has": [each.name for each in scope.available_skills],
+                "available": [each.name for each in scope.available_skills],
             },
-            "operator_denies": {"tools": scope.operator_tools.deny},
+            "denied_by_operator": {"tools": scope.operator_tools.deny},
             "ceilings": [each.as_json() for each in scope.ceilings if _restricts_anything(each)],
-            "lifted": {"read": scope.user_grants.read, "write": scope.user_grants.write},
-            "always_closed": [*scope.closed_paths, *scope.retinue_paths],
-            "guarded": list(scope.guarded_paths),
+            "granted_by_user": {"read": scope.user_grants.read, "write": scope.user_grants.write},
+            "protected_paths": [*scope.closed_paths, *scope.retinue_paths],
+            "guarded_paths": list(scope.guarded_paths),
             "approvals": str(self._runtime.approval_policy),
             "sandbox": {
                 "level": str(level),
                 "minimum": str(self._runtime.minimum_sandbox_level),
-                "runs_nothing": scope.shell_blocked_reason or None,
+                "blocked_reason": scope.shell_blocked_reason or None,
             },
         }
 
@@ -154,10 +154,10 @@ class PermissionService:
         return {
             "kind": kind,
             "value": value,
-            "real": real_path,
+            "real_path": real_path,
             "ok": verdict.ok,
             "rule": verdict.rule,
-            "asks": needs_approval,
+            "requires_approval": needs_approval,
         }
 
     def _evaluate_access(self, scope: Scope, kind: AccessKind, value: str) -> tuple[Verdict, str]:

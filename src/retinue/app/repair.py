@@ -149,7 +149,7 @@ class RepairService:
             ]
         return [
             Finding(
-                status="mended",
+                status="repaired",
                 message=f"the damaged ledger was kept as {kept_path}, and a new one was created",
                 advice=NEW_LEDGER_ADVICE,
             )
@@ -178,7 +178,7 @@ class RepairService:
         findings = await session_findings(self._context.store, sessions, runs)
         for problem in await self._find_problems(sessions, runs):
             if repair and problem.repair is not None:
-                findings.append(Finding(status="mended", message=await problem.repair()))
+                findings.append(Finding(status="repaired", message=await problem.repair()))
             else:
                 findings.append(Finding(status="warn", message=problem.message, advice=problem.advice))
         if abandoned := await interrupted_runs(self._context):
@@ -223,10 +223,10 @@ class RepairService:
         busy_sessions = {run.session_id for run in runs if run.status.is_live}
         found: list[Problem] = []
         for each in await self._context.ledger.read(lambda tx: tx.find_deliveries(state=[Delivered.PENDING])):
-            requester = run_by_id.get(each.by)
+            requester = run_by_id.get(each.requester_run)
             has_ended = requester is None or requester.status.is_final
             if each.session not in session_ids or (each.answers and has_ended):
-                message = f"the result of run {each.run} cannot be delivered: run {each.by}, which requested it, has ended"
+                message = f"the result of run {each.run} cannot be delivered: run {each.requester_run}, which requested it, has ended"
                 found.append(Problem(message=message, repair=lambda each=each: self._fail_delivery(each)))
             elif has_ended and each.session not in busy_sessions:
                 message = f"the result of run {each.run} is not delivered yet: session {each.session} has no active run"

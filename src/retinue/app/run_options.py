@@ -33,7 +33,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """Let another process work on the run."""
     key: str = ""
     """Idempotency key: the same request with the same key creates one run."""
-    door: str = "cli"
+    entry_point: str = "cli"
     """The interface the request came through."""
     trigger: str = COMMAND_TRIGGER
     """What caused the request."""

@@ -86,7 +86,7 @@ async def loosest_sandbox_level(run_id: str, chunks: AsyncIterable[list[Entry]])
                 command_call_ids.add(entry.id)
             elif (
                 isinstance(entry, ToolResult)
-                and entry.of in command_call_ids
+                and entry.call_id in command_call_ids
                 and (level := parse_sandbox_level(entry.text))
             ):
                 lowest = level if lowest is None or lowest.is_at_least(level) else lowest

@@ -19,7 +19,7 @@ async def emit_session_changed(session: Session, changes: str, ledger: Ledger, c
         at=clock.now(),
         session=session.id,
         agent=session.agent,
-        data={"what": changes},
+        data={"change": changes},
     )
     with suppress(RetinueError):
         await ledger.write(lambda tx: tx.emit(event))

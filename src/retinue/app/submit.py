@@ -63,7 +63,7 @@ async def start_run(text: str | None, options: RunOptions, context: AppContext) 
         task=text,
         typed=is_typed,
         session=target.id if is_existing else None,
-        door=options.door,
+        entry_point=options.entry_point,
         label=options.label,
         model=options.model,
         thinking=options.thinking,
@@ -97,7 +97,7 @@ async def spawn_run(text: str, options: SpawnOptions, context: AppContext) -> Ru
         agent=options.agent,
         task=text,
         requester=parent.key,
-        door="PersistentAgent",
+        entry_point="PersistentAgent",
         source="subagent",
         trigger=options.trigger,
         inbox="" if options.trigger == COMMAND_TRIGGER else parent.id,
@@ -222,7 +222,7 @@ async def _task_text(
         if (
             conversation.entries
             and isinstance(last_entry := conversation.entries[-1], Message)
-            and last_entry.by == "user"
+            and last_entry.role == "user"
         ):
             return last_entry.text
     path = f"{session.path}/session.md"

@@ -84,13 +84,13 @@ async def show_agent(app: App, terminal: Terminal, name: str) -> None:
         return
     defined = app.agents.registry.get(name, cwd)
     terminal.print_table(_field_rows(defined), FIELD_COLUMNS, empty_note="")
-    terminal.print_line(f"\noffered: {', '.join(facts['offered']) or 'no tools'}")
-    for tool, rule in facts["withheld"].items():
-        terminal.print_line(f"withheld: {tool} ({rule})")
+    terminal.print_line(f"\navailable tools: {', '.join(facts['available_tools']) or 'no tools'}")
+    for tool, rule in facts["unavailable_tools"].items():
+        terminal.print_line(f"not available: {tool} ({rule})")
     if facts["skills"]:
         terminal.print_line(f"skills: {', '.join(facts['skills'])}")
-    for skill, rule in facts["skills_withheld"].items():
-        terminal.print_line(f"withheld: the skill {skill} ({rule})")
+    for skill, rule in facts["unavailable_skills"].items():
+        terminal.print_line(f"not available: the skill {skill} ({rule})")
     for reason in defined.removed_by_ceiling:
         terminal.print_line(f"removed by a ceiling: {reason}")
 
@@ -170,10 +170,10 @@ def _check_as_json(result: importer.DefinitionCheck) -> dict[str, Any]:
         "dialect": result.dialect,
         "fields": [_field_verdict_json(field) for field in result.fields],
         "problems": list(result.problems),
-        "passed_over": result.is_skipped,
-        "mended": list(result.repaired_keys),
-        "stands": result.load_problem or None,
-        "hidden": _hidden_character_count(result.path),
+        "skipped": result.is_skipped,
+        "repaired_keys": list(result.repaired_keys),
+        "load_error": result.load_problem or None,
+        "invisible_characters": _hidden_character_count(result.path),
     }
 
 

@@ -21,7 +21,7 @@ APPROVAL_COLUMNS: Sequence[Column] = (
     (
         "WANTS",
         lambda row: (
-            row["tool"] if row["touch"] == "tool" else f"{row['tool']} {one_line(row['resource'], 80)}"
+            row["tool"] if row["access"] == "tool" else f"{row['tool']} {one_line(row['resource'], 80)}"
         ),
     ),
     ("UNTIL", lambda row: row["expires_at"]),
@@ -77,7 +77,7 @@ async def answer_approval(app: App, terminal: Terminal, approval: str, answer: s
     """
     pending = await app.approvals.find(approval)
     answered = await app.approvals.answer(pending.id, answer)
-    resource = "" if answered.touch == "tool" else f" {one_line(answered.resource, 120)}"
+    resource = "" if answered.access == "tool" else f" {one_line(answered.resource, 120)}"
     terminal.print_note(f"{answered.tool}{resource}: {answer}")
     code = await _follow_resumed_run(app, terminal, await app.runs.find(answered.run))
     if terminal.json:

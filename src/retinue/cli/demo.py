@@ -150,7 +150,7 @@ class DemoView:
         self._printed_entries.add(entry_key)
         if isinstance(entry, ToolCall):
             self._print_line(f"{_run_label(run)} → {tool_call_summary(entry.tool, entry.args)}", "36")
-        elif isinstance(entry, Message) and entry.by == "agent" and entry.text.strip():
+        elif isinstance(entry, Message) and entry.role == "agent" and entry.text.strip():
             self._print_line(f"{_run_label(run)} “{one_line(entry.text)}”", "")
 
     def _print_line(self, text: str, colour: str) -> None:
@@ -245,12 +245,12 @@ def _result_json(result: DemoOutcome) -> dict[str, object]:
         "kill": None
         if count is None
         else {
-            "cut_off": count.interrupted_runs,
-            "resumed": count.resumed_runs,
-            "answered": count.answered_turns,
-            "asked_again": count.repeated_turns,
-            "in_flight": count.in_flight_turns,
-            "effects_repeated": count.duplicate_children,
+            "interrupted_runs": count.interrupted_runs,
+            "resumed_runs": count.resumed_runs,
+            "answered_model_calls": count.answered_turns,
+            "repeated_model_calls": count.repeated_turns,
+            "in_flight_model_calls": count.in_flight_turns,
+            "repeated_side_effects": count.duplicate_children,
         },
     }
 

@@ -11,8 +11,8 @@ from retinue.cli.ui.terminal import Column, Terminal
 
 FINDING_COLUMNS: Sequence[Column] = (
     ("", lambda row: row["level"]),
-    ("WHAT", lambda row: row["what"]),
-    ("DO", lambda row: row["do"]),
+    ("FINDING", lambda row: row["message"]),
+    ("ADVICE", lambda row: row["advice"]),
 )
 
 
@@ -24,6 +24,9 @@ FINDING_COLUMNS: Sequence[Column] = (
 async def doctor(app: App, terminal: Terminal, *, repair: bool) -> int:
     """Check the installation and data, and say how to fix each problem."""
     findings = await app.repair.diagnose(repair=repair)
-    rows = [{"level": finding.status, "what": finding.message, "do": finding.advice} for finding in findings]
+    rows = [
+        {"level": finding.status, "message": finding.message, "advice": finding.advice}
+        for finding in findings
+    ]
     terminal.print_table(rows, FINDING_COLUMNS, empty_note="Nothing to report.")
     return 1 if any(finding.status == "bad" for finding in findings) else 0

@@ -259,7 +259,7 @@ class RunEventPrinter:
             self._end_line()
 
     def _print_entry(self, entry: Entry) -> None:
-        if isinstance(entry, Message) and entry.by == "agent":
+        if isinstance(entry, Message) and entry.role == "agent":
             self._print_text(entry.text)
             self._end_line()
         elif isinstance(entry, Message):
@@ -286,7 +286,9 @@ class RunEventPrinter:
             self._print_note(f"{self._note_prefix(event)}{event.data['tool']} failed")
 
     def on_run_state(self, event: Event) -> None:
-        if event.data.get("note") and (event.data.get("torn") or event.data.get("phase") == WaitReason.DISK):
+        if event.data.get("note") and (
+            event.data.get("torn_tail_path") or event.data.get("phase") == WaitReason.DISK
+        ):
             self.terminal.print_note(f"{self._note_prefix(event)}{event.data['note']}", colour="33")
         elif (note := event.data.get("note")) and PROGRESS_BAR_CHARS.isdisjoint(note):
             self._print_note(f"{self._note_prefix(event)}{note}")

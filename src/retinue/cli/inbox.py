@@ -16,7 +16,7 @@ INBOX_COLUMNS: Sequence[Column] = (
     ("WHO", lambda row: row["agentId"]),
     ("STATUS", lambda row: row["severity"] or row["status"]),
     ("AGE", lambda row: format_age(row["timestamp"])),
-    ("FOR", lambda row: row["for"] or "-"),
+    ("FOR", lambda row: row["recipient"] or "-"),
     ("DELIVERY", lambda row: row["delivery"] or "-"),
     ("RESULT", lambda row: one_line(row["summary"] or row["error"] or row["label"] or "", 80)),
     ("TRANSCRIPT", lambda row: row["transcript"]),
@@ -49,9 +49,9 @@ async def inbox(
         if drain or session is not None:
             raise UsageError("--promote takes one result and cannot be combined with SESSION or --drain")
         promoted = await app.inbox.promote(promote)
-        state = "is already" if promoted["already"] else "stands"
+        state = "is already" if promoted["already_promoted"] else "stands"
         terminal.print_note(
-            f'The result of {promoted["agentId"]} {state} in {promoted["for"]}. Continue it with "retinue send {promoted["for"]} TEXT".'
+            f'The result of {promoted["agentId"]} {state} in {promoted["recipient"]}. Continue it with "retinue send {promoted["recipient"]} TEXT".'
         )
         if terminal.json:
             terminal.print_json(promoted)

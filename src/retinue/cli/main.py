@@ -139,7 +139,7 @@ def _make_except_hook(terminal: Terminal, arguments: Sequence[str]) -> ExceptHoo
             ": "
         )
         terminal.print_error_message(
-            "defect",
+            "internal_error",
             f"{summary}. This is a bug in Retinue; {_save_crash_details(details, _home_from_arguments(arguments))}",
         )
 

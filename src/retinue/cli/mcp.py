@@ -160,7 +160,7 @@ def _print_definition(terminal: Terminal, offer: McpTool) -> None:
 
 
 def _program_text(row: Mapping[str, Any]) -> str:
-    return " ".join(row["command"]) if row["found"] else f"{row['command'][0]} is missing"
+    return " ".join(row["command"]) if row["command_found"] else f"{row['command'][0]} is missing"
 
 
 def _hints_text(hints: Any) -> str:

@@ -28,15 +28,15 @@ def scope() -> None:
 async def show_scope(app: App, terminal: Terminal, session: str) -> None:
     """Show all permissions of SESSION and where each comes from.
 
-    needs_no_yes is what its definition grants without approval; any other write or command requires approval. A ceiling is the
-    most that a session above, or the configuration, leaves it; lifted is what you granted beyond the sessions
+    preapproved is what its definition grants without approval; any other write or command requires approval. A ceiling is the
+    most that a session above, or the configuration, leaves it; granted_by_user is what you granted beyond the sessions
     above.
     """
     facts = await app.permissions.scope_json(session)
     if terminal.json:
         terminal.print_json(facts)
         return
-    protected, guarded = facts.pop("always_closed"), facts.pop("guarded")
+    protected, guarded = facts.pop("protected_paths"), facts.pop("guarded_paths")
     ceilings = facts.pop("ceilings")
     terminal.print_facts(dict(_flatten(facts)))
     for each in ceilings:
@@ -83,6 +83,6 @@ async def test_scope(app: App, terminal: Terminal, session: str, kind: str, valu
         terminal.print_json(verdict)
     else:
         word = "allowed" if verdict["ok"] else "denied"
-        approval_note = ", requires approval" if verdict["asks"] else ""
+        approval_note = ", requires approval" if verdict["requires_approval"] else ""
         terminal.print_line(f"{word}{approval_note}: {verdict['rule']}")
     return 0 if verdict["ok"] else Refused.exit_code

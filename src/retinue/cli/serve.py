@@ -132,7 +132,7 @@ async def ensure_daemon(
 ) -> dict[str, Any]:
     """Return the facts of this home's daemon, starting one if none is running."""
     while facts := await daemon_client.ping_daemon(home):
-        if facts["looking"]:
+        if facts["accepts_runs"]:
             return facts
         await asyncio.sleep(0.05)  # it is shutting down
     log = home / "logs" / "daemon.log"

@@ -100,7 +100,7 @@ async def delete_session(stored: StoredSessions, terminal: Terminal, session: st
     """Delete a session. It can be restored for 30 days.
 
     Its folder is renamed to *.deleted.<time>, and no command finds it. `retinue sessions restore` brings it
-    back: `undo` is the whole command.
+    back: `restore_command` is the whole command.
 
     A worktree created for it is removed if it is clean and no other session uses it; otherwise it stays.
     """
@@ -116,7 +116,7 @@ async def delete_session(stored: StoredSessions, terminal: Terminal, session: st
         "slug": deleted.slug,
         "deleted": True,
         "path": deleted.path,
-        "undo": restore_command,
+        "restore_command": restore_command,
     }
     terminal.print_facts(facts)
 
@@ -183,7 +183,9 @@ async def _last_user_entry(stored: StoredSessions, session: str) -> str:
     """Return the id of the last user entry."""
     entry_id = ""
     async for entries in stored.iter_entries(session):
-        user_entry_ids = [entry.id for entry in entries if isinstance(entry, Message) and entry.by == "user"]
+        user_entry_ids = [
+            entry.id for entry in entries if isinstance(entry, Message) and entry.role == "user"
+        ]
         entry_id = user_entry_ids[-1] if user_entry_ids else entry_id
     if not entry_id:
         raise UsageError(f"{session} has no user message that --exclude could leave out")
@@ -203,7 +205,7 @@ async def _print_session(stored: StoredSessions, terminal: Terminal, ref: str) -
         child = each["metadata"]
         terminal.print_line(f"{child['slug']} {child['status']}: {one_line(each['summary'], 120)}")
     for each in approvals:
-        resource = "" if each["touch"] == "tool" else f" {one_line(each['resource'], 120)}"
+        resource = "" if each["access"] == "tool" else f" {one_line(each['resource'], 120)}"
         terminal.print_line(f"\n{each['slug']} waits for an approval: {each['tool']}{resource}")
         answer = f"retinue approvals answer {each['id']} allow"
         terminal.print_line(f"  retinue approvals show {each['id']}, then {answer} (or deny)")

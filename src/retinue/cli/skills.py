@@ -21,7 +21,7 @@ SKILL_COLUMNS: Sequence[Column] = (
 
 SKILL_ACCESS_COLUMNS: Sequence[Column] = (
     ("SKILL", lambda row: row["name"]),
-    ("HAS IT", lambda row: "yes" if row["has"] else "no"),
+    ("AVAILABLE", lambda row: "yes" if row["available"] else "no"),
     ("RULE", lambda row: row["rule"]),
     *SKILL_COLUMNS[1:],
 )
@@ -56,7 +56,7 @@ async def list_skills(app: App, terminal: Terminal, agent: str | None, session: 
     else:
         skills_with_verdicts = await app.permissions.skill_verdicts(agent=agent, session=session)
         rows = [
-            {**each.as_json(), "has": verdict.ok, "rule": verdict.rule}
+            {**each.as_json(), "available": verdict.ok, "rule": verdict.rule}
             for each, verdict in skills_with_verdicts
         ]
         terminal.print_table(rows, SKILL_ACCESS_COLUMNS, empty_note=empty_note)

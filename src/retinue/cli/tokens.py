@@ -20,7 +20,7 @@ from retinue.storage.token_store import TokenStore
 TOKEN_COLUMNS: Sequence[Column] = (
     ("NAME", lambda row: row["name"]),
     ("RIGHTS", lambda row: " ".join(row["rights"])),
-    ("AGE", lambda row: format_age(row["made_at"])),
+    ("AGE", lambda row: format_age(row["created_at"])),
     ("BROWSER", lambda row: one_line(row["browser"] or "", 60)),
 )
 EMPTY_LIST_NOTE = "No tokens besides <home>/token. Create one that can only read with `retinue tokens add NAME --rights read`."
@@ -59,8 +59,8 @@ async def list_tokens(terminal: Terminal, home: str | None) -> None:
         {
             "name": each.name,
             "rights": sorted(each.rights),
-            "made_at": each.made_at,
-            "until": each.until,
+            "created_at": each.made_at,
+            "expires_at": each.until,
             "browser": each.browser,
         }
         for each in _token_store(home).all()

@@ -15,9 +15,9 @@ from retinue.interfaces import Tool
 
 TOOL_COLUMNS: Sequence[Column] = (
     ("TOOL", lambda row: row["name"]),
-    ("OFFERED", lambda row: "yes" if row["offered"] else "no"),
+    ("AVAILABLE", lambda row: "yes" if row["available"] else "no"),
     ("RULE", lambda row: row["rule"]),
-    ("ASKS", lambda row: row["asks"]),
+    ("APPROVAL", lambda row: row["approval"]),
     ("EFFECT", lambda row: row["effect"]),
     ("WHAT", lambda row: " ".join(row["description"].split()).partition(". ")[0]),
 )
@@ -33,9 +33,9 @@ def tools() -> None:
 @click.option("--session", metavar="S", help="Show which tools this session has.")
 @with_app()
 async def list_tools(app: App, terminal: Terminal, agent: str | None, session: str | None) -> None:
-    """List every tool, whether it is offered, and the rule that decides.
+    """List every tool, whether it is available, and the rule that decides.
 
-    ASKS says whether a call requires approval: never, always, or unless the definition's paths.write or
+    APPROVAL says whether a call requires approval: never, always, or unless the definition's paths.write or
     shell_commands grant it. EFFECT says what a second call would do; a tool that may run only once is not
     repeated after a crash.
     """
@@ -54,11 +54,11 @@ def tool_as_json(tool: Tool, verdict: Verdict) -> dict[str, Any]:
         "category": tool.category or None,
         "plugin": tool.plugin or None,
         "description": tool.spec.description,
-        "offered": verdict.ok,
+        "available": verdict.ok,
         "rule": verdict.rule,
-        "asks": str(tool.ask_policy),
+        "approval": str(tool.ask_policy),
         "effect": str(tool.effect),
         "capabilities": list(tool.capabilities),
-        "door": tool.is_delegation,
+        "is_delegation": tool.is_delegation,
         "schema": dict(tool.spec.schema),
     }

@@ -72,7 +72,7 @@ async def torture(
     violations = [each for part in parts for each in part.violations]
     if terminal.json:
         terminal.print_json(
-            {"seed": chosen_seed, "broken": len(violations), "parts": [part.as_json() for part in parts]}
+            {"seed": chosen_seed, "violations": len(violations), "parts": [part.as_json() for part in parts]}
         )
     else:
         _print_report(terminal, parts)

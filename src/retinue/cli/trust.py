@@ -19,7 +19,7 @@ from retinue.errors import Cancelled, UsageError
 
 PROJECT_COLUMNS: Sequence[Column] = (
     ("PROJECT", lambda row: row["path"]),
-    ("STANDING", lambda row: row["standing"]),
+    ("STATE", lambda row: row["state"]),
 )
 
 AGENT_COLUMNS: Sequence[Column] = (
@@ -96,9 +96,7 @@ async def trust_project(app: App, terminal: Terminal, path: str) -> None:
         await _confirm_trust(terminal, snapshot.path)
     app.trust.add(snapshot, unique_suffix=app.context.clock.new_uuid())
     if terminal.json:
-        terminal.print_json(
-            {"path": snapshot.path, "standing": "trusted", "agents": agents, "skills": skills}
-        )
+        terminal.print_json({"path": snapshot.path, "state": "trusted", "agents": agents, "skills": skills})
     else:
         terminal.print_line(f"{snapshot.path} is trusted in its current version")
 
@@ -120,7 +118,7 @@ async def _confirm_trust(terminal: Terminal, project_path: str) -> None:
 @with_app()
 async def list_trusted_projects(app: App, terminal: Terminal) -> None:
     """List the trusted projects, and whether each is unchanged since."""
-    rows = [{"path": path, "standing": str(standing)} for path, standing in app.trust.list_states().items()]
+    rows = [{"path": path, "state": str(standing)} for path, standing in app.trust.list_states().items()]
     terminal.print_table(
         rows,
         PROJECT_COLUMNS,
@@ -134,7 +132,7 @@ async def list_trusted_projects(app: App, terminal: Terminal) -> None:
 async def untrust_project(app: App, terminal: Terminal, path: str) -> None:
     """Stop trusting a project."""
     removed_path = app.trust.remove(path, unique_suffix=app.context.clock.new_uuid())
-    terminal.print_facts({"path": removed_path, "standing": "not trusted"})
+    terminal.print_facts({"path": removed_path, "state": "not trusted"})
 
 
 def _agent_rows(app: App, snapshot: ProjectSnapshot) -> list[dict[str, Any]]:

@@ -103,7 +103,7 @@ class UserPrompter(Struct, frozen=True, kw_only=True):
 
 def accepted_answers(approval: Approval) -> dict[str, Answer]:
     """Return the inputs accepted below a card, and the answer that each gives."""
-    return _ANSWERS | (_ADD_ANSWERS if approval.touch == "more" else {})
+    return _ANSWERS | (_ADD_ANSWERS if approval.access == "scope" else {})
 
 
 @contextmanager

@@ -21,7 +21,7 @@ WATCHER_COLUMNS: Sequence[Column] = (
     ("WHO", lambda row: f"{row['name']} watching"),
     ("SESSION", lambda row: row["slug"]),
     ("SINCE", lambda row: format_age(row["created_at"])),
-    ("TOLD", lambda row: str(row["told"])),
+    ("UPDATES", lambda row: str(row["update_count"])),
     ("WATCHER'S SESSION", lambda row: row["watcher"]),
 )
 SEVERITY_COLOURS = {"info": "36", "warning": "33", "interrupt": "31"}

@@ -59,7 +59,7 @@ class TreeSnapshot(Struct, frozen=True, kw_only=True):
             public_entry_id(entries[at - 1])
             for entries in self.entries.values()
             for at, entry in enumerate(entries)
-            if at and isinstance(entry, Message) and entry.by == "agent"
+            if at and isinstance(entry, Message) and entry.role == "agent"
         }
 
     def requested_children(self) -> int:
@@ -294,7 +294,7 @@ async def _newest_run_id(environment: DemoEnvironment) -> str:
 
 
 def _has_reply(entries: Sequence[Entry]) -> bool:
-    return any(isinstance(entry, Message) and entry.by == "agent" for entry in entries)
+    return any(isinstance(entry, Message) and entry.role == "agent" for entry in entries)
 
 
 def _kill_worker(worker: asyncio.subprocess.Process) -> None:

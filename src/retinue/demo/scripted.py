@@ -56,13 +56,13 @@ def tool_call_steps(entries: Iterable[Entry]) -> Iterable[ToolCallStep]:
     for entry in entries:
         if isinstance(entry, ToolCall):
             call_by_id[entry.id] = entry
-        elif isinstance(entry, ToolResult) and entry.of in call_by_id:
-            call = call_by_id[entry.of]
+        elif isinstance(entry, ToolResult) and entry.call_id in call_by_id:
+            call = call_by_id[entry.call_id]
             yield ToolCallStep(
                 tool=call.tool,
                 summary=_call_summary(call.args),
                 outcome=_call_outcome(entry),
-                duration_ms=entry.ms,
+                duration_ms=entry.duration_ms,
             )
 
 

@@ -120,8 +120,8 @@ def _pooled_session(runs: Sequence[Run]) -> PooledSession | None:
 
 
 def _is_pooled_run(run: Run) -> bool:
-    is_pooled_tool = run.request.door in POOLED_TOOLS or run.request.door == ASK_TOOL
-    return is_pooled_tool and run.request.keep and run.request.parent_run is not None
+    is_pooled_tool = run.request.entry_point in POOLED_TOOLS or run.request.entry_point == ASK_TOOL
+    return is_pooled_tool and run.request.keep_session and run.request.parent_run is not None
 
 
 def available_sessions(sessions: Sequence[PooledSession], now: datetime) -> list[PooledSession]:

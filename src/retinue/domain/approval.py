@@ -45,7 +45,7 @@ class ApprovalState(StrEnum):
     """The allowed call has started; the approval allows nothing more."""
 
 
-ToolAccess = Literal["read", "write", "run", "tool", "more"]
+ToolAccess = Literal["read", "write", "run", "tool", "scope"]
 """The kind of access a call makes to its resource.
 
 A call reads or writes a file, runs a command, uses a tool, or requests more scope for the session.
@@ -71,7 +71,7 @@ MAX_COMPARED_BYTES = 1 << 20
 """Bytes of each file that are compared."""
 
 
-class Approval(Struct, frozen=True, kw_only=True):
+class Approval(Struct, frozen=True, kw_only=True, rename={"access": "touch"}):
     """A row of the ledger: the exact question, who asked it, and the answer."""
 
     id: str
@@ -81,7 +81,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     call: str
     """Id of the call's transcript entry; each approval is for one call."""
     tool: str
-    touch: ToolAccess
+    access: ToolAccess
     resource: str
     """The file, command or tool in question, as the permission check sees it."""
     args: str
@@ -111,7 +111,7 @@ class Approval(Struct, frozen=True, kw_only=True):
             raise Conflict(
                 f"approval {self.id} expired at {iso_timestamp(self.expires_at)}: it counts as denied"
             )
-        if answer is Answer.ADD and self.touch != "more":
+        if answer is Answer.ADD and self.access != "scope":
             raise Refused(f"approval {self.id} is for one call: answer allow or deny")
         state = ApprovalState.DENIED if answer is Answer.DENY else ApprovalState.ALLOWED
         return replace(self, state=state, answer=answer, answered_by=by, answered_at=at)
@@ -156,7 +156,7 @@ def describe_add_answer(approval: Approval) -> str | None:
 
     The rule that a command turns into is not always what the command looks like.
     """
-    if approval.touch != "more":
+    if approval.access != "scope":
         return None
     if approval.tool != "bash":
         return "add writes it into the session's preset.md, and it counts from now on"
@@ -178,7 +178,7 @@ def approval_as_json(approval: Approval) -> dict[str, Any]:
         "agent": approval.agent,
         "call": approval.call,
         "tool": approval.tool,
-        "touch": approval.touch,
+        "access": approval.access,
         "resource": approval.resource,
         "args": approval.args,
         "reason": approval.reason or None,
@@ -186,7 +186,7 @@ def approval_as_json(approval: Approval) -> dict[str, Any]:
         "sandbox": None if approval.level is None else str(approval.level),
         "files": [asdict(each) for each in approval.files],
         "chain": list(approval.chain),
-        "add": describe_add_answer(approval),
+        "add_effect": describe_add_answer(approval),
         "digest": approval.digest,
         "state": str(approval.state),
         "asked_at": iso_timestamp(approval.asked_at),

@@ -25,14 +25,18 @@ class DeliveryState(StrEnum):
     """The receiver no longer exists; the result remains in the run's record."""
 
 
-class Delivery(Struct, frozen=True, kw_only=True):
+_STORED_NAMES = {"requester_run": "by", "keep_session": "keep"}
+"""Field → its name in stored JSON, where the two differ."""
+
+
+class Delivery(Struct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     """A row of the outbox, for the end of a run that an agent requested."""
 
     id: str
     """Becomes the id of the notice in the requester's transcript, so that it is added only once."""
     run: str
     """The run that ended."""
-    by: str
+    requester_run: str
     """The run that requested it."""
     session: str
     """The session that receives the result."""
@@ -44,7 +48,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     attempts: int = 0
     taken_by: str = ""
     """The entry that received it: the id of a call or notice, or `person`."""
-    keep: bool = True
+    keep_session: bool = True
     """Whether the run's session is kept after the delivery."""
     cleared: bool = False
     """The session that was not to be kept is in the trash."""
@@ -139,7 +143,7 @@ def single_line(text: str) -> str:
 
 def announcement_text(run: Run, nonce: str, cost: float | None = None) -> str:
     """Return the report header and the delegation tool's exact text between two unguessable lines."""
-    format_result = ANNOUNCEMENT_FORMATS.get(run.request.door, _format_sessions_spawn)
+    format_result = ANNOUNCEMENT_FORMATS.get(run.request.entry_point, _format_sessions_spawn)
     return f"{report_header(run, cost)}\n{delimited_block(format_result(run, escape_role_markers(run.text)), nonce)}"
 
 

@@ -56,5 +56,5 @@ def event_as_json(event: Event) -> dict[str, Any]:
         "agent": event.agent,
     }
     if event.live_number:
-        common["n"] = event.live_number
+        common["live_seq"] = event.live_number
     return event.data | common if event.data.keys() & common.keys() else common | event.data

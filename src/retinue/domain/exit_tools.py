@@ -42,14 +42,14 @@ def count_nudges(run: str, entries: Sequence[Entry]) -> int:
     for entry in _run_entries_newest_first(run, entries):
         if isinstance(entry, ToolCall | ToolResult) or _is_from_person(entry):
             break
-        count += isinstance(entry, Notice) and entry.kind == NUDGE_NOTICE
+        count += isinstance(entry, Notice) and entry.topic == NUDGE_NOTICE
     return count
 
 
 def is_waiting_for_person(run: str, entries: Sequence[Entry]) -> bool:
     """Return True if the run waits for a person and nothing has arrived since."""
     last = next(_run_entries_newest_first(run, entries), None)
-    return isinstance(last, Notice) and last.kind == WAITING_NOTICE
+    return isinstance(last, Notice) and last.topic == WAITING_NOTICE
 
 
 def count_turns(run: str, entries: Sequence[Entry]) -> int:
@@ -58,7 +58,7 @@ def count_turns(run: str, entries: Sequence[Entry]) -> int:
     for entry in _run_entries_newest_first(run, entries):
         if _is_from_person(entry):
             break
-        count += isinstance(entry, Message) and entry.by == "agent"
+        count += isinstance(entry, Message) and entry.role == "agent"
     return count
 
 
@@ -72,7 +72,7 @@ def count_change_requests(entries: Iterable[Entry]) -> int:
         elif isinstance(entry, ToolCall) and entry.tool == REQUEST_CHANGES:
             request_ids.add(entry.id)
         elif isinstance(entry, ToolResult) and entry.ok:
-            count += entry.of in request_ids
+            count += entry.call_id in request_ids
     return count
 
 
@@ -82,8 +82,8 @@ def find_exit_call(
     """Return the first successful exit tool call of the run and its result."""
     calls = {each.id: each for each in entries if isinstance(each, ToolCall) and each.run == run}
     for entry in entries:
-        if isinstance(entry, ToolResult) and entry.ok and entry.of in calls:
-            tool_call = calls[entry.of]
+        if isinstance(entry, ToolResult) and entry.ok and entry.call_id in calls:
+            tool_call = calls[entry.call_id]
             if tool_call.tool in exits:
                 return tool_call, entry
     return None
@@ -108,7 +108,7 @@ def _run_entries_newest_first(run: str, entries: Sequence[Entry]) -> Iterator[En
 
 def _is_from_person(entry: Entry) -> bool:
     """Return True for a person's message during the run; the task itself has the run's id."""
-    return isinstance(entry, Message) and entry.by == "user" and entry.id != entry.run and not entry.origin
+    return isinstance(entry, Message) and entry.role == "user" and entry.id != entry.run and not entry.origin
 
 
 def _parse_arguments(text: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def resolve_answer(answer: str, options: Sequence[str]) -> str:
 
 
 def _is_reply(entry: Entry) -> bool:
-    return isinstance(entry, Message) and entry.by == "agent"
+    return isinstance(entry, Message) and entry.role == "agent"
 
 
 def _parse_question(args: str) -> tuple[str, tuple[str, ...]]:

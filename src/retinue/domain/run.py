@@ -114,7 +114,11 @@ CALL_KEY_PREFIX = "call:"
 """Prefix of the key of a run that was requested by a tool call."""
 
 
-class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+_STORED_NAMES = {"entry_point": "door", "keep_session": "keep"}
+"""Field → its name in stored JSON, where the two differ."""
+
+
+class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_STORED_NAMES):
     """A request for a run; the ledger row stores all of it."""
 
     key: str
@@ -129,7 +133,8 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     requester: str = "person"
     """Receiver of the result: a session's key, or `person`."""
     parent_run: str | None = None
-    door: str = "cli"
+    entry_point: str = "cli"
+    """The tool or surface that requested it: a tool's name, `cli` or `http`."""
     source: str = "person"
     label: str = ""
     model: str | None = None
@@ -142,7 +147,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Time limit of that call; afterwards the result is announced."""
     unless_busy: bool = False
     """Do not let the call wait behind another run of the session; announce the result instead."""
-    keep: bool = True
+    keep_session: bool = True
     """Whether the session is kept after the result was delivered."""
     role: str = "subtask"
     trigger: str = "tool"
@@ -315,10 +320,10 @@ def run_details_as_json(
         "model": run.model or None,
         "thinking": run.thinking or None,
         "source": run.request.source,
-        "door": run.request.door,
+        "entry_point": run.request.entry_point,
         "role": run.request.role,
         "trigger": run.request.trigger,
-        "keep": run.request.keep,
+        "keep_session": run.request.keep_session,
         "timeout_seconds": run.request.deadline_seconds,
         "deadline_at": iso_timestamp(run.deadline_at),
         "delivery": delivery or {"state": None, "attempts": 0},

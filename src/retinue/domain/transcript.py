@@ -13,7 +13,7 @@ class Message(Struct, frozen=True, kw_only=True):
     """A message of a person, another agent or the model."""
 
     id: str
-    by: Literal["user", "agent"]
+    role: Literal["user", "agent"]
     text: str
     at: str = ""
     """ISO 8601, UTC, to the second."""
@@ -22,9 +22,9 @@ class Message(Struct, frozen=True, kw_only=True):
     run: str = ""
     model: str = ""
     usage: Usage = Usage()
-    stop: str = ""
+    stop_reason: str = ""
     """Set when the reply did not end normally: `length`, `refused`, `cancelled`."""
-    calls: int = 0
+    tool_call_count: int = 0
     """Number of tool calls in this reply; fewer at the end of the file mean a torn tail."""
     thoughts: tuple[str, ...] = ()
     """Thinking blocks to send back to the provider unchanged, each as JSON text; kept in a sidecar, never
@@ -41,30 +41,30 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     """The JSON text of the arguments, as the model wrote it."""
     at: str = ""
     run: str = ""
-    broken: str = ""
+    parse_error: str = ""
     """Why this call must never run: its arguments were cut off or are not JSON."""
 
 
 class ToolResult(Struct, frozen=True, kw_only=True):
     """The result of a tool call, as sent to the model."""
 
-    of: str
+    call_id: str
     text: str
     ok: bool = True
-    ms: int = 0
+    duration_ms: int = 0
     at: str = ""
     run: str = ""
 
     @property
     def id(self) -> str:
-        return self.of
+        return self.call_id
 
 
 class Notice(Struct, frozen=True, kw_only=True):
     """A message from the runtime to the model, neither a person's nor the model's own."""
 
     id: str
-    kind: str
+    topic: str
     text: str
     at: str = ""
     run: str = ""
@@ -73,9 +73,9 @@ class Notice(Struct, frozen=True, kw_only=True):
 Entry = Message | ToolCall | ToolResult | Notice
 
 ENTRY_KINDS: Mapping[type[Entry], str] = {
-    Message: "said",
-    ToolCall: "called",
-    ToolResult: "returned",
+    Message: "message",
+    ToolCall: "tool_call",
+    ToolResult: "tool_result",
     Notice: "notice",
 }
 RESULT_ID_SUFFIX = ":result"
@@ -97,7 +97,7 @@ def make_ids_unique(entries: Sequence[Entry]) -> list[Entry]:
             latest_id[entry.id] = unique_id
             unique.append(replace(entry, id=unique_id))
         elif isinstance(entry, ToolResult):
-            unique.append(replace(entry, of=latest_id.get(entry.of, entry.of)))
+            unique.append(replace(entry, call_id=latest_id.get(entry.call_id, entry.call_id)))
         else:
             unique.append(entry)
     return unique
@@ -105,25 +105,21 @@ def make_ids_unique(entries: Sequence[Entry]) -> list[Entry]:
 
 def unanswered_calls(entries: Sequence[Entry]) -> tuple[ToolCall, ...]:
     """Return the tool calls without a result; no request may be sent while there are any."""
-    answered = {entry.of for entry in entries if isinstance(entry, ToolResult)}
+    answered = {entry.call_id for entry in entries if isinstance(entry, ToolResult)}
     return tuple(entry for entry in entries if isinstance(entry, ToolCall) and entry.id not in answered)
 
 
 def public_entry_id(entry: Entry) -> str:
     """Return the id by which programs refer to an entry, unique within the conversation."""
-    return f"{entry.of}{RESULT_ID_SUFFIX}" if isinstance(entry, ToolResult) else entry.id
+    return f"{entry.call_id}{RESULT_ID_SUFFIX}" if isinstance(entry, ToolResult) else entry.id
 
 
 def entry_as_json(entry: Entry) -> dict[str, Any]:
-    """Return an entry as JSON with its kind; a notice's own kind becomes `about`, thinking blocks are left
-    out.
-    """
+    """Return an entry as JSON with its kind; thinking blocks are left out."""
     data = asdict(entry) | {"id": public_entry_id(entry)}
     data.pop("thoughts", None)
     if isinstance(entry, Message):
         data["usage"] = asdict(entry.usage)
-    if isinstance(entry, Notice):
-        data["about"] = data.pop("kind")
     return {"kind": ENTRY_KINDS[type(entry)], **data}
 
 

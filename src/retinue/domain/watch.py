@@ -41,7 +41,11 @@ class Severity(StrEnum):
     """Ends the watched turn if the watcher's definition allows it."""
 
 
-class Watch(Struct, frozen=True, kw_only=True):
+_STORED_WATCH_NAMES = {"last_entry_id": "heard", "update_count": "told", "last_update_at": "told_at"}
+"""Field → its name in stored JSON, where the two differ."""
+
+
+class Watch(Struct, frozen=True, kw_only=True, rename=_STORED_WATCH_NAMES):
     """A watch: one per session and agent, on or off."""
 
     id: str
@@ -55,13 +59,13 @@ class Watch(Struct, frozen=True, kw_only=True):
     """Number of the watcher of that session: `pair#2`."""
     on: bool = True
     trigger: str = "command"
-    heard: str = ""
+    last_entry_id: str = ""
     """The last entry the watcher was notified of; empty: none yet, so the next update starts at the
     beginning.
     """
-    told: int = 0
+    update_count: int = 0
     """Number of updates sent."""
-    told_at: datetime
+    last_update_at: datetime
     created_at: datetime
     """When it was switched on."""
 
@@ -72,13 +76,15 @@ class Watch(Struct, frozen=True, kw_only=True):
     @property
     def is_new(self) -> bool:
         """Return True if no update was sent since it was switched on."""
-        return self.told_at == self.created_at
+        return self.last_update_at == self.created_at
 
-    def mark_notified(self, last_entry: str, *, at: datetime) -> Self:
-        return replace(self, heard=last_entry, told=self.told + 1, told_at=at)
+    def mark_notified(self, last_entry_id: str, *, at: datetime) -> Self:
+        return replace(
+            self, last_entry_id=last_entry_id, update_count=self.update_count + 1, last_update_at=at
+        )
 
 
-class Interjection(Struct, frozen=True, kw_only=True):
+class Interjection(Struct, frozen=True, kw_only=True, rename={"dismissed_by": "by"}):
     """A watcher's comment for the people in charge of the watched session."""
 
     id: str
@@ -97,14 +103,14 @@ class Interjection(Struct, frozen=True, kw_only=True):
     interrupts: str = ""
     """The run whose turn it ends."""
     open: bool = True
-    by: str = ""
+    dismissed_by: str = ""
     """The person or agent that read or dismissed it."""
     created_at: datetime
     closed_at: datetime | None = None
 
     def dismiss(self, by: str, *, at: datetime) -> Self:
         """Close the interjection; only the first time counts."""
-        return replace(self, open=False, by=by, closed_at=at) if self.open else self
+        return replace(self, open=False, dismissed_by=by, closed_at=at) if self.open else self
 
 
 def watch_as_json(watch: Watch) -> dict[str, Any]:
@@ -118,9 +124,9 @@ def watch_as_json(watch: Watch) -> dict[str, Any]:
         "watcher": watch.watcher,
         "watching": watch.on,
         "trigger": watch.trigger,
-        "told": watch.told,
-        "heard": watch.heard or None,
-        "told_at": iso_timestamp(watch.told_at),
+        "update_count": watch.update_count,
+        "last_entry_id": watch.last_entry_id or None,
+        "last_update_at": iso_timestamp(watch.last_update_at),
         "created_at": iso_timestamp(watch.created_at),
     }
 
@@ -142,7 +148,7 @@ def interjection_inbox_row(interjection: Interjection, run: Run | None) -> dict[
         "stats": run_stats(run),
         "delivery": "pending" if interjection.open else "delivered",
         "transcript": run.transcript_path if run is not None else "",
-        "for": interjection.slug,
+        "recipient": interjection.slug,
         "kind": "interjection",
         "severity": str(interjection.severity),
         "reason": interjection.reason,
@@ -224,14 +230,14 @@ def _format_entries(entries: Sequence[Entry], agent: str, nonce: str, *, offset:
     }
     texts: list[str] = []
     for at, entry in enumerate(entries, offset + 1):
-        hides = isinstance(entry, ToolResult) and entry.of in hidden_call_ids
+        hides = isinstance(entry, ToolResult) and entry.call_id in hidden_call_ids
         texts.append(f"{nonce}.{at} {_format_entry(entry, agent, hide_result=hides)}")
     return texts
 
 
 def _format_entry(entry: Entry, agent: str, *, hide_result: bool) -> str:
     match entry:
-        case Message(by="agent"):
+        case Message(role="agent"):
             return f"{agent} says:\n{_truncate_middle(entry.text)}"
         case Message():
             author = "the person" if not entry.origin else json.dumps(single_line(entry.origin))
@@ -253,7 +259,7 @@ def _truncate_middle(text: str, max_chars: int = MAX_ENTRY_CHARS) -> str:
 
 
 def _is_from_agent(entry: Entry) -> bool:
-    return isinstance(entry, ToolCall) or (isinstance(entry, Message) and entry.by == "agent")
+    return isinstance(entry, ToolCall) or (isinstance(entry, Message) and entry.role == "agent")
 
 
 def _entry_time(entry: Entry) -> datetime | None:

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import msgspec
 from msgspec.structs import fields, replace
@@ -11,24 +12,35 @@ from retinue.domain.approval import Approval, ApprovalState
 from retinue.errors import Failed, NotFound
 from retinue.ledger.run_rows import execute_statement, replace_surrogates
 
-_DECODER = msgspec.json.Decoder(Approval)
+_DECODER = msgspec.json.Decoder(dict[str, Any])
 _ENCODER = msgspec.json.Encoder()
+
+_STORED_SCOPE_ACCESS = "more"
+"""Stored name of the access `scope`."""
 
 
 def encode_approval(approval: Approval) -> str:
     try:
-        return _ENCODER.encode(approval).decode()
+        return _ENCODER.encode(_stored_fields(approval)).decode()
     except UnicodeEncodeError:
         texts = ((each.name, getattr(approval, each.name)) for each in fields(approval))
         cleaned = {name: replace_surrogates(text) for name, text in texts if type(text) is str}
-        return _ENCODER.encode(
-            replace(approval, **cleaned, chain=tuple(map(replace_surrogates, approval.chain)))
-        ).decode()
+        cleaned_approval = replace(approval, **cleaned, chain=tuple(map(replace_surrogates, approval.chain)))
+        return _ENCODER.encode(_stored_fields(cleaned_approval)).decode()
+
+
+def _stored_fields(approval: Approval) -> Approval | dict[str, Any]:
+    if approval.access != "scope":
+        return approval
+    return msgspec.to_builtins(approval) | {"touch": _STORED_SCOPE_ACCESS}
 
 
 def decode_approval(text: str) -> Approval:
     """Decode an approval; raise ValueError if the text is not one."""
-    return _DECODER.decode(text)
+    stored = _DECODER.decode(text)
+    if stored.get("touch") == _STORED_SCOPE_ACCESS:
+        stored["touch"] = "scope"
+    return msgspec.convert(stored, Approval)
 
 
 def insert_approval(connection: sqlite3.Connection, approval: Approval) -> None:

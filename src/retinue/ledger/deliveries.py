@@ -32,14 +32,14 @@ def decode_delivery(text: str) -> Delivery:
 
 def has_removable_session(delivery: Delivery) -> bool:
     """Return whether the delivery's session was not to be kept, is needed no longer and still exists."""
-    return not delivery.keep and not delivery.cleared and delivery.state is not DeliveryState.PENDING
+    return not delivery.keep_session and not delivery.cleared and delivery.state is not DeliveryState.PENDING
 
 
 def insert_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
     row = (
         delivery.id,
         delivery.run,
-        delivery.by,
+        delivery.requester_run,
         delivery.session,
         delivery.state.value,
         int(delivery.answers),

@@ -1,7 +1,7 @@
 """Conversion of runs and events to database rows and back."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, cast
 
@@ -83,6 +83,17 @@ _STATUS_BY_VALUE = {each.value: each for each in Status}
 _DATA_DECODER = msgspec.json.Decoder(dict[str, Any])
 _ENCODER = msgspec.json.Encoder()
 
+_STORED_EVENT_NAMES: Mapping[str, Mapping[str, str]] = {
+    "run.queued": {"entry_point": "door"},
+    "run.state": {"torn_tail_path": "torn"},
+    "session.changed": {"change": "what"},
+    "watch.ended": {"reason": "why"},
+}
+"""Event kind → field of its data → its name in stored JSON, where the two differ."""
+_EVENT_FIELD_NAMES = {
+    kind: {stored: name for name, stored in names.items()} for kind, names in _STORED_EVENT_NAMES.items()
+}
+
 
 def run_row(run: Run) -> RunRow:
     """Return the row of a run."""
@@ -128,7 +139,14 @@ def run_row(run: Run) -> RunRow:
 
 def request_row(request: RunRequest) -> Row:
     """Return the row of a request in the order of `REQUEST_COLUMNS`."""
-    return (request.key, request.requester, request.parent_run, request.door, request.source, request.label)
+    return (
+        request.key,
+        request.requester,
+        request.parent_run,
+        request.entry_point,
+        request.source,
+        request.label,
+    )
 
 
 def run_from_row(row: RunRow, children: Iterable[str] = ()) -> Run:
@@ -172,10 +190,11 @@ def run_from_row(row: RunRow, children: Iterable[str] = ()) -> Run:
 
 def event_row(event: Event) -> EventRow:
     """Return the row of an event."""
+    stored = _rename_keys(event.data, _STORED_EVENT_NAMES.get(event.kind))
     try:
-        data = _ENCODER.encode(event.data).decode()
+        data = _ENCODER.encode(stored).decode()
     except UnicodeEncodeError:
-        data = _ENCODER.encode(_replace_surrogates_deep(event.data)).decode()
+        data = _ENCODER.encode(_replace_surrogates_deep(stored)).decode()
     return EventRow(
         at=to_microseconds(event.at),
         kind=event.kind,
@@ -197,8 +216,12 @@ def event_from_row(seq: int, row: EventRow) -> Event:
         run=row.run,
         parent_run=row.parent_run,
         agent=row.agent,
-        data=_DATA_DECODER.decode(row.data),
+        data=_rename_keys(_DATA_DECODER.decode(row.data), _EVENT_FIELD_NAMES.get(row.kind)),
     )
+
+
+def _rename_keys(data: dict[str, Any], new_names: Mapping[str, str] | None) -> dict[str, Any]:
+    return data if new_names is None else {new_names.get(name, name): value for name, value in data.items()}
 
 
 def execute_statement(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:

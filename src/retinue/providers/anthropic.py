@@ -103,7 +103,7 @@ def _can_use_thinking(entries: Sequence[Entry]) -> bool:
     for entry in reversed(entries):
         if not isinstance(entry, Message):
             continue
-        if entry.by == "user" or not entry.calls:
+        if entry.role == "user" or not entry.tool_call_count:
             break
         if any(_is_thinking_block(block) for block in entry.thoughts):
             return True

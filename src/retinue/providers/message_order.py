@@ -56,7 +56,7 @@ class Exchange:
             return False
         if len(self.results) < len(self.calls):
             return True
-        declared = self.replies[-1].calls if self.replies else 0
+        declared = self.replies[-1].tool_call_count if self.replies else 0
         return not self.user_texts and (not self.calls or len(self.calls) < declared)
 
 
@@ -65,8 +65,8 @@ def split_exchanges(entries: Sequence[Entry], start: int = 0) -> Iterator[Exchan
     exchange = Exchange(start=start)
     for index in range(start, len(entries)):
         entry = entries[index]
-        if isinstance(entry, Message) and entry.by == "agent":
-            if not entry.calls and not entry.text.strip():
+        if isinstance(entry, Message) and entry.role == "agent":
+            if not entry.tool_call_count and not entry.text.strip():
                 continue  # no provider accepts an empty reply without tool calls
             # Consecutive replies are one: providers reject two assistant messages in a row.
             starts_exchange = bool(exchange.calls or exchange.user_texts or not exchange.replies)
@@ -86,15 +86,15 @@ def split_exchanges(entries: Sequence[Entry], start: int = 0) -> Iterator[Exchan
 
 def _add_entry(entry: Entry, exchange: Exchange) -> None:
     if isinstance(entry, Message):
-        if entry.by == "agent":
+        if entry.role == "agent":
             exchange.replies.append(entry)
         elif entry.text.strip():
             exchange.user_texts.append(entry.text)
     elif isinstance(entry, ToolCall):
         exchange.calls.setdefault(entry.id, entry)
     elif isinstance(entry, Notice):
-        exchange.user_texts.append(f"[notice: {entry.kind}]\n{entry.text}")
-    elif entry.of in exchange.calls and entry.of not in exchange.results:
-        exchange.results[entry.of] = entry
+        exchange.user_texts.append(f"[notice: {entry.topic}]\n{entry.text}")
+    elif entry.call_id in exchange.calls and entry.call_id not in exchange.results:
+        exchange.results[entry.call_id] = entry
     else:
         exchange.user_texts.append(f"{ORPHAN_RESULT}\n{entry.text}")

@@ -122,7 +122,7 @@ class ScriptedProvider:
                 reason=Reason.CONFIG,
             )
         reply_count = sum(
-            1 for entry in request.entries if isinstance(entry, Message) and entry.by == "agent"
+            1 for entry in request.entries if isinstance(entry, Message) and entry.role == "agent"
         )
         if reply_count >= len(script.replies) and not (script.loop and script.replies):
             raise ModelFailed(

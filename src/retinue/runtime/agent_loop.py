@@ -171,7 +171,7 @@ class AgentLoop:
                     "run.state",
                     phase="wait",
                     note=TORN_TAIL_NOTE.format(where=conversation.torn_tail_path),
-                    torn=conversation.torn_tail_path,
+                    torn_tail_path=conversation.torn_tail_path,
                 )
             is_suspended = False
             try:
@@ -237,7 +237,7 @@ class AgentLoop:
     async def _refresh_conversation(self, conversation: Conversation) -> None:
         """Read the file again if a person changed it; right after an append there is nothing to check."""
         if not self.attempt.just_appended and await conversation.refresh():
-            self.attempt.emit_event("session.changed", what="file")
+            self.attempt.emit_event("session.changed", change="file")
         self.attempt.just_appended = False
 
     async def _restore_progress(self, conversation: Conversation, plan: RunPlan) -> "_Progress":
@@ -392,9 +392,9 @@ class AgentLoop:
             if isinstance(tool_call, ToolCall) and tool_call.run == run.id
         }
         answered_elsewhere = [
-            each.of
+            each.call_id
             for each in conversation.entries
-            if isinstance(each, ToolResult) and each.of in call_ids and each.run != run.id
+            if isinstance(each, ToolResult) and each.call_id in call_ids and each.run != run.id
         ]
         if answered_elsewhere or await self.context.ledger.read(
             lambda tx: runs_without_open_call(run, tx, open_call_ids=open_call_ids)
@@ -412,7 +412,7 @@ class AgentLoop:
             return
         task = Message(
             id=run.id,
-            by="user",
+            role="user",
             text=run.request.task or "",
             at=self.attempt.timestamp(),
             origin="" if run.request.requester == "person" else run.request.requester,
@@ -432,20 +432,24 @@ class AgentLoop:
         self, message: Message, calls: Sequence[ToolCall], conversation: Conversation, plan: RunPlan
     ) -> RunOutcome | None:
         """Return the outcome if this reply ended the run; a reply with tool calls never does."""
-        if message.stop == StopReason.REFUSED:
+        if message.stop_reason == StopReason.REFUSED:
             return RunOutcome(
                 status=Status.FAILED, reason=Reason.REFUSED, error="the model refused to answer"
             )
         if self.exit_tool_flow is not None:
             return await self.exit_tool_flow.check_finished(message, calls, conversation)
-        if plan.agent.max_turns is not None and self.run.turns >= plan.agent.max_turns and message.calls:
+        if (
+            plan.agent.max_turns is not None
+            and self.run.turns >= plan.agent.max_turns
+            and message.tool_call_count
+        ):
             await self.attempt.append_entries(
                 conversation,
                 *self.attempt.make_unanswered_results(conversation, "the agent's turn limit was reached"),
             )
             error = f"{self.run.agent} may take {plan.agent.max_turns} turns, and they are taken"
             return RunOutcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
-        if message.calls or message.stop == STOP_CANCELLED:
+        if message.tool_call_count or message.stop_reason == STOP_CANCELLED:
             return None
         if message.text.strip():
             return RunOutcome(status=Status.DONE)

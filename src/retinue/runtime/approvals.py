@@ -87,7 +87,7 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
         return Authorization(scope=scope, files=context.sandbox.files_for(scope))
     if tool.is_delegation and await _is_repeated_delegation(pending_call, context):
         return Authorization(scope=scope, files=context.sandbox.files_for(scope))
-    if tool.access == "more":
+    if tool.access == "scope":
         return await _authorize_scope_request(pending_call, context)
     if tool.access == "run":
         return await _authorize_command(pending_call, context)
@@ -115,7 +115,7 @@ def _explain_approval(pending_call: PendingToolCall) -> str:
     return "it starts another agent, with rights of its own"
 
 
-def _explain_file_approval(pending_call: PendingToolCall, real_path: str, touch: FileAccess) -> str:
+def _explain_file_approval(pending_call: PendingToolCall, real_path: str, access: FileAccess) -> str:
     scope = pending_call.caller.scope
     if scope.is_guarded(real_path):
         pattern = first_match(scope.guarded_paths, real_path, ignore_case=True)
@@ -123,7 +123,7 @@ def _explain_file_approval(pending_call: PendingToolCall, real_path: str, touch:
     return (
         ALWAYS_ASKS_REASON
         if scope.is_write_preapproved(real_path)
-        else f"nothing grants {touch} there in advance"
+        else f"nothing grants {access} there in advance"
     )
 
 
@@ -152,9 +152,9 @@ async def use_one_time_approval(
 
 async def _authorize_file(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
     scope, resource = pending_call.caller.scope, pending_call.resource
-    touch: FileAccess = "write" if pending_call.tool.access == "write" else "read"
+    access: FileAccess = "write" if pending_call.tool.access == "write" else "read"
     try:
-        real_path = context.sandbox.files_for(scope).check_access(resource, touch)
+        real_path = context.sandbox.files_for(scope).check_access(resource, access)
     except OutOfScope:
         widened = await _use_file_approval(pending_call, resource, context)
         if widened is None:
@@ -168,7 +168,7 @@ async def _authorize_file(pending_call: PendingToolCall, context: RuntimeContext
         ApprovalQuestion(
             pending_call=pending_call,
             resource=real_path,
-            reason=_explain_file_approval(pending_call, real_path, touch),
+            reason=_explain_file_approval(pending_call, real_path, access),
         ),
         context,
     )
@@ -375,7 +375,7 @@ def _insert_approval(
         agent=caller.session.agent,
         call=pending_call.tool_call.id,
         tool=str(pending_call.args["tool"]) if question.is_scope_request else pending_call.tool.spec.name,
-        touch="more" if question.is_scope_request else pending_call.tool.access,
+        access="scope" if question.is_scope_request else pending_call.tool.access,
         resource=context.redact(question.resource),
         args=pending_call.tool_call.args,
         reason=context.redact(question.reason),
@@ -423,11 +423,11 @@ async def _use_file_approval(
     The approval is used up.
     """
     scope = pending_call.caller.scope
-    touch: FileAccess = "write" if pending_call.tool.access == "write" else "read"
+    access: FileAccess = "write" if pending_call.tool.access == "write" else "read"
     real_path = context.sandbox.files_for(scope).real_path(resource)
-    widened = scope.with_user_grant(real_path, touch)
-    if not widened.check_path(real_path, touch).ok or not await _use_approval(
-        pending_call, touch, real_path, context
+    widened = scope.with_user_grant(real_path, access)
+    if not widened.check_path(real_path, access).ok or not await _use_approval(
+        pending_call, access, real_path, context
     ):
         return None
     return widened
@@ -435,7 +435,7 @@ async def _use_file_approval(
 
 async def _use_approval(
     pending_call: PendingToolCall,
-    touch: ToolAccess,
+    access: ToolAccess,
     resource: str,
     context: RuntimeContext,
     *,
@@ -444,9 +444,9 @@ async def _use_approval(
     def step(tx: Transaction) -> bool:
         for each in tx.find_approvals(run=pending_call.caller.run.id, state=[ApprovalState.ALLOWED]):
             target_tool = context.tools.get(each.tool)
-            is_one_time = each.touch == "more" and each.answer is Answer.ALLOW
+            is_one_time = each.access == "scope" and each.answer is Answer.ALLOW
             is_same = (each.resource, each.files) == (resource, files)
-            if is_one_time and is_same and target_tool is not None and target_tool.access == touch:
+            if is_one_time and is_same and target_tool is not None and target_tool.access == access:
                 tx.update_approval(each.mark_used())
                 return True
         return False

@@ -37,7 +37,7 @@ async def take_child_result(run: Run, call: Call, context: RuntimeContext) -> Ru
     if run.status.is_live and not run.is_awaited:
         return run
     ended = await context.ledger.write(step)
-    if ended.status.is_final and not ended.request.keep:
+    if ended.status.is_final and not ended.request.keep_session:
         for each in await context.ledger.read(lambda tx: tx.find_deliveries(run=ended.id)):
             await delete_temporary_session(each, context)
     return ended

@@ -106,7 +106,7 @@ class ExitToolFlow:
             return await self._suspend_for_person(
                 conversation, f"it has taken its {max_turns} turns without an exit", unanswered
             )
-        if message.calls or message.stop == STOP_CANCELLED:
+        if message.tool_call_count or message.stop_reason == STOP_CANCELLED:
             return None
         if await self._attempt.context.ledger.read(lambda tx: _has_pending_work(run, tx)):
             return WAIT_FOR_CHILDREN

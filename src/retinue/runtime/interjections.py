@@ -136,6 +136,6 @@ def _make_interjection_event(
             "interrupts": interjection.interrupts,
             "watcher": interjection.watcher,
             "name": name,
-            "by": interjection.by or interjection.run,
+            "by": interjection.dismissed_by or interjection.run,
         },
     )

@@ -29,7 +29,7 @@ class LoopDetector:
         answered_ids: set[str] = set()
         for entry in reversed(entries):
             if isinstance(entry, ToolResult):
-                answered_ids.add(entry.of)
+                answered_ids.add(entry.call_id)
             elif isinstance(entry, ToolCall) and entry.run == run and entry.id in answered_ids:
                 signature = (entry.tool, entry.args)
                 if self._repeat_count and signature != self._last_call:

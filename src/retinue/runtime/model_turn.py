@@ -92,14 +92,16 @@ class ModelTurn:
         at, text = attempt.timestamp(), attempt.context.redact(reply.text)
         message = Message(
             id=self._stream_buffer.entry_id,
-            by="agent",
+            role="agent",
             text=f"{text}\n[{reply.truncation_notice}]" if reply.truncation_notice else text,
             at=at,
             run=attempt.run.id,
             model=attempt.context.redact(reply.model),
             usage=reply.usage,
-            stop="" if reply.stop_reason in (StopReason.END, StopReason.TOOLS) else str(reply.stop_reason),
-            calls=len(reply.tool_calls),
+            stop_reason=""
+            if reply.stop_reason in (StopReason.END, StopReason.TOOLS)
+            else str(reply.stop_reason),
+            tool_call_count=len(reply.tool_calls),
             thoughts=reply.thinking_blocks,
         )
         calls = [self._make_tool_call(unsaved_call, at) for unsaved_call in reply.tool_calls]
@@ -147,7 +149,7 @@ class ModelTurn:
             args=args,
             at=at,
             run=self._attempt.run.id,
-            broken=unsaved_call.invalid_reason
+            parse_error=unsaved_call.invalid_reason
             or (SENSITIVE_ARGUMENTS_REASON if args != unsaved_call.arguments else ""),
         )
 
@@ -156,7 +158,7 @@ class ModelTurn:
         attempt = self._attempt
         model = _qualified_model_name(attempt.run.model, message.model)
         attempt.run = attempt.run.record_reply(
-            message.usage, tool_calls=message.calls, text=text, model=model
+            message.usage, tool_calls=message.tool_call_count, text=text, model=model
         )
         attempt.emit_saved(message, *calls)
 
@@ -169,11 +171,11 @@ class ModelTurn:
         if partial := self._stream_buffer.take_partial():
             message = Message(
                 id=self._stream_buffer.entry_id,
-                by="agent",
+                role="agent",
                 text=partial,
                 at=attempt.timestamp(),
                 run=attempt.run.id,
-                stop=STOP_CANCELLED,
+                stop_reason=STOP_CANCELLED,
             )
             await attempt.append_entries(conversation, message)
             attempt.run = replace(attempt.run, text=partial)
@@ -199,14 +201,14 @@ class ModelTurn:
 
 def _is_summary_requested(conversation: Conversation, run: str) -> bool:
     return any(
-        isinstance(entry, Notice) and entry.run == run and entry.kind == SUMMARY_NOTICE_KIND
+        isinstance(entry, Notice) and entry.run == run and entry.topic == SUMMARY_NOTICE_KIND
         for entry in conversation.entries
     )
 
 
 def _has_summary(conversation: Conversation, run: str) -> bool:
     last = next((entry for entry in reversed(conversation.entries) if entry.run == run), None)
-    return isinstance(last, Message) and last.by == "agent"
+    return isinstance(last, Message) and last.role == "agent"
 
 
 def _qualified_model_name(requested: str, answered_by: str) -> str:

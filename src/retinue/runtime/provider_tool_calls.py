@@ -36,11 +36,11 @@ class ProviderToolCalls:
         attempt, redact = self._attempt, self._attempt.context.redact
         message = Message(
             id=attempt.context.clock.new_entry_id(),
-            by="agent",
+            role="agent",
             text=redact(step.text),
             at=at,
             run=attempt.run.id,
-            calls=len(step.tool_calls),
+            tool_call_count=len(step.tool_calls),
         )
         return [
             message,
@@ -65,11 +65,11 @@ class ProviderToolCalls:
         if not entries:
             return
         attempt = self._attempt
-        results = {each.of: each for each in entries if isinstance(each, ToolResult)}
+        results = {each.call_id: each for each in entries if isinstance(each, ToolResult)}
         for entry in entries:
             if isinstance(entry, Message):
                 attempt.run = attempt.run.record_reply(
-                    entry.usage, tool_calls=entry.calls, text=entry.text, model=""
+                    entry.usage, tool_calls=entry.tool_call_count, text=entry.text, model=""
                 )
             elif isinstance(entry, ToolCall):
                 await conversation.log_tool_call(entry, results[entry.id])
@@ -91,10 +91,10 @@ class ProviderToolCalls:
     def _make_tool_result(self, provider_call: ProviderToolCall, at: str) -> ToolResult:
         text = truncate_result(self._attempt.context.redact(text_for_model(provider_call.result)))
         return ToolResult(
-            of=self._entry_id(provider_call.id),
+            call_id=self._entry_id(provider_call.id),
             text=text,
             ok=provider_call.ok,
-            ms=provider_call.duration_ms,
+            duration_ms=provider_call.duration_ms,
             at=at,
             run=self._attempt.run.id,
         )

@@ -36,14 +36,14 @@ def split_unanswered_calls(entries: Sequence[Entry], run: Run) -> tuple[list[Too
         if tool_call.run == run.id:
             to_repeat.append(tool_call)
         else:
-            results.append(ToolResult(of=tool_call.id, text=UNANSWERED_RESULT, ok=False, run=run.id))
+            results.append(ToolResult(call_id=tool_call.id, text=UNANSWERED_RESULT, ok=False, run=run.id))
     return to_repeat, results
 
 
 def _entries_since_last_reply(entries: Sequence[Entry]) -> Sequence[Entry]:
     for index in range(len(entries) - 1, -1, -1):
         entry = entries[index]
-        if isinstance(entry, Message) and entry.by == "agent":
+        if isinstance(entry, Message) and entry.role == "agent":
             return entries[index:]
     return entries
 
@@ -53,7 +53,7 @@ def recount_run(run: Run, entries: Sequence[Entry]) -> Run:
     replies = [
         entry
         for entry in entries
-        if isinstance(entry, Message) and entry.by == "agent" and entry.run == run.id
+        if isinstance(entry, Message) and entry.role == "agent" and entry.run == run.id
     ]
     usage = Usage()
     for reply in replies:
@@ -62,7 +62,7 @@ def recount_run(run: Run, entries: Sequence[Entry]) -> Run:
     return replace(
         run,
         turns=len(replies),
-        tool_calls=sum(reply.calls for reply in replies),
+        tool_calls=sum(reply.tool_call_count for reply in replies),
         usage=usage,
         text=texts[-1] if texts else "",
     )
@@ -77,8 +77,8 @@ def final_reply(run: Run, entries: Sequence[Entry]) -> Message | None:
     run_entries = (entry for entry in reversed(entries) if entry.run == run.id)
     has_later_entry = False
     for entry in run_entries:
-        if isinstance(entry, Message) and entry.by == "agent":
-            return None if has_later_entry and not entry.calls else entry
+        if isinstance(entry, Message) and entry.role == "agent":
+            return None if has_later_entry and not entry.tool_call_count else entry
         has_later_entry = True
     return None
 
@@ -86,7 +86,7 @@ def final_reply(run: Run, entries: Sequence[Entry]) -> Message | None:
 def ends_with_final_reply(entries: Sequence[Entry]) -> bool:
     """Return True if the model had the last word: nothing asks it to continue."""
     last = entries[-1] if entries else None
-    return isinstance(last, Message) and last.by == "agent" and not last.calls
+    return isinstance(last, Message) and last.role == "agent" and not last.tool_call_count
 
 
 async def requeue_dead_runs(context: RuntimeContext, is_alive: Callable[[str], bool]) -> None:

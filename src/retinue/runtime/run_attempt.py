@@ -34,29 +34,29 @@ class RunAttempt:
     def emit_saved(self, *entries: Entry) -> None:
         """Emit `entry.saved` for entries that are in the file, where listeners can read them."""
         for entry in entries:
-            self.emit_event("entry.saved", entry=public_entry_id(entry), of=_entry_label(entry))
+            self.emit_event("entry.saved", entry=public_entry_id(entry), entry_kind=_entry_label(entry))
 
     def timestamp(self) -> str:
         return iso_timestamp_seconds(self.context.clock.now())
 
     def make_notice(self, kind: str, text: str) -> Notice:
         return Notice(
-            id=self.context.clock.new_entry_id(), kind=kind, text=text, at=self.timestamp(), run=self.run.id
+            id=self.context.clock.new_entry_id(), topic=kind, text=text, at=self.timestamp(), run=self.run.id
         )
 
     def make_user_message(self, text: str) -> Message:
         """Build the message of a person who replies to the running run."""
         at = self.timestamp()
-        return Message(id=self.context.clock.new_entry_id(), by="user", text=text, at=at, run=self.run.id)
+        return Message(id=self.context.clock.new_entry_id(), role="user", text=text, at=at, run=self.run.id)
 
     def make_answer_result(self, question: Question, reply: str) -> ToolResult:
         """Build the result of a question: the person's answer."""
         text = resolve_answer(reply, question.options)
-        return ToolResult(of=question.tool_call.id, text=text, at=self.timestamp(), run=self.run.id)
+        return ToolResult(call_id=question.tool_call.id, text=text, at=self.timestamp(), run=self.run.id)
 
     def make_failed_result(self, tool_call: ToolCall, text: str) -> ToolResult:
         """Build the result of a call that was not run or failed."""
-        return ToolResult(of=tool_call.id, text=text, ok=False, at=self.timestamp(), run=self.run.id)
+        return ToolResult(call_id=tool_call.id, text=text, ok=False, at=self.timestamp(), run=self.run.id)
 
     def make_unanswered_results(self, conversation: Conversation, reason: str) -> list[ToolResult]:
         """Build results for all open calls."""
@@ -70,7 +70,7 @@ class RunAttempt:
 def _entry_label(entry: Entry) -> str:
     match entry:
         case Message():
-            return entry.by
+            return entry.role
         case ToolCall():
             return "call"
         case ToolResult():

@@ -84,7 +84,7 @@ async def close_transcript(run: Run, context: RuntimeContext) -> None:
             results = [
                 replace(each, text=STOPPED_RESULT, run=run.id, at=at)
                 for each in unanswered_results
-                if each.of in own_call_ids
+                if each.call_id in own_call_ids
             ]
             await RunAttempt(run, context).append_entries(
                 conversation, *await side_effects.mark_unknown_outcomes(results, context)
@@ -156,7 +156,7 @@ def _abort_on_denial(
     run = tx.get_run(approval.run)
     if run is None or approval.answer is not Answer.DENY or run.status is not Status.WAITING:
         return None
-    if run.request.door != ABORT_ON_DENIAL_TOOL:
+    if run.request.entry_point != ABORT_ON_DENIAL_TOOL:
         return None
     tx.emit(make_event("approval.answered", run, context, approval=approval.id, state=str(approval.state)))
     return mark_finished(
@@ -356,20 +356,20 @@ async def _grant_added_scope(approval: Approval, context: RuntimeContext) -> Non
     """Add the approved pattern to the session's own preset.md, beyond what its parents could pass on."""
     session = await context.store.find(approval.session)
     tool = context.tools.get(approval.tool)
-    touch = tool.access if tool is not None else "read"
+    access = tool.access if tool is not None else "read"
     pattern = escape_glob(approval.resource)
-    patterns = (*await _implicit_write_patterns(session, touch, context), pattern)
-    await context.store.grant_pattern(session, touch, pattern)
-    if touch in ("read", "write"):
-        existing: tuple[str, ...] = getattr(session.user_grants, touch) or ()
+    patterns = (*await _implicit_write_patterns(session, access, context), pattern)
+    await context.store.grant_pattern(session, access, pattern)
+    if access in ("read", "write"):
+        existing: tuple[str, ...] = getattr(session.user_grants, access) or ()
         added = tuple(each for each in patterns if each not in existing)
         if added:
             await context.store.update(
-                session, user_grants=replace(session.user_grants, **{touch: (*existing, *added)})
+                session, user_grants=replace(session.user_grants, **{access: (*existing, *added)})
             )
 
 
-async def _implicit_write_patterns(session: Session, touch: str, context: RuntimeContext) -> tuple[str, ...]:
+async def _implicit_write_patterns(session: Session, access: str, context: RuntimeContext) -> tuple[str, ...]:
     """Return the workspace pattern that must be listed along with the first added write pattern.
 
     A definition without a write list allows writes to the workspace after approval. With a list it would not,
@@ -379,6 +379,6 @@ async def _implicit_write_patterns(session: Session, touch: str, context: Runtim
     lists_writes = preset.paths is not None and preset.paths.write is not None
     return (
         (subtree_pattern(session.workspace.root),)
-        if touch == "write" and session.is_top_level and not lists_writes
+        if access == "write" and session.is_top_level and not lists_writes
         else ()
     )

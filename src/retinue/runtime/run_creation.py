@@ -135,7 +135,7 @@ def _insert_run(run: Run, tx: Transaction, context: RuntimeContext) -> tuple[Run
             "run.queued",
             run,
             context,
-            door=run.request.door,
+            entry_point=run.request.entry_point,
             call=_requesting_call(run),
             task=first_sentence(run.request.task or ""),
         )

@@ -216,7 +216,7 @@ def _forward_announcements(ended: Run, tx: Transaction, context: RuntimeContext,
     Once per announcement: if the woken run cannot read it either, no further run is woken.
     """
     for delivery in undelivered_announcements(ended, tx):
-        parent = tx.get_run(delivery.by)
+        parent = tx.get_run(delivery.requester_run)
         if parent is not None and tx.get_run_by_key(f"{WAKE_KEY_PREFIX}{delivery.id}") is None:
             _wake_for_announcement(parent, delivery, tx, context, to_wake)
             return
@@ -245,11 +245,11 @@ def _deliver_result(
     delivery = Delivery(
         id=context.clock.new_entry_id(),
         run=ended.id,
-        by=parent.id,
+        requester_run=parent.id,
         session=parent.session_id,
         answers=answers,
         text="" if answers else announcement_text(ended, make_nonce(context), context.run_cost(ended)),
-        keep=ended.request.keep,
+        keep_session=ended.request.keep_session,
         created_at=context.clock.now(),
     )
     empty_reply = not answers and _is_empty_reply(ended)
@@ -276,7 +276,7 @@ def _deliver_to_inbox(ended: Run, tx: Transaction, context: RuntimeContext) -> N
     delivery = Delivery(
         id=context.clock.new_entry_id(),
         run=ended.id,
-        by="",
+        requester_run="",
         session=ended.request.inbox,
         answers=False,
         text=announcement_text(ended, make_nonce(context), context.run_cost(ended)),
@@ -288,7 +288,11 @@ def _deliver_to_inbox(ended: Run, tx: Transaction, context: RuntimeContext) -> N
 
 def _is_empty_reply(ended: Run) -> bool:
     """Return True for an empty reply to `agents_message`: it is not announced."""
-    return ended.request.door == "agents_message" and ended.status is Status.DONE and not ended.text.strip()
+    return (
+        ended.request.entry_point == "agents_message"
+        and ended.status is Status.DONE
+        and not ended.text.strip()
+    )
 
 
 def _wake_waiting_caller(parent: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> None:
@@ -345,7 +349,7 @@ def undelivered_announcements(run: Run, tx: Transaction, *, limit: int | None = 
     """
     found: list[Delivery] = []
     for each in tx.find_deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False):
-        requesting_run = None if each.by == run.id else tx.get_run(each.by)
+        requesting_run = None if each.requester_run == run.id else tx.get_run(each.requester_run)
         if requesting_run is None or requesting_run.status.is_final:
             found.append(each)
         if limit is not None and len(found) >= limit:
@@ -382,7 +386,7 @@ async def delete_temporary_session(delivery: Delivery, context: RuntimeContext) 
 
     If that fails now, a later start retries it.
     """
-    if delivery.keep or delivery.cleared:
+    if delivery.keep_session or delivery.cleared:
         return
     run = await context.ledger.read(lambda tx: tx.get_run(delivery.run))
 

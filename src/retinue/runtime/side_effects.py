@@ -80,9 +80,9 @@ async def mark_unknown_outcomes(results: Sequence[ToolResult], context: RuntimeC
     outcome is unknown.
     """
     recorded = await context.ledger.read(
-        lambda tx: {each.of: tx.get_side_effect(each.of) for each in results}
+        lambda tx: {each.call_id: tx.get_side_effect(each.call_id) for each in results}
     )
-    return [_with_known_outcome(each, recorded[each.of]) for each in results]
+    return [_with_known_outcome(each, recorded[each.call_id]) for each in results]
 
 
 def _with_known_outcome(result: ToolResult, side_effect: SideEffect | None) -> ToolResult:
@@ -102,7 +102,7 @@ async def count_effective_calls(
         for entry in entries
         if isinstance(entry, ToolCall) and entry.run == run and entry.tool not in exit_names
     }
-    results = [entry for entry in entries if isinstance(entry, ToolResult) and entry.of in call_ids]
+    results = [entry for entry in entries if isinstance(entry, ToolResult) and entry.call_id in call_ids]
     return await count_effective_results(results, context)
 
 
@@ -110,7 +110,7 @@ async def count_effective_results(results: Sequence[ToolResult], context: Runtim
     """Count the results of calls that had an effect: successes, and failed calls that had started a side
     effect.
     """
-    failed_call_ids = [each.of for each in results if not each.ok]
+    failed_call_ids = [each.call_id for each in results if not each.ok]
     count = len(results) - len(failed_call_ids)
     if not failed_call_ids:
         return count

@@ -119,7 +119,11 @@ class ToolCallRunner:
         )
         await conversation.log_tool_call(tool_call, tool_result)
         attempt.emit_event(
-            "tool.ended", tool=tool_call.tool, call=tool_call.id, ok=tool_result.ok, ms=tool_result.ms
+            "tool.ended",
+            tool=tool_call.tool,
+            call=tool_call.id,
+            ok=tool_result.ok,
+            duration_ms=tool_result.duration_ms,
         )
         return tool_result
 
@@ -127,7 +131,7 @@ class ToolCallRunner:
 def _is_runnable(tool_call: ToolCall, context: RuntimeContext) -> bool:
     """Return True if the tool exists and its arguments can be parsed."""
     tool = context.tools.get(tool_call.tool)
-    if tool is None or tool_call.broken:
+    if tool is None or tool_call.parse_error:
         return False
     try:
         tool.parse_arguments(tool_call.args.encode("utf-8", "replace") or b"{}")

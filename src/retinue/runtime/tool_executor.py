@@ -130,10 +130,10 @@ async def execute_tool_call(
     tool = context.tools.get(tool_call.tool)
     elapsed_s = perf_counter() - started
     tool_result = ToolResult(
-        of=tool_call.id,
+        call_id=tool_call.id,
         text=truncate_result(context.redact(text_for_model(text))),
         ok=ok,
-        ms=round(
+        duration_ms=round(
             1000
             * (
                 elapsed_s
@@ -161,8 +161,11 @@ async def _elapsed_s(tool_call: ToolCall, caller: Caller, elapsed_s: float, cont
 
 
 async def _check_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeContext) -> tuple[bool, str]:
-    if tool_call.broken:
-        return False, f"This call did not run: {tool_call.broken}. Make the call again, in a smaller step."
+    if tool_call.parse_error:
+        return (
+            False,
+            f"This call did not run: {tool_call.parse_error}. Make the call again, in a smaller step.",
+        )
     scope = caller.scope.with_operator_denials(context.operator_policy())
     tool = context.tools.get(tool_call.tool)
     if tool is None:

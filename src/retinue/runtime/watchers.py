@@ -70,9 +70,9 @@ async def start_watch(
             if current is None
             else current.number,
             trigger=trigger,
-            heard=last_seen,
-            told=0 if current is None else current.told,
-            told_at=now,
+            last_entry_id=last_seen,
+            update_count=0 if current is None else current.update_count,
+            last_update_at=now,
             created_at=now,
         )
         tx.save_watch(new_watch)
@@ -98,7 +98,7 @@ async def stop_watch(watch: Watch, context: RuntimeContext, *, reason: str = "")
         tx.save_watch(stopped)
         tx.emit(_make_watch_event("watch.ended", stopped, context, reason=reason))
         live_runs = tx.find_runs(session=stopped.watcher, status=LIVE_STATUSES)
-        return stopped, [run for run in live_runs if run.request.door == WATCH_SOURCE]
+        return stopped, [run for run in live_runs if run.request.entry_point == WATCH_SOURCE]
 
     stopped, live_runs = await context.ledger.write(step)
     for run in live_runs:
@@ -220,12 +220,12 @@ async def _create_watcher_run(watch: Watch, state: _WatchState, context: Runtime
         status="running" if state.active_runs else "idle",
     )
     request = RunRequest(
-        key=f"{WATCH_SOURCE}:{watch.id}/{last_entry_id(entries)}@{watch.told}",
+        key=f"{WATCH_SOURCE}:{watch.id}/{last_entry_id(entries)}@{watch.update_count}",
         agent=watcher_session.agent,
         task=prompt,
         session=watcher_session.id,
         requester=watched_session.key,
-        door=WATCH_SOURCE,
+        entry_point=WATCH_SOURCE,
         source=WATCH_SOURCE,
         label=f"{watch.name} watches {watched_session.slug}",
         deadline_seconds=None if "deadline_seconds" in agent.limits else WATCHER_TIMEOUT_SECONDS,
@@ -245,7 +245,11 @@ async def _create_watcher_run(watch: Watch, state: _WatchState, context: Runtime
 
 def _advance_watch(watch: Watch, last: str, tx: Transaction, context: RuntimeContext) -> None:
     current = next((each for each in tx.find_watches(session=watch.session) if each.id == watch.id), None)
-    if current is None or not current.on or (current.heard, current.told) != (watch.heard, watch.told):
+    if (
+        current is None
+        or not current.on
+        or (current.last_entry_id, current.update_count) != (watch.last_entry_id, watch.update_count)
+    ):
         raise Conflict(f"{watch.name} was told that already, or watches no more")
     tx.save_watch(current.mark_notified(last, at=context.clock.now()))
 
@@ -277,10 +281,12 @@ def _repeated_failure(latest: Sequence[Run]) -> str:
 async def _unseen_entries(watch: Watch, watched_session: Session, context: RuntimeContext) -> list[Entry]:
     """Return the entries since the last seen one; if a person removed that entry, those since its time."""
     try:
-        return await context.store.read_entry_page(watched_session, after=watch.heard, limit=MAX_ENTRIES)
+        return await context.store.read_entry_page(
+            watched_session, after=watch.last_entry_id, limit=MAX_ENTRIES
+        )
     except NotFound:
         return entries_since(
-            await context.store.read_entry_page(watched_session, limit=MAX_ENTRIES), watch.told_at
+            await context.store.read_entry_page(watched_session, limit=MAX_ENTRIES), watch.last_update_at
         )
 
 
@@ -295,12 +301,14 @@ async def _start_entry(watched_session: Session, previous: Watch | None, context
     )
     if any(not run.is_suspended for run in live):
         task_indexes = [
-            index for index, entry in enumerate(entries) if isinstance(entry, Message) and entry.by == "user"
+            index
+            for index, entry in enumerate(entries)
+            if isinstance(entry, Message) and entry.role == "user"
         ]
         seen_indexes = [
             index
             for index, entry in enumerate(entries)
-            if previous and public_entry_id(entry) == previous.heard
+            if previous and public_entry_id(entry) == previous.last_entry_id
         ]
         entries = (
             entries[: max(task_indexes[-1], seen_indexes[-1] + 1 if seen_indexes else 0)]
@@ -386,5 +394,5 @@ def _make_watch_event(kind: str, watch: Watch, context: RuntimeContext, *, reaso
             "name": watch.name,
             "trigger": watch.trigger,
         }
-        | ({"why": reason} if reason else {}),
+        | ({"reason": reason} if reason else {}),
     )

@@ -138,7 +138,7 @@ class Daemon:
         deadline = asyncio.get_running_loop().time() + TAKEOVER_TIMEOUT_SECONDS
         while not _try_lock(descriptor):
             daemon_info = await daemon_client.ping_daemon(self._home)
-            if (daemon_info and daemon_info["looking"]) or asyncio.get_running_loop().time() >= deadline:
+            if (daemon_info and daemon_info["accepts_runs"]) or asyncio.get_running_loop().time() >= deadline:
                 os.close(descriptor)
                 raise Refused(
                     f"A daemon is already running for {self._home}. Stop it with `retinue serve --stop`."

@@ -63,7 +63,7 @@ class SessionFileWatcher:
             session=file.session.id,
             agent=file.session.agent,
             live_number=file.change_count,
-            data={"what": "file"},
+            data={"change": "file"},
         )
 
 

@@ -125,7 +125,7 @@ def _branch_offset(session: Session, prompt_id: str | None, fd: int, end: int, *
 def _prompt_index(entries: Sequence[Entry], prompt_id: str | None) -> int | None:
     for index, entry in enumerate(entries):
         if entry.id == prompt_id and isinstance(entry, Message):
-            if entry.by != "user":
+            if entry.role != "user":
                 raise UsageError(f"{prompt_id} is a reply; a branch starts at a user prompt")
             return index
     return None

@@ -179,7 +179,7 @@ class FileConversation:
 
     async def log_tool_call(self, tool_call: ToolCall, tool_result: ToolResult) -> None:
         text = render_tool_heading(
-            tool_call, tool_result, self._clock.now() - timedelta(milliseconds=tool_result.ms)
+            tool_call, tool_result, self._clock.now() - timedelta(milliseconds=tool_result.duration_ms)
         )
         raw = text.encode("utf-8", "backslashreplace")
         await self._threads.submit(
@@ -286,7 +286,7 @@ class FileConversation:
 
     def _record_entries(self, added: Sequence[Entry]) -> None:
         if self._draft:
-            self._record_message(Message(id=self._open_line_id, by="user", text=self._draft))
+            self._record_message(Message(id=self._open_line_id, role="user", text=self._draft))
         self._open_line_id = self._draft = ""
         self.entries.extend(added)
         self._known_keys.update(map(_entry_key, added))

@@ -36,7 +36,7 @@ def scan_session(path: str) -> SessionScan:
             count += len(entries)
             runs.update(entry.run for entry in entries if entry.run)
             replies.update(
-                entry.run for entry in entries if isinstance(entry, Message) and entry.by == "agent"
+                entry.run for entry in entries if isinstance(entry, Message) and entry.role == "agent"
             )
         return count, runs, replies
 

@@ -60,7 +60,7 @@ def _find_last_message(data: bytes) -> str:
         if data.startswith(_MESSAGE_MARKERS, start + 1):
             text = _message_text(data[start + 1 : end].decode("utf-8", "replace"), is_last=is_last)
             if text.strip():
-                return last_message_snippet([Message(id="", by="user", text=text)])
+                return last_message_snippet([Message(id="", role="user", text=text)])
         end, is_last = start, False
     return ""
 

@@ -58,7 +58,7 @@ def restore_thinking_blocks(
         os.close(file)
     return [
         replace(entry, thoughts=blocks[entry.id])
-        if isinstance(entry, Message) and entry.by == "agent" and entry.id in blocks
+        if isinstance(entry, Message) and entry.role == "agent" and entry.id in blocks
         else entry
         for entry in entries
     ]

@@ -21,7 +21,7 @@ def render_tool_heading(tool_call: ToolCall, tool_result: ToolResult, started_at
         f":ID: {call}\n"
         f":TOOL: {tool}\n"
         f":START: {iso_timestamp_seconds(started_at)}\n"
-        f":DURATION_MS: {tool_result.ms}\n"
+        f":DURATION_MS: {tool_result.duration_ms}\n"
         f":OUTCOME: {outcome}\n"
         f":END:\n"
         f"#+begin_src json\n{_org_block(tool_call.args)}#+end_src\n"

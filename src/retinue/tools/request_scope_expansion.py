@@ -8,7 +8,7 @@ from retinue.interfaces import Call
 from retinue.tools.define import tool
 
 
-@tool(effect=Effect.IDEMPOTENT, category="people", asks=AskPolicy.ALWAYS, touches=("more", "resource"))
+@tool(effect=Effect.IDEMPOTENT, category="people", asks=AskPolicy.ALWAYS, touches=("scope", "resource"))
 async def request_scope_expansion(
     call: Call,
     tool: Annotated[str, "The tool you need it for, for example read, write or bash."],

@@ -83,7 +83,7 @@ class HomeContents(Struct, frozen=True, kw_only=True):
         tasks = (
             each.text
             for each in self.entries_by_session.get(session, ())
-            if isinstance(each, Message) and each.by == "user"
+            if isinstance(each, Message) and each.role == "user"
         )
         return next(filter(None, map(position_in, tasks)), "")
 
@@ -201,7 +201,7 @@ def _lost_quotes(home: HomeContents, requests: Sequence[ModelRequest]) -> Iterab
     other_tokens: dict[str, set[ReplyToken]] = defaultdict(set)
     for session, entries in home.entries_by_session.items():
         for entry in entries:
-            tokens = own_tokens if isinstance(entry, Message) and entry.by == "agent" else other_tokens
+            tokens = own_tokens if isinstance(entry, Message) and entry.role == "agent" else other_tokens
             tokens[home.tree_position(session)] |= (
                 set() if isinstance(entry, ToolCall) else {*reply_tokens_in(entry.text)}
             )
@@ -243,7 +243,7 @@ def _check_turns_not_repeated(
     for session, entries in home.entries_by_session.items():
         position = home.tree_position(session)
         for entry in entries:
-            if isinstance(entry, Message) and entry.by == "agent":
+            if isinstance(entry, Message) and entry.role == "agent":
                 for token in reply_tokens_in(entry.text):
                     if token[0] == position:
                         stored_attempts[position, token[1]].append(token[2])
@@ -274,7 +274,7 @@ def _check_effects(home: HomeContents, effects: Counter[str], report: InvariantR
             report.add_violation(Invariant.EFFECTS_REPEATED, f"call {call_id} happened {count} times")
     known_calls: set[str] = set()
     for entries in home.entries_by_session.values():
-        result_by_call = {entry.of: entry for entry in entries if isinstance(entry, ToolResult)}
+        result_by_call = {entry.call_id: entry for entry in entries if isinstance(entry, ToolResult)}
         for tool_call in entries:
             if isinstance(tool_call, ToolCall) and tool_call.tool in COUNTED_TOOLS:
                 known_calls.add(tool_call.id)
@@ -336,7 +336,7 @@ def _check_announcements(home: HomeContents, report: InvariantReport) -> None:
 
 
 def _delivery_violations(delivery: Delivery, run: Run, home: HomeContents) -> Iterable[str]:
-    requester = home.runs.get(delivery.by)
+    requester = home.runs.get(delivery.requester_run)
     requester_is_done = requester is not None and requester.status is Status.DONE
     if delivery.state is not Delivered.DELIVERED:
         if requester_is_done:
@@ -360,5 +360,5 @@ def _delivery_violations(delivery: Delivery, run: Run, home: HomeContents) -> It
 
 def _is_delivery_entry(entry: Entry, delivery: Delivery) -> bool:
     if delivery.answers:
-        return isinstance(entry, ToolResult) and entry.of == delivery.taken_by
+        return isinstance(entry, ToolResult) and entry.call_id == delivery.taken_by
     return isinstance(entry, Notice) and entry.id == delivery.id

@@ -65,14 +65,16 @@ class PartResult:
             "part": self.name,
             "faults": self.faults,
             "missed": self.missed,
-            "laws": violation_counts,
+            "invariants": violation_counts,
             "counts": {str(count): self.report.counts[count] for count in Statistic},
-            "resume_median": round(statistics.median(self.resume_times_s), 3)
+            "resume_median_s": round(statistics.median(self.resume_times_s), 3)
             if self.resume_times_s
             else None,
-            "resume_worst": round(max(self.resume_times_s), 3) if self.resume_times_s else None,
-            "all_ended": None if self.all_ended_s is None else round(self.all_ended_s, 3),
-            "broken": [{"what": message, "folder": str(folder)} for message, folder in self.violations],
+            "resume_worst_s": round(max(self.resume_times_s), 3) if self.resume_times_s else None,
+            "all_ended_s": None if self.all_ended_s is None else round(self.all_ended_s, 3),
+            "violations": [
+                {"message": message, "folder": str(folder)} for message, folder in self.violations
+            ],
         }
 
 
@@ -235,8 +237,8 @@ def result_table(parts: Sequence[PartResult]) -> list[tuple[str, list[str]]]:
     ]
     rows += [(str(count), [str(part.report.counts[count]) for part in parts]) for count in Statistic]
     part_rows = [part.as_json() for part in parts]
-    labels = {"resume_median": "seconds to resume, median", "resume_worst": "seconds to resume, worst"}
-    labels |= {"all_ended": "seconds until all had ended"}
+    labels = {"resume_median_s": "seconds to resume, median", "resume_worst_s": "seconds to resume, worst"}
+    labels |= {"all_ended_s": "seconds until all had ended"}
     rows += [(name, [_format_number(fact[key]) for fact in part_rows]) for key, name in labels.items()]
     return rows
 

@@ -20,11 +20,11 @@ from retinue.worker.clock import system_clock
 
 def exchange(number: int, size: int) -> list[Entry]:
     return [
-        Message(id=f"u{number}", by="user", text="x" * size + f"\n<!-- user id=u{number + 1} -->\n"),
-        Message(id=f"a{number}", by="agent", text="", calls=1),
+        Message(id=f"u{number}", role="user", text="x" * size + f"\n<!-- user id=u{number + 1} -->\n"),
+        Message(id=f"a{number}", role="agent", text="", tool_call_count=1),
         ToolCall(id=f"c{number}", tool="ls", args="{}"),
-        ToolResult(of=f"c{number}", text="y" * size),
-        Notice(id=f"n{number}", kind="report", text="z"),
+        ToolResult(call_id=f"c{number}", text="y" * size),
+        Notice(id=f"n{number}", topic="report", text="z"),
     ]
 
 

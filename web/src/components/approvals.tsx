@@ -13,7 +13,7 @@ import { PlainText } from "./widgets.tsx";
 import { ArgumentList, DiffView } from "./tool-call.tsx";
 import { diffLines } from "../diff.ts";
 
-const TOUCH_VERBS: Record<Approval["touch"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", more: "have more scope for" };
+const ACCESS_VERBS: Record<Approval["access"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", scope: "have more scope for" };
 
 export function ApprovalList(): JSX.Element | null {
   const isCollapsed = useSignal(false);
@@ -39,18 +39,18 @@ function ApprovalCard({ approval }: { approval: Approval }): JSX.Element {
     void answerApproval(approval, decision).finally(() => (isAnswering.value = false));
   };
   return (
-    <article class="approval-card" style={agentHueStyle(approval.agent)} data-test="approval" data-approval={approval.id} aria-label={`${approval.agent} asks to ${TOUCH_VERBS[approval.touch]} ${approval.tool}`}>
+    <article class="approval-card" style={agentHueStyle(approval.agent)} data-test="approval" data-approval={approval.id} aria-label={`${approval.agent} asks to ${ACCESS_VERBS[approval.access]} ${approval.tool}`}>
       <div class="approval-summary">
         <AgentIcon agent={approval.agent} />
         <span class="approval-summary-text">
-          <b><PlainText text={approval.agent} /></b> wants to {TOUCH_VERBS[approval.touch]}{" "}{approval.touch === "tool" || approval.touch === "more" ? <code><PlainText text={approval.tool} /></code> : <>with <code><PlainText text={approval.tool} /></code></>}
+          <b><PlainText text={approval.agent} /></b> wants to {ACCESS_VERBS[approval.access]}{" "}{approval.access === "tool" || approval.access === "scope" ? <code><PlainText text={approval.tool} /></code> : <>with <code><PlainText text={approval.tool} /></code></>}
         </span>
         <RequestChain approval={approval} />
       </div>
       {approval.resource !== approval.tool && <pre class="resource" data-test="approval-resource"><PlainText text={approval.resource} /></pre>}
       <ApprovalArguments approval={approval} />
-      {approval.reason && <p class="reason"><span class="muted">{approval.touch === "more" ? "Its reason" : "Asked because"}</span> <PlainText text={approval.reason} /></p>}
-      {approval.add && <p class="reason"><span class="muted">If you add it</span> <span data-test="approval-add"><PlainText text={approval.add.replace(/^add /, "it ")} /></span></p>}
+      {approval.reason && <p class="reason"><span class="muted">{approval.access === "scope" ? "Its reason" : "Asked because"}</span> <PlainText text={approval.reason} /></p>}
+      {approval.add_effect && <p class="reason"><span class="muted">If you add it</span> <span data-test="approval-add"><PlainText text={approval.add_effect.replace(/^add /, "it ")} /></span></p>}
       <footer>
         <span class="muted approval-facts">
           <span title={`The whole digest: ${approval.digest}`}>digest <code data-test="approval-digest">{approval.digest.slice(0, 12)}</code></span>
@@ -60,7 +60,7 @@ function ApprovalCard({ approval }: { approval: Approval }): JSX.Element {
         </span>
         <span class="approval-actions">
           <button type="button" class="button" disabled={isAnswering.value} data-test="deny" onClick={() => decide("deny")}>Deny</button>
-          {approval.touch === "more" && <button type="button" class="button" disabled={isAnswering.value} data-test="add" onClick={() => decide("add")} title="From now on, written into the session's preset.md">Add to its scope</button>}
+          {approval.access === "scope" && <button type="button" class="button" disabled={isAnswering.value} data-test="add" onClick={() => decide("add")} title="From now on, written into the session's preset.md">Add to its scope</button>}
           <button type="button" class="button primary" disabled={isAnswering.value} data-test="allow" onClick={() => decide("allow")}>Allow once</button>
         </span>
       </footer>
@@ -85,7 +85,7 @@ function ApprovalArguments({ approval }: { approval: Approval }): JSX.Element | 
   const oldText = values.get("old");
   const newText = values.get("new");
   const isEdit = approval.tool === "edit" && typeof oldText === "string" && typeof newText === "string";
-  const rest = parsed.filter(([name, value]) => formatValue(value) !== approval.resource && !(isEdit && (name === "old" || name === "new")) && !(approval.touch === "more" && (name === "tool" || name === "reason")));
+  const rest = parsed.filter(([name, value]) => formatValue(value) !== approval.resource && !(isEdit && (name === "old" || name === "new")) && !(approval.access === "scope" && (name === "tool" || name === "reason")));
   if (!rest.length && !isEdit && !approval.files.length) return null;
   return (
     <div class="approval-arguments" data-test="approval-args" role="group" aria-label="Exact arguments" tabIndex={0}>

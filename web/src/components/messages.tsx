@@ -33,7 +33,7 @@ function copyClickedCode(event: MouseEvent): void {
 }
 
 export function MessageView({ message, thinking, sameSpeaker }: { message: Message; thinking: string; sameSpeaker: boolean }): JSX.Element {
-  return message.by === "user" ? <UserMessage message={message} /> : <AgentMessage message={message} thinking={thinking} sameSpeaker={sameSpeaker} />;
+  return message.role === "user" ? <UserMessage message={message} /> : <AgentMessage message={message} thinking={thinking} sameSpeaker={sameSpeaker} />;
 }
 
 function UserMessage({ message }: { message: Message }): JSX.Element {
@@ -72,7 +72,7 @@ function AgentMessage({ message, thinking, sameSpeaker }: { message: Message; th
       <header>{!sameSpeaker && <><AgentIcon agent={agent} /><b>{capitalize(agent)}</b></>}<MessageMeta message={message} /></header>
       {thinking && <Thinking text={thinking} />}
       {message.text.trim() && <Markdown text={message.text} />}
-      {message.stop && <p class="stopped" data-test="stopped"><Icon name="alert" size={14} /> {STOP_REASONS[message.stop] ?? `Ended early: ${message.stop}.`}</p>}
+      {message.stop_reason && <p class="stopped" data-test="stopped"><Icon name="alert" size={14} /> {STOP_REASONS[message.stop_reason] ?? `Ended early: ${message.stop_reason}.`}</p>}
     </article>
   );
 }
@@ -90,9 +90,9 @@ function MessageMeta({ message }: { message: Message }): JSX.Element {
     <span class="message-meta">
       <span class="message-actions">
         {message.text && <CopyButton text={message.text} what="the message" />}
-        {session?.type === "branch" && <IconButton icon="branch" label={message.by === "user" ? "Branch from here, to say it differently" : "Branch from here"} testId="branch" onClick={() => void branchFrom(session, message)} />}
+        {session?.type === "branch" && <IconButton icon="branch" label={message.role === "user" ? "Branch from here, to say it differently" : "Branch from here"} testId="branch" onClick={() => void branchFrom(session, message)} />}
       </span>
-      {message.by === "agent" && message.usage.output > 0 && <span title={`${message.usage.input} tokens in, ${message.usage.output} out · ${message.model}`}>{formatTokens(message.usage.output)} tok</span>}
+      {message.role === "agent" && message.usage.output > 0 && <span title={`${message.usage.input} tokens in, ${message.usage.output} out · ${message.model}`}>{formatTokens(message.usage.output)} tok</span>}
       <time dateTime={message.at}>{formatTime(message.at)}</time>
     </span>
   );
@@ -152,8 +152,8 @@ export function NoticeView({ notice }: { notice: Notice }): JSX.Element {
   const agent = /^report run=\S+ agent=(\S+)/.exec(notice.text)?.[1] ?? "";
   const sessionKey = / session=(\S+)/.exec(notice.text)?.[1];
   const session = sessionKey ? sessions.value?.find((each) => each.key === sessionKey) : undefined;
-  const isReport = notice.about === "announcement" && parseForwardedReport(notice.text) !== null;
-  const title = notice.about === "announcement" && agent ? `A result came in from ${agent}` : (NOTICE_TITLES[notice.about] ?? capitalize(notice.about || "notice"));
+  const isReport = notice.topic === "announcement" && parseForwardedReport(notice.text) !== null;
+  const title = notice.topic === "announcement" && agent ? `A result came in from ${agent}` : (NOTICE_TITLES[notice.topic] ?? capitalize(notice.topic || "notice"));
   return (
     <details class="notice" style={agentHueStyle(agent)} data-test="notice">
       <summary>

@@ -115,7 +115,7 @@ function InboxRow({ item }: { item: InboxItem }): JSX.Element {
 function InterjectionRow({ item }: { item: InboxItem }): JSX.Element {
   return (
     <li class="inbox-item new" style={agentHueStyle(item.agentId)} data-test="inbox-row" data-run={item.runId} data-status={item.status} data-delivery="pending">
-      {item.for && <p class="inbox-item-label">{item.for}</p>}
+      {item.recipient && <p class="inbox-item-label">{item.recipient}</p>}
       <InterjectionCard item={item} />
     </li>
   );
@@ -144,7 +144,7 @@ function ResultRow({ item }: { item: InboxItem }): JSX.Element {
         <span class="muted when">{formatAge(item.timestamp)}</span>
       </div>
       {item.label && item.label !== REVIEW_LABEL && <p class="inbox-item-label">{item.label}</p>}
-      {item.for && <p class="inbox-item-for">for <span title={item.for}>{item.for}</span></p>}
+      {item.recipient && <p class="inbox-item-for">for <span title={item.recipient}>{item.recipient}</span></p>}
       {text && (isExpanded.value && !item.error
         ? <div class="inbox-item-text expanded"><Markdown text={text} /></div>
         : <p class={`inbox-item-text ${isExpanded.value ? "expanded" : ""} ${item.error ? "failed" : ""}`}><PlainText text={item.error ? text : stripMarkdown(text)} /></p>)}

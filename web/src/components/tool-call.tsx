@@ -56,7 +56,7 @@ function CallOutcome({ state, result }: { state: string; result: ToolResult | nu
   if (state === "asks") return <span class="muted">waits for your answer</span>;
   if (!result) return null;
   if (!result.ok) return <span class="muted failed">{parseToolError(result.text)?.error.replace(/_/g, " ") ?? "refused or failed"}</span>;
-  return result.ms >= 100 ? <span class="muted">{formatDuration(result.ms)}</span> : null;
+  return result.duration_ms >= 100 ? <span class="muted">{formatDuration(result.duration_ms)}</span> : null;
 }
 
 /** The error and message of a result that is a JSON error, or null. */
@@ -73,7 +73,7 @@ function CallDetails({ call, result }: { call: ToolCall; result: ToolResult | nu
     <div class="inside">
       <div class="call-section"><span>Arguments</span><CopyButton text={call.args} what="the arguments" /></div>
       {args ? <CallArguments tool={call.tool} args={args} /> : <pre class="block"><PlainText text={call.args} /></pre>}
-      {call.broken && <p class="stopped"><Icon name="alert" size={14} /> It was never run: {call.broken}</p>}
+      {call.parse_error && <p class="stopped"><Icon name="alert" size={14} /> It was never run: {call.parse_error}</p>}
       {result && <div class="call-section"><span>{result.ok ? "Result" : "Refusal"}</span><CopyButton text={result.text} what="the result" /></div>}
       {result && !result.ok && parseToolError(result.text) && <p class="refusal"><PlainText text={parseToolError(result.text)!.message} /></p>}
       {result && <ResultText text={result.text} />}

@@ -24,7 +24,7 @@ _ACTION_VERBS = {
     "write": "write",
     "run": "run",
     "tool": "use",
-    "more": "more permissions for",
+    "scope": "more permissions for",
 }
 
 
@@ -38,7 +38,7 @@ def approval_card_lines(approval: Approval, *, full: bool = False) -> list[str]:
         f"  {' > '.join(approval.chain)}",
         f"  wants: {_requested_action(approval)}",
     ]
-    if approval.touch != "tool":
+    if approval.access != "tool":
         lines += [f"    {line}" for line in approval.resource.split("\n")]
     for name, text in _shown_arguments(approval):
         lines.append(f"  {name}:")
@@ -54,14 +54,14 @@ def approval_card_lines(approval: Approval, *, full: bool = False) -> list[str]:
 
 def answer_prompt(approval: Approval) -> str:
     """Return the prompt that lists every valid answer key."""
-    add = "[a]dd to its permissions, " if approval.touch == "more" else ""
+    add = "[a]dd to its permissions, " if approval.access == "scope" else ""
     return f"[y]es, once, {add}[n]o, [s]how everything"
 
 
 def _requested_action(approval: Approval) -> str:
     """Name the requested action, and the tool unless the action already implies it."""
-    verb, tool = _ACTION_VERBS[approval.touch], approval.tool
-    if approval.touch in ("more", "tool"):
+    verb, tool = _ACTION_VERBS[approval.access], approval.tool
+    if approval.access in ("scope", "tool"):
         return f"{verb} {tool}"
     return verb if tool in (verb, "bash") else f"{verb}, with {tool}"
 
@@ -93,7 +93,7 @@ def _reason_lines(approval: Approval) -> list[str]:
 
     Several lines are indented further than the card, so that they cannot imitate its own lines.
     """
-    label = "  reason:" if approval.touch == "more" else "  requires approval:"
+    label = "  reason:" if approval.access == "scope" else "  requires approval:"
     first, *rest = approval.reason.split("\n")
     if not rest:
         return [f"{label} {first}"] if first else []
@@ -111,7 +111,7 @@ def _shown_arguments(approval: Approval) -> Iterator[tuple[str, str]]:
         return
     for name, value in cast("dict[str, Any]", arguments).items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        if text != approval.resource and not (approval.touch == "more" and name in ("tool", "reason")):
+        if text != approval.resource and not (approval.access == "scope" and name in ("tool", "reason")):
             yield str(name), text
 
 

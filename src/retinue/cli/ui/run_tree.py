@@ -208,7 +208,7 @@ def _apply_started(node: RunNode, event: Event) -> RunNode:
 
 def _apply_state(node: RunNode, event: Event) -> RunNode:
     phase = event.data.get("phase")
-    if event.data.get("torn"):
+    if event.data.get("torn_tail_path"):
         return node
     if phase == "wait":
         return replace(node, status=Status.RUNNING, waiting_for="", model_asked_at=event.at, note="")

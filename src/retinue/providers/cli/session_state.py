@@ -123,7 +123,7 @@ def _hashed_texts(entries: Sequence[Entry]) -> Iterator[str]:
     """
     for entry in entries:
         if isinstance(entry, Message):
-            yield f"{entry.by} {entry.text}"
+            yield f"{entry.role} {entry.text}"
         elif isinstance(entry, Notice):
             yield f"notice {entry.text}"
 
@@ -136,7 +136,7 @@ def _hash_texts(texts: Sequence[str] | Iterator[str]) -> str:
 def _last_reply_index(entries: Sequence[Entry]) -> int:
     for index in range(len(entries) - 1, -1, -1):
         entry = entries[index]
-        if not isinstance(entry, Notice) and not (isinstance(entry, Message) and entry.by == "user"):
+        if not isinstance(entry, Notice) and not (isinstance(entry, Message) and entry.role == "user"):
             return index
     return -1
 
@@ -165,7 +165,9 @@ def _format_history(entries: Sequence[Entry]) -> str:
 def _format_entry(entry: Entry) -> str:
     match entry:
         case Message():
-            return f"[{'you' if entry.by == 'agent' else 'user'}] {entry.text}" if entry.text.strip() else ""
+            return (
+                f"[{'you' if entry.role == 'agent' else 'user'}] {entry.text}" if entry.text.strip() else ""
+            )
         case Notice():
             return f"[notice] {entry.text}"
         case ToolCall():

@@ -63,7 +63,7 @@ def conversation_state(entries: Sequence[Entry]) -> ConversationState:
             results.append(unwrap_result(entry.text) if entry.ok else f"error: {unwrap_result(entry.text)}")
         elif isinstance(entry, Notice):
             results.append(entry.text)
-        elif entry.by == "user":
+        elif entry.role == "user":
             request = entry.text.removeprefix(first_message(""))
             results.clear()
             made_calls.clear()
@@ -94,7 +94,7 @@ _REMARK = re.compile(r"^\[[^\n]*\]$", re.MULTILINE)
 def earlier_messages(entries: Sequence[Entry]) -> list[Message]:
     """Return the messages before the last request, without results."""
     messages = [entry for entry in entries if isinstance(entry, Message) and entry.text.strip()]
-    last = max((index for index, each in enumerate(messages) if each.by == "user"), default=0)
+    last = max((index for index, each in enumerate(messages) if each.role == "user"), default=0)
     return messages[:last]
 
 
@@ -157,7 +157,7 @@ def chat_prompt(system: str, state: ConversationState, earlier: Sequence[Message
     remaining_bytes -= len(results.encode())
     messages: list[str] = []
     for each in reversed(earlier):
-        text = _format_message("assistant" if each.by == "agent" else "user", each.text)
+        text = _format_message("assistant" if each.role == "agent" else "user", each.text)
         if len(text.encode()) > remaining_bytes:
             omitted_chars += len(each.text)
             remaining_bytes = 0

@@ -52,11 +52,13 @@ class AgentDetails(Struct, kw_only=True):
     roles: list[str]
     ui_visible: bool
     sources: Annotated[dict[str, str], Meta(description="Field → where its value comes from.")]
-    clipped: Annotated[list[str], Meta(description="Permissions removed by the configuration's ceiling.")]
-    offered: Annotated[list[str], Meta(description="Tools available to the agent.")]
-    withheld: Annotated[dict[str, str], Meta(description="Tool → the rule that withholds it.")]
+    removed_by_ceiling: Annotated[
+        list[str], Meta(description="Permissions removed by the configuration's ceiling.")
+    ]
+    available_tools: Annotated[list[str], Meta(description="Tools available to the agent.")]
+    unavailable_tools: Annotated[dict[str, str], Meta(description="Tool → the rule that withholds it.")]
     skills: Annotated[list[str], Meta(description="Skills available to the agent.")]
-    skills_withheld: Annotated[dict[str, str], Meta(description="Skill → the rule that withholds it.")]
+    unavailable_skills: Annotated[dict[str, str], Meta(description="Skill → the rule that withholds it.")]
 
 
 @route(
@@ -101,11 +103,11 @@ async def list_agents(
         "roles": ["primary", "subtask"],
         "ui_visible": True,
         "sources": {"name": "built in"},
-        "clipped": [],
-        "offered": ["read", "write", "bash"],
-        "withheld": {},
+        "removed_by_ceiling": [],
+        "available_tools": ["read", "write", "bash"],
+        "unavailable_tools": {},
         "skills": [],
-        "skills_withheld": {},
+        "unavailable_skills": {},
     },
 )
 async def get_agent(context: ServerContext, request: ApiRequest[AgentQuery, NoFields]) -> dict[str, Any]:

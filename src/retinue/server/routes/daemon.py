@@ -43,7 +43,7 @@ class Health(ResponseModel):
 
 
 class DaemonInfo(ResponseModel):
-    looking: Annotated[bool, Meta(description="False: the daemon is stopping and accepts no more runs.")]
+    accepts_runs: Annotated[bool, Meta(description="False: the daemon is stopping and accepts no more runs.")]
     version: str
     pid: int
     owner: str
@@ -108,12 +108,12 @@ async def get_health(context: ServerContext, _request: AnyRequest) -> dict[str, 
 
 @route(
     "POST",
-    "/api/look",
+    "/api/wake",
     right=ApiPermission.RUN,
     summary="Tell the daemon to check for queued runs now.",
     response=DaemonInfo,
     response_example={
-        "looking": True,
+        "accepts_runs": True,
         "version": "0.1.0",
         "pid": 4711,
         "owner": "432f1ea6-7847-4d2a-9ec6-3fba747fc09c",
@@ -128,7 +128,7 @@ async def wake_daemon(context: ServerContext, _request: AnyRequest) -> dict[str,
     """
     app = context.app
     return {
-        "looking": context.wake(),
+        "accepts_runs": context.wake(),
         "version": __version__,
         "pid": os.getpid(),
         "owner": app.owner_id,

@@ -38,7 +38,7 @@ class DrainBody(RequestModel):
 class ApprovalAnswerBody(RequestModel):
     answer: Annotated[
         Literal["allow", "deny", "add"],
-        Meta(description="add: grant the requested permissions from now on (only for touch = more)."),
+        Meta(description="add: grant the requested permissions from now on (only for access = scope)."),
     ]
 
 
@@ -49,7 +49,7 @@ class ApprovalRow(ResponseModel):
     agent: str
     call: str
     tool: str
-    touch: Literal["read", "write", "run", "tool", "more"]
+    access: Literal["read", "write", "run", "tool", "scope"]
     resource: str
     args: Annotated[str, Meta(description="The exact arguments, as JSON text.")]
     reason: str | None
@@ -57,7 +57,7 @@ class ApprovalRow(ResponseModel):
     sandbox: str | None
     files: list[JsonObject]
     chain: Annotated[list[str], Meta(description="The chain of requesters, outermost first.")]
-    add: Annotated[
+    add_effect: Annotated[
         str | None, Meta(description="The effect of the answer `add`; null: nothing can be added.")
     ]
     digest: str
@@ -77,10 +77,10 @@ class RunStats(ResponseModel):
     durationMs: int | None  # noqa: N815
 
 
-class InboxRow(ResponseModel, rename={"for_": "for"}):
+class InboxRow(ResponseModel):
     """An inbox item, with the fields of `inbox --json`."""
 
-    id: Annotated[str | None, Meta(description="State of the delivery; null while the run is live.")]
+    id: Annotated[str | None, Meta(description="Id of the delivery; null while the run is live.")]
     sessionId: str  # noqa: N815  (names that programs know)
     sessionKey: str  # noqa: N815
     runId: str  # noqa: N815
@@ -94,7 +94,7 @@ class InboxRow(ResponseModel, rename={"for_": "for"}):
     stats: RunStats
     delivery: str | None
     transcript: str
-    for_: Annotated[str | None, Meta(description="Slug of the conversation that receives it.")]
+    recipient: Annotated[str | None, Meta(description="Slug of the conversation that receives it.")]
     kind: Annotated[
         Literal["result", "interjection"], Meta(description="The result of a run, or a watcher's comment.")
     ]
@@ -111,7 +111,7 @@ class InboxRow(ResponseModel, rename={"for_": "for"}):
 
 class PromotedRow(InboxRow):
     entry: Annotated[str, Meta(description="Id of the entry in that conversation.")]
-    already: bool
+    already_promoted: bool
 
 
 APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
@@ -121,7 +121,7 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
     "agent": "general",
     "call": CALL_ID,
     "tool": "bash",
-    "touch": "run",
+    "access": "run",
     "resource": "make test",
     "args": '{"command": "make test"}',
     "reason": "no rule lets it run without a yes",
@@ -129,7 +129,7 @@ APPROVAL_ROW_EXAMPLE: dict[str, Any] = {
     "sandbox": "strict",
     "files": [],
     "chain": ["person", SLUG],
-    "add": None,
+    "add_effect": None,
     "digest": "9f2c",
     "state": "pending",
     "asked_at": TIMESTAMP,
@@ -153,7 +153,7 @@ INBOX_ROW_EXAMPLE: dict[str, Any] = {
     "stats": {"turns": 1, "toolCalls": 2, "inputTokens": 2100, "outputTokens": 40, "durationMs": 1900},
     "delivery": "pending",
     "transcript": TRANSCRIPT_PATH,
-    "for": SLUG,
+    "recipient": SLUG,
     "kind": "result",
     "severity": None,
     "reason": None,
@@ -201,7 +201,8 @@ async def drain_inbox(
     right=ApiPermission.RUN,
     summary="Write one result into the parent conversation, in the user's name.",
     response=PromotedRow,
-    response_example=INBOX_ROW_EXAMPLE | {"delivery": "delivered", "entry": CALL_ID, "already": False},
+    response_example=INBOX_ROW_EXAMPLE
+    | {"delivery": "delivered", "entry": CALL_ID, "already_promoted": False},
     extra_errors={409: "There is no result yet, or that conversation has an active run."},
 )
 async def promote_result(context: ServerContext, request: ApiRequest[NoFields, NoFields]) -> dict[str, Any]:

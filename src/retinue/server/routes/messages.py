@@ -27,8 +27,8 @@ MESSAGE_ERROR_CODES = {
     "usage": "invalid_arguments",
     "not_found": "agent_session_error",
     "conflict": "agent_session_error",
-    "held": "agent_session_error",
-    "nobody_here": "agent_session_error",
+    "session_locked": "agent_session_error",
+    "user_unavailable": "agent_session_error",
     "refused": "agent_not_accessible",
     "out_of_scope": "agent_not_accessible",
     "bad_config": "agent_not_available",
@@ -85,34 +85,34 @@ class EntryTokenUsage(TokenUsage):
     cached: Annotated[int, Meta(description="Input tokens that came from the provider's cache.")]
 
 
-class MessageEntry(ResponseModel, tag_field="kind", tag="said"):
+class MessageEntry(ResponseModel, tag_field="kind", tag="message"):
     id: str
-    by: Literal["user", "agent"]
+    role: Literal["user", "agent"]
     text: str
     at: str
     origin: Annotated[str, Meta(description="Author of a user entry; empty for a person.")]
     run: str
     model: str
     usage: EntryTokenUsage
-    stop: str
-    calls: int
+    stop_reason: str
+    tool_call_count: int
 
 
-class ToolCallEntry(ResponseModel, tag_field="kind", tag="called"):
+class ToolCallEntry(ResponseModel, tag_field="kind", tag="tool_call"):
     id: str
     tool: str
     args: Annotated[str, Meta(description="JSON text, as the model wrote it.")]
     at: str
     run: str
-    broken: str
+    parse_error: str
 
 
-class ToolResultEntry(ResponseModel, tag_field="kind", tag="returned"):
+class ToolResultEntry(ResponseModel, tag_field="kind", tag="tool_result"):
     id: str
-    of: Annotated[str, Meta(description="The id of the call.")]
+    call_id: Annotated[str, Meta(description="The id of the call.")]
     text: str
     ok: bool
-    ms: int
+    duration_ms: int
     at: str
     run: str
 
@@ -157,7 +157,7 @@ class MessageResponse(ResponseModel):
 
 
 MESSAGE_ENTRY_EXAMPLE: dict[str, Any] = {
-    "kind": "said",
+    "kind": "message",
     "id": RUN_ID,
     "by": "user",
     "text": "Where is the timetable?",

@@ -82,10 +82,10 @@ class RunRow(ResponseModel):
     model: str | None
     thinking: str | None
     source: str
-    door: str
+    entry_point: str
     role: str
     trigger: str
-    keep: bool
+    keep_session: bool
     timeout_seconds: float | None
     created_at: Timestamp
     deadline_at: Timestamp | None
@@ -152,10 +152,10 @@ RUN_ROW_EXAMPLE: dict[str, Any] = {
     "model": "openai:gpt-5-mini",
     "thinking": None,
     "source": "person",
-    "door": "http",
+    "entry_point": "http",
     "role": "primary",
     "trigger": "command",
-    "keep": True,
+    "keep_session": True,
     "timeout_seconds": None,
     "created_at": TIMESTAMP,
     "deadline_at": TIMESTAMP,

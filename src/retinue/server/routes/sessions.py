@@ -127,7 +127,7 @@ class DeletedSession(ResponseModel):
     slug: str
     deleted: bool
     path: Annotated[str, Meta(description="Where its folder is now.")]
-    undo: Annotated[str, Meta(description="The id for POST /api/sessions/{id}/restore.")]
+    restore_id: Annotated[str, Meta(description="The id for POST /api/sessions/{id}/restore.")]
 
 
 class SavedDraft(ResponseModel):
@@ -259,7 +259,7 @@ async def update_session(
         "slug": SLUG,
         "deleted": True,
         "path": f"/home/ada/.local/share/retinue/sessions/{SLUG}.deleted.20261116094500",
-        "undo": SESSION_ID,
+        "restore_id": SESSION_ID,
     },
     extra_errors={409: f"{BUSY_ERROR} Or a result of or for it is not delivered."},
 )
@@ -270,7 +270,7 @@ async def delete_session(context: ServerContext, request: ApiRequest[NoFields, N
         "slug": session.slug,
         "deleted": True,
         "path": session.path,
-        "undo": session.id,
+        "restore_id": session.id,
     }
 
 

@@ -48,9 +48,9 @@ class WatcherRow(ResponseModel):
     watcher: Annotated[str, Meta(description="session_id of the watcher's own session.")]
     watching: bool
     trigger: str
-    told: Annotated[int, Meta(description="How often it received new entries.")]
-    heard: Annotated[str | None, Meta(description="The last entry it received.")]
-    told_at: Timestamp | None
+    update_count: Annotated[int, Meta(description="How often it received new entries.")]
+    last_entry_id: Annotated[str | None, Meta(description="The last entry it received.")]
+    last_update_at: Timestamp | None
     created_at: Timestamp | None
 
 
@@ -73,9 +73,9 @@ WATCHER_ROW_EXAMPLE: dict[str, Any] = {
     "watcher": "01a1e333-cbe6-7aef-b141-0270fa1d63e2",
     "watching": True,
     "trigger": "key",
-    "told": 3,
-    "heard": RUN_ID,
-    "told_at": TIMESTAMP,
+    "update_count": 3,
+    "last_entry_id": RUN_ID,
+    "last_update_at": TIMESTAMP,
     "created_at": TIMESTAMP,
 }
 

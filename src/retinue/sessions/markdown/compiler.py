@@ -48,7 +48,7 @@ def compile_constructor(
 def _constructor_source(
     kind: MarkerKind, values: Mapping[Attribute, str], present: Mapping[Attribute, str]
 ) -> str:
-    keywords = {"by": repr(kind.by)} if kind.by else {}
+    keywords = {"role": repr(kind.role)} if kind.role else {}
     for attribute, value in values.items():
         field, _, nested = attribute.field.partition(".")
         if not nested:

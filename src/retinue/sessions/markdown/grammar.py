@@ -120,8 +120,8 @@ class MarkerKind(Struct, frozen=True, kw_only=True):
 
     name: str
     type: type[Entry | SessionHead]
-    by: str = ""
-    """The field `by` of a message."""
+    role: str = ""
+    """The role of a message."""
     body: str = ""
     """The field that holds the text below the marker line."""
     attributes: tuple[Attribute, ...]
@@ -139,7 +139,7 @@ _AT = Attribute(name="at", field="at")
 _RUN = Attribute(name="run", field="run")
 _FROM = Attribute(name="from", field="origin")
 _RARE_FROM = Attribute(name="from", field="origin", is_rare=True)
-CALLS = Attribute(name="calls", field="calls", encoding=COUNT)
+CALLS = Attribute(name="calls", field="tool_call_count", encoding=COUNT)
 THOUGHTS = Attribute(name="thoughts", field="thoughts", encoding=FLAG)
 """Set if the entry has thinking blocks, which are in the sidecar file."""
 _REPLY = (
@@ -147,7 +147,7 @@ _REPLY = (
     Attribute(name="in", field="usage.input", encoding=COUNT),
     Attribute(name="out", field="usage.output", encoding=COUNT),
     Attribute(name="cached", field="usage.cached", encoding=COUNT),
-    Attribute(name="stop", field="stop", is_rare=True),
+    Attribute(name="stop", field="stop_reason", is_rare=True),
     CALLS,
     THOUGHTS,
 )
@@ -174,14 +174,14 @@ HEAD = MarkerKind(
 USER = MarkerKind(
     name="user",
     type=Message,
-    by="user",
+    role="user",
     body="text",
     attributes=(_ID, _AT, _FROM, _RUN, *_RARE_REPLY),
 )
 AGENT = MarkerKind(
     name="agent",
     type=Message,
-    by="agent",
+    role="agent",
     body="text",
     attributes=(_ID, _AT, _RARE_FROM, *_REPLY, _RUN),
 )
@@ -194,7 +194,7 @@ CALL = MarkerKind(
         Attribute(name="tool", field="tool", encoding=REQUIRED),
         _AT,
         _RUN,
-        Attribute(name="broken", field="broken", is_rare=True),
+        Attribute(name="broken", field="parse_error", is_rare=True),
     ),
 )
 RESULT = MarkerKind(
@@ -202,9 +202,9 @@ RESULT = MarkerKind(
     type=ToolResult,
     body="text",
     attributes=(
-        Attribute(name="of", field="of", encoding=REQUIRED),
+        Attribute(name="of", field="call_id", encoding=REQUIRED),
         Attribute(field="ok", encoding=OUTCOME),
-        Attribute(name="ms", field="ms", encoding=COUNT),
+        Attribute(name="ms", field="duration_ms", encoding=COUNT),
         _AT,
         _RUN,
     ),
@@ -213,7 +213,7 @@ NOTICE = MarkerKind(
     name="notice",
     type=Notice,
     body="text",
-    attributes=(_ID, Attribute(name="kind", field="kind"), _AT, _RUN),
+    attributes=(_ID, Attribute(name="kind", field="topic"), _AT, _RUN),
     is_rare=True,
 )
 ENTRY_KINDS = (USER, AGENT, CALL, RESULT, NOTICE)

@@ -46,7 +46,7 @@ def _compile_line(kind: str, parameters: str, *pieces: str) -> Callable[..., str
 
 _ENTRY_WRITERS: Mapping[
     tuple[type, str], tuple[Callable[[Entry], str], Callable[[Entry, bool, int], str]]
-] = {(kind.type, kind.by): (attrgetter(kind.body), compile_writer(kind)) for kind in ENTRY_KINDS}
+] = {(kind.type, kind.role): (attrgetter(kind.body), compile_writer(kind)) for kind in ENTRY_KINDS}
 """Functions for body and marker line, by the entry's type and, for a message, its author."""
 _render_head_line = _compile_line(
     HEAD.name, "head", *(attribute.write_source(f"head.{attribute.field}") for attribute in HEAD.attributes)
@@ -74,7 +74,7 @@ def render_open_line(entry_id: str, *, escaped: bool = False) -> str:
 
 def render_entry(entry: Entry) -> bytes:
     """Render an entry: its marker line, its body, and the blank line that ends it."""
-    author = entry.by if isinstance(entry, Message) else ""
+    author = entry.role if isinstance(entry, Message) else ""
     entry_body, render_marker = _ENTRY_WRITERS[type(entry), author]
     body, is_escaped = escape_body(entry_body(entry))
     data = body.encode()

@@ -169,13 +169,13 @@ def _require_ended(run: Run) -> Run:
 
 async def _format_report(run: Run, call: Call, context: RuntimeContext) -> str:
     """Format the final reply, or a substitute for it."""
-    agent_id = run.slug if run.request.keep else None
+    agent_id = run.slug if run.request.keep_session else None
     if run.status.is_live:
         return json_result(
             success=True, result=BACKGROUND_NOTE.format(run=run.id), agent_used=run.agent, agent_id=agent_id
         )
     replies = await _load_replies(run, context)
-    is_silent = bool(replies) and not replies[-1].calls and not replies[-1].text.strip()
+    is_silent = bool(replies) and not replies[-1].tool_call_count and not replies[-1].text.strip()
     texts = _nonblank_texts(replies)
     is_done = run.status is Status.DONE
     text = _report_text(run, texts, is_silent=is_silent) if is_done else ""
@@ -226,7 +226,7 @@ async def _load_replies(run: Run, context: RuntimeContext) -> list[Message]:
             return [
                 entry
                 for entry in conversation.entries
-                if isinstance(entry, Message) and entry.by == "agent" and entry.run == run.id
+                if isinstance(entry, Message) and entry.role == "agent" and entry.run == run.id
             ]
     return []
 
@@ -262,10 +262,10 @@ async def _request_report(run: Run, call: Call, context: RuntimeContext) -> Run 
     """Start one more run in the child's conversation that asks only for a report, and wait for it."""
     request = _make_request(
         call,
-        run.request.door,
+        run.request.entry_point,
         run.agent,
         SUMMARY_REQUEST,
-        keep=run.request.keep,
+        keep=run.request.keep_session,
         key_suffix=agent_pool.SUMMARY_KEY_SUFFIX,
     )
     try:
@@ -377,10 +377,10 @@ def _make_request(
         task=task,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=tool_name,
+        entry_point=tool_name,
         source="subagent",
         wait=True,
-        keep=keep,
+        keep_session=keep,
     )
 
 

@@ -131,7 +131,7 @@ async def _send_message(key: str, message: _MessageRequest, call: Call, context:
         task=message.content,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=MESSAGE_TOOL,
+        entry_point=MESSAGE_TOOL,
         source="subagent",
         wait=message.wait,
         wait_until=deadline if message.wait else None,
@@ -325,7 +325,9 @@ async def _tool_call_rows(run: Run, context: RuntimeContext) -> list[dict[str, o
             entries = [*await conversation.read_earlier_entries(run.id), *conversation.entries]
     except RetinueError:
         return None
-    duration_ms_by_call = {entry.of: entry.ms for entry in entries if isinstance(entry, ToolResult)}
+    duration_ms_by_call = {
+        entry.call_id: entry.duration_ms for entry in entries if isinstance(entry, ToolResult)
+    }
     calls = [entry for entry in entries if isinstance(entry, ToolCall) and entry.run == run.id]
     return [
         {"name": each.tool, "durationMs": duration_ms_by_call.get(each.id, 0)}

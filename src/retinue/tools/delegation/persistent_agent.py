@@ -59,7 +59,7 @@ async def persistent_agent(
         task=prompt,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=TOOL_NAME,
+        entry_point=TOOL_NAME,
         source="subagent",
         label=description,
         wait=True,
@@ -109,6 +109,6 @@ async def _reply_texts(run: Run, context: RuntimeContext) -> list[str]:
     except RetinueError:
         return []
     messages = [
-        each for each in entries if isinstance(each, Message) and each.by == "agent" and each.run == run.id
+        each for each in entries if isinstance(each, Message) and each.role == "agent" and each.run == run.id
     ]
     return [each.text for each in messages if each.text.strip()]

@@ -58,7 +58,7 @@ async def request_review(
         task="",
         requester=call.session.key,
         parent_run=call.run.id,
-        door=TOOL_NAME,
+        entry_point=TOOL_NAME,
         source="subagent",
         label="review",
         wait=returnMode == "blocking",

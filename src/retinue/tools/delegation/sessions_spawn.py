@@ -67,13 +67,13 @@ async def sessions_spawn(
         task=task,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=TOOL_NAME,
+        entry_point=TOOL_NAME,
         source="subagent",
         label=single_line(label or ""),
         model=model or context.subagent_settings.model,
         thinking=thinking,
         deadline_seconds=timeoutSeconds,
-        keep=cleanup == "keep",
+        keep_session=cleanup == "keep",
     )
     prompt = worker_prompt(requester=call.session.key, session=key, label=request.label or agent, task=task)
     child = ChildSpec(

@@ -82,7 +82,7 @@ async def spawn_subagent(
         task=prompt,
         requester=call.session.key,
         parent_run=call.run.id,
-        door=TOOL_NAME,
+        entry_point=TOOL_NAME,
         source="subagent",
         label=single_line(label or ""),
         wait=returnMode == "blocking",
