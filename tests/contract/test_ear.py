@@ -51,7 +51,7 @@ class Listener:
         for word in text:
             await self.tell("text.delta", lost=word in lost, text=word)
         self.file.append(Message(id=f"e{len(self.file)}", role="agent", text=text, run="R"))
-        await self.tell("entry.saved", lost="s" in lost, entry=self.file[-1].id, of="agent")
+        await self.tell("entry.saved", lost="s" in lost, entry=self.file[-1].id, entry_kind="agent")
 
 
 async def followed(*, from_birth: bool = True) -> Listener:
@@ -105,7 +105,7 @@ async def test_a_line_that_is_cut_takes_back_what_was_begun_and_brings_what_stan
     await listener.tell("text.delta", text="Y")
     listener.file.append(Message(id="e0", role="agent", text="XYZ", run="R"))
     await listener.ear.on_disconnect()
-    await listener.tell("entry.saved", entry="e0", of="agent")
+    await listener.tell("entry.saved", entry="e0", entry_kind="agent")
     assert listener.said == ["XYZ"]
 
 
@@ -118,7 +118,7 @@ async def test_a_reply_that_stands_in_the_file_before_it_is_told_is_heard_once()
         await listener.tell("run.state", phase="wait")
         for word in "XYZ":
             await listener.tell("text.delta", text=word)
-        await listener.tell("entry.saved", entry="e0", of="agent")
+        await listener.tell("entry.saved", entry="e0", entry_kind="agent")
         await listener.ear.emit_missed()
         assert listener.said == ["XYZ"], cut
 
@@ -128,7 +128,7 @@ async def test_what_is_told_after_one_began_to_follow_is_heard_also_if_it_stood_
     listener.file += [Message(id=name, role="agent", text=name, run="R") for name in ("old", "XYZ")]
     await listener.ear.follow([RUN])
     await listener.tell("text.delta", text="Z")
-    await listener.tell("entry.saved", entry="XYZ", of="agent")
+    await listener.tell("entry.saved", entry="XYZ", entry_kind="agent")
     await listener.reply("Y")
     await listener.ear.on_disconnect()
     assert listener.said == ["XYZ", "Y"]
@@ -149,5 +149,5 @@ async def test_a_reply_that_is_asked_again_begins_anew():
     await listener.tell("text.discarded")
     await listener.tell("text.delta", text="whole")
     listener.file.append(Message(id="e0", role="agent", text="whole", run="R"))
-    await listener.tell("entry.saved", entry="e0", of="agent")
+    await listener.tell("entry.saved", entry="e0", entry_kind="agent")
     assert listener.said == ["whole"]

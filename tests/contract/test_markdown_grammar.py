@@ -146,7 +146,7 @@ def sample(kind: MarkerKind, *, chosen: Attribute | None = None) -> Entry:
     """Return an entry that has only what its kind requires, and the chosen attribute."""
     values: dict[str, Any] = {each.name: "required" for each in fields(kind.type) if each.required}
     if kind.role:
-        values["by"] = kind.role
+        values["role"] = kind.role
     entry: Any = kind.type(**values)
     return entry if chosen is None else set_field(entry, *chosen.field.split("."))
 

@@ -206,7 +206,7 @@ async def test_no_tool_of_a_server_takes_the_place_of_another(tmp_path: Path):
         found = it.servers.tools()
         assert sorted(found) == ["fake.mine", "fake.read", "fake__like"]
         assert found["fake.mine"] is mine
-        assert it.servers.server_rows()[0]["left_out"] == ["fake.like"]
+        assert it.servers.server_rows()[0]["unavailable"] == ["fake.like"]
         assert (await it.stands())["twice"] is TrustState.UNFIT
 
 
@@ -398,7 +398,7 @@ async def test_a_server_of_another_time_or_with_no_program_is_refused_in_a_sente
     servers = McpServerService(config, {}, system_clock())
     with pytest.raises(Failed, match="program not found: no-such-program"):
         await servers.compare_tools("none")
-    assert servers.server_rows()[0]["found"] is False
+    assert servers.server_rows()[0]["command_found"] is False
 
 
 @pytest.mark.parametrize(

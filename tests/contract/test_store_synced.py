@@ -43,11 +43,11 @@ async def said(talk) -> None:
     if sys.argv[2] == "found":
         await talk.write_idle_prompt()
         return
-    await talk.append(Message(id="one", by="user", text="first words"), sync=False)
+    await talk.append(Message(id="one", role="user", text="first words"), sync=False)
     if sys.argv[2] == "followed":
-        await talk.append(Message(id="two", by="agent", text="second words"))
+        await talk.append(Message(id="two", role="agent", text="second words"))
     if sys.argv[2] == "again":
-        await talk.append(Message(id="one", by="user", text="first words"))
+        await talk.append(Message(id="one", role="user", text="first words"))
     if sys.argv[2] == "resting":
         await talk.write_idle_prompt()
 
@@ -109,8 +109,8 @@ async def main():
     new = NewSession(agent="general", preset_text="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
     session = await store.create(new)
     async with store.open(session) as talk:
-        await talk.append(Message(id="one", by="user", text="first words"), sync=False)
-        second = Message(id="two", by="agent", text="second words")
+        await talk.append(Message(id="one", role="user", text="first words"), sync=False)
+        second = Message(id="two", role="agent", text="second words")
         os.fsync = fails
         try:
             await talk.append(second)

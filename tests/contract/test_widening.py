@@ -105,7 +105,7 @@ def test_a_child_that_lost_its_paths_gains_nothing_but_the_one():
 
 def test_what_is_there_already_is_not_added_again():
     text = '---\npaths: {read: ["/new"], write: [/new]}\nshell_commands: {allow: ["/new"]}\n---\nBody\n'
-    for touch in ("read", "write", "run", "tool", "more"):
+    for touch in ("read", "write", "run", "tool", "scope"):
         assert wider(text, touch) == text
 
 

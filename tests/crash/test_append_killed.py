@@ -30,9 +30,9 @@ async def main(root, ref, seed):
         for turn in range(100_000):
             reply, call = f"a{seed}-{turn}", f"c{seed}-{turn}"
             body = "words <!-- user -->\\n" * (turn * 37 % 400)
-            await talk.append(Message(id=reply, by="agent", text=body, calls=1), ToolCall(id=call, tool="t", args="{}"))
+            await talk.append(Message(id=reply, role="agent", text=body, tool_call_count=1), ToolCall(id=call, tool="t", args="{}"))
             print(reply, call, flush=True)
-            await talk.append(ToolResult(of=call, text=body))
+            await talk.append(ToolResult(call_id=call, text=body))
             print("r" + call, flush=True)
             if turn % 3 == 0:
                 await talk.write_idle_prompt()

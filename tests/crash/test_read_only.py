@@ -92,7 +92,7 @@ async def test_whoever_only_looks_needs_nothing_written(isolated_env: dict[str, 
     code, out, _ = await ran(env, work, "runs", "history", "--json", closed=home)
     assert [each["text"] for each in json.loads(out)] == ["One."]
     code, out, err = await ran(env, work, "doctor", "--json", closed=home)
-    bad = [each["what"] for each in json.loads(out) if each["level"] == "bad"]
+    bad = [each["message"] for each in json.loads(out) if each["level"] == "bad"]
     assert (code, bad, err) == (1, [f"home: {home} is not writable"], "")
     assert tree(home) == before
 

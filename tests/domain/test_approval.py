@@ -156,7 +156,7 @@ def test_what_is_printed_leaves_nothing_out():
         "agent": "general",
         "call": "01C",
         "tool": "write",
-        "touch": "write",
+        "access": "write",
         "resource": "/w/a",
         "args": "{}",
         "reason": "why",
@@ -164,7 +164,7 @@ def test_what_is_printed_leaves_nothing_out():
         "sandbox": "none",
         "files": [{"path": "/w/run.sh", "sha256": "aa", "size": 7}],
         "chain": ["person", "agent:general:main"],
-        "add": None,
+        "add_effect": None,
         "digest": "d",
         "state": "allowed",
         "asked_at": approval_as_json(full)["asked_at"],
@@ -190,7 +190,7 @@ def test_what_is_printed_leaves_nothing_out():
 )
 def test_what_adding_comes_to_is_told_before_it_is_done(tool: str, resource: str, says: str):
     wish = replace(ASKED, touch="more", tool=tool, resource=resource)
-    assert describe_add_answer(wish) == approval_as_json(wish)["add"] == says
+    assert describe_add_answer(wish) == approval_as_json(wish)["add_effect"] == says
 
 
 def test_a_level_reaches_those_below_it():

@@ -155,8 +155,8 @@ def test_the_printed_row_has_its_fields_in_order():
     }
     assert list(run_details_as_json(run)) == [
         *run_as_json(run),
-        "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "door", "role", "trigger",
-        "keep", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit", "evidence",
+        "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "entry_point", "role", "trigger",
+        "keep_session", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit", "evidence",
         "effects",
     ]  # fmt: skip
 

@@ -97,7 +97,7 @@ class ApiClient:
 
     async def message_texts(self, session: str) -> list[str]:
         found = (await self.get(f"/api/sessions/{session}/entries")).json
-        return [each["text"] for each in found if each["kind"] == "said"]
+        return [each["text"] for each in found if each["kind"] == "message"]
 
     async def wait_until(self, path: str, true: Callable[[Any], Any]) -> Any:
         """What is answered as soon as it is as it should be."""

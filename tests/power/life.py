@@ -119,7 +119,7 @@ class Life:
         self.model = Remembering([each for each in self.asked if (each.position, each.turn) in before])
         broken = self.promised.broken(state)
         findings = (await self.home.told("doctor", "--json"))[1]
-        bad = (each["what"] for each in findings if each["level"] == "bad")
+        bad = (each["message"] for each in findings if each["level"] == "bad")
         broken += [what for what in bad if not HARMLESS.search(what)]
         broken += await self._worked(state)
         return [each for each in broken if not any(slug in each for slug in self._unborn(state))]

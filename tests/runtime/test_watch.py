@@ -460,6 +460,6 @@ async def test_a_watcher_that_cannot_hear_is_not_asked_for_ever_and_says_why(run
         await soon(ended)
         assert len(await hearings(process)) == 3
         (told,) = [event for event in await events(process, session) if event.kind == "watch.ended"]
-        assert "no such model" in told.data["why"]
+        assert "no such model" in told.data["reason"]
         await beside(process, session)
         assert [each.on for each in await watches(process)] == [True]

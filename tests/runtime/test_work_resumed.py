@@ -295,7 +295,7 @@ async def test_the_last_turn_stays_the_last_when_the_process_dies_on_it(runtime:
     died = asyncio.Event()
 
     def dies(event: Event) -> None:
-        if event.kind == "entry.saved" and event.data["of"] == "agent":
+        if event.kind == "entry.saved" and event.data["entry_kind"] == "agent":
             died.set()
             raise asyncio.CancelledError
 

@@ -365,7 +365,11 @@ async def test_a_result_is_passed_on_to_whoever_asked(machine: UserMachine, near
     async with machine.serve_models(script), near():
         ran = (await machine("run", "--json", "When?")).json
         passed = await machine("inbox", "--json", "--promote", ran["children"][0])
-        assert (passed.code, passed.json["for"], passed.json["already"]) == (0, ran["slug"], False)
+        assert (passed.code, passed.json["recipient"], passed.json["already_promoted"]) == (
+            0,
+            ran["slug"],
+            False,
+        )
         sent = await machine("send", ran["slug"], "Again?")
         assert (sent.code, sent.out) == (0, "1993, it says.\n")
         assert (await machine("inbox", "--json", "--drain")).json == []
@@ -568,7 +572,7 @@ async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: UserMa
         await live(machine, "running")
         process.send_signal(signal.SIGTERM)
         facts = await daemon_client.ping_daemon(machine.home)
-        while facts and facts["looking"]:
+        while facts and facts["accepts_runs"]:
             facts = await daemon_client.ping_daemon(machine.home)
         assert (await machine("run", "Quick.")).out == "Done.\n"
         (machine.folder / "gate").unlink()

@@ -83,7 +83,7 @@ async def test_a_level_below_the_configured_minimum_runs_nothing(machine: UserMa
         "the sandbox is none, and sandbox.minimum is strict" in machine.request_texts(server.requests[1])[-1]
     )
     assert "bash" not in machine.tool_names(server.requests[0])
-    findings = [each["what"] for each in doctor.json if each["level"] == "bad"]
+    findings = [each["message"] for each in doctor.json if each["level"] == "bad"]
     assert "sandbox: none, but sandbox.minimum is strict: no command can run" in findings
 
 
@@ -91,8 +91,8 @@ async def test_doctor_says_how_tightly_commands_are_held_and_why_not_more(machin
     """Shows: S16, S17."""
     here = await machine("doctor", "--json")
     low = await machine("doctor", "--json", RETINUE_SANDBOX="none")
-    assert "sandbox: strict" in {each["what"] for each in here.json}
-    found = {each["what"]: each["do"] for each in low.json}
+    assert "sandbox: strict" in {each["message"] for each in here.json}
+    found = {each["message"]: each["advice"] for each in low.json}
     assert "sandbox: none; every command requires approval" in found
     assert (
         found["sandbox level strict is not available: RETINUE_SANDBOX=none asks for less"]

@@ -114,7 +114,7 @@ async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_anoth
         first = await daemon_client.ping_daemon(machine.home)
         assert first is not None
         stopping = await machine.start("serve", "--stop", "--json")
-        while (now := await daemon_client.ping_daemon(machine.home)) and now["looking"]:  # noqa: ASYNC110  (another process)
+        while (now := await daemon_client.ping_daemon(machine.home)) and now["accepts_runs"]:  # noqa: ASYNC110  (another process)
             await asyncio.sleep(0.02)
         second = (await machine("serve", "--detach", "--json")).json
         await stopping.communicate()

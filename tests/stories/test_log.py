@@ -43,12 +43,12 @@ async def test_what_succeeded_leaves_lines_at_level_info_and_none_at_level_error
         ran = await machine("run", "--json", "Where is x?")
         assert ran.code == 0, ran.err
     told = lines(machine.home, "info")
-    made = [line["path"] for line in told if line["what"] == "session.created"]
+    made = [line["path"] for line in told if line["event"] == "session.created"]
     assert [Path(path).is_dir() for path in made] == [True, True]
     assert str(Path(ran.json["path"]).parent) == made[0]
-    mine = [line["what"] for line in told if line.get("run") == ran.json["run_id"]]
+    mine = [line["event"] for line in told if line.get("run") == ran.json["run_id"]]
     assert (mine[:2], mine[-1]) == (["run.queued", "run.started"], "run.ended")
-    (helped,) = [line for line in told if line["what"] == "announcement.delivered"]
+    (helped,) = [line for line in told if line["event"] == "announcement.delivered"]
     assert (helped["agent"], helped["to"]) == ("helper", ran.json["session_id"])
     assert lines(machine.home, "error") == []
 
@@ -63,7 +63,7 @@ async def test_a_run_that_failed_leaves_a_line_at_level_error(machine: UserMachi
         ran = await machine("run", "--json", "Go.")
         assert ran.code != 0
     (line,) = lines(machine.home, "error")
-    assert (line["what"], line["run"]) == ("run.ended", ran.json["run_id"])
+    assert (line["event"], line["run"]) == ("run.ended", ran.json["run_id"])
     assert (line["status"], line["reason"]) == ("failed", "auth")
 
 
@@ -86,7 +86,7 @@ async def test_a_folder_that_cannot_be_made_is_told_to_the_caller_and_to_the_log
         (result,) = [each for each in server.requests[-1].messages if each["role"] == "tool"]
     assert "Not a directory" in result["content"]
     (line,) = lines(machine.home, "error")
-    assert (line["what"], line["agent"]) == ("session.created", "helper")
+    assert (line["event"], line["agent"]) == ("session.created", "helper")
     assert "Not a directory" in line["error"]
     assert str(blocked[0]) in line["error"]
 
@@ -110,8 +110,8 @@ def test_a_log_that_was_moved_away_is_begun_anew(tmp_path: Path):
     (tmp_path / "logs" / LOG_NAME).unlink()
     log.log_success("third")
     log.close()
-    assert [line["what"] for line in lines(tmp_path, "info")] == ["third"]
-    assert json.loads((tmp_path / "logs" / "elsewhere").read_text())["what"] == "first"
+    assert [line["event"] for line in lines(tmp_path, "info")] == ["third"]
+    assert json.loads((tmp_path / "logs" / "elsewhere").read_text())["event"] == "first"
 
 
 def test_two_who_write_one_log_both_go_on_when_it_is_full(tmp_path: Path):

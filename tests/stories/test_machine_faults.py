@@ -41,7 +41,7 @@ async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(m
         assert mended.code == 0
         [row] = [each for each in mended.json if each["level"] == "mended"]
         [kept] = [path for path in machine.home.glob("ledger.db.damaged-*") if not path.name.endswith("-shm")]
-        assert str(kept) in row["what"]
+        assert str(kept) in row["message"]
         assert kept.read_bytes() == bad
         again = (await machine("run", "--json", "--session", first["slug"], "Go on.")).json
         assert (again["status"], again["text"]) == ("done", "Two.")

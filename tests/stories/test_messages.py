@@ -122,7 +122,7 @@ async def test_what_the_configuration_denies_is_there_for_nobody(machine: UserMa
     assert machine.tool_names(asks) == ["read"]
     assert "agents_message" not in machine.system_prompt(general)
     rows = {each["name"]: each for each in (await machine("tools", "list", "--agent", "asks", "--json")).json}
-    assert (rows["agents_message"]["offered"], rows["agents_list"]["offered"]) == (False, False)
+    assert (rows["agents_message"]["available"], rows["agents_list"]["available"]) == (False, False)
     assert rows["agents_message"]["rule"].startswith("operator deny")
 
 
@@ -135,9 +135,12 @@ async def test_the_list_of_tools_says_who_can_ask_others(machine: UserMachine):
         rows = {
             each["name"]: each for each in (await machine("tools", "list", "--agent", agent, "--json")).json
         }
-        found[agent] = [rows[name]["offered"] for name in ("agents_message", "agents_list")]
-        assert (rows["agents_message"]["door"], rows["agents_message"]["asks"]) == (True, "never")
-        assert (rows["agents_list"]["door"], rows["agents_list"]["effect"]) == (False, "read")
+        found[agent] = [rows[name]["available"] for name in ("agents_message", "agents_list")]
+        assert (rows["agents_message"]["is_delegation"], rows["agents_message"]["approval"]) == (
+            True,
+            "never",
+        )
+        assert (rows["agents_list"]["is_delegation"], rows["agents_list"]["effect"]) == (False, "read")
     assert found == {"general": [True, True], "reader": [False, False], "lister": [False, True]}
 
 

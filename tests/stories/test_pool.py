@@ -103,7 +103,7 @@ async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(mac
     assert more["error"].startswith("Agent not found: x")
     logged = [json.loads(line) for line in (machine.home / "logs" / LOG_NAME).read_text().splitlines()]
     (warned,) = [line for line in logged if line["level"] == "warn"]
-    assert "there is no pool (subagents.pool): general is not kept" in warned["what"]
+    assert "there is no pool (subagents.pool): general is not kept" in warned["event"]
     assert warned["run"] == run.id
 
 
@@ -207,7 +207,7 @@ async def test_events_tell_which_call_began_an_agent_and_how_it_ended(machine: U
         called = {event.data["call"] for event in heard if event.kind == "tool.started"}
         born = [event for event in heard if event.kind == "run.queued" and event.parent_run == run.id]
         assert {event.data["call"] for event in born} == called
-        assert {(event.agent, event.data["door"], event.data["task"]) for event in born} == {
+        assert {(event.agent, event.data["entry_point"], event.data["task"]) for event in born} == {
             ("general", "agent", f"Execute this task: {task}.") for task in ("One", "Two")
         }
         for event in born:

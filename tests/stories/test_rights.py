@@ -165,7 +165,7 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
         assert sorted(errors[2:]) == [("read", "out_of_scope"), ("write", "tool_not_allowed")]
         assert told == [unread, "The configuration was read again. Its denials apply from now on."]
     logged = (machine.home / "logs" / "retinue.jsonl").read_text().splitlines()
-    said = [json.loads(line)["what"] for line in logged]
+    said = [json.loads(line)["event"] for line in logged]
     assert [what for what in said if "configuration" in what] == told
     assert not (machine.folder / "b").exists()
 

@@ -137,7 +137,7 @@ async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Us
     listed = {
         row["name"]: row for row in (await machine("skills", "list", "--agent", "keeper", "--json")).json
     }
-    assert {name: (row["has"], row["rule"], row["source"]) for name, row in listed.items()} == {
+    assert {name: (row["available"], row["rule"], row["source"]) for name, row in listed.items()} == {
         "deploy": (False, "skills: deny deploy", "project"),
         "notes": (True, "no list", "user"),
     }
@@ -149,7 +149,7 @@ async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Us
     mute = await machine("agents", "show", "mute")
     assert "withheld: the skill notes (it has no bash to use it with)" in mute.out
     keeper = (await machine("agents", "show", "keeper", "--json")).json
-    assert (keeper["skills"], keeper["skills_withheld"]) == (["notes"], {"deploy": "skills: deny deploy"})
+    assert (keeper["skills"], keeper["unavailable_skills"]) == (["notes"], {"deploy": "skills: deny deploy"})
 
 
 async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(machine: UserMachine):

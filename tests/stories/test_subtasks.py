@@ -131,7 +131,7 @@ async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(m
         await asyncio.wait_for(posted(app), 30)
         (row,) = (await machine("inbox", "--json")).json
         assert (row["status"], row["summary"], row["delivery"]) == ("complete", "Here: x.", "pending")
-        assert (row["agentId"], row["capability"], row["for"]) == ("helper", "subtask", run.slug)
+        assert (row["agentId"], row["capability"], row["recipient"]) == ("helper", "subtask", run.slug)
         assert Path(row["transcript"]).read_text().count("Here: x.") == 1
         (same,) = (await machine("inbox", "--json", run.slug)).json
         assert same == row
@@ -261,7 +261,7 @@ async def test_a_finding_that_was_passed_on_is_not_written_again(machine: UserMa
         first = (await machine("inbox", "--promote", row["runId"], "--json")).json
         told = Path(ran["path"]).read_text()
         again = await machine("inbox", "--promote", row["runId"], "--json")
-    assert (first["already"], again.json["already"]) == (False, True)
+    assert (first["already_promoted"], again.json["already_promoted"]) == (False, True)
     assert (again.code, again.json["entry"]) == (0, first["entry"])
     assert f"The result of helper is already in {ran['slug']}" in again.err
     assert Path(ran["path"]).read_text() == told

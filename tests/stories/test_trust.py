@@ -37,7 +37,7 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
         assert "scout" not in [row["name"] for row in listed.json]
         assert "defines bad, oracle, scout, but the project is not trusted" in listed.err
         trusted = (await machine("trust", "--json", "--yes", ".")).json
-        assert (trusted["path"], trusted["standing"]) == (str(machine.folder), "trusted")
+        assert (trusted["path"], trusted["state"]) == (str(machine.folder), "trusted")
         rows = {row["name"]: row for row in trusted["agents"]}
         assert {name: row["added"] for name, row in rows.items()} == {
             "bad": False,
@@ -54,13 +54,13 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
     sources = {row["name"]: row["source"] for row in (await machine("agents", "list", "--json")).json}
     assert (sources["scout"], sources["oracle"]) == ("project", "built in")
     shown = (await machine("agents", "show", "scout", "--json")).json
-    assert (shown["sources"]["prompt"], shown["offered"]) == ("project", ["read"])
+    assert (shown["sources"]["prompt"], shown["available_tools"]) == ("project", ["read"])
     (folder / "scout.md").write_text(SCOUT + "Do more.\n")
     again = await machine("send", "--json", run.json["slug"], "More")
     assert again.code == 3
     assert "changed since the project was trusted" in again.json["error"]["message"]
     assert (await machine("trust", "list", "--json")).json == [
-        {"path": str(machine.folder), "standing": "changed"}
+        {"path": str(machine.folder), "state": "changed"}
     ]
 
 
@@ -72,7 +72,7 @@ async def test_folders_called_like_the_words_can_be_trusted_too(machine: UserMac
     known = [row["path"] for row in (await machine("trust", "list", "--json")).json]
     assert known == [f"{machine.folder}/{name}" for name in ("add", "list", "remove")]
     gone = await machine("trust", "remove", "./list", "--json")
-    assert gone.json == {"path": f"{machine.folder}/list", "standing": "not trusted"}
+    assert gone.json == {"path": f"{machine.folder}/list", "state": "not trusted"}
     for args, code in ((("nowhere",), 2), (("remove", "nowhere"), 7), ((), 2), (("--help",), 0)):
         assert (await machine("trust", *args)).code == code, args
     said = await machine("trust", "--help")
@@ -151,7 +151,7 @@ async def test_a_person_at_a_terminal_sees_the_agents_and_is_asked(machine: User
         assert "scout  yes    read   Looks." in said
         assert f"Trust the current version of {machine.folder}? (yes or no)" in said
         known = (await machine("trust", "list", "--json")).json
-        assert [row["standing"] for row in known] == ([] if code else ["trusted"])
+        assert [row["state"] for row in known] == ([] if code else ["trusted"])
 
 
 async def test_where_nobody_can_be_asked_nothing_is_trusted_without_a_yes(machine: UserMachine):

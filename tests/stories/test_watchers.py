@@ -47,7 +47,7 @@ async def test_a_command_sets_a_watcher_beside_a_session_and_what_it_says_is_sho
         assert sent.out == "I rewrite it.\n"
         assert "pair#1 warning: It drifts. → Go back to line 12." in sent.err
         (said,) = (await machine("inbox", "--json")).json
-        assert (said["kind"], said["severity"], said["reason"], said["suggestion"], said["for"]) == (
+        assert (said["kind"], said["severity"], said["reason"], said["suggestion"], said["recipient"]) == (
             "interjection",
             "warning",
             "It drifts.",

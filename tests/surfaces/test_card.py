@@ -128,7 +128,7 @@ def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(cli: CliFi
     assert screen.wait_for_exit()[0] == 0
 
 
-@pytest.mark.parametrize(("touch", "keys"), [("write", "yns"), ("more", "yans")])
+@pytest.mark.parametrize(("touch", "keys"), [("write", "yns"), ("scope", "yans")])
 def test_the_keys_in_the_line_of_choices_are_those_that_work(touch: ToolAccess, keys: str):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     asked = Approval(

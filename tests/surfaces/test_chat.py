@@ -137,7 +137,7 @@ def test_a_watchers_slash_command_alone_switches_it_and_with_words_sends_it_expl
         False,
     )
     inbox = cli("inbox", "--json").json
-    assert [(row["kind"], row["for"]) for row in inbox] == [
+    assert [(row["kind"], row["recipient"]) for row in inbox] == [
         ("result", ran.json[0]["slug"]),
         ("interjection", ran.json[0]["slug"]),
     ]

@@ -27,7 +27,7 @@ def test_a_readme_beside_definitions_is_named_and_is_no_failure(cli: CliFixture,
     (theirs / "scout.md").write_text("---\nname: scout\ndescription: Looks.\n---\nYou look.\n")
     checked = cli("agents", "check", str(theirs), "--json")
     assert checked.code == 0
-    assert {Path(one["path"]).name: (one["ok"], one["passed_over"]) for one in checked.json} == {
+    assert {Path(one["path"]).name: (one["ok"], one["skipped"]) for one in checked.json} == {
         "README.md": (False, True),
         "package.json": (False, True),
         "scout.md": (True, False),
@@ -50,7 +50,7 @@ def test_half_a_definition_in_a_folder_is_never_passed_over(cli: CliFixture, the
     (theirs / "torn.md").write_text("---\nname: torn\ntools: [read]\n")
     checked = cli("agents", "check", str(theirs), "--json")
     assert checked.code == 1
-    assert [one["passed_over"] for one in checked.json] == [False, False]
+    assert [one["skipped"] for one in checked.json] == [False, False]
 
 
 @pytest.mark.parametrize("yaml", [False, True])

@@ -12,8 +12,8 @@ SHOW_KEYS = {
     "updated_at", "pinned_at", "last_snippet", "attributes", "status", "entries", "announcements",
 }  # fmt: skip
 MORE_KEYS = {
-    "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "door", "role",
-    "trigger", "keep", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit",
+    "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "entry_point", "role",
+    "trigger", "keep_session", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit",
     "evidence", "effects", "root", "created_at", "call", "questions", "cached_tokens", "cost", "tree",
 }  # fmt: skip
 
@@ -71,8 +71,8 @@ def test_a_session_is_renamed_cleared_and_deleted(cli: CliFixture, talked: dict[
     assert Path(gone.json["path"], "branches", "main", "session.md").is_file()
     assert cli("sessions", "show", ref).code == 7
     assert cli("sessions", "list", "--json").json == []
-    assert gone.json["undo"] == f"retinue sessions restore {ref}"
-    assert cli(*gone.json["undo"].split()[1:], "--json").json["path"] == talked["path"]
+    assert gone.json["restore_command"] == f"retinue sessions restore {ref}"
+    assert cli(*gone.json["restore_command"].split()[1:], "--json").json["path"] == talked["path"]
     assert cli("sessions", "show", ref, "--json").json["name"] == "Cron work"
     assert cli("sessions", "restore", ref).code == 7
 
@@ -95,7 +95,7 @@ def test_a_session_is_branched_exported_and_opened(cli: CliFixture, talked: dict
     assert branched["entries"] == 2
     assert cli("sessions", "export", talked["path"]).out == Path(talked["path"]).read_text()
     entries = cli("sessions", "export", talked["path"], "--json").json
-    assert [entry["kind"] for entry in entries] == ["said"] * 4
+    assert [entry["kind"] for entry in entries] == ["message"] * 4
     assert entries[2]["text"] == "Second question"
     assert cli("sessions", "open", talked["path"]).out == talked["path"] + "\n"
 
@@ -149,9 +149,9 @@ def test_agents_are_listed_and_shown_with_the_source_of_each_field(cli: CliFixtu
     assert "broken" not in names
     assert "broken.md" in listed.err
     shown = cli("agents", "show", "scribe", "--json").json
-    assert (shown["description"], shown["offered"]) == ("Writes things down", ["read"])
+    assert (shown["description"], shown["available_tools"]) == ("Writes things down", ["read"])
     assert shown["sources"]["description"] == str(folder / "scribe.md")
-    assert "grep" in shown["withheld"]
+    assert "grep" in shown["unavailable_tools"]
     table = cli("agents", "show", "scribe").out
     assert "Writes things down" in table
     assert "withheld: grep" in table
@@ -191,9 +191,9 @@ def test_a_foreign_definition_is_checked_and_brought_home(cli: CliFixture, tmp_p
 
 def test_tools_are_listed_with_the_rule_that_decides(cli: CliFixture, talked: dict[str, Any]):
     listed = cli("tools", "list", "--json").json
-    assert {"name", "category", "description", "offered", "rule"} <= listed[0].keys()
+    assert {"name", "category", "description", "available", "rule"} <= listed[0].keys()
     offered = [
-        row["name"] for row in cli("tools", "list", "--agent", "explorer", "--json").json if row["offered"]
+        row["name"] for row in cli("tools", "list", "--agent", "explorer", "--json").json if row["available"]
     ]
     assert sorted(offered) == ["glob", "grep", "ls", "read"]
     assert "read" in cli("tools", "list", "--session", talked["slug"]).out

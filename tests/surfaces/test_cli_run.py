@@ -192,7 +192,7 @@ def test_a_defect_is_one_sentence_with_its_details_in_a_file(cli: CliFixture, tm
     (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
     cli.env["PYTHONPATH"] = str(tmp_path)
     ran = cli("tools", "list", "--json")
-    assert (ran.code, ran.json["error"]["code"]) == (1, "defect")
+    assert (ran.code, ran.json["error"]["code"]) == (1, "internal_error")
     assert "Traceback" not in ran.err
     assert "␛" in ran.err
     details = Path(ran.err.rsplit("details are in ", 1)[1].strip())

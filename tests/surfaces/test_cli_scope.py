@@ -34,7 +34,10 @@ def test_a_verdict_has_a_word_a_rule_and_an_exit_code(
     assert (said.code, said.out.startswith(rule)) == (code, True), said
     facts = cli("scope", "test", session, kind, value, "--json")
     assert (facts.code, facts.json["ok"], facts.json["kind"]) == (code, code == 0, kind)
-    assert (facts.json["asks"], facts.json["rule"] in said.out) == ("requires approval" in said.out, True)
+    assert (facts.json["requires_approval"], facts.json["rule"] in said.out) == (
+        "requires approval" in said.out,
+        True,
+    )
 
 
 def test_retinues_own_folders_are_closed_and_shown_so(cli: CliFixture, session: str):
@@ -42,14 +45,14 @@ def test_retinues_own_folders_are_closed_and_shown_so(cli: CliFixture, session: 
     for value in (f"{home}/ledger.db", f"{home}/sessions/{session}/branches/main/preset.md"):
         assert cli("scope", "test", session, "write", value).code == 3
         assert "always closed" in cli("scope", "test", session, "read", value).out
-    assert f"{home}/**" in cli("scope", "show", session, "--json").json["always_closed"]
+    assert f"{home}/**" in cli("scope", "show", session, "--json").json["protected_paths"]
 
 
 def test_the_scope_of_a_session_is_shown_with_whose_word_it_is(cli: CliFixture, session: str):
     facts = cli("scope", "show", session, "--json").json
     assert facts["workspace"] == str(cli.folder)
     assert facts["paths"]["read"] == [f"{cli.folder}/**", "/tmp/**"]
-    assert (facts["needs_no_yes"]["write"], facts["approvals"]) == (["/tmp/**"], "ask")
+    assert (facts["preapproved"]["write"], facts["approvals"]) == (["/tmp/**"], "ask")
     assert facts["ceilings"] == []
     child = cli("spawn", "--json", "--parent", session, "--agent", "explorer", "Look.").json["slug"]
     below = cli("scope", "show", child, "--json").json

@@ -40,7 +40,7 @@ def test_a_command_below_the_least_level_is_no_question(cli: CliFixture, session
 
 
 def test_the_list_of_tools_says_which_of_them_ask(cli: CliFixture):
-    asks = {row["name"]: row["asks"] for row in cli("tools", "list", "--json").json}
+    asks = {row["name"]: row["approval"] for row in cli("tools", "list", "--json").json}
     assert (asks["read"], asks["write"], asks["bash"]) == ("never", "unless granted", "unless granted")
     assert asks["request_scope_expansion"] == "always"
 
@@ -63,7 +63,7 @@ def test_for_people_a_list_that_allows_nothing_is_not_left_out(cli: CliFixture, 
     assert lines >= {("tools", "nothing"), ("writable", "no"), ("paths.write", "nothing")}
     assert "paths.deny" not in shown
     facts = cli("scope", "show", session, "--json").json
-    assert "**/.github/workflows/**" in facts["guarded"]
+    assert "**/.github/workflows/**" in facts["guarded_paths"]
     assert facts["ceilings"][0]["tools"] == []
 
 
@@ -90,13 +90,13 @@ def test_where_no_command_is_run_none_is_offered_and_the_lists_say_why(cli: CliF
     low = {"RETINUE_SANDBOX": "none"}
     for about in ((), ("--session", session), ("--agent", "builder")):
         rows = {row["name"]: row for row in cli("tools", "list", "--json", *about, **low).json}
-        assert (rows["bash"]["offered"], rows["bash"]["rule"]) == (False, why)
-        assert rows["read"]["offered"]
+        assert (rows["bash"]["available"], rows["bash"]["rule"]) == (False, why)
+        assert rows["read"]["available"]
     facts = cli("scope", "show", session, "--json", **low).json
-    assert facts["sandbox"] == {"level": "none", "minimum": "strict", "runs_nothing": why}
+    assert facts["sandbox"] == {"level": "none", "minimum": "strict", "blocked_reason": why}
     assert why in cli("scope", "show", session, **low).out
     here = cli("scope", "show", session, "--json").json
-    assert (here["sandbox"]["runs_nothing"], here["hash"] != facts["hash"]) == (None, True)
+    assert (here["sandbox"]["blocked_reason"], here["hash"] != facts["hash"]) == (None, True)
 
 
 def test_the_model_is_not_told_that_something_holds_what_nothing_holds(cli: CliFixture):

@@ -305,7 +305,7 @@ async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(cli: CliFixture):
             path = Path(shown["path"])
             path.write_text(path.read_text() + "Typed by hand.\n")
             told = (await ear.hears("session.changed"))[-1]
-            assert (told["session"], told["what"], told["id"]) == (session, "file", None)
+            assert (told["session"], told["change"], told["id"]) == (session, "file", None)
 
 
 async def test_a_daemon_that_stops_ends_its_streams_in_good_order(cli: CliFixture):

@@ -273,12 +273,12 @@ async def test_words_are_counted_and_what_was_discarded_is_told(isolated_env: di
         run = await world.app.run("Answer.")
         heard = await ear.hears("run.ended")
         live = [each for each in heard if each["id"] is None]
-        assert [each["n"] for each in live] == list(range(1, len(live) + 1))
+        assert [each["live_seq"] for each in live] == list(range(1, len(live) + 1))
         kinds = [each["kind"] for each in live]
         at = kinds.index("text.discarded")
         assert "text.delta" in kinds[:at]
         assert "".join(each["text"] for each in live[at:] if each["kind"] == "text.delta") == run.text
-        assert [each["of"] for each in live if each["kind"] == "entry.saved"] == ["user", "agent"]
+        assert [each["entry_kind"] for each in live if each["kind"] == "entry.saved"] == ["user", "agent"]
         assert all(each["seq"] == 2 for each in live), "a live one says where the ledger is"
 
 
@@ -295,7 +295,7 @@ async def test_words_come_of_all_of_none_or_of_one(isolated_env: dict[str, str])
         for ear in ears:
             await ear.until(lambda ear=ear: [each["kind"] for each in ear.heard].count("run.ended") == 2)
             told.append("".join(each["text"] for each in ear.heard if each["kind"] == "text.delta"))
-            assert [each["of"] for each in ear.heard if each["kind"] == "entry.saved"] == [
+            assert [each["entry_kind"] for each in ear.heard if each["kind"] == "entry.saved"] == [
                 "user",
                 "agent",
             ] * 2
@@ -357,7 +357,7 @@ async def test_every_entry_that_is_saved_is_told_by_its_name(isolated_env: dict[
         ear = await world.listens()
         run = await world.app.run("What does a.txt say?", workspace=tmp_path)
         heard = await ear.hears("run.ended")
-        told = [(each["entry"], each["of"]) for each in heard if each["kind"] == "entry.saved"]
+        told = [(each["entry"], each["entry_kind"]) for each in heard if each["kind"] == "entry.saved"]
         entries = await world.app.sessions.entries(run.session_id)
         assert [entry for entry, _ in told] == [public_entry_id(entry) for entry in entries]
         assert {of for _, of in told} == {"user", "agent", "call", "result", "notice"}
@@ -375,7 +375,7 @@ async def test_what_is_done_to_a_session_is_told_to_all_and_kept(isolated_env: d
         await world.app.sessions.clear(branch.id)
         await world.app.sessions.delete(run.session_id)
         await ear.until(lambda: len(ear.numbers) == 6)
-        told = [(each["kind"], each["what"]) for each in ear.heard]
+        told = [(each["kind"], each["change"]) for each in ear.heard]
         kinds = ["renamed", "pinned", "pinned", "branched", "cleared", "deleted"]
         assert told == [("session.changed", kind) for kind in kinds]
         assert ear.numbers == list(range(before + 1, before + 7))
@@ -393,7 +393,7 @@ async def test_an_edit_by_hand_is_told_while_somebody_looks(isolated_env: dict[s
             ear = await world.listens(None, **{how: run.session_id})
             path.write_text(path.read_text() + "Typed by hand.\n")
             heard = await ear.hears("session.changed")
-            assert [(each["session"], each["what"], each["id"]) for each in heard] == [
+            assert [(each["session"], each["change"], each["id"]) for each in heard] == [
                 (run.session_id, "file", None)
             ]
             world.hub.unsubscribe(ear.stream)

@@ -100,7 +100,7 @@ async def settled(client: ApiClient, session: str, answers: list[Any]) -> None:
     said = [
         each["run"]
         for each in (await client.get(f"/api/sessions/{session}/entries")).json
-        if each["by"] == "agent"
+        if each["role"] == "agent"
     ]
     done = {each["run_id"] for each in ended if each["status"] == "done"}
     assert len(said) == len(set(said))

@@ -59,14 +59,14 @@ async def test_a_message_is_answered_in_the_shape_of_agents_message(api: OpenApi
             "toolCalls": [],
         }
         run = (await client.get(f"/api/runs/{called['responseId']}")).json
-        assert (run["task"], run["status"], run["session_id"], run["door"]) == (
+        assert (run["task"], run["status"], run["session_id"], run["entry_point"]) == (
             "What is there?",
             "done",
             made["session_id"],
             "http",
         )
         first = (await client.get(f"/api/sessions/{made['slug']}/entries")).json[0]
-        assert (first["kind"], first["by"], first["text"]) == ("said", "user", "What is there?")
+        assert (first["kind"], first["role"], first["text"]) == ("message", "user", "What is there?")
 
 
 async def test_the_agent_answers_with_its_own_tools_prompt_and_history(api: OpenApi):
@@ -273,7 +273,7 @@ async def test_a_question_is_told_and_answered_once_by_the_next_message(api: Ope
         returned = [
             each
             for each in (await client.get(f"/api/sessions/{made['slug']}/entries")).json
-            if each["kind"] == "returned"
+            if each["kind"] == "tool_result"
         ]
         assert [each["text"] for each in returned] == ["blue"]
         assert len((await client.get("/api/runs")).json) == 1

@@ -211,7 +211,7 @@ async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_resu
         await stage.at_work.wait()
         child = (await client.wait_until("/api/runs", handed_on))[0]
         row = (await client.get("/api/inbox")).json[0]
-        assert (row["runId"], row["status"], row["for"]) == (child["run_id"], "running", made["slug"])
+        assert (row["runId"], row["status"], row["recipient"]) == (child["run_id"], "running", made["slug"])
         assert (await client.post(f"/api/runs/{child['run_id']}/detach")).status == 200
         await client.wait_until(f"/api/runs/{top}", goes_on)
         stage.open.set()
@@ -223,7 +223,7 @@ async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_resu
         assert (await client.get("/api/inbox", session="nobody")).status == 404
         passed = await client.post(f"/api/inbox/{child['run_id']}/promote")
         again = await client.post(f"/api/inbox/{child['run_id']}/promote")
-        assert (passed.json["already"], again.json["already"]) == (False, True)
+        assert (passed.json["already_promoted"], again.json["already_promoted"]) == (False, True)
         assert (await client.get("/api/health")).json["counts"]["inbox"] == 0
         assert (await client.post("/api/inbox/drain")).json == []
         assert (await client.post("/api/inbox/drain", {"session": made["slug"]})).json == []
@@ -237,7 +237,7 @@ async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: OpenA
         told = (await client.send_message(made["slug"], "Write", timeout=0)).json
         asked = (await client.get("/api/approvals")).json[0]
         assert (told["status"], f"POST /api/approvals/{asked['id']}" in told["message"]) == ("timeout", True)
-        assert (asked["tool"], asked["touch"], asked["state"]) == ("write", "write", "pending")
+        assert (asked["tool"], asked["access"], asked["state"]) == ("write", "write", "pending")
         assert (await client.get(f"/api/approvals/{asked['id'][:20]}")).json == asked
         shown = (await client.get(f"/api/sessions/{made['slug']}")).json
         assert (shown["status"], shown["waiting_for"], shown["approvals"][0]["id"]) == (
@@ -272,7 +272,7 @@ async def test_agents_are_listed_and_shown(api: OpenApi):
         assert ("general" in rows, "hidden" in rows) == (True, False)
         assert "hidden" in [each["name"] for each in (await client.get("/api/agents", all=True)).json]
         shown = (await client.get("/api/agents/worker")).json
-        assert (shown["prompt"], "read" in shown["offered"]) == ("You work.", True)
+        assert (shown["prompt"], "read" in shown["available_tools"]) == ("You work.", True)
         for name in ("nobody", "Worker", "a.b"):
             assert (await client.get(f"/api/agents/{name}")).status == 404
         assert (await client.get("/api/agents", workspace="relative")).status == 400

@@ -175,7 +175,7 @@ async def test_a_deleted_session_is_gone_for_everybody_until_it_is_restored(api:
         await client.send_message(made["slug"], "Hello")
         before = (await client.get(f"/api/sessions/{made['slug']}")).json
         gone = await client.delete(f"/api/sessions/{made['slug']}")
-        assert (gone.status, gone.json["deleted"], gone.json["undo"]) == (200, True, made["session_id"])
+        assert (gone.status, gone.json["deleted"], gone.json["restore_id"]) == (200, True, made["session_id"])
         assert not Path(made["path"]).exists()
         assert (await client.get("/api/sessions")).json == []
         for method, rest in (("GET", ""), ("DELETE", ""), ("POST", "/clear"), ("GET", "/entries")):

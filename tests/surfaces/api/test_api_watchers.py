@@ -67,7 +67,7 @@ async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: OpenApi
             "Change line 12 only.",
             "pending",
         )
-        assert (row["for"], row["capability"], row["sessionId"]) == (
+        assert (row["recipient"], row["capability"], row["sessionId"]) == (
             made["slug"],
             "watcher",
             begun.json["watcher"],
@@ -78,11 +78,11 @@ async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: OpenApi
         assert (await client.post("/api/inbox/nothing/dismiss")).status == 404
         assert "It rewrites" not in str(await client.message_texts(made["slug"]))
         passed = await client.post(f"/api/inbox/{row['id']}/promote")
-        assert (passed.status, passed.json["already"]) == (200, False)
+        assert (passed.status, passed.json["already_promoted"]) == (200, False)
         last = (await client.message_texts(made["slug"]))[-1]
         assert last.startswith("A person passes on to you what pair, who watches, says about your work:")
         assert "Change line 12 only." in last
-        assert (await client.post(f"/api/inbox/{row['id']}/promote")).json["already"] is True
+        assert (await client.post(f"/api/inbox/{row['id']}/promote")).json["already_promoted"] is True
 
 
 async def test_a_watcher_is_sent_away_and_hears_no_more(api: OpenApi):
@@ -139,7 +139,7 @@ async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_s
         assert runs["command"] not in mine
         for trigger in ("slash", "key"):
             row = mine[runs[trigger]]
-            assert (row["summary"], row["for"], row["status"]) == (
+            assert (row["summary"], row["recipient"], row["status"]) == (
                 "The cause is the clock.",
                 made["slug"],
                 "complete",

@@ -300,11 +300,11 @@ async def test_words_of_models_and_tools_are_words(daemon: PageDaemon):
         assert window.page.url.startswith(window.base)
         assert len(window.page.context.pages) == 1
     entries = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
-    assert sum(each["kind"] == "returned" and each["ok"] for each in entries) == len(PAYLOADS)
+    assert sum(each["kind"] == "tool_result" and each["ok"] for each in entries) == len(PAYLOADS)
     drawn = [
         each
         for each in entries
-        if each["kind"] == "called" or (each["kind"] == "said" and each["text"].strip())
+        if each["kind"] == "tool_call" or (each["kind"] == "message" and each["text"].strip())
     ]
     assert {each["id"] for each in drawn} == shown
 

@@ -17,7 +17,9 @@ async def entries_of(daemon: PageDaemon, session: dict[str, Any]) -> list[str]:
     """What a page draws of the conversation's file, in its order."""
     read = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
     return [
-        each["id"] for each in read if each["kind"] == "called" or (each["kind"] == "said" and each["text"])
+        each["id"]
+        for each in read
+        if each["kind"] == "tool_call" or (each["kind"] == "message" and each["text"])
     ]
 
 

@@ -104,8 +104,10 @@ async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(dae
         await window.expect("question").to_have_count(0)
         await window.expect("pending").to_have_count(0)
     entries = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
-    assert [each["text"] for each in entries if each["kind"] == "returned"] == ["blue", "Rather dark."]
-    assert [each["text"] for each in entries if each["kind"] == "said" and each["by"] == "user"] == [task]
+    assert [each["text"] for each in entries if each["kind"] == "tool_result"] == ["blue", "Rather dark."]
+    assert [each["text"] for each in entries if each["kind"] == "message" and each["role"] == "user"] == [
+        task
+    ]
 
 
 async def test_thoughts_are_folded(daemon: PageDaemon):

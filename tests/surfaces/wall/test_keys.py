@@ -129,7 +129,7 @@ def test_ten_thousand_wrong_tokens_open_nothing_and_the_right_one_still_works(cl
             answer = client.request("GET", "/api/health", token=f"{number:043}", connection=line)
             seen[answer.status] = seen.get(answer.status, 0) + 1
             if answer.status == 429:
-                assert answer.code == "throttled"
+                assert answer.code == "rate_limited"
                 assert 0 < int(answer.headers["retry-after"]) <= 60
             if number % 1_000 == 999:
                 assert client.request_as_owner("GET", "/api/health", connection=line).status == 200
@@ -225,7 +225,7 @@ def test_tokens_count_from_the_moment_they_are_made_until_they_are_taken_back(
     made = daemon.run_command("tokens", "add", "ci", "--rights", "read,run")
     assert made["rights"] == ["read", "run"]
     assert client.request("GET", "/api/health", token=made["token"]).status == 200
-    assert client.request("POST", "/api/look", token=made["token"]).status == 200
+    assert client.request("POST", "/api/wake", token=made["token"]).status == 200
     kept = (daemon.home / "tokens.json").read_text()
     assert made["token"] not in kept
     listed = {row["name"]: row["rights"] for row in daemon.run_command("tokens", "list")}

@@ -70,7 +70,7 @@ def test_a_slash_that_is_hidden_makes_no_other_address(client: DaemonClient):
 def test_five_megabytes_are_too_many_however_they_are_announced(client: DaemonClient):
     """Shows: A10."""
     large = json.dumps({"content": "x" * 5_000_000}).encode()
-    told = client.request_as_owner("POST", "/api/look", JSON, body=large)
+    told = client.request_as_owner("POST", "/api/wake", JSON, body=large)
     assert (told.status, told.code, told.headers["connection"]) == (413, "too_large", "close")
     key = f"Authorization: Bearer {client.token}"
     head = f"POST /api/look HTTP/1.1\r\nHost: {client.host}\r\n{key}\r\n{JSON}\r\n"
@@ -108,8 +108,8 @@ def test_nothing_is_unpacked(client: DaemonClient, coding: str):
     Shows: A10.
     """
     bomb = gzip.compress(b"{" + b" " * 50_000_000 + b"}")
-    answer = client.request_as_owner("POST", "/api/look", JSON, f"Content-Encoding: {coding}", body=bomb)
-    assert (answer.status, answer.code) == (415, "not_json")
+    answer = client.request_as_owner("POST", "/api/wake", JSON, f"Content-Encoding: {coding}", body=bomb)
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
 NO_JSON = {
@@ -186,7 +186,7 @@ def test_what_is_wrong_with_a_body_is_said_in_our_words(body: bytes):
 )
 def test_no_body_is_a_defect(client: DaemonClient, body: bytes):
     """Shows: A11."""
-    answer = client.request("POST", "/api/look", JSON, body=body, transport="socket")
+    answer = client.request("POST", "/api/wake", JSON, body=body, transport="socket")
     assert answer.status in (200, 400), answer.body
 
 
@@ -198,7 +198,7 @@ def test_a_query_that_says_what_nobody_asked_is_refused(client: DaemonClient, qu
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 201, "\x01", "é"])
 def test_an_idempotency_key_is_something_that_can_be_seen(client: DaemonClient, key: str):
-    answer = client.request_as_owner("POST", "/api/look", f"Idempotency-Key: {key}")
+    answer = client.request_as_owner("POST", "/api/wake", f"Idempotency-Key: {key}")
     assert (answer.status, answer.code) == (400, "usage")
 
 
@@ -206,9 +206,9 @@ def test_an_idempotency_key_is_something_that_can_be_seen(client: DaemonClient, 
     "kind", ["application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"']
 )
 def test_json_may_say_that_it_is_utf_8(client: DaemonClient, kind: str):
-    assert client.request_as_owner("POST", "/api/look", f"Content-Type: {kind}", body=b"{}").status == 200
-    assert client.request_as_owner("POST", "/api/look", body=b"{}").status == 415
-    assert client.request_as_owner("POST", "/api/look", body=b"").status == 200
+    assert client.request_as_owner("POST", "/api/wake", f"Content-Type: {kind}", body=b"{}").status == 200
+    assert client.request_as_owner("POST", "/api/wake", body=b"{}").status == 415
+    assert client.request_as_owner("POST", "/api/wake", body=b"").status == 200
 
 
 def test_an_address_says_how_it_can_be_asked_for(client: DaemonClient):

@@ -52,7 +52,7 @@ def test_only_the_pages_own_origin_is_let_in(client: DaemonClient, cookie: str):
         for origin in look_alikes(client.port):
             for method, path in (
                 ("GET", "/api/health"),
-                ("POST", "/api/look"),
+                ("POST", "/api/wake"),
                 ("GET", "/"),
                 ("GET", "/app.js"),
             ):
@@ -68,10 +68,10 @@ def test_a_form_of_another_page_changes_nothing(client: DaemonClient, cookie: st
     plain, form = "Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded"
     for key in (cookie, f"Authorization: Bearer {client.token}"):
         for kind in (plain, form, JSON):
-            foreign = client.request("POST", "/api/look", key, kind, f"Origin: {EVIL}", body=b"{}")
+            foreign = client.request("POST", "/api/wake", key, kind, f"Origin: {EVIL}", body=b"{}")
             assert foreign.status == 403
             for site in ("cross-site", "same-site", "none", "anything"):
-                answer = client.request("POST", "/api/look", key, kind, f"Sec-Fetch-Site: {site}", body=b"{}")
+                answer = client.request("POST", "/api/wake", key, kind, f"Sec-Fetch-Site: {site}", body=b"{}")
                 assert (answer.status, answer.code) == (403, "forbidden"), site
         for kind in (
             plain,
@@ -79,11 +79,11 @@ def test_a_form_of_another_page_changes_nothing(client: DaemonClient, cookie: st
             "Content-Type: multipart/form-data; boundary=x",
             "Content-Type: application/jsonp",
         ):
-            answer = client.request("POST", "/api/look", key, kind, f"Origin: {client.url}", body=b"{}")
-            assert (answer.status, answer.code) == (415, "not_json")
-    assert client.request("POST", "/api/look", cookie, JSON, body=b"{}").status == 403
+            answer = client.request("POST", "/api/wake", key, kind, f"Origin: {client.url}", body=b"{}")
+            assert (answer.status, answer.code) == (415, "unsupported_media_type")
+    assert client.request("POST", "/api/wake", cookie, JSON, body=b"{}").status == 403
     assert (
-        client.request("POST", "/api/look", cookie, JSON, f"Origin: {client.url}", body=b"{}").status == 200
+        client.request("POST", "/api/wake", cookie, JSON, f"Origin: {client.url}", body=b"{}").status == 200
     )
 
 
@@ -113,7 +113,7 @@ def test_a_name_that_others_made_point_here_is_not_answered_to(client: DaemonCli
     said = host.format(port=client.port)
     for path in ("/api/health", "/", "/enter/x"):
         answer = client.request_as_owner("GET", path, host=said)
-        assert (answer.status, answer.code) == (421, "wrong_host")
+        assert (answer.status, answer.code) == (421, "misdirected_request")
     twice = client.request_as_owner("GET", "/api/health", "Host: evil.example")
     assert twice.status == 400
 
@@ -177,9 +177,9 @@ def test_what_a_browser_says_of_a_request_is_believed(
 def test_nobody_is_told_what_another_origin_might_do(client: DaemonClient):
     """A question before a request is answered like any other request, and permits nothing."""
     asks = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
-    answer = client.request_as_owner("OPTIONS", "/api/look", *asks, f"Origin: {EVIL}")
+    answer = client.request_as_owner("OPTIONS", "/api/wake", *asks, f"Origin: {EVIL}")
     assert answer.status == 403
-    own = client.request_as_owner("OPTIONS", "/api/look", *asks)
+    own = client.request_as_owner("OPTIONS", "/api/wake", *asks)
     assert (own.status, own.code, own.headers["allow"]) == (405, "method_not_allowed", "POST")
 
 

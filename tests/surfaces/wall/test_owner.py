@@ -98,10 +98,10 @@ def test_a_key_that_others_may_read_is_named_by_the_doctor(make_daemon: MakeDaem
     daemon.stop()
     token = daemon.home / "token"
     well = daemon.run_command("doctor")
-    assert not [row for row in well if str(token) in row["what"]]
+    assert not [row for row in well if str(token) in row["message"]]
     token.chmod(0o644)
-    told = [row for row in daemon.run_command("doctor") if str(token) in row["what"]]
-    assert [(row["level"], f"chmod 600 {token}" in row["do"]) for row in told] == [("bad", True)]
+    told = [row for row in daemon.run_command("doctor") if str(token) in row["message"]]
+    assert [(row["level"], f"chmod 600 {token}" in row["advice"]) for row in told] == [("bad", True)]
     daemon.stderr_text = ""
     daemon.start()
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
@@ -152,7 +152,7 @@ def test_no_key_is_ever_written_down(make_daemon: MakeDaemon):
             door.request("GET", f"/{key}", f"Referer: {door.url}/?token={key}", token=key)
             door.request(
                 "POST",
-                "/api/look",
+                "/api/wake",
                 "Content-Type: application/json",
                 token=key,
                 body=f'{{"{key}": 1}}'.encode(),

@@ -79,7 +79,7 @@ def test_a_cookie_reads_runs_and_approves_and_is_no_admin(client: DaemonClient):
     cookie = entered(client, client.request_as_owner("POST", "/api/links").json["url"])
     own = f"Origin: {client.url}"
     assert client.request("GET", "/api/health", cookie).status == 200
-    assert client.request("POST", "/api/look", cookie, own).status == 200
+    assert client.request("POST", "/api/wake", cookie, own).status == 200
     for path in ("/api/links", "/api/stop"):
         answer = client.request("POST", path, cookie, own)
         assert (answer.status, answer.json["error"]["details"]) == (403, {"right": "admin"})
@@ -90,7 +90,7 @@ def test_one_browsers_visit_is_ended_and_no_others(daemon: DaemonProcess, client
     one, two = (entered(client, client.request_as_owner("POST", "/api/links").json["url"]) for _ in range(2))
     rows = [row for row in daemon.run_command("tokens", "list") if row["name"] not in before]
     assert [sorted(row["rights"]) for row in rows] == [["approve", "read", "run"]] * 2
-    assert all(row["name"].startswith("page-") and row["browser"] and row["until"] for row in rows)
+    assert all(row["name"].startswith("page-") and row["browser"] and row["expires_at"] for row in rows)
     kept = (daemon.home / "tokens.json").read_text()
     for cookie in (one, two):
         value = cookie.partition("=")[2]

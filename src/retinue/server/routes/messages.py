@@ -159,15 +159,15 @@ class MessageResponse(ResponseModel):
 MESSAGE_ENTRY_EXAMPLE: dict[str, Any] = {
     "kind": "message",
     "id": RUN_ID,
-    "by": "user",
+    "role": "user",
     "text": "Where is the timetable?",
     "at": "2026-11-16T09:30:00Z",
     "origin": "",
     "run": RUN_ID,
     "model": "",
     "usage": {"input": 0, "output": 0, "cached": 0},
-    "stop": "",
-    "calls": 0,
+    "stop_reason": "",
+    "tool_call_count": 0,
 }
 MESSAGE_RESPONSE_EXAMPLE: dict[str, Any] = {
     "mode": "sync",
