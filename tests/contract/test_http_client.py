@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from certificate import certificate
+from certificate import create_certificate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -1098,7 +1098,7 @@ async def test_a_server_that_hangs_up_instead_of_greeting_is_said_to():
 
 def secured(folder: Path, *names: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """A server's side, and that of somebody who trusts it."""
-    made = certificate(folder, *names)
+    made = create_certificate(folder, *names)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(made.file)
     trusting = ssl.create_default_context(cadata=made.text)
