@@ -15,13 +15,13 @@ from typing import Any
 
 from attack import Attack
 from controls import CONTROLS
-from files import META, READ, WRITE
-from inside import GIT, RACES
-from kernel import DEVICES, KERNEL, ROOTS, STAY
-from machine import LOOK, OTHERS, TALK
-from played import Outcome, Play
-from tools import DENY, OWN, TOOLS, WEB
-from world import World
+from file_attacks import META, READ, WRITE
+from git_and_race_attacks import GIT, RACES
+from kernel_attacks import DEVICES, KERNEL, ROOTS, STAY
+from process_and_network_attacks import LOOK, OTHERS, TALK
+from runner import Outcome, Play
+from target_machine import World
+from tool_attacks import DENY, OWN, TOOLS, WEB
 
 from retinue.domain.sandbox_level import SandboxLevel
 

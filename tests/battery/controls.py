@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attack import PYTHON, Attack, Use, bash, use
-from world import World
+from target_machine import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Attacks by commands on the machine as others use it: what is to be seen, sockets, other processes."""
 
 from attack import Family
-from world import World
+from target_machine import World
 
 LOOK = Family("environment and /proc")
 TALK = Family("sockets and network")

@@ -1,6 +1,6 @@
 """The guard of files against random paths in random forests of links, judged by an oracle that resolves names by itself.
 
-`FOREST_PATHS=200000 scripts/test -s tests/contract/test_fileguard_forest.py` takes the long way and prints what it saw.
+`FOREST_PATHS=200000 scripts/test -s tests/contract/test_guarded_files_random_trees.py` takes the long way and prints what it saw.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Attacks by the file tools, on what is denied inside what is allowed, and on Retinue's own folders."""
 
 from attack import Family, appeared, bash, use
-from world import World
+from target_machine import World
 
 TOOLS = Family("file tools")
 DENY = Family("denied inside what is allowed")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from attack import PYTHON, WON, Attack, Use
-from world import Print, World
+from target_machine import Print, World
 
 import retinue
 from retinue.app.run_options import RunOptions

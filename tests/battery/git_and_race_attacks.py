@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from attack import Family, bash, python, use
-from world import World
+from target_machine import World
 
 GIT = Family("what other programs obey")
 RACES = Family("races")

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 from attack import Family, appeared, bash
-from world import World
+from target_machine import World
 
 ROOTS = Family("mounts, namespaces, rights")
 KERNEL = Family("calls to the kernel")

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from attack import Family, appeared, touched
-from world import World
+from target_machine import World
 
 READ = Family("read outside")
 WRITE = Family("write outside")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from doors import Doors
+from listeners import Doors
 
 OBEYED = (
     ".git/hooks", ".git/config", ".git/config.worktree", ".git/commondir", ".vscode/tasks.json", ".vscode/settings.json",
