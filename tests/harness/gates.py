@@ -1,4 +1,4 @@
-"""A tool that takes its time: whoever calls it is at work until a test lets it go on."""
+"""A tool that blocks until the test opens its gate, so that a run is in the middle of a call."""
 
 import asyncio
 
@@ -6,10 +6,14 @@ from retinue.interfaces import Tool
 from retinue.tools.define import tool
 
 
-def make_gated_tool(gate: asyncio.Event) -> Tool:
+def make_gated_tool(gate: asyncio.Event, started: asyncio.Event | None = None) -> Tool:
+    """Make the tool `ponder`, which sets `started` and returns when `gate` is open."""
+
     @tool(effect="read")
     async def ponder() -> str:
         """Takes its time."""
+        if started is not None:
+            started.set()
         await gate.wait()
         return "so"
 

@@ -1,28 +1,30 @@
-"""The runtime on real folders, with a scripted model and a ledger in memory, worked by the real engine."""
+"""The runtime on real folders, with a scripted model, a ledger in memory and the real worker."""
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from transcript_entries import delimited_text
 
 from retinue.agents.frontmatter import with_paths, with_prompt
 from retinue.agents.registry import FileAgentRegistry
 from retinue.app.composition import reject_question, scheduler_callbacks
-from retinue.domain.approval import ApprovalPolicy
+from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.ceiling import OperatorPolicy
+from retinue.domain.delivery import Delivery
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.model_selection import select_model
 from retinue.domain.redaction import Redactor
-from retinue.domain.run import Run, RunRequest
+from retinue.domain.run import Run, RunRequest, Status
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
-from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
+from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
 from retinue.domain.workspace import Workspace
 from retinue.interfaces import (
     EventSink,
@@ -32,6 +34,7 @@ from retinue.interfaces import (
     RuntimeContext,
     SandboxAccess,
     Tool,
+    Transaction,
     WorktreeAccess,
 )
 from retinue.runtime import recovery, run_control
@@ -49,7 +52,7 @@ from retinue.worker.worker import LocalWorker
 
 @dataclass(slots=True, kw_only=True)
 class RuntimeProcess:
-    """The runtime of one process: its ports, its scripted model, and the events and crashes so far."""
+    """The runtime of one process: its context, its scripted model, and the events and crashes so far."""
 
     context: RuntimeContext
     store: FileStore
@@ -65,23 +68,23 @@ class RuntimeProcess:
     async def submit(
         self, task: str | None, *, session: Session | None = None, agent: str = "general", **options: Any
     ) -> Run:
-        """A run that was asked for and may still be going on."""
+        """Create a run and return without waiting for its end."""
         chosen = session or await self.create_session(agent)
-        wished: dict[str, Any] = {"key": f"once:{self.context.clock.new_uuid()}"} | options
+        fields: dict[str, Any] = {"key": f"once:{self.context.clock.new_uuid()}"} | options
         return await create_run(
-            RunRequest(agent=chosen.agent, task=task, session=chosen.id, **wished), chosen, self.context
+            RunRequest(agent=chosen.agent, task=task, session=chosen.id, **fields), chosen, self.context
         )
 
-    async def run(self, task: str | None, **wishes: Any) -> Run:
-        """A run to its end."""
-        return await self.wait(await self.submit(task, **wishes))
+    async def run(self, task: str | None, **options: Any) -> Run:
+        """Create a run and wait for its end."""
+        return await self.wait(await self.submit(task, **options))
 
     async def wait(self, run: Run) -> Run:
         await self.worker.wait(run.id)
         return await self.reload(run)
 
-    async def wait_all(self, *wishes: Awaitable[Run]) -> list[Run]:
-        return await asyncio.gather(*wishes)
+    async def wait_all(self, *runs: Awaitable[Run]) -> list[Run]:
+        return await asyncio.gather(*runs)
 
     async def reload(self, run: Run) -> Run:
         found = await self.context.ledger.read(lambda tx: tx.get_run(run.id, with_children=True))
@@ -92,10 +95,65 @@ class RuntimeProcess:
         return await run_control.cancel_run(run.id, self.context, is_alive=lambda _: True)
 
     async def resume(self, run: Run) -> Run:
-        """Takes up a run that another process left behind."""
+        """Resume a run of a dead process and wait for its end."""
         return await self.wait(
             await recovery.resume_run(run.id, self.context, previous_owner=(await self.reload(run)).owner_id)
         )
+
+    async def all_runs(self) -> list[Run]:
+        """Return every run of the ledger, oldest first."""
+
+        def step(tx: Transaction) -> list[Run]:
+            return sorted(tx.find_runs(), key=lambda run: run.id)
+
+        return await self.context.ledger.read(step)
+
+    async def deliveries(self) -> list[Delivery]:
+        def step(tx: Transaction) -> list[Delivery]:
+            return tx.find_deliveries()
+
+        return await self.context.ledger.read(step)
+
+    async def pending_approvals(self) -> list[Approval]:
+        def step(tx: Transaction) -> list[Approval]:
+            return tx.find_approvals(state=[ApprovalState.PENDING])
+
+        return await self.context.ledger.read(step)
+
+    async def wait_for_approval(self) -> Approval:
+        """Wait for the first approval that a person must answer."""
+        while not (pending := await self.pending_approvals()):
+            await asyncio.sleep(0.002)
+        return pending[0]
+
+    async def answer_approval(self, approval: Approval, answer: Answer) -> Approval:
+        return await run_control.answer_approval(
+            approval.id, answer, self.context, by="person", is_alive=lambda _: True
+        )
+
+    async def wait_until_idle(self) -> list[Run]:
+        """Wait until no run is queued or running, and return all runs, oldest first."""
+        while True:
+            runs = await self.all_runs()
+            if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
+                return runs
+            await self.worker.wait_for_change()
+
+    async def wait_until_suspended(self, run: Run) -> None:
+        """Wait until a run has spoken and waits for the runs that it started."""
+
+        async def suspended() -> bool:
+            return (await self.reload(run)).is_suspended
+
+        await wait_until(suspended)
+
+    async def wait_until_waiting(self, run: Run) -> None:
+        """Wait until the status of a run is `waiting`."""
+
+        async def waiting() -> bool:
+            return (await self.reload(run)).status is Status.WAITING
+
+        await wait_until(waiting)
 
     async def entries(self, run: Run) -> list[Entry]:
         found, problems = await self.store.read_entries(await self.store.find(run.session_id))
@@ -103,19 +161,25 @@ class RuntimeProcess:
         return found
 
     async def tool_results(self, run: Run) -> list[ToolResult]:
-        """In the order of their calls: in the file they stand as they came."""
+        """Return the tool results in the order of their calls; the file has the order of completion."""
         found = await self.entries(run)
         called = [entry.id for entry in found if isinstance(entry, ToolCall)]
         results = [entry for entry in found if isinstance(entry, ToolResult)]
         return sorted(results, key=lambda each: called.index(each.call_id))
 
     async def agent_texts(self, run: Run) -> list[str]:
-        """What the model said, as the file has it."""
+        """Return the texts of the agent's messages in the file."""
         found = await self.entries(run)
         return [entry.text for entry in found if isinstance(entry, Message) and entry.role == "agent"]
 
+    async def announcements(self, run: Run) -> list[str]:
+        """Return what the announcements in a run's conversation quote of the runs that they report."""
+        found = await self.entries(run)
+        notices = [entry for entry in found if isinstance(entry, Notice) and entry.topic == "announcement"]
+        return [delimited_text(notice.text) for notice in notices]
+
     def request_entries(self, request: int) -> list[Entry]:
-        """The entries that a request was built from."""
+        """Return the entries that a request was built from."""
         return list(self.provider.requests[request].entries)
 
     def set_script(self, agent: str, steps: Sequence[ScriptedStep]) -> None:
@@ -128,11 +192,17 @@ class RuntimeProcess:
         self.provider.hold_until.set()
 
     async def wait_for_event(self, kind: str) -> Event:
-        """The first event of a kind, waited for."""
+        """Wait for the first event of a kind."""
         while True:
             if found := next((event for event in self.events if event.kind == kind), None):
                 return found
             await asyncio.sleep(0.001)
+
+
+async def wait_until(condition: Callable[[], Awaitable[object]]) -> None:
+    """Poll a condition that reads the ledger, which does not notify."""
+    while not await condition():  # noqa: ASYNC110  (the ledger has no event to wait for)
+        await asyncio.sleep(0.002)
 
 
 @dataclass(slots=True)
@@ -165,7 +235,7 @@ class RuntimeFixture:
         hold: bool = False,
         **overrides: Any,
     ) -> AsyncGenerator[RuntimeProcess]:
-        """A process that lives as long as the block; leaving it while a run goes on is that process's death."""
+        """Start a process that dies with the block, even while one of its runs is executing."""
         self.processes += 1
         owner = f"process-{self.processes}"
         self.alive.add(owner)

@@ -1,5 +1,6 @@
 """What tests read from the entries of a transcript."""
 
+import re
 from collections.abc import Iterable
 
 from retinue.domain.transcript import Entry, ToolCall
@@ -12,3 +13,10 @@ def entry_texts(entries: Iterable[Entry]) -> list[str]:
         assert not isinstance(entry, ToolCall), entry
         texts.append(entry.text)
     return texts
+
+
+def delimited_text(text: str) -> str:
+    """Return what a tool result or a notice quotes of an agent, between two random delimiters."""
+    found = re.search(r"^<<<(\w+)\n(.*)\n\1>>>$", text, re.DOTALL | re.MULTILINE)
+    assert found is not None, text
+    return found[2]
