@@ -122,7 +122,7 @@ class RuntimeProcess:
 
     async def wait_for_approval(self) -> Approval:
         """Wait for the first approval that a person must answer."""
-        while not (pending := await self.pending_approvals()):
+        while not (pending := await self.pending_approvals()):  # noqa: ASYNC110  (the ledger has no event to wait for)
             await asyncio.sleep(0.002)
         return pending[0]
 
