@@ -46,20 +46,20 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(
         Message,
         id=ids,
-        by=st.sampled_from(["user", "agent"]),
+        role=st.sampled_from(["user", "agent"]),
         text=texts,
         at=words,
         origin=words,
         run=words,
         model=words,
         usage=usages,
-        stop=words,
-        calls=counts,
+        stop_reason=words,
+        tool_call_count=counts,
         thoughts=thoughts,
     ),
-    st.builds(ToolCall, id=ids, tool=ids, args=texts, at=words, run=words, broken=words),
-    st.builds(ToolResult, of=ids, text=texts, ok=st.booleans(), ms=counts, at=words, run=words),
-    st.builds(Notice, id=ids, kind=words, text=texts, at=words, run=words),
+    st.builds(ToolCall, id=ids, tool=ids, args=texts, at=words, run=words, parse_error=words),
+    st.builds(ToolResult, call_id=ids, text=texts, ok=st.booleans(), duration_ms=counts, at=words, run=words),
+    st.builds(Notice, id=ids, topic=words, text=texts, at=words, run=words),
 )
 
 
@@ -179,7 +179,7 @@ def test_every_attribute_is_written_and_read_by_both_parsers(kind: MarkerKind, a
 @pytest.mark.parametrize("kind", [HEAD, *ENTRY_KINDS], ids=lambda kind: kind.name)
 def test_every_field_of_an_entry_is_an_attribute_or_the_body(kind: MarkerKind):
     in_table = {attribute.field.split(".")[0] for attribute in kind.attributes} - {""}
-    elsewhere = {kind.body, "by" if kind.role else ""} - {""}
+    elsewhere = {kind.body, "role" if kind.role else ""} - {""}
     assert in_table | elsewhere == {each.name for each in fields(kind.type)}
     assert not in_table & elsewhere
     if "usage" in in_table:
@@ -213,7 +213,7 @@ def test_what_a_changed_table_says_is_written_and_read_by_both_parsers(entry: En
     [kind] = [
         changed(each)
         for each in ENTRY_KINDS
-        if isinstance(entry, each.type) and each.role == getattr(entry, "by", "")
+        if isinstance(entry, each.type) and each.role == getattr(entry, "role", "")
     ]
     line = compile_writer(kind)(entry, False, 4).removeprefix("<!-- ")
     pattern, build = compile_fast_parser(kind)

@@ -51,22 +51,22 @@ ids = st.text(characters, min_size=1, max_size=12)
 counts = st.integers(0, 10**12)
 
 entries: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(Message, id=ids, by=st.just("user"), text=texts, at=words, origin=texts, run=words),
+    st.builds(Message, id=ids, role=st.just("user"), text=texts, at=words, origin=texts, run=words),
     st.builds(
         Message,
         id=ids,
-        by=st.just("agent"),
+        role=st.just("agent"),
         text=texts,
         at=words,
         run=words,
         model=texts,
         usage=st.builds(Usage, input=counts, output=counts, cached=counts),
-        stop=words,
-        calls=counts,
+        stop_reason=words,
+        tool_call_count=counts,
     ),
-    st.builds(ToolCall, id=ids, tool=ids, args=texts, at=words, run=words, broken=texts),
-    st.builds(ToolResult, of=ids, text=texts, ok=st.booleans(), ms=counts, at=words, run=words),
-    st.builds(Notice, id=ids, kind=words, text=texts, at=words, run=words),
+    st.builds(ToolCall, id=ids, tool=ids, args=texts, at=words, run=words, parse_error=texts),
+    st.builds(ToolResult, call_id=ids, text=texts, ok=st.booleans(), duration_ms=counts, at=words, run=words),
+    st.builds(Notice, id=ids, topic=words, text=texts, at=words, run=words),
 )
 
 

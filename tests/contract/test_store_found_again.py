@@ -21,11 +21,11 @@ words = st.one_of(
     st.sampled_from(("", " \n", "x" * 5_000, "\x00" * 4_000, "word " * 20_000)),
 )
 entries: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(Message, id=st.uuids().map(str), by=st.just("user"), text=words),
-    st.builds(Message, id=st.uuids().map(str), by=st.just("agent"), text=words),
+    st.builds(Message, id=st.uuids().map(str), role=st.just("user"), text=words),
+    st.builds(Message, id=st.uuids().map(str), role=st.just("agent"), text=words),
     st.builds(ToolCall, id=st.uuids().map(str), tool=st.just("read"), args=words),
-    st.builds(ToolResult, of=st.uuids().map(str), text=words),
-    st.builds(Notice, id=st.uuids().map(str), kind=st.just("x"), text=words),
+    st.builds(ToolResult, call_id=st.uuids().map(str), text=words),
+    st.builds(Notice, id=st.uuids().map(str), topic=st.just("x"), text=words),
 )
 
 

@@ -24,20 +24,22 @@ ANSWERED = Message(id="a1", role="agent", text="Here it is.")
 
 words = st.text(st.characters(codec=None, exclude_categories=()), max_size=20)
 entries: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(Message, id=st.uuids().map(str), by=st.just("user"), text=words, origin=words, run=words),
+    st.builds(Message, id=st.uuids().map(str), role=st.just("user"), text=words, origin=words, run=words),
     st.builds(
         Message,
         id=st.uuids().map(str),
-        by=st.just("agent"),
+        role=st.just("agent"),
         text=words,
         model=words,
         usage=st.builds(Usage, input=st.integers(0, 9), output=st.integers(0, 9)),
-        stop=words,
+        stop_reason=words,
         thoughts=st.lists(words, max_size=2).map(tuple),
     ),
-    st.builds(ToolCall, id=st.uuids().map(str), tool=st.just("read"), args=words, broken=words),
-    st.builds(ToolResult, of=st.uuids().map(str), text=words, ok=st.booleans(), ms=st.integers(0, 9)),
-    st.builds(Notice, id=st.uuids().map(str), kind=st.just("x"), text=words),
+    st.builds(ToolCall, id=st.uuids().map(str), tool=st.just("read"), args=words, parse_error=words),
+    st.builds(
+        ToolResult, call_id=st.uuids().map(str), text=words, ok=st.booleans(), duration_ms=st.integers(0, 9)
+    ),
+    st.builds(Notice, id=st.uuids().map(str), topic=st.just("x"), text=words),
 )
 
 

@@ -30,7 +30,7 @@ async def main(root):
             limit(3000 if number % 10 < 8 else resource.RLIM_INFINITY)
             before = file.stat().st_size
             try:
-                await talk.append(Notice(id=f"n{number}", kind="x", text="y" * 300), Notice(id=f"m{number}", kind="x", text="z"))
+                await talk.append(Notice(id=f"n{number}", topic="x", text="y" * 300), Notice(id=f"m{number}", topic="x", text="z"))
                 told += [f"n{number}", f"m{number}"]
             except DiskError as caught:
                 error = str(caught)

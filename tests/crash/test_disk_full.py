@@ -44,7 +44,7 @@ async def main():
                 capture_output=True, text=True)
             filler.unlink()
             ended = await app.runs.wait(run.id)
-        texts = [len(e.text) for e in await app.sessions.entries(run.session_id) if getattr(e, "of", "")]
+        texts = [len(e.text) for e in await app.sessions.entries(run.session_id) if getattr(e, "call_id", "")]
     print(json.dumps({"listed": [listed.returncode, *json.loads(listed.stdout)], "status": ended.status, "text": ended.text,
         "error": ended.error, "sent": sent, "results": texts, "turns": ended.turns, "notes": [n for n in notes if n]}))
 

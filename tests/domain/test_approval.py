@@ -36,7 +36,7 @@ ASKED = Approval(
     asked_at=NOW,
     expires_at=LATER,
 )
-MORE = replace(ASKED, touch="more")
+MORE = replace(ASKED, access="scope")
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_an_answer_counts_only_in_time(late: timedelta):
         ASKED.record_answer(Answer.ALLOW, by="ada", at=LATER + late)
 
 
-@pytest.mark.parametrize("touch", ["read", "write", "run", "tool"])
-def test_only_a_wish_for_more_scope_can_be_added(touch: ToolAccess):
+@pytest.mark.parametrize("access", ["read", "write", "run", "tool"])
+def test_only_a_wish_for_more_scope_can_be_added(access: ToolAccess):
     with pytest.raises(Refused, match="approval 01A is for one call: answer allow or deny"):
-        replace(ASKED, touch=touch).record_answer(Answer.ADD, by="ada", at=NOW)
+        replace(ASKED, access=access).record_answer(Answer.ADD, by="ada", at=NOW)
 
 
 @pytest.mark.parametrize("state", list(ApprovalState))
@@ -189,7 +189,7 @@ def test_what_is_printed_leaves_nothing_out():
     ],
 )
 def test_what_adding_comes_to_is_told_before_it_is_done(tool: str, resource: str, says: str):
-    wish = replace(ASKED, touch="more", tool=tool, resource=resource)
+    wish = replace(ASKED, access="scope", tool=tool, resource=resource)
     assert describe_add_answer(wish) == approval_as_json(wish)["add_effect"] == says
 
 

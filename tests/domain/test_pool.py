@@ -21,7 +21,11 @@ def sha8(text: str) -> str:
 def a_run(session: str, *, minute: float = 0, door: str = "agent", live: bool = False, **more: Any) -> Run:
     """A run that began so many minutes after noon and took no time, unless it still goes on."""
     at = NOON + timedelta(minutes=minute)
-    wished: dict[str, Any] = {"key": f"call:r/{session}{minute}", "keep": True, "parent_run": "r"} | more
+    wished: dict[str, Any] = {
+        "key": f"call:r/{session}{minute}",
+        "keep_session": True,
+        "parent_run": "r",
+    } | more
     return Run(
         id=f"{session}-{minute}-{door}",
         request=RunRequest(
@@ -97,7 +101,7 @@ def test_the_pool_holds_kept_sessions_of_its_doors_only():
         a_run("explore", door="explore"),
         a_run("plan", door="plan"),
         a_run("other", door="sessions_spawn"),
-        a_run("gone", keep=False),
+        a_run("gone", keep_session=False),
         a_run("by-hand", parent_run=None),
     ]
     assert sorted(standing(*runs)) == ["agent", "explore", "plan"]
