@@ -1,6 +1,7 @@
 """The runtime on real folders, with a scripted model, a ledger in memory and the real worker."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from retinue.domain.event import Event
 from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.model_selection import select_model
 from retinue.domain.redaction import Redactor
-from retinue.domain.run import Run, RunRequest, Status
+from retinue.domain.run import Run, RunRequest, Status, WaitReason
 from retinue.domain.sandbox_level import SandboxLevel
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
@@ -114,6 +115,12 @@ class RuntimeProcess:
 
         return await self.context.ledger.read(step)
 
+    async def approvals(self) -> list[Approval]:
+        def step(tx: Transaction) -> list[Approval]:
+            return tx.find_approvals()
+
+        return await self.context.ledger.read(step)
+
     async def pending_approvals(self) -> list[Approval]:
         def step(tx: Transaction) -> list[Approval]:
             return tx.find_approvals(state=[ApprovalState.PENDING])
@@ -147,11 +154,29 @@ class RuntimeProcess:
 
         await wait_until(suspended)
 
-    async def wait_until_waiting(self, run: Run) -> None:
-        """Wait until the status of a run is `waiting`."""
+    async def wait_until_ended(self, run: Run) -> Run:
+        """Wait until a run has ended, whatever it waits for in between."""
+        while not (current := await self.reload(run)).status.is_final:
+            await self.worker.wait_for_change()
+        return current
+
+    async def wait_until_ended_or_idle(self, run: Run) -> Run:
+        """Wait until a run has ended, or no run is queued or running."""
+        while True:
+            await self.worker.wait(run.id)
+            current = await self.reload(run)
+            if current.status.is_final or not any(
+                each.status in (Status.QUEUED, Status.RUNNING) for each in await self.all_runs()
+            ):
+                return current
+            await self.worker.wait_for_change()
+
+    async def wait_until_waiting(self, run: Run, reason: WaitReason | None = None) -> None:
+        """Wait until the status of a run is `waiting`, and for this reason if one is given."""
 
         async def waiting() -> bool:
-            return (await self.reload(run)).status is Status.WAITING
+            current = await self.reload(run)
+            return current.status is Status.WAITING and reason in (None, current.waiting_for)
 
         await wait_until(waiting)
 
@@ -166,6 +191,10 @@ class RuntimeProcess:
         called = [entry.id for entry in found if isinstance(entry, ToolCall)]
         results = [entry for entry in found if isinstance(entry, ToolResult)]
         return sorted(results, key=lambda each: called.index(each.call_id))
+
+    async def tool_outputs(self, run: Run) -> list[Any]:
+        """Return the decoded JSON of the tool results in the order of their calls."""
+        return [json.loads(result.text) for result in await self.tool_results(run)]
 
     async def agent_texts(self, run: Run) -> list[str]:
         """Return the texts of the agent's messages in the file."""
