@@ -20,8 +20,6 @@ from retinue.server.connection_limits import ConnectionLimits
 from retinue.server.routing import Route
 
 TIMEOUT_S = 60.0
-
-
 INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
 
 
@@ -63,22 +61,22 @@ class DaemonClient:
     def connect(self, transport: str = "port") -> socket.socket:
         if transport == "port":
             return socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S)
-        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        found.settimeout(TIMEOUT_S)
-        found.connect(os.fspath(self.home / "daemon.sock"))
-        return found
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(TIMEOUT_S)
+        connection.connect(os.fspath(self.home / "daemon.sock"))
+        return connection
 
     def send_raw(self, *pieces: bytes, transport: str = "port") -> bytes:
-        """All that is read_response to these bytes, until the daemon closes. Whoever is closed on while speaking listens."""
-        with self.connect(transport) as line:
+        """Send these bytes and return all that the daemon sends until it closes, even if it closes while we send."""
+        with self.connect(transport) as connection:
             with suppress(BrokenPipeError, ConnectionResetError):
                 for piece in pieces:
-                    line.sendall(piece)
-            found = b""
+                    connection.sendall(piece)
+            received = b""
             with suppress(ConnectionResetError):
-                while piece := line.recv(1 << 16):
-                    found += piece
-            return found
+                while chunk := connection.recv(1 << 16):
+                    received += chunk
+            return received
 
     def request(
         self,
@@ -91,37 +89,39 @@ class DaemonClient:
         transport: str = "port",
         connection: socket.socket | None = None,
     ) -> HttpResponse:
-        """One request as it is written here, letter by letter. Of a stream, the head is read."""
-        lines = [
+        """Send one request exactly as given. Of an event stream, only the head is read."""
+        head_lines = [
             f"{method} {path} HTTP/1.1",
             *([f"Host: {host or self.host}"] if host != "" else []),
             *headers,
         ]
-        lines += [f"Authorization: Bearer {token}"] if token is not None else []
-        lines += [f"Content-Length: {len(body)}"] if body is not None else []
-        used = connection or self.connect(transport)
+        head_lines += [f"Authorization: Bearer {token}"] if token is not None else []
+        head_lines += [f"Content-Length: {len(body)}"] if body is not None else []
+        sock = connection or self.connect(transport)
         try:
             with suppress(BrokenPipeError, ConnectionResetError):
-                used.sendall("\r\n".join([*lines, "", ""]).encode() + (body or b""))
-            return read_response(used, method)
+                sock.sendall("\r\n".join([*head_lines, "", ""]).encode() + (body or b""))
+            return read_response(sock, method)
         finally:
             if connection is None:
-                used.close()
+                sock.close()
 
-    def request_as_owner(self, method: str, path: str, *headers: str, **more: Any) -> HttpResponse:
-        """The same with the token of the home."""
-        return self.request(method, path, *headers, token=self.token, **more)
+    def request_as_owner(self, method: str, path: str, *headers: str, **options: Any) -> HttpResponse:
+        """Send a request with the token of the home."""
+        return self.request(method, path, *headers, token=self.token, **options)
 
 
-def read_response(line: socket.socket, method: str = "GET") -> HttpResponse:
-    reply = http.client.HTTPResponse(line, method=method)
+def read_response(connection: socket.socket, method: str = "GET") -> HttpResponse:
+    response = http.client.HTTPResponse(connection, method=method)
     try:
-        reply.begin()
-        headers = {name.lower(): value for name, value in reply.getheaders()}
-        streams = headers.get("content-type", "").startswith("text/event-stream")
-        return HttpResponse(status=reply.status, headers=headers, body=b"" if streams else reply.read())
+        response.begin()
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        return HttpResponse(
+            status=response.status, headers=headers, body=b"" if is_stream else response.read()
+        )
     finally:
-        reply.close()
+        response.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,10 +141,10 @@ class DaemonProcess:
 
     @property
     def link(self) -> str:
-        """The link that it printed when it started."""
-        found = re.search(r"http://\S+/enter/\S+", self.stderr_text)
-        assert found, self.stderr_text
-        return found[0]
+        """The link to the page, as printed at the start."""
+        match = re.search(r"http://\S+/enter/\S+", self.stderr_text)
+        assert match, self.stderr_text
+        return match[0]
 
     def start(self) -> None:
         self.process = WarmProcess(
@@ -160,17 +160,17 @@ class DaemonProcess:
             line = self.process.stderr.readline().decode()
             assert line, f"the daemon ended: {self.stderr_text}"
             self.stderr_text += line
-        port = re.search(r":(\d+)/enter/", self.stderr_text)
-        assert port
-        self.client_at(int(port[1]))
+        match = re.search(r":(\d+)/enter/", self.stderr_text)
+        assert match
+        self.set_port(int(match[1]))
 
-    def client_at(self, port: int) -> DaemonClient:
-        """The way in, where somebody else started it."""
+    def set_port(self, port: int) -> DaemonClient:
+        """Use a daemon that something else started, at this TCP port."""
         self.client = DaemonClient(home=self.home, port=port)
         return self.client
 
     def stop(self) -> str:
-        """All that it ever told, once it has ended."""
+        """Stop the daemon and return all that it wrote to standard error."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -179,18 +179,18 @@ class DaemonProcess:
         return self.stderr_text
 
     def run_command(self, *arguments: str) -> Any:
-        """What a command prints as JSON."""
-        words = [*RETINUE, *arguments, "--json"]
-        done = run_process(words, env=self.env, cwd=self.folder, timeout=TIMEOUT_S)
-        return json.loads(done.stdout)
+        """Run a command of the same home and return its JSON output."""
+        command = [*RETINUE, *arguments, "--json"]
+        result = run_process(command, env=self.env, cwd=self.folder, timeout=TIMEOUT_S)
+        return json.loads(result.stdout)
 
 
-def make_environment(place: Path) -> dict[str, str]:
+def make_environment(folder: Path) -> dict[str, str]:
     folders = {"HOME": "user", "RETINUE_HOME": "home", "RETINUE_CONFIG": "config"}
     for name in (*folders.values(), "work"):
-        (place / name).mkdir(mode=0o700)
-    kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    return kept | {name: str(place / folder) for name, folder in folders.items()}
+        (folder / name).mkdir(mode=0o700)
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    return inherited | {variable: str(folder / name) for variable, name in folders.items()}
 
 
 class MakeDaemon(Protocol):

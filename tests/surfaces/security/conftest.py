@@ -1,4 +1,4 @@
-"""The daemon as a stranger meets it: a real process, spoken to over bare sockets, so that anything can be said."""
+"""A daemon as a separate process, and a client that sends any bytes over raw sockets."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -21,12 +21,12 @@ from retinue.server.routing import Route
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Generator[DaemonProcess]:
-    """One daemon for a whole file of tests: none of them may leave a mark on it that another sees."""
-    place = tmp_path_factory.mktemp("daemon")
-    found = DaemonProcess(env=make_environment(place), folder=place / "work")
-    found.start()
-    yield found
-    found.stop()
+    """One daemon for a whole module: no test may change what another one sees."""
+    folder = tmp_path_factory.mktemp("daemon")
+    process = DaemonProcess(env=make_environment(folder), folder=folder / "work")
+    process.start()
+    yield process
+    process.stop()
 
 
 @pytest.fixture(scope="module")
@@ -36,44 +36,44 @@ def client(daemon: DaemonProcess) -> DaemonClient:
 
 @pytest.fixture
 def make_daemon(tmp_path: Path) -> Generator[MakeDaemon]:
-    """Another daemon, of this test only."""
-    made: list[DaemonProcess] = []
+    """Make further daemons for one test; those still running are stopped after it."""
+    daemons: list[DaemonProcess] = []
 
     def make(*arguments: str) -> DaemonProcess:
-        made.append(
+        daemons.append(
             DaemonProcess(env=make_environment(tmp_path), folder=tmp_path / "work", arguments=arguments)
         )
-        return made[-1]
+        return daemons[-1]
 
     yield make
-    for each in made:
-        if each.process is not None and each.process.returncode is None:
-            each.stop()
+    for daemon in daemons:
+        if daemon.process is not None and daemon.process.returncode is None:
+            daemon.stop()
 
 
 @pytest.fixture
 def open_server(tmp_path: Path) -> OpenServer:
-    """The server in this process, with routes and limits of a test's own."""
+    """Open the server in this process, with routes and limits of the test."""
 
     @asynccontextmanager
-    async def make(
+    async def open_with(
         *routes: Route, limits: ConnectionLimits | None = None, static: Path = static_page.STATIC_FOLDER
     ) -> AsyncGenerator[DaemonClient]:
         home = Path((env := make_environment(tmp_path))["RETINUE_HOME"])
         async with retinue.open(env=env) as app:
             listener = open_tcp_socket("127.0.0.1", 0)
-            door = DaemonClient(home=home, port=listener.getsockname()[1])
+            client = DaemonClient(home=home, port=listener.getsockname()[1])
             context = ServerContext(
                 app=app,
                 broadcaster=EventBroadcaster(app),
                 authenticator=Authenticator(home),
                 started_at=datetime.now(UTC),
-                page_url=door.url,
+                page_url=client.url,
                 wake=lambda: True,
                 stop=lambda: None,
             )
             server = ApiServer(create_asgi_app(context, routes, static=static), limits)
             async with server.serve_sockets(open_unix_socket(home), listener):
-                yield door
+                yield client
 
-    return make
+    return open_with

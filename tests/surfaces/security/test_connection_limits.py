@@ -1,4 +1,4 @@
-"""One connection: who says too much, too slowly, or reads nothing, is cut off, and nobody else notices."""
+"""Limits per connection: a client that sends too much, too slowly, or reads nothing is cut off, and no other client notices."""
 
 import asyncio
 import socket
@@ -19,100 +19,101 @@ JSON = "Content-Type: application/json"
 MEGABYTES = 64
 
 
-async def small(_house: ServerContext, _wish: ApiRequest[Any, Any]) -> dict[str, Any]:
+async def small_response(_context: ServerContext, _request: ApiRequest[Any, Any]) -> dict[str, Any]:
     return {"well": True}
 
 
-async def large(_house: ServerContext, _wish: ApiRequest[Any, Any]) -> Response:
+async def large_response(_context: ServerContext, _request: ApiRequest[Any, Any]) -> Response:
     return Response(bytes(MEGABYTES << 20))
 
 
-async def broken(_house: ServerContext, _wish: ApiRequest[Any, Any]) -> dict[str, Any]:
-    planted = "sk-" + "x7" * 20
-    raise RuntimeError(f"the inside of the house, {planted}")
+async def failing_handler(_context: ServerContext, _request: ApiRequest[Any, Any]) -> dict[str, Any]:
+    secret = "sk-" + "x7" * 20
+    raise RuntimeError(f"the inside of the server, {secret}")
 
 
-def route(does: RouteHandler, path: str = "/api/small", method: str = "GET") -> Route:
-    return Route(method=method, path=path, right=ApiPermission.READ, handler=does, summary="For a test.")
+def make_route(handler: RouteHandler, path: str = "/api/small", method: str = "GET") -> Route:
+    return Route(method=method, path=path, right=ApiPermission.READ, handler=handler, summary="For a test.")
 
 
-SMALL, PUT = route(small), route(small, method="PUT")
-LARGE, BROKEN = route(large, "/api/large"), route(broken, "/api/broken")
+SMALL_ROUTE, PUT_ROUTE = make_route(small_response), make_route(small_response, method="PUT")
+LARGE_ROUTE, BROKEN_ROUTE = (
+    make_route(large_response, "/api/large"),
+    make_route(failing_handler, "/api/broken"),
+)
 
 
-def asking(door: DaemonClient, path: str = "/api/small", more: str = "") -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: {door.host}\r\nAuthorization: Bearer {door.token}\r\n{more}\r\n".encode()
+def request_head(client: DaemonClient, path: str = "/api/small", headers: str = "") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: {client.host}\r\nAuthorization: Bearer {client.token}\r\n{headers}\r\n".encode()
 
 
-def heard(line: socket.socket) -> bytes:
-    """Until the daemon closes."""
-    found = b""
-    while piece := line.recv(1 << 16):
-        found += piece
-    return found
+def read_until_closed(connection: socket.socket) -> bytes:
+    received = b""
+    while chunk := connection.recv(1 << 16):
+        received += chunk
+    return received
 
 
-def dripped(line: socket.socket, piece: bytes) -> bytes:
-    """Says a little again and again until the daemon closes, and what it said then."""
-    found = b""
+def drip_until_closed(connection: socket.socket, piece: bytes) -> bytes:
+    """Send a small piece again and again until the daemon closes, and return what it sent."""
+    received = b""
     while True:
         try:
-            line.sendall(piece)
-            line.settimeout(0.02)
-            found += (heard_now := line.recv(1 << 16))
+            connection.sendall(piece)
+            connection.settimeout(0.02)
+            received += (chunk := connection.recv(1 << 16))
         except TimeoutError:
             continue
         except OSError:
-            return found
-        if not heard_now:
-            return found
+            return received
+        if not chunk:
+            return received
 
 
-@pytest.mark.parametrize("way", ["port", "socket"])
-async def test_headers_that_come_letter_by_letter_are_not_waited_for(open_server: OpenServer, way: str):
+@pytest.mark.parametrize("transport", ["port", "socket"])
+async def test_headers_sent_byte_by_byte_time_out(open_server: OpenServer, transport: str):
     """Shows: A10."""
-    async with open_server(SMALL, limits=ConnectionLimits(head_seconds=0.3)) as door:
-        with door.connect(way) as line:
-            line.sendall(b"GET /api/small HTTP/1.1\r\n")
-            answer = await asyncio.to_thread(dripped, line, b"x")
-        assert answer.startswith(b"HTTP/1.1 408 ")
-        assert b'"request_timeout"' in answer
-        with door.connect(way) as silent:
-            assert await asyncio.to_thread(heard, silent) == b""
-        with door.connect(way) as blank:
-            assert b" 200 " not in await asyncio.to_thread(dripped, blank, b"\r\n")
+    async with open_server(SMALL_ROUTE, limits=ConnectionLimits(head_seconds=0.3)) as client:
+        with client.connect(transport) as connection:
+            connection.sendall(b"GET /api/small HTTP/1.1\r\n")
+            response = await asyncio.to_thread(drip_until_closed, connection, b"x")
+        assert response.startswith(b"HTTP/1.1 408 ")
+        assert b'"request_timeout"' in response
+        with client.connect(transport) as silent:
+            assert await asyncio.to_thread(read_until_closed, silent) == b""
+        with client.connect(transport) as blank:
+            assert b" 200 " not in await asyncio.to_thread(drip_until_closed, blank, b"\r\n")
 
 
-async def test_a_body_that_comes_letter_by_letter_is_not_waited_for(open_server: OpenServer):
+async def test_a_body_sent_byte_by_byte_times_out(open_server: OpenServer):
     """Shows: A10."""
-    async with open_server(PUT, limits=ConnectionLimits(body_seconds=0.3)) as door:
-        for announced in ("Content-Length: 1000000", "Transfer-Encoding: chunked"):
-            head = asking(door, more=f"{JSON}\r\n{announced}\r\n").replace(b"GET", b"PUT", 1)
-            with door.connect() as line:
-                line.sendall(head)
-                answer = await asyncio.to_thread(dripped, line, b"1\r\n \r\n")
-            assert answer.startswith(b"HTTP/1.1 408 "), answer
-            assert b'"request_timeout"' in answer
+    async with open_server(PUT_ROUTE, limits=ConnectionLimits(body_seconds=0.3)) as client:
+        for header in ("Content-Length: 1000000", "Transfer-Encoding: chunked"):
+            head = request_head(client, headers=f"{JSON}\r\n{header}\r\n").replace(b"GET", b"PUT", 1)
+            with client.connect() as connection:
+                connection.sendall(head)
+                response = await asyncio.to_thread(drip_until_closed, connection, b"1\r\n \r\n")
+            assert response.startswith(b"HTTP/1.1 408 "), response
+            assert b'"request_timeout"' in response
 
 
-async def test_a_connection_that_is_kept_and_says_nothing_more_is_closed(open_server: OpenServer):
-    """Blank lines between requests keep nobody here either."""
-    async with open_server(SMALL, limits=ConnectionLimits(head_seconds=0.3)) as door:
-        with door.connect() as line:
+async def test_an_idle_keep_alive_connection_is_closed_even_if_it_sends_blank_lines(open_server: OpenServer):
+    async with open_server(SMALL_ROUTE, limits=ConnectionLimits(head_seconds=0.3)) as client:
+        with client.connect() as connection:
             first = await asyncio.to_thread(
-                door.request, "GET", "/api/small", token=door.token, connection=line
+                client.request, "GET", "/api/small", token=client.token, connection=connection
             )
             assert first.status == 200
-            again = await asyncio.to_thread(
-                door.request, "GET", "/api/small", token=door.token, connection=line
+            second = await asyncio.to_thread(
+                client.request, "GET", "/api/small", token=client.token, connection=connection
             )
-            assert again.json == {"well": True}
-            late = await asyncio.to_thread(dripped, line, b"\r\n")
-            assert late.startswith(b"HTTP/1.1 408 ")
+            assert second.json == {"well": True}
+            last = await asyncio.to_thread(drip_until_closed, connection, b"\r\n")
+            assert last.startswith(b"HTTP/1.1 408 ")
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("raw_request", "status"),
     [
         (b"GET /" + b"x" * 9_000 + b" HTTP/1.1\r\n\r\n", 414),
         (b"GET /" + b"x" * 5_000_000, 414),
@@ -134,94 +135,100 @@ async def test_a_connection_that_is_kept_and_says_nothing_more_is_closed(open_se
         (b"PUT / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"PUT / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
     ],
-    ids=lambda said: repr(said[:24]) if isinstance(said, bytes) else str(said),
+    ids=lambda value: repr(value[:24]) if isinstance(value, bytes) else str(value),
 )
-@pytest.mark.parametrize("way", ["port", "socket"])
-def test_what_is_too_much_or_no_http_gets_one_answer_and_an_end(
-    client: DaemonClient, said: bytes, status: int, way: str
+@pytest.mark.parametrize("transport", ["port", "socket"])
+def test_an_oversized_or_malformed_request_gets_one_error_and_the_connection_is_closed(
+    client: DaemonClient, raw_request: bytes, status: int, transport: str
 ):
     """Shows: A10."""
-    answer = client.send_raw(said, transport=way)
-    head, _, body = answer.partition(b"\r\n\r\n")
+    response = client.send_raw(raw_request, transport=transport)
+    head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith(f"HTTP/1.1 {status} ".encode()), head[:200]
     assert b"connection: close" in head
     assert b"frame-ancestors 'none'" in head
     assert body.startswith(b'{"error": {"code": ')
 
 
-def test_a_second_request_before_the_first_is_answered_is_not_heard(client: DaemonClient):
-    """So nothing can be hidden behind another request, and no answer be taken for another's."""
-    answer = client.send_raw(asking(client, "/api/health") * 3)
-    assert answer.count(b"HTTP/1.1 ") == 1
-    assert b"connection: close" in answer
+def test_a_pipelined_request_is_not_processed(client: DaemonClient):
+    """So a client cannot hide a request behind another one, nor mix up their responses."""
+    response = client.send_raw(request_head(client, "/api/health") * 3)
+    assert response.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in response
 
 
-async def test_broken_chunks_end_the_request_at_once(open_server: OpenServer):
-    async with open_server(PUT) as door:
-        head = asking(door, more=f"{JSON}\r\nTransfer-Encoding: chunked\r\n").replace(b"GET", b"PUT", 1)
-        answer = await asyncio.to_thread(door.send_raw, head, b"2\r\n{}\r\nnonsense\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert answer.count(b"HTTP/1.1 ") == 1
+async def test_a_malformed_chunk_ends_the_request_at_once(open_server: OpenServer):
+    async with open_server(PUT_ROUTE) as client:
+        head = request_head(client, headers=f"{JSON}\r\nTransfer-Encoding: chunked\r\n").replace(
+            b"GET", b"PUT", 1
+        )
+        response = await asyncio.to_thread(client.send_raw, head, b"2\r\n{}\r\nnonsense\r\n\r\n")
+        assert response.startswith(b"HTTP/1.1 400 ")
+        assert response.count(b"HTTP/1.1 ") == 1
 
 
-async def test_whoever_is_silent_gives_way_and_whoever_is_answered_does_not(open_server: OpenServer):
+async def test_at_the_connection_limit_idle_connections_are_closed_and_busy_ones_are_kept(
+    open_server: OpenServer,
+):
     """Shows: A10."""
     arrived = asyncio.Semaphore(0)
 
-    async def endless(_house: ServerContext, _wish: ApiRequest[Any, Any]) -> dict[str, Any]:
+    async def never_respond(_context: ServerContext, _request: ApiRequest[Any, Any]) -> dict[str, Any]:
         arrived.release()
         await asyncio.Event().wait()
         return {}
 
     async with open_server(
-        SMALL, route(endless, "/api/endless"), limits=ConnectionLimits(max_connections=2)
-    ) as door:
-        with door.connect() as first, door.connect() as second:
-            assert (await asyncio.to_thread(door.request_as_owner, "GET", "/api/small")).status == 200
+        SMALL_ROUTE, make_route(never_respond, "/api/endless"), limits=ConnectionLimits(max_connections=2)
+    ) as client:
+        with client.connect() as first, client.connect() as second:
+            assert (await asyncio.to_thread(client.request_as_owner, "GET", "/api/small")).status == 200
             assert await asyncio.to_thread(first.recv, 1) == b""
             second.close()
-        with door.connect() as first, door.connect() as second:
-            for line in (first, second):
-                line.sendall(asking(door, "/api/endless"))
+        with client.connect() as first, client.connect() as second:
+            for connection in (first, second):
+                connection.sendall(request_head(client, "/api/endless"))
                 await arrived.acquire()
-            full = await asyncio.to_thread(door.request_as_owner, "GET", "/api/small")
-            assert (full.status, full.code) == (503, "busy")
-            local = await asyncio.to_thread(door.request, "GET", "/api/small", transport="socket")
-            assert local.status == 200, "a crowd before the page keeps the command line out"
+            refused = await asyncio.to_thread(client.request_as_owner, "GET", "/api/small")
+            assert (refused.status, refused.code) == (503, "busy")
+            over_socket = await asyncio.to_thread(client.request, "GET", "/api/small", transport="socket")
+            assert over_socket.status == 200, "connections to the port must not lock out the command line"
 
 
-async def test_whoever_reads_nothing_is_cut_off_and_whoever_reads_slowly_is_not(open_server: OpenServer):
+async def test_a_client_that_reads_nothing_is_cut_off_and_a_slow_reader_is_not(open_server: OpenServer):
     """Shows: A10."""
 
-    def slowly(line: socket.socket) -> int:
+    def read_slowly(connection: socket.socket) -> int:
         count = 0
-        while piece := line.recv(1 << 20):
-            count += len(piece)
+        while chunk := connection.recv(1 << 20):
+            count += len(chunk)
             time.sleep(0.02)
         return count
 
-    async with open_server(LARGE, limits=ConnectionLimits(stall_seconds=1.0)) as door:
-        with door.connect() as reads, door.connect() as stalls:
-            stalls.sendall(asking(door, "/api/large"))
-            reads.sendall(asking(door, "/api/large", "Connection: close\r\n"))
-            assert await asyncio.to_thread(slowly, reads) > MEGABYTES << 20
-            assert await asyncio.to_thread(slowly, stalls) < MEGABYTES << 20
+    async with open_server(LARGE_ROUTE, limits=ConnectionLimits(stall_seconds=1.0)) as client:
+        with client.connect() as reading, client.connect() as stalled:
+            stalled.sendall(request_head(client, "/api/large"))
+            reading.sendall(request_head(client, "/api/large", "Connection: close\r\n"))
+            assert await asyncio.to_thread(read_slowly, reading) > MEGABYTES << 20
+            assert await asyncio.to_thread(read_slowly, stalled) < MEGABYTES << 20
 
 
-async def test_a_defect_is_told_in_a_sentence_and_written_down(open_server: OpenServer):
-    async with open_server(BROKEN, SMALL) as door:
-        answer = await asyncio.to_thread(door.request_as_owner, "GET", "/api/broken")
-        assert (answer.status, answer.code) == (500, "internal_error")
-        assert not [word for word in (b"house", b"Traceback", b"RuntimeError", b".py") if word in answer.body]
-        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-        assert (await asyncio.to_thread(door.request_as_owner, "GET", "/api/small")).status == 200
-        log = (door.home / "logs" / "retinue.jsonl").read_text()
-    assert "RuntimeError: the inside of the house" in log
+async def test_an_unexpected_exception_is_logged_and_answered_without_details(open_server: OpenServer):
+    async with open_server(BROKEN_ROUTE, SMALL_ROUTE) as client:
+        response = await asyncio.to_thread(client.request_as_owner, "GET", "/api/broken")
+        assert (response.status, response.code) == (500, "internal_error")
+        assert not [
+            detail for detail in (b"inside", b"Traceback", b"RuntimeError", b".py") if detail in response.body
+        ]
+        assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+        assert (await asyncio.to_thread(client.request_as_owner, "GET", "/api/small")).status == 200
+        log = (client.home / "logs" / "retinue.jsonl").read_text()
+    assert "RuntimeError: the inside of the server" in log
     assert "GET /api/broken" in log
     assert "sk-x7x7" not in log
 
 
-def test_the_port_is_named_as_tcp_so_that_no_answer_is_held_back():
-    """Only then does asyncio tell the kernel to send the body of a small answer at once, and not after 40 ms."""
+def test_the_listening_socket_has_the_tcp_protocol_number():
+    """Only then does asyncio set TCP_NODELAY, without which a small response arrives 40 ms late."""
     with open_tcp_socket("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP

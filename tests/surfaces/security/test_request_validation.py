@@ -1,4 +1,4 @@
-"""What a request says: names that are none, bodies that are too large, too deep, or not what they say they are."""
+"""Validation of requests: malformed names, and bodies that are too large, too deep or not what they claim to be."""
 
 import gzip
 import json
@@ -16,48 +16,52 @@ from retinue.server.routes.messages import MessageBody
 from retinue.server.routing import Route
 
 JSON = "Content-Type: application/json"
-NAMING = [route for route in ROUTES if "{ref}" in route.path]
-TAKING = [route for route in ROUTES if route.method not in ("GET", "DELETE") and route.path != "/api/stop"]
-NO_NAMES = (
+ROUTES_WITH_NAME = [route for route in ROUTES if "{ref}" in route.path]
+ROUTES_WITH_BODY = [
+    route for route in ROUTES if route.method not in ("GET", "DELETE") and route.path != "/api/stop"
+]
+INVALID_NAMES = (
     "..", "%2e%2e", "..%2f", "..%2f..%2fetc%2fpasswd", "%2e%2e%2f%2e%2e%2ftoken", "%2fetc%2fpasswd", "x%2f..%2f..",
     "%00", "x%00.md", "x%0a", "x%0d%0aset-cookie:a=b", "%5c..%5c", ".hidden", "-rf", "_x", "~root", "x%20y", "%20",
     "%c3%a9", "%e2%80%ae", "%f0%9f%92%a9", "%ff%fe", "%c0%af", "%u002e", "%", "%zz", "*", "x*", "x'--", "x%22", "x;y",
     "$(id)", "`id`", "{ref}", "a" * 201, "a" * 7_000, "%61" * 2_000,
 )  # fmt: skip
-"""None of them is how anything here is written."""
+"""Names that no session, run or agent can have."""
 
 
-def path_of(route: Route, ref: str = "nothing-of-this-name") -> str:
+def route_path(route: Route, ref: str = "nothing-of-this-name") -> str:
     return route.path.replace("{ref}", ref)
 
 
-def id_of(route: Route) -> str:
+def route_id(route: Route) -> str:
     return f"{route.method} {route.path}"
 
 
-def files(home: Path) -> set[str]:
+def session_files(home: Path) -> set[str]:
     return {str(path.relative_to(home)) for path in (home / "sessions").rglob("*")}
 
 
-@pytest.mark.parametrize("route", NAMING, ids=id_of)
-def test_a_name_that_cannot_be_one_is_not_looked_for(client: DaemonClient, route: Route):
+@pytest.mark.parametrize("route", ROUTES_WITH_NAME, ids=route_id)
+def test_a_malformed_name_in_the_path_is_refused_and_creates_no_file(client: DaemonClient, route: Route):
     """Shows: A09."""
-    before = files(client.home)
-    sent = None if route.method == "GET" else b"{}"
-    with client.connect("socket") as line:
-        for name in NO_NAMES:
-            answer = client.request(route.method, path_of(route, name), JSON, body=sent, connection=line)
-            assert answer.status in (400, 404), (name, answer.body)
-            assert answer.code in ("usage", "not_found")
-            assert b"Traceback" not in answer.body
-            if answer.headers.get("connection") == "close":
-                line.close()
-                line = client.connect("socket")  # noqa: PLW2901  (the daemon ended this one)
-        line.close()
-    assert files(client.home) == before
+    before = session_files(client.home)
+    body = None if route.method == "GET" else b"{}"
+    with client.connect("socket") as connection:
+        for name in INVALID_NAMES:
+            response = client.request(
+                route.method, route_path(route, name), JSON, body=body, connection=connection
+            )
+            assert response.status in (400, 404), (name, response.body)
+            assert response.code in ("usage", "not_found")
+            assert b"Traceback" not in response.body
+            if response.headers.get("connection") == "close":
+                connection.close()
+                connection = client.connect("socket")  # noqa: PLW2901  (the daemon ended this one)
+        connection.close()
+    assert session_files(client.home) == before
 
 
-def test_a_slash_that_is_hidden_makes_no_other_address(client: DaemonClient):
+def test_an_encoded_slash_does_not_reach_another_route(client: DaemonClient):
     """Shows: A09."""
     assert client.request_as_owner("GET", "/api%2fhealth").status == 404
     assert client.request_as_owner("GET", "/api/health%2f").status == 404
@@ -67,13 +71,13 @@ def test_a_slash_that_is_hidden_makes_no_other_address(client: DaemonClient):
     assert client.request_as_owner("GET", "/api/%68ealth").status == 200
 
 
-def test_five_megabytes_are_too_many_however_they_are_announced(client: DaemonClient):
+def test_a_body_of_five_megabytes_is_refused_with_content_length_and_with_chunks(client: DaemonClient):
     """Shows: A10."""
     large = json.dumps({"content": "x" * 5_000_000}).encode()
-    told = client.request_as_owner("POST", "/api/wake", JSON, body=large)
-    assert (told.status, told.code, told.headers["connection"]) == (413, "too_large", "close")
-    key = f"Authorization: Bearer {client.token}"
-    head = f"POST /api/look HTTP/1.1\r\nHost: {client.host}\r\n{key}\r\n{JSON}\r\n"
+    announced = client.request_as_owner("POST", "/api/wake", JSON, body=large)
+    assert (announced.status, announced.code, announced.headers["connection"]) == (413, "too_large", "close")
+    authorization = f"Authorization: Bearer {client.token}"
+    head = f"POST /api/wake HTTP/1.1\r\nHost: {client.host}\r\n{authorization}\r\n{JSON}\r\n"
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     chunked = client.send_raw(
         f"{head}Transfer-Encoding: chunked\r\n\r\n".encode(), *[chunk] * 100, b"0\r\n\r\n"
@@ -82,37 +86,34 @@ def test_five_megabytes_are_too_many_however_they_are_announced(client: DaemonCl
 
 
 @pytest.mark.parametrize("length", ["5000000000", "9" * 18, "9" * 30])
-def test_five_gigabytes_are_refused_before_the_first_byte_of_them(client: DaemonClient, length: str):
-    """Nobody waits for them either: what was announced is enough, and no leave to go on is given.
+def test_a_body_of_five_gigabytes_is_refused_before_its_first_byte(client: DaemonClient, length: str):
+    """The daemon neither waits for the body nor sends 100 Continue: the announced length is enough.
 
     Shows: A10.
     """
-    key = f"Authorization: Bearer {client.token}"
-    for more in ("", "Expect: 100-continue\r\n"):
-        said = f"POST /api/look HTTP/1.1\r\nHost: {client.host}\r\n{key}\r\n{JSON}\r\n{more}Content-Length: {length}\r\n\r\n"
-        answer = client.send_raw(said.encode())
-        assert answer.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 400 ")), answer
-        assert b"100 Continue" not in answer
+    authorization = f"Authorization: Bearer {client.token}"
+    for expect in ("", "Expect: 100-continue\r\n"):
+        head = f"POST /api/wake HTTP/1.1\r\nHost: {client.host}\r\n{authorization}\r\n{JSON}\r\n{expect}Content-Length: {length}\r\n\r\n"
+        response = client.send_raw(head.encode())
+        assert response.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 400 ")), response
+        assert b"100 Continue" not in response
 
 
-def test_somebody_without_a_key_cannot_make_it_read(client: DaemonClient):
+def test_a_body_is_not_read_without_a_token(client: DaemonClient):
     """Shows: A10."""
-    said = f"POST /api/look HTTP/1.1\r\nHost: {client.host}\r\n{JSON}\r\nContent-Length: 5000000000\r\n\r\n"
-    assert client.send_raw(said.encode(), b"x" * 1_000_000).startswith(b"HTTP/1.1 401 ")
+    head = f"POST /api/wake HTTP/1.1\r\nHost: {client.host}\r\n{JSON}\r\nContent-Length: 5000000000\r\n\r\n"
+    assert client.send_raw(head.encode(), b"x" * 1_000_000).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "zstd", "gzip, gzip", "x-anything"])
-def test_nothing_is_unpacked(client: DaemonClient, coding: str):
-    """A bomb stays what it is: a few bytes that nobody opens.
-
-    Shows: A10.
-    """
+def test_a_compressed_body_is_refused_and_never_decompressed(client: DaemonClient, coding: str):
+    """Shows: A10."""
     bomb = gzip.compress(b"{" + b" " * 50_000_000 + b"}")
-    answer = client.request_as_owner("POST", "/api/wake", JSON, f"Content-Encoding: {coding}", body=bomb)
-    assert (answer.status, answer.code) == (415, "unsupported_media_type")
+    response = client.request_as_owner("POST", "/api/wake", JSON, f"Content-Encoding: {coding}", body=bomb)
+    assert (response.status, response.code) == (415, "unsupported_media_type")
 
 
-NO_JSON = {
+INVALID_BODIES = {
     "deep": b"[" * 100_000 + b"]" * 100_000,
     "deep maps": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
     "deep and broken": b"[" * 1_000_000,
@@ -141,18 +142,20 @@ NO_JSON = {
 }
 
 
-@pytest.mark.parametrize("what", NO_JSON)
-def test_json_that_two_readers_could_understand_differently_is_understood_by_none(
-    client: DaemonClient, what: str
-):
+@pytest.mark.parametrize("body_name", INVALID_BODIES)
+def test_ambiguous_or_invalid_json_is_refused_by_every_route(client: DaemonClient, body_name: str):
     """Shows: A11."""
-    for route in TAKING:
-        answer = client.request(route.method, path_of(route), JSON, body=NO_JSON[what], transport="socket")
-        assert (answer.status, answer.code) == (400, route.error_codes.get("usage", "usage")), answer.body
-        assert len(answer.body) < 2_000
+    for route in ROUTES_WITH_BODY:
+        response = client.request(
+            route.method, route_path(route), JSON, body=INVALID_BODIES[body_name], transport="socket"
+        )
+        assert (response.status, response.code) == (400, route.error_codes.get("usage", "usage")), (
+            response.body
+        )
+        assert len(response.body) < 2_000
 
 
-OUR_WORDS = {
+ERROR_MESSAGES = {
     b'{"content": "a", "content": "b"}': "In the body, 'content' is said twice; keep one of the two",
     b'{"content": "a", "timeout": NaN}': "In the body, NaN is not a number that can be used",
     b'{"content": "a", "timeout": '
@@ -166,11 +169,11 @@ OUR_WORDS = {
 }
 
 
-@pytest.mark.parametrize("body", OUR_WORDS)
-def test_what_is_wrong_with_a_body_is_said_in_our_words(body: bytes):
-    with pytest.raises(UsageError) as refused:
+@pytest.mark.parametrize("body", ERROR_MESSAGES)
+def test_the_error_names_what_is_wrong_with_a_body(body: bytes):
+    with pytest.raises(UsageError) as caught:
         decode_body(body, MessageBody)
-    assert str(refused.value) == OUR_WORDS[body]
+    assert str(caught.value) == ERROR_MESSAGES[body]
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -184,47 +187,47 @@ def test_what_is_wrong_with_a_body_is_said_in_our_words(body: bytes):
         ).map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")),
     )
 )
-def test_no_body_is_a_defect(client: DaemonClient, body: bytes):
+def test_no_body_causes_an_internal_error(client: DaemonClient, body: bytes):
     """Shows: A11."""
-    answer = client.request("POST", "/api/wake", JSON, body=body, transport="socket")
-    assert answer.status in (200, 400), answer.body
+    response = client.request("POST", "/api/wake", JSON, body=body, transport="socket")
+    assert response.status in (200, 400), response.body
 
 
 @pytest.mark.parametrize("query", ["a=1&a=1", "x=%00", "x=%0a", "nothing=known", "%ff=1", "rights=admin"])
-def test_a_query_that_says_what_nobody_asked_is_refused(client: DaemonClient, query: str):
-    answer = client.request_as_owner("GET", f"/api/health?{query}")
-    assert (answer.status, answer.code) == (400, "usage")
+def test_an_unknown_or_malformed_query_parameter_is_refused(client: DaemonClient, query: str):
+    response = client.request_as_owner("GET", f"/api/health?{query}")
+    assert (response.status, response.code) == (400, "usage")
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 201, "\x01", "é"])
-def test_an_idempotency_key_is_something_that_can_be_seen(client: DaemonClient, key: str):
-    answer = client.request_as_owner("POST", "/api/wake", f"Idempotency-Key: {key}")
-    assert (answer.status, answer.code) == (400, "usage")
+def test_an_idempotency_key_must_be_short_and_printable(client: DaemonClient, key: str):
+    response = client.request_as_owner("POST", "/api/wake", f"Idempotency-Key: {key}")
+    assert (response.status, response.code) == (400, "usage")
 
 
 @pytest.mark.parametrize(
     "kind", ["application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"']
 )
-def test_json_may_say_that_it_is_utf_8(client: DaemonClient, kind: str):
+def test_a_json_content_type_may_name_the_utf_8_charset(client: DaemonClient, kind: str):
     assert client.request_as_owner("POST", "/api/wake", f"Content-Type: {kind}", body=b"{}").status == 200
     assert client.request_as_owner("POST", "/api/wake", body=b"{}").status == 415
     assert client.request_as_owner("POST", "/api/wake", body=b"").status == 200
 
 
-def test_an_address_says_how_it_can_be_asked_for(client: DaemonClient):
+def test_a_wrong_method_is_refused_and_the_allowed_methods_are_named(client: DaemonClient):
     for path in {route.path for route in ROUTES}:
         methods = {route.method for route in ROUTES if route.path == path}
         allowed = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"):
             if method not in methods:
-                answer = client.request(method, path.replace("{ref}", "x"), transport="socket")
-                assert (answer.status, answer.code) == (405, "method_not_allowed")
-                assert answer.headers["allow"] == allowed
+                response = client.request(method, path.replace("{ref}", "x"), transport="socket")
+                assert (response.status, response.code) == (405, "method_not_allowed")
+                assert response.headers["allow"] == allowed
 
 
-def test_head_is_where_get_is_and_says_no_words(client: DaemonClient):
+def test_every_get_route_answers_head_without_a_body(client: DaemonClient):
     for route in ROUTES:
         if route.method == "GET":
-            answer = client.request("HEAD", path_of(route), transport="socket")
-            assert answer.status in (200, 404)
-            assert answer.body == b""
+            response = client.request("HEAD", route_path(route), transport="socket")
+            assert response.status in (200, 404)
+            assert response.body == b""
