@@ -207,6 +207,13 @@ class RuntimeProcess:
         notices = [entry for entry in found if isinstance(entry, Notice) and entry.topic == "announcement"]
         return [delimited_text(notice.text) for notice in notices]
 
+    def replace_parts(self, **parts: Any) -> None:
+        """Give the worker a context with other parts, such as a store that fails."""
+        self.context = replace(self.context, **parts)
+        self.worker.start(
+            scheduler_callbacks(self.context, lambda _, error: self.crashes.append(error), lambda _: True)
+        )
+
     def request_entries(self, request: int) -> list[Entry]:
         """Return the entries that a request was built from."""
         return list(self.provider.requests[request].entries)

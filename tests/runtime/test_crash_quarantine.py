@@ -1,7 +1,8 @@
-"""Suspects are tried one by one, and whoever ended the last round comes first in the next."""
+"""After a crash, the runs that may have caused it are resumed one by one."""
 
 import asyncio
 
+from gates import make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.limits import Limits
@@ -12,76 +13,65 @@ from retinue.runtime.crash_quarantine import order_suspects, resume_interrupted_
 from retinue.runtime.recovery import requeue_dead_runs
 from retinue.testing.ledgers import CREATED_AT, make_run
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
-from retinue.tools.define import tool
 
 
-def tried(**attempts: int) -> list[Run]:
+def runs_with_attempts(**attempts: int) -> list[Run]:
     return [make_run(name, attempts=count) for name, count in attempts.items()]
 
 
-def names(runs: list[Run]) -> list[str]:
+def ids_of(runs: list[Run]) -> list[str]:
     return [run.id for run in runs]
 
 
-def test_the_first_round_goes_by_age():
-    assert names(order_suspects(tried(c=2, a=2, b=2))) == ["a", "b", "c"]
+def test_the_first_attempt_tries_runs_from_oldest_to_newest():
+    assert ids_of(order_suspects(runs_with_attempts(c=2, a=2, b=2))) == ["a", "b", "c"]
 
 
-def test_whoever_was_last_when_the_process_died_is_first_and_alone_in_the_next_round():
+def test_the_run_resumed_last_before_a_crash_is_tried_first_next_time():
     """Shows: P22."""
-    assert names(order_suspects(tried(a=3, b=3, c=2, d=2))) == ["b", "a", "c", "d"]
+    assert ids_of(order_suspects(runs_with_attempts(a=3, b=3, c=2, d=2))) == ["b", "a", "c", "d"]
 
 
-def test_whoever_was_counted_most_is_never_tried_beside_the_others():
-    assert names(order_suspects(tried(a=3, b=4, c=3)))[0] == "b"
+def test_the_run_with_the_most_attempts_is_tried_first():
+    assert ids_of(order_suspects(runs_with_attempts(a=3, b=4, c=3)))[0] == "b"
 
 
-async def left(process: RuntimeProcess, *, acting: str) -> dict[str, tuple[Status, int]]:
-    """What becomes of three runs of a dead process, in one of which a deed was under way."""
+async def requeue_after_crash(process: RuntimeProcess, *, acting: str) -> dict[str, tuple[Status, int]]:
+    """Requeue three runs of a dead process; a tool call of the run `acting` was executing."""
 
-    def died(tx: Transaction) -> None:
+    def add_runs(tx: Transaction) -> None:
         for name in ("bomb", "talker", "thinker"):
-            ask = RunRequest(key=name, agent="main", task="x")
-            tx.add_run(make_run(name, request=ask, status=Status.RUNNING, owner_id="dead", attempts=2))
+            request = RunRequest(key=name, agent="main", task="x")
+            tx.add_run(make_run(name, request=request, status=Status.RUNNING, owner_id="dead", attempts=2))
         if acting:
             tx.save_side_effect(
                 SideEffect(call="c", run=acting, tool="boom", digest="d", started_at=CREATED_AT)
             )
 
-    await process.context.ledger.write(died)
+    await process.context.ledger.write(add_runs)
     await requeue_dead_runs(process.context, lambda _: False)
-
-    def seen(tx: Transaction) -> list[Run]:
-        return tx.find_runs()
-
-    found = await process.context.ledger.read(seen)
-    return {run.id: (run.status, run.attempts) for run in found}
+    return {run.id: (run.status, run.attempts) for run in await process.all_runs()}
 
 
-async def test_who_only_talked_is_not_counted_when_the_process_died_while_another_acted(
+async def test_a_crash_during_a_tool_call_counts_as_an_attempt_only_for_the_run_of_that_call(
     runtime: RuntimeFixture,
 ):
     """Shows: P22."""
     async with runtime.open() as process:
-        now = await left(process, acting="bomb")
+        states = await requeue_after_crash(process, acting="bomb")
     queued = Status.QUEUED
-    assert now == {"bomb": (queued, 2), "talker": (queued, 1), "thinker": (queued, 1)}
+    assert states == {"bomb": (queued, 2), "talker": (queued, 1), "thinker": (queued, 1)}
 
 
-async def test_where_nobody_acted_all_are_counted(runtime: RuntimeFixture):
+async def test_a_crash_without_a_tool_call_counts_as_an_attempt_for_all_runs(runtime: RuntimeFixture):
     async with runtime.open() as process:
-        now = await left(process, acting="")
-    assert {attempts for _, attempts in now.values()} == {2}
+        states = await requeue_after_crash(process, acting="")
+    assert {attempts for _, attempts in states.values()} == {2}
 
 
-async def test_a_run_that_is_given_up_leaves_a_file_that_a_person_can_go_on_from(runtime: RuntimeFixture):
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await asyncio.Event().wait()
-        return "so"
-
-    async with runtime.open(tool_call_reply(("ponder", "{}")), tools=[ponder]) as process:
+async def test_a_lost_run_gets_results_for_its_open_tool_calls(runtime: RuntimeFixture):
+    tools = [make_gated_tool(asyncio.Event())]
+    async with runtime.open(tool_call_reply(("ponder", "{}")), tools=tools) as process:
         run = await process.submit("Go.")
         await process.wait_for_event("tool.started")
     async with runtime.open(text_reply("late"), limits=Limits(resume_window_seconds=0)) as process:

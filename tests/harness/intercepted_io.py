@@ -1,0 +1,63 @@
+"""Ledgers and session stores that call the test before each access, to fail, wait or record it."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from retinue.domain.session import Session
+from retinue.domain.transcript import Entry
+from retinue.interfaces import Conversation, Ledger, SessionStore, Transaction
+
+T = TypeVar("T")
+
+
+async def do_nothing() -> None:
+    pass
+
+
+class InterceptedLedger:
+    """A ledger that awaits a function of the test before each write or read."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        before_write: Callable[[], Awaitable[None]] = do_nothing,
+        before_read: Callable[[], Awaitable[None]] = do_nothing,
+    ) -> None:
+        self._ledger = ledger
+        self._before_write = before_write
+        self._before_read = before_read
+
+    async def write(
+        self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+    ) -> T:
+        await self._before_write()
+        return await self._ledger.write(step, on_commit)
+
+    async def read(self, step: Callable[[Transaction], T]) -> T:
+        await self._before_read()
+        return await self._ledger.read(step)
+
+
+class InterceptedStore:
+    """A session store that calls a function of the test before entries are appended to a conversation."""
+
+    def __init__(self, store: SessionStore, before_append: Callable[[tuple[Entry, ...], bool], None]) -> None:
+        self._store = store
+        self._before_append = before_append
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @asynccontextmanager
+    async def open(self, session: Session) -> AsyncGenerator[Conversation]:
+        async with self._store.open(session) as conversation:
+            original_append = conversation.append
+
+            async def append(*entries: Entry, sync: bool = True) -> None:
+                self._before_append(entries, sync)
+                await original_append(*entries, sync=sync)
+
+            conversation.append = append
+            yield conversation
