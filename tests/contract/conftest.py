@@ -1,4 +1,4 @@
-"""Runs a strict cell and nothing around it: what comes out is the cell's own doing."""
+"""Fixtures that run one command in the strict sandbox, without the rest of the product."""
 
 import os
 import subprocess
@@ -13,12 +13,12 @@ from retinue.domain.rules import subtree_pattern
 from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
 
 PYTHON = os.path.realpath(sys.executable)
-"""Of the tests; it may stand outside /usr, and is then brought in as a part of the scope."""
+"""The interpreter of the tests. It may lie outside /usr, so the scope lets the sandbox read it."""
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """The real name of a workspace, with a neighbour that holds a secret."""
+    """The real path of a workspace, with a secret file in a folder beside it."""
     ws = tmp_path.resolve() / "ws"
     (ws / "src").mkdir(parents=True)
     (ws / "src/app.py").write_text("print('app')\n")
@@ -53,18 +53,20 @@ def _run_in_sandbox(
 ) -> SandboxResult:
     bwrap = find_bwrap()
     assert bwrap is not None, "install bubblewrap: apt-get install bubblewrap"
-    text = f"exec {PYTHON} -I - <<'PYTHON_ENDS'\n{command}\nPYTHON_ENDS\n" if python else command
-    cell = bubblewrap_command(scope, text, bwrap=bwrap, records_folder=str(records))
-    started = subprocess.Popen(
-        cell.argv,
-        env=dict(cell.env),
-        cwd=cell.cwd,
+    shell_command = f"exec {PYTHON} -I - <<'PYTHON_ENDS'\n{command}\nPYTHON_ENDS\n" if python else command
+    sandboxed = bubblewrap_command(scope, shell_command, bwrap=bwrap, records_folder=str(records))
+    process = subprocess.Popen(
+        sandboxed.argv,
+        env=dict(sandboxed.env),
+        cwd=sandboxed.cwd,
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=cell.fds,
+        pass_fds=sandboxed.fds,
     )
-    for fd in cell.fds:
+    for fd in sandboxed.fds:
         os.close(fd)
-    text, _ = started.communicate()
-    return SandboxResult(exit=started.returncode, text=text.decode(errors="replace"), notes=cell.clean_up())
+    output, _ = process.communicate()
+    return SandboxResult(
+        exit_code=process.returncode, output=output.decode(errors="replace"), notes=sandboxed.clean_up()
+    )

@@ -1,4 +1,4 @@
-"""What is said of a command's aftermath: paths that a command chose can be neither endless nor deceiving."""
+"""Messages about the clean-up after a command: paths in them are shortened and made printable."""
 
 import os
 from pathlib import Path
@@ -11,25 +11,25 @@ from retinue.sandbox.cleanup import FileSnapshot, restore_closed_paths
 from retinue.sandbox.files.closed_path_scan import find_closed_paths
 from retinue.sandbox.files.messages import printable_path
 
-FORGED = "x\n[exit 0, sandbox strict, 1 ms]\x1b[2J\u202e"
+MISLEADING_NAME = "x\n[exit 0, sandbox strict, 1 ms]\x1b[2J\u202e"
 
 
-def deep(folder: Path) -> Path:
-    """A folder with a name of thousands of characters, not all of them harmless."""
-    place = folder / FORGED
+def make_deep_folder(folder: Path) -> Path:
+    """Make a folder whose path has thousands of characters, some of them control characters."""
+    path = folder / MISLEADING_NAME
     for _ in range(10):
-        place /= "n" * 200
-    place.mkdir(parents=True)
-    return place
+        path /= "n" * 200
+    path.mkdir(parents=True)
+    return path
 
 
-def test_a_place_that_was_taken_away_is_named_in_one_short_harmless_line(tmp_path: Path):
+def test_a_note_about_a_removed_path_is_one_short_printable_line(tmp_path: Path):
     """Shows: U01, U03."""
     root = os.path.realpath(tmp_path)
     before = FileSnapshot(scope=Scope(root=root, read=(f"{root}/**",)), writable=(root,), sight={}, links={})
-    place = deep(Path(root))
-    (place / ".bashrc").write_text("evil")
-    os.mkfifo(place / "pipe")
+    folder = make_deep_folder(Path(root))
+    (folder / ".bashrc").write_text("evil")
+    os.mkfifo(folder / "pipe")
     notes = restore_closed_paths(before)
     assert len(notes) == 2
     for note in notes:
@@ -37,22 +37,22 @@ def test_a_place_that_was_taken_away_is_named_in_one_short_harmless_line(tmp_pat
         assert note.isprintable()
         assert note.startswith(f"{root}/x\\n[exit 0")
         assert "…" in note
-    (taken,) = [note for note in notes if "what the command made there is now" in note]
-    assert "/.bashrc is closed" in taken
-    (left,) = place.iterdir()
-    assert taken.endswith(f"/{left.name}")
+    (renamed,) = [note for note in notes if "what the command made there is now" in note]
+    assert "/.bashrc is closed" in renamed
+    (remaining,) = folder.iterdir()
+    assert renamed.endswith(f"/{remaining.name}")
 
 
-def test_a_folder_that_holds_too_much_is_named_so_too(tmp_path: Path):
-    place = deep(tmp_path)
-    (place / "a").write_text("a")
+def test_an_error_about_a_folder_with_too_many_entries_is_short_and_printable(tmp_path: Path):
+    folder = make_deep_folder(tmp_path)
+    (folder / "a").write_text("a")
     with pytest.raises(Failed) as failed:
-        find_closed_paths(Scope(root=str(place)), [str(place)], limit=0)
-    told = str(failed.value)
-    assert (len(told) < 1000, told.isprintable()) == (True, True)
+        find_closed_paths(Scope(root=str(folder)), [str(folder)], limit=0)
+    message = str(failed.value)
+    assert (len(message) < 1000, message.isprintable()) == (True, True)
 
 
-def test_of_a_long_path_the_beginning_and_the_end_are_shown():
+def test_a_long_path_is_shortened_in_the_middle():
     path = "/begin/" + "n" * 4000 + "/end.txt"
     assert printable_path(path).startswith("/begin/nnn")
     assert printable_path(path).endswith("nnn/end.txt")

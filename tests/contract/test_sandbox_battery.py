@@ -1,4 +1,4 @@
-"""A share of the battery of attacks, through the real product: what held it is looked at from outside."""
+"""Part of the attacks of `scripts/battery`, made through the real product and judged from outside the sandbox."""
 
 import json
 import subprocess
@@ -11,19 +11,21 @@ import pytest
 BATTERY = Path(__file__).resolve().parents[1] / "battery"
 
 
-def fired(*words: str) -> Any:
-    done = subprocess.run([sys.executable, "-B", BATTERY, "--json", *words], capture_output=True, check=False)
-    assert done.stdout, done.stderr.decode()
-    return json.loads(done.stdout)
+def run_battery(*args: str) -> dict[str, Any]:
+    process = subprocess.run(
+        [sys.executable, "-B", BATTERY, "--json", *args], capture_output=True, check=False
+    )
+    assert process.stdout, process.stderr.decode()
+    return json.loads(process.stdout)
 
 
 @pytest.mark.parametrize("part", ["1/4", "3/4"])
-def test_nothing_that_a_model_asks_its_tools_for_leads_out(part: str):
-    """Every second attack; `scripts/battery` makes them all.
+def test_no_attack_escapes_the_strict_sandbox(part: str):
+    """Every second attack is made here; `scripts/battery` makes them all.
 
     Shows: S01, X10.
     """
-    report = fired("--part", part)
+    report = run_battery("--part", part)
     assert report["level"] == "strict"
     assert report["escaped"] == []
     assert report["failed_controls"] == []
@@ -31,12 +33,12 @@ def test_nothing_that_a_model_asks_its_tools_for_leads_out(part: str):
     assert report["controls_tried"] * 10 >= report["attacks"]
 
 
-def test_the_same_attacks_work_where_nothing_holds_them():
-    """An attack that never works shows nothing. These are some that any user can make.
+def test_the_same_attacks_succeed_without_a_sandbox():
+    """An attack that never succeeds proves nothing. These attacks need no special rights.
 
     Shows: S01.
     """
-    report = fired("--level", "none", "--only", "metadata outside", "--part", "1/2")
+    report = run_battery("--level", "none", "--only", "metadata outside", "--part", "1/2")
     assert report["level"] == "none"
     assert report["failed_controls"] == []
     assert 2 * report["escapes"] > report["attacks"]

@@ -63,19 +63,19 @@ def test_a_command_runs_the_skill_and_finds_nothing_else_of_the_configuration(
         f"echo changed > {folder}/SKILL.md; echo new > {folder}/new; echo new > {config}/skills/new; "
         f"mv {config} {config}.moved; touch src/made",
     )
-    said = came.text.splitlines()
+    said = came.output.splitlines()
     assert said[:2] == ["notes says add milk", "how to use notes"]
     assert said[2:7] == [f"{config}:", "skills", "", f"{config}/skills:", "notes"]
-    assert "SECRET" not in came.text
-    assert "DENIED" not in came.text
-    assert "how to use mail" not in came.text
+    assert "SECRET" not in came.output
+    assert "DENIED" not in came.output
+    assert "how to use mail" not in came.output
     assert came.notes == ()
     assert (config / "skills/notes/SKILL.md").read_text() == "how to use notes\n"
     assert sorted(each.name for each in (config / "skills").iterdir()) == ["mail", "notes"]
     assert sorted(each.name for each in (config / "skills/notes").iterdir()) == [".env", "SKILL.md", "notes"]
     assert (Path(having.root) / "src/made").exists(), "the workspace is as it was"
     without = run_in_sandbox(having.with_skills([]), f"cat {folder}/SKILL.md; {folder}/notes")
-    assert (without.exit != 0, "how to use" in without.text) == (True, False)
+    assert (without.exit_code != 0, "how to use" in without.output) == (True, False)
 
 
 def test_the_file_tools_read_the_skill_and_change_nothing_there(having: Scope, config: Path):

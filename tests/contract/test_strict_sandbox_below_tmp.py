@@ -1,4 +1,4 @@
-"""The strict cell of a workspace below /tmp: what is the machine's there, and what is the agent's own."""
+"""A workspace below /tmp in the strict sandbox, where /tmp is the agent's own folder."""
 
 import subprocess
 import tempfile
@@ -25,80 +25,83 @@ def ws() -> Iterator[Path]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def tmp_folder(tmp_path: Path) -> Path:
     return tmp_path / "home/tmp/id"
 
 
 @pytest.fixture
-def child(ws: Path, own: Path) -> Scope:
+def child(ws: Path, tmp_folder: Path) -> Scope:
     return Scope(
         read=(subtree_pattern(str(ws)), *DEFAULT_WRITABLE_PATHS),
         write=DEFAULT_WRITABLE_PATHS,
         root=str(ws),
-        tmp_folder=str(own),
+        tmp_folder=str(tmp_folder),
         depth=1,
     )
 
 
 @pytest.mark.parametrize("deny", [(), DEFAULT_DENIED_PATHS])
-def test_a_child_that_reads_a_repository_below_tmp_runs_commands(
-    child: Scope, ws: Path, own: Path, run_in_sandbox: RunInSandbox, deny: tuple[str, ...]
+def test_a_child_agent_runs_commands_in_a_read_only_repository_below_tmp(
+    child: Scope, ws: Path, tmp_folder: Path, run_in_sandbox: RunInSandbox, deny: tuple[str, ...]
 ):
     subprocess.run(["git", "init", "-q", ws], check=True)
-    came = run_in_sandbox(
+    result = run_in_sandbox(
         replace(child, deny=deny), "pwd; cat src/in/app.py; echo x > kk; echo mine > /tmp/f && cat /tmp/f"
     )
-    assert came.text.startswith(f"{ws}\napp\n")
-    assert "Read-only" in came.text
-    assert came.text.endswith("mine\n")
+    assert result.output.startswith(f"{ws}\napp\n")
+    assert "Read-only" in result.output
+    assert result.output.endswith("mine\n")
     assert not (ws / "kk").exists()
-    assert (own / "f").read_text() == "mine\n"
-    assert not list(own.rglob(".git"))
+    assert (tmp_folder / "f").read_text() == "mine\n"
+    assert not list(tmp_folder.rglob(".git"))
 
 
 @pytest.mark.parametrize("part", ["src/**", "src/in/**", "src/in/*.py"])
-@pytest.mark.parametrize("lasts", [True, False])
-def test_beside_the_parts_of_a_workspace_nothing_can_be_written(
-    child: Scope, ws: Path, own: Path, run_in_sandbox: RunInSandbox, part: str, lasts: bool
+@pytest.mark.parametrize("has_tmp_folder", [True, False])
+def test_a_command_cannot_write_beside_the_readable_parts_of_a_workspace(
+    child: Scope, ws: Path, tmp_folder: Path, run_in_sandbox: RunInSandbox, part: str, has_tmp_folder: bool
 ):
-    """It would look like the workspace and be the agent's own /tmp."""
-    bound = replace(
-        child, read=(f"{ws}/{part}", *DEFAULT_WRITABLE_PATHS), tmp_folder=str(own) if lasts else ""
+    """Such a file would seem to be in the workspace, but would be in the agent's own /tmp."""
+    partial_scope = replace(
+        child,
+        read=(f"{ws}/{part}", *DEFAULT_WRITABLE_PATHS),
+        tmp_folder=str(tmp_folder) if has_tmp_folder else "",
     )
-    came = run_in_sandbox(
-        bound, "pwd; cat src/in/app.py; echo x > kk; mkdir src/new; mv src s2; echo t > /tmp/t && cat /tmp/t"
+    result = run_in_sandbox(
+        partial_scope,
+        "pwd; cat src/in/app.py; echo x > kk; mkdir src/new; mv src s2; echo t > /tmp/t && cat /tmp/t",
     )
-    assert came.text.startswith(f"{ws}\napp\n")
-    assert came.text.count("Read-only") >= 2
-    assert came.text.endswith("t\n")
+    assert result.output.startswith(f"{ws}\napp\n")
+    assert result.output.count("Read-only") >= 2
+    assert result.output.endswith("t\n")
     assert [path.name for path in ws.iterdir()] == ["src"]
-    assert not list(own.rglob("kk"))
+    assert not list(tmp_folder.rglob("kk"))
 
 
-def test_a_part_of_a_workspace_that_may_be_written_is_written(
+def test_a_command_writes_in_the_writable_part_of_a_workspace(
     child: Scope, ws: Path, run_in_sandbox: RunInSandbox
 ):
     trees = (f"{ws}/src/in/**", *DEFAULT_WRITABLE_PATHS)
-    came = run_in_sandbox(
+    result = run_in_sandbox(
         replace(child, read=trees, write=trees), "echo x > src/in/new && cat src/in/new; mv src/in s2"
     )
-    assert came.text.startswith("x\n")
+    assert result.output.startswith("x\n")
     assert (ws / "src/in/new").read_text() == "x\n"
 
 
-def test_what_an_agent_left_under_the_name_of_its_workspace_is_not_in_it(
-    child: Scope, ws: Path, own: Path, run_in_sandbox: RunInSandbox
+def test_old_files_in_the_agents_tmp_do_not_appear_in_the_workspace(
+    child: Scope, ws: Path, tmp_folder: Path, run_in_sandbox: RunInSandbox
 ):
-    old = own / ws.relative_to("/tmp")
-    old.mkdir(parents=True)
-    (old / "stale").write_text("old")
-    came = run_in_sandbox(replace(child, read=(f"{ws}/src/**", *DEFAULT_WRITABLE_PATHS)), "ls")
-    assert came.text == "src\n"
+    old_folder = tmp_folder / ws.relative_to("/tmp")
+    old_folder.mkdir(parents=True)
+    (old_folder / "stale").write_text("old")
+    result = run_in_sandbox(replace(child, read=(f"{ws}/src/**", *DEFAULT_WRITABLE_PATHS)), "ls")
+    assert result.output == "src\n"
 
 
-def test_no_error_names_the_real_folder_behind_tmp(child: Scope, own: Path):
-    own.parent.mkdir(parents=True)
-    own.write_text("in the way")
+def test_an_error_does_not_reveal_the_real_folder_behind_tmp(child: Scope, tmp_folder: Path):
+    tmp_folder.parent.mkdir(parents=True)
+    tmp_folder.write_text("in the way")
     with pytest.raises(Failed, match="behind /tmp") as raised:
         bubblewrap_command(child, "true", bwrap="/usr/bin/bwrap")
-    assert str(own.parent) not in str(raised.value)
+    assert str(tmp_folder.parent) not in str(raised.value)

@@ -1,4 +1,5 @@
-"""The strict cell of somebody who is not root: modes bind them, so a command can close folders against the clean-up."""
+"""Clean-up after a command in the strict sandbox: also for an ordinary user, who can be locked out of folders by their
+mode, and after Retinue was killed during the command."""
 
 import json
 import os
@@ -22,130 +23,144 @@ from retinue.domain.rules import subtree_pattern
 from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
 from retinue.sandbox.command import SandboxedCommand
 
-SOMEBODY = 65534
-PLANT = "mkdir -p r/.git/hooks && echo evil > r/.git/config && "
+NOBODY_ID = 65534
+PLANT_REPOSITORY = "mkdir -p r/.git/hooks && echo evil > r/.git/config && "
 
 
 @pytest.fixture
-def room() -> Iterator[Path]:
-    """Where anybody can come: pytest's own folders are only for who runs it."""
-    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    (place / "ws").mkdir()
+def shared_folder() -> Iterator[Path]:
+    """A folder that every user can enter; pytest's own folders are open only to the user who runs it."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    (folder / "ws").mkdir()
     if os.geteuid() == 0:
-        for path in (place, place / "ws"):
-            os.chown(path, SOMEBODY, SOMEBODY)
-    yield place.resolve()
-    shutil.rmtree(place)
+        for path in (folder, folder / "ws"):
+            os.chown(path, NOBODY_ID, NOBODY_ID)
+    yield folder.resolve()
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
-def outside(room: Path) -> Scope:
-    trees = (subtree_pattern(str(room / "ws")), "/tmp/**")
-    return Scope(read=trees, write=trees, root=str(room / "ws"), tmp_folder=str(room / "own-tmp"))
+def shared_scope(shared_folder: Path) -> Scope:
+    trees = (subtree_pattern(str(shared_folder / "ws")), "/tmp/**")
+    return Scope(
+        read=trees, write=trees, root=str(shared_folder / "ws"), tmp_folder=str(shared_folder / "own-tmp")
+    )
 
 
-def become_somebody() -> None:
+def take_ownership(shared_folder: Path) -> None:
+    for path in (shared_folder, shared_folder / "ws"):
+        os.chown(path, os.geteuid(), os.getegid())
+
+
+def become_nobody() -> None:
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setresgid(SOMEBODY, SOMEBODY, SOMEBODY)
-        os.setresuid(SOMEBODY, SOMEBODY, SOMEBODY)
+        os.setresgid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
+        os.setresuid(NOBODY_ID, NOBODY_ID, NOBODY_ID)
 
 
-def as_somebody(work: Callable[[], Any]) -> Any:
-    """What the work gives in a process that is not root's."""
+def run_as_nobody(work: Callable[[], Any]) -> Any:
+    """Run the function in a forked process of an ordinary user, and return its result."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            become_somebody()
-            said = json.dumps({"gives": work()})
-        except BaseException:  # noqa: BLE001  (told to the test, which fails by it)
-            said = json.dumps({"raises": traceback.format_exc()})
-        os.write(writing, said.encode())
+            become_nobody()
+            outcome = json.dumps({"returned": work()})
+        except BaseException:  # noqa: BLE001  (reported to the test, which then fails)
+            outcome = json.dumps({"raised": traceback.format_exc()})
+        os.write(writing, outcome.encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        said = json.loads(pipe.read())
+        outcome = json.loads(pipe.read())
     os.waitpid(pid, 0)
-    assert "raises" not in said, said["raises"]
-    return said["gives"]
+    assert "raised" not in outcome, outcome["raised"]
+    return outcome["returned"]
 
 
 @pytest.mark.parametrize(
-    ("command", "gone"),
+    ("command", "removed"),
     [
-        (PLANT + "chmod 555 r/.git", "r/.git/config"),
-        (PLANT + "chmod 555 r/.git r", "r/.git/config"),
-        (PLANT + "chmod 0 r/.git", "r/.git/config"),
-        (PLANT + "chmod 0 r/.git; chmod 0 r; chmod 0 .", "r/.git/config"),
-        (PLANT + "chmod 444 r/.git; chmod 444 r", "r/.git/config"),
-        (PLANT + "chmod 111 r/.git; chmod 311 r", "r/.git/config"),
+        (PLANT_REPOSITORY + "chmod 555 r/.git", "r/.git/config"),
+        (PLANT_REPOSITORY + "chmod 555 r/.git r", "r/.git/config"),
+        (PLANT_REPOSITORY + "chmod 0 r/.git", "r/.git/config"),
+        (PLANT_REPOSITORY + "chmod 0 r/.git; chmod 0 r; chmod 0 .", "r/.git/config"),
+        (PLANT_REPOSITORY + "chmod 444 r/.git; chmod 444 r", "r/.git/config"),
+        (PLANT_REPOSITORY + "chmod 111 r/.git; chmod 311 r", "r/.git/config"),
         ("echo evil > .envrc; chmod 555 .", ".envrc"),
         ("mkfifo pipe; chmod 555 .", "pipe"),
         ("mkdir -p a/b/.ssh; chmod 0 a/b/.ssh; chmod 555 a/b; chmod 555 a", "a/b/.ssh"),
     ],
 )
-@pytest.mark.parametrize("who", ["somebody", "whoever runs this"])
-def test_a_command_cannot_keep_what_it_planted_by_closing_its_folder(
-    outside: Scope, run_in_sandbox: RunInSandbox, who: str, command: str, gone: str
+@pytest.mark.parametrize("user", ["nobody", "current user"])
+def test_a_command_cannot_protect_a_closed_path_from_clean_up_by_changing_modes(
+    shared_scope: Scope, run_in_sandbox: RunInSandbox, user: str, command: str, removed: str
 ):
-    """We own the folders, so we open them again, and say so.
+    """Retinue runs as the owner of the folders, so it restores their modes and reports it.
 
     Shows: S12, S13.
     """
 
-    def work() -> tuple[str, list[str]]:
-        came = run_in_sandbox(outside, command)
-        return came.text, list(came.notes)
+    def run_command() -> tuple[str, list[str]]:
+        result = run_in_sandbox(shared_scope, command)
+        return result.output, list(result.notes)
 
-    if who != "somebody":
-        os.chown(outside.root, os.geteuid(), os.getegid())
-        os.chown(Path(outside.root).parent, os.geteuid(), os.getegid())
-    text, notes = as_somebody(work) if who == "somebody" else work()
-    assert not text
-    assert any(f"{outside.root}/{gone}" in note for note in notes)
+    if user != "nobody":
+        take_ownership(Path(shared_scope.root).parent)
+    output, notes = run_as_nobody(run_command) if user == "nobody" else run_command()
+    assert not output
+    assert any(f"{shared_scope.root}/{removed}" in note for note in notes)
     assert not [note for note in notes if "tell the person" in note], notes
-    assert not os.path.lexists(Path(outside.root) / gone)
+    assert not os.path.lexists(Path(shared_scope.root) / removed)
 
 
-def test_a_link_that_was_replaced_is_put_back_into_a_folder_that_was_closed(
-    outside: Scope, run_in_sandbox: RunInSandbox
+def test_a_replaced_link_is_restored_in_a_folder_that_was_made_read_only(
+    shared_scope: Scope, run_in_sandbox: RunInSandbox
 ):
-    link = Path(outside.root) / ".bashrc"
+    link = Path(shared_scope.root) / ".bashrc"
     link.symlink_to("dotfile")
-    notes = as_somebody(lambda: run_in_sandbox(outside, "rm .bashrc; echo evil > .bashrc; chmod 555 .").notes)
+    notes = run_as_nobody(
+        lambda: run_in_sandbox(shared_scope, "rm .bashrc; echo evil > .bashrc; chmod 555 .").notes
+    )
     assert link.readlink() == Path("dotfile"), notes
 
 
-def test_what_cannot_be_taken_away_is_said_to_the_person(outside: Scope, run_in_sandbox: RunInSandbox):
-    """A place whose name is longer than the system takes can be reached step by step only."""
+def test_a_note_tells_the_user_about_a_closed_path_that_cannot_be_removed(
+    shared_scope: Scope, run_in_sandbox: RunInSandbox
+):
+    """A path longer than PATH_MAX can be reached only folder by folder."""
     step = "d" * 200
     deep = f"for i in $(seq 30); do mkdir {step} && cd {step}; done; mkdir .git; echo evil > .git/config"
-    notes = as_somebody(lambda: run_in_sandbox(replace(outside, tmp_folder=""), deep).notes)
+    notes = run_as_nobody(lambda: run_in_sandbox(replace(shared_scope, tmp_folder=""), deep).notes)
     assert notes[0].startswith("tell the person")
 
 
-def started(scope: Scope, command: str, records: Path) -> tuple[SandboxedCommand, "subprocess.Popen[bytes]"]:
-    """A cell whose command has said a line, and goes on."""
-    cell = bubblewrap_command(scope, command, bwrap=str(find_bwrap()), records_folder=str(records))
-    running = subprocess.Popen(cell.argv, env={}, cwd="/", stdout=subprocess.PIPE, pass_fds=cell.fds)
-    for fd in cell.fds:
+def start_command(
+    scope: Scope, command: str, records: Path
+) -> tuple[SandboxedCommand, "subprocess.Popen[bytes]"]:
+    """Start a command in the sandbox and wait for its line `ready`."""
+    sandboxed = bubblewrap_command(scope, command, bwrap=str(find_bwrap()), records_folder=str(records))
+    process = subprocess.Popen(
+        sandboxed.argv, env={}, cwd="/", stdout=subprocess.PIPE, pass_fds=sandboxed.fds
+    )
+    for fd in sandboxed.fds:
         os.close(fd)
-    assert running.stdout is not None
-    assert running.stdout.readline() == b"ready\n"
-    return cell, running
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return sandboxed, process
 
 
-def killed(scope: Scope, command: str, records: Path, number: int) -> None:
-    """A process that runs a command is ended by a signal while the command does nothing any more but wait."""
+def run_and_kill(scope: Scope, command: str, records: Path, number: int) -> None:
+    """Run a command in a forked process, and kill that process by a signal when the command has done its work."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            become_somebody()
-            for each in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(each, signal.SIG_DFL)
-            started(scope, f"{command}; echo ready; sleep 1000", records)
+            become_nobody()
+            for handled in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(handled, signal.SIG_DFL)
+            start_command(scope, f"{command}; echo ready; sleep 1000", records)
             os.write(writing, b"ready")
             signal.pause()
         finally:
@@ -158,82 +173,97 @@ def killed(scope: Scope, command: str, records: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_what_a_command_planted_is_taken_away_although_retinue_was_killed_meanwhile(
-    outside: Scope, room: Path, run_in_sandbox: RunInSandbox, number: int
+def test_closed_paths_are_removed_by_the_next_command_after_retinue_was_killed(
+    shared_scope: Scope, shared_folder: Path, run_in_sandbox: RunInSandbox, number: int
 ):
-    """The next command does it, before it looks at what is there.
-
-    Shows: S12, S13.
-    """
-    (room / "ws/.npmrc").write_text("mine")
-    killed(outside, "echo evil > .envrc; " + PLANT + "chmod 555 r/.git", room / "cells", number)
-    assert (room / "ws/.envrc").exists()
-    notes = as_somebody(lambda: run_in_sandbox(outside, "true", records=room / "cells").notes)
-    assert not (room / "ws/.envrc").exists()
-    assert not (room / "ws/r/.git/config").exists()
-    assert (room / "ws/.npmrc").read_text() == "mine"
-    assert any(".envrc" in note and "killed" in note for note in notes)
-    assert list((room / "cells").iterdir()) == []
-    assert as_somebody(lambda: run_in_sandbox(outside, "true", records=room / "cells").notes) == []
-
-
-def test_a_command_elsewhere_puts_it_right_too_and_is_not_told_the_names(
-    outside: Scope, room: Path, run_in_sandbox: RunInSandbox
-):
-    killed(outside, "ln -s evil .bashrc", room / "cells", signal.SIGKILL)
-    other = room / "other"
-    other.mkdir()
-    elsewhere = replace(
-        outside, root=str(other), read=(subtree_pattern(str(other)),), write=(), tmp_folder=""
+    """Shows: S12, S13."""
+    (shared_folder / "ws/.npmrc").write_text("mine")
+    run_and_kill(
+        shared_scope,
+        "echo evil > .envrc; " + PLANT_REPOSITORY + "chmod 555 r/.git",
+        shared_folder / "cells",
+        number,
     )
-    notes = as_somebody(lambda: run_in_sandbox(elsewhere, "true", records=room / "cells").notes)
-    assert notes == []
-    assert not os.path.lexists(room / "ws/.bashrc")
+    assert (shared_folder / "ws/.envrc").exists()
+    notes = run_as_nobody(lambda: run_in_sandbox(shared_scope, "true", records=shared_folder / "cells").notes)
+    assert not (shared_folder / "ws/.envrc").exists()
+    assert not (shared_folder / "ws/r/.git/config").exists()
+    assert (shared_folder / "ws/.npmrc").read_text() == "mine"
+    assert any(".envrc" in note and "killed" in note for note in notes)
+    assert list((shared_folder / "cells").iterdir()) == []
+    assert (
+        run_as_nobody(lambda: run_in_sandbox(shared_scope, "true", records=shared_folder / "cells").notes)
+        == []
+    )
 
 
-def test_the_application_puts_it_right_when_it_starts(outside: Scope, room: Path):
-    killed(outside, "echo evil > .envrc; chmod 555 .", room / "cells", signal.SIGKILL)
-    assert (room / "ws/.envrc").exists()
-    notes = as_somebody(SandboxLoader(load_config({}, home=str(room))).clean_up_killed_commands)
-    assert any(".envrc" in note for note in notes)
-    assert not (room / "ws/.envrc").exists()
-    assert SandboxLoader(load_config({}, home=str(room))).clean_up_killed_commands() == []
-
-
-def test_a_record_that_cannot_be_read_keeps_no_command_from_running(
-    outside: Scope, room: Path, run_in_sandbox: RunInSandbox
+def test_a_command_in_another_workspace_cleans_up_too_but_its_notes_name_no_paths(
+    shared_scope: Scope, shared_folder: Path, run_in_sandbox: RunInSandbox
 ):
-    (room / "cells").mkdir()
-    (room / "cells/half.json").write_text('{"scope":')
-    (room / "cells/begun").touch()
-    os.chown(room / "ws", os.geteuid(), os.getegid())
-    os.chown(room, os.geteuid(), os.getegid())
-    came = run_in_sandbox(outside, "echo ran", records=room / "cells")
-    assert came.text == "ran\n"
-    assert any("tell the person" in note and "half.json" in note for note in came.notes)
-    assert list((room / "cells").iterdir()) == []
+    run_and_kill(shared_scope, "ln -s evil .bashrc", shared_folder / "cells", signal.SIGKILL)
+    other_workspace = shared_folder / "other"
+    other_workspace.mkdir()
+    other_scope = replace(
+        shared_scope,
+        root=str(other_workspace),
+        read=(subtree_pattern(str(other_workspace)),),
+        write=(),
+        tmp_folder="",
+    )
+    notes = run_as_nobody(lambda: run_in_sandbox(other_scope, "true", records=shared_folder / "cells").notes)
+    assert notes == []
+    assert not os.path.lexists(shared_folder / "ws/.bashrc")
 
 
-def test_what_one_command_planted_was_not_there_before_another_that_began_later(outside: Scope, room: Path):
-    """Else the later one could plant it again when the first has ended.
+def test_the_application_cleans_up_after_killed_commands_when_it_starts(
+    shared_scope: Scope, shared_folder: Path
+):
+    run_and_kill(shared_scope, "echo evil > .envrc; chmod 555 .", shared_folder / "cells", signal.SIGKILL)
+    assert (shared_folder / "ws/.envrc").exists()
+    notes = run_as_nobody(SandboxLoader(load_config({}, home=str(shared_folder))).clean_up_killed_commands)
+    assert any(".envrc" in note for note in notes)
+    assert not (shared_folder / "ws/.envrc").exists()
+    assert SandboxLoader(load_config({}, home=str(shared_folder))).clean_up_killed_commands() == []
+
+
+def test_an_unreadable_record_does_not_prevent_the_next_command(
+    shared_scope: Scope, shared_folder: Path, run_in_sandbox: RunInSandbox
+):
+    (shared_folder / "cells").mkdir()
+    (shared_folder / "cells/half.json").write_text('{"scope":')
+    (shared_folder / "cells/begun").touch()
+    take_ownership(shared_folder)
+    result = run_in_sandbox(shared_scope, "echo ran", records=shared_folder / "cells")
+    assert result.output == "ran\n"
+    assert any("tell the person" in note and "half.json" in note for note in result.notes)
+    assert list((shared_folder / "cells").iterdir()) == []
+
+
+def test_paths_that_a_running_command_created_do_not_count_as_existing_for_a_later_command(
+    shared_scope: Scope, shared_folder: Path
+):
+    """Otherwise the later command could create a closed path again after the first has ended.
 
     Shows: S12.
     """
-    (room / "ws/.npmrc").write_text("mine")
-    os.chown(room / "ws", os.geteuid(), os.getegid())
-    os.chown(room, os.geteuid(), os.getegid())
-    wait = "; echo ready; while [ ! -e {0} ]; do sleep 0.01; done; "
+    (shared_folder / "ws/.npmrc").write_text("mine")
+    take_ownership(shared_folder)
+    wait_for = "; echo ready; while [ ! -e {0} ]; do sleep 0.01; done; "
     plant = "ln -s evil .bashrc; echo evil > .envrc"
-    first, one = started(outside, plant + wait.format("go1"), room / "cells")
-    second, two = started(outside, "true" + wait.format("go2") + plant, room / "cells")
-    assert len(list((room / "cells").iterdir())) == 2
-    for cell, running, name in ((first, one, "go1"), (second, two, "go2")):
-        (room / "ws" / name).touch()
-        running.wait()
-        assert running.stdout is not None
-        running.stdout.close()
-        assert any(".envrc" in note for note in cell.clean_up())
-        assert not os.path.lexists(room / "ws/.envrc")
-        assert not os.path.lexists(room / "ws/.bashrc")
-    assert (room / "ws/.npmrc").read_text() == "mine"
-    assert list((room / "cells").iterdir()) == []
+    first, first_process = start_command(
+        shared_scope, plant + wait_for.format("go1"), shared_folder / "cells"
+    )
+    second, second_process = start_command(
+        shared_scope, "true" + wait_for.format("go2") + plant, shared_folder / "cells"
+    )
+    assert len(list((shared_folder / "cells").iterdir())) == 2
+    for sandboxed, process, name in ((first, first_process, "go1"), (second, second_process, "go2")):
+        (shared_folder / "ws" / name).touch()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        assert any(".envrc" in note for note in sandboxed.clean_up())
+        assert not os.path.lexists(shared_folder / "ws/.envrc")
+        assert not os.path.lexists(shared_folder / "ws/.bashrc")
+    assert (shared_folder / "ws/.npmrc").read_text() == "mine"
+    assert list((shared_folder / "cells").iterdir()) == []

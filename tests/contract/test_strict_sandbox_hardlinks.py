@@ -1,4 +1,4 @@
-"""The strict cell and files with several names: what one name closes, another does not open."""
+"""Hard links in the strict sandbox: another name of a denied file does not open it."""
 
 import os
 from pathlib import Path
@@ -13,80 +13,85 @@ from retinue.domain.rules import escape_glob
 
 
 @pytest.mark.parametrize("writable", [True, False])
-@pytest.mark.parametrize("by", ["deny", "ceiling"])
-def test_a_denied_file_is_not_read_by_its_other_name(
-    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox, writable: bool, by: str
+@pytest.mark.parametrize("denied_by", ["deny", "ceiling"])
+def test_a_denied_file_cannot_be_read_through_a_hard_link(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox, writable: bool, denied_by: str
 ):
     (workspace / ".env").write_text("SECRET")
     os.link(workspace / ".env", workspace / "src/other")
     os.link(workspace.parent / "outside/secret", workspace / "far")
-    closed = (
+    denying = (
         replace(scope, deny=("**/.env",))
-        if by == "deny"
+        if denied_by == "deny"
         else replace(scope, ceilings=(Ceiling(set_by=OPERATOR, deny=("**/.env",)),))
     )
-    bound = replace(closed, writable=writable)
+    denying = replace(denying, writable=writable)
     for _ in range(2):
-        came = run_in_sandbox(
-            bound, "cat src/app.py; cat .env src/other far; echo x > src/other; mv src s2; ln far near"
+        result = run_in_sandbox(
+            denying, "cat src/app.py; cat .env src/other far; echo x > src/other; mv src s2; ln far near"
         )
-        assert came.text.startswith("print('app')")
-        assert "SECRET" not in came.text
+        assert result.output.startswith("print('app')")
+        assert "SECRET" not in result.output
     assert (workspace / ".env").read_text() == "SECRET"
 
 
-def test_a_file_that_has_a_name_outside_is_read_and_not_changed(
+def test_a_file_with_a_hard_link_outside_the_workspace_is_read_only(
     scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
 ):
     secret = workspace.parent / "outside/secret"
     os.link(secret, workspace / "src/shared")
-    came = run_in_sandbox(
+    result = run_in_sandbox(
         scope, "cat src/shared; echo evil > src/shared; chmod 777 src/shared; rm -f src/shared"
     )
-    assert came.text.startswith("SECRET")
-    assert came.text.count("Read-only") == 2
-    assert "busy" in came.text
+    assert result.output.startswith("SECRET")
+    assert result.output.count("Read-only") == 2
+    assert "busy" in result.output
     assert secret.read_text() == "SECRET"
 
 
-def test_a_file_whose_names_are_all_in_the_workspace_is_like_any_other(
+def test_a_file_whose_hard_links_are_all_in_the_workspace_is_readable_and_writable(
     scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
 ):
-    """As compilers make them: what one command links, the next one replaces."""
-    bound = replace(scope, deny=("**/.env",))
-    run_in_sandbox(bound, "mkdir out && echo one > out/a && ln out/a b")
-    came = run_in_sandbox(bound, "cat b && echo two > b && cat out/a && rm out/a && ls out")
-    assert came.text == "one\ntwo\n"
-    assert came.exit == 0
+    """Compilers make such files: one command links them, and the next one replaces them."""
+    denying = replace(scope, deny=("**/.env",))
+    run_in_sandbox(denying, "mkdir out && echo one > out/a && ln out/a b")
+    result = run_in_sandbox(denying, "cat b && echo two > b && cat out/a && rm out/a && ls out")
+    assert result.output == "one\ntwo\n"
+    assert result.exit_code == 0
 
 
-def test_a_file_that_is_named_outright_is_read_whatever_its_other_names(
+def test_a_file_that_the_scope_names_exactly_is_readable_despite_hard_links(
     scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
 ):
     os.link(workspace.parent / "outside/secret", workspace / "known")
     os.link(workspace.parent / "outside/secret", workspace / "unknown")
-    bound = replace(scope, deny=("**/.env",), read=(*scope.read, escape_glob(str(workspace / "known"))))
-    came = run_in_sandbox(bound, "cat known; cat unknown; echo x > known")
-    assert came.text.count("SECRET") == 1
-    alone = replace(bound, read=(f"{workspace}/k*", escape_glob(str(workspace / "known"))), write=())
-    assert run_in_sandbox(alone, "cat known").text == "SECRET"
-    assert "SECRET" not in run_in_sandbox(replace(alone, read=(f"{workspace}/*n",)), "cat known unknown").text
+    naming = replace(scope, deny=("**/.env",), read=(*scope.read, escape_glob(str(workspace / "known"))))
+    result = run_in_sandbox(naming, "cat known; cat unknown; echo x > known")
+    assert result.output.count("SECRET") == 1
+    read_only = replace(naming, read=(f"{workspace}/k*", escape_glob(str(workspace / "known"))), write=())
+    assert run_in_sandbox(read_only, "cat known").output == "SECRET"
+    assert (
+        "SECRET"
+        not in run_in_sandbox(replace(read_only, read=(f"{workspace}/*n",)), "cat known unknown").output
+    )
 
 
-def test_installers_may_give_a_file_many_names(scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox):
-    (workspace / ".venv/lib").mkdir(parents=True)
-    os.link(workspace.parent / "outside/secret", workspace / ".venv/lib/part.py")
-    assert run_in_sandbox(replace(scope, deny=("**/.env",)), "cat .venv/lib/part.py").text == "SECRET"
-
-
-def test_a_denied_file_is_not_read_by_a_name_that_other_programs_obey(
+def test_a_hard_link_in_a_virtual_environment_is_readable(
     scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
 ):
-    """Such names are readable, and so would be what else they name."""
+    (workspace / ".venv/lib").mkdir(parents=True)
+    os.link(workspace.parent / "outside/secret", workspace / ".venv/lib/part.py")
+    assert run_in_sandbox(replace(scope, deny=("**/.env",)), "cat .venv/lib/part.py").output == "SECRET"
+
+
+def test_a_denied_file_cannot_be_read_through_a_hard_link_at_a_guarded_path(
+    scope: Scope, workspace: Path, run_in_sandbox: RunInSandbox
+):
+    """Guarded paths are readable, so a link there would make the denied file readable."""
     (workspace / ".env").write_text("SECRET")
     (workspace / ".github/workflows").mkdir(parents=True)
     os.link(workspace / ".env", workspace / ".mcp.json")
     os.link(workspace / ".env", workspace / ".github/workflows/ci.yml")
-    came = run_in_sandbox(replace(scope, deny=("**/.env",)), "cat .mcp.json .github/workflows/ci.yml")
-    assert "SECRET" not in came.text
-    assert came.text.count("Permission denied") == 2
+    result = run_in_sandbox(replace(scope, deny=("**/.env",)), "cat .mcp.json .github/workflows/ci.yml")
+    assert "SECRET" not in result.output
+    assert result.output.count("Permission denied") == 2

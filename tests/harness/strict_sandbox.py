@@ -1,4 +1,4 @@
-"""What a test sees of a command in a strict sandbox cell."""
+"""Types of the `run_in_sandbox` fixture, which runs a command in the strict sandbox."""
 
 import subprocess
 from dataclasses import dataclass
@@ -10,13 +10,15 @@ from retinue.domain.permissions.scope import Scope
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxResult:
-    exit: int
-    text: str
+    exit_code: int
+    output: str
+    """Standard output and standard error in one stream."""
     notes: tuple[str, ...]
+    """What the clean-up after the command reported."""
 
 
 class RunInSandbox(Protocol):
-    """Run a command in a strict cell, or a program with `python`, until it ends."""
+    """Run a shell command, or Python code with `python`, in the strict sandbox until it ends."""
 
     def __call__(
         self,
