@@ -1,4 +1,4 @@
-"""Where a request comes from: pages of other sites, names that others made point here, and look-alikes."""
+"""Origin, Host and fetch metadata checks against other sites, DNS rebinding and similar-looking names."""
 
 import re
 
@@ -12,13 +12,13 @@ JSON = "Content-Type: application/json"
 
 @pytest.fixture(scope="module")
 def cookie(client: DaemonClient) -> str:
-    """A browser's cookie, as a link turned into it."""
+    """The cookie of a browser that entered by a login link."""
     link = client.request_as_owner("POST", "/api/links").json["url"]
-    answer = client.request("GET", link.removeprefix(client.url))
-    return "Cookie: " + answer.headers["set-cookie"].partition(";")[0]
+    response = client.request("GET", link.removeprefix(client.url))
+    return "Cookie: " + response.headers["set-cookie"].partition(";")[0]
 
 
-def look_alikes(port: int) -> list[str]:
+def similar_origins(port: int) -> list[str]:
     return [
         "null",
         "",
@@ -45,42 +45,48 @@ def look_alikes(port: int) -> list[str]:
     ]
 
 
-def test_only_the_pages_own_origin_is_let_in(client: DaemonClient, cookie: str):
+def test_only_the_origin_of_the_page_is_accepted(client: DaemonClient, cookie: str):
     """Shows: A06."""
-    for key in (f"Authorization: Bearer {client.token}", cookie):
-        assert client.request("GET", "/api/health", key, f"Origin: {client.url}").status == 200
-        for origin in look_alikes(client.port):
+    for credential in (f"Authorization: Bearer {client.token}", cookie):
+        assert client.request("GET", "/api/health", credential, f"Origin: {client.url}").status == 200
+        for origin in similar_origins(client.port):
             for method, path in (
                 ("GET", "/api/health"),
                 ("POST", "/api/wake"),
                 ("GET", "/"),
                 ("GET", "/app.js"),
             ):
-                answer = client.request(method, path, key, f"Origin: {origin}", JSON)
-                assert (answer.status, answer.code) == (403, "forbidden"), origin
+                response = client.request(method, path, credential, f"Origin: {origin}", JSON)
+                assert (response.status, response.code) == (403, "forbidden"), origin
 
 
-def test_a_form_of_another_page_changes_nothing(client: DaemonClient, cookie: str):
-    """A simple POST needs no leave of the browser's: it is refused here.
+def test_a_cross_site_form_or_a_body_that_is_not_json_changes_nothing(client: DaemonClient, cookie: str):
+    """A browser sends a simple POST without a preflight request, so the daemon has to refuse it.
 
     Shows: A03.
     """
-    plain, form = "Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded"
-    for key in (cookie, f"Authorization: Bearer {client.token}"):
-        for kind in (plain, form, JSON):
-            foreign = client.request("POST", "/api/wake", key, kind, f"Origin: {EVIL}", body=b"{}")
+    text_type, form_type = "Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded"
+    for credential in (cookie, f"Authorization: Bearer {client.token}"):
+        for content_type in (text_type, form_type, JSON):
+            foreign = client.request(
+                "POST", "/api/wake", credential, content_type, f"Origin: {EVIL}", body=b"{}"
+            )
             assert foreign.status == 403
             for site in ("cross-site", "same-site", "none", "anything"):
-                answer = client.request("POST", "/api/wake", key, kind, f"Sec-Fetch-Site: {site}", body=b"{}")
-                assert (answer.status, answer.code) == (403, "forbidden"), site
-        for kind in (
-            plain,
-            form,
+                response = client.request(
+                    "POST", "/api/wake", credential, content_type, f"Sec-Fetch-Site: {site}", body=b"{}"
+                )
+                assert (response.status, response.code) == (403, "forbidden"), site
+        for content_type in (
+            text_type,
+            form_type,
             "Content-Type: multipart/form-data; boundary=x",
             "Content-Type: application/jsonp",
         ):
-            answer = client.request("POST", "/api/wake", key, kind, f"Origin: {client.url}", body=b"{}")
-            assert (answer.status, answer.code) == (415, "unsupported_media_type")
+            response = client.request(
+                "POST", "/api/wake", credential, content_type, f"Origin: {client.url}", body=b"{}"
+            )
+            assert (response.status, response.code) == (415, "unsupported_media_type")
     assert client.request("POST", "/api/wake", cookie, JSON, body=b"{}").status == 403
     assert (
         client.request("POST", "/api/wake", cookie, JSON, f"Origin: {client.url}", body=b"{}").status == 200
@@ -108,23 +114,28 @@ def test_a_form_of_another_page_changes_nothing(client: DaemonClient, cookie: st
         "",
     ],
 )
-def test_a_name_that_others_made_point_here_is_not_answered_to(client: DaemonClient, host: str):
+def test_a_request_with_a_foreign_host_header_is_misdirected(client: DaemonClient, host: str):
     """Shows: A04."""
-    said = host.format(port=client.port)
+    host_header = host.format(port=client.port)
     for path in ("/api/health", "/", "/enter/x"):
-        answer = client.request_as_owner("GET", path, host=said)
-        assert (answer.status, answer.code) == (421, "misdirected_request")
-    twice = client.request_as_owner("GET", "/api/health", "Host: evil.example")
-    assert twice.status == 400
+        response = client.request_as_owner("GET", path, host=host_header)
+        assert (response.status, response.code) == (421, "misdirected_request")
+    duplicate = client.request_as_owner("GET", "/api/health", "Host: evil.example")
+    assert duplicate.status == 400
 
 
-def test_the_machines_own_name_for_itself_is_answered_to(client: DaemonClient):
-    local = f"localhost:{client.port}"
-    assert client.request_as_owner("GET", "/api/health", f"Origin: http://{local}", host=local).status == 200
-    assert client.request_as_owner("GET", "/api/health", f"Origin: {client.url}", host=local).status == 403
+def test_localhost_is_accepted_as_host_but_is_an_origin_of_its_own(client: DaemonClient):
+    localhost = f"localhost:{client.port}"
+    assert (
+        client.request_as_owner("GET", "/api/health", f"Origin: http://{localhost}", host=localhost).status
+        == 200
+    )
+    assert (
+        client.request_as_owner("GET", "/api/health", f"Origin: {client.url}", host=localhost).status == 403
+    )
 
 
-def test_an_address_in_the_request_line_does_not_stand_for_the_host(client: DaemonClient):
+def test_a_url_in_the_request_line_does_not_replace_the_host_header(client: DaemonClient):
     """Shows: A04."""
     assert client.request_as_owner("GET", f"{EVIL}/api/health").status == 400
     assert client.request_as_owner("GET", f"{client.url}/api/health").status == 400
@@ -132,7 +143,7 @@ def test_an_address_in_the_request_line_does_not_stand_for_the_host(client: Daem
     assert client.request_as_owner("GET", "//evil.example/%2e%2e").status == 404
 
 
-def test_no_stream_and_no_socket_is_opened_for_another_origin(client: DaemonClient, cookie: str):
+def test_another_origin_can_open_neither_an_event_stream_nor_a_websocket(client: DaemonClient, cookie: str):
     """Shows: A05."""
     upgrade = (
         "Connection: Upgrade",
@@ -143,11 +154,13 @@ def test_no_stream_and_no_socket_is_opened_for_another_origin(client: DaemonClie
     assert (
         client.request("GET", "/api/events", cookie).headers["content-type"].startswith("text/event-stream")
     )
-    for key in (cookie, f"Authorization: Bearer {client.token}"):
-        assert client.request("GET", "/api/events", key, f"Origin: {EVIL}").status == 403
-        assert client.request("GET", "/api/events", key, "Sec-Fetch-Site: cross-site").status == 403
-        assert client.request("GET", "/api/events", key, *upgrade, f"Origin: {EVIL}").status == 403
-        assert client.request("GET", "/api/health", key, *upgrade, f"Origin: {client.url}").status == 200
+    for credential in (cookie, f"Authorization: Bearer {client.token}"):
+        assert client.request("GET", "/api/events", credential, f"Origin: {EVIL}").status == 403
+        assert client.request("GET", "/api/events", credential, "Sec-Fetch-Site: cross-site").status == 403
+        assert client.request("GET", "/api/events", credential, *upgrade, f"Origin: {EVIL}").status == 403
+        assert (
+            client.request("GET", "/api/health", credential, *upgrade, f"Origin: {client.url}").status == 200
+        )
     assert client.request("GET", "/api/events", *upgrade, f"Origin: {client.url}").status == 401
 
 
@@ -166,45 +179,44 @@ def test_no_stream_and_no_socket_is_opened_for_another_origin(client: DaemonClie
         ("", "navigate", 403),
     ],
 )
-def test_what_a_browser_says_of_a_request_is_believed(
+def test_fetch_metadata_headers_decide_whether_a_browser_request_is_accepted(
     client: DaemonClient, cookie: str, site: str, mode: str, status: int
 ):
     """Shows: A03."""
-    said = (f"Sec-Fetch-Site: {site}", f"Sec-Fetch-Mode: {mode}")
-    assert client.request("GET", "/api/health", cookie, *said).status == status
+    headers = (f"Sec-Fetch-Site: {site}", f"Sec-Fetch-Mode: {mode}")
+    assert client.request("GET", "/api/health", cookie, *headers).status == status
 
 
-def test_nobody_is_told_what_another_origin_might_do(client: DaemonClient):
-    """A question before a request is answered like any other request, and permits nothing."""
-    asks = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
-    answer = client.request_as_owner("OPTIONS", "/api/wake", *asks, f"Origin: {EVIL}")
-    assert answer.status == 403
-    own = client.request_as_owner("OPTIONS", "/api/wake", *asks)
+def test_a_cors_preflight_request_grants_nothing(client: DaemonClient):
+    headers = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
+    response = client.request_as_owner("OPTIONS", "/api/wake", *headers, f"Origin: {EVIL}")
+    assert response.status == 403
+    own = client.request_as_owner("OPTIONS", "/api/wake", *headers)
     assert (own.status, own.code, own.headers["allow"]) == (405, "method_not_allowed", "POST")
 
 
-def test_other_machines_are_let_in_only_by_two_words_and_a_token(make_daemon: MakeDaemon):
+def test_serving_other_machines_needs_both_options_and_a_token(make_daemon: MakeDaemon):
     """Shows: A13."""
     daemon = make_daemon("--host", "0.0.0.0", "--allow-remote")
-    words = [*RETINUE, "serve", "--host", "0.0.0.0", "--port", "0"]
-    refused = run_process(words, env=daemon.env, timeout=60)
+    command = [*RETINUE, "serve", "--host", "0.0.0.0", "--port", "0"]
+    refused = run_process(command, env=daemon.env, timeout=60)
     assert refused.returncode == 2
     assert b"--allow-remote" in refused.stderr
     assert not (daemon.home / "daemon.sock").exists()
     daemon.start()
     try:
-        door = daemon.client
+        client = daemon.client
         assert re.match(r"http://127\.0\.0\.1:\d+/enter/", daemon.link)
-        assert door.request("GET", "/api/health").status == 401
-        assert door.request("GET", "/api/health", token="x" * 43).status == 401
-        assert door.request_as_owner("GET", "/api/health").status == 200
-        assert door.request_as_owner("GET", "/api/health", host=f"192.0.2.7:{door.port}").status == 200
+        assert client.request("GET", "/api/health").status == 401
+        assert client.request("GET", "/api/health", token="x" * 43).status == 401
+        assert client.request_as_owner("GET", "/api/health").status == 200
+        assert client.request_as_owner("GET", "/api/health", host=f"192.0.2.7:{client.port}").status == 200
         for host in (
-            f"evil.example:{door.port}",
+            f"evil.example:{client.port}",
             "192.0.2.7:1",
-            f"192.0.2.7.evil.example:{door.port}",
-            f"::1:{door.port}",
+            f"192.0.2.7.evil.example:{client.port}",
+            f"::1:{client.port}",
         ):
-            assert door.request_as_owner("GET", "/api/health", host=host).status == 421
+            assert client.request_as_owner("GET", "/api/health", host=host).status == 421
     finally:
         daemon.stop()

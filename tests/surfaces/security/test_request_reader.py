@@ -1,4 +1,4 @@
-"""What the server's protocol sees of a connection: whole heads, in one normal form."""
+"""RequestReader passes complete request heads and bodies on to the HTTP server, in a normal form."""
 
 import pytest
 from daemon_fixture import DaemonClient
@@ -15,7 +15,7 @@ def reader() -> RequestReader:
     return RequestReader(ConnectionLimits())
 
 
-def test_a_head_is_passed_on_when_it_is_complete(reader: RequestReader):
+def test_a_head_is_passed_on_once_it_is_complete(reader: RequestReader):
     head = b"GET /a?b=c HTTP/1.0\r\nHost: x\r\nEmpty: \r\n\r\n"
     assert [reader.read(bytes([byte])) for byte in head[:-1]] == [b""] * (len(head) - 1)
     assert reader.read(head[-1:]) == head
@@ -35,7 +35,7 @@ def test_a_body_is_passed_on_as_it_arrives(reader: RequestReader):
     assert not reader.is_request_incomplete
 
 
-def test_chunks_are_written_anew_without_extensions_and_trailers(reader: RequestReader):
+def test_chunks_are_rewritten_without_extensions_and_trailers(reader: RequestReader):
     assert reader.read(HEAD) == HEAD
     assert reader.read(b"3;name=value\r\nabc\r\n0\r\nAuthorization: x\r\n\r\n") == b"3\r\nabc\r\n0\r\n\r\n"
 
@@ -68,8 +68,8 @@ def test_the_next_request_is_read_after_the_response(reader: RequestReader):
 
 def test_an_upgrade_is_answered_as_plain_http_and_ends_the_connection(client: DaemonClient):
     head = f"GET /api/health HTTP/1.1\r\nHost: {client.host}\r\nAuthorization: Bearer {client.token}\r\n"
-    answer = client.send_raw(
+    response = client.send_raw(
         f"{head}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n".encode(), b"\x81\x05hello"
     )
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert answer.count(b"connection: close") == 1
+    assert response.startswith(b"HTTP/1.1 200 ")
+    assert response.count(b"connection: close") == 1
