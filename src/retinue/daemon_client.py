@@ -17,7 +17,7 @@ MAX_SOCKET_PATH_BYTES = 104
 async def ping_daemon(home: Path) -> dict[str, Any] | None:
     """Ask the daemon for its state and let it check for requests; None if there is no daemon.
 
-    A socket that nobody listens on belongs to a dead daemon. A daemon that is not `looking` is about to exit.
+    A socket without a listener belongs to a dead daemon. A daemon without `accepts_runs` is about to exit.
     """
     return await request_json(home, "POST", "/api/wake")
 

@@ -1,18 +1,21 @@
 """Error classes, named by who must act.
 
-RetinueError                  a sentence for a person, a code for programs, an exit code for scripts ├──
-UsageError                the caller must change the request                      exit 2 │   ├── BadConfig
-the operator must correct the configuration file │   └── BadDefinition         the author must correct an
-agent definition (path, line) ├── NotFound                  the thing does not exist
-exit 7 ├── Refused                   a rule forbids it; only a person or the operator can widen rights   exit
-3 │   ├── OutOfScope            a path, tool or command outside the scope │   └── Conflict              the
-current state does not allow it; read it again ├── Failed                    the attempt failed
-exit 1 │   ├── SessionLocked         another process has the session open │   ├── Unreadable            one of
-Retinue's files cannot be parsed (path, line) │   ├── DiskError             the disk is full, read-only or
-broken │   └── ModelFailed           the model's server failed, after all retries (reason) ├── TimedOut
-a deadline passed                                       exit 4 ├── Cancelled                 a person
-cancelled it                                   exit 5 └── UserUnavailable           a person must answer and
-none is present                exit 6
+RetinueError              a sentence for a person, a code for programs, an exit code for scripts
+├── UsageError            the caller must change the request                               exit 2
+│   ├── BadConfig         the operator must correct the configuration file
+│   └── BadDefinition     the author must correct an agent definition (path, line)
+├── NotFound              the thing does not exist                                         exit 7
+├── Refused               a rule forbids it; only a person or the operator can allow it    exit 3
+│   ├── OutOfScope        a path, tool or command is outside the scope
+│   └── Conflict          the current state does not allow it; read it again
+├── Failed                the attempt failed                                               exit 1
+│   ├── SessionLocked     another process has the session open
+│   ├── Unreadable        one of Retinue's files cannot be parsed (path, line)
+│   ├── DiskError         the disk is full, read-only or broken
+│   └── ModelFailed       the model's server failed, after all retries (reason)
+├── TimedOut              a deadline passed                                                exit 4
+├── Cancelled             a person cancelled it                                            exit 5
+└── UserUnavailable       a person must answer and none is available                       exit 6
 """
 
 from typing import ClassVar
@@ -35,7 +38,7 @@ class BadConfig(UsageError):
 
 
 class BadDefinition(UsageError):
-    """An agent definition is invalid. `location` is a path, or a path and a line, and opens the sentence."""
+    """An agent definition is invalid. `location` is a path, or a path and a line, and begins the sentence."""
 
     code = "bad_definition"
 
@@ -56,7 +59,7 @@ class Refused(RetinueError):
 
 
 class OutOfScope(Refused):
-    """A refusal with the facts a model needs to ask for the right thing."""
+    """A refusal with what a model needs to know to request the right access."""
 
     code = "out_of_scope"
 

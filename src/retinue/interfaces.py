@@ -45,7 +45,7 @@ class Provider(Protocol):
 
 
 class Conversation(Protocol):
-    """A session held open by this process: its entries as the file has them, and the only way to add to it."""
+    """A session opened by this process: the entries of its file, and the only way to add to them."""
 
     session: Session
     provider_cache: dict[str, Any]
@@ -229,7 +229,7 @@ class Transaction(Protocol):
     ) -> list[Delivery]:
         """Return matching deliveries, oldest first.
 
-        `uncleared` selects those whose session was not to be kept and still exists.
+        `uncleared` selects those whose temporary session has not been deleted yet.
         """
         ...
 

@@ -100,11 +100,11 @@ def test_only_what_speaks_of_rights_is_lifted(tmp_path: Path, keys: dict[str, An
         ({"constraints": {"allowed_paths": "src"}}, "constraints.allowed_paths: must be a list, and is text"),
         (
             {"tools": ["Read"], "capabilities": {"allowed_tools": ["Bash"]}},
-            "capabilities.allowed_tools: says the same as 'tools'; keep one of the two",
+            "capabilities.allowed_tools: is the same setting as 'tools'; keep one of the two",
         ),
         (
             {"tools": ["Read"], "config": {"tools": ["Bash"]}},
-            "config.tools: says the same as 'tools'; keep one of the two",
+            "config.tools: is the same setting as 'tools'; keep one of the two",
         ),
         (
             {"tools": {"first": ["a"], "second": ["b"]}},
@@ -138,7 +138,7 @@ def test_an_agent_whose_prompt_cannot_be_read_is_not_imported_without_it(tmp_pat
     path.write_text(json.dumps({"name": "sample", "instructions": {"base": "Be good."}}))
     assert "instructions: must be text" in one(path).problems[0]
     path.write_text(json.dumps({"name": "sample", "instructions": "Be good.", "system": "Be bad."}))
-    assert one(path).problems == ("system: says the same as 'instructions'; keep one of the two",)
+    assert one(path).problems == ("system: is the same setting as 'instructions'; keep one of the two",)
 
 
 def test_a_prompt_that_is_the_name_of_a_file_is_that_file(tmp_path: Path):

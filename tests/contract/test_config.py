@@ -174,13 +174,13 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"agents": [{"agentId": "a", "type": "robot"}]}, "agents[0].type: must be one of chat, external"),
     ({"agents": [{"agentId": "a", "tolls": []}]}, "agents[0].tolls: is not a known field; did you mean 'tools'?"),
     ({"agents": [{"agentId": "A B"}]}, "agents[0].agentId: 'A B' is not a name"),
-    ({"prices": {"m": {"input": 1}}}, "prices.m: does not say what its output costs: add output"),
+    ({"prices": {"m": {"input": 1}}}, "prices.m: has no output price; add output"),
     ({"prices": {"m": {"input": 1, "output": -1}}}, "prices.m.output: must be between 0 and"),
     ({"prices": {"m": {"inputs": 1}}}, "prices.m.inputs: is not a known key; did you mean 'input'?"),
-    ({"providers": {"openai": {"base_url": "ftp://x"}}}, "providers.openai.base_url: 'ftp://x' is not an address"),
+    ({"providers": {"openai": {"base_url": "ftp://x"}}}, "providers.openai.base_url: 'ftp://x' is not a URL"),
     (
         {"subagents": {"model": "x"}, "agents": {"defaults": {"subagents": {"model": "y"}}}},
-        "agents: says 'subagents' a second time",
+        "agents: sets 'subagents' a second time",
     ),
 ]  # fmt: skip
 
@@ -202,10 +202,10 @@ def test_a_mistake_is_one_sentence_with_the_file_and_the_key(
         ("config.json", "{", "config.json:1: is not JSON"),
         ("config.json", '{"model": "a", "model": "b"}', "'model' is said twice"),
         ("config.json", "[" * 100_000, "nested deeper"),
-        ("config.json", "[]", "must be a map of settings, and is a list"),
-        ("config.toml", "model = ", "is not TOML"),
+        ("config.json", "[]", "must be a map of settings, but is a list"),
+        ("config.toml", "model = ", "invalid TOML"),
         ("config.toml", "a = " + "[" * 5_000, "nested deeper"),
-        ("config.toml", "model = 'a'\nmodel = 'b'\n", "is not TOML"),
+        ("config.toml", "model = 'a'\nmodel = 'b'\n", "invalid TOML"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_said_so(folder: Path, name: str, text: str, says: str):
@@ -229,7 +229,7 @@ def test_a_watcher_that_could_change_something_stops_the_start(folder: Path):
 
 def test_two_files_are_one_too_many(folder: Path):
     (folder / "config.toml").write_text("")
-    with pytest.raises(BadConfig, match=r"holds both config\.toml and config\.json"):
+    with pytest.raises(BadConfig, match=r"contains both config\.toml and config\.json"):
         said(folder, {})
 
 
@@ -294,7 +294,7 @@ def test_the_servers_are_the_makers_unless_the_user_says_otherwise(folder: Path,
     ).providers
     assert (own["openai"].base_url, own["openai"].is_default) == ("http://file.example", False)
     assert own["anthropic"].base_url == "http://127.0.0.1:9"
-    with pytest.raises(BadConfig, match="OPENAI_BASE_URL is 'nonsense', which is not an address"):
+    with pytest.raises(BadConfig, match="OPENAI_BASE_URL is 'nonsense', which is not a URL"):
         loaded(folder, OPENAI_BASE_URL="nonsense")
 
 
@@ -327,5 +327,5 @@ def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, name: str):
     if name:
         folder.mkdir()
     (folder / name).write_text("")
-    with pytest.raises(BadConfig, match="must be a folder, and is a file"):
+    with pytest.raises(BadConfig, match="must be a folder, but is a file"):
         load_config({"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(tmp_path / "home")})

@@ -177,7 +177,7 @@ async def test_what_comes_and_goes_is_no_tool_before_somebody_trusts_it(tmp_path
         assert "does not offer it any more" in await it.fails("one")
         it.fake.set_behaviour(tool_definition("one"))
         assert await it.call("one") == "{}"
-        with pytest.raises(UsageError, match="fake has no tools that can be trusted"):
+        with pytest.raises(UsageError, match="The MCP server fake has no tools that can be trusted"):
             it.servers.trust("fake", [])
 
 
@@ -406,18 +406,18 @@ async def test_a_server_of_another_time_or_with_no_program_is_refused_in_a_sente
     [
         ({"system_x": {"command": "x"}}, "mcp.system_x: must be called otherwise"),
         ({"a.b": {"command": "x"}}, r"mcp.a.b: is no name for a server"),
-        ({"a": {}}, "mcp.a: needs one of command"),
-        ({"a": {"command": "x", "url": "https://x.org"}}, "mcp.a: needs one of command"),
-        ({"a": {"command": "x", "headers": {}}}, "mcp.a.headers: does not go with command"),
-        ({"a": {"url": "https://x.org", "env": {}}}, "mcp.a.env: does not go with url"),
+        ({"a": {}}, "mcp.a: requires either command"),
+        ({"a": {"command": "x", "url": "https://x.org"}}, "mcp.a: requires either command"),
+        ({"a": {"command": "x", "headers": {}}}, "mcp.a.headers: cannot be combined with command"),
+        ({"a": {"url": "https://x.org", "env": {}}}, "mcp.a.env: cannot be combined with url"),
         ({"a": {"url": "http://x.org/mcp"}}, "mcp.a.url: must begin with https://"),
         ({"a": {"url": "http://localhost.x.org/mcp"}}, "mcp.a.url: must begin with https://"),
-        ({"a": {"url": "https://me:word@x.org/mcp"}}, "mcp.a.url: .* hold no password"),
-        ({"a": {"url": "https://x.org", "headers": {"Host": "y"}}}, "mcp.a.headers.Host: is no header"),
+        ({"a": {"url": "https://me:word@x.org/mcp"}}, "mcp.a.url: .* not contain a password"),
+        ({"a": {"url": "https://x.org", "headers": {"Host": "y"}}}, "mcp.a.headers.Host: is not a header"),
         ({"a": {"command": "./x"}}, "mcp.a.command: './x' is relative"),
         ({"a": {"command": "x", "cwd": "y"}}, "mcp.a.cwd: 'y' is relative"),
-        ({"a": {"command": "x", "env": {"A=B": "1"}}}, "is no name of a variable"),
-        ({"a": {"command": "x", "type": "http"}}, "mcp.a.type: says http"),
+        ({"a": {"command": "x", "env": {"A=B": "1"}}}, "is not a variable name"),
+        ({"a": {"command": "x", "type": "http"}}, "mcp.a.type: 'http' does not match"),
         ({"a": {"url": "https://x.org", "type": "sse"}}, "mcp.a.type: must be one of"),
         ({"a": {"command": "x", "arg": []}}, "did you mean 'args'"),
     ],

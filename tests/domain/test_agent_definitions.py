@@ -154,8 +154,8 @@ def test_other_spellings_say_the_same(front: str, field: str, value: Any):
     [
         ("name: x\ntolls: [read]", "x.md:3", "tolls: is not a known field; did you mean 'tools'?"),
         ("zzzz: 1", "x.md:2", "zzzz: is not a known field; known are"),
-        ("tools: [read]\ntoolAllowlist: [write]", "x.md:3", "toolAllowlist: says the same as 'tools'"),
-        ("chat: {provider: openai}\ndriver: openai", "x.md:3", "driver: says the same as 'chat'"),
+        ("tools: [read]\ntoolAllowlist: [write]", "x.md:3", "toolAllowlist: is the same setting as 'tools'"),
+        ("chat: {provider: openai}\ndriver: openai", "x.md:3", "driver: is the same setting as 'chat'"),
         ("temperature: hot", "x.md:2", "temperature: must be a number, and is text"),
         ("temperature: 9", "x.md:2", "temperature: must be between 0 and 2"),
         ("max_turns: 0", "x.md:2", "max_turns: must be between 1"),

@@ -143,7 +143,7 @@ async def test_where_nobody_can_ever_answer_the_agent_is_told_so(machine: UserMa
         ran = await machine("run", "Paint.")
         assert (ran.code, ran.out) == (0, "Red, then.\n")
         assert results(server) == [
-            "nobody is here to answer 'Which colour?': go on without it, or say what you need to know"
+            "Nobody is available to answer 'Which colour?'. Continue without an answer, or state what you need to know."
         ]
 
 
@@ -158,4 +158,4 @@ async def test_a_tool_that_asks_in_the_midst_of_what_it_does_does_not_wait(machi
     ):
         ran = await machine("run", "--json", "Go.")
         assert (ran.code, ran.json["text"]) == (0, "Not, then.")
-        assert "nobody is here to answer 'Really?' now" in json.dumps(results(server))
+        assert "Nobody is available to answer 'Really?' now." in json.dumps(results(server))

@@ -150,7 +150,7 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
         run = await app.runs.start("Look", RunOptions(workspace=machine.folder))
         assert (await app.runs.wait(run.id)).waiting_for == "approval"
         (unread,) = told
-        assert unread.startswith("The configuration cannot be read. The denials read earlier still apply: ")
+        assert unread.startswith("The configuration cannot be read, so the previous deny rules still apply: ")
         assert "config.json" in unread
         assert "nonsense" in unread
         (asked,) = await app.approvals.list()
@@ -163,7 +163,7 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: User
         errors = [(each["tool"], each["error"]) for each in await refusals(app, run)]
         assert sorted(errors[:2]) == [("ls", "tool_not_allowed"), ("read", "out_of_scope")]
         assert sorted(errors[2:]) == [("read", "out_of_scope"), ("write", "tool_not_allowed")]
-        assert told == [unread, "The configuration was read again. Its denials apply from now on."]
+        assert told == [unread, "The configuration was read again. Its deny rules apply from now on."]
     logged = (machine.home / "logs" / "retinue.jsonl").read_text().splitlines()
     said = [json.loads(line)["event"] for line in logged]
     assert [what for what in said if "configuration" in what] == told

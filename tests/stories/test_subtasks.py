@@ -236,10 +236,10 @@ async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_nam
         told = Path(ran["path"]).read_text()
         assert f"<!-- user id={passed.json['entry']}" in told
         assert "from=agent:helper" in told
-        assert "A person passes on to you what helper found:" in told
+        assert "The user forwards this result of helper to you:" in told
         assert (await machine("send", ran["slug"], "What now?")).code == 0
         last = machine.request_texts(server.requests[-1])
-    at = next(at for at, text in enumerate(last) if "A person passes on" in text)
+    at = next(at for at, text in enumerate(last) if "The user forwards this result" in text)
     assert "Blocking: x." in last[at]
     assert "What now?" in last[at] or "What now?" in last[at + 1]
     missing = await machine("inbox", "--promote", "nothing")

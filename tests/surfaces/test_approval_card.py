@@ -230,7 +230,7 @@ def test_a_configuration_that_breaks_while_a_run_goes_on_is_told_at_its_terminal
     screen.wait_for_text("[y]es, once")
     (Path(cli.env["RETINUE_CONFIG"]) / "config.toml").write_text("[deny\n")
     screen.type("y\n")
-    screen.wait_for_text("The configuration cannot be read. The denials read earlier still apply")
+    screen.wait_for_text("The configuration cannot be read, so the previous deny rules still apply")
     screen.wait_for_text("Written.")
     assert screen.wait_for_exit()[0] == 0
 

@@ -39,7 +39,7 @@ async def retire_pool_agents(home: HomeAccess, ref: str | None = None) -> list[P
 
     Raises:
         NotFound: The pool has no such agent.
-        Refused: The agent is at work.
+        Refused: The agent is busy.
     """
     entries = await list_pool_agents(home)
     if ref is not None:

@@ -33,7 +33,7 @@ class App:
         approvals: Calls that wait for a person's approval.
         permissions: What an agent or a session may do.
         inbox: Status and results of delegated tasks.
-        messages: Messages of programs to sessions and agents.
+        messages: Messages from programs to sessions and agents.
         watchers: Agents that watch sessions.
         events: Durable events of all processes.
         repair: Diagnosis and repair of the home.
@@ -135,7 +135,7 @@ class App:
     async def close(self) -> None:
         context = self.context
         await context.worker.close()
-        with suppress(RetinueError, OSError):  # the next start finds what cannot be written now
+        with suppress(RetinueError, OSError):  # the next start requeues runs that cannot be written now
             await requeue_own_runs(context.runtime)
         await context.runtime.provider.close()
         await context.mcp.close()

@@ -167,11 +167,11 @@ def check_model(model: Model, config: Config) -> None:
 
 async def defer_question(question: str, _options: Sequence[str]) -> str:
     """Suspend the run until somebody answers from elsewhere; for processes that stay running."""
-    raise AnswerDeferred(f"nobody is here to answer {question!r} now")
+    raise AnswerDeferred(f"Nobody is available to answer {question!r} now.")
 
 
 async def reject_question(question: str, _options: Sequence[str]) -> str:
     """Refuse the question, because nobody can answer it."""
     raise UserUnavailable(
-        f"nobody is here to answer {question!r}: go on without it, or say what you need to know"
+        f"Nobody is available to answer {question!r}. Continue without an answer, or state what you need to know."
     )

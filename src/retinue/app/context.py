@@ -1,4 +1,4 @@
-"""What the services of the application work with."""
+"""The context shared by the application's services."""
 
 import os
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class AppContext(HomeAccess, frozen=True, kw_only=True):
 
     config: Config
     runtime: RuntimeContext
-    """What the functions of the runtime get."""
+    """The context passed to the runtime's functions."""
     ledger: SqliteLedger
     ledger_check: LedgerCheck
     worker: LocalWorker

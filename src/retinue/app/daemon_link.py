@@ -132,9 +132,8 @@ async def open_daemon_link(
     """Link to the daemon of this home while the context is open.
 
     Yields:
-        The state of the link, and the link itself, or None if there is no usable daemon. A daemon that does
-            not
-        respond in time counts as none.
+        The state of the link, and the link itself, or None if there is no usable daemon.
+        A daemon that does not respond in time is not usable.
     """
     hello = (
         await daemon_client.ping_daemon(config.home)

@@ -175,7 +175,7 @@ async def session_findings(
 ) -> list[Finding]:
     """Compare session files with the ledger and report every disagreement.
 
-    Files are authoritative for what was said, the ledger for what ran.
+    Files are authoritative for messages, the ledger for runs.
     """
     findings = [Finding(status="ok", message=f"{len(sessions)} sessions, {len(runs)} runs")]
     known_run_ids = {run.id for run in runs}
@@ -208,14 +208,14 @@ async def session_findings(
 def _missing_reply_findings(surveys: Mapping[str, SessionScan], runs: Sequence[Run]) -> list[Finding]:
     """Report finished runs whose replies are missing from their files.
 
-    Nothing is put back: a person may have removed them on purpose, and the run's record still has its final
+    Nothing is restored: a person may have removed them on purpose, and the run's record still has its final
     text.
     """
     findings: list[Finding] = []
     for run in runs:
         if run.status is not Status.DONE or (survey := surveys.get(run.session_id)) is None:
             continue
-        advice = f"somebody removed it; `retinue runs show {run.id}` still has its result"
+        advice = f"the file was edited; `retinue runs show {run.id}` still has the result"
         if run.id not in survey.run_ids:
             message = f"run {run.id} is done, but {run.transcript_path} has no entry of it"
             findings.append(Finding(status="warn", message=message, advice=advice))

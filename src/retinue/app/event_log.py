@@ -17,7 +17,7 @@ from retinue.sessions.store import FileStore
 LOGGED_KINDS = frozenset({"run.queued", "run.started", "run.ended", "announcement.delivered"})
 """Events that are logged. All of them are durable; live events of a turn are not logged."""
 LOGGED_FIELDS = ("status", "reason", "duration_ms", "attempt", "entry_point", "delivery", "to")
-"""Fields of an event's data that are logged: none that holds anybody's text."""
+"""Fields of an event's data that are logged. None of them contains text of a user or a model."""
 ID_FIELDS = frozenset({"run", "session", "delivery"})
 """Fields that hold an id. A value in our own id format cannot be a secret and is not searched for one."""
 _ID_PATTERN = re.compile(
@@ -35,7 +35,7 @@ class EventLog:
     def __init__(self, home: Path, redact: Callable[[str], str], clock: Clock) -> None:
         self._file = LogFile(home)
         self._redact = redact
-        self._chance = clock
+        self._clock = clock
         self._pending: list[LogRecord] = []
         self._flush_scheduled = False
 
@@ -53,10 +53,10 @@ class EventLog:
         self._append(level, event.kind, at=iso_timestamp(event.at), **subject, **fields)
 
     def log_success(self, message: str, **fields: Any) -> None:
-        self._append("info", message, at=iso_timestamp(self._chance.now()), **fields)
+        self._append("info", message, at=iso_timestamp(self._clock.now()), **fields)
 
     def log_failure(self, message: str, error: Exception, **fields: Any) -> None:
-        self._append("error", message, at=iso_timestamp(self._chance.now()), **fields, error=str(error))
+        self._append("error", message, at=iso_timestamp(self._clock.now()), **fields, error=str(error))
 
     def _append(self, level: str, message: str, *, at: str | None, **fields: Any) -> None:
         self._pending.append(({"at": at, "level": level, "event": message}, fields))

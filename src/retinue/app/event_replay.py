@@ -73,7 +73,7 @@ class EventReplay:
     async def on_disconnect(self) -> None:
         """Discard partial replies after a lost connection, and emit the replies that are saved already.
 
-        Whoever continues the run sends the discarded text again.
+        The process that continues the run sends the discarded text again.
         """
         for run in [*self._partial_replies]:
             self._discard_partial(run)
@@ -124,7 +124,7 @@ class EventReplay:
                 emitted.add(reply.id)
                 if reply.text:
                     self._emit(_make_event("text.delta", followed_run, text=reply.text, entry=reply.id))
-                self._emit(_make_event("entry.saved", followed_run, entry=reply.id, of="agent"))
+                self._emit(_make_event("entry.saved", followed_run, entry=reply.id, entry_kind="agent"))
 
     def _forward(self, event: Event) -> None:
         if event.kind == "text.delta":

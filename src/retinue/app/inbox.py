@@ -31,8 +31,8 @@ RECENT_LIMIT = 50
 """Number of delivered results listed besides the new ones."""
 PROMOTED_SUFFIX = "-passed"
 """Suffix of the entry id when a person promotes a result that was announced before."""
-RESULT_INTRO = "A person passes on to you what {agent} found:"
-INTERJECTION_INTRO = "A person passes on to you what {agent}, who watches, says about your work:"
+RESULT_INTRO = "The user forwards this result of {agent} to you:"
+INTERJECTION_INTRO = "The user forwards this comment of the watcher {agent} to you:"
 RESULT_FIELDS = {"kind": "result", "severity": None, "reason": None, "suggestion": None, "interrupts": None}
 """Fields that only interjections fill."""
 
@@ -100,7 +100,7 @@ class InboxService:
 
         Raises:
             NotFound: There is no such result.
-            Conflict: The run has no result, the session is at work, or it has unsent typed text.
+            Conflict: The run has no result, the session is busy, or its file has unsent text.
         """
         context = self._context
         if interjection := await context.ledger.read(lambda tx: find_interjection(ref, tx)):
@@ -228,7 +228,7 @@ def _receiving_slug(delivery: Delivery | None, tx: Transaction) -> str | None:
 
 
 def _find_promotable(ref: str, tx: Transaction) -> tuple[Delivery, Run]:
-    """Return the delivery and run to promote; fails while its session is at work."""
+    """Return the delivery and run to promote; fails while its session is busy."""
     if not ref:
         raise UsageError("The result is missing. List the results with `retinue inbox`.")
     delivery_by_id = tx.get_delivery(ref)

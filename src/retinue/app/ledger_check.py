@@ -5,7 +5,7 @@ from retinue.interfaces import Ledger
 
 
 class LedgerCheck:
-    """Reads the ledger once before any folder is made, so that a broken ledger leaves no session behind."""
+    """Reads the ledger once before any folder is created, so that a broken ledger leaves no session behind."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

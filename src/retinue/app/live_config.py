@@ -25,12 +25,12 @@ STAMP_SETTLE_NS = 2_000_000_000
 
 A more recent change could be followed by another within one clock tick, with the same stamp.
 """
-CONFIG_UNREADABLE = "The configuration cannot be read. The denials read earlier still apply: {why}"
-CONFIG_READABLE_AGAIN = "The configuration was read again. Its denials apply from now on."
+CONFIG_UNREADABLE = "The configuration cannot be read, so the previous deny rules still apply: {why}"
+CONFIG_READABLE_AGAIN = "The configuration was read again. Its deny rules apply from now on."
 
 
 class LiveConfig:
-    """The operator's bounds and prices, always as they are in the configuration file now.
+    """The operator's policy and prices, always as they are in the configuration file now.
 
     A new deny rule takes effect as soon as it is in the file. A file that cannot be read changes nothing: the
     last readable version stays in effect, and one warning is issued for each state of the file.
@@ -117,7 +117,7 @@ def _ignore_warning(_message: str) -> None: ...
 
 
 def operator_bounds(config: Config) -> OperatorPolicy:
-    """Return the operator's denies and ceiling, with Retinue's own folders closed to every agent."""
+    """Return the operator's deny rules and ceiling, with Retinue's own folders closed to every agent."""
     return OperatorPolicy(
         deny_tools=config.deny.get("tools", ()),
         deny_paths=config.deny.get("paths", ()),

@@ -1,4 +1,4 @@
-"""The log files in <home>/logs: one JSON line per record, and one file per internal error."""
+"""The log files in `<home>/logs`: one JSON line per record, and one file per internal error."""
 
 import fcntl
 import json
@@ -76,7 +76,7 @@ def append_log_line(home: Path, line: Mapping[str, Any]) -> None:
 
 
 def save_details(home: Path, name: str, details: str) -> Path:
-    """Write a text to a file of its own in <home>/logs, readable only by its owner."""
+    """Write a text to a new file in `<home>/logs`, readable only by its owner."""
     fd = _open_log_file(home / "logs", name)
     try:
         os.write(fd, details.encode("utf-8", "backslashreplace"))

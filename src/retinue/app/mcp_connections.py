@@ -58,7 +58,7 @@ class McpConnectionPool:
     async def _start_stdio_client(self, config: McpServer) -> McpClient:
         """Start a server program.
 
-        Its default folder is one of its own, never a workspace, whose files could affect it.
+        By default it runs in a folder of its own, never in a workspace, whose files could affect it.
         """
         executable = self.location(config)
         if executable is None:

@@ -81,7 +81,7 @@ class McpServerService:
         """
         chosen = [each.current for each in compared_tools if each.current is not None and not each.problem]
         if not chosen:
-            raise UsageError(f"{server} has no tools that can be trusted")
+            raise UsageError(f"The MCP server {server} has no tools that can be trusted.")
         self._pins.trust(server, chosen)
         return [each.name for each in chosen]
 
@@ -140,9 +140,9 @@ class McpServerService:
             suggestion = (
                 known_names_hint(server, self._servers)
                 if self._servers
-                else "; the configuration has none under mcp"
+                else "; none is configured under `mcp`"
             )
-            raise NotFound(f"unknown MCP server {server!r}{suggestion}")
+            raise NotFound(f"Unknown MCP server {server!r}{suggestion}")
         return self._servers[server]
 
 
@@ -173,7 +173,7 @@ def tool_comparison_json(found: ToolComparison) -> dict[str, Any]:
     }
 
 
-def _tool_json(offer: McpTool | None) -> dict[str, Any] | None:
-    if offer is None:
+def _tool_json(tool: McpTool | None) -> dict[str, Any] | None:
+    if tool is None:
         return None
-    return {"description": offer.description, "schema": offer.schema, "hints": dict(offer.hints)}
+    return {"description": tool.description, "schema": tool.schema, "hints": dict(tool.hints)}

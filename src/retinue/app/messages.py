@@ -32,7 +32,7 @@ from retinue.tools.delegation.agents_message import (
 )
 
 HTTP_ENTRY_POINT = "http"
-"""The `door` of messages from programs."""
+"""Entry point of messages from programs."""
 HTTP_KEY_PREFIX = f"{HTTP_ENTRY_POINT}:"
 """Prefix of a request key derived from a program's idempotency key."""
 MAX_KEY_CHARS = 200
@@ -41,7 +41,7 @@ APPROVAL_HINT = (
     "{agent} waits for an approval of {tool}. Show it with GET /api/approvals/{id}. Answer it with POST /api/approvals/{id} and "
     '{{"answer": "allow"}} or {{"answer": "deny"}}.'
 )
-REPLY_HINT = "{agent} waits for a message. Send one with POST /api/sessions/{session}/messages. {words}"
+REPLY_HINT = "{agent} waits for a message. Send one with POST /api/sessions/{session}/messages. {questions}"
 STATUS_HINT = "Follow it with GET /api/runs/{run} and GET /api/events."
 
 
@@ -116,7 +116,7 @@ class MessageService:
             raise self._context.agents.not_found_error(agent)
         check_agent_allowed(agent, self._context.runtime)
         if not self._context.agents.get(agent, resolve_workspace(workspace)).agent.ui_visible:
-            raise Refused(f"Agent not accessible: {agent}: its definition says ui_visible: false")
+            raise Refused(f"Agent not accessible: {agent}. Its definition sets `ui_visible: false`.")
 
     async def _select_conversation(
         self, agent: str, selector: str, request: MessageRequest
@@ -138,7 +138,7 @@ class MessageService:
             sessions = await self._context.store.sessions(agent=agent, children=False)
             if not sessions and selector == LATEST_SESSION:
                 raise NotFound(
-                    f"No existing session for agent {agent}: {LATEST_OR_CREATE_SESSION} begins one"
+                    f"No existing session for agent {agent}. Use `{LATEST_OR_CREATE_SESSION}` to start one."
                 )
             return await self._context.store.find(sessions[0].path) if sessions else None
         try:
@@ -146,7 +146,9 @@ class MessageService:
         except NotFound as error:
             raise NotFound(f"Session not found: {error}") from error
         if session.agent != agent:
-            raise Conflict(f"Session does not belong to this agent: {session.slug} is {session.agent}'s")
+            raise Conflict(
+                f"Session does not belong to this agent: {session.slug} belongs to {session.agent}."
+            )
         return session
 
     async def _wait_and_report(self, run: Run, request: MessageRequest) -> tuple[Run, dict[str, Any]]:
@@ -219,9 +221,7 @@ class MessageService:
         questions = await self._runs.open_questions(run)
         if run.waiting_for is WaitReason.PERSON:
             question_texts = [each.text_with_options() for each in questions]
-            sentences = " ".join(
-                [*question_texts, "It waits for a person: say how to go on, and the same run does."]
-            )
+            sentences = " ".join([*question_texts, "The run waits for you. Send a message to continue it."])
             return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": sentences}
         sentences = [
             APPROVAL_HINT.format(id=each.id, agent=each.agent, tool=each.tool)
@@ -233,7 +233,7 @@ class MessageService:
             texts = [each.text_with_options() for each in questions if each.run_id == waiting_run.id]
             sentences.append(
                 REPLY_HINT.format(
-                    agent=waiting_run.agent, session=waiting_run.session_id, words=" ".join(texts)
+                    agent=waiting_run.agent, session=waiting_run.session_id, questions=" ".join(texts)
                 ).strip()
             )
         return {"message": " ".join([*sentences, STATUS_HINT.format(run=run.id)])} if sentences else {}
@@ -268,11 +268,11 @@ def _check_message(request: MessageRequest) -> None:
     if not request.content.strip():
         raise UsageError("The content is empty. Send a text.")
     if len(request.idempotency_key) > MAX_KEY_CHARS or not request.idempotency_key.isprintable():
-        raise UsageError(f"The Idempotency-Key must have at most {MAX_KEY_CHARS} visible characters")
+        raise UsageError(f"The Idempotency-Key must have at most {MAX_KEY_CHARS} visible characters.")
 
 
 def _key_conflict(key: str, run: Run) -> Conflict:
-    return Conflict(f"The key {key!r} was already used for another message: run {run.id} in {run.slug}")
+    return Conflict(f"The key {key!r} was already used for another message: run {run.id} in {run.slug}.")
 
 
 def _runs_awaiting_reply(run: Run, tx: Transaction) -> list[Run]:

@@ -202,7 +202,7 @@ class PermissionService:
 def check_agent_allowed(name: str, runtime: RuntimeContext) -> None:
     """Raise Refused if the operator's configuration denies the agent."""
     if hit := first_match(runtime.operator_policy().deny_agents, name):
-        raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
+        raise Refused(f"The configuration denies the agent {name} (deny.agents: {hit}).")
 
 
 def _restricts_anything(ceiling: Ceiling) -> bool:

@@ -39,7 +39,7 @@ async def resume_run(run: Run, context: AppContext) -> list[Run]:
     if run.status.is_live and context.has_live_owner(run):
         if run.owner_id == runtime.owners.id_for_new_run() != context.owner.id:
             return [run]  # the connected daemon is already working on it
-        raise Conflict(f"Run {run.id} is executed by another process")
+        raise Conflict(f"Run {run.id} is executed by another process.")
     if run.waiting_for is WaitReason.PERSON and not run.is_suspended:
         return [run]  # waits for an answer to its question and continues with that
     if run.status.is_live:

@@ -53,7 +53,7 @@ async def deleted_session_ref(ref: str, home: HomeAccess) -> str:
 async def resolve_run(ref: str, home: HomeAccess) -> Run:
     """Find a run by id or unambiguous prefix, or by any name of its session.
 
-    A session stands for its current run, or its newest if none is live.
+    A session reference means its current run, or its newest if none is live.
     """
     candidates = await home.ledger.read(partial(_candidate_runs, ref))
     if not candidates:

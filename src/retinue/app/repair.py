@@ -38,7 +38,9 @@ from retinue.worker.process_lock import ProcessLock
 
 REPAIR_COMMAND = "retinue doctor --repair"
 SESSION_GONE = "its session is gone: {path}"
-NEW_LEDGER_ADVICE = "all sessions are still there, but unfinished runs are forgotten; to continue one, send its session a message"
+NEW_LEDGER_ADVICE = (
+    "all sessions are kept, but unfinished runs are lost; to continue one, send its session a message"
+)
 _TMP_RETENTION_SECONDS = 30 * 24 * 3600
 
 RepairAction = Callable[[], Awaitable[str]]
@@ -109,7 +111,7 @@ class RepairService:
             A message about what was done, or None if the ledger is intact.
 
         Raises:
-            Unreadable: The ledger is damaged and cannot be set aside.
+            Unreadable: The ledger is damaged and cannot be replaced.
         """
         found = await asyncio.to_thread(find_page_damage, self._context.ledger.path)
         if found is None:
@@ -213,12 +215,12 @@ class RepairService:
 
     async def _mark_run_lost(self, run: Run) -> str:
         error = SESSION_GONE.format(path=run.transcript_path)
-        ports = replace(self._context.runtime, worker=IdleWorker())
-        ended = await finish_run(run, Status.LOST, ports, reason=Reason.STALE, error=error)
+        runtime = replace(self._context.runtime, worker=IdleWorker())
+        ended = await finish_run(run, Status.LOST, runtime, reason=Reason.STALE, error=error)
         return f"run {run.id} is now {ended.status}, and its requester will be notified: {error}"
 
     async def _undeliverable_results(self, sessions: Sequence[Session], runs: Sequence[Run]) -> list[Problem]:
-        """Find undelivered results that nobody is going to receive."""
+        """Find undelivered results that no run is going to receive."""
         session_ids, run_by_id = {each.id for each in sessions}, {run.id: run for run in runs}
         busy_sessions = {run.session_id for run in runs if run.status.is_live}
         found: list[Problem] = []

@@ -55,7 +55,7 @@ class SpawnOptions(Struct, frozen=True, kw_only=True):
     workspace: str | os.PathLike[str] | None = None
     """A folder for the child.
 
-    A person who names one grants read access to it, whatever the parent could pass on.
+    Naming one grants read access to it, even if the parent has none.
     """
     isolation: str | None = None
     """Workspace isolation, instead of the definition's."""

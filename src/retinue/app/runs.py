@@ -215,7 +215,7 @@ class RunService:
             return await recovery.resume_run(await self.find(run.id), self._context)
 
     async def drain(self, timeout_s: float) -> None:
-        """Start nothing more, and give the runs at work up to `timeout_s` seconds to end."""
+        """Start no more runs, and wait up to `timeout_s` seconds for the active ones to end."""
         await self._context.worker.drain(timeout_s)
 
     # find
@@ -223,7 +223,7 @@ class RunService:
     async def find(self, ref: str) -> Run:
         """Find a run by id or unambiguous prefix, or by any name of its session.
 
-        A session stands for its current run, or its newest if none is live.
+        A session reference means its current run, or its newest if none is live.
 
         Raises:
             NotFound: Nothing has this name.

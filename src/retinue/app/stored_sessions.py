@@ -238,7 +238,7 @@ class StoredSessions:
             return await self.emit_change(await self.home.store.update(session, **changes), *changes)
 
     async def save_draft(self, ref: str, text: str) -> None:
-        """Save what a person is typing below the open line of the file; refused while a run works there."""
+        """Save a person's unsent text at the end of the file; refused while a run is active there."""
         session = await self.find(ref)
         async with self.home.session_locks.hold(session.id):
             live = await self.home.ledger.read(
@@ -322,7 +322,7 @@ class StoredSessions:
             )
 
     async def _check_nothing_pending_below(self, session: Session) -> None:
-        """Raise Conflict if descendants or other branches are at work or results are undelivered.
+        """Raise Conflict if descendants or other branches are active or results are undelivered.
 
         That includes results for the session and results of it.
         """

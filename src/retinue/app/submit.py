@@ -164,7 +164,7 @@ async def _select_session(session: str | None, agent: str | None, context: AppCo
     target = await find_session(session, context)
     if agent is not None and target.agent != agent:
         raise Refused(
-            f"Session does not belong to this agent: {target.slug} is {target.agent}'s, not {agent}'s"
+            f"Session does not belong to this agent: {target.slug} belongs to {target.agent}, not {agent}."
         )
     return target
 

@@ -42,7 +42,9 @@ class WatcherService:
         session = await find_session(ref, self._context)
         found = [each for each in await self._active_watches(session) if agent in (None, each.agent)]
         if not found:
-            raise NotFound(f"{agent or 'nobody'} {'does not watch' if agent else 'watches'} {session.slug}")
+            raise NotFound(
+                f"{agent} does not watch {session.slug}." if agent else f"No agent watches {session.slug}."
+            )
         return [await watchers.stop_watch(each, self._context.runtime) for each in found]
 
     def eligible_agents(self, folder: str | None = None) -> list[str]:

@@ -1,1 +1,1 @@
-"""config."""
+"""The configuration: its settings, and how they are loaded."""

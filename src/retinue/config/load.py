@@ -1,4 +1,4 @@
-"""Load the configuration: files and environment, read once, typed, each mistake named by its key."""
+"""Load the configuration from files and environment variables; each error names the key."""
 
 import hashlib
 from collections.abc import Mapping
@@ -83,7 +83,7 @@ class Config(SecretFieldsStruct, frozen=True, kw_only=True):
     schedules: tuple[Any, ...] = ()
     channels: Mapping[str, Any] = field(default_factory=dict[str, Any])
     providers: Mapping[str, ProviderConfig] = field(default_factory=_default_providers)
-    """Servers of the providers that have one, by the provider's name."""
+    """Servers of the providers, by the provider's name; CLI agents and local models have none."""
     is_persistent: bool = True
     """False for a temporary home that is deleted with this process. Not a configuration key."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -181,7 +181,7 @@ def load_config(env: Mapping[str, str], *, home: str | None = None) -> Config:
     for each in (folder, folder / "agents"):
         if each.exists() and not each.is_dir():
             raise BadConfig(
-                f"{each}: must be a folder, and is a file; RETINUE_CONFIG names the folder of config.toml"
+                f"{each}: must be a folder, but is a file. Set RETINUE_CONFIG to the folder of config.toml."
             )
     file, raw = _read_config_file(folder)
     try:
@@ -191,7 +191,7 @@ def load_config(env: Mapping[str, str], *, home: str | None = None) -> Config:
     home_dir = _home_dir(env, home)
     if home_dir.exists() and not home_dir.is_dir():
         raise BadConfig(
-            f"{home_dir}: must be a folder, and is a file; RETINUE_HOME and --home name the folder of the data"
+            f"{home_dir}: must be a folder, but is a file. Set RETINUE_HOME or --home to the data folder."
         )
     configured_model = parsed.pop("model", None)
     model = env.get("RETINUE_MODEL") or configured_model or None
@@ -254,7 +254,7 @@ def _read_config_file(folder: Path) -> tuple[Path | None, dict[str, Any]]:
     except BadDefinition as bad:
         raise BadConfig(str(bad)) from bad
     if len(existing) > 1:
-        raise BadConfig(f"{folder}: holds both config.toml and config.json; keep one of the two")
+        raise BadConfig(f"{folder}: contains both config.toml and config.json. Remove one of them.")
     if not existing:
         return None, {}
     path = existing[0]
@@ -266,7 +266,7 @@ def _read_config_file(folder: Path) -> tuple[Path | None, dict[str, Any]]:
     except ParseError as mistake:
         raise BadConfig(f"{path}:{mistake.line}: {mistake.problem}") from mistake
     if not isinstance(raw, dict):
-        raise BadConfig(f"{path}: must be a map of settings, and is {validators.describe_type(raw)}")
+        raise BadConfig(f"{path}: must be a map of settings, but is {validators.describe_type(raw)}")
     return path, cast("dict[str, Any]", raw)
 
 
@@ -278,7 +278,7 @@ def _parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ParseError(1, f"is not TOML: {error}") from error
+        raise ParseError(1, f"invalid TOML: {error}") from error
 
 
 def _load_provider(api: ApiServer, env: Mapping[str, str], configured: Mapping[str, Any]) -> ProviderConfig:
@@ -286,7 +286,7 @@ def _load_provider(api: ApiServer, env: Mapping[str, str], configured: Mapping[s
     url = env.get(api.url_variable)
     if url and not URL_PREFIX.match(url):
         raise BadConfig(
-            f"{api.url_variable} is '{url[:200]}', which is not an address; write it as https://host/path"
+            f"{api.url_variable} is '{url[:200]}', which is not a URL. Write it as https://host/path."
         )
     key = Secret((env.get(api.key_variable) or configured.get("api_key") or "").strip())
     base_url = url or configured.get("base_url")

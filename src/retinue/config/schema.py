@@ -47,7 +47,7 @@ def parse_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None:
             for name, each in SETTING_READERS[key](value, (key,)).items():
                 if name in parsed:
-                    raise InvalidValue((key,), f"says '{name}' a second time; keep one of the two")
+                    raise InvalidValue((key,), f"sets '{name}' a second time; remove one of the two")
                 parsed[name] = each
     return parsed
 
@@ -70,7 +70,7 @@ def _limit_reader(name: str) -> validators.Validator:
 def _parse_url(value: Any, path: KeyPath) -> str:
     url = validators.line_value(value, path)
     if not URL_PREFIX.match(url):
-        raise InvalidValue(path, f"'{url[:200]}' is not an address; write it as https://host/path")
+        raise InvalidValue(path, f"'{url[:200]}' is not a URL; write it as https://host/path")
     return url
 
 
@@ -119,7 +119,7 @@ def _parse_prices(value: Any, path: KeyPath) -> dict[str, Price]:
             if required not in price:
                 raise InvalidValue(
                     item_path,
-                    f"does not say what its {required} costs: add {required}, in dollars for a million tokens",
+                    f"has no {required} price; add {required}, in dollars per million tokens",
                 )
         prices[name] = Price(**price)
     return prices
@@ -128,7 +128,9 @@ def _parse_prices(value: Any, path: KeyPath) -> dict[str, Price]:
 def _parse_subagents(value: Any, path: KeyPath) -> SubagentSettings:
     fields_given = _SUBAGENTS(value, path)
     if "allow_agents" in fields_given and "allowAgents" in fields_given:
-        raise InvalidValue((*path, "allowAgents"), "says the same as 'allow_agents'; keep one of the two")
+        raise InvalidValue(
+            (*path, "allowAgents"), "is the same setting as 'allow_agents'; remove one of the two"
+        )
     allowed = fields_given.get("allow_agents", fields_given.get("allowAgents"))
     return SubagentSettings(
         allow_agents=allowed,
@@ -180,7 +182,7 @@ def _parse_inline_agents(value: Any, path: KeyPath) -> tuple[InlineDefinition, .
         if not name:
             raise InvalidValue(item_path, "has no name; give it one with name or agentId")
         if name in agents:
-            raise InvalidValue(item_path, f"defines '{name}' a second time; names are unique")
+            raise InvalidValue(item_path, f"defines '{name}' a second time; names must be unique")
         agents[name] = InlineDefinition(name=name, partial=partial)
     return tuple(agents.values())
 
@@ -203,28 +205,33 @@ def _check_one_transport(fields_given: dict[str, Any], path: KeyPath) -> dict[st
     """Check that there is either a command or a URL, and only keys that go with it."""
     if ("command" in fields_given) == ("url" in fields_given):
         raise InvalidValue(
-            path, "needs one of command, the program that is started, and url, the address that is asked"
+            path, "requires either command (the program to start) or url (the server's address)"
         )
     if (transport := fields_given.pop("type", None)) is not None and (transport == "stdio") != (
         "command" in fields_given
     ):
-        raise InvalidValue((*path, "type"), f"says {transport}, which is not how this server is reached")
+        raise InvalidValue(
+            (*path, "type"),
+            f"'{transport}' does not match {'command' if 'command' in fields_given else 'url'}",
+        )
     excluded_keys = (
         ("url", "headers", "bearer_env") if "command" in fields_given else ("args", "env", "inherit", "cwd")
     )
     for key in excluded_keys:
         if key in fields_given:
             raise InvalidValue(
-                (*path, key), f"does not go with {'command' if 'command' in fields_given else 'url'}"
+                (*path, key), f"cannot be combined with {'command' if 'command' in fields_given else 'url'}"
             )
     return fields_given
 
 
 def _parse_mcp_url(value: Any, path: KeyPath) -> str:
-    """Parse the URL of a server that gets a key: nobody on the way may read it."""
+    """Parse the URL of a server that receives a key, which must be encrypted in transit."""
     url = _parse_url(value, path)
     if not SECURE_URL.match(url) or "@" in url.partition("//")[2].partition("/")[0]:
-        raise InvalidValue(path, "must begin with https://, or be of this machine, and hold no password")
+        raise InvalidValue(
+            path, "must begin with https:// (or http:// for this machine), and must not contain a password"
+        )
     return url
 
 
@@ -240,7 +247,7 @@ def _parse_headers(value: Any, path: KeyPath) -> dict[str, str]:
             or not (each.isascii() and each.isprintable())
         ):
             raise InvalidValue(
-                (*path, key), "is no header that can be set: use plain letters, and leave out our own"
+                (*path, key), "is not a header that can be set; use ASCII, and no header that Retinue sets"
             )
     return headers
 
@@ -249,7 +256,7 @@ def _parse_command(value: Any, path: KeyPath) -> str:
     command = validators.line_value(value, path)
     if "/" in command and not command.startswith("/"):
         raise InvalidValue(
-            path, f"'{command[:200]}' is relative; write the whole path, or a name that PATH leads to"
+            path, f"'{command[:200]}' is relative; write an absolute path, or a program name found on PATH"
         )
     return command
 
@@ -257,7 +264,7 @@ def _parse_command(value: Any, path: KeyPath) -> str:
 def _parse_folder(value: Any, path: KeyPath) -> str:
     folder = validators.path_glob(value, path)
     if not folder.startswith("/"):
-        raise InvalidValue(path, f"'{folder[:200]}' is relative; write the whole path")
+        raise InvalidValue(path, f"'{folder[:200]}' is relative; write an absolute path")
     return folder
 
 
@@ -274,7 +281,7 @@ def _parse_variables(value: Any, path: KeyPath) -> dict[str, str]:
 def _parse_variable_name(value: Any, path: KeyPath) -> str:
     name = validators.line_value(value, path)
     if not VARIABLE_NAME.fullmatch(name):
-        raise InvalidValue(path, f"'{name[:60]}' is no name of a variable")
+        raise InvalidValue(path, f"'{name[:60]}' is not a variable name")
     return name
 
 

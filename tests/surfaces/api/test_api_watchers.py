@@ -80,7 +80,7 @@ async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: OpenApi
         passed = await client.post(f"/api/inbox/{row['id']}/promote")
         assert (passed.status, passed.json["already_promoted"]) == (200, False)
         last = (await client.message_texts(made["slug"]))[-1]
-        assert last.startswith("A person passes on to you what pair, who watches, says about your work:")
+        assert last.startswith("The user forwards this comment of the watcher pair to you:")
         assert "Change line 12 only." in last
         assert (await client.post(f"/api/inbox/{row['id']}/promote")).json["already_promoted"] is True
 
