@@ -1,4 +1,4 @@
-"""The gateway before both drivers, against a server with every bad habit."""
+"""Retries, rate limits and timeouts of both HTTP providers, against a server that fails in every way."""
 
 import asyncio
 import re
@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from model_request import make_model_request
 from msgspec.structs import replace
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
@@ -52,12 +53,13 @@ from retinue.testing.wire_formats import anthropic_events, openai_events
 
 KEY = "sk-test-0123456789abcdef"
 VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-MAKERS: dict[str, Callable[[str], Provider]] = {
+PROVIDER_CLASSES = {"openai": OpenAIChatProvider, "anthropic": AnthropicProvider}
+FACTORIES: dict[str, Callable[[str], Provider]] = {
     "openai": lambda url: OpenAIChatProvider(url, KEY),
     "anthropic": lambda url: AnthropicProvider(url, KEY),
 }
 EVENTS = {"openai": openai_events, "anthropic": anthropic_events}
-QUICK = RetrySettings(
+QUICK_SETTINGS = RetrySettings(
     max_attempts=3,
     max_rate_limited_attempts=4,
     backoff_s=0.02,
@@ -68,100 +70,113 @@ QUICK = RetrySettings(
 )
 
 
-@pytest.fixture(params=MAKERS)
+@pytest.fixture(params=FACTORIES)
 def provider(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @dataclass(slots=True)
-class Talk:
-    """A gateway, the server it talks to, and what was heard."""
+class RetryHarness:
+    """A retrying provider, the fake server behind it, and the deltas it reported."""
 
     server: FakeModelServer
-    gateway: RetryingProvider
+    retrying: RetryingProvider
     provider: str
-    heard: list[ReplyDelta] = field(default_factory=list[ReplyDelta])
+    deltas: list[ReplyDelta] = field(default_factory=list[ReplyDelta])
 
-    async def turn(
-        self, heard: Callable[[ReplyDelta], None] | None = None, tools: tuple[ToolSpec, ...] = ()
+    async def request_reply(
+        self, on_delta: Callable[[ReplyDelta], None] | None = None, tools: tuple[ToolSpec, ...] = ()
     ) -> Reply:
-        said = Message(id="01", role="user", text="hello")
-        model = Model(provider=self.provider, name="a-model")
-        request = Request(
-            model=model,
+        request = make_model_request(
+            Model(provider=self.provider, name="a-model"),
+            [Message(id="01", role="user", text="hello")],
             agent_name="general",
             system="Be brief.",
             tools=tools,
-            entries=[said],
-            provider_cache={},
         )
-        return await self.gateway.request_reply(request, heard or self.heard.append)
+        return await self.retrying.request_reply(request, on_delta or self.deltas.append)
 
-    async def fails(self) -> ModelFailed:
-        with pytest.raises(ModelFailed) as caught:
-            await self.turn()
-        return caught.value
+    async def catch_failure(self) -> ModelFailed:
+        with pytest.raises(ModelFailed) as error_info:
+            await self.request_reply()
+        return error_info.value
 
     @property
-    def asked(self) -> int:
+    def request_count(self) -> int:
         return len(self.server.requests)
 
     @property
-    def waits(self) -> list[str]:
-        return [delta.wait_reason for delta in self.heard if delta.wait_reason]
+    def wait_reasons(self) -> list[str]:
+        return [delta.wait_reason for delta in self.deltas if delta.wait_reason]
 
 
 @asynccontextmanager
-async def talk(provider: str, script: Script, settings: RetrySettings = QUICK) -> AsyncGenerator[Talk]:
+async def start_harness(
+    provider: str, script: Script, settings: RetrySettings = QUICK_SETTINGS
+) -> AsyncGenerator[RetryHarness]:
     async with FakeModelServer(script) as server:
-        makers = {name: _made(make, server.url) for name, make in MAKERS.items()}
-        gateway = RetryingProvider(makers, fixed_clock(), settings)
+        factories = {name: _bind_url(make, server.url) for name, make in FACTORIES.items()}
+        retrying = RetryingProvider(factories, fixed_clock(), settings)
         try:
-            yield Talk(server=server, gateway=gateway, provider=provider)
+            yield RetryHarness(server=server, retrying=retrying, provider=provider)
         finally:
-            await gateway.close()
+            await retrying.close()
 
 
-def _made(make: Callable[[str], Provider], url: str) -> Callable[[Model], Provider]:
+def _bind_url(make: Callable[[str], Provider], url: str) -> Callable[[Model], Provider]:
     return lambda model: make(url)
 
 
-async def test_eight_at_once_wait_at_one_gate_until_the_model_takes_requests_again(provider: str):
+async def catch_model_failure(
+    retrying: RetryingProvider,
+    provider: str,
+    on_delta: Callable[[ReplyDelta], None] = lambda delta: None,
+) -> ModelFailed:
+    """Request a reply, close the provider and return the error of the request."""
+    with pytest.raises(ModelFailed) as error_info:
+        await retrying.request_reply(make_model_request(Model(provider=provider, name="m")), on_delta)
+    await retrying.close()
+    return error_info.value
+
+
+async def test_eight_concurrent_requests_wait_at_one_rate_limit_gate_until_it_opens(provider: str):
     """Shows: M01."""
     busy = [http_error(429, retry_after=0.05)] * 11
-    async with talk(
-        provider, [*busy, *[text_reply("at last")] * 8], replace(QUICK, max_rate_limited_attempts=8)
-    ) as it:
-        replies = await asyncio.gather(*(it.turn() for _ in range(8)))
-        # Eight ask before anyone knows, then one at a time tries and is refused three times, then all are let in.
-        assert it.asked == 8 + 3 + 8
-        tries = [request.received_at for request in it.server.requests[8:12]]
-        assert all(later - earlier >= 0.05 for earlier, later in pairwise(tries))
-    assert [answer.text for answer in replies] == ["at last"] * 8
-    assert it.waits[0] == "rate limited, trying again in 1 s"
+    async with start_harness(
+        provider, [*busy, *[text_reply("at last")] * 8], replace(QUICK_SETTINGS, max_rate_limited_attempts=8)
+    ) as harness:
+        replies = await asyncio.gather(*(harness.request_reply() for _ in range(8)))
+        # Eight requests hit the limit, three single attempts are refused, and then all eight succeed.
+        assert harness.request_count == 8 + 3 + 8
+        attempt_times = [request.received_at for request in harness.server.requests[8:12]]
+        assert all(later - earlier >= 0.05 for earlier, later in pairwise(attempt_times))
+    assert [reply.text for reply in replies] == ["at last"] * 8
+    assert harness.wait_reasons[0] == "rate limited, trying again in 1 s"
 
 
 @pytest.mark.parametrize("code", [429, 529])
-async def test_the_time_the_server_names_is_waited_for(provider: str, code: int):
+async def test_a_retry_waits_for_the_retry_after_time(provider: str, code: int):
     """Shows: M01."""
-    async with talk(provider, [http_error(code, retry_after=0.3), text_reply("now")]) as it:
-        assert (await it.turn()).text == "now"
-        first, second = (request.received_at for request in it.server.requests)
+    async with start_harness(provider, [http_error(code, retry_after=0.3), text_reply("now")]) as harness:
+        assert (await harness.request_reply()).text == "now"
+        first, second = (request.received_at for request in harness.server.requests)
         assert second - first >= 0.3
 
 
-async def test_a_date_as_retry_after_is_understood_and_a_far_one_is_bounded(provider: str):
+async def test_a_retry_after_date_is_understood_and_limited(provider: str):
     """Shows: M01."""
-    soon = format_datetime(START_TIME + timedelta(days=400), usegmt=True)
-    settings = replace(QUICK, max_retry_after_s=0.2)
-    async with talk(provider, [http_error(429, retry_after=soon), text_reply("now")], settings) as it:
-        assert (await it.turn()).text == "now"
-        first, second = (request.received_at for request in it.server.requests)
+    far_date = format_datetime(START_TIME + timedelta(days=400), usegmt=True)
+    settings = replace(QUICK_SETTINGS, max_retry_after_s=0.2)
+    async with start_harness(
+        provider, [http_error(429, retry_after=far_date), text_reply("now")], settings
+    ) as harness:
+        assert (await harness.request_reply()).text == "now"
+        first, second = (request.received_at for request in harness.server.requests)
         assert second - first >= 0.2
 
 
 @pytest.mark.parametrize(
-    "nonsense",
+    "retry_after",
     [
         "soon",
         "",
@@ -173,78 +188,80 @@ async def test_a_date_as_retry_after_is_understood_and_a_far_one_is_bounded(prov
         "Mon, 01 Jan 2026 00:00:00 +99999999999999",
     ],
 )
-async def test_a_retry_after_that_means_nothing_does_no_harm(provider: str, nonsense: str):
+async def test_an_invalid_retry_after_is_ignored(provider: str, retry_after: str):
     """Shows: M01."""
-    settings = replace(QUICK, max_retry_after_s=0.1)
-    failures = [http_error(code, retry_after=nonsense) for code in (429, 503)]
-    async with talk(provider, [*failures, text_reply("now")], settings) as it:
-        assert (await it.turn()).text == "now"
+    settings = replace(QUICK_SETTINGS, max_retry_after_s=0.1)
+    failures = [http_error(code, retry_after=retry_after) for code in (429, 503)]
+    async with start_harness(provider, [*failures, text_reply("now")], settings) as harness:
+        assert (await harness.request_reply()).text == "now"
 
 
-async def test_a_model_that_is_always_busy_fails_the_turn_after_bounded_attempts(provider: str):
+async def test_a_turn_fails_after_the_maximum_number_of_rate_limited_attempts(provider: str):
     """Shows: M02."""
-    async with talk(provider, lambda asked: http_error(429, "slow down", retry_after=0.01)) as it:
-        failure = await it.fails()
+    async with start_harness(provider, lambda _: http_error(429, "slow down", retry_after=0.01)) as harness:
+        failure = await harness.catch_failure()
         assert failure.reason == "rate_limited"
         assert "slow down" in str(failure)
-        assert it.asked == QUICK.max_rate_limited_attempts
+        assert harness.request_count == QUICK_SETTINGS.max_rate_limited_attempts
 
 
-async def test_many_turns_before_a_model_that_is_always_busy_all_fail_and_ask_it_little(provider: str):
+async def test_concurrent_turns_on_a_rate_limited_model_all_fail_after_few_requests(provider: str):
     """Shows: M02."""
-    async with talk(provider, lambda asked: http_error(429, retry_after=0.01)) as it:
-        ends = await asyncio.gather(*(it.turn() for _ in range(8)), return_exceptions=True)
-        reasons = [end.reason for end in ends if isinstance(end, ModelFailed)]
+    async with start_harness(provider, lambda _: http_error(429, retry_after=0.01)) as harness:
+        results = await asyncio.gather(*(harness.request_reply() for _ in range(8)), return_exceptions=True)
+        reasons = [result.reason for result in results if isinstance(result, ModelFailed)]
         assert reasons == ["rate_limited"] * 8
-        assert it.asked <= 8 * QUICK.max_rate_limited_attempts
+        assert harness.request_count <= 8 * QUICK_SETTINGS.max_rate_limited_attempts
 
 
-async def test_one_who_leaves_while_trying_the_gate_leaves_it_to_the_next():
+async def test_an_abandoned_attempt_at_a_closed_gate_lets_the_next_caller_try():
     """Shows: M01."""
     gate = RateLimitGate()
     first = gate.try_enter()
     if first is None:
-        raise AssertionError("an open gate lets everyone in")
+        raise AssertionError("an open gate gives a pass")
     first.report_rate_limit(0)
     first.leave()
     probe = gate.try_enter()
     if probe is None:
-        raise AssertionError("after the time has passed one may try")
+        raise AssertionError("a gate whose time has passed gives one pass")
     assert gate.try_enter() is None
-    waiting = asyncio.ensure_future(gate.wait_for_change())
+    waiter = asyncio.ensure_future(gate.wait_for_change())
     await asyncio.sleep(0)
-    assert not waiting.done()
+    assert not waiter.done()
     probe.leave()
-    await waiting
+    await waiter
     assert gate.try_enter() is not None
 
 
-async def test_a_model_that_accepts_and_then_says_it_is_overloaded_is_asked_a_bounded_number_of_times(
+async def test_a_model_that_is_overloaded_in_mid_stream_gets_a_limited_number_of_requests(
     provider: str,
 ):
     """Shows: M02."""
-    async with talk(provider, lambda asked: stream_error(text="well, ")) as it:
-        failure = await it.fails()
+    async with start_harness(provider, lambda _: stream_error(text="well, ")) as harness:
+        failure = await harness.catch_failure()
         assert (failure.reason, failure.partial) == ("rate_limited", "well, ")
-        assert it.asked == QUICK.max_rate_limited_attempts
+        assert harness.request_count == QUICK_SETTINGS.max_rate_limited_attempts
 
 
-async def test_a_spent_quota_is_not_asked_again(provider: str):
-    async with talk(provider, [http_error(429, "You exceeded your quota", kind="insufficient_quota")]) as it:
-        failure = await it.fails()
-        assert (failure.reason, it.asked) == ("rate_limited", 1)
+async def test_an_exhausted_quota_is_not_retried(provider: str):
+    async with start_harness(
+        provider, [http_error(429, "You exceeded your quota", kind="insufficient_quota")]
+    ) as harness:
+        failure = await harness.catch_failure()
+        assert (failure.reason, harness.request_count) == ("rate_limited", 1)
 
 
 @pytest.mark.parametrize("code", [500, 502, 503])
-async def test_a_server_error_is_asked_again(provider: str, code: int):
+async def test_a_server_error_is_retried(provider: str, code: int):
     """Shows: M03."""
-    async with talk(provider, [http_error(code), text_reply("well again")]) as it:
-        assert (await it.turn()).text == "well again"
-        assert it.waits == ["the model's server failed, trying again in 1 s"]
+    async with start_harness(provider, [http_error(code), text_reply("well again")]) as harness:
+        assert (await harness.request_reply()).text == "well again"
+        assert harness.wait_reasons == ["the model's server failed, trying again in 1 s"]
 
 
 @pytest.mark.parametrize(
-    "broken",
+    "first_response",
     [
         dropped_connection(700, text_reply("the first half of a text and more", piece=2)),
         stream_error(text="the first half"),
@@ -252,41 +269,35 @@ async def test_a_server_error_is_asked_again(provider: str, code: int):
     ],
     ids=["connection cut", "overloaded in mid stream", "error in mid stream"],
 )
-async def test_half_an_answer_is_discarded_and_never_joined_to_the_next(provider: str, broken: FakeResponse):
+async def test_a_partial_reply_is_discarded_and_never_joined_to_the_next(
+    provider: str, first_response: FakeResponse
+):
     """Shows: M03."""
-    async with talk(provider, [broken, text_reply("a whole text")]) as it:
-        answer = await it.turn()
-    assert answer.text == "a whole text"
-    at = it.heard.index(ReplyDelta(is_discarded=True))
-    assert "".join(delta.text for delta in it.heard[:at]).startswith("the fi")
-    assert "".join(delta.text for delta in it.heard[at:]) == "a whole text"
+    async with start_harness(provider, [first_response, text_reply("a whole text")]) as harness:
+        reply = await harness.request_reply()
+    assert reply.text == "a whole text"
+    discarded_at = harness.deltas.index(ReplyDelta(is_discarded=True))
+    assert "".join(delta.text for delta in harness.deltas[:discarded_at]).startswith("the fi")
+    assert "".join(delta.text for delta in harness.deltas[discarded_at:]) == "a whole text"
 
 
-async def test_a_server_that_is_not_there_is_tried_again_and_said_to_be_unreachable(provider: str):
+async def test_an_unreachable_server_is_retried_and_reported(provider: str):
     """Shows: M04."""
-    async with FakeModelServer([]) as gone:
+    async with FakeModelServer([]) as closed:
         pass
-    heard: list[ReplyDelta] = []
-    gateway = RetryingProvider({provider: lambda model: MAKERS[provider](gone.url)}, fixed_clock(), QUICK)
-    request = Request(
-        model=Model(provider=provider, name="m"),
-        agent_name="a",
-        system="",
-        tools=(),
-        entries=[],
-        provider_cache={},
+    deltas: list[ReplyDelta] = []
+    retrying = RetryingProvider(
+        {provider: lambda model: FACTORIES[provider](closed.url)}, fixed_clock(), QUICK_SETTINGS
     )
-    with pytest.raises(ModelFailed) as caught:
-        await gateway.request_reply(request, heard.append)
-    await gateway.close()
-    assert caught.value.reason == "unreachable"
-    assert gone.url in str(caught.value)
-    waits = [delta.wait_reason for delta in heard]
-    assert waits == ["model unreachable, trying again in 1 s"] * (QUICK.max_attempts - 1)
+    failure = await catch_model_failure(retrying, provider, deltas.append)
+    assert failure.reason == "unreachable"
+    assert closed.url in str(failure)
+    wait_reasons = [delta.wait_reason for delta in deltas]
+    assert wait_reasons == ["model unreachable, trying again in 1 s"] * (QUICK_SETTINGS.max_attempts - 1)
 
 
 @pytest.mark.parametrize(
-    "base",
+    "base_url",
     [
         "not a url",
         "ftp://127.0.0.1",
@@ -296,275 +307,291 @@ async def test_a_server_that_is_not_there_is_tried_again_and_said_to_be_unreacha
         "http://127.0.0.1/\udcff",
     ],
 )
-async def test_a_base_url_that_is_none_is_the_configurations_fault(provider: str, base: str):
+async def test_an_invalid_base_url_is_a_configuration_error(provider: str, base_url: str):
     """Shows: M04."""
-    gateway = RetryingProvider({provider: lambda model: MAKERS[provider](base)}, fixed_clock(), QUICK)
-    request = Request(
-        model=Model(provider=provider, name="m"),
-        agent_name="a",
-        system="",
-        tools=(),
-        entries=[],
-        provider_cache={},
+    retrying = RetryingProvider(
+        {provider: lambda model: FACTORIES[provider](base_url)}, fixed_clock(), QUICK_SETTINGS
     )
-    with pytest.raises(ModelFailed) as caught:
-        await gateway.request_reply(request, lambda delta: None)
-    await gateway.close()
-    assert caught.value.reason == "config"
+    failure = await catch_model_failure(retrying, provider)
+    assert failure.reason == "config"
 
 
-async def test_a_drip_of_bytes_without_words_is_ended_by_the_progress_limit(provider: str):
+async def test_a_stream_of_whitespace_is_ended_by_the_progress_timeout(provider: str):
     """Shows: M05."""
-    settings = replace(QUICK, max_attempts=1, idle_timeout_s=5, progress_timeout_s=0.3)
-    async with talk(provider, lambda asked: whitespace_stream(pace=0.01), settings) as it:
-        failure = await it.fails()
+    settings = replace(QUICK_SETTINGS, max_attempts=1, idle_timeout_s=5, progress_timeout_s=0.3)
+    async with start_harness(provider, lambda _: whitespace_stream(pace=0.01), settings) as harness:
+        failure = await harness.catch_failure()
         assert failure.reason == "incomplete"
         assert "said nothing for 0.3 s" in str(failure)
 
 
-async def test_keep_alive_comments_are_not_words(provider: str):
+async def test_keepalive_comments_do_not_count_as_progress(provider: str):
     """Shows: M05."""
-    settings = replace(QUICK, max_attempts=1, idle_timeout_s=5, progress_timeout_s=0.3)
+    settings = replace(QUICK_SETTINGS, max_attempts=1, idle_timeout_s=5, progress_timeout_s=0.3)
     comments = raw_stream(b": keep-alive\n\n" * 1000, chunk=14, pace=0.01)
-    async with talk(provider, lambda asked: comments, settings) as it:
-        assert "said nothing for 0.3 s" in str(await it.fails())
+    async with start_harness(provider, lambda _: comments, settings) as harness:
+        assert "said nothing for 0.3 s" in str(await harness.catch_failure())
 
 
-async def test_an_answer_that_never_ends_is_ended_by_the_total_limit(provider: str):
+async def test_an_endless_reply_is_ended_by_the_total_timeout(provider: str):
     """Shows: M05."""
-    settings = replace(QUICK, total_timeout_s=1)
-    async with talk(provider, lambda asked: text_reply("word " * 1000, piece=5, pace=0.01), settings) as it:
-        failure = await it.fails()
+    settings = replace(QUICK_SETTINGS, total_timeout_s=1)
+    async with start_harness(
+        provider, lambda _: text_reply("word " * 1000, piece=5, pace=0.01), settings
+    ) as harness:
+        failure = await harness.catch_failure()
         assert failure.reason == "incomplete"
         assert "took more than 1 s" in str(failure)
         assert failure.partial.startswith("word word")
-        assert it.asked == 1
+        assert harness.request_count == 1
 
 
-async def test_a_long_call_is_progress_though_nothing_of_it_is_shown(provider: str):
+async def test_arguments_of_a_long_tool_call_count_as_progress(provider: str):
     """Shows: M05."""
     slow = tool_call_reply(("write", {"content": "x" * 60}), pace=0.02, piece=1)
-    async with talk(provider, [slow], replace(QUICK, progress_timeout_s=1)) as it:
-        answer = await it.turn()
-    assert answer.tool_calls[0].invalid_reason == ""
-    assert [delta for delta in it.heard if delta.tool_arguments or delta.text] == []
+    async with start_harness(provider, [slow], replace(QUICK_SETTINGS, progress_timeout_s=1)) as harness:
+        reply = await harness.request_reply()
+    assert reply.tool_calls[0].invalid_reason == ""
+    assert [delta for delta in harness.deltas if delta.tool_arguments or delta.text] == []
 
 
-async def test_a_document_that_comes_slowly_is_not_silence(provider: str):
+async def test_a_slow_response_without_streaming_is_not_idle(provider: str):
     """Shows: M05."""
     slow = text_reply("word " * 20, stream=False, chunk=4, pace=0.02)
-    async with talk(provider, [slow], replace(QUICK, idle_timeout_s=0.5)) as it:
-        assert (await it.turn()).text == "word " * 20
+    async with start_harness(provider, [slow], replace(QUICK_SETTINGS, idle_timeout_s=0.5)) as harness:
+        assert (await harness.request_reply()).text == "word " * 20
 
 
-async def test_what_moves_without_being_an_answer_is_alive_and_opens_no_gate():
-    opened: list[bool] = []
-    watch = StreamTimeout(
-        StreamTimeouts(idle_s=0.5, progress_s=5, total_s=5), lambda _: None, lambda: opened.append(True)
+async def test_keepalives_prevent_the_idle_timeout_and_do_not_open_the_rate_limit_gate():
+    gate_openings: list[bool] = []
+    stream_timeout = StreamTimeout(
+        StreamTimeouts(idle_s=0.5, progress_s=5, total_s=5),
+        lambda _: None,
+        lambda: gate_openings.append(True),
     )
 
-    async def turn() -> Reply:
+    async def send_keepalives() -> Reply:
         for _ in range(40):
-            watch.receive_delta(KEEPALIVE)
+            stream_timeout.receive_delta(KEEPALIVE)
             await asyncio.sleep(0.02)
-        assert opened == []
-        watch.receive_delta(BYTES_RECEIVED)
+        assert gate_openings == []
+        stream_timeout.receive_delta(BYTES_RECEIVED)
         return Reply(text="at last")
 
-    assert (await watch.run(turn())).text == "at last"
-    assert opened == [True]
+    assert (await stream_timeout.run(send_keepalives())).text == "at last"
+    assert gate_openings == [True]
 
 
-async def test_silence_with_the_line_open_is_ended_and_asked_again(provider: str):
+async def test_an_idle_stream_is_ended_and_retried(provider: str):
     """Shows: M06."""
     script = [
         stalled_stream(),
         stalled_stream(after_bytes=600, response=text_reply("half " * 40)),
         text_reply("awake"),
     ]
-    async with talk(provider, script, replace(QUICK, idle_timeout_s=0.4)) as it:
-        assert (await it.turn()).text == "awake"
-        assert it.asked == 3
+    async with start_harness(provider, script, replace(QUICK_SETTINGS, idle_timeout_s=0.4)) as harness:
+        assert (await harness.request_reply()).text == "awake"
+        assert harness.request_count == 3
 
 
-async def test_silence_for_ever_ends_as_incomplete(provider: str):
+async def test_a_server_that_stays_idle_fails_the_turn_as_incomplete(provider: str):
     """Shows: M06."""
-    async with talk(provider, lambda asked: stalled_stream(), replace(QUICK, idle_timeout_s=0.1)) as it:
-        failure = await it.fails()
+    async with start_harness(
+        provider, lambda _: stalled_stream(), replace(QUICK_SETTINGS, idle_timeout_s=0.1)
+    ) as harness:
+        failure = await harness.catch_failure()
         assert failure.reason == "incomplete"
         assert "silent for 0.1 s" in str(failure)
-        assert it.asked == QUICK.max_attempts
+        assert harness.request_count == QUICK_SETTINGS.max_attempts
 
 
-async def test_a_stream_without_its_finish_reason_is_no_success(provider: str):
+async def test_a_stream_without_a_finish_reason_is_retried(provider: str):
     """Shows: M07."""
-    async with talk(provider, [unfinished_stream("par"), text_reply("whole")]) as it:
-        assert (await it.turn()).text == "whole"
-        assert ReplyDelta(is_discarded=True) in it.heard
+    async with start_harness(provider, [unfinished_stream("par"), text_reply("whole")]) as harness:
+        assert (await harness.request_reply()).text == "whole"
+        assert ReplyDelta(is_discarded=True) in harness.deltas
 
 
-async def test_a_stream_that_never_finishes_ends_as_incomplete_with_what_was_heard(provider: str):
+async def test_repeated_unfinished_streams_fail_as_incomplete_with_the_partial_text(provider: str):
     """Shows: M07."""
-    async with talk(provider, lambda asked: unfinished_stream("par")) as it:
-        failure = await it.fails()
-        assert (failure.reason, failure.partial, it.asked) == ("incomplete", "par", QUICK.max_attempts)
+    async with start_harness(provider, lambda _: unfinished_stream("par")) as harness:
+        failure = await harness.catch_failure()
+        assert (failure.reason, failure.partial, harness.request_count) == (
+            "incomplete",
+            "par",
+            QUICK_SETTINGS.max_attempts,
+        )
 
 
 async def test_a_finish_reason_without_the_closing_event_is_enough(provider: str):
-    async with talk(provider, [text_reply("whole", done=False)]) as it:
-        assert (await it.turn()).text == "whole"
+    async with start_harness(provider, [text_reply("whole", done=False)]) as harness:
+        assert (await harness.request_reply()).text == "whole"
 
 
-async def test_a_whole_answer_is_not_lost_to_a_server_that_will_not_hang_up(provider: str):
+async def test_a_complete_reply_counts_even_if_the_server_keeps_the_stream_open(provider: str):
     """Shows: M06."""
-    whole = len(b"".join(EVENTS[provider](text_reply("whole"), "a-model")))
-    async with talk(provider, [stalled_stream(after_bytes=whole - 1, response=text_reply("whole"))]) as it:
-        assert (await it.turn()).text == "whole"
-        assert it.asked == 1
+    reply_size = len(b"".join(EVENTS[provider](text_reply("whole"), "a-model")))
+    async with start_harness(
+        provider, [stalled_stream(after_bytes=reply_size - 1, response=text_reply("whole"))]
+    ) as harness:
+        assert (await harness.request_reply()).text == "whole"
+        assert harness.request_count == 1
 
 
-async def test_a_stream_cut_within_a_call_brings_no_call(provider: str):
+async def test_a_stream_cut_within_a_tool_call_yields_no_tool_call(provider: str):
     """Shows: M08."""
-    whole = tool_call_reply(("write", {"path": "a", "content": "x" * 400}))
-    async with talk(provider, [dropped_connection(1500, whole), text_reply("no call")]) as it:
-        answer = await it.turn()
-    assert (answer.text, answer.tool_calls) == ("no call", ())
+    tool_call = tool_call_reply(("write", {"path": "a", "content": "x" * 400}))
+    async with start_harness(
+        provider, [dropped_connection(1500, tool_call), text_reply("no call")]
+    ) as harness:
+        reply = await harness.request_reply()
+    assert (reply.text, reply.tool_calls) == ("no call", ())
 
 
 @pytest.mark.parametrize("args", ['{"path": "a", "content": "xx', "", '{"path"'])
-async def test_a_call_cut_at_the_output_limit_says_so_and_never_runs(provider: str, args: str):
+async def test_a_tool_call_cut_at_the_output_limit_is_invalid(provider: str, args: str):
     """Shows: M09."""
-    async with talk(provider, [truncated_tool_call("write", args)]) as it:
-        answer = await it.turn()
-    assert answer.stop_reason is StopReason.LENGTH
-    assert [wish.invalid_reason for wish in answer.tool_calls] == ["cut at the output limit"]
+    async with start_harness(provider, [truncated_tool_call("write", args)]) as harness:
+        reply = await harness.request_reply()
+    assert reply.stop_reason is StopReason.LENGTH
+    assert [call.invalid_reason for call in reply.tool_calls] == ["cut at the output limit"]
 
 
-async def test_of_several_calls_only_the_last_can_be_cut(provider: str):
+async def test_only_the_last_tool_call_can_be_cut_at_the_output_limit(provider: str):
     """Shows: M09."""
     script = [tool_call_reply(("read", {"path": "a"}), ("read", '{"pa'), stop="length")]
-    async with talk(provider, script) as it:
-        answer = await it.turn()
-    assert [wish.invalid_reason for wish in answer.tool_calls] == ["", "cut at the output limit"]
+    async with start_harness(provider, script) as harness:
+        reply = await harness.request_reply()
+    assert [call.invalid_reason for call in reply.tool_calls] == ["", "cut at the output limit"]
 
 
 @pytest.mark.parametrize("args", ["{bad", "[1]", '"text"', "null", "{} {}", '{"a": 1,}'])
-async def test_arguments_that_are_no_object_break_the_call(provider: str, args: str):
+async def test_arguments_that_are_no_json_object_make_the_tool_call_invalid(provider: str, args: str):
     """Shows: M10."""
-    async with talk(provider, [tool_call_reply(("read", args), ("ls", ""))]) as it:
-        answer = await it.turn()
-    assert answer.tool_calls[0].arguments == args
-    assert answer.tool_calls[0].invalid_reason == "its arguments are not a JSON object"
-    assert (answer.tool_calls[1].arguments, answer.tool_calls[1].invalid_reason) == ("{}", "")
+    async with start_harness(provider, [tool_call_reply(("read", args), ("ls", ""))]) as harness:
+        reply = await harness.request_reply()
+    assert reply.tool_calls[0].arguments == args
+    assert reply.tool_calls[0].invalid_reason == "its arguments are not a JSON object"
+    assert (reply.tool_calls[1].arguments, reply.tool_calls[1].invalid_reason) == ("{}", "")
 
 
 @pytest.mark.parametrize("name", ["Bash", "b\u0430sh", "bash ", "no_such_tool"])
-async def test_a_tools_name_is_passed_on_exactly_as_the_model_wrote_it(provider: str, name: str):
+async def test_a_tool_name_is_passed_on_exactly_as_the_model_wrote_it(provider: str, name: str):
     """Shows: M11, M12."""
-    async with talk(provider, [tool_call_reply((name, {}))]) as it:
-        assert [wish.tool for wish in (await it.turn()).tool_calls] == [name]
+    async with start_harness(provider, [tool_call_reply((name, {}))]) as harness:
+        assert [call.tool for call in (await harness.request_reply()).tool_calls] == [name]
 
 
-async def test_arguments_beyond_the_size_limit_break_the_call_and_are_not_kept(provider: str):
+async def test_arguments_beyond_the_size_limit_make_the_call_invalid_and_are_dropped(provider: str):
     """Shows: M13."""
     big = '{"content": "' + "x" * (MAX_ARGUMENT_BYTES + 1) + '"}'
-    async with talk(provider, [tool_call_reply(("write", big), ("ls", {}), piece=100_000)]) as it:
-        answer = await it.turn()
-    assert "longer than" in answer.tool_calls[0].invalid_reason
-    assert len(answer.tool_calls[0].arguments) < 10_000
-    assert answer.tool_calls[1].invalid_reason == ""
+    async with start_harness(
+        provider, [tool_call_reply(("write", big), ("ls", {}), piece=100_000)]
+    ) as harness:
+        reply = await harness.request_reply()
+    assert "longer than" in reply.tool_calls[0].invalid_reason
+    assert len(reply.tool_calls[0].arguments) < 10_000
+    assert reply.tool_calls[1].invalid_reason == ""
 
 
-async def test_arguments_nested_without_end_break_the_call(provider: str):
+async def test_too_deeply_nested_arguments_make_the_tool_call_invalid(provider: str):
     """Shows: M13."""
     deep = '{"a":' * 10_000 + "1" + "}" * 10_000
-    async with talk(provider, [tool_call_reply(("write", deep), piece=10_000)]) as it:
-        assert (await it.turn()).tool_calls[0].invalid_reason == "its arguments are nested too deeply"
+    async with start_harness(provider, [tool_call_reply(("write", deep), piece=10_000)]) as harness:
+        assert (await harness.request_reply()).tool_calls[
+            0
+        ].invalid_reason == "its arguments are nested too deeply"
 
 
 @pytest.mark.parametrize("ids", [("same", "same", "same"), ("", "", ""), ("a", "", "a")])
-async def test_calls_with_equal_or_empty_ids_stay_apart(provider: str, ids: tuple[str, ...]):
+async def test_tool_calls_with_equal_or_empty_ids_stay_separate(provider: str, ids: tuple[str, ...]):
     """Shows: M14."""
-    wishes: list[tuple[str, ToolArguments]] = [("read", {"path": "a"}), ("read", {"path": "b"}), ("ls", {})]
-    async with talk(provider, [tool_call_reply(*wishes, call_ids=ids)]) as it:
-        answer = await it.turn()
-    found = [(wish.tool, wish.arguments) for wish in answer.tool_calls]
-    assert found == [("read", '{"path":"a"}'), ("read", '{"path":"b"}'), ("ls", "{}")]
+    requested_calls: list[tuple[str, ToolArguments]] = [
+        ("read", {"path": "a"}),
+        ("read", {"path": "b"}),
+        ("ls", {}),
+    ]
+    async with start_harness(provider, [tool_call_reply(*requested_calls, call_ids=ids)]) as harness:
+        reply = await harness.request_reply()
+    calls = [(call.tool, call.arguments) for call in reply.tool_calls]
+    assert calls == [("read", '{"path":"a"}'), ("read", '{"path":"b"}'), ("ls", "{}")]
 
 
-async def test_calls_and_names_without_end_are_bounded(provider: str):
+async def test_the_number_of_tool_calls_and_the_length_of_names_are_limited(provider: str):
     """Shows: M15, M17."""
     many = tool_call_reply(*[("x" * 300, "{}")] * 5000, model="m\n" + "y" * 5000)
-    async with talk(provider, [many]) as it:
-        answer = await it.turn()
-    assert (len(answer.tool_calls), len(answer.tool_calls[0].tool)) == (4096, 256)
-    assert answer.truncation_notice == "more than 4096 calls in one reply; the rest was left out"
-    assert len(answer.model) <= 256
-    assert answer.model.startswith("m y")
+    async with start_harness(provider, [many]) as harness:
+        reply = await harness.request_reply()
+    assert (len(reply.tool_calls), len(reply.tool_calls[0].tool)) == (4096, 256)
+    assert reply.truncation_notice == "more than 4096 calls in one reply; the rest was left out"
+    assert len(reply.model) <= 256
+    assert reply.model.startswith("m y")
 
 
-async def test_two_thousand_calls_in_one_reply_all_arrive_for_the_guard_to_count(provider: str):
+async def test_two_thousand_tool_calls_in_one_reply_all_arrive(provider: str):
     """Shows: M15."""
-    async with talk(provider, [tool_call_reply(*[("ls", "{}")] * 2000)]) as it:
-        assert len((await it.turn()).tool_calls) == 2000
+    async with start_harness(provider, [tool_call_reply(*[("ls", "{}")] * 2000)]) as harness:
+        assert len((await harness.request_reply()).tool_calls) == 2000
 
 
-async def test_an_answer_beyond_the_size_limit_is_cut_and_says_so(provider: str):
+async def test_a_reply_beyond_the_size_limit_is_cut_with_a_notice(provider: str):
     """Shows: M17."""
-    async with talk(provider, [huge_reply(50_000_000), text_reply("next")]) as it:
-        answer = await it.turn()
-        assert len(answer.text) == MAX_REPLY_BYTES
-        assert (answer.stop_reason, answer.truncation_notice) == (
+    async with start_harness(provider, [huge_reply(50_000_000), text_reply("next")]) as harness:
+        reply = await harness.request_reply()
+        assert len(reply.text) == MAX_REPLY_BYTES
+        assert (reply.stop_reason, reply.truncation_notice) == (
             StopReason.LENGTH,
             "the reply is longer than 8,000,000 bytes; the rest was left out",
         )
-        assert (await it.turn()).text == "next"
+        assert (await harness.request_reply()).text == "next"
 
 
-async def test_one_event_without_end_is_not_read_without_end(provider: str):
+async def test_reading_of_an_endless_event_is_limited(provider: str):
     """Shows: M17."""
     endless = raw_stream(b"data: " + b"x" * 20_000_000, chunk=1_000_000)
-    async with talk(provider, [endless]) as it:
-        assert (await it.fails()).reason == "provider"
+    async with start_harness(provider, [endless]) as harness:
+        assert (await harness.catch_failure()).reason == "provider"
 
 
-@pytest.mark.parametrize("wrong", [html_page(), empty_response()], ids=["web page", "empty body"])
-async def test_a_good_status_with_no_reply_in_it_is_an_error_and_asked_again(
-    provider: str, wrong: FakeResponse
+@pytest.mark.parametrize("response", [html_page(), empty_response()], ids=["web page", "empty body"])
+async def test_a_success_status_without_a_reply_is_an_error_and_retried(
+    provider: str, response: FakeResponse
 ):
     """Shows: M18."""
-    async with talk(provider, [wrong, text_reply("a reply")]) as it:
-        assert (await it.turn()).text == "a reply"
-    async with talk(provider, lambda asked: wrong) as it:
-        assert (await it.fails()).reason in {"provider", "incomplete"}
-        assert it.asked == QUICK.max_attempts
+    async with start_harness(provider, [response, text_reply("a reply")]) as harness:
+        assert (await harness.request_reply()).text == "a reply"
+    async with start_harness(provider, lambda _: response) as harness:
+        assert (await harness.catch_failure()).reason in {"provider", "incomplete"}
+        assert harness.request_count == QUICK_SETTINGS.max_attempts
 
 
-async def test_a_refusal_is_a_reply_with_its_text_and_is_not_asked_again(provider: str):
+async def test_a_refusal_is_a_reply_with_its_text_and_is_not_retried(provider: str):
     """Shows: M19."""
-    async with talk(provider, [refused_reply("I cannot help with that.")]) as it:
-        answer = await it.turn()
-        assert (answer.stop_reason, answer.text) == (StopReason.REFUSED, "I cannot help with that.")
-        assert it.asked == 1
+    async with start_harness(provider, [refused_reply("I cannot help with that.")]) as harness:
+        reply = await harness.request_reply()
+        assert (reply.stop_reason, reply.text) == (StopReason.REFUSED, "I cannot help with that.")
+        assert harness.request_count == 1
 
 
-async def test_a_refusal_takes_its_calls_with_it(provider: str):
+async def test_tool_calls_of_a_refused_reply_are_dropped(provider: str):
     """Shows: M19."""
-    async with talk(provider, [tool_call_reply(("bash", {"command": "x"}), stop="content_filter")]) as it:
-        assert (await it.turn()).tool_calls == ()
+    async with start_harness(
+        provider, [tool_call_reply(("bash", {"command": "x"}), stop="content_filter")]
+    ) as harness:
+        assert (await harness.request_reply()).tool_calls == ()
 
 
-async def test_an_empty_answer_is_brought_back_as_it_is(provider: str):
+async def test_an_empty_reply_is_returned_unchanged(provider: str):
     """Shows: M20."""
-    async with talk(provider, [text_reply("")]) as it:
-        answer = await it.turn()
-    assert (answer.text, answer.tool_calls, answer.stop_reason) == ("", (), StopReason.END)
+    async with start_harness(provider, [text_reply("")]) as harness:
+        reply = await harness.request_reply()
+    assert (reply.text, reply.tool_calls, reply.stop_reason) == ("", (), StopReason.END)
 
 
-async def test_the_model_that_really_answered_is_named(provider: str):
+async def test_a_reply_names_the_model_that_the_server_used(provider: str):
     """Shows: M21."""
-    async with talk(provider, [text_reply("hi", model="a-dearer-model")]) as it:
-        assert (await it.turn()).model == "a-dearer-model"
+    async with start_harness(provider, [text_reply("hi", model="a-dearer-model")]) as harness:
+        assert (await harness.request_reply()).model == "a-dearer-model"
 
 
 @pytest.mark.parametrize(
@@ -579,48 +606,48 @@ async def test_the_model_that_really_answered_is_named(provider: str):
     ],
     ids=["missing", "negative", "huge", "no numbers", "booleans", "zero"],
 )
-async def test_counts_that_cannot_be_true_are_replaced_by_an_estimate(
+async def test_impossible_token_counts_are_replaced_by_an_estimate(
     provider: str, usage: dict[str, Any] | None
 ):
     """Shows: M22."""
-    async with talk(provider, [text_reply("x" * 400, usage=usage)]) as it:
-        answer = await it.turn()
-        sent = len(it.server.requests[0].raw_body)
-    assert answer.usage.output == 100
-    assert answer.usage.input == -(-sent // 4)
+    async with start_harness(provider, [text_reply("x" * 400, usage=usage)]) as harness:
+        reply = await harness.request_reply()
+        request_size = len(harness.server.requests[0].raw_body)
+    assert reply.usage.output == 100
+    assert reply.usage.input == -(-request_size // 4)
 
 
-async def test_counts_that_can_be_true_are_the_providers(provider: str):
+async def test_plausible_token_counts_of_the_server_are_used(provider: str):
     """Shows: M22."""
-    async with talk(provider, [text_reply("x" * 400, usage={"input": 77, "output": 88})]) as it:
-        usage = (await it.turn()).usage
+    async with start_harness(provider, [text_reply("x" * 400, usage={"input": 77, "output": 88})]) as harness:
+        usage = (await harness.request_reply()).usage
     assert (usage.input, usage.output) == (77, 88)
 
 
 @pytest.mark.parametrize("code", [401, 403])
-async def test_a_refused_key_names_its_variable_and_never_itself(provider: str, code: int):
-    async with talk(provider, [http_error(code, f"Incorrect API key provided: {KEY}")]) as it:
-        failure = await it.fails()
-        assert (failure.reason, it.asked) == ("auth", 1)
+async def test_the_error_of_a_refused_key_names_its_variable_and_hides_the_key(provider: str, code: int):
+    async with start_harness(provider, [http_error(code, f"Incorrect API key provided: {KEY}")]) as harness:
+        failure = await harness.catch_failure()
+        assert (failure.reason, harness.request_count) == ("auth", 1)
         assert f"check {VARIABLES[provider]}" in str(failure)
         assert KEY not in str(failure)
 
 
-async def test_a_model_that_does_not_exist_is_the_configurations_fault(provider: str):
-    async with talk(provider, [http_error(404, "The model `a-model` does not exist")]) as it:
-        failure = await it.fails()
-        assert (failure.reason, it.asked) == ("config", 1)
+async def test_an_unknown_model_is_a_configuration_error(provider: str):
+    async with start_harness(provider, [http_error(404, "The model `a-model` does not exist")]) as harness:
+        failure = await harness.catch_failure()
+        assert (failure.reason, harness.request_count) == ("config", 1)
         assert "model or URL not found" in str(failure)
         assert "does not exist" in str(failure)
 
 
-async def test_a_rejected_request_is_not_asked_again_and_quotes_the_server_safely(provider: str):
+async def test_a_rejected_request_is_not_retried_and_its_error_text_is_sanitized(provider: str):
     """Shows: X11."""
-    said = f"bad field\x1b]52;c;x\x07 \u2028 near {KEY} and sk-other-0123456789 " + "y" * 2000
-    async with talk(provider, [http_error(400, said)]) as it:
-        failure = await it.fails()
+    error_text = f"bad field\x1b]52;c;x\x07 \u2028 near {KEY} and sk-other-0123456789 " + "y" * 2000
+    async with start_harness(provider, [http_error(400, error_text)]) as harness:
+        failure = await harness.catch_failure()
         text = str(failure)
-        assert (failure.reason, it.asked) == ("provider", 1)
+        assert (failure.reason, harness.request_count) == ("provider", 1)
         assert "bad field" in text
         assert KEY not in text
         assert "sk-other" not in text
@@ -629,150 +656,130 @@ async def test_a_rejected_request_is_not_asked_again_and_quotes_the_server_safel
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_not_followed_and_says_where_to(provider: str, code: int):
-    place = "http://127.0.0.1:9/v1/messages"
-    elsewhere = FakeResponse(
-        status=code, headers={"Location": f"{place}?key={KEY}"}, body=b"<html>moved</html>"
+async def test_a_redirect_is_not_followed_and_its_target_is_reported(provider: str, code: int):
+    location = "http://127.0.0.1:9/v1/messages"
+    redirect = FakeResponse(
+        status=code, headers={"Location": f"{location}?key={KEY}"}, body=b"<html>moved</html>"
     )
-    async with talk(provider, [elsewhere]) as it:
-        failure = await it.fails()
-        assert (failure.reason, it.asked) == ("provider", 1)
+    async with start_harness(provider, [redirect]) as harness:
+        failure = await harness.catch_failure()
+        assert (failure.reason, harness.request_count) == ("provider", 1)
         assert str(failure).endswith(
-            f" has moved (HTTP {code}) to {place}?key=[key], which was not asked: if you trust it, mend the base URL"
+            f" has moved (HTTP {code}) to {location}?key=[key], which was not asked: if you trust it, mend the base URL"
         )
 
 
-async def test_a_redirect_to_nowhere_says_so(provider: str):
-    async with talk(provider, [FakeResponse(status=301, body=b"")]) as it:
-        sentence = str(await it.fails())
-    assert sentence.endswith(" has moved (HTTP 301) and does not say where to: mend the base URL")
+async def test_a_redirect_without_a_target_is_reported(provider: str):
+    async with start_harness(provider, [FakeResponse(status=301, body=b"")]) as harness:
+        message = str(await harness.catch_failure())
+    assert message.endswith(" has moved (HTTP 301) and does not say where to: mend the base URL")
 
 
-async def test_a_cancelled_turn_hangs_up_at_once(provider: str):
-    async with talk(
+async def test_cancelling_a_turn_closes_its_connection_at_once(provider: str):
+    async with start_harness(
         provider, [stalled_stream(after_bytes=500, response=text_reply("word " * 100)), text_reply("next")]
-    ) as it:
-        speaking = asyncio.Event()
-        turn = asyncio.ensure_future(it.turn(lambda delta: speaking.set()))
-        await speaking.wait()
+    ) as harness:
+        reply_started = asyncio.Event()
+        turn = asyncio.ensure_future(harness.request_reply(lambda delta: reply_started.set()))
+        await reply_started.wait()
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
-        await it.server.client_disconnected.wait()
-        assert (await it.turn()).text == "next"
+        await harness.server.client_disconnected.wait()
+        assert (await harness.request_reply()).text == "next"
 
 
-async def test_one_connection_serves_turn_after_turn(provider: str):
-    async with talk(provider, [text_reply("one"), tool_call_reply(("ls", {})), text_reply("three")]) as it:
+async def test_consecutive_turns_share_one_connection(provider: str):
+    async with start_harness(
+        provider, [text_reply("one"), tool_call_reply(("ls", {})), text_reply("three")]
+    ) as harness:
         for _ in range(3):
-            await it.turn()
-        assert it.server.connection_count == 1
+            await harness.request_reply()
+        assert harness.server.connection_count == 1
 
 
-async def test_bytes_cut_anywhere_make_the_same_reply(provider: str):
+async def test_a_reply_does_not_depend_on_how_the_stream_is_cut(provider: str):
     """Shows: X11."""
-    answer = tool_call_reply(("read", {"path": "añ\U0001f600"}), text="grüße \U0001f600", piece=3)
-    async with talk(
-        provider, [byte_by_byte_reply("grüße", pace=0), replace(answer, chunk=1), replace(answer, chunk=7)]
-    ) as it:
-        assert (await it.turn()).text == "grüße"
-        first, second = await it.turn(), await it.turn()
+    response = tool_call_reply(("read", {"path": "añ\U0001f600"}), text="grüße \U0001f600", piece=3)
+    async with start_harness(
+        provider,
+        [byte_by_byte_reply("grüße", pace=0), replace(response, chunk=1), replace(response, chunk=7)],
+    ) as harness:
+        assert (await harness.request_reply()).text == "grüße"
+        first, second = await harness.request_reply(), await harness.request_reply()
     assert first == second
     assert (first.text, first.tool_calls[0].arguments) == ("grüße \U0001f600", '{"path":"añ\U0001f600"}')
 
 
-async def test_a_server_that_cannot_stream_is_understood(provider: str):
-    whole = tool_call_reply(("read", {"path": "a"}), text="I look.", stream=False)
-    async with talk(provider, [whole, replace(whole, finish=False), text_reply("x", stream=False)]) as it:
-        answer = await it.turn()
-        assert (answer.text, answer.tool_calls[0].arguments, answer.stop_reason) == (
+async def test_a_response_without_streaming_is_read(provider: str):
+    response = tool_call_reply(("read", {"path": "a"}), text="I look.", stream=False)
+    async with start_harness(
+        provider, [response, replace(response, finish=False), text_reply("x", stream=False)]
+    ) as harness:
+        reply = await harness.request_reply()
+        assert (reply.text, reply.tool_calls[0].arguments, reply.stop_reason) == (
             "I look.",
             '{"path":"a"}',
             StopReason.TOOLS,
         )
-        assert (await it.turn()).text == "x"
+        assert (await harness.request_reply()).text == "x"
 
 
-async def test_an_unknown_driver_names_those_there_are():
-    gateway = RetryingProvider(
+async def test_the_error_of_an_unknown_provider_lists_the_known_ones():
+    retrying = RetryingProvider(
         {name: lambda model: OpenAIChatProvider() for name in ("openai", "anthropic")}, fixed_clock()
     )
-    request = Request(
-        model=Model(provider="opnai", name="m"),
-        agent_name="a",
-        system="",
-        tools=(),
-        entries=[],
-        provider_cache={},
-    )
-    with pytest.raises(ModelFailed) as caught:
-        await gateway.request_reply(request, lambda delta: None)
-    assert caught.value.reason == "config"
-    assert "use one of anthropic, openai" in str(caught.value)
+    failure = await catch_model_failure(retrying, "opnai")
+    assert failure.reason == "config"
+    assert "use one of anthropic, openai" in str(failure)
 
 
-async def test_a_driver_that_cannot_be_made_is_the_configurations_fault():
+async def test_a_provider_that_cannot_be_created_is_a_configuration_error():
     def refuse(model: Model) -> Provider:
         raise BadConfig("OPENAI_API_KEY is not set")
 
-    gateway = RetryingProvider({"openai": refuse}, fixed_clock())
-    request = Request(
-        model=Model(provider="openai", name="m"),
-        agent_name="a",
-        system="",
-        tools=(),
-        entries=[],
-        provider_cache={},
-    )
-    with pytest.raises(ModelFailed, match="OPENAI_API_KEY is not set") as caught:
-        await gateway.request_reply(request, lambda delta: None)
-    assert caught.value.reason == "config"
+    failure = await catch_model_failure(RetryingProvider({"openai": refuse}, fixed_clock()), "openai")
+    assert "OPENAI_API_KEY is not set" in str(failure)
+    assert failure.reason == "config"
 
 
-async def test_a_key_that_cannot_be_had_is_the_configurations_fault(provider: str):
-    def missing() -> str:
+async def test_a_missing_key_is_a_configuration_error(provider: str):
+    def fail_to_get_key() -> str:
         raise BadConfig(f"{VARIABLES[provider]} is not set")
 
-    make = {"openai": OpenAIChatProvider, "anthropic": AnthropicProvider}[provider]
-    gateway = RetryingProvider({provider: lambda model: make("http://127.0.0.1:9", missing)}, fixed_clock())
-    request = Request(
-        model=Model(provider=provider, name="m"),
-        agent_name="a",
-        system="",
-        tools=(),
-        entries=[],
-        provider_cache={},
+    make = PROVIDER_CLASSES[provider]
+    retrying = RetryingProvider(
+        {provider: lambda model: make("http://127.0.0.1:9", fail_to_get_key)}, fixed_clock()
     )
-    with pytest.raises(ModelFailed, match="is not set") as caught:
-        await gateway.request_reply(request, lambda delta: None)
-    await gateway.close()
-    assert caught.value.reason == "config"
+    failure = await catch_model_failure(retrying, provider)
+    assert "is not set" in str(failure)
+    assert failure.reason == "config"
 
 
 def test_a_base_url_with_a_password_is_refused(provider: str):
-    make = {"openai": OpenAIChatProvider, "anthropic": AnthropicProvider}[provider]
+    make = PROVIDER_CLASSES[provider]
     with pytest.raises(BadConfig, match=f"must hold no password: put the key into {VARIABLES[provider]}"):
         make("https://me:secret@127.0.0.1/v1", "")
 
 
-@pytest.mark.parametrize("more", ["?api-version=1", "?", "#here", "/v1?key=secret#"])
-def test_a_base_url_that_goes_on_after_its_path_is_refused(provider: str, more: str):
-    make = {"openai": OpenAIChatProvider, "anthropic": AnthropicProvider}[provider]
-    with pytest.raises(BadConfig) as caught:
-        make(f"https://127.0.0.1{more}", "")
-    assert str(caught.value) == (
+@pytest.mark.parametrize("suffix", ["?api-version=1", "?", "#here", "/v1?key=secret#"])
+def test_a_base_url_with_a_query_or_fragment_is_refused(provider: str, suffix: str):
+    make = PROVIDER_CLASSES[provider]
+    with pytest.raises(BadConfig) as error_info:
+        make(f"https://127.0.0.1{suffix}", "")
+    assert str(error_info.value) == (
         "a base URL ends with its path, and this one holds '?' or '#': write it as https://host/path"
     )
 
 
-async def test_drivers_are_made_once_per_model_and_settings_and_all_are_closed():
-    made: list[str] = []
+async def test_providers_are_created_once_per_model_and_settings_and_all_are_closed():
+    created: list[str] = []
     closed: list[str] = []
 
-    class Noted:
+    class RecordingProvider:
         def __init__(self, model: Model) -> None:
             self.name = model.full_name
-            made.append(self.name)
+            created.append(self.name)
 
         async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
             return Reply(text=self.name)
@@ -780,89 +787,90 @@ async def test_drivers_are_made_once_per_model_and_settings_and_all_are_closed()
         async def close(self) -> None:
             closed.append(self.name)
 
-    gateway = RetryingProvider({"noted": Noted}, fixed_clock())
+    retrying = RetryingProvider({"noted": RecordingProvider}, fixed_clock())
     plain = Model(provider="noted", name="a")
-    elsewhere = replace(plain, settings={"base_url": "http://127.0.0.1:1"})
-    for model in (plain, plain, elsewhere, replace(plain, name="b")):
-        request = Request(model=model, agent_name="a", system="", tools=(), entries=[], provider_cache={})
-        assert (await gateway.request_reply(request, lambda delta: None)).text == model.full_name
-    await gateway.close()
-    assert made == ["noted:a", "noted:a", "noted:b"]
-    assert closed == made
+    other_server = replace(plain, settings={"base_url": "http://127.0.0.1:1"})
+    for model in (plain, plain, other_server, replace(plain, name="b")):
+        reply = await retrying.request_reply(make_model_request(model), lambda delta: None)
+        assert reply.text == model.full_name
+    await retrying.close()
+    assert created == ["noted:a", "noted:a", "noted:b"]
+    assert closed == created
 
 
 @pytest.mark.parametrize("code", [503, 429])
-async def test_a_turn_that_waits_while_the_gateway_is_closed_asks_nobody_any_more(provider: str, code: int):
-    async with talk(provider, lambda asked: http_error(code, retry_after=0.3)) as it:
-        waiting = asyncio.Event()
-        turn = asyncio.ensure_future(it.turn(lambda delta: waiting.set()))
-        await waiting.wait()
-        await it.gateway.close()
-        with pytest.raises(ModelFailed, match="a-model' was not asked: Retinue has been closed") as caught:
+async def test_closing_the_provider_fails_a_turn_that_waits_for_its_retry(provider: str, code: int):
+    async with start_harness(provider, lambda _: http_error(code, retry_after=0.3)) as harness:
+        retry_waiting = asyncio.Event()
+        turn = asyncio.ensure_future(harness.request_reply(lambda delta: retry_waiting.set()))
+        await retry_waiting.wait()
+        await harness.retrying.close()
+        with pytest.raises(
+            ModelFailed, match="a-model' was not asked: Retinue has been closed"
+        ) as error_info:
             await turn
-        assert (caught.value.reason, it.asked, it.server.connection_count) == ("unreachable", 1, 1)
+        assert (error_info.value.reason, harness.request_count, harness.server.connection_count) == (
+            "unreachable",
+            1,
+            1,
+        )
 
 
 @pytest.mark.parametrize("key", ["ключ-ключ", "two\nlines", "nul\x00"])
-@pytest.mark.parametrize("name", ["openai", "anthropic"])
-async def test_a_key_that_no_header_can_carry_is_refused_unsent(name: str, key: str):
-    make = {"openai": OpenAIChatProvider, "anthropic": AnthropicProvider}[name]
+async def test_a_key_that_no_header_can_carry_is_refused_before_any_request(provider: str, key: str):
+    make = PROVIDER_CLASSES[provider]
     async with FakeModelServer([]) as server:
-        driver = make(server.url, lambda: key)
-        request = Request(
-            model=Model(provider=name, name="m"),
-            agent_name="a",
-            system="",
-            tools=(),
-            entries=[],
-            provider_cache={},
-        )
-        with pytest.raises(ModelFailed) as caught:
-            await driver.request_reply(request, lambda delta: None)
-        await driver.close()
-        assert (caught.value.reason, server.requests) == ("auth", [])
-        assert VARIABLES[name] in str(caught.value)
+        client = make(server.url, lambda: key)
+        with pytest.raises(ModelFailed) as error_info:
+            await client.request_reply(
+                make_model_request(Model(provider=provider, name="m")), lambda delta: None
+            )
+        await client.close()
+        assert (error_info.value.reason, server.requests) == ("auth", [])
+        assert VARIABLES[provider] in str(error_info.value)
 
 
-def test_the_gateway_and_the_scripted_driver_do_not_load_an_http_client():
+def test_the_retry_and_scripted_modules_do_not_import_aiohttp():
     code = "import sys, retinue.providers.retry, retinue.providers.scripted; print('aiohttp' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "False"
 
 
-def test_the_drivers_load_nothing_but_what_json_and_http_are_read_with():
+def test_the_http_providers_import_no_packages_besides_httptools_and_msgspec():
     code = (
         "import sys, asyncio, httptools, msgspec; before = set(sys.modules); "
         "import retinue.providers.openai_chat, retinue.providers.anthropic, retinue.providers.retry; "
         "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
         "print(sorted(new - {'retinue'} - sys.stdlib_module_names))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
-async def test_a_tool_has_its_own_name_here_and_one_that_the_api_takes_there(provider: str):
+async def test_tool_names_are_translated_to_names_the_api_accepts_and_back(provider: str):
     names = ["github.search", "read", f"github.{'x' * 90}", f"github.{'x' * 90}y"]
     tools = tuple(ToolSpec(name=name, description="Acts.", schema={"type": "object"}) for name in names)
-    wishes: list[tuple[str, ToolArguments]] = [(api_tool_name(name), "{}") for name in names]
-    async with talk(
-        provider, lambda _: tool_call_reply(*wishes, ("github.search", "{}"), ("nowhere__x", "{}"))
-    ) as it:
-        reply = await it.turn(tools=tools)
-    sent = [each.get("function", each)["name"] for each in it.server.requests[0].body["tools"]]
-    assert sent[:2] == ["github__search", "read"]
-    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", each) for each in sent)
-    assert len({*sent}) == len(names)
-    assert [wish.tool for wish in reply.tool_calls] == [*names, "github.search", "nowhere__x"]
+    calls: list[tuple[str, ToolArguments]] = [(api_tool_name(name), "{}") for name in names]
+    async with start_harness(
+        provider, lambda _: tool_call_reply(*calls, ("github.search", "{}"), ("nowhere__x", "{}"))
+    ) as harness:
+        reply = await harness.request_reply(tools=tools)
+    sent_names = [name.get("function", name)["name"] for name in harness.server.requests[0].body["tools"]]
+    assert sent_names[:2] == ["github__search", "read"]
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in sent_names)
+    assert len({*sent_names}) == len(names)
+    assert [call.tool for call in reply.tool_calls] == [*names, "github.search", "nowhere__x"]
 
 
-async def test_a_limit_that_has_passed_before_a_turn_that_waits_for_nothing_strikes_nobody_later():
-    watch = StreamTimeout(StreamTimeouts(idle_s=0, progress_s=0, total_s=0), lambda _: None, lambda: None)
+async def test_an_expired_timeout_does_not_cancel_anything_after_the_turn_has_ended():
+    stream_timeout = StreamTimeout(
+        StreamTimeouts(idle_s=0, progress_s=0, total_s=0), lambda _: None, lambda: None
+    )
 
-    async def at_once() -> Reply:
+    async def reply_at_once() -> Reply:
         return Reply(text="There.")
 
-    assert (await watch.run(at_once())).text == "There."
+    assert (await stream_timeout.run(reply_at_once())).text == "There."
     await asyncio.sleep(0)
     assert (task := asyncio.current_task()) is not None
     assert task.cancelling() == 0
