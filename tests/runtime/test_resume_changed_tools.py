@@ -1,4 +1,4 @@
-"""The tools are others after a crash than before: a call of one that is gone is answered honestly, and the run goes on."""
+"""Resuming a run whose tools were removed or changed since the crash."""
 
 import asyncio
 from typing import Literal
@@ -15,43 +15,43 @@ from retinue.tools.define import tool
 Effects = Literal["read", "idempotent", "once"]
 
 
-def before(begun: asyncio.Event, effect: Effects) -> Tool:
+def make_hanging_tool(started: asyncio.Event, effect: Effects) -> Tool:
     @tool(name="act", effect=effect, asks="never")
     async def act(what: str) -> str:
-        """Begins, and never comes back."""
-        begun.set()
+        """Starts, and never returns."""
+        started.set()
         await asyncio.Event().wait()
         return what
 
     return act
 
 
-def after(made: list[str]) -> Tool:
+def make_changed_tool(executed: list[str]) -> Tool:
     @tool(name="act", effect="read", asks="never")
     async def act(other: int) -> str:
-        """Takes something else than it did."""
-        made.append(str(other))
+        """Takes another argument than before."""
+        executed.append(str(other))
         return "x"
 
     return act
 
 
-async def left(runtime: RuntimeFixture, effect: Effects) -> Run:
-    begun = asyncio.Event()
+async def crash_during_call(runtime: RuntimeFixture, effect: Effects) -> Run:
+    started = asyncio.Event()
     async with runtime.open(
-        tool_call_reply(("act", '{"what": "it"}')), tools=[before(begun, effect)]
+        tool_call_reply(("act", '{"what": "it"}')), tools=[make_hanging_tool(started, effect)]
     ) as process:
         run = await process.submit("Act.")
-        await begun.wait()
+        await started.wait()
     return run
 
 
 @pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
-async def test_a_call_of_a_tool_that_is_gone_gets_an_answer_and_the_run_goes_on(
+async def test_a_call_of_a_removed_tool_gets_an_error_result_and_the_run_continues(
     runtime: RuntimeFixture, effect: Effects
 ):
     """Shows: P24."""
-    run = await left(runtime, effect)
+    run = await crash_during_call(runtime, effect)
     async with runtime.open(text_reply("Then without it.")) as process:
         ended = await process.resume(run)
         assert (ended.status, ended.text) == (Status.DONE, "Then without it.")
@@ -61,35 +61,35 @@ async def test_a_call_of_a_tool_that_is_gone_gets_an_answer_and_the_run_goes_on(
         assert unanswered_calls(process.request_entries(0)) == ()
 
 
-async def test_a_call_that_the_tool_does_not_understand_any_more_is_not_made(runtime: RuntimeFixture):
+async def test_a_call_whose_arguments_no_longer_fit_the_tool_is_not_executed(runtime: RuntimeFixture):
     """Shows: P24."""
-    run = await left(runtime, "read")
-    made: list[str] = []
-    async with runtime.open(text_reply("Then without it."), tools=[after(made)]) as process:
+    run = await crash_during_call(runtime, "read")
+    executed: list[str] = []
+    async with runtime.open(text_reply("Then without it."), tools=[make_changed_tool(executed)]) as process:
         ended = await process.resume(run)
-        assert (ended.status, made) == (Status.DONE, [])
+        assert (ended.status, executed) == (Status.DONE, [])
         [result] = await process.tool_results(run)
         assert (result.ok, "The arguments of act are wrong" in result.text) == (False, True)
 
 
-async def test_what_had_begun_and_must_not_happen_twice_is_not_made_by_a_tool_that_says_otherwise_now(
+async def test_a_started_once_call_is_not_repeated_by_a_new_version_of_the_tool(
     runtime: RuntimeFixture,
 ):
-    """The deed was written down when the tool said `once`; what it says now changes nothing about that.
+    """The ledger recorded, when the call started, that it must not be repeated.
 
     Shows: P24.
     """
-    run = await left(runtime, "once")
-    made: list[str] = []
+    run = await crash_during_call(runtime, "once")
+    executed: list[str] = []
 
     @tool(name="act", effect="once", asks="never")
     async def act(what: str) -> str:
-        """The same, of the next release."""
-        made.append(what)
+        """The same tool, in the next release."""
+        executed.append(what)
         return "x"
 
     async with runtime.open(text_reply("I look first."), tools=[act]) as process:
         ended = await process.resume(run)
-        assert (ended.status, made) == (Status.DONE, [])
+        assert (ended.status, executed) == (Status.DONE, [])
         [result] = await process.tool_results(run)
         assert "Outcome unknown" in result.text

@@ -1,4 +1,4 @@
-"""Birth and queue: one key is one run, one session works one run at a time, and no limit is ever overrun."""
+"""Creating and queueing runs: idempotency keys, order within a session, limits, and cancelling."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
-async def test_a_second_birth_with_the_same_key_is_the_first_run(runtime: RuntimeFixture):
+async def test_creating_a_run_twice_with_one_key_returns_the_first_run(runtime: RuntimeFixture):
     async with runtime.open(text_reply("Once."), text_reply("Twice.")) as process:
         session = await process.create_session()
         first, second = await process.wait_all(
@@ -26,12 +26,12 @@ async def test_a_second_birth_with_the_same_key_is_the_first_run(runtime: Runtim
         )
         assert first.id == second.id
         await process.wait(first)
-        again = await process.submit("Do it.", session=session, key="http:abc")
-        assert (again.id, again.status) == (first.id, Status.DONE)
+        third = await process.submit("Do it.", session=session, key="http:abc")
+        assert (third.id, third.status) == (first.id, Status.DONE)
         assert len(process.provider.requests) == 1
 
 
-async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were_asked(
+async def test_runs_of_one_session_execute_one_at_a_time_in_the_order_of_their_creation(
     runtime: RuntimeFixture,
 ):
     """Shows: C044."""
@@ -53,8 +53,8 @@ async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were
         assert texts == ["First.", "One.", "Second.", "Two.", "Third.", "Ten."]
 
 
-async def test_who_is_claimed_out_of_turn_stands_behind_those_who_were_asked_before(runtime: RuntimeFixture):
-    """Queued runs are claimed one by one, and the session may become free between two of them.
+async def test_a_run_cannot_be_claimed_before_older_runs_of_its_session(runtime: RuntimeFixture):
+    """Queued runs are claimed one by one, and the session may become free between two claims.
 
     Shows: C044.
     """
@@ -69,13 +69,13 @@ async def test_who_is_claimed_out_of_turn_stands_behind_those_who_were_asked_bef
         assert claims == [ClaimResult.SESSION_BUSY, ClaimResult.CLAIMED, ClaimResult.SESSION_BUSY]
 
 
-async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(runtime: RuntimeFixture):
+async def test_a_new_run_does_not_overtake_queued_runs_of_its_session(runtime: RuntimeFixture):
     """Shows: C044."""
 
     def answer(request: Request) -> Reply:
-        said = request.entries[-1]
-        assert isinstance(said, Message)
-        return text_reply(f"Re: {said.text}")
+        message = request.entries[-1]
+        assert isinstance(message, Message)
+        return text_reply(f"Re: {message.text}")
 
     async with runtime.open(answer, answer, answer) as process:
         session = await process.create_session()
@@ -93,42 +93,42 @@ async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(ru
         ]
 
 
-async def test_fifty_starts_never_run_more_than_the_limit_at_once(runtime: RuntimeFixture):
-    now: list[int] = [0]
-    most: list[int] = [0]
-    all_taken = asyncio.Event()
+async def test_fifty_submitted_runs_never_exceed_the_limit_of_live_runs(runtime: RuntimeFixture):
+    active = peak = 0
+    all_slots_taken = asyncio.Event()
 
     @tool(effect="read")
     async def busy() -> str:
-        """Counts how many are busy; the first ones wait until every place is taken."""
-        now[0] += 1
-        most[0] = max(most[0], now[0])
-        if now[0] == 3:
-            all_taken.set()
-        await all_taken.wait()
+        """Counts concurrent calls; the first calls wait until every slot is taken."""
+        nonlocal active, peak
+        active += 1
+        peak = max(peak, active)
+        if active == 3:
+            all_slots_taken.set()
+        await all_slots_taken.wait()
         await asyncio.sleep(0.002)
-        now[0] -= 1
+        active -= 1
         return "was busy"
 
-    def turn(request: Request) -> Reply:
+    def reply(request: Request) -> Reply:
         return tool_call_reply(("busy", "{}")) if len(request.entries) == 1 else text_reply("Done.")
 
-    steps = [turn] * 100
+    steps = [reply] * 100
     async with runtime.open(*steps, tools=[busy], limits=Limits(max_live=3)) as process:
         runs = await process.wait_all(*(process.submit(f"Task {n}.") for n in range(50)))
         done = [await process.wait(run) for run in runs]
         assert {run.status for run in done} == {Status.DONE}
-        assert most[0] == 3
+        assert peak == 3
 
 
-async def test_a_queued_run_is_cancelled_without_ever_starting(runtime: RuntimeFixture):
+async def test_a_queued_run_is_cancelled_before_it_starts(runtime: RuntimeFixture):
     async with runtime.open(
         text_reply("First."), text_reply("never"), hold=True, limits=Limits(max_live=1)
     ) as process:
         first = await process.submit("Hold the slot.")
         second = await process.submit("Wait for it.")
-        stopped = await process.cancel(second)
-        assert (stopped.status, stopped.started_at) == (Status.CANCELLED, None)
+        cancelled = await process.cancel(second)
+        assert (cancelled.status, cancelled.started_at) == (Status.CANCELLED, None)
         process.release_turn()
         await asyncio.wait_for(process.wait(second), 5)
         assert (await process.wait(first)).status is Status.DONE
@@ -136,10 +136,10 @@ async def test_a_queued_run_is_cancelled_without_ever_starting(runtime: RuntimeF
         assert await process.entries(second) == []
 
 
-async def test_a_run_taken_up_by_another_process_is_stopped_there_and_not_merely_called_over(
+async def test_cancelling_a_run_that_another_process_resumed_stops_its_execution_there(
     runtime: RuntimeFixture,
 ):
-    """Whoever cancels may have seen it before, when its owner was dead."""
+    """The canceller may have read the run while its previous owner was already dead."""
     async with runtime.open(text_reply("Interrupted."), hold=True) as process:
         run = await process.submit("Begin.")
         await process.wait_for_event("text.delta")
@@ -147,12 +147,14 @@ async def test_a_run_taken_up_by_another_process_is_stopped_there_and_not_merely
         await recovery.resume_run(run.id, other.context, previous_owner=(await process.reload(run)).owner_id)
         await other.wait_for_event("text.delta")
         await run_control.cancel_run(run.id, process.context, is_alive=runtime.alive.__contains__)
-        stopped = await asyncio.wait_for(other.wait(run), 10)
-        assert (stopped.status, stopped.text) == (Status.CANCELLED, "Take")
+        cancelled = await asyncio.wait_for(other.wait(run), 10)
+        assert (cancelled.status, cancelled.text) == (Status.CANCELLED, "Take")
         assert entry_texts(await process.entries(run))[-1] == "Take"
 
 
-async def test_who_waits_for_a_cancelled_run_is_told_though_others_stand_before_it(runtime: RuntimeFixture):
+async def test_a_waiter_learns_of_a_cancelled_run_even_when_other_runs_are_queued_before_it(
+    runtime: RuntimeFixture,
+):
     async with runtime.open(text_reply("never"), hold=True, limits=Limits(max_live=1)) as process:
         await process.submit("Hold the slot.")
         await process.submit("Stand before it.")
@@ -164,22 +166,22 @@ async def test_who_waits_for_a_cancelled_run_is_told_though_others_stand_before_
 async def test_a_dead_process_holds_no_slot_and_no_session(runtime: RuntimeFixture):
     """Shows: P19."""
     async with runtime.open(text_reply("Interrupted."), hold=True, limits=Limits(max_live=1)) as process:
-        left = await process.submit("Begin.")
+        abandoned = await process.submit("Begin.")
         await process.wait_for_event("text.delta")
     async with runtime.open(text_reply("Fresh."), limits=Limits(max_live=1)) as process:
-        session = await process.store.find(left.session_id)
+        session = await process.store.find(abandoned.session_id)
         run = await asyncio.wait_for(process.run("Another.", session=session), 10)
         assert (run.status, run.text) == (Status.DONE, "Fresh.")
-        assert (await process.reload(left)).status is Status.QUEUED
+        assert (await process.reload(abandoned)).status is Status.QUEUED
 
 
-async def test_a_run_that_no_longer_exists_is_simply_over(runtime: RuntimeFixture):
+async def test_waiting_for_a_run_that_does_not_exist_returns(runtime: RuntimeFixture):
     async with runtime.open() as process:
         process.worker.submit("01UNKNOWN")
         await asyncio.wait_for(process.worker.wait("01UNKNOWN"), 5)
 
 
-async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(runtime: RuntimeFixture):
+async def test_a_child_run_is_one_level_deeper_than_its_parent_up_to_the_depth_limit(runtime: RuntimeFixture):
     async with runtime.open(*[text_reply("Done.")] * 9, limits=Limits(max_depth=2)) as process:
         top = await process.run("Top.")
         below = await process.run("Below.", parent_run=top.id, wait=True)
@@ -196,22 +198,22 @@ async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(r
             await process.run("Whose?", parent_run="01NOBODY")
 
 
-async def test_a_run_that_nobody_works_is_cancelled_by_its_row_alone(runtime: RuntimeFixture):
+async def test_a_run_without_a_live_owner_is_cancelled_in_the_ledger(runtime: RuntimeFixture):
     async with runtime.open(text_reply("Half."), hold=True) as process:
-        left = await process.submit("Begin.")
+        abandoned = await process.submit("Begin.")
         await process.wait_for_event("text.delta")
     async with runtime.open() as process:
-        stopped = await run_control.cancel_run(left.id, process.context, is_alive=lambda _: False)
-        assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
+        cancelled = await run_control.cancel_run(abandoned.id, process.context, is_alive=lambda _: False)
+        assert (cancelled.status, cancelled.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
         with pytest.raises(NotFound, match="there is no run 01NOBODY"):
             await run_control.cancel_run("01NOBODY", process.context, is_alive=lambda _: False)
         with pytest.raises(NotFound):
             await recovery.resume_run("01NOBODY", process.context, previous_owner="")
         with pytest.raises(Refused, match=r"has ended \(cancelled\)"):
-            await recovery.resume_run(left.id, process.context, previous_owner="")
+            await recovery.resume_run(abandoned.id, process.context, previous_owner="")
 
 
-async def test_a_run_of_another_living_process_is_asked_to_stop(runtime: RuntimeFixture):
+async def test_cancelling_a_run_of_another_live_process_stops_it(runtime: RuntimeFixture):
     async with runtime.open(text_reply("Half of it."), hold=True) as worker, runtime.open() as other:
         run = await worker.submit("Talk.")
         await worker.wait_for_event("text.delta")

@@ -1,4 +1,4 @@
-"""A person adds one thing to a session's scope: that is in its preset.md, and nothing else is more or less than it was."""
+"""request_scope_expansion: answer `add` puts one resource into the session's preset.md and changes no other right."""
 
 import json
 from pathlib import Path
@@ -7,35 +7,27 @@ import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.agent import Agent
-from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
+from retinue.domain.approval import Answer, ApprovalPolicy
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
-from retinue.interfaces import Transaction
-from retinue.runtime import run_control
 from retinue.runtime.run_plan import compute_scope, load_definition
 from retinue.testing.scripted_provider import text_reply, tool_call_reply
 
 FRONT = "temperature: 0.5  # calm\n# about rights\n"
 
 
-def wish(name: str, resource: str) -> tuple[str, str]:
+def expansion_call(name: str, resource: str) -> tuple[str, str]:
     return "request_scope_expansion", json.dumps({"tool": name, "resource": resource, "reason": "Needed."})
 
 
-def private(_session: Session) -> str:
+def tmp_folder_for(_session: Session) -> str:
     return "/private"
 
 
-async def added(process: RuntimeProcess, run: Run) -> tuple[Agent, Session, str]:
-    """What the session obeys after the person's yes, the session, and its file."""
-
-    def step(tx: Transaction) -> list[Approval]:
-        return tx.find_approvals(state=[ApprovalState.PENDING])
-
-    (asked,) = await process.context.ledger.read(step)
-    await run_control.answer_approval(
-        asked.id, Answer.ADD, process.context, by="person", is_alive=lambda _: True
-    )
+async def add_to_scope(process: RuntimeProcess, run: Run) -> tuple[Agent, Session, str]:
+    """Answer the pending approval with `add`; return the session's definition, the session and its preset.md."""
+    (approval,) = await process.pending_approvals()
+    await process.answer_approval(approval, Answer.ADD)
     assert (await process.wait(run)).status is Status.DONE
     assert (await process.tool_results(run))[0].text.startswith("Added to your scope: ")
     session = await process.store.find(run.session_id)
@@ -47,7 +39,9 @@ async def added(process: RuntimeProcess, run: Run) -> tuple[Agent, Session, str]
 
 
 @pytest.mark.parametrize("front", ["", "paths:\n  deny:  # never\n    - '**/x'\n"])
-async def test_one_file_more_to_read_is_no_file_less(runtime: RuntimeFixture, front: str):
+async def test_adding_a_readable_file_keeps_the_rest_of_the_workspace_readable(
+    runtime: RuntimeFixture, front: str
+):
     """Shows: A093, L006."""
     other, near = runtime.folder / "other.txt", runtime.workspace / "near.txt"
     for path in (other, near):
@@ -55,26 +49,28 @@ async def test_one_file_more_to_read_is_no_file_less(runtime: RuntimeFixture, fr
     template = runtime.write_agent("reader", FRONT + front).read_text()
     read = [("read", json.dumps({"path": str(path)})) for path in (other, near)]
     async with runtime.open(
-        tool_call_reply(wish("read", str(other))), tool_call_reply(*read), text_reply("Done.")
+        tool_call_reply(expansion_call("read", str(other))), tool_call_reply(*read), text_reply("Done.")
     ) as process:
         run = await process.run("Read.", agent="reader")
-        agent, _, preset = await added(process, run)
+        agent, _, preset = await add_to_scope(process, run)
         assert [each.text for each in await process.tool_results(run)][1:] == ["other.txt", "near.txt"]
     assert agent.paths is not None
     assert agent.paths.read == ("./**", str(other))
     assert all(line in preset for line in template.splitlines())
 
 
-async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(runtime: RuntimeFixture):
+async def test_adding_a_writable_file_leaves_other_writes_subject_to_approval(runtime: RuntimeFixture):
     """Shows: A093, L006."""
     other = Path("/srv/of-nobody/other.txt")
     runtime.write_agent("writer", FRONT)
-    script = [tool_call_reply(wish("write", str(other))), text_reply("Done.")]
-    async with runtime.open(*script, approval_policy=ApprovalPolicy.ASK, tmp_folder_for=private) as process:
+    script = [tool_call_reply(expansion_call("write", str(other))), text_reply("Done.")]
+    async with runtime.open(
+        *script, approval_policy=ApprovalPolicy.ASK, tmp_folder_for=tmp_folder_for
+    ) as process:
         run = await process.run("Write.", agent="writer")
-        before = compute_scope((await process.store.read_preset(await process.store.find(run.session_id)))[0],
-                          await process.store.find(run.session_id), process.context)  # fmt: skip
-        agent, session, preset = await added(process, run)
+        session = await process.store.find(run.session_id)
+        before = compute_scope((await process.store.read_preset(session))[0], session, process.context)
+        agent, session, preset = await add_to_scope(process, run)
         after = compute_scope(agent, session, process.context)
     assert agent.paths is not None
     assert agent.paths.write == ("/tmp/**", str(other))
@@ -87,14 +83,18 @@ async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(runtime: Run
 
 
 @pytest.mark.parametrize("listed", ["[]", "['/tmp/**']", "[docs/**]"])
-async def test_a_list_of_writes_stays_the_most_but_for_the_one_file(runtime: RuntimeFixture, listed: str):
+async def test_adding_a_writable_file_extends_a_write_list_only_by_that_file(
+    runtime: RuntimeFixture, listed: str
+):
     other = runtime.folder / "other.txt"
     runtime.write_agent("writer", f"paths: {{write: {listed}}}  # mine\n")
     async with runtime.open(
-        tool_call_reply(wish("write", str(other))), text_reply("Done."), approval_policy=ApprovalPolicy.ASK
+        tool_call_reply(expansion_call("write", str(other))),
+        text_reply("Done."),
+        approval_policy=ApprovalPolicy.ASK,
     ) as process:
         run = await process.run("Write.", agent="writer")
-        agent, session, preset = await added(process, run)
+        agent, session, preset = await add_to_scope(process, run)
         after = compute_scope(agent, session, process.context)
     assert "}  # mine\n" in preset
     assert after.check_path(str(other), "write").ok
@@ -102,12 +102,14 @@ async def test_a_list_of_writes_stays_the_most_but_for_the_one_file(runtime: Run
 
 
 @pytest.mark.parametrize("command", ["make test", "*", "git *"])
-async def test_a_command_more_is_that_command_and_no_pattern(runtime: RuntimeFixture, command: str):
+async def test_an_added_command_is_allowed_literally_and_not_as_a_pattern(
+    runtime: RuntimeFixture, command: str
+):
     """Shows: A093."""
     runtime.write_agent("maker", FRONT)
-    async with runtime.open(tool_call_reply(wish("bash", command)), text_reply("Done.")) as process:
+    async with runtime.open(tool_call_reply(expansion_call("bash", command)), text_reply("Done.")) as process:
         run = await process.run("Make.", agent="maker")
-        agent, session, preset = await added(process, run)
+        agent, session, preset = await add_to_scope(process, run)
         scope = compute_scope(agent, session, process.context)
     assert agent.shell_commands is not None
     assert len(agent.shell_commands.allow or ()) == 1
