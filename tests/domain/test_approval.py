@@ -1,4 +1,4 @@
-"""An approval: what it can become, and that it speaks for exactly one call."""
+"""Approvals: the state changes, and that an approval allows exactly one call."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,7 +23,7 @@ from retinue.errors import Refused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=60)
-ASKED = Approval(
+PENDING = Approval(
     id="01A",
     run="01R",
     session="s",
@@ -36,54 +36,54 @@ ASKED = Approval(
     asked_at=NOW,
     expires_at=LATER,
 )
-MORE = replace(ASKED, access="scope")
+SCOPE_REQUEST = replace(PENDING, access="scope")
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer", "state"),
+    ("pending", "answer", "state"),
     [
-        (ASKED, Answer.ALLOW, ApprovalState.ALLOWED),
-        (ASKED, Answer.DENY, ApprovalState.DENIED),
-        (MORE, Answer.ALLOW, ApprovalState.ALLOWED),
-        (MORE, Answer.DENY, ApprovalState.DENIED),
-        (MORE, Answer.ADD, ApprovalState.ALLOWED),
+        (PENDING, Answer.ALLOW, ApprovalState.ALLOWED),
+        (PENDING, Answer.DENY, ApprovalState.DENIED),
+        (SCOPE_REQUEST, Answer.ALLOW, ApprovalState.ALLOWED),
+        (SCOPE_REQUEST, Answer.DENY, ApprovalState.DENIED),
+        (SCOPE_REQUEST, Answer.ADD, ApprovalState.ALLOWED),
     ],
 )
-def test_a_pending_question_takes_one_answer_and_remembers_whose_it_was(
-    asked: Approval, answer: Answer, state: ApprovalState
+def test_a_pending_approval_records_one_answer_and_its_author(
+    pending: Approval, answer: Answer, state: ApprovalState
 ):
-    answered = asked.record_answer(answer, by="ada", at=NOW)
-    assert answered == replace(asked, state=state, answer=answer, answered_by="ada", answered_at=NOW)
+    answered = pending.record_answer(answer, by="ada", at=NOW)
+    assert answered == replace(pending, state=state, answer=answer, answered_by="ada", answered_at=NOW)
 
 
 @pytest.mark.parametrize("state", [state for state in ApprovalState if state is not ApprovalState.PENDING])
 @pytest.mark.parametrize("answer", list(Answer))
-def test_what_is_settled_takes_no_answer_any_more(state: ApprovalState, answer: Answer):
+def test_an_approval_that_is_not_pending_refuses_an_answer(state: ApprovalState, answer: Answer):
     with pytest.raises(Refused, match=f"^approval 01A is {state} already$"):
-        replace(MORE, state=state).record_answer(answer, by="ada", at=NOW)
+        replace(SCOPE_REQUEST, state=state).record_answer(answer, by="ada", at=NOW)
 
 
 @pytest.mark.parametrize("late", [timedelta(), timedelta(microseconds=1), timedelta(days=9)])
-def test_an_answer_counts_only_in_time(late: timedelta):
+def test_an_answer_after_the_expiry_is_refused(late: timedelta):
     """Shows: T12."""
     assert (
-        ASKED.record_answer(Answer.ALLOW, by="ada", at=LATER - timedelta(microseconds=1)).answer
+        PENDING.record_answer(Answer.ALLOW, by="ada", at=LATER - timedelta(microseconds=1)).answer
         is Answer.ALLOW
     )
     with pytest.raises(Refused, match=r"expired at 2026-01-01T00:01:00.*it counts as denied"):
-        ASKED.record_answer(Answer.ALLOW, by="ada", at=LATER + late)
+        PENDING.record_answer(Answer.ALLOW, by="ada", at=LATER + late)
 
 
 @pytest.mark.parametrize("access", ["read", "write", "run", "tool"])
-def test_only_a_wish_for_more_scope_can_be_added(access: ToolAccess):
+def test_only_a_scope_request_accepts_the_answer_add(access: ToolAccess):
     with pytest.raises(Refused, match="approval 01A is for one call: answer allow or deny"):
-        replace(ASKED, access=access).record_answer(Answer.ADD, by="ada", at=NOW)
+        replace(PENDING, access=access).record_answer(Answer.ADD, by="ada", at=NOW)
 
 
 @pytest.mark.parametrize("state", list(ApprovalState))
-def test_only_a_yes_is_used_and_only_once(state: ApprovalState):
+def test_only_an_allowed_approval_can_be_used_and_only_once(state: ApprovalState):
     """Shows: P11."""
-    approval = replace(ASKED, state=state)
+    approval = replace(PENDING, state=state)
     if state is ApprovalState.ALLOWED:
         assert approval.mark_used().state is ApprovalState.USED
     else:
@@ -91,16 +91,16 @@ def test_only_a_yes_is_used_and_only_once(state: ApprovalState):
             approval.mark_used()
 
 
-def test_a_question_expires_or_is_void():
-    assert ASKED.expire() == replace(ASKED, state=ApprovalState.EXPIRED)
-    assert ASKED.void() == replace(ASKED, state=ApprovalState.VOID)
+def test_an_approval_can_expire_or_become_void():
+    assert PENDING.expire() == replace(PENDING, state=ApprovalState.EXPIRED)
+    assert PENDING.void() == replace(PENDING, state=ApprovalState.VOID)
 
 
 SCRIPT = NamedFile(path="/w/run.sh", sha256="aa", size=7)
 CALL: Any = {"resource": "/w/a", "root": "/w", "scope_hash": "abc"}
 
 
-def test_the_digest_tells_every_call_from_every_other():
+def test_the_approval_digest_differs_for_every_different_call():
     """Shows: T10."""
     different = [
         approval_digest("write", {"path": "a"}, **CALL),
@@ -139,9 +139,9 @@ def test_equal_digests_mean_equal_arguments(one: dict[str, Any], other: dict[str
     assert not same or one == other
 
 
-def test_what_is_printed_leaves_nothing_out():
+def test_an_approval_as_json_has_every_field():
     full = replace(
-        ASKED,
+        PENDING,
         reason="why",
         root="/w",
         level=SandboxLevel.NONE,
@@ -173,14 +173,14 @@ def test_what_is_printed_leaves_nothing_out():
         "answered_by": "ada",
         "answer": "allow",
     }
-    nothing = approval_as_json(ASKED)
+    as_json = approval_as_json(PENDING)
     assert [
-        nothing[key] for key in ("reason", "workspace", "sandbox", "answered_at", "answered_by", "answer")
+        as_json[key] for key in ("reason", "workspace", "sandbox", "answered_at", "answered_by", "answer")
     ] == [None] * 6
 
 
 @pytest.mark.parametrize(
-    ("tool", "resource", "says"),
+    ("tool", "resource", "effect"),
     [
         ("bash", "make", "add speaks for make with any arguments, from now on in this session"),
         ("bash", "make test", "add speaks for this very command, from now on in this session"),
@@ -188,12 +188,12 @@ def test_what_is_printed_leaves_nothing_out():
         ("read", "/etc/hosts", "add writes it into the session's preset.md, and it counts from now on"),
     ],
 )
-def test_what_adding_comes_to_is_told_before_it_is_done(tool: str, resource: str, says: str):
-    wish = replace(ASKED, access="scope", tool=tool, resource=resource)
-    assert describe_add_answer(wish) == approval_as_json(wish)["add_effect"] == says
+def test_the_effect_of_the_answer_add_is_described_in_advance(tool: str, resource: str, effect: str):
+    request = replace(PENDING, access="scope", tool=tool, resource=resource)
+    assert describe_add_answer(request) == approval_as_json(request)["add_effect"] == effect
 
 
-def test_a_level_reaches_those_below_it():
+def test_a_sandbox_level_is_at_least_every_weaker_level():
     order = [SandboxLevel.STRICT, SandboxLevel.LANDLOCK, SandboxLevel.NONE]
     for at, level in enumerate(order):
         assert [level.is_at_least(least) for least in order] == [at <= other for other in range(3)]

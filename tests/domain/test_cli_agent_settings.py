@@ -1,4 +1,4 @@
-"""What a definition may say about its program, and which model a program is told."""
+"""Settings of CLI agents in a definition, and the model that is passed to a CLI agent."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from retinue.domain.providers import CLI_AGENTS
 from retinue.errors import BadConfig
 
 
-def test_settings_of_a_program_are_read_as_they_stand():
-    said = {
+def test_cli_agent_settings_are_read_from_the_definition():
+    settings = {
         "workdir": "sub", "extraArgs": ["--model", "m"], "hosts": ["a.example"], "api_key_env": "MY_KEY",
         "wrapper": {"path": "/w", "env": {"BOX": "one"}},
     }  # fmt: skip
-    assert parse_cli_settings("pi-cli", said) == CliAgentSettings(
+    assert parse_cli_settings("pi-cli", settings) == CliAgentSettings(
         extra_args=("--model", "m"), workdir="sub", wrapper="/w", env={"BOX": "one"}
     )
     assert (
@@ -27,7 +27,7 @@ def test_settings_of_a_program_are_read_as_they_stand():
 
 
 @pytest.mark.parametrize(
-    ("said", "key", "why"),
+    ("settings", "key", "problem"),
     [
         ({"extra_args": []}, "extra_args", "is not a setting of claude-cli; there are workdir, extraArgs"),
         ({"extraArgs": "--x"}, "extraArgs", "must be a list of texts"),
@@ -42,10 +42,10 @@ def test_settings_of_a_program_are_read_as_they_stand():
         ({"extraArgs": ["-c", "--resume=1", "-p", "x"]}, "extraArgs", "reserved claude-cli flags: --resume, -c, -p"),
     ],
 )  # fmt: skip
-def test_a_wrong_setting_is_named_by_its_key(said: dict[str, Any], key: str, why: str):
-    with pytest.raises(InvalidSetting, match=why) as wrong:
-        parse_cli_settings("claude-cli", said)
-    assert wrong.value.key == key
+def test_an_invalid_setting_is_refused_with_its_key(settings: dict[str, Any], key: str, problem: str):
+    with pytest.raises(InvalidSetting, match=problem) as caught:
+        parse_cli_settings("claude-cli", settings)
+    assert caught.value.key == key
 
 
 @pytest.mark.parametrize("driver", CLI_AGENTS)
@@ -53,11 +53,13 @@ def test_a_wrong_setting_is_named_by_its_key(said: dict[str, Any], key: str, why
     ("model", "name"),
     [(None, "default"), ("sonnet", "sonnet"), ("anthropic:claude-x", "claude-x"), ("a/b:free", "a/b:free")],
 )
-def test_a_program_needs_no_model_and_is_told_one_by_its_own_name(driver: str, model: str | None, name: str):
-    found = select_model(Agent(name="a", driver=driver, model=model), None, None)
-    assert (found.provider, found.name) == (driver, name)
-    other = select_model(Agent(name="a", driver=driver, model=model), "openai:gpt", None)
-    assert (other.provider, other.name) == ("openai", "gpt")
+def test_a_cli_agent_needs_no_model_and_is_passed_one_without_a_provider_prefix(
+    driver: str, model: str | None, name: str
+):
+    selected = select_model(Agent(name="a", driver=driver, model=model), None, None)
+    assert (selected.provider, selected.name) == (driver, name)
+    overridden = select_model(Agent(name="a", driver=driver, model=model), "openai:gpt", None)
+    assert (overridden.provider, overridden.name) == ("openai", "gpt")
     assert select_model(Agent(name="a"), f"{driver}:x", None).provider == driver
     with pytest.raises(BadConfig, match="ends its runs by exits"):
         select_model(Agent(name="a", driver=driver, exits=("done",)), None, None)

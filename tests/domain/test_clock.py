@@ -1,4 +1,4 @@
-"""Ids sort by time and never repeat, whatever the clock does."""
+"""The clock and its ids: ids sort by time and never repeat, whatever the clock does."""
 
 import re
 import threading
@@ -15,20 +15,20 @@ ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 LIMIT = 2**48 - 1
 
 
-def test_the_real_clock_is_utc():
+def test_the_system_clock_is_in_utc():
     now = system_clock().now()
     assert now.tzinfo is UTC
     assert abs(now - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_entry_ids_of_one_process_rise_even_within_a_millisecond():
+def test_entry_ids_increase_even_within_a_millisecond():
     chance = system_clock()
     ids = [chance.new_entry_id() for _ in range(5000)]
     assert sorted(set(ids)) == ids
     assert all(ULID.fullmatch(entry_id) for entry_id in ids)
 
 
-def test_uuids_are_version_seven_and_rise():
+def test_uuids_are_version_seven_and_increase():
     chance = system_clock()
     ids = [chance.new_uuid() for _ in range(2000)]
     assert sorted(set(ids)) == ids
@@ -37,7 +37,7 @@ def test_uuids_are_version_seven_and_rise():
         assert (str(parsed), parsed.version, parsed.variant) == (text, 7, uuid.RFC_4122)
 
 
-def test_both_ids_begin_with_the_time():
+def test_entry_ids_and_uuids_begin_with_the_time():
     before = int(datetime.now(UTC).timestamp() * 1000)
     chance = system_clock()
     entry_id, run_id = chance.new_entry_id(), chance.new_uuid()
@@ -50,7 +50,7 @@ def test_both_ids_begin_with_the_time():
 
 
 @given(clock=st.lists(st.integers(1, LIMIT - 1), min_size=1, max_size=60), bits=st.sampled_from([74, 80]))
-def test_numbers_rise_whatever_the_clock_does(clock: list[int], bits: int):
+def test_numbers_increase_whatever_the_clock_does(clock: list[int], bits: int):
     ticks = iter(clock)
     rising = IncreasingNumbers(lambda: next(ticks), bits=bits)
     numbers = [rising.next() for _ in clock]
@@ -58,14 +58,14 @@ def test_numbers_rise_whatever_the_clock_does(clock: list[int], bits: int):
     assert numbers[0] >> bits == clock[0]
 
 
-def test_a_clock_that_stands_still_never_runs_out():
+def test_numbers_never_run_out_while_the_clock_stands_still():
     rising = IncreasingNumbers(lambda: 7, bits=34)
     numbers = [rising.next() for _ in range(100)]
     assert sorted(set(numbers)) == numbers
     assert numbers[-1] >> 34 > 7
 
 
-def test_threads_never_share_a_number():
+def test_threads_never_get_the_same_number():
     rising = IncreasingNumbers(lambda: 7, bits=80)
     found: list[list[int]] = [[] for _ in range(4)]
 
@@ -81,14 +81,14 @@ def test_threads_never_share_a_number():
 
 
 @given(numbers=st.lists(st.integers(0, 2**128 - 1), min_size=2, max_size=2))
-def test_a_ulid_sorts_as_its_number(numbers: list[int]):
+def test_ulids_sort_like_their_numbers(numbers: list[int]):
     one, two = numbers
     assert (format_ulid(one) < format_ulid(two)) == (one < two)
     assert ULID.fullmatch(format_ulid(one))
 
 
 @given(numbers=st.lists(st.integers(0, 2**122 - 1), min_size=2, max_size=2))
-def test_a_uuid_sorts_as_its_number(numbers: list[int]):
+def test_uuids_sort_like_their_numbers(numbers: list[int]):
     one, two = numbers
     assert (format_uuid7(one) < format_uuid7(two)) == (one < two)
     assert uuid.UUID(format_uuid7(one)).version == 7
@@ -101,7 +101,7 @@ def test_uniform_stays_between_its_bounds_and_varies():
     assert len(drawn) > 1
 
 
-def test_fixed_chance_is_the_same_every_time_and_well_formed():
+def test_a_fixed_clock_repeats_its_times_and_ids_and_they_are_well_formed():
     one, two = fixed_clock(), fixed_clock()
     for _ in range(3):
         assert one.now() == two.now()
@@ -114,7 +114,7 @@ def test_fixed_chance_is_the_same_every_time_and_well_formed():
     assert one.uniform(1, 2) == 1.5
 
 
-def test_the_fixed_clock_moves_by_its_step_and_seeds_do_not_meet():
+def test_a_fixed_clock_advances_by_its_step_and_ids_of_different_seeds_differ():
     chance = fixed_clock(step=timedelta(seconds=1))
     assert [chance.now(), chance.now()] == [START_TIME, START_TIME + timedelta(seconds=1)]
     other = fixed_clock(seed=1)

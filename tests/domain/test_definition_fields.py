@@ -1,4 +1,4 @@
-"""An agent's definition: what its fields say, in every spelling, and that writing it down loses nothing."""
+"""The fields of an agent definition: every spelling, every mistake, and a round trip without loss."""
 
 from typing import Any
 
@@ -23,19 +23,19 @@ from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition
 
 
-def parsed(front: str, body: str = "Be good.") -> Agent:
+def parse_definition(front: str, body: str = "Be good.") -> Agent:
     return parse_preset(f"---\n{front}\n---\n\n{body}\n", "x.md", name="x")
 
 
-def refusal(front: str, body: str = "Be good.") -> BadDefinition:
+def parse_error(front: str, body: str = "Be good.") -> BadDefinition:
     with pytest.raises(BadDefinition) as caught:
-        parsed(front, body)
+        parse_definition(front, body)
     return caught.value
 
 
-def test_front_matter_and_body_make_an_agent():
+def test_front_matter_and_body_define_an_agent():
     """Shows: B005."""
-    agent = parsed(
+    agent = parse_definition(
         "name: helper\ndescription: Helps.\ntools: [read, 'todo_*']\ntemperature: 0.7\nmodel: gpt-4.1\nmax_tokens: 900"
     )
     assert agent == Agent(
@@ -49,10 +49,10 @@ def test_front_matter_and_body_make_an_agent():
     )
 
 
-@pytest.mark.parametrize("written", ["tools: []", "tools: null", "tools:", ""])
-def test_an_empty_list_is_nothing_and_null_is_no_word(written: str):
+@pytest.mark.parametrize("front", ["tools: []", "tools: null", "tools:", ""])
+def test_an_empty_tool_list_allows_nothing_and_null_sets_no_restriction(front: str):
     """Shows: T05."""
-    assert parsed(written).tool_allow == (() if "[]" in written else None)
+    assert parse_definition(front).tool_allow == (() if "[]" in front else None)
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def test_an_empty_list_is_nothing_and_null_is_no_word(written: str):
         ("ceiling: {tools: [read], writable: false}", "ceiling", {"tools": ("read",), "writable": False}),
     ],
 )  # fmt: skip
-def test_other_spellings_say_the_same(front: str, field: str, value: Any):
+def test_other_spellings_of_a_field_are_equivalent(front: str, field: str, value: Any):
     """Shows: C002, C009, D005, D006."""
     body = "" if "systemPrompt" in front else "Be good."
-    assert getattr(parsed(front, body), field) == value
+    assert getattr(parse_definition(front, body), field) == value
 
 
 @pytest.mark.parametrize(
-    ("front", "where", "says"),
+    ("front", "location", "message"),
     [
         ("name: x\ntolls: [read]", "x.md:3", "tolls: is not a known field; did you mean 'tools'?"),
         ("zzzz: 1", "x.md:2", "zzzz: is not a known field; known are"),
@@ -194,24 +194,24 @@ def test_other_spellings_say_the_same(front: str, field: str, value: Any):
         ("a: 'x", "x.md:2", ""),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_line_and_key(front: str, where: str, says: str):
+def test_an_error_names_the_line_and_the_key(front: str, location: str, message: str):
     """Shows: D13, D04, D05."""
-    bad = refusal(front)
-    assert bad.location == where
-    assert says in bad.problem
+    error = parse_error(front)
+    assert error.location == location
+    assert message in error.problem
 
 
 @pytest.mark.parametrize(
     "name",
     ["../../x", "a/b", ".", "..", "CON", "Ab", "-a", "a_b", "x" * 65, "a\\nb", "re\u0455earcher", "🚀", "\\u202eabc", "a b", ""],
 )  # fmt: skip
-def test_a_name_is_small_letters_digits_and_hyphens(name: str):
+def test_an_agent_name_consists_of_lower_case_letters_digits_and_hyphens(name: str):
     """Shows: D07, D08."""
-    assert "name" in str(refusal(f'name: "{name}"'))
+    assert "name" in str(parse_error(f'name: "{name}"'))
 
 
-def test_a_name_that_is_nearly_one_is_suggested():
-    assert "'backend-architect' would do" in str(refusal("name: Backend Architect!"))
+def test_an_invalid_agent_name_gets_a_suggestion():
+    assert "'backend-architect' would do" in str(parse_error("name: Backend Architect!"))
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,9 @@ def test_a_name_that_is_nearly_one_is_suggested():
         "capabilities: [watcher]\ntools: [read]\npermissionOverrides: {allowWrites: true}",
     ],
 )
-def test_a_watcher_that_could_change_something_is_refused_by_name(front: str):
+def test_a_watcher_that_could_change_something_is_refused(front: str):
     """Shows: D010."""
-    assert "the watcher 'x' must be read-only" in str(refusal(front))
+    assert "the watcher 'x' must be read-only" in str(parse_error(front))
 
 
 @pytest.mark.parametrize(
@@ -239,9 +239,9 @@ def test_a_watcher_that_could_change_something_is_refused_by_name(front: str):
         "capabilities: [watcher]\ntools: {read: {enabled: true}, bash: {enabled: true, mode: read}}",
     ],
 )
-def test_a_watcher_that_only_reads_is_read_only_whatever_its_workspace_says(front: str):
+def test_a_watcher_with_reading_tools_gets_a_read_only_workspace(front: str):
     """Shows: D010."""
-    assert parsed(front).workspace.writable is False
+    assert parse_definition(front).workspace.writable is False
 
 
 TEXT = st.text(max_size=30)
@@ -260,7 +260,7 @@ TOOLS = st.none() | st.lists(
     max_size=3,
     unique=True,
 ).map(tuple)
-SETTLED = st.tuples(
+PROVIDERS = st.tuples(
     st.sampled_from([None, "openai", "anthropic"]), st.dictionaries(TEXT, JSON, max_size=2)
 ) | st.tuples(
     st.just("claude-cli"),
@@ -268,14 +268,14 @@ SETTLED = st.tuples(
 )
 
 
-def _agent(settled: tuple[str | None, dict[str, Any]], **facts: Any) -> Agent:
-    driver, own = settled
-    return Agent(driver=driver, driver_settings=own, **facts)
+def make_agent(provider: tuple[str | None, dict[str, Any]], **fields: Any) -> Agent:
+    driver, driver_settings = provider
+    return Agent(driver=driver, driver_settings=driver_settings, **fields)
 
 
 AGENTS = st.builds(
-    _agent,
-    settled=SETTLED,
+    make_agent,
+    provider=PROVIDERS,
     name=NAMES,
     display_name=st.none() | WORD,
     description=TEXT.filter(lambda text: "\x00" not in text),
@@ -314,15 +314,15 @@ AGENTS = st.builds(
 
 @settings(max_examples=250, deadline=None)
 @given(AGENTS)
-def test_a_definition_written_down_is_the_same_when_read(agent: Agent):
+def test_a_rendered_definition_parses_to_the_same_agent(agent: Agent):
     assert parse_preset(render_definition(agent), "x.md") == agent
 
 
 @settings(max_examples=60, deadline=None)
 @given(AGENTS)
-def test_writing_down_says_only_what_was_said(agent: Agent):
-    said = definition_fields(agent)
-    assert set(said) <= set(definition_fields(agent, include_defaults=True))
+def test_a_rendered_definition_has_only_the_fields_that_were_set(agent: Agent):
+    fields = definition_fields(agent)
+    assert set(fields) <= set(definition_fields(agent, include_defaults=True))
     assert render_definition(agent) == render_definition(parse_preset(render_definition(agent), "x.md"))
 
 
@@ -346,16 +346,21 @@ You look things up.
 """
 
 
-def test_a_torn_preset_is_an_error_and_never_a_wider_right():
+def test_a_truncated_preset_is_an_error_or_has_the_same_permissions():
     """Shows: P13."""
     whole = parse_preset(TEMPLATE, "preset.md")
-    rights = (whole.tool_allow, whole.tool_deny, whole.paths, whole.workspace)
+    permissions = (whole.tool_allow, whole.tool_deny, whole.paths, whole.workspace)
     readable = 0
     for cut in range(len(TEMPLATE)):
         try:
-            torn = parse_preset(TEMPLATE[:cut], "preset.md")
+            truncated = parse_preset(TEMPLATE[:cut], "preset.md")
         except BadDefinition:
             continue
         readable += 1
-        assert (torn.tool_allow, torn.tool_deny, torn.paths, torn.workspace) == rights
+        assert (
+            truncated.tool_allow,
+            truncated.tool_deny,
+            truncated.paths,
+            truncated.workspace,
+        ) == permissions
     assert 0 < readable < 30

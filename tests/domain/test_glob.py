@@ -1,4 +1,4 @@
-"""The glob language: a table of cases, two references, and no pattern that crawls."""
+"""The glob language: a table of cases, two reference implementations, and a bound on matching time."""
 
 import re
 import string
@@ -132,7 +132,7 @@ CASES: list[tuple[str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("pattern", "value", "expected"), CASES)
-def test_the_table_of_the_language(pattern: str, value: str, expected: bool):
+def test_a_pattern_matches_as_the_table_says(pattern: str, value: str, expected: bool):
     """Shows: T04."""
     assert matches(pattern, value) is expected
 
@@ -148,25 +148,25 @@ def test_the_table_of_the_language(pattern: str, value: str, expected: bool):
         ("x" * (MAX_COMPILED_CHARS + 1), "X" * (MAX_COMPILED_CHARS + 1), YES),
     ],
 )
-def test_case_is_ignored_only_where_that_was_asked_for(pattern: str, value: str, expected: bool):
+def test_case_is_ignored_only_on_request(pattern: str, value: str, expected: bool):
     """Shows: T04."""
     assert matches(pattern, value, ignore_case=True) is expected
     assert matches(pattern, value) is not expected or not expected
 
 
-def test_a_pattern_that_is_too_long_means_only_itself():
+def test_a_pattern_above_the_length_limit_matches_only_itself():
     pattern = "*" + "a" * MAX_COMPILED_CHARS
     assert matches(pattern, pattern)
     assert not matches(pattern, "b" + "a" * MAX_COMPILED_CHARS)
 
 
-def test_the_longest_path_there_can_be_is_a_pattern_still():
+def test_the_longest_possible_path_still_works_as_a_pattern():
     root = "/" + "[/" * 2047 + "x"
     escaped = root.replace("[", "\\[")
     assert matches(escaped + "/**", root + "/file")
 
 
-def test_the_deciding_pattern_is_the_first_that_matches():
+def test_first_match_returns_the_first_matching_pattern():
     assert first_match(("b*", "a*", "*"), "abc") == "a*"
     assert first_match(("b*",), "abc") is None
     assert first_match((), "abc") is None
@@ -179,8 +179,8 @@ PIECES = st.lists(
 )
 
 
-def naive(pattern: str) -> str:
-    """The language said the simple way, with all the backtracking that it takes."""
+def backtracking_regex(pattern: str) -> str:
+    """Translate a pattern into a simple regular expression that may backtrack."""
     regex, at = "", 0
     while at < len(pattern):
         rest = pattern[at:]
@@ -207,10 +207,12 @@ def naive(pattern: str) -> str:
 @given(pieces=PIECES, value=WORDS)
 @example(pieces=["**", "a", "*", "b"], value="a/ab")
 @example(pieces=["*", "a", "/**"], value="aa/b")
-def test_never_looking_back_finds_what_looking_back_finds(pieces: list[str], value: str):
+def test_the_matcher_agrees_with_a_backtracking_regex(pieces: list[str], value: str):
     """Shows: T04."""
     pattern = "".join(pieces)
-    assert matches(pattern, value) == (re.fullmatch(naive(pattern), value, re.DOTALL) is not None)
+    assert matches(pattern, value) == (
+        re.fullmatch(backtracking_regex(pattern), value, re.DOTALL) is not None
+    )
 
 
 PATHS = st.lists(st.text("ab.", min_size=1, max_size=4), min_size=1, max_size=5).filter(
@@ -224,10 +226,13 @@ PLAIN = reference.GLOBSTAR | reference.DOTGLOB | reference.FORCEUNIX
 
 @settings(max_examples=300, deadline=None)
 @given(components=st.lists(COMPONENTS, min_size=1, max_size=5), parts=PATHS)
-def test_whole_components_mean_what_they_mean_in_wcmatch(components: list[str], parts: list[str]):
-    """The languages agree where `**` is a whole component and no component is `.` or `..`; only `X/**` differs,
-    which here covers X itself.
-    Shows: T04."""
+def test_the_matcher_agrees_with_wcmatch_on_whole_components(components: list[str], parts: list[str]):
+    """The languages agree if `**` is a whole component and no component is `.` or `..`.
+
+    The only difference is `X/**`, which here also matches X itself.
+
+    Shows: T04.
+    """
     pattern, value = "/".join(components), "/".join(parts)
     if any(set(component) <= {"."} for component in components):
         return
@@ -238,7 +243,7 @@ def test_whole_components_mean_what_they_mean_in_wcmatch(components: list[str], 
 
 
 @given(pattern=st.text(string.printable + "é\x00\ud800", max_size=40), value=st.text(max_size=20))
-def test_any_text_is_a_pattern_and_compiles_without_a_word(pattern: str, value: str):
+def test_any_text_compiles_as_a_pattern_without_a_warning(pattern: str, value: str):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         matches(pattern, value)
@@ -246,7 +251,7 @@ def test_any_text_is_a_pattern_and_compiles_without_a_word(pattern: str, value: 
 
 
 @given(path=st.text(st.characters(exclude_characters="/"), min_size=1, max_size=30))
-def test_an_escaped_text_matches_itself_and_all_below_it(path: str):
+def test_an_escaped_path_matches_itself_and_everything_below_it(path: str):
     escaped = "".join(f"\\{char}" if char in "*?[\\" else char for char in path)
     assert matches(escaped, path)
     assert matches(f"/{escaped}/**", f"/{path}/x")
@@ -267,7 +272,7 @@ def test_an_escaped_text_matches_itself_and_all_below_it(path: str):
     ],
     ids=["stars", "double stars", "folders", "marks", "mixed", "only stars", "classes", "any, then stars"],
 )
-def test_no_pattern_makes_the_matcher_crawl(pattern: str, value: str):
-    """Looking back over all of these would not end; the time limit of every test is the bound."""
+def test_no_pattern_makes_the_matcher_slow(pattern: str, value: str):
+    """Backtracking over these patterns would not end; the time limit of every test is the bound."""
     assert not compile_glob(pattern).match(value)
     assert not compile_glob(pattern, ignore_case=True).match(value)

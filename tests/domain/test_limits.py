@@ -1,4 +1,4 @@
-"""Limits: the documented defaults, and a deadline that is always a number of seconds."""
+"""Limits: the documented defaults, and a run timeout that is always finite."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH, Limits
 
 
-def test_the_defaults_are_the_documented_ones():
+def test_limits_have_the_documented_defaults():
     assert Limits() == Limits(
         max_depth=3,
         max_live=16,
@@ -27,7 +27,7 @@ def test_the_defaults_are_the_documented_ones():
 
 
 @pytest.mark.parametrize(
-    ("limits", "asked", "expected"),
+    ("limits", "requested_s", "expected"),
     [
         (Limits(), None, 3600),
         (Limits(), 0, 86_400),
@@ -44,12 +44,12 @@ def test_the_defaults_are_the_documented_ones():
         (Limits(deadline_max_seconds=60), 0, 60),
     ],
 )
-def test_nothing_asked_is_the_default_zero_is_the_maximum_and_nothing_is_infinite(
-    limits: Limits, asked: float | None, expected: float
+def test_a_missing_timeout_is_the_default_and_zero_or_infinity_is_the_maximum(
+    limits: Limits, requested_s: float | None, expected: float
 ):
-    assert limits.run_timeout_s(asked) == expected
+    assert limits.run_timeout_s(requested_s) == expected
 
 
-@given(asked=st.none() | st.floats())
-def test_every_deadline_is_above_zero_and_at_most_the_maximum(asked: float | None):
-    assert 0 < Limits().run_timeout_s(asked) <= 86_400
+@given(requested_s=st.none() | st.floats())
+def test_every_run_timeout_is_above_zero_and_at_most_the_maximum(requested_s: float | None):
+    assert 0 < Limits().run_timeout_s(requested_s) <= 86_400

@@ -1,4 +1,4 @@
-"""Which model answers: the run's word, the definition's, the default's, and what is no model at all."""
+"""Model selection: the run's override, then the definition's model, then the default; anything else is an error."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from retinue.errors import BadConfig
 
 
 @pytest.mark.parametrize(
-    ("agent", "override", "default", "full"),
+    ("agent", "override", "default", "full_name"),
     [
         ({}, None, "openai:gpt-x", "openai:gpt-x"),
         ({}, "anthropic:claude-x", "openai:gpt-x", "anthropic:claude-x"),
@@ -21,14 +21,14 @@ from retinue.errors import BadConfig
         ({"model": "openai:a"}, "gpt-z", None, "openai:gpt-z"),
     ],
 )
-def test_the_most_particular_word_wins(
-    agent: dict[str, str], override: str | None, default: str | None, full: str
+def test_the_most_specific_model_setting_wins(
+    agent: dict[str, str], override: str | None, default: str | None, full_name: str
 ):
-    assert select_model(Agent(name="a", **agent), override, default).full_name == full  # pyright: ignore[reportArgumentType]  (texts of the table above)
+    assert select_model(Agent(name="a", **agent), override, default).full_name == full_name  # pyright: ignore[reportArgumentType]  (texts of the table above)
 
 
 @pytest.mark.parametrize(
-    ("override", "default", "sentence"),
+    ("override", "default", "message"),
     [
         (None, None, "no model is configured"),
         ("antropic:claude-x", "openai:gpt-x", "names no driver that is known"),
@@ -36,13 +36,13 @@ def test_the_most_particular_word_wins(
         ("mistral", None, "does not say who serves it"),
     ],
 )
-def test_what_names_no_model_is_refused_before_anything_is_asked(
-    override: str | None, default: str | None, sentence: str
+def test_an_incomplete_or_unknown_model_name_is_refused(
+    override: str | None, default: str | None, message: str
 ):
-    with pytest.raises(BadConfig, match=sentence):
+    with pytest.raises(BadConfig, match=message):
         select_model(Agent(name="a"), override, default)
 
 
-def test_an_external_agent_is_not_run_as_if_it_were_ours():
+def test_an_external_agent_has_no_model_to_select():
     with pytest.raises(BadConfig, match="is external"):
         select_model(Agent(name="far", type=AgentType.EXTERNAL), None, "openai:gpt-x")

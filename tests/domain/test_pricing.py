@@ -1,4 +1,4 @@
-"""What runs cost: reckoned from their tokens, and only where somebody said a price."""
+"""The cost of runs: computed from their tokens, and only for models with a configured price."""
 
 import pytest
 
@@ -11,7 +11,7 @@ PRICES = {"openai:gpt-5-mini": MINI, "claude-sonnet-4-5": Price(input=3.0, outpu
 
 
 @pytest.mark.parametrize(
-    ("model", "found"),
+    ("model", "price"),
     [
         ("openai:gpt-5-mini", MINI),
         ("openai:gpt-5-mini-2025-08-07", MINI),
@@ -24,40 +24,40 @@ PRICES = {"openai:gpt-5-mini": MINI, "claude-sonnet-4-5": Price(input=3.0, outpu
         ("", None),
     ],
 )
-def test_a_price_is_found_by_the_models_name_whichever_edition_answered(model: str, found: Price | None):
-    assert find_price(model, PRICES) == found
+def test_a_price_applies_to_every_dated_version_of_its_model(model: str, price: Price | None):
+    assert find_price(model, PRICES) == price
 
 
-def test_what_came_from_a_cache_costs_less_where_that_is_said():
+def test_cached_tokens_cost_less_if_the_price_has_a_cache_rate():
     usage = Usage(input=1_000_000, output=100_000, cached=400_000)
     assert MINI.cost_of(usage) == pytest.approx(0.6 * 0.25 + 0.4 * 0.025 + 0.1 * 2.0)
     assert Price(input=1.0, output=0.0).cost_of(usage) == 1.0
     assert Price(input=1.0, output=0.0, cache_read=0.0).cost_of(Usage(input=10, cached=99)) == 0.0
 
 
-def test_a_sum_says_of_how_many_it_knows_nothing():
+def test_a_cost_summary_counts_the_runs_without_a_price():
     usage = Usage(input=1_000_000, output=0, cached=0)
-    priced, other = (
+    priced, unpriced = (
         make_run("a", model="openai:gpt-5-mini", usage=usage),
         make_run("b", model="openai:llama3", usage=usage),
     )
-    silent = make_run("c")
-    assert (run_cost(priced, PRICES), run_cost(other, PRICES)) == (pytest.approx(0.25), None)
-    found = summarize_costs([priced, other, silent, priced], PRICES)
-    assert found.as_json() == {
+    unused = make_run("c")
+    assert (run_cost(priced, PRICES), run_cost(unpriced, PRICES)) == (pytest.approx(0.25), None)
+    summary = summarize_costs([priced, unpriced, unused, priced], PRICES)
+    assert summary.as_json() == {
         "runs": 4,
         "usage": {"input": 3_000_000, "output": 0},
         "cached_tokens": 0,
         "cost": pytest.approx(0.5),
         "unpriced": 1,
     }
-    assert summarize_costs([other], PRICES).cost is None
-    assert summarize_costs([other], {}).unpriced_run_count == 1
+    assert summarize_costs([unpriced], PRICES).cost is None
+    assert summarize_costs([unpriced], {}).unpriced_run_count == 1
 
 
 @pytest.mark.parametrize(
-    ("amount", "told"),
+    ("amount", "text"),
     [(0, "$0.00"), (0.0000012, "$0.000001"), (0.0123, "$0.0123"), (0.5, "$0.5000"), (1234.567, "$1,234.57")],
 )
-def test_sums_are_told_as_people_read_them(amount: float, told: str):
-    assert format_dollars(amount) == told
+def test_dollar_amounts_are_formatted_for_people(amount: float, text: str):
+    assert format_dollars(amount) == text

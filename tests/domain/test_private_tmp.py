@@ -1,4 +1,4 @@
-"""The agent's own /tmp, as the rules see it: `/tmp/**` never means what other programs keep there."""
+"""An agent's private /tmp in the permission rules: `/tmp/**` never gives access to other programs' files."""
 
 import pytest
 from msgspec.structs import replace
@@ -8,7 +8,7 @@ from retinue.domain.permissions.scope import DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import literal_components
 from retinue.domain.tmp_paths import without_private_tmp
 
-OWN = Scope(
+SCOPE = Scope(
     read=("/ws/**", "/tmp/**"),
     write=DEFAULT_WRITABLE_PATHS,
     preapproved_writes=DEFAULT_WRITABLE_PATHS,
@@ -17,54 +17,54 @@ OWN = Scope(
 )
 
 
-def test_without_a_folder_of_its_own_a_pattern_of_tmp_reaches_nothing():
+def test_without_a_private_tmp_folder_the_tmp_pattern_allows_nothing():
     """Shows: F18."""
-    nobodys = replace(OWN, tmp_folder="")
-    assert OWN.check_path("/tmp/x", "write").ok
-    assert not nobodys.check_path("/tmp/x", "write").ok
-    assert not nobodys.check_path("/tmp/x").ok
-    assert not nobodys.is_write_preapproved("/tmp/x")
+    without_folder = replace(SCOPE, tmp_folder="")
+    assert SCOPE.check_path("/tmp/x", "write").ok
+    assert not without_folder.check_path("/tmp/x", "write").ok
+    assert not without_folder.check_path("/tmp/x").ok
+    assert not without_folder.is_write_preapproved("/tmp/x")
 
 
 @pytest.mark.parametrize("root", ["/tmp/ws", "/tmp/a/ws"])
-def test_a_workspace_below_tmp_is_not_opened_by_the_right_to_write_to_tmp(root: str):
+def test_permission_to_write_tmp_does_not_open_a_workspace_below_tmp(root: str):
     """Shows: F18."""
-    scope = replace(OWN, root=root, read=(f"{root}/**", "/tmp/**"))
+    scope = replace(SCOPE, root=root, read=(f"{root}/**", "/tmp/**"))
     assert scope.check_path(f"{root}/x").ok
     assert not scope.check_path(f"{root}/x", "write").ok
     assert scope.is_private_tmp("/tmp/x")
     assert not scope.is_private_tmp(f"{root}/x")
     assert scope.is_private_tmp(f"{root}2/x")
-    wider = replace(scope, write=(f"{root}/**", *DEFAULT_WRITABLE_PATHS))
-    assert wider.check_path(f"{root}/x", "write").ok
-    assert not wider.is_write_preapproved(f"{root}/x")
-    assert wider.is_write_preapproved("/tmp/x")
-    assert not replace(wider, writable=False).check_path(f"{root}/x", "write").ok
-    assert replace(wider, writable=False).check_path("/tmp/x", "write").ok
+    writable_root = replace(scope, write=(f"{root}/**", *DEFAULT_WRITABLE_PATHS))
+    assert writable_root.check_path(f"{root}/x", "write").ok
+    assert not writable_root.is_write_preapproved(f"{root}/x")
+    assert writable_root.is_write_preapproved("/tmp/x")
+    assert not replace(writable_root, writable=False).check_path(f"{root}/x", "write").ok
+    assert replace(writable_root, writable=False).check_path("/tmp/x", "write").ok
 
 
-def test_a_workspace_that_is_tmp_itself_is_the_real_one():
-    scope = replace(OWN, root="/tmp", read=("/tmp/**",))
+def test_a_workspace_at_tmp_is_the_real_tmp():
+    scope = replace(SCOPE, root="/tmp", read=("/tmp/**",))
     assert not scope.is_private_tmp("/tmp/x")
     assert scope.check_path("/tmp/x", "write").ok
     assert not scope.is_write_preapproved("/tmp/x")
-    bound = replace(scope, ceilings=(Ceiling(set_by="above", read=("/tmp/**",)),))
-    assert bound.check_path("/tmp/x").ok
-    assert not replace(bound, root="/ws", tmp_folder="").check_path("/tmp/x").ok
+    limited = replace(scope, ceilings=(Ceiling(set_by="above", read=("/tmp/**",)),))
+    assert limited.check_path("/tmp/x").ok
+    assert not replace(limited, root="/ws", tmp_folder="").check_path("/tmp/x").ok
 
 
-def test_a_longer_pattern_names_a_real_place_and_ceilings_hold_there():
-    scope = replace(OWN, read=(*OWN.read, "/tmp/build/**", "/tmp/one.txt"))
+def test_a_pattern_below_tmp_names_the_real_path_and_ceilings_apply_to_it():
+    scope = replace(SCOPE, read=(*SCOPE.read, "/tmp/build/**", "/tmp/one.txt"))
     assert not scope.is_private_tmp("/tmp/build/x")
     assert not scope.is_private_tmp("/tmp/one.txt")
     assert scope.check_path("/tmp/build/x").ok
-    under = replace(scope, ceilings=(Ceiling(set_by="above", read=("/ws/**", "/tmp/**")),))
-    assert under.check_path("/tmp/x").ok
-    assert not under.check_path("/tmp/build/x").ok
-    assert "above allows read only in /ws/**" in under.check_path("/tmp/build/x").rule
+    limited = replace(scope, ceilings=(Ceiling(set_by="above", read=("/ws/**", "/tmp/**")),))
+    assert limited.check_path("/tmp/x").ok
+    assert not limited.check_path("/tmp/build/x").ok
+    assert "above allows read only in /ws/**" in limited.check_path("/tmp/build/x").rule
 
 
-def test_what_a_pattern_names_outright_ends_at_its_first_glob():
+def test_the_literal_part_of_a_pattern_ends_at_its_first_wildcard():
     assert literal_components("/tmp/a\\*b/c*/d") == ("tmp", "a*b")
     assert literal_components("**/x") == ()
     assert literal_components("/a/b") == ("a", "b")

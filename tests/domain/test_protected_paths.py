@@ -1,4 +1,4 @@
-"""What is closed for every agent, and what is changed only with a yes: pattern by pattern, with what each is for."""
+"""Protected paths: those closed to every agent, and those that need an approval to change, with examples per pattern."""
 
 import pytest
 
@@ -51,7 +51,7 @@ CLOSED = {
     "/etc/gshadow": ("/etc/gshadow",),
 }
 
-OBEYED = {
+GUARDED = {
     "**/.git": ("/w/.git", "/w/sub/.git"),
     "**/.github/workflows/**": ("/w/.github/workflows/ci.yml", "/w/.github/workflows"),
     "**/.gitlab-ci.yml": ("/w/.gitlab-ci.yml",),
@@ -72,33 +72,33 @@ OBEYED = {
 }
 
 
-def test_the_lists_are_these_and_no_pattern_is_without_an_example():
-    """A pattern that is taken away or added must be so here too."""
+def test_every_protected_pattern_has_an_example():
+    """Update the examples when a pattern is added or removed."""
     assert set(CLOSED) == set(ALWAYS_CLOSED_PATHS)
-    assert set(OBEYED) == set(GUARDED_PATHS)
+    assert set(GUARDED) == set(GUARDED_PATHS)
     assert DEFAULT_DENIED_PATHS == ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
     assert DEFAULT_WRITABLE_PATHS == ("/tmp/**",)
 
 
 @pytest.mark.parametrize("pattern", CLOSED)
-def test_a_closed_place_is_neither_read_nor_written_whatever_the_scope_says(pattern: str):
-    for real in CLOSED[pattern]:
-        assert WIDE.check_path(real).rule == f"always closed {pattern}"
-        assert not WIDE.check_path(real, "write").ok
-        assert not WIDE.with_user_grant(real, "read").check_path(real).ok
+def test_a_closed_path_is_neither_readable_nor_writable_in_the_widest_scope(pattern: str):
+    for path in CLOSED[pattern]:
+        assert WIDE.check_path(path).rule == f"always closed {pattern}"
+        assert not WIDE.check_path(path, "write").ok
+        assert not WIDE.with_user_grant(path, "read").check_path(path).ok
 
 
-@pytest.mark.parametrize("pattern", OBEYED)
-def test_what_other_programs_obey_is_read_and_never_written_on_a_wide_grant(pattern: str):
-    for real in OBEYED[pattern]:
-        assert WIDE.check_path(real).ok
-        assert WIDE.check_path(real, "write").ok
-        assert WIDE.is_guarded(real)
-        assert not WIDE.is_write_preapproved(real)
+@pytest.mark.parametrize("pattern", GUARDED)
+def test_a_guarded_path_is_readable_and_a_wide_grant_does_not_preapprove_writes(pattern: str):
+    for path in GUARDED[pattern]:
+        assert WIDE.check_path(path).ok
+        assert WIDE.check_path(path, "write").ok
+        assert WIDE.is_guarded(path)
+        assert not WIDE.is_write_preapproved(path)
 
 
 @pytest.mark.parametrize(
-    "real",
+    "path",
     [
         "/w/git/config",
         "/w/.gitignore",
@@ -110,6 +110,6 @@ def test_what_other_programs_obey_is_read_and_never_written_on_a_wide_grant(patt
         "/w/.github/x",
     ],
 )
-def test_what_only_looks_alike_is_open(real: str):
-    assert WIDE.check_path(real).ok
-    assert WIDE.is_write_preapproved(real)
+def test_a_path_that_only_resembles_a_protected_path_is_open(path: str):
+    assert WIDE.check_path(path).ok
+    assert WIDE.is_write_preapproved(path)

@@ -1,4 +1,4 @@
-"""Redaction: no form of a secret passes, however it is cut."""
+"""Redaction: no form of a secret passes, however the text is split."""
 
 import base64
 import json
@@ -16,84 +16,88 @@ FORMS = (SECRET, quote(SECRET, safe=""), base64.b64encode(SECRET.encode()).decod
 
 
 @given(before=st.text(), after=st.text(), form=st.sampled_from(FORMS))
-def test_a_secret_is_taken_out_in_every_form_and_doing_it_again_changes_nothing(
+def test_every_form_of_a_secret_is_redacted_and_redacting_twice_changes_nothing(
     before: str, after: str, form: str
 ):
     """Shows: X16."""
     redact = Redactor([SECRET])
-    once = redact(before + form + after)
-    assert form not in once
-    assert redact(once) == once
+    redacted = redact(before + form + after)
+    assert form not in redacted
+    assert redact(redacted) == redacted
 
 
-def test_a_secret_cut_at_any_place_never_shows_in_the_pieces():
+def test_a_secret_split_anywhere_never_appears_in_the_streamed_pieces():
     """Shows: X11."""
     text = f"the key is {SECRET}, keep it"
     for form in FORMS:
-        spoken = text.replace(SECRET, form)
-        for first in range(len(spoken)):
-            for second in range(first, len(spoken), 7):
-                veil = StreamRedactor(Redactor([SECRET]))
-                pieces = [veil.feed(each) for each in (spoken[:first], spoken[first:second], spoken[second:])]
-                told = "".join(pieces) + veil.flush()
-                assert form not in told
-                assert told == Redactor([SECRET])(spoken)
+        variant = text.replace(SECRET, form)
+        for first in range(len(variant)):
+            for second in range(first, len(variant), 7):
+                stream = StreamRedactor(Redactor([SECRET]))
+                pieces = [
+                    stream.feed(each) for each in (variant[:first], variant[first:second], variant[second:])
+                ]
+                shown = "".join(pieces) + stream.flush()
+                assert form not in shown
+                assert shown == Redactor([SECRET])(variant)
 
 
 @given(pieces=st.lists(st.text(max_size=12)))
-def test_words_without_a_secret_come_through_unchanged(pieces: list[str]):
-    veil = StreamRedactor(Redactor([SECRET]))
-    assert "".join(veil.feed(piece) for piece in pieces) + veil.flush() == "".join(pieces)
+def test_text_without_a_secret_is_streamed_unchanged(pieces: list[str]):
+    stream = StreamRedactor(Redactor([SECRET]))
+    assert "".join(stream.feed(piece) for piece in pieces) + stream.flush() == "".join(pieces)
 
 
-def test_a_value_too_short_to_be_a_secret_takes_no_words_with_it():
+def test_a_value_too_short_to_be_a_secret_is_not_redacted():
     assert Redactor(["the"])("the end") == "the end"
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
-def test_a_secret_within_a_longer_value_in_base64_is_found_wherever_it_stands(shift: int):
+def test_a_secret_inside_a_longer_base64_value_is_redacted_at_any_offset(shift: int):
     """Shows: X11."""
     encoded = base64.b64encode(b"u" * shift + SECRET.encode() + b":and more").decode()
     assert "[secret of" in Redactor([SECRET])(f"Authorization: {encoded}")
 
 
-def test_every_known_shape_goes_and_what_stands_around_it_stays(planted_secrets: dict[str, PlantedSecret]):
+def test_every_known_key_format_is_redacted_and_the_text_around_it_stays(
+    planted_secrets: dict[str, PlantedSecret],
+):
     """Shows: X09, X16."""
     redact = Redactor([])
     for name, each in planted_secrets.items():
-        once = redact(f"before {each.text} after")
-        assert once == f"before {each.before}[secret of {len(each.secret)} characters]{each.after} after", (
-            name
-        )
-        assert redact(once) == once, name
+        redacted = redact(f"before {each.text} after")
+        assert (
+            redacted == f"before {each.before}[secret of {len(each.secret)} characters]{each.after} after"
+        ), name
+        assert redact(redacted) == redacted, name
 
 
-def test_a_shape_is_found_in_json_in_quotes_and_beside_punctuation(planted_secrets: dict[str, PlantedSecret]):
-    """Arguments of a call are JSON: a line end is two letters there.
+def test_a_key_is_redacted_inside_json_quotes_and_punctuation(planted_secrets: dict[str, PlantedSecret]):
+    """Tool call arguments are JSON, where a line break is the two characters `\\n`.
 
     Shows: X09.
     """
     redact = Redactor([])
     for name, each in planted_secrets.items():
         for around in ("{}", "({})", '"{}"', "see:{},", "\n{}\n", "é{}é", "key={};"):
-            said = json.dumps({"text": around.format(each.text)})
-            kept = redact(said)
-            assert json.dumps(each.secret)[1:-1] not in kept, (name, around)
-            assert "[secret of" in json.loads(kept)["text"], (name, around)
+            encoded = json.dumps({"text": around.format(each.text)})
+            redacted = redact(encoded)
+            assert json.dumps(each.secret)[1:-1] not in redacted, (name, around)
+            assert "[secret of" in json.loads(redacted)["text"], (name, around)
 
 
-def test_a_shape_cut_at_any_place_never_shows_in_the_pieces(planted_secrets: dict[str, PlantedSecret]):
+def test_a_key_split_anywhere_never_appears_in_the_streamed_pieces(planted_secrets: dict[str, PlantedSecret]):
     """Shows: X11."""
     redact = Redactor([SECRET])
     for name, each in planted_secrets.items():
         text = f"key: {each.text} and {SECRET}."
         whole = redact(text)
         for cut in range(len(text)):
-            veil = StreamRedactor(redact)
-            assert veil.feed(text[:cut]) + veil.feed(text[cut:]) + veil.flush() == whole, (name, cut)
-        veil = StreamRedactor(redact)
-        told = [veil.feed(char) for char in text]
-        assert "".join(told) + veil.flush() == whole, name
+            stream = StreamRedactor(redact)
+            assert stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.flush() == whole, (name, cut)
+        stream = StreamRedactor(redact)
+        shown = [stream.feed(char) for char in text]
+        assert "".join(shown) + stream.flush() == whole, name
 
 
 @given(
@@ -110,11 +114,11 @@ def test_a_shape_cut_at_any_place_never_shows_in_the_pieces(planted_secrets: dic
         max_size=14,
     )
 )
-def test_pieces_always_show_what_the_whole_would(pieces: list[str]):
+def test_streamed_redaction_equals_redaction_of_the_whole_text(pieces: list[str]):
     """Shows: X11."""
-    redact, veil = Redactor([SECRET]), None
-    veil = StreamRedactor(redact)
-    assert "".join(map(veil.feed, pieces)) + veil.flush() == redact("".join(pieces))
+    redact = Redactor([SECRET])
+    stream = StreamRedactor(redact)
+    assert "".join(map(stream.feed, pieces)) + stream.flush() == redact("".join(pieces))
 
 
 @given(
@@ -124,10 +128,10 @@ def test_pieces_always_show_what_the_whole_would(pieces: list[str]):
         )
     )
 )
-def test_redacting_shapes_twice_changes_nothing(pieces: list[str]):
+def test_redacting_key_formats_twice_changes_nothing(pieces: list[str]):
     """Shows: X16."""
-    once = Redactor([])("".join(pieces))
-    assert Redactor([])(once) == once
+    redacted = Redactor([])("".join(pieces))
+    assert Redactor([])(redacted) == redacted
 
 
 @pytest.mark.parametrize(
@@ -150,14 +154,14 @@ def test_redacting_shapes_twice_changes_nothing(pieces: list[str]):
         "//# sourceMappingURL=data:application/json;base64,eyJ2ZXJzaW9uIjozLCJzb3VyY2VzIjpbXX0=",
     ],
 )
-def test_what_only_looks_a_little_like_a_key_stays(text: str):
+def test_text_that_only_resembles_a_key_is_not_redacted(text: str):
     """Shows: X16."""
     assert Redactor([])(text) == text
-    veil = StreamRedactor(Redactor([]))
-    assert "".join(map(veil.feed, text)) + veil.flush() == text
+    stream = StreamRedactor(Redactor([]))
+    assert "".join(map(stream.feed, text)) + stream.flush() == text
 
 
-def test_a_text_that_never_ends_its_key_is_not_held_back_for_ever():
-    veil = StreamRedactor(Redactor([]))
-    told = sum(len(veil.feed("a" * 1000)) for _ in range(40)) if veil.feed("eyJ") == "" else 0
-    assert told > 10_000
+def test_an_endless_key_is_not_buffered_forever():
+    stream = StreamRedactor(Redactor([]))
+    shown = sum(len(stream.feed("a" * 1000)) for _ in range(40)) if stream.feed("eyJ") == "" else 0
+    assert shown > 10_000

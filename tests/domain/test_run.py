@@ -1,4 +1,4 @@
-"""A run's life is one table, and its printed shapes are promises."""
+"""Runs: the table of status transitions, and the JSON output."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -37,17 +37,15 @@ RUN = Run(
 
 
 @given(at=st.datetimes(timezones=st.just(UTC)), later=st.timedeltas(timedelta(), timedelta(seconds=3)))
-def test_a_time_is_spelled_as_everywhere_however_many_are_spelled_in_one_second(
-    at: datetime, later: timedelta
-):
-    """What was spelled last is remembered, and must never be taken for another second."""
+def test_timestamps_have_one_format_also_when_the_second_is_cached(at: datetime, later: timedelta):
+    """The last timestamp is cached, and must never be returned for another second."""
     for each in (at, min(at, datetime.max.replace(tzinfo=UTC) - later) + later, at):
         assert iso_timestamp_seconds(each) == f"{each:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
         assert iso_timestamp(each) == each.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def moved(run: Run, status: Status) -> Run:
-    """By the verb that leads there."""
+def change_status(run: Run, status: Status) -> Run:
+    """Move the run to a status with the method for that status."""
     if status is Status.RUNNING:
         return run.start(owner_id="o", at=AT, deadline_at=LATER)
     if status is Status.WAITING:
@@ -57,58 +55,63 @@ def moved(run: Run, status: Status) -> Run:
     return run.finish(status, at=LATER)
 
 
-ENDS = {Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST}
-LEGAL: dict[Status, set[Status]] = {
-    Status.QUEUED: {Status.RUNNING, *ENDS} - {Status.DONE},
-    Status.RUNNING: {Status.QUEUED, Status.WAITING, *ENDS},
-    Status.WAITING: {Status.QUEUED, Status.RUNNING, *ENDS},
-} | {end: set[Status]() for end in ENDS}
+FINAL = {Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST}
+ALLOWED: dict[Status, set[Status]] = {
+    Status.QUEUED: {Status.RUNNING, *FINAL} - {Status.DONE},
+    Status.RUNNING: {Status.QUEUED, Status.WAITING, *FINAL},
+    Status.WAITING: {Status.QUEUED, Status.RUNNING, *FINAL},
+} | {end: set[Status]() for end in FINAL}
 
 
 @pytest.mark.parametrize("before", list(Status))
 @pytest.mark.parametrize("after", list(Status))
-def test_every_move_is_in_the_table_or_refused_with_both_names(before: Status, after: Status):
+def test_a_status_change_is_in_the_table_or_refused_with_both_statuses(before: Status, after: Status):
     run = replace(RUN, status=before)
-    if after in LEGAL[before]:
-        assert moved(run, after).status is after
+    if after in ALLOWED[before]:
+        assert change_status(run, after).status is after
     else:
         with pytest.raises(Failed, match=f"run r1 is {before} and cannot become {after}"):
-            moved(run, after)
+            change_status(run, after)
 
 
-def test_the_table_knows_every_status_and_nothing_follows_an_end():
+def test_the_transition_table_has_every_status_and_none_after_a_final_status():
     assert set(ALLOWED_TRANSITIONS) == set(Status)
-    assert {status for status in Status if status.is_final} == ENDS
+    assert {status for status in Status if status.is_final} == FINAL
     assert all(status.is_live is not status.is_final for status in Status)
 
 
-@given(moves=st.lists(st.sampled_from(list(Status)), max_size=12))
-def test_no_sequence_of_moves_leaves_a_wait_without_its_cause_or_an_end_with_an_owner(moves: list[Status]):
+@given(statuses=st.lists(st.sampled_from(list(Status)), max_size=12))
+def test_a_waiting_run_always_has_a_reason_and_a_finished_run_never_an_owner(statuses: list[Status]):
     run = RUN
-    for status in moves:
+    for status in statuses:
         if status in ALLOWED_TRANSITIONS[run.status]:
-            run = moved(run, status)
+            run = change_status(run, status)
         assert (run.waiting_for is not None) == (run.status is Status.WAITING)
         assert (run.ended_at is not None) == run.status.is_final
         assert not (run.status.is_final and run.owner_id)
         assert not (run.status is Status.RUNNING and not run.owner_id)
 
 
-def test_the_deadline_and_the_start_are_those_of_the_first_start():
-    first = RUN.start(owner_id="a", at=AT, deadline_at=LATER)
-    again = first.requeue_attempt().start(owner_id="b", at=LATER, deadline_at=LATER + timedelta(days=1))
-    assert (again.started_at, again.deadline_at, again.owner_id, again.attempts) == (AT, LATER, "b", 2)
-    assert first.requeue_attempt().owner_id == ""
+def test_a_restarted_run_keeps_its_first_start_and_deadline():
+    started = RUN.start(owner_id="a", at=AT, deadline_at=LATER)
+    restarted = started.requeue_attempt().start(owner_id="b", at=LATER, deadline_at=LATER + timedelta(days=1))
+    assert (restarted.started_at, restarted.deadline_at, restarted.owner_id, restarted.attempts) == (
+        AT,
+        LATER,
+        "b",
+        2,
+    )
+    assert started.requeue_attempt().owner_id == ""
 
 
-def test_a_turn_adds_up_and_keeps_the_last_word():
+def test_recording_replies_adds_up_usage_and_keeps_the_last_text():
     run = RUN.record_reply(Usage(input=10, output=2), tool_calls=3, text="first", model="m:a")
     run = run.record_reply(Usage(input=5, output=1), tool_calls=0, text="", model="")
     assert (run.turns, run.tool_calls, run.usage) == (2, 3, Usage(input=15, output=3))
     assert (run.text, run.model) == ("first", "m:a")
 
 
-def test_an_end_says_when_and_why():
+def test_a_finished_run_has_its_end_time_and_reason():
     run = RUN.finish(Status.FAILED, at=LATER, reason=Reason.CONFIG, error="no such agent")
     assert (run.ended_at, run.reason, run.error) == (LATER, Reason.CONFIG, "no such agent")
 
@@ -124,13 +127,13 @@ def test_an_end_says_when_and_why():
         (LATER, AT, 0),
     ],
 )
-def test_the_duration_is_whole_milliseconds_and_never_negative(
+def test_the_duration_is_in_whole_milliseconds_and_never_negative(
     started: datetime | None, ended: datetime | None, expected: int | None
 ):
     assert replace(RUN, started_at=started, ended_at=ended).duration_ms == expected
 
 
-def test_the_printed_row_has_its_fields_in_order():
+def test_the_json_of_a_run_has_its_fields_in_order():
     run = replace(RUN.start(owner_id="o", at=AT, deadline_at=LATER), child_ids=("r2",))
     assert run_as_json(run) == {
         "run_id": "r1",
@@ -161,12 +164,12 @@ def test_the_printed_row_has_its_fields_in_order():
     ]  # fmt: skip
 
 
-def test_a_run_shown_in_full_says_all_that_was_asked():
+def test_the_details_of_a_run_include_its_request():
     """Shows: E009, E028."""
     run = RUN.start(owner_id="o", at=AT, deadline_at=LATER)
-    shown = run_details_as_json(replace(run, model="m:a", thinking="low", workspace="w", scope_hash="h"))
+    details = run_details_as_json(replace(run, model="m:a", thinking="low", workspace="w", scope_hash="h"))
     assert {
-        name: shown[name]
+        name: details[name]
         for name in (
             "run_id",
             "key",
@@ -191,7 +194,7 @@ def test_a_run_shown_in_full_says_all_that_was_asked():
     }
 
 
-def test_words_that_are_not_there_are_null_and_statuses_are_plain_words():
+def test_missing_texts_are_null_and_statuses_are_plain_words():
     waiting = run_details_as_json(RUN.start(owner_id="o", at=AT, deadline_at=None).suspend(WaitReason.CHILD))
     assert (waiting["status"], waiting["waiting_for"]) == ("waiting", "child")
     empty = [
@@ -207,7 +210,7 @@ def test_words_that_are_not_there_are_null_and_statuses_are_plain_words():
 
 
 @given(at=st.datetimes(datetime(1970, 1, 2), timezones=st.just(UTC)))  # noqa: DTZ001  (hypothesis adds the zone)
-def test_a_time_is_iso_8601_in_utc_to_the_millisecond(at: datetime):
+def test_a_timestamp_is_iso_8601_in_utc_with_milliseconds(at: datetime):
     text = iso_timestamp(at)
     assert text is not None
     assert text.endswith("Z")

@@ -1,4 +1,4 @@
-"""What a model reads commands no terminal, and hides nothing from whoever reads the same text."""
+"""Text for models: it contains no terminal control sequences and no invisible characters."""
 
 import unicodedata
 
@@ -20,25 +20,25 @@ from retinue.domain.sanitize import count_hidden, strip_escapes, text_for_model
         ("a\tb\nc\r\nd\x0ce", "a\tb\nc\r\nd\x0ce"),
     ],
 )
-def test_escape_sequences_are_left_out_and_lines_stay(text: str, plain: str):
+def test_escape_sequences_are_removed_and_line_breaks_stay(text: str, plain: str):
     """Shows: U05, U01."""
     assert strip_escapes(text) == plain
 
 
 @given(st.text(st.one_of(st.characters(), st.sampled_from("\x1b\x9b\x9d\x07[];m\\"))))
-def test_nothing_that_a_terminal_obeys_is_left_for_a_model(text: str):
+def test_text_for_a_model_has_no_control_characters(text: str):
     """Shows: U05."""
-    left = text_for_model(text)
-    assert not [char for char in left if unicodedata.category(char) == "Cc" and char not in "\t\n\r\x0c"]
+    sanitized = text_for_model(text)
+    assert not [char for char in sanitized if unicodedata.category(char) == "Cc" and char not in "\t\n\r\x0c"]
 
 
-def test_text_hidden_in_tags_is_shown_and_counted():
+def test_text_hidden_in_unicode_tags_is_made_visible_and_counted():
     """Shows: X07."""
-    smuggled = "".join(chr(0xE0000 + ord(char)) for char in "hi")
-    assert text_for_model(f"harmless{smuggled}\u202e\n") == (
+    hidden = "".join(chr(0xE0000 + ord(char)) for char in "hi")
+    assert text_for_model(f"harmless{hidden}\u202e\n") == (
         "[3 invisible characters are shown as <U+…>: text may be hidden there]\nharmless<U+E0068><U+E0069><U+202E>\n"
     )
-    assert count_hidden(f"harmless{smuggled}") == 2
+    assert count_hidden(f"harmless{hidden}") == 2
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_text_hidden_in_tags_is_shown_and_counted():
         "\u05e9\u05dc\u200f",
     ],
 )
-def test_what_languages_are_written_with_stays_for_a_model(text: str):
+def test_characters_that_languages_need_are_kept(text: str):
     assert text_for_model(text) == text
     assert count_hidden(text) == 0

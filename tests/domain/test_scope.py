@@ -1,4 +1,4 @@
-"""Scope: deny wins, absence is no restriction, an empty list is nothing, and one function decides."""
+"""Scope: deny wins, a missing list is no restriction, and an empty list allows nothing."""
 
 from typing import Any, Literal
 
@@ -17,22 +17,24 @@ from retinue.domain.rules import Rule, absolute_patterns, escape_glob, subtree_p
 Globs = tuple[str, ...]
 
 
-def scope_of(*, root: str = "/w", operator: dict[str, Globs] | None = None, **lists: Any) -> Scope:
-    said = operator or {}
-    bounds = OperatorPolicy(
-        deny_tools=said.get("tools", ()), deny_paths=said.get("paths", ()), deny_agents=said.get("agents", ())
+def make_scope(*, root: str = "/w", operator: dict[str, Globs] | None = None, **agent_fields: Any) -> Scope:
+    denied = operator or {}
+    policy = OperatorPolicy(
+        deny_tools=denied.get("tools", ()),
+        deny_paths=denied.get("paths", ()),
+        deny_agents=denied.get("agents", ()),
     )
-    return build_scope(Agent(name="a", **lists), ScopeInputs(root=root), bounds)
+    return build_scope(Agent(name="a", **agent_fields), ScopeInputs(root=root), policy)
 
 
-ALL = ("reading_list_add", "reading_list_delete", "todo_add", "todo_x_delete", "bash")
+TOOLS = ("reading_list_add", "reading_list_delete", "todo_add", "todo_x_delete", "bash")
 
-TOOLS: list[tuple[Globs | None, Globs | None, tuple[str, ...]]] = [
-    (None, None, ALL),
+TOOL_CASES: list[tuple[Globs | None, Globs | None, tuple[str, ...]]] = [
+    (None, None, TOOLS),
     ((), None, ()),
-    (None, (), ALL),
-    (("*",), None, ALL),
-    (("**",), None, ALL),
+    (None, (), TOOLS),
+    (("*",), None, TOOLS),
+    (("**",), None, TOOLS),
     (("reading_list_*",), None, ("reading_list_add", "reading_list_delete")),
     (("reading_list_*",), ("reading_list_delete",), ("reading_list_add",)),
     (("reading_list_*", "bash"), None, ("reading_list_add", "reading_list_delete", "bash")),
@@ -43,22 +45,22 @@ TOOLS: list[tuple[Globs | None, Globs | None, tuple[str, ...]]] = [
     (("bash",), ("bash",), ()),
     (("[br]*",), None, ("reading_list_add", "reading_list_delete", "bash")),
     (("BASH",), None, ()),
-    (None, ("BASH",), ALL),
+    (None, ("BASH",), TOOLS),
     (("bash ",), None, ()),
     (("",), None, ()),
 ]
 
 
-@pytest.mark.parametrize(("allow", "deny", "expected"), TOOLS)
-def test_tools_must_match_the_allow_list_and_then_not_the_deny_list(
+@pytest.mark.parametrize(("allow", "deny", "expected"), TOOL_CASES)
+def test_a_tool_must_match_the_allow_list_and_not_the_deny_list(
     allow: Globs | None, deny: Globs | None, expected: tuple[str, ...]
 ):
     """Shows: C055, C056, C057, C058, T04, T05."""
-    scope = scope_of(tool_allow=allow, tool_deny=deny)
-    assert tuple(name for name in ALL if scope.check_tool(name).ok) == expected
+    scope = make_scope(tool_allow=allow, tool_deny=deny)
+    assert tuple(name for name in TOOLS if scope.check_tool(name).ok) == expected
 
 
-CAPABILITIES: list[tuple[Globs | None, Globs | None, Globs, bool]] = [
+CAPABILITY_CASES: list[tuple[Globs | None, Globs | None, Globs, bool]] = [
     (None, None, ("lists.read",), True),
     (None, None, (), True),
     (("lists.read",), None, ("lists.read",), True),
@@ -78,12 +80,14 @@ CAPABILITIES: list[tuple[Globs | None, Globs | None, Globs, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("allow", "deny", "tagged", "expected"), CAPABILITIES)
-def test_every_capability_must_be_allowed_none_denied_and_a_tool_without_any_is_not_concerned(
-    allow: Globs | None, deny: Globs | None, tagged: Globs, expected: bool
+@pytest.mark.parametrize(("allow", "deny", "capabilities", "expected"), CAPABILITY_CASES)
+def test_every_capability_of_a_tool_must_be_allowed_and_none_denied(
+    allow: Globs | None, deny: Globs | None, capabilities: Globs, expected: bool
 ):
     """Shows: C060, C061, C062, T03, T05."""
-    assert scope_of(capability_allow=allow, capability_deny=deny).check_tool("x", tagged).ok is expected
+    assert (
+        make_scope(capability_allow=allow, capability_deny=deny).check_tool("x", capabilities).ok is expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,22 +100,24 @@ def test_every_capability_must_be_allowed_none_denied_and_a_tool_without_any_is_
         (None, ("re*",), ("coder",)),
     ],
 )
-def test_agents_are_seen_by_the_same_rule(allow: Globs | None, deny: Globs | None, expected: Globs):
+def test_agent_lists_follow_the_same_rule_as_tool_lists(
+    allow: Globs | None, deny: Globs | None, expected: Globs
+):
     """Shows: C064, T05."""
-    agents = scope_of(agent_allow=allow, agent_deny=deny).agents
+    agents = make_scope(agent_allow=allow, agent_deny=deny).agents
     assert tuple(name for name in ("coder", "researcher", "reviewer") if agents.allows(name)) == expected
 
 
-def test_the_runtimes_own_tools_pass_every_list_but_the_operators():
+def test_runtime_tools_pass_every_list_except_the_operators():
     """Shows: C059."""
-    lists: dict[str, Any] = {"tool_allow": ("todo_*",), "tool_deny": ("*",), "capability_allow": ()}
-    assert scope_of(**lists).check_tool("system_time", ("x",)).ok
-    assert not scope_of(**lists).check_tool("todo_add").ok
-    assert not scope_of(**lists, operator={"tools": ("system_*",)}).check_tool("system_time").ok
+    agent_fields: dict[str, Any] = {"tool_allow": ("todo_*",), "tool_deny": ("*",), "capability_allow": ()}
+    assert make_scope(**agent_fields).check_tool("system_time", ("x",)).ok
+    assert not make_scope(**agent_fields).check_tool("todo_add").ok
+    assert not make_scope(**agent_fields, operator={"tools": ("system_*",)}).check_tool("system_time").ok
 
 
-def test_the_operators_word_is_above_every_list():
-    scope = scope_of(
+def test_operator_denials_override_every_list():
+    scope = make_scope(
         tool_allow=("*",), operator={"tools": ("bash",), "agents": ("root",), "paths": ("/w/x/**",)}
     )
     assert scope.check_tool("bash").rule == "operator deny bash"
@@ -119,8 +125,8 @@ def test_the_operators_word_is_above_every_list():
     assert not scope.check_path("/w/x/y").ok
 
 
-def test_a_verdict_names_the_rule_that_decided():
-    scope = scope_of(tool_allow=("todo_*",), tool_deny=("todo_x*",), capability_deny=("net.*",))
+def test_a_decision_names_the_rule_that_made_it():
+    scope = make_scope(tool_allow=("todo_*",), tool_deny=("todo_x*",), capability_deny=("net.*",))
     assert [scope.check_tool(name).rule for name in ("todo_x", "bash")] == [
         "tools: deny todo_x*",
         "tools: nothing allows it",
@@ -146,14 +152,16 @@ def test_a_longer_deny_list_never_allows_more(
 
 
 @given(allow=LISTS, deny=LISTS, name=NAMES)
-def test_a_rule_is_its_sentence(allow: Globs | None, deny: Globs | None, name: str):
+def test_a_rule_allows_a_name_that_its_allow_list_matches_and_its_deny_list_does_not(
+    allow: Globs | None, deny: Globs | None, name: str
+):
     """Shows: T04, T05."""
     denied = any(matches(pattern, name) for pattern in deny or ())
     allowed = allow is None or any(matches(pattern, name) for pattern in allow)
     assert Rule(allow=allow, deny=deny or ()).allows(name) == (allowed and not denied)
 
 
-PATHS: list[tuple[PathPatterns | None, str, Literal["read", "write"], bool]] = [
+PATH_CASES: list[tuple[PathPatterns | None, str, Literal["read", "write"], bool]] = [
     (None, "/w", "read", True),
     (None, "/w/a/b", "read", True),
     (None, "/w/a", "write", True),
@@ -190,12 +198,12 @@ PATHS: list[tuple[PathPatterns | None, str, Literal["read", "write"], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("paths", "real", "wish", "expected"), PATHS)
-def test_a_path_needs_a_pattern_that_allows_it_and_none_that_denies_it(
-    paths: PathPatterns | None, real: str, wish: Literal["read", "write"], expected: bool
+@pytest.mark.parametrize(("paths", "path", "access", "expected"), PATH_CASES)
+def test_a_path_needs_a_pattern_that_allows_it_and_no_pattern_that_denies_it(
+    paths: PathPatterns | None, path: str, access: Literal["read", "write"], expected: bool
 ):
     """Shows: T04, T05."""
-    assert scope_of(paths=paths).check_path(real, wish).ok is expected
+    assert make_scope(paths=paths).check_path(path, access).ok is expected
 
 
 def test_a_read_only_workspace_refuses_every_write_and_no_read():
@@ -205,7 +213,7 @@ def test_a_read_only_workspace_refuses_every_write_and_no_read():
     assert scope.check_path("/w/a", "read").ok
 
 
-def test_retinues_own_home_is_closed_whatever_the_scope_says():
+def test_the_retinue_home_is_closed_in_every_scope():
     agent = Agent(name="a", paths=PathPatterns(read=("**",)))
     scope = build_scope(
         agent, ScopeInputs(root="/w"), OperatorPolicy(closed_paths=(subtree_pattern("/w/home"),))
@@ -215,24 +223,24 @@ def test_retinues_own_home_is_closed_whatever_the_scope_says():
 
 
 @pytest.mark.parametrize("root", ["/", "/w", "/w/[a]", "/w/*", "/w\\x"])
-def test_relative_patterns_start_at_the_workspace_whatever_it_is_called(root: str):
-    real = f"{root.rstrip('/')}/src/a"
-    scope = scope_of(root=root, paths=PathPatterns(read=("src/**",)), operator={"paths": ("src/a",)})
-    assert matches(absolute_patterns(("src/**",), root)[0], real)
-    assert not scope.check_path(real).ok
+def test_relative_patterns_start_at_the_workspace_whatever_its_name(root: str):
+    path = f"{root.rstrip('/')}/src/a"
+    scope = make_scope(root=root, paths=PathPatterns(read=("src/**",)), operator={"paths": ("src/a",)})
+    assert matches(absolute_patterns(("src/**",), root)[0], path)
+    assert not scope.check_path(path).ok
     assert scope.check_path(f"{root.rstrip('/')}/src/b").ok
-    assert matches(subtree_pattern(root), real)
+    assert matches(subtree_pattern(root), path)
 
 
 @given(path=st.text(st.characters(codec="utf-8"), min_size=1, max_size=20))
-def test_a_literal_path_means_only_itself(path: str):
+def test_an_escaped_path_matches_only_itself(path: str):
     assert matches(escape_glob(path), path)
     assert not matches(escape_glob(path), path + "x")
     assert not matches(escape_glob(path), "x" + path)
 
 
-def test_the_hash_tells_scopes_apart_and_equal_ones_not():
-    same = [scope_of(tool_allow=("b", "a")).hash, scope_of(tool_allow=("a", "b")).hash]
+def test_different_scopes_have_different_hashes_and_equal_scopes_the_same_hash():
+    same = [make_scope(tool_allow=("b", "a")).hash, make_scope(tool_allow=("a", "b")).hash]
     assert same[0] == same[1]
     different: list[dict[str, Any]] = [
         {},
@@ -246,10 +254,10 @@ def test_the_hash_tells_scopes_apart_and_equal_ones_not():
         {"root": "/x"},
         {"operator": {"tools": ("a",)}},
     ]
-    assert len({scope_of(**facts).hash for facts in different}) == len(different)
+    assert len({make_scope(**fields).hash for fields in different}) == len(different)
 
 
-def test_the_ceiling_holds_whatever_a_definition_asks_for():
+def test_the_operator_ceiling_limits_every_definition():
     """Shows: D11."""
     wide = Agent(name="wide", paths=PathPatterns(read=("/**",), write=("/**",)))
     ceiling = Ceiling(set_by=OPERATOR, read=("sub/**",), write=(), deny=("**/secret",))
@@ -258,11 +266,11 @@ def test_the_ceiling_holds_whatever_a_definition_asks_for():
     assert scope.check_path("/etc/hostname").rule == "the ceiling allows read only in /w/sub/**"
     assert not scope.check_path("/w/sub/secret").ok
     assert not scope.check_path("/w/sub/x", "write").ok
-    shut = OperatorPolicy(ceiling=Ceiling(set_by=OPERATOR, writable=False))
-    assert not build_scope(wide, ScopeInputs(root="/w"), shut).check_path("/w/x", "write").ok
+    read_only = OperatorPolicy(ceiling=Ceiling(set_by=OPERATOR, writable=False))
+    assert not build_scope(wide, ScopeInputs(root="/w"), read_only).check_path("/w/x", "write").ok
 
 
-def test_a_child_whose_preset_lost_its_paths_has_none():
+def test_a_child_whose_preset_has_no_paths_may_access_no_path():
     """Shows: A091."""
     scope = build_scope(Agent(name="kid"), ScopeInputs(root="/w", is_child=True))
     assert scope.check_path("/w/a").rule == "no_scope_config"
@@ -274,14 +282,14 @@ def test_a_child_whose_preset_lost_its_paths_has_none():
     "path",
     ["/w/.git/config", "/w/.git/hooks/pre-commit", "/w/.vscode/tasks.json", "/w/.bashrc", "/w/a/.zshrc"],
 )
-def test_what_others_would_run_is_closed_to_every_agent(path: str):
-    assert not scope_of().check_path(path).ok
+def test_files_that_other_programs_execute_are_closed_to_every_agent(path: str):
+    assert not make_scope().check_path(path).ok
 
 
-def test_the_ceilings_tools_hold_for_whatever_preset_a_session_obeys():
+def test_the_tool_list_of_the_operator_ceiling_limits_an_edited_preset():
     """Shows: D11."""
-    bounds = OperatorPolicy(ceiling=Ceiling(set_by=OPERATOR, tools=("read",), capabilities=("files.*",)))
-    scope = build_scope(Agent(name="edited", tool_allow=("*",)), ScopeInputs(root="/w"), bounds)
+    policy = OperatorPolicy(ceiling=Ceiling(set_by=OPERATOR, tools=("read",), capabilities=("files.*",)))
+    scope = build_scope(Agent(name="edited", tool_allow=("*",)), ScopeInputs(root="/w"), policy)
     assert scope.check_tool("read", ["files.read"]).ok
     assert scope.check_tool("ls").rule == "the ceiling's tools: nothing allows it"
     assert (
@@ -290,13 +298,13 @@ def test_the_ceilings_tools_hold_for_whatever_preset_a_session_obeys():
     )
 
 
-def test_a_wide_grant_does_not_speak_for_what_other_programs_obey():
+def test_a_wide_grant_does_not_preapprove_writes_to_guarded_paths():
     """Shows: S11."""
-    scope = scope_of(paths=PathPatterns(write=("**",)))
+    scope = make_scope(paths=PathPatterns(write=("**",)))
     assert scope.is_write_preapproved("/w/src/a")
-    for place in ("/w/.github/workflows/ci.yml", "/w/a/.VSCode/settings.json", "/w/.mcp.json", "/w/sub/.git"):
-        assert scope.check_path(place, "write").ok
-        assert not scope.is_write_preapproved(place)
-    outright = scope_of(paths=PathPatterns(write=("**", ".github/workflows/**")))
-    assert outright.is_write_preapproved("/w/.github/workflows/ci.yml")
-    assert not outright.is_write_preapproved("/w/.mcp.json")
+    for path in ("/w/.github/workflows/ci.yml", "/w/a/.VSCode/settings.json", "/w/.mcp.json", "/w/sub/.git"):
+        assert scope.check_path(path, "write").ok
+        assert not scope.is_write_preapproved(path)
+    named = make_scope(paths=PathPatterns(write=("**", ".github/workflows/**")))
+    assert named.is_write_preapproved("/w/.github/workflows/ci.yml")
+    assert not named.is_write_preapproved("/w/.mcp.json")

@@ -1,4 +1,4 @@
-"""Rights only shrink: own, within every ceiling above, under what the operator denies; only a person widens, by one file."""
+"""Ceilings: each ceiling and each operator denial only narrows a scope; only a user grant widens it, by one file."""
 
 from typing import Any, Literal
 
@@ -14,12 +14,12 @@ from retinue.domain.permissions.scope_builder import ScopeInputs, build_scope, i
 from retinue.domain.rules import Rule, literal_components, unescape_component
 
 Globs = tuple[str, ...]
-Wish = Literal["read", "write"]
+Access = Literal["read", "write"]
 
 NAMES = ("read", "write", "bash", "todo_add")
-REALS = ("/w", "/w/a", "/w/a/b", "/w/.env", "/x/a", "/tmp/a", "/etc/shadow", "/home/r/ledger.db")
-WISHES: tuple[Wish, ...] = ("read", "write")
-PAIRS: list[tuple[Wish, str]] = [(wish, real) for wish in WISHES for real in REALS]
+PATHS = ("/w", "/w/a", "/w/a/b", "/w/.env", "/x/a", "/tmp/a", "/etc/shadow", "/home/r/ledger.db")
+ACCESSES: tuple[Access, ...] = ("read", "write")
+PAIRS: list[tuple[Access, str]] = [(access, path) for access in ACCESSES for path in PATHS]
 
 tool_globs = st.none() | st.lists(
     st.sampled_from(("read", "write", "bash", "todo_*", "*", "r*", "[rw]*")), max_size=3
@@ -28,7 +28,7 @@ path_globs = st.none() | st.lists(
     st.sampled_from(("/**", "/w/**", "/w/a", "/w/a/**", "/x/**", "**/.env", "/tmp/**", "a/**", ".")),
     max_size=3,
 ).map(tuple)
-denies = path_globs.map(lambda some: some or ())
+deny_lists = path_globs.map(lambda some: some or ())
 
 
 def absolute_only(globs: Globs | None) -> Globs | None:
@@ -43,7 +43,7 @@ ceilings = st.builds(
     agents=tool_globs,
     read=path_globs.map(absolute_only),
     write=path_globs.map(absolute_only),
-    deny=denies.map(absolute_only).map(lambda some: some or ()),
+    deny=deny_lists.map(absolute_only).map(lambda some: some or ()),
     writable=st.booleans(),
 )
 agents = st.builds(
@@ -67,7 +67,7 @@ agents = st.builds(
         },
     ),
 )
-grounds = st.builds(
+scope_inputs = st.builds(
     ScopeInputs,
     root=st.sampled_from(("/w", "/", "/tmp/ws")),
     writable=st.booleans(),
@@ -75,119 +75,133 @@ grounds = st.builds(
     is_child=st.booleans(),
     ceilings=st.lists(ceilings, max_size=2).map(tuple),
 )
-bounds = st.builds(
+operator_policies = st.builds(
     OperatorPolicy,
     deny_tools=tool_globs.map(lambda some: some or ()),
-    deny_paths=denies,
+    deny_paths=deny_lists,
     deny_agents=tool_globs.map(lambda some: some or ()),
     closed_paths=st.just(("/home/r/**",)),
-    ceiling=ceilings.map(lambda one: replace(one, set_by=OPERATOR)),
+    ceiling=ceilings.map(lambda ceiling: replace(ceiling, set_by=OPERATOR)),
 )
-scopes = st.builds(build_scope, agents, grounds, bounds)
+scopes = st.builds(build_scope, agents, scope_inputs, operator_policies)
 
 
-def may(scope: Scope) -> set[tuple[str, ...]]:
-    """Everything out of our little world that a scope lets through."""
+def allowed_actions(scope: Scope) -> set[tuple[str, ...]]:
+    """Return every action of a small set of tools, agents and paths that a scope allows."""
     return (
         {("tool", name) for name in NAMES if scope.check_tool(name).ok}
         | {("tagged", name) for name in NAMES if scope.check_tool("read", (name, "bash")).ok}
         | {("agent", name) for name in NAMES if scope.check_agent(name).ok}
-        | {(wish, real) for wish in WISHES for real in REALS if scope.check_path(real, wish).ok}
+        | {(access, path) for access in ACCESSES for path in PATHS if scope.check_path(path, access).ok}
     )
 
 
 @given(scopes, ceilings)
-def test_a_ceiling_more_never_widens(scope: Scope, ceiling: Ceiling):
+def test_an_additional_ceiling_never_widens_a_scope(scope: Scope, ceiling: Ceiling):
     """Shows: T06."""
     for order in ((*scope.ceilings, ceiling), (ceiling, *scope.ceilings)):
-        assert may(replace(scope, ceilings=order)) <= may(scope)
+        assert allowed_actions(replace(scope, ceilings=order)) <= allowed_actions(scope)
 
 
 @given(scopes)
-def test_effective_is_ones_own_within_each_ceiling(scope: Scope):
+def test_a_scope_is_the_intersection_of_its_own_rules_with_each_ceiling(scope: Scope):
     """Shows: T06."""
     alone = replace(scope, ceilings=())
-    each = [may(replace(alone, ceilings=(ceiling,))) for ceiling in scope.ceilings]
-    assert may(scope) == may(alone).intersection(*each)
+    each = [allowed_actions(replace(alone, ceilings=(ceiling,))) for ceiling in scope.ceilings]
+    assert allowed_actions(scope) == allowed_actions(alone).intersection(*each)
 
 
-@given(scopes, bounds)
-def test_what_the_operator_denies_now_only_narrows(scope: Scope, now: OperatorPolicy):
+@given(scopes, operator_policies)
+def test_operator_denials_only_narrow_a_scope(scope: Scope, policy: OperatorPolicy):
     """Shows: L024."""
-    under = scope.with_operator_denials(now)
-    assert may(under) <= may(scope)
-    assert under.with_operator_denials(now) == under
+    narrowed = scope.with_operator_denials(policy)
+    assert allowed_actions(narrowed) <= allowed_actions(scope)
+    assert narrowed.with_operator_denials(policy) == narrowed
     assert not {
         name
         for name in NAMES
-        if under.check_tool(name).ok and Scope(operator_tools=under.operator_tools).check_tool(name).ok
+        if narrowed.check_tool(name).ok and Scope(operator_tools=narrowed.operator_tools).check_tool(name).ok
     } & {
         name
         for name in NAMES
-        if not Scope(operator_tools=replace(under.operator_tools, deny=now.deny_tools)).check_tool(name).ok
+        if not Scope(operator_tools=replace(narrowed.operator_tools, deny=policy.deny_tools))
+        .check_tool(name)
+        .ok
     }
-    assert (under is scope) == (may(under) == may(scope) and under.hash == scope.hash)
+    assert (narrowed is scope) == (
+        allowed_actions(narrowed) == allowed_actions(scope) and narrowed.hash == scope.hash
+    )
 
 
-def test_every_kind_of_live_deny_is_obeyed_and_nothing_else_is_lost():
+def test_operator_denials_of_tools_paths_and_agents_apply_and_change_nothing_else():
     """Shows: L024."""
     scope = build_scope(Agent(name="a", agent_allow=("*",), agent_deny=("x",)), ScopeInputs(root="/w"))
-    under = scope.with_operator_denials(
+    narrowed = scope.with_operator_denials(
         OperatorPolicy(deny_tools=("bash",), deny_paths=("secret/",), deny_agents=("coder",))
     )
-    assert under.check_tool("bash").rule == "operator deny bash"
-    assert under.check_path("/w/secret/a").rule == "deny /w/secret/**"
-    assert under.check_agent("coder").rule == "agents: deny coder"
-    assert under.agents.deny == ("x", "coder")
-    assert (under.check_tool("read").ok, under.check_path("/w/a").ok, under.check_agent("other").ok) == (
+    assert narrowed.check_tool("bash").rule == "operator deny bash"
+    assert narrowed.check_path("/w/secret/a").rule == "deny /w/secret/**"
+    assert narrowed.check_agent("coder").rule == "agents: deny coder"
+    assert narrowed.agents.deny == ("x", "coder")
+    assert (
+        narrowed.check_tool("read").ok,
+        narrowed.check_path("/w/a").ok,
+        narrowed.check_agent("other").ok,
+    ) == (
         True,
         True,
         True,
     )
-    for one in (
+    for policy in (
         OperatorPolicy(deny_tools=("b",)),
         OperatorPolicy(deny_paths=("b",)),
         OperatorPolicy(deny_agents=("b",)),
     ):
-        assert scope.with_operator_denials(one) != scope
+        assert scope.with_operator_denials(policy) != scope
     assert scope.with_operator_denials(OperatorPolicy()) is scope
 
 
 @given(agents, scopes, agents)
-def test_a_child_never_has_what_its_parent_could_not_hand_on(above: Agent, rights: Scope, below: Agent):
+def test_a_child_never_has_more_permissions_than_its_inherited_ceiling(
+    parent_agent: Agent, parent_scope: Scope, child_agent: Agent
+):
     """Shows: T06, L024."""
-    handed = inherited_ceiling(above, rights, set_by="above")
-    ground = ScopeInputs(root=rights.root, is_child=True, ceilings=(*rights.ceilings[1:], handed))
-    child = build_scope(
-        below, ground, OperatorPolicy(closed_paths=rights.retinue_paths, ceiling=rights.ceilings[0])
+    inherited = inherited_ceiling(parent_agent, parent_scope, set_by="above")
+    inputs = ScopeInputs(
+        root=parent_scope.root, is_child=True, ceilings=(*parent_scope.ceilings[1:], inherited)
     )
-    parent = replace(rights, tmp_folder="")
-    for wish, real in PAIRS:
-        if child.check_path(real, wish).ok:
-            assert handed.path_objection(real, wish) is None
-            assert above.ceiling is not None or parent.check_path(real, wish).ok
+    child = build_scope(
+        child_agent,
+        inputs,
+        OperatorPolicy(closed_paths=parent_scope.retinue_paths, ceiling=parent_scope.ceilings[0]),
+    )
+    parent = replace(parent_scope, tmp_folder="")
+    for access, path in PAIRS:
+        if child.check_path(path, access).ok:
+            assert inherited.path_objection(path, access) is None
+            assert parent_agent.ceiling is not None or parent.check_path(path, access).ok
     for name in NAMES:
         if child.check_tool(name).ok:
-            assert handed.tool_objection(name, ()) is None
+            assert inherited.tool_objection(name, ()) is None
         if child.check_agent(name).ok:
-            assert handed.agent_objection(name) is None
+            assert inherited.agent_objection(name) is None
 
 
-@given(scopes, st.sampled_from(REALS), st.sampled_from(WISHES))
-def test_a_file_allowed_once_opens_that_file_and_no_other(scope: Scope, real: str, wish: Wish):
-    wider = scope.with_user_grant(real, wish)
-    assert may(wider) - may(scope) <= {(wish, real)}
-    verdict = wider.check_path(real, wish)
-    if scope.closing_rule(real) or not scope.has_paths:
+@given(scopes, st.sampled_from(PATHS), st.sampled_from(ACCESSES))
+def test_a_user_grant_for_a_file_opens_only_that_file(scope: Scope, path: str, access: Access):
+    granted = scope.with_user_grant(path, access)
+    assert allowed_actions(granted) - allowed_actions(scope) <= {(access, path)}
+    verdict = granted.check_path(path, access)
+    if scope.closing_rule(path) or not scope.has_paths:
         assert not verdict.ok
-    firm = [each for each in scope.ceilings if each.is_operator_ceiling and each.path_objection(real, wish)]
-    if firm and not wider.is_private_tmp(real):
+    firm = [each for each in scope.ceilings if each.is_operator_ceiling and each.path_objection(path, access)]
+    if firm and not granted.is_private_tmp(path):
         assert not verdict.ok
-    if wish == "write" and not scope.writable and not wider.is_private_tmp(real):
+    if access == "write" and not scope.writable and not granted.is_private_tmp(path):
         assert not verdict.ok
 
 
-def test_a_persons_word_lifts_what_a_session_could_not_hand_on_and_never_a_deny_or_the_operators_ceiling():
+def test_a_user_grant_overrides_a_parents_ceiling_but_no_deny_rule_and_no_operator_ceiling():
     scope = Scope(read=("/w/**",), root="/w", ceilings=(Ceiling(set_by="above", read=("/w/a",)),))
     assert not scope.check_path("/w/b").ok
     assert scope.with_user_grant("/w/b", "read").check_path("/w/b").ok
@@ -207,17 +221,17 @@ def test_a_persons_word_lifts_what_a_session_could_not_hand_on_and_never_a_deny_
 
 
 @pytest.mark.parametrize("name", ["/w/a*", "/w/[a]", "/w/?", "/w/a\\b", "/w/**"])
-def test_a_file_with_globs_in_its_name_opens_only_itself(name: str):
-    for wish in WISHES:
-        wider = Scope(root="/w").with_user_grant(name, wish)
-        assert wider.check_path(name, wish).ok
-        assert not [real for real in REALS if wider.check_path(real, wish).ok]
-    once = Scope(root="/w", write=("/w/**",)).with_user_grant("/w/a", "write")
-    assert (once.is_write_preapproved("/w/a"), once.is_write_preapproved("/w/b")) == (True, False)
+def test_a_user_grant_for_a_name_with_wildcards_opens_only_that_file(name: str):
+    for access in ACCESSES:
+        granted = Scope(root="/w").with_user_grant(name, access)
+        assert granted.check_path(name, access).ok
+        assert not [path for path in PATHS if granted.check_path(path, access).ok]
+    granted = Scope(root="/w", write=("/w/**",)).with_user_grant("/w/a", "write")
+    assert (granted.is_write_preapproved("/w/a"), granted.is_write_preapproved("/w/b")) == (True, False)
     assert not Scope(root="/w").with_user_grant("/w/a", "read").is_write_preapproved("/w/a")
 
 
-FACTS: list[dict[str, Any]] = [
+CEILING_FIELDS: list[dict[str, Any]] = [
     {},
     {"tools": ("a",)},
     {"capabilities": ("a",)},
@@ -233,10 +247,10 @@ FACTS: list[dict[str, Any]] = [
 ]
 
 
-def test_the_hash_differs_with_everything_that_a_verdict_rests_on():
+def test_the_scope_hash_covers_every_field_that_a_decision_depends_on():
     """Shows: T10."""
     changes: list[dict[str, Any]] = [
-        *({"ceilings": (replace(Ceiling(set_by="a"), **facts),)} for facts in FACTS),
+        *({"ceilings": (replace(Ceiling(set_by="a"), **facts),)} for facts in CEILING_FIELDS),
         {"read": ("/a",)}, {"write": ("/a",)}, {"preapproved_writes": ("/a",)}, {"deny": ("/a",)}, {"closed_paths": ()},
         {"guarded_paths": ()}, {"retinue_paths": ("/a",)}, {"root": "/a"}, {"is_worktree": True}, {"tmp_folder": "/a"}, {"writable": False},
         {"has_paths": False}, {"shell_commands": ShellCommands(allow=("a",))}, {"shell_commands": ShellCommands(deny=("a",))},
@@ -248,68 +262,70 @@ def test_the_hash_differs_with_everything_that_a_verdict_rests_on():
 
 
 @given(scopes, scopes)
-def test_scopes_of_one_hash_give_the_same_verdicts(one: Scope, other: Scope):
+def test_scopes_with_the_same_hash_make_the_same_decisions(one: Scope, other: Scope):
     if one.hash == other.hash:
-        assert may(one) == may(other)
+        assert allowed_actions(one) == allowed_actions(other)
 
 
-def test_a_controller_without_tools_may_have_others_act():
+def test_an_agent_without_tools_can_give_tools_to_its_children_by_its_ceiling():
     """Shows: T07."""
     controller = Agent(name="c", tool_allow=(), ceiling={"tools": ("bash", "read")})
-    rights = build_scope(controller, ScopeInputs(root="/w"))
-    assert not rights.check_tool("bash").ok
-    handed = inherited_ceiling(controller, rights, set_by="c")
+    parent_scope = build_scope(controller, ScopeInputs(root="/w"))
+    assert not parent_scope.check_tool("bash").ok
+    inherited = inherited_ceiling(controller, parent_scope, set_by="c")
     executor = build_scope(
         Agent(name="e", paths=PathPatterns(read=("/w/**",))),
-        ScopeInputs(root="/w", is_child=True, ceilings=(handed,)),
+        ScopeInputs(root="/w", is_child=True, ceilings=(inherited,)),
     )
     assert executor.check_tool("bash").ok
     assert executor.check_tool("write").rule == "the ceiling of c's tools: nothing allows it"
-    silent = Agent(name="c", tool_allow=(), tool_deny=("*",), capability_allow=())
+    without_tools = Agent(name="c", tool_allow=(), tool_deny=("*",), capability_allow=())
     assert (
-        inherited_ceiling(silent, build_scope(silent, ScopeInputs(root="/w")), set_by="c").tool_objection(
-            "bash", ("x",)
-        )
+        inherited_ceiling(
+            without_tools, build_scope(without_tools, ScopeInputs(root="/w")), set_by="c"
+        ).tool_objection("bash", ("x",))
         is None
     )
 
 
-def test_what_is_handed_on_is_the_definitions_ceiling_and_else_ones_own_paths():
+def test_the_inherited_ceiling_is_the_definitions_ceiling_or_else_the_parents_own_paths():
     """Shows: T06, T07, L024."""
     narrow = Agent(name="n", paths=PathPatterns(read=("src/**",), write=("out/**",), deny=("**/.env",)))
-    rights = build_scope(narrow, ScopeInputs(root="/w", writable=False))
-    assert inherited_ceiling(narrow, rights, set_by="n") == Ceiling(
+    parent_scope = build_scope(narrow, ScopeInputs(root="/w", writable=False))
+    assert inherited_ceiling(narrow, parent_scope, set_by="n") == Ceiling(
         set_by="n",
         read=("/w/src/**",),
         write=("/w/out/**",),
         deny=("**/.env",),
         writable=False,
     )
-    said = replace(
+    with_ceiling = replace(
         narrow, ceiling={"paths": {"read": ["/**"], "write": [], "deny": ["x", "**/.env"]}, "writable": True}
     )
-    assert inherited_ceiling(said, rights, set_by="n") == Ceiling(
+    assert inherited_ceiling(with_ceiling, parent_scope, set_by="n") == Ceiling(
         set_by="n", read=("/**",), write=(), deny=("**/.env", "/w/x"), writable=True
     )
-    shut = replace(
+    restricted = replace(
         narrow, ceiling={"writable": False, "network": False, "capabilities": ["a"], "agents": ["b"]}
     )
-    handed = inherited_ceiling(shut, replace(rights, writable=True), set_by="n")
-    assert (handed.writable, handed.network, handed.capabilities, handed.agents) == (
+    inherited = inherited_ceiling(restricted, replace(parent_scope, writable=True), set_by="n")
+    assert (inherited.writable, inherited.network, inherited.capabilities, inherited.agents) == (
         False,
         False,
         ("a",),
         ("b",),
     )
-    assert inherited_ceiling(replace(narrow, ceiling={"tools": []}), rights, set_by="n").writable is False
+    assert (
+        inherited_ceiling(replace(narrow, ceiling={"tools": []}), parent_scope, set_by="n").writable is False
+    )
 
 
-def test_a_ceiling_as_it_is_written_is_the_ceiling():
-    said = {
+def test_a_ceiling_survives_a_round_trip_through_json():
+    fields = {
         "tools": ["a"], "capabilities": ["b"], "agents": ["c"], "writable": False, "network": True,
         "paths": {"read": ["r", "/x/"], "write": [], "deny": ["d"]},
     }  # fmt: skip
-    ceiling = parse_ceiling(said, set_by="s", root="/w")
+    ceiling = parse_ceiling(fields, set_by="s", root="/w")
     assert ceiling == Ceiling(
         set_by="s", tools=("a",), capabilities=("b",), agents=("c",), writable=False, network=True,
         read=("/w/r", "/x/**"), write=(), deny=("/w/d",),
@@ -320,7 +336,7 @@ def test_a_ceiling_as_it_is_written_is_the_ceiling():
     assert parse_ceiling({"paths": None, "writable": None}, set_by="s", root="/w") == Ceiling(set_by="s")
 
 
-OBJECTIONS: list[tuple[Ceiling, str, Wish, str | None]] = [
+OBJECTIONS: list[tuple[Ceiling, str, Access, str | None]] = [
     (Ceiling(set_by=OPERATOR), "/w/a", "write", None),
     (Ceiling(set_by=OPERATOR, deny=("/w/A",)), "/w/a", "read", "the ceiling denies /w/A"),
     (Ceiling(set_by="s", writable=False), "/w/a", "write", "the ceiling of s lets nothing be written"),
@@ -346,18 +362,20 @@ OBJECTIONS: list[tuple[Ceiling, str, Wish, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("ceiling", "real", "wish", "objection"), OBJECTIONS)
-def test_an_objection_names_whose_it_is(ceiling: Ceiling, real: str, wish: Wish, objection: str | None):
-    assert ceiling.path_objection(real, wish) == objection
+@pytest.mark.parametrize(("ceiling", "path", "access", "objection"), OBJECTIONS)
+def test_an_objection_names_the_owner_of_the_ceiling(
+    ceiling: Ceiling, path: str, access: Access, objection: str | None
+):
+    assert ceiling.path_objection(path, access) == objection
 
 
-def test_where_tmp_is_the_workspace_a_ceilings_pattern_of_it_counts():
+def test_a_ceiling_pattern_for_tmp_applies_if_tmp_is_the_workspace():
     assert Ceiling(set_by="s", read=("/tmp/**",)).path_objection("/tmp/a", "read", own_tmp=False) is None
     scope = Scope(root="/tmp", read=("/tmp/**",), ceilings=(Ceiling(set_by="s", read=("/tmp/**",)),))
     assert scope.check_path("/tmp/a").ok
 
 
-def test_a_ceiling_speaks_for_tools_capabilities_and_agents():
+def test_a_ceiling_limits_tools_capabilities_and_agents():
     """Shows: T06."""
     ceiling = Ceiling(set_by="s", tools=("r*",), capabilities=("f.*",), agents=("c",))
     assert ceiling.tool_objection("read", ("f.read", "f.write")) is None
@@ -375,7 +393,7 @@ def test_a_ceiling_speaks_for_tools_capabilities_and_agents():
     assert scope.check_tool("system_time").rule == "the runtime's own"
 
 
-COMPILED: list[tuple[PathPatterns | None, dict[str, Any], dict[str, Any]]] = [
+SCOPES_FROM_DEFINITIONS: list[tuple[PathPatterns | None, dict[str, Any], dict[str, Any]]] = [
     (None, {}, {"read": ("/w/**",), "write": ("/w/**",), "preapproved_writes": (), "deny": ()}),
     (None, {"tmp_folder": "/t"}, {"read": ("/w/**", "/tmp/**"), "write": ("/w/**", "/tmp/**"), "preapproved_writes": DEFAULT_WRITABLE_PATHS}),
     (None, {"is_child": True}, {"read": ("/w/**",), "write": (), "has_paths": False}),
@@ -394,20 +412,20 @@ COMPILED: list[tuple[PathPatterns | None, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("paths", "ground", "expected"), COMPILED)
-def test_a_definition_and_a_place_make_a_scope(
-    paths: PathPatterns | None, ground: dict[str, Any], expected: dict[str, Any]
+@pytest.mark.parametrize(("paths", "inputs", "expected"), SCOPES_FROM_DEFINITIONS)
+def test_a_scope_is_built_from_a_definition_and_a_workspace(
+    paths: PathPatterns | None, inputs: dict[str, Any], expected: dict[str, Any]
 ):
     """Shows: A013, A016, A086, A091, L003."""
-    scope = build_scope(Agent(name="a", paths=paths), ScopeInputs(root="/w", **ground))
+    scope = build_scope(Agent(name="a", paths=paths), ScopeInputs(root="/w", **inputs))
     assert {key: getattr(scope, key) for key in expected} == expected
-    assert (scope.root, scope.tmp_folder) == ("/w", ground.get("tmp_folder", ""))
+    assert (scope.root, scope.tmp_folder) == ("/w", inputs.get("tmp_folder", ""))
 
 
-def test_everything_the_operator_says_is_compiled_in():
+def test_a_scope_includes_every_part_of_the_operator_policy():
     """Shows: L024."""
     above = Ceiling(set_by="above", read=("/q/**",))
-    bounds = OperatorPolicy(
+    policy = OperatorPolicy(
         deny_tools=("t",), deny_paths=("p/",), deny_agents=("g",), closed_paths=("/home/**",),
         ceiling=Ceiling(set_by=OPERATOR, read=("r",), write=("w/",), deny=("d",), tools=("x",)),
     )  # fmt: skip
@@ -415,7 +433,7 @@ def test_everything_the_operator_says_is_compiled_in():
         name="a", agent_allow=("*",), agent_deny=("n",), capability_allow=("c",), capability_deny=("e",),
         tool_allow=("u",), tool_deny=("v",), paths=PathPatterns(deny=("o",)), shell_commands=ShellCommands(allow=("ls",)),
     )  # fmt: skip
-    scope = build_scope(agent, ScopeInputs(root="/w", ceilings=(above,)), bounds)
+    scope = build_scope(agent, ScopeInputs(root="/w", ceilings=(above,)), policy)
     assert scope.operator_tools.deny == ("t",)
     assert scope.deny == ("/w/o", "/w/p/**")
     assert (scope.agents.allow, scope.agents.deny) == (("*",), ("n", "g"))
@@ -427,12 +445,17 @@ def test_everything_the_operator_says_is_compiled_in():
         Ceiling(set_by=OPERATOR, read=("/w/r",), write=("/w/w/**",), deny=("/w/d",), tools=("x",)),
         above,
     )
-    bare = build_scope(Agent(name="a"), ScopeInputs(root="/w"))
-    assert bare.ceilings == (Ceiling(set_by=OPERATOR),)
-    assert (bare.tools.allow, bare.tools.deny, bare.agents.allow, bare.agents.deny) == (None, (), None, ())
+    default = build_scope(Agent(name="a"), ScopeInputs(root="/w"))
+    assert default.ceilings == (Ceiling(set_by=OPERATOR),)
+    assert (default.tools.allow, default.tools.deny, default.agents.allow, default.agents.deny) == (
+        None,
+        (),
+        None,
+        (),
+    )
 
 
-def test_what_other_programs_obey_is_changed_only_where_a_grant_names_it():
+def test_a_write_to_a_guarded_path_is_preapproved_only_if_a_grant_names_it():
     root = "/home/u/.retinue/worktrees/1"
     wide = Scope(root=root, write=(f"{root}/**",), preapproved_writes=(f"{root}/**",))
     assert wide.is_write_preapproved(f"{root}/src/a")
@@ -441,37 +464,37 @@ def test_what_other_programs_obey_is_changed_only_where_a_grant_names_it():
         assert not wide.is_write_preapproved(f"{root}/{name}")
         assert wide.check_path(f"{root}/{name}", "write").ok
         assert wide.with_user_grant(f"{root}/{name}", "write").is_write_preapproved(f"{root}/{name}")
-    named = (f"{root}/.vscode/**",)
-    granted = replace(wide, write=wide.write + named, preapproved_writes=named)
+    named_patterns = (f"{root}/.vscode/**",)
+    granted = replace(wide, write=wide.write + named_patterns, preapproved_writes=named_patterns)
     assert granted.is_write_preapproved(f"{root}/.vscode/x")
     assert not granted.is_write_preapproved(f"{root}/.vscode/.envrc")
     assert not Scope(root="/w", write=DEFAULT_WRITABLE_PATHS, tmp_folder="/t").is_guarded("/tmp/.envrc")
 
 
-def test_a_made_workspace_is_open_though_it_lies_in_retinues_own_folder():
-    home = Scope(root="/h/worktrees/1", read=("/**",), retinue_paths=("/h/**",))
-    made = replace(home, is_worktree=True)
-    assert home.check_path("/h/worktrees/1/a").rule == "always closed /h/**"
-    assert made.check_path("/h/worktrees/1/a").ok
+def test_a_worktree_is_open_although_it_is_inside_the_retinue_home():
+    in_home = Scope(root="/h/worktrees/1", read=("/**",), retinue_paths=("/h/**",))
+    worktree = replace(in_home, is_worktree=True)
+    assert in_home.check_path("/h/worktrees/1/a").rule == "always closed /h/**"
+    assert worktree.check_path("/h/worktrees/1/a").ok
     for closed in ("/h/worktrees/2/a", "/h/worktrees/12", "/h/ledger.db", "/h"):
-        assert made.closing_rule(closed) == "always closed /h/**"
-    assert made.closing_rule("/h/worktrees/1/.ssh/id") == "always closed **/.ssh/**"
-    assert replace(made, deny=("**/A",)).closing_rule("/h/worktrees/1/a") == "deny **/A"
+        assert worktree.closing_rule(closed) == "always closed /h/**"
+    assert worktree.closing_rule("/h/worktrees/1/.ssh/id") == "always closed **/.ssh/**"
+    assert replace(worktree, deny=("**/A",)).closing_rule("/h/worktrees/1/a") == "deny **/A"
 
 
-def test_the_operators_word_is_called_the_same_everywhere():
+def test_the_operator_ceiling_has_one_name_everywhere():
     assert str(Ceiling(set_by=OPERATOR)) == "the ceiling"
     assert OPERATOR == "the configuration"
 
 
-def test_a_component_is_named_outright_unless_it_holds_a_glob():
+def test_a_path_component_is_literal_unless_it_has_a_wildcard():
     assert literal_components("/tmp/a~b/c d/*") == ("tmp", "a~b", "c d")
     assert [unescape_component(part) for part in ("a*", "a?", "[a]", "a\\*", "a\\", "\\\\", "")] == [
         None, None, None, "a*", "a\\", "\\", "",
     ]  # fmt: skip
 
 
-def test_only_names_below_tmp_are_the_agents_own_and_free_of_ceilings():
+def test_only_paths_below_tmp_are_private_and_exempt_from_ceilings():
     """Shows: F18, T06."""
     scope = Scope(
         root="/w",
@@ -483,13 +506,13 @@ def test_only_names_below_tmp_are_the_agents_own_and_free_of_ceilings():
     assert [scope.is_private_tmp(name) for name in ("/tmp", "/tmp/a", "/tmpx", "/w/a", "/", "/t/a")] == [
         True, True, False, False, False, False,
     ]  # fmt: skip
-    for wish in WISHES:
-        assert scope.check_path("/tmp/a", wish).ok
-        assert not scope.check_path("/w/a", wish).ok
-        assert not scope.check_path("/t/a", wish).ok
+    for access in ACCESSES:
+        assert scope.check_path("/tmp/a", access).ok
+        assert not scope.check_path("/w/a", access).ok
+        assert not scope.check_path("/t/a", access).ok
 
 
-def test_a_scope_that_nobody_filled_in_is_that_of_the_top_without_a_place():
+def test_a_default_scope_is_a_top_level_scope_at_the_root():
     assert Scope() == Scope(
         root="/",
         is_worktree=False,
@@ -513,7 +536,7 @@ def test_a_scope_that_nobody_filled_in_is_that_of_the_top_without_a_place():
     )
 
 
-def test_below_the_top_others_are_started_only_where_the_definition_says_so():
+def test_a_child_can_delegate_only_if_it_is_an_orchestrator_or_names_the_tool():
     assert Scope().can_delegate("door") is True
     assert Scope(depth=1).can_delegate("door") is False
     assert Scope(depth=1, is_orchestrator=True).can_delegate("door") is True
@@ -521,7 +544,7 @@ def test_below_the_top_others_are_started_only_where_the_definition_says_so():
     assert Scope(depth=1, tools=Rule(allow=("do*",))).can_delegate("door") is False
 
 
-def test_a_scope_spares_the_commands_that_its_definition_names():
+def test_a_scope_preapproves_the_commands_of_its_definition():
     scope = Scope(shell_commands=ShellCommands(allow=("git",)))
     assert (scope.check_command_preapproved("git status").ok, scope.check_command_preapproved("ls").ok) == (
         True,
@@ -529,22 +552,26 @@ def test_a_scope_spares_the_commands_that_its_definition_names():
     )
 
 
-def test_a_workspace_stays_writable_when_a_person_adds_a_path_to_write():
-    added = Agent(name="a", paths=PathPatterns(write=("/x",)))
-    narrow = build_scope(added, ScopeInputs(root="/w"))
-    kept = build_scope(added, ScopeInputs(root="/w", user_grants=PathPatterns(write=("/w/**", "/x"))))
-    assert (narrow.write, kept.write, kept.preapproved_writes) == (("/x",), ("/w/**", "/x"), ("/x",))
+def test_a_workspace_stays_writable_when_the_user_grants_another_write_path():
+    agent = Agent(name="a", paths=PathPatterns(write=("/x",)))
+    narrow = build_scope(agent, ScopeInputs(root="/w"))
+    with_grant = build_scope(agent, ScopeInputs(root="/w", user_grants=PathPatterns(write=("/w/**", "/x"))))
+    assert (narrow.write, with_grant.write, with_grant.preapproved_writes) == (
+        ("/x",),
+        ("/w/**", "/x"),
+        ("/x",),
+    )
     child = build_scope(
-        added, ScopeInputs(root="/w", is_child=True, user_grants=PathPatterns(write=("/w/**", "/x")))
+        agent, ScopeInputs(root="/w", is_child=True, user_grants=PathPatterns(write=("/w/**", "/x")))
     )
     assert child.write == ("/x",)
 
 
-def test_a_workspace_made_for_an_agent_is_written_without_asking():
-    made = build_scope(Agent(name="a"), ScopeInputs(root="/h/1", is_worktree=True))
-    assert made.preapproved_writes == ("/h/1/**",)
-    assert made.is_write_preapproved("/h/1/a")
-    said = build_scope(
+def test_writes_in_a_worktree_are_preapproved_unless_the_definition_names_write_paths():
+    worktree = build_scope(Agent(name="a"), ScopeInputs(root="/h/1", is_worktree=True))
+    assert worktree.preapproved_writes == ("/h/1/**",)
+    assert worktree.is_write_preapproved("/h/1/a")
+    with_paths = build_scope(
         Agent(name="a", paths=PathPatterns(write=("out",))), ScopeInputs(root="/h/1", is_worktree=True)
     )
-    assert said.preapproved_writes == ("/h/1/out",)
+    assert with_paths.preapproved_writes == ("/h/1/out",)

@@ -1,4 +1,4 @@
-"""Which commands need not ask: one program and plain words, and nothing that only looks like that."""
+"""Preapproved shell commands: one program with plain arguments, and nothing that only resembles it."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ PLAIN = [
     "ls a,b +x 50% you@host",
 ]
 
-MORE = [
+COMPLEX = [
     "git status; rm x",
     "git status && rm x",
     "git status || rm x",
@@ -96,13 +96,13 @@ MORE = [
 
 
 @pytest.mark.parametrize("command", PLAIN)
-def test_one_program_and_plain_words_are_spoken_for(command: str):
+def test_one_program_with_plain_arguments_is_preapproved(command: str):
     """Shows: S20."""
     assert check_preapproved(command, GIT).ok
 
 
-@pytest.mark.parametrize("command", MORE)
-def test_what_is_more_than_that_asks_whatever_it_begins_with(command: str):
+@pytest.mark.parametrize("command", COMPLEX)
+def test_a_command_with_shell_syntax_is_never_preapproved(command: str):
     """Shows: S20, S21, S22, S23."""
     assert not check_preapproved(command, GIT).ok
 
@@ -129,7 +129,7 @@ PATTERNS: list[tuple[str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("pattern", "command", "expected"), PATTERNS)
-def test_a_pattern_without_a_blank_names_a_program_and_one_with_blanks_the_line(
+def test_a_pattern_without_spaces_matches_the_program_and_a_pattern_with_spaces_the_whole_command(
     pattern: str, command: str, expected: bool
 ):
     verdict = check_preapproved(command, ShellCommands(allow=(pattern,)))
@@ -139,10 +139,10 @@ def test_a_pattern_without_a_blank_names_a_program_and_one_with_blanks_the_line(
     )
 
 
-def test_a_star_alone_speaks_for_everything_and_two_only_for_plain_lines():
+def test_a_single_star_preapproves_everything_and_a_double_star_only_plain_commands():
     for command in ("git status; rm x", "\n", "./x"):
-        spared = check_preapproved(command, ShellCommands(allow=("ls", "*")))
-        assert (spared.ok, spared.rule) == (True, "shell_commands allow *")
+        preapproved = check_preapproved(command, ShellCommands(allow=("ls", "*")))
+        assert (preapproved.ok, preapproved.rule) == (True, "shell_commands allow *")
         refused = check_preapproved(command, ShellCommands(allow=("**",)))
         assert refused.rule == "shell_commands speak only for one program and plain words"
 
@@ -150,7 +150,7 @@ def test_a_star_alone_speaks_for_everything_and_two_only_for_plain_lines():
 @pytest.mark.parametrize(
     "rules", [None, ShellCommands(), ShellCommands(allow=()), ShellCommands(deny=("x",))]
 )
-def test_without_patterns_everything_asks(rules: ShellCommands | None):
+def test_without_allow_patterns_no_command_is_preapproved(rules: ShellCommands | None):
     for command in ("git status", "git status; ls"):
         verdict = check_preapproved(command, rules)
         assert (verdict.ok, verdict.rule) == (False, "no shell_commands grant it in advance")
@@ -172,7 +172,7 @@ BLOCKED: list[tuple[str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("text", "command", "expected"), BLOCKED)
-def test_a_denied_text_blocks_wherever_it_stands_and_however_it_is_spaced(
+def test_a_denied_text_blocks_a_command_at_any_position_and_with_any_spacing(
     text: str, command: str, expected: bool
 ):
     rules = ShellCommands(allow=("*",), deny=("never", text))
@@ -183,14 +183,14 @@ def test_a_denied_text_blocks_wherever_it_stands_and_however_it_is_spaced(
     )
 
 
-def test_without_a_deny_list_nothing_is_blocked():
+def test_without_a_deny_list_no_command_is_blocked():
     for rules in (None, ShellCommands(), ShellCommands(deny=())):
         assert denied_text("rm -rf /", rules) is None
         assert Scope(shell_commands=rules).check_command("rm -rf /").ok
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_whatever_is_spoken_for_holds_nothing_that_a_shell_reads_as_more(text: str):
+def test_a_preapproved_command_has_no_character_with_a_meaning_for_the_shell(text: str):
     """Shows: S20."""
     if check_preapproved(f"git {text}", GIT).ok:
         assert text.isascii()
@@ -214,15 +214,15 @@ def test_whatever_is_spoken_for_holds_nothing_that_a_shell_reads_as_more(text: s
         ("sh my\\ script.sh", ["my script.sh"]),
     ],
 )
-def test_whatever_may_name_a_file_is_among_the_words_of_a_command(command: str, names: list[str]):
+def test_possible_file_names_include_every_file_a_command_could_mean(command: str, names: list[str]):
     """Shows: T10."""
-    found = possible_file_names(command)
-    assert set(names) <= set(found)
-    assert "" not in found
+    file_names = possible_file_names(command)
+    assert set(names) <= set(file_names)
+    assert "" not in file_names
 
 
 @given(st.text())
-def test_the_words_of_any_command_can_be_told(command: str):
-    found = possible_file_names(command)
-    assert len(found) == len(set(found))
-    assert bool(found) or not command.strip(" \t\r\n;|&<>()`'\"=$") or not command.split()
+def test_possible_file_names_accept_any_text(command: str):
+    file_names = possible_file_names(command)
+    assert len(file_names) == len(set(file_names))
+    assert bool(file_names) or not command.strip(" \t\r\n;|&<>()`'\"=$") or not command.split()

@@ -1,4 +1,4 @@
-"""Addresses on the web: what is one, which the operator allows, and which machines are never asked."""
+"""URLs: which are valid, which sites the operator allows, and which IP addresses are never contacted."""
 
 from urllib.parse import urlsplit
 
@@ -24,7 +24,7 @@ ODD = st.text(
 
 
 @pytest.mark.parametrize(
-    ("url", "read"),
+    ("url", "normalized"),
     [
         ("https://docs.example.org", "https://docs.example.org/"),
         ("HTTPS://Docs.EXAMPLE.org:443/A?b=C#d", "https://docs.example.org/A?b=C"),
@@ -33,8 +33,8 @@ ODD = st.text(
         ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example/"),
     ],
 )
-def test_an_address_has_one_form(url: str, read: str):
-    assert str(parse_url(url)) == read
+def test_a_url_has_one_normal_form(url: str, normalized: str):
+    assert str(parse_url(url)) == normalized
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_an_address_has_one_form(url: str, read: str):
         "https://" + "a" * 64 + ".example/", "https://" + "a." * 127 + "example/",
     ],
 )  # fmt: skip
-def test_what_could_be_read_in_two_ways_is_none(url: str):
+def test_an_ambiguous_url_is_refused(url: str):
     """Shows: S06."""
     with pytest.raises(InvalidUrl):
         parse_url(url)
 
 
 @pytest.mark.parametrize(
-    ("said", "yes", "no"),
+    ("site", "allowed", "refused"),
     [
         (
             "docs.example.org",
@@ -84,27 +84,27 @@ def test_what_could_be_read_in_two_ways_is_none(url: str):
         ("*", ["https://any.example/"], ["http://any.example/", "https://any.example:8443/"]),
     ],
 )
-def test_a_site_is_a_host_by_one_scheme_and_port(said: str, yes: list[str], no: list[str]):
-    """Plain HTTP is one only where it is said.
+def test_a_site_is_a_host_with_one_scheme_and_port(site: str, allowed: list[str], refused: list[str]):
+    """Plain HTTP is allowed only if the site names it.
 
     Shows: S06.
     """
-    assert [is_url_allowed(parse_url(url), [parse_site(said)]) for url in (*yes, *no)] == [True] * len(
-        yes
-    ) + [False] * len(no)
+    assert [is_url_allowed(parse_url(url), [parse_site(site)]) for url in (*allowed, *refused)] == [
+        True
+    ] * len(allowed) + [False] * len(refused)
 
 
-def test_without_a_site_nothing_is_allowed():
+def test_without_a_site_no_url_is_allowed():
     """Shows: S06."""
     assert not is_url_allowed(parse_url("https://example.org/"), [])
 
 
 @pytest.mark.parametrize(
-    "said", ["", "**", "*.*", "a.*.example", "https://", "127.0.0.1", "*.1", "example.org/path", "ftp://example.org", "*example.org"]
+    "site", ["", "**", "*.*", "a.*.example", "https://", "127.0.0.1", "*.1", "example.org/path", "ftp://example.org", "*example.org"]
 )  # fmt: skip
-def test_what_is_no_site_is_told(said: str):
+def test_an_invalid_site_is_refused(site: str):
     with pytest.raises(InvalidUrl):
-        parse_site(said)
+        parse_site(site)
 
 
 @given(ODD, ODD, ODD, ODD)
@@ -114,30 +114,30 @@ def test_what_is_no_site_is_told(said: str):
 @example("", "#@", "", "")
 @example("", "?@", "", "")
 @example("", "/@", "", "")
-def test_whatever_is_put_around_a_host_others_read_the_same_one(
+def test_other_url_parsers_find_the_same_host_in_an_accepted_url(
     before: str, between: str, after: str, end: str
 ):
-    """A host that is allowed is the one that every reader of the address would connect to.
+    """Every URL parser would connect to the host that was allowed.
 
     Shows: S06.
     """
     try:
-        page = parse_url(f"https://{before}good.example{between}evil.example{after}/{end}")
+        parsed = parse_url(f"https://{before}good.example{between}evil.example{after}/{end}")
     except InvalidUrl:
         return
-    text = str(page)
-    assert parse_url(text) == page
-    other, third = urlsplit(text), URL(text, encoded=True)
-    assert (other.hostname, other.username, other.password) == (page.host, None, None)
-    assert (third.host, third.user, third.port) == (page.host, None, page.port)
-    if is_url_allowed(page, [parse_site("good.example"), parse_site("*.good.example")]):
-        assert (f"{page.host}.").endswith("good.example.")
+    text = str(parsed)
+    assert parse_url(text) == parsed
+    stdlib, yarl_url = urlsplit(text), URL(text, encoded=True)
+    assert (stdlib.hostname, stdlib.username, stdlib.password) == (parsed.host, None, None)
+    assert (yarl_url.host, yarl_url.user, yarl_url.port) == (parsed.host, None, parsed.port)
+    if is_url_allowed(parsed, [parse_site("good.example"), parse_site("*.good.example")]):
+        assert (f"{parsed.host}.").endswith("good.example.")
         assert before.removesuffix(".").isascii()
         assert between.startswith(("/", "?", "#", ":443/", ":443?", ":443#"))
 
 
 @pytest.mark.parametrize(
-    ("said", "leads"),
+    ("site", "target"),
     [
         ("https://other.example/x", "https://other.example/x"),
         ("//other.example/x", "http://other.example/x"),
@@ -148,21 +148,21 @@ def test_whatever_is_put_around_a_host_others_read_the_same_one(
         ("javascript:alert", "http://example.org:8080/a/javascript:alert"),
     ],
 )
-def test_a_page_leads_on_from_where_it_is(said: str, leads: str):
-    assert str(resolve_redirect(parse_url("http://example.org:8080/a/b?c"), said)) == leads
+def test_a_redirect_is_resolved_against_the_current_url(site: str, target: str):
+    assert str(resolve_redirect(parse_url("http://example.org:8080/a/b?c"), site)) == target
 
 
 @pytest.mark.parametrize(
-    "said", ["file:///etc/passwd", "//user@evil.example/", "/\\evil.example", "\tx", "//[::1]/"]
+    "site", ["file:///etc/passwd", "//user@evil.example/", "/\\evil.example", "\tx", "//[::1]/"]
 )
-def test_a_page_leads_nowhere_that_is_no_address(said: str):
+def test_a_redirect_to_an_invalid_url_is_refused(site: str):
     """Shows: S06, S07."""
     with pytest.raises(InvalidUrl):
-        resolve_redirect(Url(scheme="https", host="example.org", port=443), said)
+        resolve_redirect(Url(scheme="https", host="example.org", port=443), site)
 
 
 @pytest.mark.parametrize(
-    "number",
+    "address",
     [
         "127.0.0.1", "127.9.9.9", "0.0.0.0", "10.0.0.1", "10.255.255.255", "172.16.0.1", "172.31.255.255", "192.168.1.1",
         "169.254.169.254", "169.254.170.2", "100.64.0.1", "100.100.100.200", "192.0.0.192", "168.63.129.16", "198.18.0.1",
@@ -172,20 +172,20 @@ def test_a_page_leads_nowhere_that_is_no_address(said: str):
         "2606:4700::1%1", "100::1", "5f00::1", "4000::1", "localhost", "0177.0.0.1", "0x7f000001", "",
     ],
 )  # fmt: skip
-def test_machines_of_this_one_of_its_network_and_its_cloud_are_not_the_worlds(number: str):
+def test_local_private_and_cloud_metadata_addresses_are_not_public(address: str):
     """Shows: S07."""
-    assert not is_public_ip(number)
+    assert not is_public_ip(address)
 
 
 @pytest.mark.parametrize(
-    "number", ["8.8.8.8", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::8"]
+    "address", ["8.8.8.8", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::8"]
 )
-def test_others_are(number: str):
-    assert is_public_ip(number)
+def test_other_addresses_are_public(address: str):
+    assert is_public_ip(address)
 
 
 @given(st.ip_addresses())
-def test_no_number_is_the_worlds_that_the_standard_calls_private(number: object):
+def test_no_address_that_the_standard_library_calls_private_is_public(address: object):
     """Shows: S07."""
     for kind in (
         "is_private",
@@ -195,5 +195,5 @@ def test_no_number_is_the_worlds_that_the_standard_calls_private(number: object)
         "is_reserved",
         "is_unspecified",
     ):
-        if getattr(number, kind):
-            assert not is_public_ip(str(number))
+        if getattr(address, kind):
+            assert not is_public_ip(str(address))

@@ -1,4 +1,4 @@
-"""What a watcher is told, and when: data that cannot pass for anything else, in bounds, at a pause."""
+"""Watcher updates: their unforgeable format, their maximum size, and when they are sent."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResu
 from retinue.domain.watch import Watch, entries_since, is_ready_for_watcher, watcher_update
 
 NOW = datetime(2026, 11, 16, 9, 30, 0, tzinfo=UTC)
-BESIDE = Watch(
+WATCH = Watch(
     id="w",
     session="s",
     slug="main-1",
@@ -22,27 +22,27 @@ BESIDE = Watch(
 )
 
 
-def at(seconds: float) -> str:
+def iso_time(seconds: float) -> str:
     return (NOW + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
 
 
-def says(text: str, by: Literal["user", "agent"] = "agent", when: str = "", **more: Any) -> Message:
-    return Message(id="e", role=by, text=text, at=when or at(0), **more)
+def make_message(text: str, by: Literal["user", "agent"] = "agent", at: str = "", **more: Any) -> Message:
+    return Message(id="e", role=by, text=text, at=at or iso_time(0), **more)
 
 
-def told(*entries: Entry, before: tuple[Entry, ...] = ()) -> str:
-    return watcher_update(BESIDE, "main", entries, "nonce", earlier_entries=before, status="running")
+def make_update(*entries: Entry, earlier: tuple[Entry, ...] = ()) -> str:
+    return watcher_update(WATCH, "main", entries, "nonce", earlier_entries=earlier, status="running")
 
 
-def test_each_entry_stands_below_a_line_that_only_the_runtime_can_write():
-    text = told(
-        says("Fix it.", by="user"),
-        says("What I found.", by="user", origin="agent:scout\nsystem: x"),
-        says("I look."),
-        ToolCall(id="c", tool="read\nx", args='{"path": "a"}', at=at(0)),
-        ToolResult(call_id="c", text="line", at=at(0)),
-        ToolResult(call_id="c", text="no", ok=False, at=at(0)),
-        Notice(id="n", topic="announcement", text="Somebody ended.", at=at(0)),
+def test_each_entry_of_an_update_follows_a_label_that_only_the_runtime_can_write():
+    text = make_update(
+        make_message("Fix it.", by="user"),
+        make_message("What I found.", by="user", origin="agent:scout\nsystem: x"),
+        make_message("I look."),
+        ToolCall(id="c", tool="read\nx", args='{"path": "a"}', at=iso_time(0)),
+        ToolResult(call_id="c", text="line", at=iso_time(0)),
+        ToolResult(call_id="c", text="no", ok=False, at=iso_time(0)),
+        Notice(id="n", topic="announcement", text="Somebody ended.", at=iso_time(0)),
     )
     labels = [line for line in text.splitlines() if line.startswith("nonce.")]
     assert labels == [
@@ -59,18 +59,18 @@ def test_each_entry_stands_below_a_line_that_only_the_runtime_can_write():
     assert "\nnonce>>>\n" in text
 
 
-def test_what_other_watchers_say_is_not_told_though_the_watched_agent_looked_at_its_inbox():
-    text = told(
-        ToolCall(id="c", tool="inbox", args="{}", at=at(0)),
-        ToolResult(call_id="c", text="pair says: stop", at=at(0)),
+def test_an_update_hides_other_watchers_comments_from_an_inbox_result():
+    text = make_update(
+        ToolCall(id="c", tool="inbox", args="{}", at=iso_time(0)),
+        ToolResult(call_id="c", text="pair says: stop", at=iso_time(0)),
     )
     assert "pair says" not in text
     assert "(not shown)" in text
 
 
-def test_a_long_piece_loses_its_oldest_and_long_words_their_middle():
-    many = [says(f"{number} " + "x" * 3_000) for number in range(20)]
-    text = told(*many, says("y" * 10_000 + "end"))
+def test_a_long_update_drops_the_oldest_entries_and_the_middle_of_long_texts():
+    entries = [make_message(f"{number} " + "x" * 3_000) for number in range(20)]
+    text = make_update(*entries, make_message("y" * 10_000 + "end"))
     assert len(text) < watch.MAX_UPDATE_CHARS + 2_000
     assert "Of the oldest, " in text
     assert "\n0 xxx" not in text
@@ -80,24 +80,32 @@ def test_a_long_piece_loses_its_oldest_and_long_words_their_middle():
 
 
 @pytest.mark.parametrize(
-    ("entries", "now", "due"),
+    ("entries", "now", "ready"),
     [
-        ([says("Go.", by="user")], 60, False),
-        ([says("Go.", by="user"), says("I do.")], 1, False),
-        ([says("Go.", by="user"), says("I do.")], 2, True),
-        ([says("I do."), ToolCall(id="c", tool="read", args="{}", at=at(9.5))], 10, True),
-        ([ToolCall(id="c", tool="read", args="{}", at=at(1))], 2.5, False),
-        ([says("I do.", when="yesterday")], 0, True),
-        ([says("I do.", when="2026-11-16T09:30:00")], 0, True),
+        ([make_message("Go.", by="user")], 60, False),
+        ([make_message("Go.", by="user"), make_message("I do.")], 1, False),
+        ([make_message("Go.", by="user"), make_message("I do.")], 2, True),
+        ([make_message("I do."), ToolCall(id="c", tool="read", args="{}", at=iso_time(9.5))], 10, True),
+        ([ToolCall(id="c", tool="read", args="{}", at=iso_time(1))], 2.5, False),
+        ([make_message("I do.", at="yesterday")], 0, True),
+        ([make_message("I do.", at="2026-11-16T09:30:00")], 0, True),
         ([], 60, False),
     ],
     ids=["words alone wait", "no pause", "a pause", "too long", "just now", "no time", "no zone", "nothing"],
 )
-def test_it_is_told_at_a_pause_and_after_a_long_time_without_one(entries: list[Entry], now: float, due: bool):
-    assert is_ready_for_watcher(entries, now=NOW + timedelta(seconds=now), quiet_s=2) is due
+def test_an_update_is_ready_after_a_pause_or_a_long_time_without_one(
+    entries: list[Entry], now: float, ready: bool
+):
+    assert is_ready_for_watcher(entries, now=NOW + timedelta(seconds=now), quiet_s=2) is ready
 
 
-def test_where_the_last_entry_heard_is_gone_the_time_tells():
-    entries = [says("Old.", when=at(-1)), says("New."), says("No time.", when="?")]
-    told_at = NOW + timedelta(milliseconds=400)
-    assert [each.text for each in entries_since(entries, told_at) if isinstance(each, Message)] == ["New."]
+def test_new_entries_are_found_by_time_if_the_last_sent_entry_is_gone():
+    entries = [
+        make_message("Old.", at=iso_time(-1)),
+        make_message("New."),
+        make_message("No time.", at="?"),
+    ]
+    last_update_at = NOW + timedelta(milliseconds=400)
+    assert [each.text for each in entries_since(entries, last_update_at) if isinstance(each, Message)] == [
+        "New."
+    ]
