@@ -1,4 +1,4 @@
-"""How the drivers read: events however they are cut, and the oddities of servers that almost agree."""
+"""How the HTTP providers read responses, including those of servers that deviate from the API."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_request import make_model_request
 
-from retinue.domain.model_turn import Model, Reply, ReplyDelta, Request, StopReason
+from retinue.domain.model_turn import Model, Reply, ReplyDelta, StopReason
 from retinue.domain.transcript import Message
 from retinue.errors import ModelFailed
 from retinue.interfaces import Provider
@@ -20,27 +21,29 @@ from retinue.testing.fake_model_server import FakeModelServer
 from retinue.testing.replies import FakeResponse, raw_stream, text_reply
 from retinue.testing.wire_formats import anthropic_events, openai_events
 
-MAKERS: dict[str, Callable[[str], Provider]] = {
+FACTORIES: dict[str, Callable[[str], Provider]] = {
     "openai": lambda url: OpenAIChatProvider(url, ""),
     "anthropic": lambda url: AnthropicProvider(url, ""),
 }
 
 
-async def read(provider: str, answer: FakeResponse, heard: list[ReplyDelta] | None = None) -> Reply:
-    async with FakeModelServer([answer]) as server:
-        driver = MAKERS[provider](server.url)
-        request = Request(
-            model=Model(provider=provider, name="m"),
-            agent_name="a",
-            system="",
-            tools=(),
-            entries=[Message(id="1", role="user", text="hi")],
-            provider_cache={},
-        )
+async def request_reply(
+    provider: str, response: FakeResponse, deltas: list[ReplyDelta] | None = None
+) -> Reply:
+    async with FakeModelServer([response]) as server:
+        client = FACTORIES[provider](server.url)
+        entries = [Message(id="1", role="user", text="hi")]
+        request = make_model_request(Model(provider=provider, name="m"), entries)
         try:
-            return await driver.request_reply(request, ([] if heard is None else heard).append)
+            return await client.request_reply(request, ([] if deltas is None else deltas).append)
         finally:
-            await driver.close()
+            await client.close()
+
+
+async def request_tool_calls(*fragments: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the name and arguments of each tool call read from the fragments."""
+    reply = await request_reply("openai", tool_call_fragments(*fragments))
+    return [(call.tool, call.arguments) for call in reply.tool_calls]
 
 
 def events(*values: Any) -> bytes:
@@ -51,74 +54,75 @@ def chunk(delta: dict[str, Any] | None = None, finish: str | None = None) -> dic
     return {"choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}]}
 
 
-def fragments(*calls: dict[str, Any], finish: str = "tool_calls") -> FakeResponse:
+def tool_call_fragments(*calls: dict[str, Any], finish: str = "tool_calls") -> FakeResponse:
     return raw_stream(events(*[chunk({"tool_calls": [call]}) for call in calls], chunk(finish=finish)))
 
 
-STREAM = b"\xef\xbb\xbf: hello\r\ndata: one\r\nid: 7\r\n\r\nevent: x\ndata:two\ndata: gr\xc3\xbc\xc3\x9fe\n\n\n\rdata: three\r\r"
-FOUND = [b"one", "two\ngrüße".encode(), b"three"]
+EVENT_STREAM = b"\xef\xbb\xbf: hello\r\ndata: one\r\nid: 7\r\n\r\nevent: x\ndata:two\ndata: gr\xc3\xbc\xc3\x9fe\n\n\n\rdata: three\r\r"
+EXPECTED_EVENTS = [b"one", "two\ngrüße".encode(), b"three"]
 
 
-@given(st.lists(st.integers(0, len(STREAM)), max_size=len(STREAM)))
-def test_a_stream_cut_anywhere_holds_the_same_events(cuts: list[int]):
+@given(st.lists(st.integers(0, len(EVENT_STREAM)), max_size=len(EVENT_STREAM)))
+def test_an_event_stream_parses_the_same_however_it_is_cut(cuts: list[int]):
     """Shows: X11."""
-    reader = EventParser()
-    found: list[bytes] = []
-    at = 0
-    for cut in [*sorted(cuts), len(STREAM)]:
-        found += reader.feed(STREAM[at:cut])
-        at = cut
-    assert found + reader.finish() == FOUND
+    parser = EventParser()
+    parsed_events: list[bytes] = []
+    start = 0
+    for cut in [*sorted(cuts), len(EVENT_STREAM)]:
+        parsed_events += parser.feed(EVENT_STREAM[start:cut])
+        start = cut
+    assert parsed_events + parser.finish() == EXPECTED_EVENTS
 
 
 @pytest.mark.parametrize("blank", [b"data: \n\n", b"data:\n\n", b"event: ping\ndata: \n\n", b"data\n\n"])
 @pytest.mark.parametrize("size", [1, 100])
-def test_an_event_without_data_is_passed_over(blank: bytes, size: int):
+def test_events_without_data_are_skipped(blank: bytes, size: int):
     stream = b"data: one\n\n" + blank + b": two comes\ndata: two\n\n" + blank
-    reader = EventParser()
-    found = [event for at in range(0, len(stream), size) for event in reader.feed(stream[at : at + size])]
-    assert found + reader.finish() == [b"one", b"two"]
+    parser = EventParser()
+    parsed_events = [
+        event for start in range(0, len(stream), size) for event in parser.feed(stream[start : start + size])
+    ]
+    assert parsed_events + parser.finish() == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("provider", MAKERS)
-async def test_a_server_may_show_by_empty_events_that_it_is_there(provider: str):
-    made = {"openai": openai_events, "anthropic": anthropic_events}[provider](text_reply("hello"), "m")
-    answer = await read(provider, raw_stream(b"data: \n\n".join(made)))
-    assert answer.text == "hello"
+@pytest.mark.parametrize("provider", FACTORIES)
+async def test_empty_events_between_pieces_of_a_reply_are_skipped(provider: str):
+    stream_events = {"openai": openai_events, "anthropic": anthropic_events}[provider](
+        text_reply("hello"), "m"
+    )
+    reply = await request_reply(provider, raw_stream(b"data: \n\n".join(stream_events)))
+    assert reply.text == "hello"
 
 
-def test_an_event_that_was_not_closed_is_found_at_the_end():
-    reader = EventParser()
-    assert reader.feed(b"data: [DONE]") == []
-    assert reader.finish() == [b"[DONE]"]
-    assert reader.finish() == []
+def test_an_unterminated_event_is_returned_at_the_end_of_the_stream():
+    parser = EventParser()
+    assert parser.feed(b"data: [DONE]") == []
+    assert parser.finish() == [b"[DONE]"]
+    assert parser.finish() == []
 
 
 @pytest.mark.parametrize(
     "line", [b"x" * 1_000_000, b"data: " + b"x" * 999_994 + b"\n"], ids=["line", "lines"]
 )
-def test_an_event_without_end_is_refused(line: bytes):
+def test_an_endless_event_is_refused(line: bytes):
     """Shows: M17."""
-    reader = EventParser()
+    parser = EventParser()
     for _ in range(MAX_EVENT_BYTES // 1_000_000):
-        assert reader.feed(line) == []
+        assert parser.feed(line) == []
     with pytest.raises(ProviderError, match="16,000,000"):
-        reader.feed(line)
+        parser.feed(line)
 
 
-async def test_fragments_without_an_index_are_put_together_in_order():
+async def test_tool_call_fragments_without_an_index_are_joined_in_order():
     """Shows: M14."""
-    answer = await read(
-        "openai",
-        fragments(
-            {"id": "x", "function": {"name": "read", "arguments": '{"path":'}},
-            {"function": {"arguments": '"a"}'}},
-            {"id": "x", "function": {"name": "read", "arguments": '{"path":"b"}'}},
-            {"id": "x", "function": {"name": "ls", "arguments": "{}"}},
-            {"function": {"name": "ls", "arguments": '{"path":"c"}'}},
-        ),
+    calls = await request_tool_calls(
+        {"id": "x", "function": {"name": "read", "arguments": '{"path":'}},
+        {"function": {"arguments": '"a"}'}},
+        {"id": "x", "function": {"name": "read", "arguments": '{"path":"b"}'}},
+        {"id": "x", "function": {"name": "ls", "arguments": "{}"}},
+        {"function": {"name": "ls", "arguments": '{"path":"c"}'}},
     )
-    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [
+    assert calls == [
         ("read", '{"path":"a"}'),
         ("read", '{"path":"b"}'),
         ("ls", "{}"),
@@ -126,132 +130,127 @@ async def test_fragments_without_an_index_are_put_together_in_order():
     ]
 
 
-async def test_calls_without_arguments_and_without_an_index_stay_apart():
+async def test_tool_calls_without_arguments_and_index_stay_separate():
     """Shows: M14."""
-    answer = await read(
-        "openai",
-        fragments(
-            {"id": "x", "function": {"name": "ls"}},
-            {"id": "y", "function": {"name": "ls"}},
-            {"id": "y", "function": {"name": "glob"}},
-        ),
+    calls = await request_tool_calls(
+        {"id": "x", "function": {"name": "ls"}},
+        {"id": "y", "function": {"name": "ls"}},
+        {"id": "y", "function": {"name": "glob"}},
     )
-    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [
+    assert calls == [
         ("ls", "{}"),
         ("ls", "{}"),
         ("glob", "{}"),
     ]
 
 
-async def test_fragments_without_an_index_belong_to_the_call_that_has_their_id():
+async def test_tool_call_fragments_without_an_index_are_joined_by_id():
     """Shows: M14."""
-    answer = await read(
-        "openai",
-        fragments(
-            {"id": "x", "function": {"name": "read", "arguments": ""}},
-            {"id": "x", "function": {"name": "read", "arguments": '{"path":'}},
-            {"id": "y", "function": {"name": "ls", "arguments": "{"}},
-            {"id": "x", "function": {"arguments": '"a"}'}},
-            {"id": "y", "function": {"name": "ls", "arguments": "}"}},
-        ),
+    calls = await request_tool_calls(
+        {"id": "x", "function": {"name": "read", "arguments": ""}},
+        {"id": "x", "function": {"name": "read", "arguments": '{"path":'}},
+        {"id": "y", "function": {"name": "ls", "arguments": "{"}},
+        {"id": "x", "function": {"arguments": '"a"}'}},
+        {"id": "y", "function": {"name": "ls", "arguments": "}"}},
     )
-    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [
+    assert calls == [
         ("read", '{"path":"a"}'),
         ("ls", "{}"),
     ]
 
 
+@pytest.mark.parametrize("arguments", ["", {}, {"path": "a"}, "{"], ids=["none", "empty", "object", "half"])
 @pytest.mark.parametrize(
-    "arguments", ["", {}, {"path": "a"}, "{"], ids=["none", "empty", "an object", "half"]
+    "extra_fields", [{}, {"index": 0}, {"id": "x"}], ids=["no id", "same index", "same id"]
 )
-@pytest.mark.parametrize("more", [{}, {"index": 0}, {"id": "x"}], ids=["bare", "one index", "one id"])
-async def test_each_call_of_a_whole_message_is_a_call_of_its_own(arguments: object, more: dict[str, object]):
+async def test_tool_calls_of_a_response_without_streaming_stay_separate(
+    arguments: object, extra_fields: dict[str, object]
+):
     """Shows: M14."""
-    wishes = [{**more, "function": {"name": name, "arguments": arguments}} for name in ("ls", "ls", "read")]
-    whole = {"choices": [{"message": {"tool_calls": wishes}, "finish_reason": "tool_calls"}]}
-    answer = await read(
-        "openai", FakeResponse(body=msgspec.json.encode(whole), content_type="application/json")
+    calls = [
+        {**extra_fields, "function": {"name": name, "arguments": arguments}} for name in ("ls", "ls", "read")
+    ]
+    document = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    reply = await request_reply(
+        "openai", FakeResponse(body=msgspec.json.encode(document), content_type="application/json")
     )
-    assert [wish.tool for wish in answer.tool_calls] == ["ls", "ls", "read"]
+    assert [call.tool for call in reply.tool_calls] == ["ls", "ls", "read"]
 
 
-async def test_calls_that_all_claim_the_same_index_stay_apart():
+async def test_tool_calls_with_the_same_index_stay_separate():
     """Shows: M14."""
-    answer = await read(
-        "openai",
-        fragments(
-            {"index": 0, "id": "x", "function": {"name": "read", "arguments": '{"path":"a"}'}},
-            {"index": 0, "id": "y", "function": {"name": "read", "arguments": '{"path":"b"}'}},
-            {"index": 0, "function": {"name": "ls", "arguments": "{}"}},
-        ),
+    calls = await request_tool_calls(
+        {"index": 0, "id": "x", "function": {"name": "read", "arguments": '{"path":"a"}'}},
+        {"index": 0, "id": "y", "function": {"name": "read", "arguments": '{"path":"b"}'}},
+        {"index": 0, "function": {"name": "ls", "arguments": "{}"}},
     )
-    assert [wish.arguments for wish in answer.tool_calls] == ['{"path":"a"}', '{"path":"b"}', "{}"]
+    assert [arguments for _, arguments in calls] == ['{"path":"a"}', '{"path":"b"}', "{}"]
 
 
-async def test_fragments_of_two_calls_may_alternate():
-    answer = await read(
-        "openai",
-        fragments(
-            {"index": 1, "id": "y", "function": {"name": "ls", "arguments": "{"}},
-            {"index": 0, "id": "x", "function": {"name": "read", "arguments": '{"path"'}},
-            {"index": 1, "function": {"arguments": "}"}},
-            {"index": 0, "function": {"arguments": ':"a"}'}},
-        ),
+async def test_fragments_of_two_tool_calls_may_alternate():
+    calls = await request_tool_calls(
+        {"index": 1, "id": "y", "function": {"name": "ls", "arguments": "{"}},
+        {"index": 0, "id": "x", "function": {"name": "read", "arguments": '{"path"'}},
+        {"index": 1, "function": {"arguments": "}"}},
+        {"index": 0, "function": {"arguments": ':"a"}'}},
     )
-    assert sorted((wish.tool, wish.arguments) for wish in answer.tool_calls) == [
+    assert sorted(calls) == [
         ("ls", "{}"),
         ("read", '{"path":"a"}'),
     ]
 
 
-async def test_a_name_in_pieces_is_joined_and_a_repeated_one_is_not_doubled():
-    answer = await read(
-        "openai",
-        fragments(
-            {"index": 0, "id": "x", "function": {"name": "re"}},
-            {"index": 0, "function": {"name": "ad", "arguments": ""}},
-            {"index": 0, "function": {"arguments": "{}"}},
-            {"index": 1, "id": "y", "function": {"name": "glob"}},
-            {"index": 1, "id": "y", "function": {"name": "glob", "arguments": "{"}},
-            {"index": 1, "id": "y", "function": {"name": "glob", "arguments": "}"}},
-        ),
+async def test_a_split_tool_name_is_joined_and_a_repeated_name_is_not_doubled():
+    calls = await request_tool_calls(
+        {"index": 0, "id": "x", "function": {"name": "re"}},
+        {"index": 0, "function": {"name": "ad", "arguments": ""}},
+        {"index": 0, "function": {"arguments": "{}"}},
+        {"index": 1, "id": "y", "function": {"name": "glob"}},
+        {"index": 1, "id": "y", "function": {"name": "glob", "arguments": "{"}},
+        {"index": 1, "id": "y", "function": {"name": "glob", "arguments": "}"}},
     )
-    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [("read", "{}"), ("glob", "{}")]
+    assert calls == [("read", "{}"), ("glob", "{}")]
 
 
-async def test_arguments_sent_as_an_object_are_taken_as_one():
-    answer = await read(
-        "openai", fragments({"index": 0, "function": {"name": "read", "arguments": {"path": "a"}}})
+async def test_arguments_sent_as_an_object_are_accepted():
+    reply = await request_reply(
+        "openai", tool_call_fragments({"index": 0, "function": {"name": "read", "arguments": {"path": "a"}}})
     )
-    assert answer.tool_calls[0].arguments == '{"path":"a"}'
+    assert reply.tool_calls[0].arguments == '{"path":"a"}'
 
 
-async def test_calls_with_an_ordinary_stop_are_calls_all_the_same():
-    answer = await read("openai", fragments({"index": 0, "function": {"name": "ls"}}, finish="stop"))
-    assert (answer.stop_reason, len(answer.tool_calls)) == (StopReason.TOOLS, 1)
+async def test_tool_calls_count_even_with_the_finish_reason_stop():
+    reply = await request_reply(
+        "openai", tool_call_fragments({"index": 0, "function": {"name": "ls"}}, finish="stop")
+    )
+    assert (reply.stop_reason, len(reply.tool_calls)) == (StopReason.TOOLS, 1)
 
 
-async def test_only_the_first_choice_counts_and_unknown_fields_are_passed_over():
-    other = {"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}
-    first = {"index": 0, "delta": {"content": [{"type": "text", "text": "yes"}, 7]}, "logprobs": {}}
-    body = events({"choices": [other, first], "x": 1}, {"choices": None}, {}, chunk(finish="eos"))
-    answer = await read("openai", raw_stream(body))
-    assert (answer.text, answer.stop_reason) == ("yes", StopReason.END)
+async def test_only_the_first_choice_counts_and_unknown_fields_are_ignored():
+    second_choice = {"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}
+    first_choice = {"index": 0, "delta": {"content": [{"type": "text", "text": "yes"}, 7]}, "logprobs": {}}
+    body = events(
+        {"choices": [second_choice, first_choice], "x": 1}, {"choices": None}, {}, chunk(finish="eos")
+    )
+    reply = await request_reply("openai", raw_stream(body))
+    assert (reply.text, reply.stop_reason) == ("yes", StopReason.END)
 
 
-async def test_a_refusal_in_its_own_field_is_a_refusal():
+async def test_a_refusal_field_makes_the_reply_a_refusal():
     """Shows: M19."""
-    answer = await read("openai", raw_stream(events(chunk({"refusal": "I will not."}), chunk(finish="stop"))))
-    assert (answer.stop_reason, answer.text) == (StopReason.REFUSED, "I will not.")
+    reply = await request_reply(
+        "openai", raw_stream(events(chunk({"refusal": "I will not."}), chunk(finish="stop")))
+    )
+    assert (reply.stop_reason, reply.text) == (StopReason.REFUSED, "I will not.")
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_thinking_in_other_servers_words_is_heard_as_thinking(field: str):
-    heard: list[ReplyDelta] = []
+async def test_thinking_is_read_from_the_reasoning_fields_of_other_servers(field: str):
+    deltas: list[ReplyDelta] = []
     body = events(chunk({field: "hm"}), chunk({"content": "so"}), chunk(finish="stop"))
-    answer = await read("openai", raw_stream(body), heard)
-    assert answer.text == "so"
-    assert [delta.thinking for delta in heard if delta.thinking] == ["hm"]
+    reply = await request_reply("openai", raw_stream(body), deltas)
+    assert reply.text == "so"
+    assert [delta.thinking for delta in deltas if delta.thinking] == ["hm"]
 
 
 @pytest.mark.parametrize(
@@ -272,23 +271,23 @@ async def test_thinking_in_other_servers_words_is_heard_as_thinking(field: str):
         (events(chunk({"content": "x"}, "error")), "provider"),
     ],
 )
-async def test_a_piece_that_is_no_completion_ends_the_attempt(body: bytes, reason: str):
+async def test_an_invalid_or_error_chunk_fails_an_openai_reply(body: bytes, reason: str):
     """Shows: M07."""
-    with pytest.raises(ModelFailed) as caught:
-        await read("openai", raw_stream(body))
-    assert caught.value.reason == reason
+    with pytest.raises(ModelFailed) as error_info:
+        await request_reply("openai", raw_stream(body))
+    assert error_info.value.reason == reason
 
 
 @pytest.mark.parametrize(
-    ("code", "retry", "gate"),
+    ("code", "retry", "close_gate"),
     [(429, True, True), (503, True, False), (402, False, False), (401, False, False), (1302, True, False)],
 )
-async def test_a_number_in_an_error_inside_a_stream_is_a_status_that_came_late(
-    code: int, retry: bool, gate: bool
+async def test_a_numeric_error_code_in_a_stream_counts_as_an_http_status(
+    code: int, retry: bool, close_gate: bool
 ):
-    with pytest.raises(ProviderError) as caught:
-        await read("openai", raw_stream(events({"error": {"message": "no", "code": code}})))
-    assert (caught.value.retry, caught.value.close_rate_limit_gate) == (retry, gate)
+    with pytest.raises(ProviderError) as error_info:
+        await request_reply("openai", raw_stream(events({"error": {"message": "no", "code": code}})))
+    assert (error_info.value.retry, error_info.value.close_rate_limit_gate) == (retry, close_gate)
 
 
 @pytest.mark.parametrize(
@@ -301,26 +300,26 @@ async def test_a_number_in_an_error_inside_a_stream_is_a_status_that_came_late(
         (events({"type": "message_delta", "delta": {"stop_reason": None}}), "incomplete"),
     ],
 )
-async def test_a_piece_that_is_no_message_ends_the_attempt(body: bytes, reason: str):
+async def test_an_invalid_or_error_event_fails_an_anthropic_reply(body: bytes, reason: str):
     """Shows: M07."""
-    with pytest.raises(ModelFailed) as caught:
-        await read("anthropic", raw_stream(body))
-    assert caught.value.reason == reason
+    with pytest.raises(ModelFailed) as error_info:
+        await request_reply("anthropic", raw_stream(body))
+    assert error_info.value.reason == reason
 
 
-@pytest.mark.parametrize("provider", MAKERS)
-@pytest.mark.parametrize("said", ["", " \n", "\x00", None])
-async def test_an_error_without_words_still_makes_a_sentence(provider: str, said: str | None):
+@pytest.mark.parametrize("provider", FACTORIES)
+@pytest.mark.parametrize("message", ["", " \n", "\x00", None])
+async def test_an_error_without_a_message_is_still_reported(provider: str, message: str | None):
     with pytest.raises(ModelFailed, match=r"^the model's server failed: no reason given$"):
-        await read(provider, raw_stream(events({"error": {"message": said}})))
+        await request_reply(provider, raw_stream(events({"error": {"message": message}})))
 
 
-async def test_an_error_that_is_an_empty_text_still_makes_a_sentence():
+async def test_an_error_that_is_an_empty_string_is_still_reported():
     with pytest.raises(ModelFailed, match=r"^the model's server failed: no reason given$"):
-        await read("openai", raw_stream(events({"error": ""})))
+        await request_reply("openai", raw_stream(events({"error": ""})))
 
 
-async def test_blocks_without_an_index_and_events_of_a_later_day_do_no_harm():
+async def test_blocks_without_an_index_are_read_and_unknown_events_are_ignored():
     body = events(
         {
             "type": "message_start",
@@ -345,13 +344,13 @@ async def test_blocks_without_an_index_and_events_of_a_later_day_do_no_harm():
         {"type": "content_block_delta"},
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
     )
-    answer = await read("anthropic", raw_stream(body))
-    assert (answer.text, answer.model) == ("ab", "m-2")
-    assert [(wish.tool, wish.arguments) for wish in answer.tool_calls] == [("ls", '{"path":"p"}')]
-    assert (answer.usage.input, answer.usage.output, answer.usage.cached) == (7, 9, 4)
+    reply = await request_reply("anthropic", raw_stream(body))
+    assert (reply.text, reply.model) == ("ab", "m-2")
+    assert [(call.tool, call.arguments) for call in reply.tool_calls] == [("ls", '{"path":"p"}')]
+    assert (reply.usage.input, reply.usage.output, reply.usage.cached) == (7, 9, 4)
 
 
-ENDS = {
+FINISHED_STREAMS = {
     "openai": (
         events(chunk({"content": "whole"}), chunk(finish="stop")),
         events({"choices": [], "usage": {"prompt_tokens": 77, "completion_tokens": 5}}),
@@ -367,7 +366,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("provider", MAKERS)
+@pytest.mark.parametrize("provider", FACTORIES)
 @pytest.mark.parametrize("size", [0, 40], ids=["together", "apart"])
 @pytest.mark.parametrize(
     "junk",
@@ -376,51 +375,51 @@ ENDS = {
         b'data: {"choices": 7, "content": 7}\n\n',
         b'data: {"error": {"message": "too late"}}\n\n',
     ],
-    ids=["no JSON", "no piece", "an error"],
+    ids=["no JSON", "invalid chunk", "error"],
 )
-async def test_what_follows_a_finished_reply_does_not_spoil_it(provider: str, size: int, junk: bytes):
-    words, counts = ENDS[provider]
-    answer = await read(provider, raw_stream(words + junk + counts + junk, chunk=size))
-    assert (answer.text, answer.usage.input, answer.usage.output) == ("whole", 77, 5)
+async def test_junk_after_a_finished_reply_is_ignored(provider: str, size: int, junk: bytes):
+    reply_events, usage_events = FINISHED_STREAMS[provider]
+    reply = await request_reply(provider, raw_stream(reply_events + junk + usage_events + junk, chunk=size))
+    assert (reply.text, reply.usage.input, reply.usage.output) == ("whole", 77, 5)
 
 
-async def test_an_endless_event_after_a_finished_reply_does_not_spoil_it():
-    words, _ = ENDS["openai"]
-    answer = await read("openai", raw_stream(words + b"data: " + b"x" * (MAX_EVENT_BYTES + 1)))
-    assert answer.text == "whole"
+async def test_an_endless_event_after_a_finished_reply_is_ignored():
+    reply_events, _ = FINISHED_STREAMS["openai"]
+    reply = await request_reply("openai", raw_stream(reply_events + b"data: " + b"x" * (MAX_EVENT_BYTES + 1)))
+    assert reply.text == "whole"
 
 
 @pytest.mark.parametrize("usage", [[], 7, "many", {"prompt_tokens": []}])
-async def test_strange_counts_do_not_spoil_a_reply(usage: object):
+async def test_invalid_token_counts_are_ignored(usage: object):
     """Shows: M22."""
-    ended = raw_stream(events(chunk({"content": "whole"}), {**chunk(finish="stop"), "usage": usage}))
-    assert (await read("openai", ended)).text == "whole"
+    response = raw_stream(events(chunk({"content": "whole"}), {**chunk(finish="stop"), "usage": usage}))
+    assert (await request_reply("openai", response)).text == "whole"
     message = {"type": "message_start", "message": {"usage": usage}}
-    ended = raw_stream(
+    response = raw_stream(
         events(message, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage})
     )
-    assert (await read("anthropic", ended)).stop_reason is StopReason.END
+    assert (await request_reply("anthropic", response)).stop_reason is StopReason.END
 
 
-@pytest.mark.parametrize("provider", MAKERS)
+@pytest.mark.parametrize("provider", FACTORIES)
 @pytest.mark.parametrize("body", [b"{}", b'{"type": "completion"}', b"no json", b"[]"])
-async def test_a_document_that_is_no_reply_is_no_success(provider: str, body: bytes):
+async def test_a_json_document_without_a_reply_is_an_error(provider: str, body: bytes):
     """Shows: M18."""
-    with pytest.raises(ModelFailed) as caught:
-        await read(provider, FakeResponse(body=body, content_type="application/json"))
-    assert caught.value.reason == "incomplete"
+    with pytest.raises(ModelFailed) as error_info:
+        await request_reply(provider, FakeResponse(body=body, content_type="application/json"))
+    assert error_info.value.reason == "incomplete"
 
 
-@pytest.mark.parametrize("provider", MAKERS)
-async def test_an_error_in_a_document_with_a_good_status_is_an_error(provider: str):
+@pytest.mark.parametrize("provider", FACTORIES)
+async def test_an_error_document_with_a_success_status_is_an_error(provider: str):
     """Shows: M18."""
     body = b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'
-    with pytest.raises(ModelFailed, match="Overloaded") as caught:
-        await read(provider, FakeResponse(body=body, content_type="application/json"))
-    assert caught.value.reason == "rate_limited"
+    with pytest.raises(ModelFailed, match="Overloaded") as error_info:
+        await request_reply(provider, FakeResponse(body=body, content_type="application/json"))
+    assert error_info.value.reason == "rate_limited"
 
 
-@pytest.mark.parametrize("provider", MAKERS)
+@pytest.mark.parametrize("provider", FACTORIES)
 @pytest.mark.parametrize(
     "body",
     [
@@ -430,6 +429,6 @@ async def test_an_error_in_a_document_with_a_good_status_is_an_error(provider: s
         b"plain words",
     ],
 )
-async def test_an_errors_sentence_is_found_in_every_usual_place(provider: str, body: bytes):
+async def test_the_error_message_is_read_from_every_usual_field(provider: str, body: bytes):
     with pytest.raises(ModelFailed, match="plain words"):
-        await read(provider, FakeResponse(status=422, body=body, content_type="application/json"))
+        await request_reply(provider, FakeResponse(status=422, body=body, content_type="application/json"))
