@@ -1,4 +1,4 @@
-"""A client of a daemon in this process; each response is checked against the type its route declares."""
+"""A daemon in the test process and its HTTP client; every response is checked against the type of its route."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,10 +49,9 @@ class ApiClient:
 
     app: App
     home: Path
-    work: Path
-    client: aiohttp.ClientSession
+    workspace: Path
+    http: aiohttp.ClientSession
     server: FakeModelServer
-    made: list[str] = field(default_factory=list[str])
 
     async def get(self, path: str, **query: Any) -> ApiResponse:
         return await self.request("GET", path, query=query)
@@ -72,66 +71,66 @@ class ApiClient:
     async def request(
         self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None, key: str = ""
     ) -> ApiResponse:
-        said = {
+        params = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in (query or {}).items()
         }
         headers = {"Idempotency-Key": key} if key else {}
-        plain = ["content-type"] if body is None else []
-        async with self.client.request(
-            method, path, params=said, json=body, headers=headers, skip_auto_headers=plain
+        skipped_headers = ["content-type"] if body is None else []
+        async with self.http.request(
+            method, path, params=params, json=body, headers=headers, skip_auto_headers=skipped_headers
         ) as response:
-            found = ApiResponse(status=response.status, raw=await response.read())
-        check_response_type(method, path, found)
-        return found
+            result = ApiResponse(status=response.status, raw=await response.read())
+        check_response_type(method, path, result)
+        return result
 
-    # what most tests begin with
+    async def create_session(self, agent: str = "general", **fields: Any) -> dict[str, Any]:
+        response = await self.post(
+            "/api/sessions", {"agent": agent, "workspace": str(self.workspace), **fields}
+        )
+        assert response.status == 201, response.raw
+        return response.json
 
-    async def create_session(self, agent: str = "general", **facts: Any) -> dict[str, Any]:
-        made = await self.post("/api/sessions", {"agent": agent, "workspace": str(self.work), **facts})
-        assert made.status == 201, made.raw
-        return made.json
-
-    async def send_message(self, session: str, content: str, *, key: str = "", **how: Any) -> ApiResponse:
-        return await self.post(f"/api/sessions/{session}/messages", {"content": content, **how}, key=key)
+    async def send_message(self, session: str, content: str, *, key: str = "", **options: Any) -> ApiResponse:
+        return await self.post(f"/api/sessions/{session}/messages", {"content": content, **options}, key=key)
 
     async def message_texts(self, session: str) -> list[str]:
-        found = (await self.get(f"/api/sessions/{session}/entries")).json
-        return [each["text"] for each in found if each["kind"] == "message"]
+        entries = (await self.get(f"/api/sessions/{session}/entries")).json
+        return [entry["text"] for entry in entries if entry["kind"] == "message"]
 
-    async def wait_until(self, path: str, true: Callable[[Any], Any]) -> Any:
-        """What is answered as soon as it is as it should be."""
+    async def wait_until(self, path: str, condition: Callable[[Any], Any]) -> Any:
+        """Poll a path until its JSON satisfies the condition, and return that JSON."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + TIMEOUT_S
-        while not true(now := (await self.get(path)).json):
-            assert loop.time() < until, f"{path} stays {now}"
+        deadline = loop.time() + TIMEOUT_S
+        while not condition(data := (await self.get(path)).json):
+            assert loop.time() < deadline, f"{path} still returns {data}"
             await asyncio.sleep(0.02)
-        return now
+        return data
 
     async def wait_for_run(self, run: str) -> Any:
         return await self.wait_until(
-            f"/api/runs/{run}", lambda now: now["status"] not in ("queued", "running", "waiting")
+            f"/api/runs/{run}", lambda run_data: run_data["status"] not in ("queued", "running", "waiting")
         )
 
 
 def find_route(method: str, path: str) -> Route | None:
-    for each in ROUTES:
-        if each.method == method and re.fullmatch(
-            each.path.replace("{ref}", "[^/]+").replace(".", r"\."), path
+    for route in ROUTES:
+        if route.method == method and re.fullmatch(
+            route.path.replace("{ref}", "[^/]+").replace(".", r"\."), path
         ):
-            return each
+            return route
     return None
 
 
-def check_response_type(method: str, path: str, found: ApiResponse) -> None:
-    """The types in the document are true: an answer is what they say, to the letter."""
+def check_response_type(method: str, path: str, response: ApiResponse) -> None:
+    """Check that the response has exactly the type that the OpenAPI document declares."""
     route = find_route(method, path)
     if route is None or route.is_stream:
         return
-    if found.status == route.success_status:
-        msgspec.json.decode(found.raw, type=route.response)
+    if response.status == route.success_status:
+        msgspec.json.decode(response.raw, type=route.response)
     else:
-        msgspec.json.decode(found.raw, type=ErrorResponse)
+        msgspec.json.decode(response.raw, type=ErrorResponse)
 
 
 def write_definitions(folder: Path, agents: dict[str, str]) -> None:
@@ -142,26 +141,26 @@ def write_definitions(folder: Path, agents: dict[str, str]) -> None:
 
 @asynccontextmanager
 async def serve_app(app: App) -> AsyncGenerator[None]:
-    """`retinue serve` around a test; its signals are the test's again afterwards."""
+    """Run the daemon of this app during a test, and remove its signal handlers afterwards."""
     loop = asyncio.get_running_loop()
-    work = asyncio.create_task(serve(app, tell=lambda _: None, port=0))
+    server = asyncio.create_task(serve(app, tell=lambda _: None, port=0))
     try:
         async with asyncio.timeout(TIMEOUT_S):
             while await daemon_client.ping_daemon(app.config.home) is None:
-                assert not work.done(), work.exception()
+                assert not server.done(), server.exception()
                 await asyncio.sleep(0.01)
         yield
     finally:
-        if not work.done():
+        if not server.done():
             await daemon_client.stop_daemon(app.config.home)
         with suppress(asyncio.CancelledError):
-            await work
-        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.remove_signal_handler(each)
+            await server
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.remove_signal_handler(signum)
 
 
 class OpenApi(Protocol):
-    """`async with api(script) as it:` opens a daemon before a model server, which says ok when no script is given."""
+    """`async with api(script) as client:` serves a fresh home. Without a script, the model always answers "ok"."""
 
     def __call__(
         self,

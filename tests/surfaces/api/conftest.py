@@ -1,4 +1,4 @@
-"""A daemon in this very process, on a home of its own, before a scripted model; every answer is held against its type."""
+"""A daemon in the test process, with a home of its own and a scripted model."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -18,10 +18,9 @@ from retinue.testing.replies import text_reply
 
 @pytest.fixture
 def api(tmp_path: Path, isolated_env: dict[str, str]) -> OpenApi:
-    """`async with api(script) as it:` a script is what a ModelServer takes; nothing said is a model that says ok."""
 
     @asynccontextmanager
-    async def opened(
+    async def open_api(
         script: Script | None = None,
         *,
         tools: Sequence[Tool] = (),
@@ -31,16 +30,16 @@ def api(tmp_path: Path, isolated_env: dict[str, str]) -> OpenApi:
         config = Path(isolated_env["RETINUE_CONFIG"])
         write_definitions(config, agents or {})
         (config / "config.toml").write_text(settings)
-        work = tmp_path / "work"
-        work.mkdir(exist_ok=True)
-        async with FakeModelServer(script or (lambda _asked: text_reply("ok"))) as server:
+        workspace = tmp_path / "work"
+        workspace.mkdir(exist_ok=True)
+        async with FakeModelServer(script or (lambda _request: text_reply("ok"))) as server:
             env = isolated_env | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test"}
             async with retinue.open(env=env, tools=tools, ask=defer_question) as app, serve_app(app):
-                with daemon_client.socket_path(app.config.home) as place:
-                    connector = aiohttp.UnixConnector(place, limit=0)
-                    async with aiohttp.ClientSession("http://daemon", connector=connector) as client:
+                with daemon_client.socket_path(app.config.home) as socket:
+                    connector = aiohttp.UnixConnector(socket, limit=0)
+                    async with aiohttp.ClientSession("http://daemon", connector=connector) as http:
                         yield ApiClient(
-                            app=app, home=app.config.home, work=work, client=client, server=server
+                            app=app, home=app.config.home, workspace=workspace, http=http, server=server
                         )
 
-    return opened
+    return open_api

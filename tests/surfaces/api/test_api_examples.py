@@ -1,4 +1,4 @@
-"""The examples and the pages about the API say what its types say."""
+"""The examples and the reference of the API agree with the declared types."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ BY_ROUTE = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.m
 
 
 @BY_ROUTE
-def test_every_example_is_of_its_type(route: Route):
+def test_every_example_has_the_type_that_its_route_declares(route: Route):
     if route.body is not NoFields:
         msgspec.convert(route.request_example, route.body)
     if not route.is_stream and route.path != "/api/openapi.json":
@@ -23,16 +23,16 @@ def test_every_example_is_of_its_type(route: Route):
 
 
 @BY_ROUTE
-def test_a_handler_takes_the_query_and_the_body_that_its_route_declares(route: Route):
-    """What is declared is checked by pyright; this finds a handler whose route declares nothing."""
+def test_a_handler_accepts_the_query_and_the_body_that_its_route_declares(route: Route):
+    """Pyright checks what a route declares; this finds a handler whose route declares nothing."""
     request_type = list(get_type_hints(route.handler).values())[1]
-    for taken, declared in zip(get_args(request_type), (route.query, route.body), strict=True):
-        assert taken in (declared, Any) or (taken is type(None) and declared is NoFields)
+    for accepted, declared in zip(get_args(request_type), (route.query, route.body), strict=True):
+        assert accepted in (declared, Any) or (accepted is type(None) and declared is NoFields)
 
 
-def test_the_list_of_routes_is_complete_with_their_rights():
+def test_the_reference_lists_every_route_with_its_right():
     text = PAGE.read_text(encoding="utf-8")
     rows = [f"| `{route.method} {route.path.replace('{ref}', '{id}')}` | {route.right} |" for route in ROUTES]
     assert [row for row in rows if row not in text] == []
-    listed = re.findall(r"^\| `([A-Z]+ /api/\S+)` \|", text, re.MULTILINE)
-    assert len(listed) == len(ROUTES)
+    documented = re.findall(r"^\| `([A-Z]+ /api/\S+)` \|", text, re.MULTILINE)
+    assert len(documented) == len(ROUTES)

@@ -259,7 +259,10 @@ async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: OpenA
         assert (await client.get("/api/approvals", all=True)).json[0]["id"] == asked["id"]
         said = await client.wait_for_run(told["responseId"])
         won = next(each.json for each in answers if each.status == 200)
-        assert (said["text"], Path(client.work / "a.txt").exists()) == ("Written.", won["answer"] == "allow")
+        assert (said["text"], Path(client.workspace / "a.txt").exists()) == (
+            "Written.",
+            won["answer"] == "allow",
+        )
         assert (await client.post("/api/approvals/nothing", {"answer": "allow"})).status == 404
 
 

@@ -42,7 +42,7 @@ async def test_a_session_is_made_without_a_run_and_shown_as_the_command_line_sho
             "idle",
             0,
         )
-        assert (made["pinned_at"], made["workspace"]["root"]) == (None, str(client.work))
+        assert (made["pinned_at"], made["workspace"]["root"]) == (None, str(client.workspace))
         assert Path(made["path"]).is_file()
         for ref in (made["session_id"], made["slug"], made["session_id"][:20]):
             assert (await client.get(f"/api/sessions/{ref}")).json == made
@@ -52,7 +52,7 @@ async def test_a_session_is_made_without_a_run_and_shown_as_the_command_line_sho
 async def test_a_session_needs_an_agent_that_is_there_and_a_folder_that_is_one(api: OpenApi):
     """Shows: C012."""
     async with api(settings='[deny]\nagents = ["planner"]\n') as client:
-        work = str(client.work)
+        work = str(client.workspace)
         for body, status, word in (
             ({}, 400, "agent"),
             ({"agent": None}, 400, "agent"),
@@ -298,13 +298,13 @@ async def test_a_session_is_never_found_by_a_folder_that_lies_where_the_daemon_w
 ):
     async with api() as client:
         made = await client.create_session()
-        elsewhere = client.work / "decoy"
+        elsewhere = client.workspace / "decoy"
         elsewhere.mkdir()
         (elsewhere / "session.md").write_bytes(
             Path(made["path"]).read_bytes() or b"<!-- retinue 1 session=x -->\n"
         )
         (elsewhere / "session.json").write_bytes(Path(made["path"]).with_name("session.json").read_bytes())
-        monkeypatch.chdir(client.work)
+        monkeypatch.chdir(client.workspace)
         assert (await client.get("/api/sessions/decoy")).status == 404
 
 
