@@ -1,12 +1,10 @@
-"""Who may ask whom: what agents_message reaches, what agents_list shows and what prompts say are one rule."""
+"""Which agents an agent can reach: one rule for agents_message, agents_list and the system prompt."""
 
-import asyncio
 import json
-import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
@@ -17,83 +15,27 @@ from retinue.domain.approval import Answer, ApprovalPolicy
 from retinue.domain.ceiling import OperatorPolicy
 from retinue.domain.limits import Limits, SubagentSettings
 from retinue.domain.model_turn import Reply, Request
-from retinue.domain.run import Run, Status, WaitReason
-from retinue.domain.transcript import Notice
-from retinue.interfaces import Transaction
-from retinue.runtime import run_control
+from retinue.domain.run import Run, Status
 from retinue.runtime.spawn import create_session
 from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 
-T = TypeVar("T")
 
-
-def message(agent: str = "todo", content: str = "Add milk.", **more: Any) -> tuple[str, str]:
+def message_call(agent: str = "todo", content: str = "Add milk.", **more: Any) -> tuple[str, str]:
     return "agents_message", json.dumps({"agentId": agent, "content": content} | more)
 
 
-async def all_runs(process: RuntimeProcess) -> list[Run]:
-    def step(tx: Transaction) -> list[Run]:
-        return sorted(tx.find_runs(), key=lambda run: run.id)
-
-    return await process.context.ledger.read(step)
-
-
-async def rows(process: RuntimeProcess, step: Callable[[Transaction], list[T]]) -> list[T]:
-    return await process.context.ledger.read(step)
-
-
-async def quiet(process: RuntimeProcess) -> list[Run]:
-    """Until nothing goes on any more."""
-    while True:
-        runs = await all_runs(process)
-        if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
-            return runs
-        await process.worker.wait_for_change()
-
-
-async def settled(process: RuntimeProcess, run: Run) -> Run:
-    """Until this one has ended, whoever it waited for."""
-    while (now := await process.reload(run)).status.is_live:
-        await process.worker.wait_for_change()
-    return now
-
-
-async def soon(true: Callable[[], Awaitable[object]]) -> None:
-    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
-        await asyncio.sleep(0.002)
-
-
-async def stands_aside(process: RuntimeProcess, run: Run) -> None:
-    """Until it has said what it had to say and waits for those it asked."""
-
-    async def aside() -> bool:
-        return (await process.reload(run)).is_suspended
-
-    await soon(aside)
-
-
-async def answers(process: RuntimeProcess, run: Run) -> list[Any]:
-    return [json.loads(each.text) for each in await process.tool_results(run)]
-
-
-async def fault(process: RuntimeProcess, run: Run) -> tuple[str, str]:
+async def tool_error(process: RuntimeProcess, run: Run) -> tuple[str, str]:
     (result,) = await process.tool_results(run)
     assert not result.ok
     error = json.loads(result.text)["error"]
     return error["code"], error["message"]
 
 
-async def announced(process: RuntimeProcess, run: Run) -> list[str]:
-    found = [each for each in await process.entries(run) if isinstance(each, Notice)]
-    texts = [each.text for each in found if each.topic == "announcement"]
-    return [re.findall(r"^<<<(\w+)\n(.*)\n\1>>>$", text, re.DOTALL | re.MULTILINE)[0][1] for text in texts]
-
-
 @asynccontextmanager
-async def pair(
+async def open_main_and_todo(
     runtime: RuntimeFixture, main: Sequence[ScriptedStep], todo: Sequence[ScriptedStep], **more: Any
 ) -> AsyncGenerator[RuntimeProcess]:
-    """Two agents: main asks, todo keeps lists."""
+    """Open a process with the agents `main`, which sends messages, and `todo`, which keeps lists."""
     if not (runtime.folder / "agents" / "main.md").exists():
         runtime.write_agent("main")
     if not (runtime.folder / "agents" / "todo.md").exists():
@@ -102,59 +44,61 @@ async def pair(
         yield process
 
 
-async def test_a_conversation_that_is_not_there_or_not_the_agents_own_is_refused(runtime: RuntimeFixture):
+async def test_an_unknown_session_or_one_of_another_agent_is_refused(runtime: RuntimeFixture):
     """Shows: C035, C046, T13."""
-    async with pair(runtime, [], [text_reply("Hello.")]) as process:
-        mine = await process.create_session("main")
-        (await process.run("a", agent="todo"))
-        refs = ["nothing", mine.id, mine.slug]
+    async with open_main_and_todo(runtime, [], [text_reply("Hello.")]) as process:
+        own_session = await process.create_session("main")
+        await process.run("a", agent="todo")
+        refs = ["nothing", own_session.id, own_session.slug]
         process.set_script(
-            "main", [*(tool_call_reply(message(session=ref)) for ref in refs), text_reply("Done.")]
+            "main", [*(tool_call_reply(message_call(session=ref)) for ref in refs), text_reply("Done.")]
         )
-        run = await settled(process, await process.submit("Go.", session=mine))
-        found = [each["error"] for each in await answers(process, run)]
-        assert found == [
+        run = await process.wait_until_ended(await process.submit("Go.", session=own_session))
+        errors = [each["error"] for each in await process.tool_outputs(run)]
+        assert errors == [
             {"code": "agent_session_error", "message": "Session not found"},
             {"code": "agent_session_error", "message": "Session does not belong to this agent"},
             {"code": "agent_session_error", "message": "Session does not belong to this agent"},
         ]
-        assert len(await all_runs(process)) == 2
+        assert len(await process.all_runs()) == 2
 
 
-async def test_no_path_leads_to_a_conversation_that_somebody_laid_somewhere(runtime: RuntimeFixture):
+async def test_a_session_outside_the_store_cannot_be_selected_by_path(runtime: RuntimeFixture):
     """Shows: C035, T13."""
-    async with pair(runtime, [], [text_reply("Hello."), text_reply("never")]) as process:
+    async with open_main_and_todo(runtime, [], [text_reply("Hello."), text_reply("never")]) as process:
         known = await process.store.find((await process.run("a", agent="todo")).session_id)
-        laid = runtime.workspace / "laid"
-        laid.mkdir()
+        copy = runtime.workspace / "laid"
+        copy.mkdir()
         for each in Path(known.path).iterdir():
             if each.is_file():
-                (laid / each.name).write_bytes(each.read_bytes())
-        refs = [str(laid), f"{laid}/session.md", known.path, known.id[:-4], known.slug[:-2]]
+                (copy / each.name).write_bytes(each.read_bytes())
+        refs = [str(copy), f"{copy}/session.md", known.path, known.id[:-4], known.slug[:-2]]
         process.set_script(
-            "main", [*(tool_call_reply(message(session=ref)) for ref in refs), text_reply("Done.")]
+            "main", [*(tool_call_reply(message_call(session=ref)) for ref in refs), text_reply("Done.")]
         )
-        run = await settled(process, await process.submit("Go.", agent="main"))
-        found = [each["error"]["message"] for each in await answers(process, run)]
-        assert found == ["Session not found"] * len(refs)
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        errors = [each["error"]["message"] for each in await process.tool_outputs(run)]
+        assert errors == ["Session not found"] * len(refs)
 
 
-async def test_somebodys_child_takes_no_messages(runtime: RuntimeFixture):
+async def test_a_child_session_cannot_be_selected(runtime: RuntimeFixture):
     """Shows: C035, T13."""
-    hand_on = ("PersistentAgent", json.dumps({"preset": "todo", "description": "d", "prompt": "Look."}))
-    async with pair(
-        runtime, [tool_call_reply(hand_on), text_reply("Done.")], [text_reply("Hello."), text_reply("never")]
+    spawn = ("PersistentAgent", json.dumps({"preset": "todo", "description": "d", "prompt": "Look."}))
+    async with open_main_and_todo(
+        runtime, [tool_call_reply(spawn), text_reply("Done.")], [text_reply("Hello."), text_reply("never")]
     ) as process:
-        await settled(process, await process.submit("Go.", agent="main"))
-        child = (await all_runs(process))[1]
-        process.set_script("other", [tool_call_reply(message(session=child.session_id)), text_reply("Done.")])
+        await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        child = (await process.all_runs())[1]
+        process.set_script(
+            "other", [tool_call_reply(message_call(session=child.session_id)), text_reply("Done.")]
+        )
         runtime.write_agent("other")
-        run = await settled(process, await process.submit("Go.", agent="other"))
-        assert await fault(process, run) == ("agent_session_error", "Session not found")
+        run = await process.wait_until_ended(await process.submit("Go.", agent="other"))
+        assert await tool_error(process, run) == ("agent_session_error", "Session not found")
 
 
 @pytest.mark.parametrize(
-    ("main", "todo", "ports"),
+    ("main", "todo", "overrides"),
     [
         ("agent_deny: [todo]\n", "", {}),
         ("agent_allow: [journal]\n", "", {}),
@@ -163,66 +107,76 @@ async def test_somebodys_child_takes_no_messages(runtime: RuntimeFixture):
         ("", "", {"subagent_settings": SubagentSettings(allow_agents=("journal",))}),
     ],
 )
-async def test_who_is_hidden_denied_or_not_allowed_is_not_reached_and_nothing_is_written(
-    runtime: RuntimeFixture, main: str, todo: str, ports: dict[str, Any]
+async def test_a_hidden_or_denied_agent_is_not_reached_and_its_sessions_stay_unchanged(
+    runtime: RuntimeFixture, main: str, todo: str, overrides: dict[str, Any]
 ):
     """Shows: C036, C046, C064, C096, T13."""
     runtime.write_agent("main", main)
     runtime.write_agent("todo", todo)
-    async with pair(runtime, [tool_call_reply(message()), text_reply("A pity.")], [], **ports) as process:
+    async with open_main_and_todo(
+        runtime, [tool_call_reply(message_call()), text_reply("A pity.")], [], **overrides
+    ) as process:
         before = await create_session("todo", process.root, process.context)
         text = Path(before.path, "session.md").read_bytes()
-        run = await settled(process, await process.submit("Go.", agent="main"))
-        assert await fault(process, run) == ("agent_not_accessible", "Agent not accessible: todo")
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        assert await tool_error(process, run) == ("agent_not_accessible", "Agent not accessible: todo")
         assert Path(before.path, "session.md").read_bytes() == text
         assert [each.id for each in await process.store.sessions(agent="todo")] == [before.id]
-        assert len(await all_runs(process)) == 1
+        assert len(await process.all_runs()) == 1
 
 
-async def test_without_lists_every_agent_is_reached(runtime: RuntimeFixture):
+async def test_every_agent_is_reached_if_no_list_restricts_it(runtime: RuntimeFixture):
     """Shows: C092."""
     runtime.write_agent("journal")
-    asked = [message("todo"), message("journal")]
-    async with pair(runtime, [tool_call_reply(*asked), text_reply("Done.")], [text_reply("Yes.")]) as process:
+    calls = [message_call("todo"), message_call("journal")]
+    async with open_main_and_todo(
+        runtime, [tool_call_reply(*calls), text_reply("Done.")], [text_reply("Yes.")]
+    ) as process:
         process.set_script("journal", [text_reply("Yes.")])
-        run = await settled(process, await process.submit("Go.", agent="main"))
-        assert [each["status"] for each in await answers(process, run)] == ["complete", "complete"]
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        assert [each["status"] for each in await process.tool_outputs(run)] == ["complete", "complete"]
 
 
-async def test_an_agent_does_not_ask_itself(runtime: RuntimeFixture):
+async def test_an_agent_cannot_send_itself_a_message(runtime: RuntimeFixture):
     """Shows: C095, C05."""
-    async with pair(runtime, [tool_call_reply(message("main")), text_reply("No.")], []) as process:
-        run = await settled(process, await process.submit("Go.", agent="main"))
-        code, words = await fault(process, run)
+    async with open_main_and_todo(
+        runtime, [tool_call_reply(message_call("main")), text_reply("No.")], []
+    ) as process:
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        code, message = await tool_error(process, run)
         assert code == "agent_not_accessible"
-        assert words == "Agent not accessible: main: it is at work above already: main > main"
+        assert message == "Agent not accessible: main: it is at work above already: main > main"
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_whoever_waits_above_is_not_asked_from_below(runtime: RuntimeFixture, mode: str):
+async def test_an_agent_cannot_message_its_waiting_parent(runtime: RuntimeFixture, mode: str):
     """Shows: C095, C05."""
     runtime.write_agent("todo", "tools: [agents_message]\n")
-    todo = [tool_call_reply(message("main", mode=mode)), text_reply("I may not.")]
-    async with pair(runtime, [tool_call_reply(message()), text_reply("Done.")], todo) as process:
-        run = await settled(process, await process.submit("Go.", agent="main"))
-        asked = (await all_runs(process))[1]
-        code, words = await fault(process, asked)
+    todo = [tool_call_reply(message_call("main", mode=mode)), text_reply("I may not.")]
+    async with open_main_and_todo(
+        runtime, [tool_call_reply(message_call()), text_reply("Done.")], todo
+    ) as process:
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        child = (await process.all_runs())[1]
+        code, message = await tool_error(process, child)
         assert code == "agent_not_accessible"
-        assert "main > todo > main" in words
+        assert "main > todo > main" in message
         assert run.status is Status.DONE
-        assert len(await all_runs(process)) == 2
+        assert len(await process.all_runs()) == 2
 
 
-async def test_one_who_was_asked_asks_nobody_unless_its_definition_says_so(runtime: RuntimeFixture):
+async def test_a_child_agent_sends_messages_only_if_its_definition_names_the_tool(runtime: RuntimeFixture):
     """Shows: C090, C065."""
     runtime.write_agent("journal")
-    todo = [tool_call_reply(message("journal")), text_reply("I may not.")]
-    async with pair(runtime, [tool_call_reply(message()), text_reply("Done.")], todo) as process:
-        await settled(process, await process.submit("Go.", agent="main"))
-        asked = (await all_runs(process))[1]
-        code, words = await fault(process, asked)
+    todo = [tool_call_reply(message_call("journal")), text_reply("I may not.")]
+    async with open_main_and_todo(
+        runtime, [tool_call_reply(message_call()), text_reply("Done.")], todo
+    ) as process:
+        await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        child = (await process.all_runs())[1]
+        code, message = await tool_error(process, child)
         assert code == "agent_not_accessible"
-        assert "unless its definition names agents_message" in words
+        assert "unless its definition names agents_message" in message
         (request,) = [
             each.request
             for each in process.provider.requests
@@ -232,44 +186,46 @@ async def test_one_who_was_asked_asks_nobody_unless_its_definition_says_so(runti
         assert "Available agents" not in request.system
 
 
-async def test_one_whose_definition_names_the_tool_asks_on_down_to_the_limit(runtime: RuntimeFixture):
+async def test_agents_that_name_the_tool_send_messages_down_to_the_depth_limit(runtime: RuntimeFixture):
     """Shows: C090, C095, C03."""
     runtime.write_agent("main")
     for name in ("todo", "journal"):
         runtime.write_agent(name, "tools: [agents_message]\n")
     by_agent = {
-        "main": [tool_call_reply(message("todo")), text_reply("Done.")],
-        "todo": [tool_call_reply(message("journal")), text_reply("Passed on.")],
-        "journal": [tool_call_reply(message("writer", session="create")), text_reply("No deeper.")],
+        "main": [tool_call_reply(message_call("todo")), text_reply("Done.")],
+        "todo": [tool_call_reply(message_call("journal")), text_reply("Passed on.")],
+        "journal": [tool_call_reply(message_call("writer", session="create")), text_reply("No deeper.")],
     }
     runtime.write_agent("writer")
     async with runtime.open(by_agent=by_agent, limits=Limits(max_depth=2)) as process:
-        run = await settled(process, await process.submit("Go.", agent="main"))
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
         assert run.status is Status.DONE
-        _, todo, journal = await all_runs(process)
+        _, todo, journal = await process.all_runs()
         assert (todo.depth, journal.depth, journal.root_id) == (1, 2, run.id)
-        code, words = await fault(process, journal)
+        code, message = await tool_error(process, journal)
         assert code == "agent_message_failed"
-        assert "2 is the limit" in words
+        assert "2 is the limit" in message
         assert await process.store.sessions(agent="writer") == []
 
 
-async def test_for_a_message_an_agent_may_do_no_more_than_its_asker_can_hand_on(runtime: RuntimeFixture):
+async def test_a_messaged_agent_gets_no_more_permissions_than_its_caller(runtime: RuntimeFixture):
     """Shows: L024, F19."""
     (runtime.workspace / "secret").mkdir()
     (runtime.workspace / "secret" / "s.txt").write_text("hidden")
     runtime.write_agent("main", "paths: {deny: ['**/secret/**']}\n")
     read = ("read", json.dumps({"path": str(runtime.workspace / "secret" / "s.txt")}))
     todo = [tool_call_reply(read), text_reply("Seen."), tool_call_reply(read), text_reply("Not seen.")]
-    async with pair(runtime, [tool_call_reply(message()), text_reply("Done.")], todo) as process:
-        own = await process.run("Look.", agent="todo")
-        await settled(process, await process.submit("Go.", agent="main"))
-        mine, asked = await process.tool_results(own)
-        assert (mine.ok, asked.ok) == (True, False)
-        assert "denies **/secret/**" in asked.text
+    async with open_main_and_todo(
+        runtime, [tool_call_reply(message_call()), text_reply("Done.")], todo
+    ) as process:
+        run = await process.run("Look.", agent="todo")
+        await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        own_read, messaged_read = await process.tool_results(run)
+        assert (own_read.ok, messaged_read.ok) == (True, False)
+        assert "denies **/secret/**" in messaged_read.text
 
 
-async def test_what_a_person_once_allowed_a_conversation_they_did_not_allow_those_who_write_to_it(
+async def test_permissions_granted_to_a_session_do_not_apply_to_messages_from_other_agents(
     runtime: RuntimeFixture,
 ):
     """Shows: L024."""
@@ -278,44 +234,42 @@ async def test_what_a_person_once_allowed_a_conversation_they_did_not_allow_thos
     read = ("read", json.dumps({"path": str(outside)}))
     runtime.write_agent("todo", f"paths: {{read: ['{outside}', './**']}}\n")
     todo = [tool_call_reply(read), text_reply("Seen."), tool_call_reply(read), text_reply("Not seen.")]
-    async with pair(runtime, [tool_call_reply(message()), text_reply("Done.")], todo) as process:
+    async with open_main_and_todo(
+        runtime, [tool_call_reply(message_call()), text_reply("Done.")], todo
+    ) as process:
         session = await process.create_session("todo")
         session = await process.store.update(session, user_grants=PathPatterns(read=(str(outside),)))
-        own = await process.run("Look.", session=session)
-        await settled(process, await process.submit("Go.", agent="main"))
-        mine, asked = await process.tool_results(own)
-        assert (mine.ok, asked.ok) == (True, False)
+        run = await process.run("Look.", session=session)
+        await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        own_read, messaged_read = await process.tool_results(run)
+        assert (own_read.ok, messaged_read.ok) == (True, False)
 
 
-async def test_what_a_person_adds_for_a_message_counts_for_it(runtime: RuntimeFixture):
+async def test_a_permission_granted_during_a_message_applies_to_it(runtime: RuntimeFixture):
     """Shows: A093."""
     outside = runtime.folder / "outside.txt"
     outside.write_text("private")
-    more = {"tool": "read", "resource": str(outside), "reason": "I need it."}
+    expansion = {"tool": "read", "resource": str(outside), "reason": "I need it."}
     todo = [
-        tool_call_reply(("request_scope_expansion", json.dumps(more))),
+        tool_call_reply(("request_scope_expansion", json.dumps(expansion))),
         tool_call_reply(("read", json.dumps({"path": str(outside)}))),
         text_reply("Seen."),
     ]
-    async with pair(
-        runtime, [tool_call_reply(message()), text_reply("Done.")], todo, approval_policy=ApprovalPolicy.ASK
+    async with open_main_and_todo(
+        runtime,
+        [tool_call_reply(message_call()), text_reply("Done.")],
+        todo,
+        approval_policy=ApprovalPolicy.ASK,
     ) as process:
         run = await process.submit("Go.", agent="main")
 
-        async def asks() -> bool:
-            return any(each.waiting_for is WaitReason.APPROVAL for each in await all_runs(process))
-
-        await soon(asks)
-        (asked,) = await rows(process, lambda tx: tx.find_approvals())
-        await run_control.answer_approval(
-            asked.id, Answer.ADD, process.context, by="person", is_alive=lambda _: True
-        )
-        await settled(process, run)
-        _, seen = await process.tool_results((await all_runs(process))[1])
-        assert (seen.ok, "private" in seen.text) == (True, True)
+        await process.answer_approval(await process.wait_for_approval(), Answer.ADD)
+        await process.wait_until_ended(run)
+        _, read_result = await process.tool_results((await process.all_runs())[1])
+        assert (read_result.ok, "private" in read_result.text) == (True, True)
 
 
-async def test_the_list_has_the_others_that_the_rights_let_be_known(runtime: RuntimeFixture):
+async def test_agents_list_shows_the_agents_that_the_scope_allows(runtime: RuntimeFixture):
     """Shows: C047, C064."""
     runtime.write_agent(
         "journal",
@@ -329,9 +283,9 @@ async def test_the_list_has_the_others_that_the_rights_let_be_known(runtime: Run
         tool_call_reply(("agents_list", "{}"), ("agents_list", '{"includeAll": true}')),
         text_reply("Done."),
     ]
-    async with pair(runtime, main, []) as process:
-        run = await settled(process, await process.submit("Go.", agent="main"))
-        some, everyone = (each["agents"] for each in await answers(process, run))
+    async with open_main_and_todo(runtime, main, []) as process:
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        visible, everyone = (each["agents"] for each in await process.tool_outputs(run))
         journal = {
             "agentId": "journal",
             "displayName": "Personal Journal",
@@ -351,20 +305,20 @@ async def test_the_list_has_the_others_that_the_rights_let_be_known(runtime: Run
             "type": "chat",
             "uiVisible": False,
         }
-        assert some == [journal, todo]
+        assert visible == [journal, todo]
         assert everyone == [hidden, journal, todo]
 
 
-async def test_the_list_takes_no_other_arguments(runtime: RuntimeFixture):
+async def test_agents_list_validates_its_arguments(runtime: RuntimeFixture):
     """Shows: C046."""
-    async with pair(
+    async with open_main_and_todo(
         runtime, [tool_call_reply(("agents_list", '{"includeAll": "yes"}')), text_reply("Done.")], []
     ) as process:
-        run = await settled(process, await process.submit("Go.", agent="main"))
-        assert (await fault(process, run))[0] == "invalid_arguments"
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        assert (await tool_error(process, run))[0] == "invalid_arguments"
 
 
-async def test_the_list_obeys_what_the_configuration_denies_now(runtime: RuntimeFixture):
+async def test_agents_list_applies_a_deny_added_to_the_configuration_meanwhile(runtime: RuntimeFixture):
     """Shows: C064, C096."""
     denied: list[str] = []
     main = [
@@ -373,18 +327,20 @@ async def test_the_list_obeys_what_the_configuration_denies_now(runtime: Runtime
         text_reply("Done."),
     ]
 
-    def now_denied(_: Request) -> Reply:
+    def deny_todo(_: Request) -> Reply:
         denied.append("todo")
         return main[1]
 
-    bounds = {"operator_policy": lambda: OperatorPolicy(deny_agents=tuple(denied))}
-    async with pair(runtime, [main[0], now_denied, main[2]], [], **bounds) as process:
-        run = await settled(process, await process.submit("Go.", agent="main"))
-        first, second = ([row["agentId"] for row in each["agents"]] for each in await answers(process, run))
+    overrides = {"operator_policy": lambda: OperatorPolicy(deny_agents=tuple(denied))}
+    async with open_main_and_todo(runtime, [main[0], deny_todo, main[2]], [], **overrides) as process:
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        first, second = (
+            [row["agentId"] for row in each["agents"]] for each in await process.tool_outputs(run)
+        )
         assert ("todo" in first, "todo" in second) == (True, False)
 
 
-async def test_the_prompt_names_the_others_and_how_to_ask_them(runtime: RuntimeFixture):
+async def test_the_prompt_names_the_reachable_agents_and_the_tool_to_use(runtime: RuntimeFixture):
     """Shows: C064, C067, C071, C081, C082."""
     runtime.write_agent("main", "agent_allow: [main, todo, hidden]\n", "You are the main one.")
     runtime.write_agent("hidden", "ui_visible: false\n")
@@ -392,7 +348,7 @@ async def test_the_prompt_names_the_others_and_how_to_ask_them(runtime: RuntimeF
         "\n\nAvailable agents you can delegate to:\n- todo: Todo List Manager - Helps.\n\n"
         "Use agents_message to ask another agent to perform a task."
     )
-    async with pair(runtime, [text_reply("Hi."), text_reply("Hi.")], []) as process:
+    async with open_main_and_todo(runtime, [text_reply("Hi."), text_reply("Hi.")], []) as process:
         run = await process.run("Hi.", agent="main")
         runtime.write_agent("main", "agent_allow: [main, todo, other]\n", "You are the main one.")
         runtime.write_agent("other")
@@ -413,31 +369,33 @@ async def test_the_prompt_names_the_others_and_how_to_ask_them(runtime: RuntimeF
         ("[PersistentAgent, agents_message]", "Use agents_message to ask"),
     ],
 )
-async def test_the_others_are_named_only_to_those_with_a_tool_to_ask_them(
+async def test_the_prompt_names_other_agents_only_if_the_agent_has_a_tool_for_them(
     runtime: RuntimeFixture, tools: str, line: str | None
 ):
     """Shows: C065, C081."""
     runtime.write_agent("main", f"tools: {tools}\n")
-    async with pair(runtime, [text_reply("Hi.")], []) as process:
+    async with open_main_and_todo(runtime, [text_reply("Hi.")], []) as process:
         await process.run("Hi.", agent="main")
-        (asked,) = process.provider.requests
-        assert ("Available agents" in asked.request.system) is (line is not None)
-        assert line is None or line in asked.request.system
+        (request,) = process.provider.requests
+        assert ("Available agents" in request.request.system) is (line is not None)
+        assert line is None or line in request.request.system
 
 
-async def test_what_the_prompt_says_of_others_grants_nothing(runtime: RuntimeFixture):
+async def test_agents_named_in_the_prompt_text_are_not_reachable_by_that(runtime: RuntimeFixture):
     """Shows: C075."""
-    told = "Available agents you can delegate to:\n- todo: Todo List Manager"
-    runtime.write_agent("main", "agent_deny: [todo]\n", told)
-    async with pair(runtime, [tool_call_reply(message()), text_reply("No.")], []) as process:
-        run = await settled(process, await process.submit("Go.", agent="main"))
-        assert (await fault(process, run))[0] == "agent_not_accessible"
+    prompt = "Available agents you can delegate to:\n- todo: Todo List Manager"
+    runtime.write_agent("main", "agent_deny: [todo]\n", prompt)
+    async with open_main_and_todo(
+        runtime, [tool_call_reply(message_call()), text_reply("No.")], []
+    ) as process:
+        run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
+        assert (await tool_error(process, run))[0] == "agent_not_accessible"
 
 
-async def test_an_agent_without_the_capability_does_not_have_the_tools(runtime: RuntimeFixture):
+async def test_an_agent_without_the_capability_lacks_the_tool(runtime: RuntimeFixture):
     """Shows: C065."""
     runtime.write_agent("main", "capability_allow: ['agents.read']\n")
-    async with pair(runtime, [text_reply("Hi.")], []) as process:
+    async with open_main_and_todo(runtime, [text_reply("Hi.")], []) as process:
         await process.run("Hi.", agent="main")
         names = {each.name for each in process.provider.requests[0].request.tools}
         assert ("agents_list" in names, "agents_message" in names) == (True, False)
