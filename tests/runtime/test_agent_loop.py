@@ -1,4 +1,4 @@
-"""The loop's rules: a request is built from the file, and nothing is asked before what came before is on disk."""
+"""The agent loop: requests are built from the file, and everything is on disk before the next request."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from retinue.testing.scripted_provider import text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
-async def test_a_run_is_a_task_a_reply_and_an_end(runtime: RuntimeFixture):
+async def test_a_run_saves_its_task_and_reply_and_ends_as_done(runtime: RuntimeFixture):
     """Shows: A039, A060."""
     async with runtime.open(text_reply("Forty-two.")) as process:
         run = await process.run("What is the answer?")
@@ -27,28 +27,28 @@ async def test_a_run_is_a_task_a_reply_and_an_end(runtime: RuntimeFixture):
 
 async def test_the_task_is_on_disk_before_the_first_request(runtime: RuntimeFixture):
     """Shows: A039, A040."""
-    seen: list[str] = []
+    files: list[str] = []
 
-    def look(_: Request) -> Reply:
-        seen.extend(path.read_text() for path in runtime.folder.rglob("session.md"))
+    def read_files_and_reply(_: Request) -> Reply:
+        files.extend(path.read_text() for path in runtime.folder.rglob("session.md"))
         return text_reply("Done.")
 
-    async with runtime.open(look) as process:
+    async with runtime.open(read_files_and_reply) as process:
         await process.run("Look at your own file.")
-    assert len(seen) == 1
-    assert "Look at your own file." in seen[0]
+    assert len(files) == 1
+    assert "Look at your own file." in files[0]
 
 
-async def test_a_reply_and_its_calls_are_there_together_and_each_result_before_the_next_request(
+async def test_the_reply_its_tool_calls_and_all_results_are_sent_with_the_next_request(
     runtime: RuntimeFixture,
 ):
     """Shows: A049, A058."""
     (runtime.workspace / "a.txt").write_text("first file")
     (runtime.workspace / "b.txt").write_text("second file")
-    wishes = tool_call_reply(
+    reply = tool_call_reply(
         ("read", '{"path": "a.txt"}'), ("read", '{"path": "b.txt"}'), text="Reading both."
     )
-    async with runtime.open(wishes, text_reply("Read.")) as process:
+    async with runtime.open(reply, text_reply("Read.")) as process:
         run = await process.run("Read a and b.")
         second = process.request_entries(1)
         assert [type(entry) for entry in second] == [
@@ -67,7 +67,7 @@ async def test_a_reply_and_its_calls_are_there_together_and_each_result_before_t
         assert (run.status, run.turns, run.tool_calls) == (Status.DONE, 2, 2)
 
 
-async def test_the_request_is_what_the_file_says_and_not_what_was_remembered(runtime: RuntimeFixture):
+async def test_each_request_is_built_from_the_current_content_of_the_file(runtime: RuntimeFixture):
     """Shows: A040, A062."""
     async with runtime.open(text_reply("One."), text_reply("Two.")) as process:
         first = await process.run("Ask one.")
@@ -78,23 +78,23 @@ async def test_the_request_is_what_the_file_says_and_not_what_was_remembered(run
         assert entry_texts(process.request_entries(1)) == ["Ask something else.", "One.", "Ask two."]
 
 
-async def test_calls_of_one_turn_run_side_by_side(runtime: RuntimeFixture):
-    meet = asyncio.Barrier(2)
+async def test_read_calls_of_one_turn_run_concurrently(runtime: RuntimeFixture):
+    barrier = asyncio.Barrier(2)
 
     @tool(effect="read")
     async def left() -> str:
         """Waits for the right one."""
-        await meet.wait()
+        await barrier.wait()
         return "left was there"
 
     @tool(effect="read")
     async def right() -> str:
         """Waits for the left one."""
-        await meet.wait()
+        await barrier.wait()
         return "right was there"
 
-    both = tool_call_reply(("left", "{}"), ("right", "{}"))
-    async with runtime.open(both, text_reply("They met."), tools=[left, right]) as process:
+    reply = tool_call_reply(("left", "{}"), ("right", "{}"))
+    async with runtime.open(reply, text_reply("They met."), tools=[left, right]) as process:
         run = await asyncio.wait_for(process.run("Let them meet."), 10)
         assert run.text == "They met."
         assert {result.text for result in await process.tool_results(run)} == {
@@ -103,8 +103,8 @@ async def test_calls_of_one_turn_run_side_by_side(runtime: RuntimeFixture):
         }
 
 
-async def test_a_reply_has_its_entrys_id_from_the_first_word_on(runtime: RuntimeFixture):
-    """So that whoever reads the file and hears the stream at once knows that both are one; also of words cut off."""
+async def test_streamed_text_carries_the_id_of_the_entry_that_is_saved_later(runtime: RuntimeFixture):
+    """A client can match the streamed text with the file, even if the reply was cut off."""
     async with runtime.open(
         tool_call_reply(("ls", "{}"), text="Looking around."),
         text_reply("Seen and told."),
@@ -118,20 +118,20 @@ async def test_a_reply_has_its_entrys_id_from_the_first_word_on(runtime: Runtime
         await process.wait_for_event("text.delta")
         await cancel_run(second.id, process.context, is_alive=lambda _: True)
         await process.wait(second)
-        told: dict[str, str] = {}
+        streamed: dict[str, str] = {}
         for event in (*before, *process.events):
             if event.kind == "text.delta":
-                told[event.data["entry"]] = told.get(event.data["entry"], "") + event.data["text"]
-        said = [
+                streamed[event.data["entry"]] = streamed.get(event.data["entry"], "") + event.data["text"]
+        replies = [
             each
             for each in await process.entries(first)
             if isinstance(each, Message) and each.role == "agent"
         ]
-        assert told == {each.id: each.text for each in said}
-        assert len(said) == 3
+        assert streamed == {each.id: each.text for each in replies}
+        assert len(replies) == 3
 
 
-async def test_an_edit_by_a_person_during_the_models_turn_is_the_conversation(runtime: RuntimeFixture):
+async def test_an_edit_of_the_file_during_a_turn_is_in_the_next_request(runtime: RuntimeFixture):
     """Shows: P14."""
     async with runtime.open(
         tool_call_reply(("ls", "{}"), text="Looking around."), text_reply("Seen.")
@@ -149,19 +149,20 @@ async def test_an_edit_by_a_person_during_the_models_turn_is_the_conversation(ru
         assert "the new word" in path.read_text()
 
 
-async def test_what_an_editor_dropped_of_a_running_turn_is_written_again(runtime: RuntimeFixture):
+async def test_entries_that_an_editor_overwrote_during_a_run_are_written_again(runtime: RuntimeFixture):
     """Shows: P14."""
-    old: list[str] = []
+    opened_text = ""
 
     def open_in_an_editor(_: Request) -> Reply:
-        old.append(path.read_text())
+        nonlocal opened_text
+        opened_text = path.read_text()
         return tool_call_reply(("ls", "{}"), text="Looking around.")
 
-    def save_what_it_had(_: Request) -> Reply:
-        path.write_text(old[0].replace("Look.", "Look well."))
+    def save_in_the_editor(_: Request) -> Reply:
+        path.write_text(opened_text.replace("Look.", "Look well."))
         return text_reply("Seen.")
 
-    async with runtime.open(open_in_an_editor, save_what_it_had) as process:
+    async with runtime.open(open_in_an_editor, save_in_the_editor) as process:
         session = await process.create_session()
         path = Path(session.path) / "session.md"
         run = await process.run("Look.", session=session)
@@ -171,17 +172,17 @@ async def test_what_an_editor_dropped_of_a_running_turn_is_written_again(runtime
         assert unanswered_calls(entries) == ()
 
 
-async def test_another_model_that_answered_is_the_one_on_record(runtime: RuntimeFixture):
+async def test_the_model_that_actually_answered_is_recorded(runtime: RuntimeFixture):
     """Shows: M21."""
     async with runtime.open(Reply(text="Hello.", model="cheaper-one")) as process:
         run = await process.run("Hi.")
         assert run.model == "scripted:cheaper-one"
-        said = (await process.entries(run))[-1]
-        assert isinstance(said, Message)
-        assert said.model == "cheaper-one"
+        reply = (await process.entries(run))[-1]
+        assert isinstance(reply, Message)
+        assert reply.model == "cheaper-one"
 
 
-async def test_secrets_leave_every_text_before_it_is_stored_or_asked(runtime: RuntimeFixture):
+async def test_secrets_are_redacted_before_a_text_is_stored_or_sent(runtime: RuntimeFixture):
     secret = "sk-test-0123456789abcdef"
 
     @tool(effect="read")
@@ -189,69 +190,71 @@ async def test_secrets_leave_every_text_before_it_is_stored_or_asked(runtime: Ru
         """Says what it should not."""
         return f"the key is {secret}"
 
-    wish = tool_call_reply(
+    reply = tool_call_reply(
         ("leak", "{}"), ("grep", f'{{"pattern": "{secret}"}}'), (secret, "{}"), text=f"I use {secret}."
     )
-    named = replace(wish, model=f"model-{secret}")
-    async with runtime.open(named, text_reply(f"It is {secret}!"), tools=[leak], secrets=[secret]) as process:
+    reply_with_model = replace(reply, model=f"model-{secret}")
+    async with runtime.open(
+        reply_with_model, text_reply(f"It is {secret}!"), tools=[leak], secrets=[secret]
+    ) as process:
         run = await process.run(f"Keep {secret} to yourself.")
-        everything = "".join(
+        all_files = "".join(
             path.read_text() for path in runtime.folder.rglob("*") if path.is_file() and path.suffix != ".py"
         )
-        assert secret not in everything
+        assert secret not in all_files
         assert secret not in repr(process.provider.requests[1].entries)
         assert secret not in repr(run)
         assert secret not in repr(process.events)
         assert run.text == "It is [secret of 24 characters]!"
 
 
-async def test_the_beginning_of_the_request_stays_the_same_between_turns(runtime: RuntimeFixture):
-    look = tool_call_reply(("ls", "{}"))
-    async with runtime.open(look, look, text_reply("Done.")) as process:
+async def test_later_requests_of_a_run_begin_like_earlier_ones(runtime: RuntimeFixture):
+    reply = tool_call_reply(("ls", "{}"))
+    async with runtime.open(reply, reply, text_reply("Done.")) as process:
         await process.run("Look twice.")
-        asked = [one.request for one in process.provider.requests]
-        assert {one.system for one in asked} == {asked[0].system}
-        assert all(one.tools == asked[0].tools for one in asked)
+        requests = [recorded.request for recorded in process.provider.requests]
+        assert {request.system for request in requests} == {requests[0].system}
+        assert all(request.tools == requests[0].tools for request in requests)
         for earlier, later in zip(process.provider.requests, process.provider.requests[1:], strict=False):
             assert later.entries[: len(earlier.entries)] == earlier.entries
 
 
-async def test_a_cut_reply_says_so_in_the_file(runtime: RuntimeFixture):
+async def test_a_truncated_reply_is_marked_as_truncated_in_the_file(runtime: RuntimeFixture):
     reply = Reply(text="Long", truncation_notice="the rest was left out", stop_reason=StopReason.LENGTH)
     async with runtime.open(reply) as process:
         run = await process.run("Write a book.")
-        said = (await process.entries(run))[-1]
-        assert isinstance(said, Message)
-        assert (said.text, said.stop_reason) == ("Long\n[the rest was left out]", "length")
+        message = (await process.entries(run))[-1]
+        assert isinstance(message, Message)
+        assert (message.text, message.stop_reason) == ("Long\n[the rest was left out]", "length")
 
 
-async def test_a_call_that_was_cut_never_runs_and_the_model_is_told(runtime: RuntimeFixture):
+async def test_a_truncated_tool_call_is_not_executed_and_gets_an_error_result(runtime: RuntimeFixture):
     """Shows: M08, M09, M10."""
-    made: list[str] = []
+    executed: list[str] = []
 
     @tool
     def act(what: str) -> str:
         """Acts."""
-        made.append(what)
+        executed.append(what)
         return "acted"
 
-    cut = Reply(
+    truncated = Reply(
         text="",
         tool_calls=(
             UnsavedToolCall(tool="act", arguments='{"what": "ha', invalid_reason="its arguments were cut"),
         ),
         stop_reason=StopReason.LENGTH,
     )
-    async with runtime.open(cut, text_reply("I stop here."), tools=[act]) as process:
+    async with runtime.open(truncated, text_reply("I stop here."), tools=[act]) as process:
         run = await process.run("Act.")
-        assert made == []
-        told = (await process.tool_results(run))[0]
-        assert not told.ok
-        assert "did not run: its arguments were cut" in told.text
+        assert executed == []
+        result = (await process.tool_results(run))[0]
+        assert not result.ok
+        assert "did not run: its arguments were cut" in result.text
         assert run.status is Status.DONE
 
 
-async def test_what_a_person_typed_is_taken_where_it_stands(runtime: RuntimeFixture):
+async def test_a_task_typed_into_the_file_is_not_appended_again(runtime: RuntimeFixture):
     async with runtime.open(text_reply("One."), text_reply("Two.")) as process:
         first = await process.run("Begin.")
         path = Path(first.transcript_path)
@@ -263,8 +266,8 @@ async def test_what_a_person_typed_is_taken_where_it_stands(runtime: RuntimeFixt
         assert entry_texts(process.request_entries(1)) == ["Begin.", "One.", "Typed by hand."]
 
 
-class Halting:
-    """A driver that stumbles, waits and thinks aloud before it answers."""
+class RetryingProvider:
+    """A provider that streams thinking, discards a failed attempt and waits before it answers."""
 
     async def request_reply(self, request: Request, on_delta: Callable[[ReplyDelta], None]) -> Reply:
         on_delta(ReplyDelta(thinking="Hmm."))
@@ -278,13 +281,14 @@ class Halting:
         return
 
 
-async def test_what_is_heard_on_the_way_is_told_and_what_was_discarded_is_not_kept(runtime: RuntimeFixture):
-    async with runtime.open(provider=Halting()) as process:
+async def test_streamed_text_of_a_failed_attempt_is_reported_as_discarded_and_not_saved(
+    runtime: RuntimeFixture,
+):
+    async with runtime.open(provider=RetryingProvider()) as process:
         run = await process.run("Answer.")
         assert await process.agent_texts(run) == ["The answer."]
-        told = [(event.kind, event.data.get("note") or event.data.get("text")) for event in process.events]
-        live = [each for each in told if each[0] != "run.state" or each[1]]
-        assert live == [
+        events = [(event.kind, event.data.get("note") or event.data.get("text")) for event in process.events]
+        assert [each for each in events if each[0] != "run.state" or each[1]] == [
             ("entry.saved", None),
             ("thinking.delta", "Hmm."),
             ("text.delta", "A false "),
@@ -306,7 +310,7 @@ async def test_a_session_whose_folder_moved_is_found_by_its_id(runtime: RuntimeF
         assert (run.status, run.text) == (Status.DONE, "Moved.")
 
 
-async def test_somebody_who_only_looks_into_the_folder_is_waited_for(runtime: RuntimeFixture):
+async def test_a_run_waits_while_its_session_is_open_elsewhere_in_the_process(runtime: RuntimeFixture):
     async with runtime.open(text_reply("Here.")) as process:
         session = await process.create_session()
         async with process.store.open(session):
@@ -318,9 +322,9 @@ async def test_somebody_who_only_looks_into_the_folder_is_waited_for(runtime: Ru
         assert (await process.wait(run)).text == "Here."
 
 
-async def test_a_run_may_think_longer_than_its_agent_does(runtime: RuntimeFixture):
+async def test_a_runs_thinking_level_overrides_that_of_its_agent(runtime: RuntimeFixture):
     runtime.write_agent("thinker", front="thinking: low\n")
     async with runtime.open(text_reply("a"), text_reply("b")) as process:
         await process.run("Think.", agent="thinker")
         await process.run("Think hard.", agent="thinker", thinking="high")
-        assert [asked.request.model.thinking for asked in process.provider.requests] == ["low", "high"]
+        assert [recorded.request.model.thinking for recorded in process.provider.requests] == ["low", "high"]
