@@ -1,4 +1,4 @@
-"""The look through folders before and after a command: it finds what the scope closes, and only remembers what holds."""
+"""The scan for closed paths before and after a command, and its cache."""
 
 import os
 from pathlib import Path
@@ -24,18 +24,18 @@ PIECES = st.sampled_from(
     patterns=st.lists(st.lists(PIECES, min_size=1, max_size=4).map("/".join), max_size=4),
     anywhere=st.booleans(),
 )
-def test_it_finds_exactly_the_outermost_places_that_the_scope_closes(
+def test_a_scan_finds_exactly_the_outermost_closed_folders(
     paths: list[list[str]], patterns: list[str], anywhere: bool, tmp_path_factory: pytest.TempPathFactory
 ):
-    """Whatever the patterns: the scope itself, asked for every name, is the oracle."""
+    """The oracle checks every path against the scope."""
     top = tmp_path_factory.mktemp("tree").resolve()
     for parts in paths:
         folder = top.joinpath(*parts)
         folder.mkdir(parents=True, exist_ok=True)
-    lead = "**" if anywhere else str(top)
-    deny = tuple(f"{lead}/{pattern}" for pattern in patterns)
+    prefix = "**" if anywhere else str(top)
+    deny = tuple(f"{prefix}/{pattern}" for pattern in patterns)
     scope = Scope(read=(subtree_pattern(str(top)),), deny=deny, root=str(top))
-    assume(is_readable(scope, str(top)))  # else it would not have been brought in
+    assume(is_readable(scope, str(top)))  # the sandbox contains only readable folders
     expected: set[str] = set()
     for folder, inside, _ in os.walk(top):
         for name in list(inside):
@@ -47,21 +47,21 @@ def test_it_finds_exactly_the_outermost_places_that_the_scope_closes(
     } == expected
 
 
-def test_a_folder_seen_before_is_seen_anew_when_it_changed(tmp_path: Path):
-    """Even if a program sets its time back."""
+def test_a_changed_folder_is_scanned_again(tmp_path: Path):
+    """This holds even if a program restores the modification time."""
     top = tmp_path.resolve()
     (top / "sub").mkdir()
     scope = Scope(read=(subtree_pattern(str(top)),), root=str(top))
     assert find_closed_paths(scope, (str(top),)) == {}
-    was = (top / "sub").stat()
+    status = (top / "sub").stat()
     (top / "sub/.bashrc").touch()
-    os.utime(top / "sub", ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.utime(top / "sub", ns=(status.st_atime_ns, status.st_mtime_ns))
     assert find_closed_paths(scope, (str(top),)) == {f"{top}/sub/.bashrc": PathKind.FILE}
     (top / "sub/.bashrc").rename(top / "sub/fine")
     assert find_closed_paths(scope, (str(top),)) == {}
 
 
-def test_what_is_found_is_told_apart(tmp_path: Path):
+def test_a_scan_reports_the_kind_of_each_closed_path(tmp_path: Path):
     top = tmp_path.resolve()
     for folder in (".git/hooks", "work", "linked"):
         (top / folder).mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_what_is_found_is_told_apart(tmp_path: Path):
     }
 
 
-def test_more_than_can_be_looked_through_is_a_failure(tmp_path: Path):
+def test_a_scan_of_too_many_entries_fails(tmp_path: Path):
     for number in range(4):
         (tmp_path / str(number)).touch()
     scope = Scope(read=(subtree_pattern(str(tmp_path)),), root=str(tmp_path))

@@ -1,4 +1,4 @@
-"""The guard of files while a folder is swapped with a link that leads out, as fast as another process can."""
+"""GuardedFiles while another process keeps swapping a folder with a link to the outside."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from retinue.sandbox.files.openat2 import Opener, best_opener, walk_open
 
 SECRET = b"SECRET"
 SECONDS = 0.8
-PATIENCE = 20.0
+MAX_SECONDS = 20.0
 
 SWAPPER = """
 import ctypes, os, sys
@@ -34,14 +34,14 @@ while os.getppid() == {parent}:
 SWAPPERS: dict[Path, "subprocess.Popen[bytes]"] = {}
 
 
-def stopped(ws: Path) -> None:
+def stop_swapper(ws: Path) -> None:
     SWAPPERS[ws].kill()
     SWAPPERS[ws].wait()
 
 
 @pytest.fixture(params=["relative", "absolute"])
 def ws(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """`d` is a folder at one moment and a link to the outside at the next."""
+    """A workspace in which `d` and `l`, a folder and a link to the outside, are swapped continuously."""
     home = tmp_path.resolve()
     for folder, text in (("ws/d", b"inside"), ("outside", SECRET)):
         (home / folder).mkdir(parents=True)
@@ -58,22 +58,24 @@ def ws(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
             SWAPPERS.pop(home / "ws").kill()
 
 
-def outcomes(read: Callable[[], bytes], *wanted: str) -> Counter[str]:
-    """Reads for a while, and on a machine too busy to race for so long until each wanted outcome was seen."""
-    seen: Counter[str] = Counter()
+def count_outcomes(read: Callable[[], bytes], *required: str) -> Counter[str]:
+    """Call the function repeatedly and count the outcomes, on a busy machine until each required one was seen."""
+    counts: Counter[str] = Counter()
     start = time.monotonic()
-    while (past := time.monotonic() - start) < SECONDS or (past < PATIENCE and not seen.keys() >= {*wanted}):
+    while (elapsed := time.monotonic() - start) < SECONDS or (
+        elapsed < MAX_SECONDS and not counts.keys() >= {*required}
+    ):
         try:
-            seen["escaped" if read() == SECRET else "inside"] += 1
+            counts["escaped" if read() == SECRET else "inside"] += 1
         except OutOfScope:
-            seen["refused"] += 1
+            counts["refused"] += 1
         except (RetinueError, OSError):
-            seen["failed"] += 1
-    return seen
+            counts["failed"] += 1
+    return counts
 
 
-def by_prefix(ws: Path) -> bytes:
-    """The control: the name is compared, and then opened."""
+def read_by_name_check(ws: Path) -> bytes:
+    """Read the file after comparing only its name with the workspace, which is unsafe."""
     name = os.path.normpath(ws / "d/f")
     if not name.startswith(f"{ws}/"):
         raise OutOfScope(name)
@@ -81,62 +83,64 @@ def by_prefix(ws: Path) -> bytes:
 
 
 @pytest.mark.parametrize("opener", [best_opener(), walk_open], ids=["kernel", "walk"])
-def test_a_swap_between_look_and_open_never_leads_out(ws: Path, opener: Opener):
+def test_a_swap_between_check_and_open_never_reads_outside(ws: Path, opener: Opener):
     """Shows: F06."""
     files = GuardedFiles(Scope(read=(subtree_pattern(str(ws)),), root=str(ws)), opener=opener)
-    seen = outcomes(lambda: files.read("d/f").data, "inside", "refused")
-    assert seen["escaped"] == 0
-    assert seen["inside"] > 0
-    assert seen["refused"] > 0
+    counts = count_outcomes(lambda: files.read("d/f").data, "inside", "refused")
+    assert counts["escaped"] == 0
+    assert counts["inside"] > 0
+    assert counts["refused"] > 0
 
 
-def test_the_race_is_real_for_a_guard_that_compares_names(ws: Path):
-    assert outcomes(lambda: by_prefix(ws), "escaped")["escaped"] > 0
+def test_the_swap_reaches_the_secret_when_only_names_are_compared(ws: Path):
+    assert count_outcomes(lambda: read_by_name_check(ws), "escaped")["escaped"] > 0
 
 
-def test_a_walk_never_looks_into_the_link(ws: Path):
+def test_a_walk_never_follows_the_swapped_link(ws: Path):
     """Shows: F06, F20."""
     (ws.parent / "outside/only-outside").touch()
     files = GuardedFiles(Scope(read=(subtree_pattern(str(ws)),), root=str(ws)))
     walks = 0
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        assert all("only-outside" not in one.path for one in files.walk("."))
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        assert all("only-outside" not in path.path for path in files.walk("."))
         walks += 1
     assert walks > 0
 
 
 def inside_and_outside(ws: Path) -> tuple[set[str], set[str]]:
-    """What lies in the folder that is swapped, whatever its name is just now, and what lies outside."""
-    folder = next(one for one in (ws / "d", ws / "l") if not one.is_symlink())
-    return {one.name for one in folder.rglob("*")}, {one.name for one in (ws.parent / "outside").rglob("*")}
+    """Return the names in the swapped folder, under its current name, and those outside."""
+    folder = next(path for path in (ws / "d", ws / "l") if not path.is_symlink())
+    return {path.name for path in folder.rglob("*")}, {
+        path.name for path in (ws.parent / "outside").rglob("*")
+    }
 
 
 @pytest.mark.parametrize("opener", [best_opener(), walk_open], ids=["kernel", "walk"])
-@pytest.mark.parametrize("below_it", ["", "new/"], ids=["file", "folder"])
-def test_a_swap_while_writing_never_makes_a_file_outside(ws: Path, opener: Opener, below_it: str):
+@pytest.mark.parametrize("subfolder", ["", "new/"], ids=["file", "folder"])
+def test_a_swap_while_writing_never_creates_a_file_outside(ws: Path, opener: Opener, subfolder: str):
     """Shows: F06, F16."""
     files = GuardedFiles(
         Scope(read=(subtree_pattern(str(ws)),), write=(subtree_pattern(str(ws)),), root=str(ws)),
         opener=opener,
     )
-    numbers = iter(range(10**9))
+    counter = iter(range(10**9))
 
     def write() -> bytes:
-        return files.write(f"d/{below_it}{next(numbers)}", b"mine").real_path.encode()
+        return files.write(f"d/{subfolder}{next(counter)}", b"mine").real_path.encode()
 
-    seen = outcomes(write, "inside", "refused")
-    stopped(ws)
+    counts = count_outcomes(write, "inside", "refused")
+    stop_swapper(ws)
     inside, outside = inside_and_outside(ws)
     assert outside == {"f"}
     assert (ws.parent / "outside/f").read_bytes() == SECRET
-    assert seen["inside"] > 0
-    assert seen["refused"] > 0
+    assert counts["inside"] > 0
+    assert counts["refused"] > 0
     assert not [name for name in inside if name.startswith(".retinue-")]
-    assert len(inside - {"f", "new"}) >= seen["inside"]
+    assert len(inside - {"f", "new"}) >= counts["inside"]
 
 
-def test_a_swap_while_a_file_is_replaced_never_touches_the_one_outside(ws: Path):
+def test_a_swap_while_replacing_a_file_never_changes_the_file_outside(ws: Path):
     """Shows: F06."""
     files = GuardedFiles(
         Scope(read=(subtree_pattern(str(ws)),), write=(subtree_pattern(str(ws)),), root=str(ws))
@@ -145,18 +149,18 @@ def test_a_swap_while_a_file_is_replaced_never_touches_the_one_outside(ws: Path)
     def write() -> bytes:
         return files.write("d/f", b"mine").real_path.encode()
 
-    assert outcomes(write, "inside", "refused")["inside"] > 0
+    assert count_outcomes(write, "inside", "refused")["inside"] > 0
     assert (ws.parent / "outside/f").read_bytes() == SECRET
 
 
-def test_the_race_is_real_for_a_writer_that_compares_names(ws: Path):
-    numbers = iter(range(10**9))
+def test_the_swap_creates_files_outside_when_only_names_are_compared(ws: Path):
+    counter = iter(range(10**9))
 
     def write() -> bytes:
-        name = os.path.normpath(ws / f"d/{next(numbers)}")
+        name = os.path.normpath(ws / f"d/{next(counter)}")
         if not name.startswith(f"{ws}/"):
             raise OutOfScope(name)
         Path(name).write_bytes(b"mine")
         return b"" if not (ws.parent / "outside" / Path(name).name).exists() else SECRET
 
-    assert outcomes(write, "escaped")["escaped"] > 0
+    assert count_outcomes(write, "escaped")["escaped"] > 0

@@ -1,6 +1,6 @@
-"""The guard of files against random paths in random forests of links, judged by an oracle that resolves names by itself.
+"""GuardedFiles with random paths in random trees of files and links, checked against an independent oracle.
 
-`FOREST_PATHS=200000 scripts/test -s tests/contract/test_guarded_files_random_trees.py` takes the long way and prints what it saw.
+`FOREST_PATHS=200000 scripts/test -s tests/contract/test_guarded_files_random_trees.py` tries more paths and prints the counts.
 """
 
 import os
@@ -27,104 +27,104 @@ INSIDE, OUTSIDE = b"inside", b"OUTSIDE"
 pytestmark = pytest.mark.timeout(3600 if PATHS > 3000 else 60)
 
 
-def forest(home: Path, chance: random.Random) -> Path:
-    """Folders, files and links inside and outside of a workspace; links lead anywhere, relative or not."""
+def make_random_tree(home: Path, rng: random.Random) -> Path:
+    """Create folders, files and links inside and outside a workspace; links are relative or absolute and lead anywhere."""
     ws = home / "ws"
     folders = [ws, home / "out", home / "ws2"]
     for folder in folders:
         folder.mkdir()
     for _ in range(14):
-        new = chance.choice(folders) / chance.choice(NAMES)
-        if not new.exists():
-            new.mkdir()
-            folders.append(new)
+        path = rng.choice(folders) / rng.choice(NAMES)
+        if not path.exists():
+            path.mkdir()
+            folders.append(path)
     for _ in range(60):
-        new = chance.choice(folders) / chance.choice(NAMES)
-        if new.exists() or new.is_symlink():
+        path = rng.choice(folders) / rng.choice(NAMES)
+        if path.exists() or path.is_symlink():
             continue
-        if chance.random() < 0.5:
-            new.write_bytes(INSIDE if allowed(str(new), ws) else OUTSIDE)
+        if rng.random() < 0.5:
+            path.write_bytes(INSIDE if is_allowed(str(path), ws) else OUTSIDE)
         else:
-            new.symlink_to(target(chance, folders, new))
+            path.symlink_to(random_link_target(rng, folders, path))
     return ws
 
 
-def target(chance: random.Random, folders: list[Path], link: Path) -> str:
-    goal = chance.choice(folders) / chance.choice((*NAMES, "."))
-    return str(goal) if chance.random() < 0.4 else os.path.relpath(goal, link.parent)
+def random_link_target(rng: random.Random, folders: list[Path], link: Path) -> str:
+    target = rng.choice(folders) / rng.choice((*NAMES, "."))
+    return str(target) if rng.random() < 0.4 else os.path.relpath(target, link.parent)
 
 
-def asked(chance: random.Random, ws: Path) -> str:
-    start = chance.choice(("", "", "", "./", f"{ws}/", f"{ws.parent}/", "/", "../", f"{ws}2/"))
+def random_path(rng: random.Random, ws: Path) -> str:
+    start = rng.choice(("", "", "", "./", f"{ws}/", f"{ws.parent}/", "/", "../", f"{ws}2/"))
     parts = [
-        chance.choice((*NAMES, *NAMES[:5] * 3, "..", "..", ".", "", "ws", "out"))
-        for _ in range(chance.choice((1, 1, 2, 2, 3, 3, 4, 5, 6)))
+        rng.choice((*NAMES, *NAMES[:5] * 3, "..", "..", ".", "", "ws", "out"))
+        for _ in range(rng.choice((1, 1, 2, 2, 3, 3, 4, 5, 6)))
     ]
-    return start + "/".join(parts) + chance.choice(("", "", "", "/", "/."))
+    return start + "/".join(parts) + rng.choice(("", "", "", "/", "/."))
 
 
-def allowed(real: str, ws: Path) -> bool:
-    """The oracle: the real name is below the workspace, and no part of it is denied in any case."""
-    inner = real.removeprefix(f"{ws}/")
-    parts = inner.casefold().split("/")
-    return inner != real and not {".git", "node_modules"} & {*parts} and parts[-1] != ".env"
+def is_allowed(real: str, ws: Path) -> bool:
+    """Return the oracle's answer: the real path is below the workspace, and none of its parts is denied in any case."""
+    relative = real.removeprefix(f"{ws}/")
+    parts = relative.casefold().split("/")
+    return relative != real and not {".git", "node_modules"} & {*parts} and parts[-1] != ".env"
 
 
-def everything(*folders: Path) -> dict[str, bytes | str]:
+def folder_contents(*folders: Path) -> dict[str, bytes | str]:
     return {
-        str(one): os.readlink(one) if one.is_symlink() else one.read_bytes()  # noqa: PTH115  (a text, not a path)
+        str(entry): os.readlink(entry) if entry.is_symlink() else entry.read_bytes()  # noqa: PTH115  (a str, not a Path)
         for folder in folders
-        for one in folder.rglob("*")
-        if one.is_symlink() or one.is_file()
+        for entry in folder.rglob("*")
+        if entry.is_symlink() or entry.is_file()
     }
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-def test_what_is_read_is_what_the_oracle_allows(
+def test_only_paths_that_the_oracle_allows_are_read(
     tmp_path: Path, opener: str, capsys: pytest.CaptureFixture[str]
 ):
     """Shows: F01, F03, F05, F12."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for number in range(TREES):
-        chance = random.Random(number)
+        rng = random.Random(number)
         home = tmp_path.resolve() / str(number)
         home.mkdir()
-        ws = forest(home, chance)
+        ws = make_random_tree(home, rng)
         files = GuardedFiles(
             Scope(read=(subtree_pattern(str(ws)),), deny=DEFAULT_DENIED_PATHS, root=str(ws)),
             opener=OPENERS[opener],
         )
         for _ in range(PATHS // TREES):
-            path = asked(chance, ws)
+            path = random_path(rng, ws)
             try:
                 opened = files.read(path)
             except OutOfScope:
-                seen["refused"] += 1
+                counts["refused"] += 1
             except Failed:
-                seen["failed"] += 1
+                counts["failed"] += 1
             else:
                 assert opened.data == INSIDE, path
                 assert opened.real_path == os.path.realpath(ws / path), path
-                assert allowed(opened.real_path, ws), path
-                seen["read"] += 1
-    assert seen["read"] > PATHS // 100
+                assert is_allowed(opened.real_path, ws), path
+                counts["read"] += 1
+    assert counts["read"] > PATHS // 100
     with capsys.disabled():
-        sys.stdout.write(f"\n{PATHS:,} random paths read ({opener}): 0 escapes, {dict(seen)}\n")
+        sys.stdout.write(f"\n{PATHS:,} random paths read ({opener}): 0 escapes, {dict(counts)}\n")
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-def test_what_is_written_is_where_the_oracle_allows(
+def test_only_paths_that_the_oracle_allows_are_written(
     tmp_path: Path, opener: str, capsys: pytest.CaptureFixture[str]
 ):
     """Shows: F01, F03, F05, F12, F15, F16."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for number in range(TREES):
-        chance = random.Random(-1 - number)
+        rng = random.Random(-1 - number)
         home = tmp_path.resolve() / str(number)
         home.mkdir()
-        ws = forest(home, chance)
-        before = everything(home)
-        made: set[str] = set()
+        ws = make_random_tree(home, rng)
+        before = folder_contents(home)
+        written_paths: set[str] = set()
         files = GuardedFiles(
             Scope(
                 read=(subtree_pattern(str(ws)),),
@@ -135,41 +135,41 @@ def test_what_is_written_is_where_the_oracle_allows(
             opener=OPENERS[opener],
         )
         for _ in range(PATHS // TREES):
-            path = asked(chance, ws)
+            path = random_path(rng, ws)
             expected = os.path.realpath(ws / path)
             try:
                 written = files.write(path, INSIDE)
             except OutOfScope:
-                seen["refused"] += 1
+                counts["refused"] += 1
             except Failed:
-                seen["failed"] += 1
+                counts["failed"] += 1
             else:
                 assert written.real_path == expected, path
-                assert allowed(written.real_path, ws), path
-                made.add(written.real_path)
-                seen["written"] += 1
-        after = everything(home)
-        assert {name: after[name] for name in before if name not in made} == {
-            name: data for name, data in before.items() if name not in made
+                assert is_allowed(written.real_path, ws), path
+                written_paths.add(written.real_path)
+                counts["written"] += 1
+        after = folder_contents(home)
+        assert {name: after[name] for name in before if name not in written_paths} == {
+            name: data for name, data in before.items() if name not in written_paths
         }
-        assert after.keys() - before.keys() == made - before.keys()
-    assert seen["written"] > PATHS // 100
+        assert after.keys() - before.keys() == written_paths - before.keys()
+    assert counts["written"] > PATHS // 100
     with capsys.disabled():
-        sys.stdout.write(f"\n{PATHS:,} random paths written ({opener}): 0 escapes, {dict(seen)}\n")
+        sys.stdout.write(f"\n{PATHS:,} random paths written ({opener}): 0 escapes, {dict(counts)}\n")
 
 
-def test_a_child_told_it_may_read_everything_reads_what_its_parent_could_hand_on(tmp_path: Path):
+def test_a_child_with_all_paths_allowed_stays_within_its_parents_ceiling(tmp_path: Path):
     """Shows: F19."""
-    ws = forest(tmp_path.resolve(), random.Random(1))
+    ws = make_random_tree(tmp_path.resolve(), random.Random(1))
     (ws / "plain").write_bytes(INSIDE)
     (ws.parent / "out/plain").write_bytes(OUTSIDE)
-    handed = Ceiling(set_by="parent", read=(subtree_pattern(str(ws)), "/tmp/**"), write=("/tmp/**",))
+    parent_ceiling = Ceiling(set_by="parent", read=(subtree_pattern(str(ws)), "/tmp/**"), write=("/tmp/**",))
     child = GuardedFiles(
         Scope(
             read=("/**",),
             write=("/**",),
             root=str(ws),
-            ceilings=(handed,),
+            ceilings=(parent_ceiling,),
             tmp_folder=str(ws.parent / "home/tmp/1"),
         )
     )
@@ -181,7 +181,7 @@ def test_a_child_told_it_may_read_everything_reads_what_its_parent_could_hand_on
         child.write("plain", OUTSIDE)
 
 
-def test_what_was_denied_is_not_found_in_the_history_either(tmp_path: Path):
+def test_the_git_folder_with_its_history_is_denied(tmp_path: Path):
     """Shows: F23."""
     ws = tmp_path.resolve()
     (ws / ".git/objects/ab").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The guard of files when they are written: what is not allowed is not made, and what is made is whole."""
+"""GuardedFiles, writing: nothing is created outside the scope, and every file is written completely or not at all."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def opener(request: pytest.FixtureRequest) -> Opener:
 
 @pytest.fixture
 def ws(tmp_path: Path) -> Path:
-    """A workspace full of traps, with things beside it that nobody may touch."""
+    """A workspace with links and special files, and files beside it that must not change."""
     home = tmp_path.resolve()
     for folder in ("ws/src/deep", "ws/.git/hooks", "outside/dir", "ws_evil"):
         (home / folder).mkdir(parents=True)
@@ -50,29 +50,29 @@ def ws(tmp_path: Path) -> Path:
     return home / "ws"
 
 
-def scope(ws: Path, **more: object) -> Scope:
-    """Home, and with it what lies behind /tmp, is closed as Retinue's own is."""
+def make_scope(ws: Path, **overrides: object) -> Scope:
+    """Make a scope in which Retinue's home, with the folder behind /tmp, is closed as in the product."""
     home = ws.parent / "home"
-    everything = {
+    defaults = {
         "read": (subtree_pattern(str(ws)), *DEFAULT_WRITABLE_PATHS), "write": (subtree_pattern(str(ws)), *DEFAULT_WRITABLE_PATHS), "deny": DEFAULT_DENIED_PATHS,
         "root": str(ws), "tmp_folder": str(home / "tmp/s1"), "retinue_paths": (subtree_pattern(str(home)),),
     }  # fmt: skip
-    return Scope(**{**everything, **more})  # pyright: ignore[reportArgumentType]
+    return Scope(**{**defaults, **overrides})  # pyright: ignore[reportArgumentType]
 
 
-def guarded(ws: Path, opener: Opener = OPENERS["kernel"], **more: object) -> GuardedFiles:
-    return GuardedFiles(scope(ws, **more), opener=opener)
+def guarded_files(ws: Path, opener: Opener = OPENERS["kernel"], **overrides: object) -> GuardedFiles:
+    return GuardedFiles(make_scope(ws, **overrides), opener=opener)
 
 
-def tree(folder: Path) -> dict[str, bytes | str | None]:
-    """Everything below a folder: files with what they hold, links with where they lead."""
+def folder_contents(folder: Path) -> dict[str, bytes | str | None]:
+    """All paths below a folder: files with their content, links with their target, folders with None."""
     return {
-        str(one.relative_to(folder)): str(one.readlink())
-        if one.is_symlink()
-        else one.read_bytes()
-        if one.is_file()
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else path.read_bytes()
+        if path.is_file()
         else None
-        for one in sorted(folder.rglob("*"))
+        for path in sorted(folder.rglob("*"))
     }
 
 
@@ -92,100 +92,102 @@ IMPOSSIBLE = (
 
 
 @pytest.mark.parametrize("template", REFUSED)
-def test_nothing_is_made_where_the_scope_does_not_reach(template: str, ws: Path, opener: Opener):
+def test_nothing_is_created_outside_the_scope(template: str, ws: Path, opener: Opener):
     """Shows: F01, F02, F03, F05, F08, F12, F15, F16, F21, S14."""
-    asked = template.format(ws=ws, home=ws.parent)
-    before = tree(ws.parent)
-    files = guarded(ws, opener, tmp_folder="")
+    path = template.format(ws=ws, home=ws.parent)
+    before = folder_contents(ws.parent)
+    files = guarded_files(ws, opener, tmp_folder="")
     with pytest.raises(OutOfScope) as refused:
-        files.check_access(asked, "write")
-    assert refused.value.resource == asked
+        files.check_access(path, "write")
+    assert refused.value.resource == path
     with pytest.raises(OutOfScope):
-        files.write(asked, b"MINE")
+        files.write(path, b"MINE")
     with pytest.raises(OutOfScope):
-        files.write(asked, b"MINE", expected=b"SECRET")
-    assert tree(ws.parent) == before
+        files.write(path, b"MINE", expected=b"SECRET")
+    assert folder_contents(ws.parent) == before
 
 
 @pytest.mark.parametrize("template", IMPOSSIBLE)
-def test_what_is_no_file_is_not_written_and_nothing_is_left(template: str, ws: Path, opener: Opener):
+def test_a_path_that_names_no_file_is_not_written_and_leaves_no_traces(
+    template: str, ws: Path, opener: Opener
+):
     """Shows: F09, F10."""
-    before = tree(ws)
+    before = folder_contents(ws)
     with pytest.raises(RetinueError) as failed:
-        guarded(ws, opener).write(template.format(ws=ws), b"MINE")
+        guarded_files(ws, opener).write(template.format(ws=ws), b"MINE")
     assert str(failed.value).isprintable()
-    assert tree(ws) == before
+    assert folder_contents(ws) == before
 
 
 @pytest.mark.parametrize(
-    ("path", "real"),
+    ("template", "real"),
     [("new", "new"), ("src/new.py", "src/new.py"), ("a/b/c/d", "a/b/c/d"), ("innerdir/x", "src/x"),
      ("innerabs/y/z", "src/y/z"), ("src/deep/../x", "src/x"), ("./a//b", "a/b"), ("{ws}/q", "q"), ("inner", "src/app.py"),
      ("~", "~"), ("$HOME/x", "$HOME/x"), ("a[1].py", "a[1].py"), ("*", "*"), ("a\nb", "a\nb"), ("é", "é"), ("-rf", "-rf")],
 )  # fmt: skip
-def test_a_file_is_made_under_its_real_name_with_the_folders_it_needs(
-    path: str, real: str, ws: Path, opener: Opener
+def test_a_file_is_created_at_its_real_path_with_its_missing_folders(
+    template: str, real: str, ws: Path, opener: Opener
 ):
     """Shows: F11, F14, A089."""
-    files = guarded(ws, opener)
-    asked = path.format(ws=ws)
-    assert files.check_access(asked, "write") == str(ws / real)
-    written = files.write(asked, b"mine")
+    files = guarded_files(ws, opener)
+    path = template.format(ws=ws)
+    assert files.check_access(path, "write") == str(ws / real)
+    written = files.write(path, b"mine")
     assert (written.real_path, written.size, written.is_new) == (str(ws / real), 4, real != "src/app.py")
     assert (ws / real).read_bytes() == b"mine"
-    assert not [name for name in tree(ws) if ".retinue-" in name]
-    assert not files.write(asked, b"again").is_new
+    assert not [name for name in folder_contents(ws) if ".retinue-" in name]
+    assert not files.write(path, b"again").is_new
 
 
-def test_a_path_that_needs_too_many_new_folders_makes_none_of_them(ws: Path, opener: Opener):
+def test_a_path_with_too_many_missing_folders_creates_none_of_them(ws: Path, opener: Opener):
     """Shows: F20."""
-    before = tree(ws)
+    before = folder_contents(ws)
     for depth in (65, 1_900):
         with pytest.raises(Failed, match="more than 64 folders would have to be made"):
-            guarded(ws, opener).write("d/" * depth + "x", b"x")
-    assert tree(ws) == before
-    assert guarded(ws, opener).write("d/" * 64 + "x", b"x").is_new
+            guarded_files(ws, opener).write("d/" * depth + "x", b"x")
+    assert folder_contents(ws) == before
+    assert guarded_files(ws, opener).write("d/" * 64 + "x", b"x").is_new
 
 
-def test_a_judgement_makes_nothing(ws: Path, opener: Opener):
-    before = tree(ws)
-    guarded(ws, opener).check_access("a/b/c", "write")
-    assert tree(ws) == before
+def test_an_access_check_creates_nothing(ws: Path, opener: Opener):
+    before = folder_contents(ws)
+    guarded_files(ws, opener).check_access("a/b/c", "write")
+    assert folder_contents(ws) == before
 
 
-def test_a_link_to_a_file_inside_stays_a_link_and_its_file_is_written(ws: Path, opener: Opener):
-    guarded(ws, opener).write("inner", b"new")
+def test_writing_through_a_link_changes_its_target_and_keeps_the_link(ws: Path, opener: Opener):
+    guarded_files(ws, opener).write("inner", b"new")
     assert (ws / "inner").is_symlink()
     assert (ws / "src/app.py").read_bytes() == b"new"
 
 
-def test_the_rights_and_the_owner_of_a_file_stay_and_new_ones_are_as_any(ws: Path):
+def test_an_existing_file_keeps_its_mode_and_a_new_file_obeys_the_umask(ws: Path):
     (ws / "run.sh").write_text("x")
     (ws / "run.sh").chmod(0o751)
-    guarded(ws).write("run.sh", b"y")
+    guarded_files(ws).write("run.sh", b"y")
     assert stat.S_IMODE((ws / "run.sh").stat().st_mode) == 0o751
-    before = os.umask(0o027)
+    umask = os.umask(0o027)
     try:
-        guarded(ws).write("fresh/file", b"y")
+        guarded_files(ws).write("fresh/file", b"y")
     finally:
-        os.umask(before)
+        os.umask(umask)
     assert stat.S_IMODE((ws / "fresh/file").stat().st_mode) == 0o640
     assert stat.S_IMODE((ws / "fresh").stat().st_mode) == 0o750
 
 
-def test_a_file_with_several_names_is_not_written(ws: Path, opener: Opener):
+def test_a_file_with_hard_links_is_not_written(ws: Path, opener: Opener):
     """Shows: F07."""
     os.link(ws.parent / "outside/secret", ws / "hard")
     os.link(ws / ".env", ws / "envhard")
     for path in ("hard", "envhard"):
         with pytest.raises(OutOfScope, match="hard links") as refused:
-            guarded(ws, opener).write(path, b"MINE")
+            guarded_files(ws, opener).write(path, b"MINE")
         assert refused.value.error == "hard_link"
     assert (ws.parent / "outside/secret").read_text() == "SECRET"
 
 
-def test_a_file_is_written_only_in_place_of_what_it_should_hold(ws: Path, opener: Opener):
-    files = guarded(ws, opener)
+def test_a_file_is_replaced_only_if_it_has_the_expected_content(ws: Path, opener: Opener):
+    files = guarded_files(ws, opener)
     with pytest.raises(Failed, match=r"app\.py was changed by someone else meanwhile"):
         files.write("src/app.py", b"new", expected=b"apq\n")
     with pytest.raises(Failed, match="changed"):
@@ -194,13 +196,13 @@ def test_a_file_is_written_only_in_place_of_what_it_should_hold(ws: Path, opener
         files.write("src/none", b"new", expected=b"")
     with pytest.raises(Failed, match="no such file: no/where"):
         files.write("no/where", b"new", expected=b"")
-    assert tree(ws / "src") == {"app.py": b"app\n", "deep": None}
+    assert folder_contents(ws / "src") == {"app.py": b"app\n", "deep": None}
     files.write("src/app.py", b"new", expected=b"app\n")
     assert (ws / "src/app.py").read_bytes() == b"new"
 
 
-def test_only_the_file_that_a_person_saw_can_be_written(ws: Path):
-    files = guarded(ws).restrict_writes_to(f"{ws}/src/app.py")
+def test_a_restricted_guard_writes_only_the_file_that_the_user_approved(ws: Path):
+    files = guarded_files(ws).restrict_writes_to(f"{ws}/src/app.py")
     for path in ("src/other", "new/file", "/tmp/x"):
         with pytest.raises(OutOfScope, match=r"a person allowed .* and nothing else"):
             files.write(path, b"x")
@@ -214,20 +216,20 @@ def test_only_the_file_that_a_person_saw_can_be_written(ws: Path):
     assert not (ws / "new").exists()
 
 
-def test_a_read_only_workspace_is_named_in_the_refusal_and_only_tmp_is_written(ws: Path):
+def test_in_a_read_only_workspace_only_tmp_is_writable_and_refusals_name_the_workspace(ws: Path):
     """Shows: D013."""
-    for label, said in (("the shop", "the shop"), ("", "ws")):
-        files = guarded(ws, writable=False, workspace_label=label)
+    for label, shown_name in (("the shop", "the shop"), ("", "ws")):
+        files = guarded_files(ws, writable=False, workspace_label=label)
         for path in ("new", "src/app.py", f"{ws}/x", "../outside/x"):
             with pytest.raises(OutOfScope) as refused:
                 files.check_access(path, "write")
-            assert str(refused.value) == f'Workspace "{said}" is read-only. Cannot perform write.'
+            assert str(refused.value) == f'Workspace "{shown_name}" is read-only. Cannot perform write.'
         assert files.write("/tmp/x", b"x").real_path == "/tmp/x"
     assert (ws / "src/app.py").read_bytes() == b"app\n"
 
 
-def test_a_refusal_says_what_may_be_written(ws: Path):
-    files = guarded(ws, write=(f"{ws}/out/**", *DEFAULT_WRITABLE_PATHS))
+def test_a_refusal_lists_the_writable_patterns(ws: Path):
+    files = guarded_files(ws, write=(f"{ws}/out/**", *DEFAULT_WRITABLE_PATHS))
     with pytest.raises(OutOfScope) as refused:
         files.write("src/app.py", b"x")
     assert f"(nothing allows write). You may write {ws}/out/**, /tmp/**; denied:" in str(refused.value)
@@ -235,66 +237,68 @@ def test_a_refusal_says_what_may_be_written(ws: Path):
     assert files.write("out/deep/x", b"x").is_new
 
 
-def test_a_rule_and_a_new_name_meet_in_whichever_unicode_form_they_are_written(ws: Path):
+def test_a_rule_matches_a_new_name_in_every_unicode_normalisation_form(ws: Path):
     """Shows: F13."""
     composed, decomposed = "caf\u00e9", "cafe\u0301"
     for rule in (composed, decomposed):
         for name in (composed, decomposed):
             with pytest.raises(OutOfScope):
-                guarded(ws, deny=(f"**/{rule}/**",)).write(f"{name}/x", b"x")
+                guarded_files(ws, deny=(f"**/{rule}/**",)).write(f"{name}/x", b"x")
             with pytest.raises(OutOfScope):
-                guarded(ws, deny=(f"**/{rule}",)).write(f"new/{name}/x", b"x")
+                guarded_files(ws, deny=(f"**/{rule}",)).write(f"new/{name}/x", b"x")
     assert not (ws / "new").exists()
 
 
-def test_a_place_outside_is_written_when_a_pattern_names_it_and_made_if_need_be(ws: Path, opener: Opener):
-    far = ws.parent / "far/away"
-    files = guarded(ws, opener, write=(f"{far}/**",))
-    assert files.write(f"{far}/x/y", b"y").real_path == f"{far}/x/y"
+def test_a_folder_outside_the_workspace_is_created_and_written_when_a_pattern_names_it(
+    ws: Path, opener: Opener
+):
+    outside = ws.parent / "far/away"
+    files = guarded_files(ws, opener, write=(f"{outside}/**",))
+    assert files.write(f"{outside}/x/y", b"y").real_path == f"{outside}/x/y"
     with pytest.raises(OutOfScope):
         files.write(f"{ws.parent}/far/x", b"y")
-    assert tree(ws.parent / "far") == {"away": None, "away/x": None, "away/x/y": b"y"}
+    assert folder_contents(ws.parent / "far") == {"away": None, "away/x": None, "away/x/y": b"y"}
 
 
 @contextmanager
-def at_most(size: int) -> Generator[None]:
-    """Files may be so large and no larger, as on a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+def limit_file_size(size: int) -> Generator[None]:
+    """Limit the size of files, so that a larger write fails half-way as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_else(ws: Path, opener: Opener):
-    before = tree(ws)
+def test_a_write_that_fails_half_way_keeps_the_old_file_and_leaves_no_traces(ws: Path, opener: Opener):
+    before = folder_contents(ws)
     for path in ("src/app.py", "new/folder/x", "x"):
         with (
-            at_most(50_000),
+            limit_file_size(50_000),
             pytest.raises(DiskError, match="was not written: it is larger than a file may be"),
         ):
-            guarded(ws, opener).write(path, b"x" * 100_000)
-    assert tree(ws) == before
+            guarded_files(ws, opener).write(path, b"x" * 100_000)
+    assert folder_contents(ws) == before
 
 
-def test_a_file_that_the_system_lets_nobody_write_is_not_replaced_either(ws: Path, opener: Opener):
-    """A rename would ask only the folder."""
+def test_a_running_program_is_not_replaced(ws: Path, opener: Opener):
+    """The kernel refuses to write the file, but would let a rename replace it."""
     program = ws / "program"
     shutil.copy("/bin/sleep", program)
     with subprocess.Popen([program, "60"]) as running:
         try:
             with pytest.raises(Failed, match="program is a program that is running; stop it first"):
-                guarded(ws, opener).write("program", b"x")
+                guarded_files(ws, opener).write("program", b"x")
         finally:
             running.kill()
     assert program.stat().st_size > 1_000
-    assert not [name for name in tree(ws) if ".retinue-" in name]
+    assert not [name for name in folder_contents(ws) if ".retinue-" in name]
 
 
-def test_a_full_disk_and_a_forbidden_folder_are_said_in_a_sentence():
+def test_os_errors_become_readable_messages():
     full = file_error(OSError(errno.ENOSPC, "no space"), "a", "write")
     assert isinstance(full, DiskError)
     assert str(full) == "a was not written: the disk is full. Nothing was changed"
@@ -302,15 +306,15 @@ def test_a_full_disk_and_a_forbidden_folder_are_said_in_a_sentence():
     assert str(file_error(OSError(errno.EBUSY, "busy"), "a", "write")).startswith("a cannot be written: ")
 
 
-def test_tmp_is_a_folder_of_the_agents_own_that_no_other_name_leads_to(ws: Path, opener: Opener):
+def test_tmp_is_a_private_folder_that_no_other_path_reaches(ws: Path, opener: Opener):
     """Shows: F17, F18."""
-    files, other = (
-        guarded(ws, opener, tmp_folder=str(ws.parent / f"home/tmp/{name}")) for name in ("s1", "s2")
+    files, other_files = (
+        guarded_files(ws, opener, tmp_folder=str(ws.parent / f"home/tmp/{name}")) for name in ("s1", "s2")
     )
     behind = ws.parent / "home/tmp/s1"
     assert files.list("/tmp") == []
     assert files.write("/tmp/notes/x", b"one").real_path == "/tmp/notes/x"
-    other.write("/tmp/notes/x", b"two")
+    other_files.write("/tmp/notes/x", b"two")
     assert (behind / "notes/x").read_bytes() == b"one"
     assert stat.S_IMODE(behind.stat().st_mode) == 0o700
     assert not Path("/tmp/notes/x").exists()
@@ -318,8 +322,8 @@ def test_tmp_is_a_folder_of_the_agents_own_that_no_other_name_leads_to(ws: Path,
     assert (opened.data, opened.real_path) == (b"one", "/tmp/notes/x")
     assert files.real_path("/tmp/notes/../notes/x") == "/tmp/notes/x"
     assert files.real_path("/tmp/notes/x") == files.check_access("/tmp/notes/x", "read") == "/tmp/notes/x"
-    assert [(one.path, one.real_path) for one in files.walk("/tmp")] == [("notes/x", "/tmp/notes/x")]
-    assert [(one.path, one.real_path) for one in files.list("/tmp/notes")] == [("x", "/tmp/notes/x")]
+    assert [(entry.path, entry.real_path) for entry in files.walk("/tmp")] == [("notes/x", "/tmp/notes/x")]
+    assert [(entry.path, entry.real_path) for entry in files.list("/tmp/notes")] == [("x", "/tmp/notes/x")]
     for path in (str(behind / "notes/x"), f"{ws.parent}/home/tmp/s2/notes/x", "/tmp/../etc/passwd"):
         with pytest.raises(OutOfScope):
             files.read(path)
@@ -330,9 +334,9 @@ def test_tmp_is_a_folder_of_the_agents_own_that_no_other_name_leads_to(ws: Path,
     assert str(behind) not in str(failed.value)
 
 
-def test_links_in_tmp_lead_nowhere_else(ws: Path, opener: Opener):
+def test_a_link_in_tmp_cannot_reach_another_folder(ws: Path, opener: Opener):
     """Shows: F03, F16, F18."""
-    files = guarded(ws, opener)
+    files = guarded_files(ws, opener)
     files.write("/tmp/x", b"x")
     behind = ws.parent / "home/tmp/s1"
     for name, target in {
@@ -340,23 +344,23 @@ def test_links_in_tmp_lead_nowhere_else(ws: Path, opener: Opener):
         "up": "..", "in": "x",
     }.items():  # fmt: skip
         (behind / name).symlink_to(target)
-    before = tree(ws.parent / "outside")
+    before = folder_contents(ws.parent / "outside")
     for path in ("/tmp/out", "/tmp/abs", "/tmp/dang", "/tmp/ws/src/app.py", "/tmp/up/x", "/tmp/ws/new"):
         with pytest.raises(OutOfScope):
             files.read(path)
         with pytest.raises(OutOfScope):
             files.write(path, b"MINE")
     assert files.write("/tmp/in", b"y").real_path == "/tmp/x"
-    assert tree(ws.parent / "outside") == before
+    assert folder_contents(ws.parent / "outside") == before
 
 
-def test_other_programs_files_in_tmp_are_not_reached_by_a_pattern_of_tmp(ws: Path, opener: Opener):
-    """The workspace lies below /tmp here, and is the real place; so is what a pattern names outright.
+def test_a_pattern_for_tmp_does_not_reach_files_of_other_programs_in_tmp(ws: Path, opener: Opener):
+    """The workspace, which lies below /tmp here, and paths that a pattern names exactly are the real ones.
 
     Shows: F18."""
     home = ws.parent
     assert str(home).startswith("/tmp/")
-    child = guarded(ws, opener, write=DEFAULT_WRITABLE_PATHS)
+    child = guarded_files(ws, opener, write=DEFAULT_WRITABLE_PATHS)
     assert child.read("src/app.py").data == b"app\n"
     with pytest.raises(Failed, match="no such file"):
         child.read(str(home / "outside/secret"))
@@ -365,56 +369,56 @@ def test_other_programs_files_in_tmp_are_not_reached_by_a_pattern_of_tmp(ws: Pat
     child.write(str(home / "outside/secret"), b"private")
     assert (home / "outside/secret").read_text() == "SECRET"
     assert child.read(str(home / "outside/secret")).data == b"private"
-    named = guarded(
+    with_outside = guarded_files(
         ws, opener, read=(subtree_pattern(str(ws)), f"{home}/outside/**", *DEFAULT_WRITABLE_PATHS)
     )
-    assert named.read(str(home / "outside/secret")).data == b"SECRET"
+    assert with_outside.read(str(home / "outside/secret")).data == b"SECRET"
 
 
-def test_a_pattern_that_reaches_tmp_without_naming_it_finds_the_own_file_first(ws: Path, opener: Opener):
+def test_a_pattern_for_all_paths_reads_the_agents_own_tmp_file_first(ws: Path, opener: Opener):
     real = ws.parent / "outside/secret"
-    files = guarded(ws, opener, read=("/**",), write=())
+    files = guarded_files(ws, opener, read=("/**",), write=())
     assert files.read(str(real)).data == b"SECRET"
     assert not (ws.parent / "home").exists()
-    own = guarded(ws, opener, read=("/**", *DEFAULT_WRITABLE_PATHS))
-    assert own.write(str(real), b"mine").is_new
-    assert own.read(str(real)).data == b"mine"
+    with_tmp = guarded_files(ws, opener, read=("/**", *DEFAULT_WRITABLE_PATHS))
+    assert with_tmp.write(str(real), b"mine").is_new
+    assert with_tmp.read(str(real)).data == b"mine"
     assert files.read(str(real)).data == b"mine"
     assert real.read_bytes() == b"SECRET"
-    none = guarded(ws, opener, read=("/**",), tmp_folder="")
-    assert none.read(str(real)).data == b"SECRET"
+    without_tmp_folder = guarded_files(ws, opener, read=("/**",), tmp_folder="")
+    assert without_tmp_folder.read(str(real)).data == b"SECRET"
     with pytest.raises(OutOfScope):
-        none.write("/tmp/x", b"x")
+        without_tmp_folder.write("/tmp/x", b"x")
 
 
-def test_of_many_random_paths_none_is_written_outside(ws: Path, opener: Opener):
+def test_none_of_many_random_paths_is_written_outside(ws: Path, opener: Opener):
     """Shows: F01, F16."""
-    chance = random.Random(11)
+    rng = random.Random(11)
     pieces = [
         "..", "..", ".", "", "src", "deep", "ws", "ws_evil", "outside", "dir", "secret", ".env", ".ENV", ".git", "config",
         "l1", "l1dir", "l1abs", "l1absdir", "dang", "dangdir", "l5", "lgit", "up", "root", "inner", "innerdir", "innerabs",
         "loopa", "new", "tmp", "app.py", str(ws)[1:], str(ws.parent)[1:], "home", "s1", "hooks", "~",
     ]  # fmt: skip
-    guarded_before = {name: tree(ws.parent / name) for name in ("outside", "ws_evil", "ws/.git")}
-    files = guarded(ws, opener)
-    written = 0
+    contents_before = {name: folder_contents(ws.parent / name) for name in ("outside", "ws_evil", "ws/.git")}
+    files = guarded_files(ws, opener)
+    written_count = 0
     for _ in range(1_500):
-        path = chance.choice(("", "", "/", f"{ws}/", "/tmp/")) + "/".join(
-            chance.choices(pieces, k=chance.randint(1, 6))
+        path = rng.choice(("", "", "/", f"{ws}/", "/tmp/")) + "/".join(
+            rng.choices(pieces, k=rng.randint(1, 6))
         )
         with suppress(RetinueError):
             real = files.write(path, b"MINE").real_path
             assert real.startswith((f"{ws}/", "/tmp/"))
-            written += 1
-    assert written > 50
-    assert guarded_before == {name: tree(ws.parent / name) for name in guarded_before}
+            written_count += 1
+    assert written_count > 50
+    assert contents_before == {name: folder_contents(ws.parent / name) for name in contents_before}
     assert (ws / ".env").read_text() == "SECRET"
-    assert sorted(one.name for one in ws.parent.iterdir()) == ["home", "outside", "ws", "ws_evil"]
+    assert sorted(path.name for path in ws.parent.iterdir()) == ["home", "outside", "ws", "ws_evil"]
     assert not Path("/tmp/ws").exists()
 
 
-def test_no_descriptor_is_left_open_by_a_write(ws: Path, opener: Opener):
-    files = guarded(ws, opener)
+def test_no_file_descriptor_is_left_open_by_a_write(ws: Path, opener: Opener):
+    files = guarded_files(ws, opener)
     before = sum(1 for _ in Path("/proc/self/fd").iterdir())
     for template in (*REFUSED, *IMPOSSIBLE, "new/x", "inner", "/tmp/x"):
         with suppress(RetinueError):

@@ -1,4 +1,4 @@
-"""Two ways to open below a folder, the kernel's and ours: what one answers, the other answers."""
+"""Opening a path below a folder, by the kernel's openat2 and by our own walk: both give the same result."""
 
 import errno
 import os
@@ -30,8 +30,8 @@ def folder(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def answer(opener: Opener, folder: int, rest: str, flags: int, *, links: bool) -> str:
-    """The real name of what was opened, or the error's."""
+def open_result(opener: Opener, folder: int, rest: str, flags: int, *, links: bool) -> str:
+    """Return the real path of the opened file, or the name of the error."""
     try:
         fd = opener(folder, rest, flags, links)
     except OSError as error:
@@ -42,14 +42,14 @@ def answer(opener: Opener, folder: int, rest: str, flags: int, *, links: bool) -
         os.close(fd)
 
 
-def test_which_way_is_best_is_found_out_once():
+def test_the_best_opener_is_determined_once():
     assert best_opener() is best_opener()
 
 
 @pytest.mark.parametrize("flags", [READ, READ | os.O_DIRECTORY, PATH, PATH | os.O_DIRECTORY])
 @pytest.mark.parametrize("links", [True, False])
-def test_both_ways_give_the_same_answer_to_every_path(folder: int, flags: int, links: bool):
-    chance = random.Random(flags)
+def test_both_openers_give_the_same_result_for_every_path(folder: int, flags: int, links: bool):
+    rng = random.Random(flags)
     parts = [
         "a",
         "b",
@@ -69,19 +69,19 @@ def test_both_ways_give_the_same_answer_to_every_path(folder: int, flags: int, l
         "none",
     ]
     for _ in range(1_500):
-        rest = "/".join(chance.choices(parts, k=chance.randint(1, 5))).lstrip("/") or "."
+        rest = "/".join(rng.choices(parts, k=rng.randint(1, 5))).lstrip("/") or "."
         if rest.endswith(("/", "/.")):
-            continue  # the kernel insists on a folder there; the guard never asks so
-        ours, kernels = (
-            answer(opener, folder, rest, flags, links=links) for opener in (walk_open, best_opener())
+            continue  # the kernel requires a folder here; GuardedFiles never opens such a path
+        walk_result, kernel_result = (
+            open_result(opener, folder, rest, flags, links=links) for opener in (walk_open, best_opener())
         )
-        assert ours == kernels, rest
+        assert walk_result == kernel_result, rest
 
 
-def test_a_file_in_the_middle_is_no_folder_and_too_many_links_are_a_circle(folder: int):
+def test_both_openers_report_the_same_errors_for_files_loops_and_escapes(folder: int):
     for opener in (walk_open, best_opener()):
-        assert answer(opener, folder, "a/b/f/x", READ, links=True) == "ENOTDIR"
-        assert answer(opener, folder, "loop", READ, links=True) == "ELOOP"
-        assert answer(opener, folder, "a/../..", READ, links=True) == "EXDEV"
-        assert answer(opener, folder, "abs/etc", READ, links=True) == "EXDEV"
-        assert answer(opener, folder, "in", PATH, links=True).endswith("/ws/a/b")
+        assert open_result(opener, folder, "a/b/f/x", READ, links=True) == "ENOTDIR"
+        assert open_result(opener, folder, "loop", READ, links=True) == "ELOOP"
+        assert open_result(opener, folder, "a/../..", READ, links=True) == "EXDEV"
+        assert open_result(opener, folder, "abs/etc", READ, links=True) == "EXDEV"
+        assert open_result(opener, folder, "in", PATH, links=True).endswith("/ws/a/b")

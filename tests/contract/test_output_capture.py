@@ -1,4 +1,4 @@
-"""What is kept of a command's output, however it is cut."""
+"""The captured output of a command: head, tail and the file with the whole output."""
 
 import os
 from pathlib import Path
@@ -8,50 +8,48 @@ from hypothesis import strategies as st
 
 from retinue.sandbox.output_capture import HEAD_BYTES, MAX_FILE_BYTES, TAIL_BYTES, OutputCapture
 
-PIECES = st.lists(st.integers(1, 40_000), min_size=1, max_size=12)
+PIECE_SIZES = st.lists(st.integers(1, 40_000), min_size=1, max_size=12)
 
 
-def taken(text: bytes, sizes: list[int]) -> OutputCapture:
+def capture_in_pieces(text: bytes, sizes: list[int]) -> OutputCapture:
     output = OutputCapture()
-    at = 0
+    offset = 0
     for size in sizes:
-        output.write(text[at : at + size])
-        at += size
-    output.write(text[at:])
+        output.write(text[offset : offset + size])
+        offset += size
+    output.write(text[offset:])
     return output
 
 
 @given(
-    sizes=PIECES,
+    sizes=PIECE_SIZES,
     word=st.sampled_from(["x", "é", "€", "🜚", "ab€"]),
     lines=st.booleans(),
     times=st.integers(0, 9_000),
 )
-def test_head_and_tail_are_whole_characters_and_the_cut_says_how_much_is_gone(
+def test_a_truncated_output_has_whole_characters_and_names_the_number_of_omitted_bytes(
     sizes: list[int], word: str, lines: bool, times: int
 ):
     """Shows: K08."""
     whole = (word * 9 + ("\n" if lines else "")) * times
-    output = taken(whole.encode(), sizes)
+    output = capture_in_pieces(whole.encode(), sizes)
     text = output.text()
     assert "\ufffd" not in text
     if len(whole.encode()) <= HEAD_BYTES + TAIL_BYTES:
         assert (text, output.is_truncated) == (whole, False)
         return
     head, note, tail = text.partition("\n[… ")
-    gone, _, tail = tail.partition(" bytes left out …]\n")
+    omitted, _, tail = tail.partition(" bytes left out …]\n")
     assert note
     assert whole.startswith(head)
     assert whole.endswith(tail)
     missing = len(whole.encode()) - len(head.encode()) - len(tail.encode())
-    assert missing - int(gone.replace(",", "")) in (
-        0,
-        1,
-    )  # the line end before the note stands for the head's own
+    # the line end before the note may replace the last one of the head
+    assert missing - int(omitted.replace(",", "")) in (0, 1)
     assert len(text.encode()) <= HEAD_BYTES + TAIL_BYTES + 100
 
 
-def test_the_file_is_made_only_when_something_is_left_out(tmp_path: Path):
+def test_the_output_file_is_created_only_when_the_output_is_truncated(tmp_path: Path):
     path = tmp_path / "whole"
     output = OutputCapture(lambda: (os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "/tmp/whole"))
     output.write(b"x" * HEAD_BYTES)
@@ -63,14 +61,14 @@ def test_the_file_is_made_only_when_something_is_left_out(tmp_path: Path):
     assert path.read_bytes() == b"x" * HEAD_BYTES + b"y" * TAIL_BYTES + b"z"
 
 
-def test_a_file_that_cannot_be_made_or_written_costs_only_the_middle(tmp_path: Path):
+def test_head_and_tail_are_kept_when_the_output_file_cannot_be_created_or_written(tmp_path: Path):
     """Shows: K07."""
 
-    def none() -> tuple[int, str]:
+    def fail_to_open() -> tuple[int, str]:
         raise OSError(28, "no space")
 
-    for keep in (none, lambda: (os.open("/dev/full", os.O_WRONLY), "/tmp/whole"), lambda: None):
-        output = OutputCapture(keep)
+    for open_file in (fail_to_open, lambda: (os.open("/dev/full", os.O_WRONLY), "/tmp/whole"), lambda: None):
+        output = OutputCapture(open_file)
         for _ in range(10):
             output.write(b"x" * 30_000)
         output.close()
@@ -79,7 +77,7 @@ def test_a_file_that_cannot_be_made_or_written_costs_only_the_middle(tmp_path: P
         assert output.text().endswith("x" * 20_000)
 
 
-def test_the_file_has_an_end(tmp_path: Path):
+def test_the_size_of_the_output_file_is_limited(tmp_path: Path):
     path = tmp_path / "whole"
     output = OutputCapture(lambda: (os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "/tmp/whole"))
     for _ in range(70):

@@ -1,4 +1,4 @@
-"""How far patterns reach: the quick answers of a walk are the scope's own."""
+"""Roots of patterns: the fast checks of a walk give the same answers as the scope."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,40 +42,38 @@ PATTERNS = st.lists(PATHS, max_size=4).map(tuple)
 
 
 @given(PATHS, PATTERNS, PATTERNS)
-def test_what_a_walk_shows_is_what_the_scope_permits(path: str, read: tuple[str, ...], deny: tuple[str, ...]):
+def test_is_readable_agrees_with_the_scope(path: str, read: tuple[str, ...], deny: tuple[str, ...]):
     scope = Scope(read=read, deny=deny + DEFAULT_DENIED_PATHS)
     assert is_readable(scope, path) == scope.check_path(path, "read").ok
 
 
 @given(PATTERNS, PATHS, st.booleans())
-def test_many_patterns_asked_in_one_go_answer_as_they_do_one_by_one(
+def test_first_match_agrees_with_matching_each_pattern_separately(
     patterns: tuple[str, ...], path: str, ignore_case: bool
 ):
     patterns += tuple(pattern.removeprefix("/") for pattern in patterns)
-    alone = (pattern for pattern in patterns if matches(pattern, path, ignore_case=ignore_case))
-    assert first_match(patterns, path, ignore_case=ignore_case) == next(alone, None)
+    matching = (pattern for pattern in patterns if matches(pattern, path, ignore_case=ignore_case))
+    assert first_match(patterns, path, ignore_case=ignore_case) == next(matching, None)
 
 
 @given(PATHS, PATTERNS, PATTERNS)
-def test_no_folder_is_passed_over_that_holds_something_readable(
-    path: str, read: tuple[str, ...], deny: tuple[str, ...]
-):
+def test_no_folder_with_readable_content_is_skipped(path: str, read: tuple[str, ...], deny: tuple[str, ...]):
     scope = Scope(read=read, deny=deny)
     if not is_readable(scope, path):
         return
     parts = path_components(path)
-    above = ["/" + "/".join(parts[:depth]) for depth in range(len(parts))]
-    assert all(can_contain_readable(scope, folder) or is_denied(scope, folder) for folder in above)
+    parents = ["/" + "/".join(parts[:depth]) for depth in range(len(parts))]
+    assert all(can_contain_readable(scope, folder) or is_denied(scope, folder) for folder in parents)
 
 
 @given(PATHS)
-def test_a_literal_pattern_reaches_from_the_folder_of_the_file_it_names(path: str):
-    found = pattern_root(escape_glob(path))
-    assert found.folder == path_components(path)[:-1]
-    assert found.max_depth == 1
+def test_the_root_of_a_literal_pattern_is_the_folder_of_its_file(path: str):
+    root = pattern_root(escape_glob(path))
+    assert root.folder == path_components(path)[:-1]
+    assert root.max_depth == 1
 
 
-def test_a_lookup_starts_at_the_workspace_else_at_the_longest_folder_a_pattern_names():
+def test_a_lookup_starts_at_the_workspace_or_at_the_longest_folder_of_a_pattern():
     scope = Scope(read=("/ws/**", "/data/**", "/data/big/*.csv", "/etc/hosts"), root="/ws")
     starts = {
         "/ws/a/b": ("ws",),
@@ -92,7 +90,7 @@ def test_a_lookup_starts_at_the_workspace_else_at_the_longest_folder_a_pattern_n
     assert {path: lookup_root(scope, path_components(path)) for path in starts} == starts
 
 
-def test_a_way_out_of_the_workspace_starts_where_a_pattern_covers_all_of_it():
+def test_a_path_out_of_the_workspace_starts_at_the_root_of_a_pattern_that_covers_it():
     scope = Scope(read=("/ws/in/**", "/ws/**", "/**"), root="/ws/in")
     starts = {
         "/ws/in/a/../b": ("ws", "in"),
@@ -103,7 +101,7 @@ def test_a_way_out_of_the_workspace_starts_where_a_pattern_covers_all_of_it():
     assert {path: lookup_root(scope, path_components(path)) for path in starts} == starts
 
 
-def test_a_scope_without_patterns_reaches_nothing_and_denies_what_is_closed():
+def test_a_scope_without_patterns_reads_nothing_and_denies_closed_paths():
     scope = Scope(root="/ws")
     assert not can_contain_readable(scope, "/ws")
     assert not is_readable(scope, "/ws/a")
@@ -112,6 +110,6 @@ def test_a_scope_without_patterns_reaches_nothing_and_denies_what_is_closed():
     assert scope.closed_paths == ALWAYS_CLOSED_PATHS
 
 
-def test_a_plain_name_has_one_form():
+def test_an_ascii_name_has_one_unicode_form():
     assert unicode_forms("/ws/a") == ("/ws/a",)
     assert len(set(unicode_forms("/ws/caf\u00e9"))) == 2
