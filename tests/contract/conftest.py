@@ -3,14 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from new_session import new_session
 from strict_sandbox import RunInSandbox, SandboxResult
 
 from retinue.domain.permissions.scope import Scope
 from retinue.domain.rules import subtree_pattern
+from retinue.domain.session import Session
 from retinue.sandbox.bubblewrap import bubblewrap_command, find_bwrap
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_clock
 
 PYTHON = os.path.realpath(sys.executable)
 """The interpreter of the tests. It may lie outside /usr, so the scope lets the sandbox read it."""
@@ -70,3 +75,17 @@ def _run_in_sandbox(
     return SandboxResult(
         exit_code=process.returncode, output=output.decode(errors="replace"), notes=sandboxed.clean_up()
     )
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
+    """An empty session store whose clock is fixed."""
+    store = FileStore(tmp_path / "sessions", fixed_clock())
+    yield store
+    store.close()
+
+
+@pytest.fixture
+async def session(store: FileStore) -> Session:
+    """A new session of the agent `general`."""
+    return await store.create(new_session())
