@@ -1,4 +1,4 @@
-"""Settings: where they come from, what they may say, and that a mistake is one sentence with its key."""
+"""The configuration: its sources, its checks, and error messages that name the file and the key."""
 
 import json
 from pathlib import Path
@@ -71,22 +71,22 @@ SEED_004 = """\
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "config"
-    found.mkdir()
-    return found
+    path = tmp_path / "config"
+    path.mkdir()
+    return path
 
 
-def loaded(folder: Path, **env: str) -> Config:
+def load_folder(folder: Path, **env: str) -> Config:
     return load_config({"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(folder / "home"), **env})
 
 
-def said(folder: Path, settings: dict[str, Any], **env: str) -> Config:
+def load_settings(folder: Path, settings: dict[str, Any], **env: str) -> Config:
     (folder / "config.json").write_text(json.dumps(settings))
-    return loaded(folder, **env)
+    return load_folder(folder, **env)
 
 
 def test_without_a_file_everything_has_its_default(folder: Path):
-    config = loaded(folder)
+    config = load_folder(folder)
     assert (config.home, config.config_dir, config.file) == (folder / "home", folder, None)
     assert config.limits == Limits()
     assert (config.approvals, config.sandbox_minimum, config.tools, config.agents) == ("ask", "none", (), ())
@@ -94,42 +94,42 @@ def test_without_a_file_everything_has_its_default(folder: Path):
     assert config.default_model() is None
 
 
-def test_a_home_that_is_given_beats_the_environment(folder: Path):
+def test_an_explicit_home_overrides_the_environment(folder: Path):
     config = load_config(
         {"RETINUE_CONFIG": str(folder), "RETINUE_HOME": "/elsewhere"}, home=str(folder / "mine")
     )
     assert config.home == folder / "mine"
 
 
-def test_without_names_the_platforms_folders_are_used(tmp_path: Path):
+def test_the_default_folders_are_those_of_the_platform(tmp_path: Path):
     env = {"XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CONFIG_HOME": str(tmp_path / "conf")}
     config = load_config(env)
     assert (config.home, config.config_dir) == (tmp_path / "data" / "retinue", tmp_path / "conf" / "retinue")
 
 
-def test_the_configuration_of_seed_002_is_valid_as_it_stands(folder: Path):
+def test_the_configuration_of_seed_002_is_valid_unchanged(folder: Path):
     """Shows: C002, C006."""
     (folder / "config.json").write_text(SEED_002)
-    catalogue = FileAgentRegistry.from_settings(loaded(folder))
-    assert {"reading-list", "todo", "journal", "general"} <= set(catalogue.agent_names())
-    reading = catalogue.get("reading-list").agent
+    registry = FileAgentRegistry.from_settings(load_folder(folder))
+    assert {"reading-list", "todo", "journal", "general"} <= set(registry.agent_names())
+    reading = registry.get("reading-list").agent
     assert (reading.title, reading.tool_allow, reading.tool_deny) == (
         "Reading List Manager",
         ("reading_list_*",),
         ("reading_list_delete",),
     )
     assert (reading.agent_allow, reading.api_exposed) == (("todo", "journal"), False)
-    general = catalogue.get("general").agent
+    general = registry.get("general").agent
     assert (general.tool_allow, general.prompt) == (None, "You are a helpful general assistant.")
 
 
-def test_the_allow_list_of_seed_004_is_valid_as_it_stands(folder: Path):
+def test_the_allow_list_of_seed_004_is_valid_unchanged(folder: Path):
     (folder / "config.json").write_text(SEED_004)
-    subagents = loaded(folder).subagents
+    subagents = load_folder(folder).subagents
     assert (subagents.allow_agents, subagents.model) == (("main", "research"), "claude-sonnet-4-20250514")
 
 
-def test_toml_says_the_same_as_json(folder: Path):
+def test_toml_and_json_have_the_same_settings(folder: Path):
     (folder / "config.toml").write_text(
         'model = "openai:gpt-5"\napprovals = "deny"\ntools = ["mine:send_mail"]\ndatabase = "postgresql://x"\n'
         "[limits]\nmax_depth = 2\nidle_seconds = 1.5\n[sandbox]\nminimum = 'strict'\n"
@@ -137,7 +137,7 @@ def test_toml_says_the_same_as_json(folder: Path):
         "[subagents]\nallow_agents = ['scout']\n[[agents]]\nname = 'scout'\nprompt = 'Look.'\n"
         "[[schedules]]\nid = 'daily'\nat = 2026-11-15T10:00:00Z\n[channels.me]\nurl = 'mailto://x'\n"
     )
-    config = loaded(folder)
+    config = load_folder(folder)
     assert (config.model, config.approvals, config.tools) == ("openai:gpt-5", "deny", ("mine:send_mail",))
     assert (config.limits.max_depth, config.limits.idle_seconds, config.limits.max_live) == (2, 1.5, 16)
     assert (config.sandbox_minimum, config.database) == ("strict", "postgresql://x")
@@ -149,7 +149,7 @@ def test_toml_says_the_same_as_json(folder: Path):
     assert config.channels == {"me": {"url": "mailto://x"}}
 
 
-MISTAKES: list[tuple[dict[str, Any], str]] = [
+INVALID_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"modle": "x"}, "modle: is not a known setting; did you mean 'model'?"),
     ({"limits": {"max_dept": 1}}, "limits.max_dept: is not a known key; did you mean 'max_depth'?"),
     ({"limits": {"max_depth": 6}}, "limits.max_depth: must be between 0 and 5, and is 6"),
@@ -185,19 +185,19 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("settings", "says"), MISTAKES)
-def test_a_mistake_is_one_sentence_with_the_file_and_the_key(
-    folder: Path, settings: dict[str, Any], says: str
+@pytest.mark.parametrize(("settings", "message"), INVALID_SETTINGS)
+def test_the_error_of_an_invalid_setting_is_one_line_with_the_file_and_the_key(
+    folder: Path, settings: dict[str, Any], message: str
 ):
     """Shows: C003, C004, D13."""
-    with pytest.raises(BadConfig) as caught:
-        said(folder, settings)
-    assert str(caught.value).startswith(f"{folder / 'config.json'}: {says}")
-    assert "\n" not in str(caught.value)
+    with pytest.raises(BadConfig) as error_info:
+        load_settings(folder, settings)
+    assert str(error_info.value).startswith(f"{folder / 'config.json'}: {message}")
+    assert "\n" not in str(error_info.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "message"),
     [
         ("config.json", "{", "config.json:1: is not JSON"),
         ("config.json", '{"model": "a", "model": "b"}', "'model' is said twice"),
@@ -208,53 +208,56 @@ def test_a_mistake_is_one_sentence_with_the_file_and_the_key(
         ("config.toml", "model = 'a'\nmodel = 'b'\n", "invalid TOML"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_said_so(folder: Path, name: str, text: str, says: str):
+def test_an_unreadable_config_file_is_reported(folder: Path, name: str, text: str, message: str):
     (folder / name).write_text(text)
-    with pytest.raises(BadConfig, match=says.replace("[", r"\[")):
-        loaded(folder)
+    with pytest.raises(BadConfig, match=message.replace("[", r"\[")):
+        load_folder(folder)
 
 
-def test_a_watcher_that_could_change_something_stops_the_start(folder: Path):
+def test_a_watcher_with_write_tools_is_refused(folder: Path):
     """Shows: D010."""
     with pytest.raises(BadConfig, match=r"config\.json: agents: .*the watcher 'spy' must be read-only"):
-        said(folder, {"agents": [{"id": "spy", "capabilities": ["watcher"], "tools": ["read", "write"]}]})
-    good = {"id": "spy", "capabilities": ["watcher"], "tools": ["read"]}
+        load_settings(
+            folder, {"agents": [{"id": "spy", "capabilities": ["watcher"], "tools": ["read", "write"]}]}
+        )
+    watcher = {"id": "spy", "capabilities": ["watcher"], "tools": ["read"]}
     assert [
-        each.name for each in said(folder, {"agents": [good, {"id": "pair", "roles": ["watcher"]}]}).agents
+        each.name
+        for each in load_settings(folder, {"agents": [watcher, {"id": "pair", "roles": ["watcher"]}]}).agents
     ] == [
         "spy",
         "pair",
     ]
 
 
-def test_two_files_are_one_too_many(folder: Path):
+def test_a_folder_with_two_config_files_is_refused(folder: Path):
     (folder / "config.toml").write_text("")
     with pytest.raises(BadConfig, match=r"contains both config\.toml and config\.json"):
-        said(folder, {})
+        load_settings(folder, {})
 
 
-def test_a_configuration_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path):
+def test_a_config_file_that_is_a_symbolic_link_is_not_followed(folder: Path, tmp_path: Path):
     """Shows: D12."""
     secret = tmp_path / "secret"
     secret.write_text("{}")
     (folder / "config.json").symlink_to(secret)
     with pytest.raises(BadConfig, match="symbolic link"):
-        loaded(folder)
+        load_folder(folder)
 
 
-def test_prices_are_said_by_model_and_decide_nothing(folder: Path):
-    before = loaded(folder).fingerprint()
-    priced = said(
+def test_prices_are_set_per_model_and_do_not_change_the_fingerprint(folder: Path):
+    fingerprint = load_folder(folder).fingerprint()
+    config = load_settings(
         folder, {"prices": {"openai:m": {"input": 1, "output": 2.5, "cache_read": None}, "n": None}}
     )
-    assert priced.prices == {"openai:m": Price(input=1, output=2.5)}
+    assert config.prices == {"openai:m": Price(input=1, output=2.5)}
     (folder / "config.json").write_text("{}")
-    assert priced.fingerprint() == loaded(folder).fingerprint() != before
+    assert config.fingerprint() == load_folder(folder).fingerprint() != fingerprint
 
 
-def test_null_says_nothing(folder: Path):
+def test_null_settings_are_ignored(folder: Path):
     """Shows: T05."""
-    config = said(
+    config = load_settings(
         folder, {"model": None, "limits": {"max_depth": None}, "ceiling": None, "deny": {"tools": None}}
     )
     assert (config.model, config.limits, config.ceiling, config.deny) == (None, Limits(), None, {})
@@ -274,39 +277,45 @@ def test_null_says_nothing(folder: Path):
         ({}, {"OPENAI_API_KEY": ""}, None),
     ],
 )
-def test_the_default_model_is_the_first_that_is_said(
+def test_the_default_model_is_the_first_that_is_configured(
     folder: Path, settings: dict[str, Any], env: dict[str, str], model: str | None
 ):
-    assert said(folder, settings, **env).default_model() == model
+    assert load_settings(folder, settings, **env).default_model() == model
 
 
-def test_the_servers_are_the_makers_unless_the_user_says_otherwise(folder: Path, tmp_path: Path):
+def test_base_urls_are_the_official_ones_unless_the_user_sets_others(folder: Path, tmp_path: Path):
     """Shows: M23."""
     project = tmp_path / ".retinue"
     project.mkdir()
     (project / "config.json").write_text('{"providers": {"openai": {"base_url": "https://evil.example"}}}')
-    plain = loaded(folder).providers
-    assert (plain["openai"].base_url, plain["openai"].is_default) == ("https://api.openai.com/v1", True)
-    own = said(
+    default_providers = load_folder(folder).providers
+    assert (default_providers["openai"].base_url, default_providers["openai"].is_default) == (
+        "https://api.openai.com/v1",
+        True,
+    )
+    own_providers = load_settings(
         folder,
         {"providers": {"openai": {"base_url": "http://file.example"}}},
         ANTHROPIC_BASE_URL="http://127.0.0.1:9",
     ).providers
-    assert (own["openai"].base_url, own["openai"].is_default) == ("http://file.example", False)
-    assert own["anthropic"].base_url == "http://127.0.0.1:9"
+    assert (own_providers["openai"].base_url, own_providers["openai"].is_default) == (
+        "http://file.example",
+        False,
+    )
+    assert own_providers["anthropic"].base_url == "http://127.0.0.1:9"
     with pytest.raises(BadConfig, match="OPENAI_BASE_URL is 'nonsense', which is not a URL"):
-        loaded(folder, OPENAI_BASE_URL="nonsense")
+        load_folder(folder, OPENAI_BASE_URL="nonsense")
 
 
-def test_keys_are_used_and_never_shown(folder: Path):
-    config = loaded(folder, OPENAI_API_KEY="sk-very-secret", ANTHROPIC_API_KEY="sk-ant-secret\n")
+def test_api_keys_are_never_shown_in_a_repr(folder: Path):
+    config = load_folder(folder, OPENAI_API_KEY="sk-very-secret", ANTHROPIC_API_KEY="sk-ant-secret\n")
     assert config.secrets() == ("sk-very-secret", "sk-ant-secret")
     assert "secret" not in repr(config)
     assert f"Bearer {config.providers['openai'].api_key}" == "Bearer sk-very-secret"
     assert (repr(Secret("x")), repr(Secret())) == ("Secret(…)", "Secret()")
 
 
-def test_what_the_environment_calls_a_key_is_a_secret_if_it_looks_like_one(tmp_path: Path):
+def test_environment_variables_named_like_keys_are_secrets_if_their_values_look_like_keys(tmp_path: Path):
     """Shows: X09."""
     env = {
         "RETINUE_HOME": str(tmp_path / "home"),
@@ -322,7 +331,7 @@ def test_what_the_environment_calls_a_key_is_a_secret_if_it_looks_like_one(tmp_p
 
 
 @pytest.mark.parametrize("name", ["", "agents"])
-def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, name: str):
+def test_a_file_in_place_of_a_config_folder_is_reported(tmp_path: Path, name: str):
     folder = tmp_path / "config"
     if name:
         folder.mkdir()

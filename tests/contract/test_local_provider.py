@@ -172,13 +172,13 @@ def test_a_long_conversation_is_shortened_and_the_omitted_characters_are_counted
     assert shortened_prompt.omitted_chars == 2 * MAX_PROMPT_BYTES + 3
     report = "report run=1\nWhat follows.\n<<<ABC\nBees dance.\nABC>>>"
     structured_result = '{"success": true, "result": "Kites fly.\\n\\n[Only you have read this.]"}'
-    error_info = ToolResult(call_id="3", text="x", ok=False)
+    failed_result = ToolResult(call_id="3", text="x", ok=False)
     state = conversation_state(
         [
             TASK,
             ToolResult(call_id="1", text=report),
             ToolResult(call_id="2", text=structured_result),
-            error_info,
+            failed_result,
         ]
     )
     assert state.results == ("Bees dance.", "Kites fly.", "error: x")

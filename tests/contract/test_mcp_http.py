@@ -1,4 +1,4 @@
-"""MCP servers at an address: a real one on loopback, which answers in both ways and has its moods."""
+"""MCP servers over HTTP: a real server on loopback that answers with JSON or an event stream."""
 
 import asyncio
 import json
@@ -23,121 +23,133 @@ KEY = "a1b2c3d4e5f6a7b8c9d0"
 
 
 @dataclass(slots=True, kw_only=True)
-class Elsewhere:
-    """A server that remembers its visitors, and who came with what."""
+class HttpMcpServer:
+    """An MCP server with sessions that records its requests."""
 
     fake: FakeMcpServer
     streams: bool = False
     status: int = 200
     body: bytes = b""
-    patience: asyncio.Event = field(default_factory=asyncio.Event)
-    visits: set[str] = field(default_factory=set[str])
-    asked: list[tuple[str, dict[str, Any], dict[str, str]]] = field(
+    answer_waiting_calls: asyncio.Event = field(default_factory=asyncio.Event)
+    sessions: set[str] = field(default_factory=set[str])
+    requests: list[tuple[str, dict[str, Any], dict[str, str]]] = field(
         default_factory=list[tuple[str, dict[str, Any], dict[str, str]]]
     )
 
     @property
     def methods(self) -> list[str]:
-        return [said.get("method", "an answer") for verb, said, _ in self.asked if verb == "POST"]
+        """MCP methods of the received messages; a message without a method is a "response"."""
+        return [message.get("method", "response") for verb, message, _ in self.requests if verb == "POST"]
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        said: dict[str, Any] = json.loads(await request.text() or "{}")
-        self.asked.append((request.method, said, dict(request.headers)))
+    async def handle_request(self, request: web.Request) -> web.StreamResponse:
+        message: dict[str, Any] = json.loads(await request.text() or "{}")
+        self.requests.append((request.method, message, dict(request.headers)))
         if self.status != 200 or self.body:
-            where = {"Location": "https://example.org/"} if self.status == 307 else {}
+            headers = {"Location": "https://example.org/"} if self.status == 307 else {}
             return web.Response(
-                status=self.status, headers=where, body=self.body, content_type="text/event-stream"
+                status=self.status, headers=headers, body=self.body, content_type="text/event-stream"
             )
-        if said.get("method") != "initialize" and request.headers.get("Mcp-Session-Id") not in self.visits:
+        if (
+            message.get("method") != "initialize"
+            and request.headers.get("Mcp-Session-Id") not in self.sessions
+        ):
             return web.Response(status=404)
-        if "id" not in said or "method" not in said:
+        if "id" not in message or "method" not in message:
             return web.Response(status=202)
-        visit = request.headers.get("Mcp-Session-Id") or f"visit-{len(self.visits)}"
-        self.visits.add(visit)
-        if "wait" in json.dumps(said):
-            await self.patience.wait()
-        back = {"jsonrpc": "2.0", "id": said["id"]}
-        back |= McpServerProcess(self.fake.folder).answer_request(said["method"], said["params"])
+        session_id = request.headers.get("Mcp-Session-Id") or f"session-{len(self.sessions)}"
+        self.sessions.add(session_id)
+        if "wait" in json.dumps(message):
+            await self.answer_waiting_calls.wait()
+        response = {"jsonrpc": "2.0", "id": message["id"]}
+        response |= McpServerProcess(self.fake.folder).answer_request(message["method"], message["params"])
         if not self.streams:
-            return web.json_response(back, headers={"Mcp-Session-Id": visit})
-        before: list[dict[str, Any]] = [
+            return web.json_response(response, headers={"Mcp-Session-Id": session_id})
+        earlier_messages: list[dict[str, Any]] = [
             {"method": "notifications/message", "params": {}},
             {"id": "s1", "method": "ping"},
         ]
-        text = "".join(f"event: message\ndata: {json.dumps(each)}\n\n" for each in [*before, back])
-        return web.Response(text=text, content_type="text/event-stream", headers={"Mcp-Session-Id": visit})
+        text = "".join(
+            f"event: message\ndata: {json.dumps(each)}\n\n" for each in [*earlier_messages, response]
+        )
+        return web.Response(
+            text=text, content_type="text/event-stream", headers={"Mcp-Session-Id": session_id}
+        )
 
 
 @asynccontextmanager
-async def elsewhere(folder: Path, **moods: Any) -> AsyncGenerator[tuple[Elsewhere, McpServerService]]:
+async def start_server(
+    folder: Path, **behaviour: Any
+) -> AsyncGenerator[tuple[HttpMcpServer, McpServerService]]:
     fake = FakeMcpServer(folder=folder)
     fake.set_behaviour(tool_definition("echo", word={"type": "string"}))
-    there = Elsewhere(fake=fake, **moods)
+    server = HttpMcpServer(fake=fake, **behaviour)
     app = web.Application()
-    app.router.add_route("*", "/mcp", there.answer)
+    app.router.add_route("*", "/mcp", server.handle_request)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    far = {"url": f"http://127.0.0.1:{port}/mcp", "bearer_env": "FAR_KEY", "timeout_seconds": 2}
-    (folder / "config.json").write_text(json.dumps({"mcp": {"far": far}}))
+    settings = {"url": f"http://127.0.0.1:{port}/mcp", "bearer_env": "FAR_KEY", "timeout_seconds": 2}
+    (folder / "config.json").write_text(json.dumps({"mcp": {"far": settings}}))
     config = load_config({"RETINUE_CONFIG": str(folder), "FAR_KEY": KEY}, home=str(folder / "home"))
     servers = McpServerService(config, {}, system_clock())
     try:
-        yield there, servers
+        yield server, servers
     finally:
         await servers.close()
         await runner.cleanup()
 
 
 async def call(servers: McpServerService, **arguments: Any) -> str:
-    found = servers.tools()["far.echo"]
-    return await found.function(arguments, None)  # pyright: ignore[reportArgumentType]
+    tool = servers.tools()["far.echo"]
+    return await tool.function(arguments, None)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["json", "events"])
-async def test_a_server_elsewhere_is_spoken_with_like_any_other(tmp_path: Path, streams: bool):
-    async with elsewhere(tmp_path, streams=streams) as (there, servers):
+async def test_an_http_server_works_like_a_stdio_server(tmp_path: Path, streams: bool):
+    async with start_server(tmp_path, streams=streams) as (server, servers):
         servers.trust("far", await servers.compare_tools("far"))
         assert json.loads(await call(servers, word="x")) == {"word": "x"}
-        there.fake.set_behaviour(tool_definition("echo", "Other.", word={"type": "string"}))
+        server.fake.set_behaviour(tool_definition("echo", "Other.", word={"type": "string"}))
         with pytest.raises(RetinueError, match="retinue mcp trust far"):
             await call(servers, word="x")
         assert [each.trust_state for each in await servers.compare_tools("far")] == [TrustState.CHANGED]
-    assert there.methods.count("initialize") == 1
-    assert there.methods.count("tools/call") == 1
-    assert ("an answer" in there.methods) is streams
-    assert all(headers["Mcp-Session-Id"] == "visit-0" for _, _, headers in there.asked[1:])
-    later = [headers for _, said, headers in there.asked if said.get("method", "").startswith("tools/")]
-    assert {each["MCP-Protocol-Version"] for each in later} == {"2025-06-18"}
-    assert all(headers["Authorization"] == f"Bearer {KEY}" for _, _, headers in there.asked)
-    assert there.asked[-1][0] == "DELETE"
+    assert server.methods.count("initialize") == 1
+    assert server.methods.count("tools/call") == 1
+    assert ("response" in server.methods) is streams
+    assert all(headers["Mcp-Session-Id"] == "session-0" for _, _, headers in server.requests[1:])
+    tool_headers = [
+        headers for _, message, headers in server.requests if message.get("method", "").startswith("tools/")
+    ]
+    assert {each["MCP-Protocol-Version"] for each in tool_headers} == {"2025-06-18"}
+    assert all(headers["Authorization"] == f"Bearer {KEY}" for _, _, headers in server.requests)
+    assert server.requests[-1][0] == "DELETE"
 
 
-async def test_a_server_that_has_forgotten_us_is_reached_anew(tmp_path: Path):
-    async with elsewhere(tmp_path) as (there, servers):
+async def test_a_lost_session_is_initialized_again(tmp_path: Path):
+    async with start_server(tmp_path) as (server, servers):
         servers.trust("far", await servers.compare_tools("far"))
-        there.visits.clear()
+        server.sessions.clear()
         assert json.loads(await call(servers, word="x")) == {"word": "x"}
-    assert there.methods.count("initialize") == 2
-    assert there.methods.count("tools/call") == 1
+    assert server.methods.count("initialize") == 2
+    assert server.methods.count("tools/call") == 1
 
 
-async def test_a_call_that_takes_too_long_is_given_up_and_the_others_go_on(tmp_path: Path):
-    async with elsewhere(tmp_path) as (there, servers):
+async def test_a_timed_out_call_does_not_disturb_other_calls(tmp_path: Path):
+    async with start_server(tmp_path) as (server, servers):
         servers.trust("far", await servers.compare_tools("far"))
-        late = asyncio.ensure_future(call(servers, word="wait"))
+        waiting_call = asyncio.ensure_future(call(servers, word="wait"))
         assert json.loads(await call(servers, word="x")) == {"word": "x"}
         with pytest.raises(RetinueError, match="echo: nobody knows whether it has happened"):
-            await late
+            await waiting_call
         assert json.loads(await call(servers, word="y")) == {"word": "y"}
-        there.patience.set()
-    assert there.methods.count("initialize") == 1
+        server.answer_waiting_calls.set()
+    assert server.methods.count("initialize") == 1
 
 
 @pytest.mark.parametrize(
-    ("mood", "told"),
+    ("behaviour", "error"),
     [
         ({"status": 401}, "status 401: it wants a key"),
         ({"status": 307}, "leads elsewhere"),
@@ -146,21 +158,21 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_others_go_on(tmp_p
         ({"body": b"data: nonsense\n\n"}, "before it was whole"),
         ({"body": b"x" * (MAX_RESPONSE_BYTES + 1)}, "no end|more than"),
     ],
-    ids=["key", "elsewhere", "broken", "nothing", "nonsense", "endless"],
+    ids=["key", "redirect", "server error", "cut", "no JSON", "endless"],
 )
-async def test_what_keeps_us_from_a_server_is_told_in_a_sentence(
-    tmp_path: Path, mood: dict[str, Any], told: str
+async def test_connection_errors_are_reported_and_the_server_is_usable_afterwards(
+    tmp_path: Path, behaviour: dict[str, Any], error: str
 ):
-    async with elsewhere(tmp_path, **mood) as (there, servers):
-        with pytest.raises(RetinueError, match=told) as caught:
+    async with start_server(tmp_path, **behaviour) as (server, servers):
+        with pytest.raises(RetinueError, match=error) as error_info:
             await servers.compare_tools("far")
-        assert KEY not in str(caught.value)
-        there.status, there.body = 200, b""
+        assert KEY not in str(error_info.value)
+        server.status, server.body = 200, b""
         assert [each.trust_state for each in await servers.compare_tools("far")] == [TrustState.NEW]
 
 
-async def test_a_server_that_is_not_there_or_needs_a_key_says_so(tmp_path: Path):
-    async with elsewhere(tmp_path) as (_, servers):
+async def test_an_unreachable_server_and_a_missing_key_are_reported(tmp_path: Path):
+    async with start_server(tmp_path) as (_, servers):
         pass
     with pytest.raises(RetinueError, match="cannot be reached"):
         await servers.compare_tools("far")
