@@ -1,67 +1,29 @@
-"""The first tools, called as the runtime calls them: arguments as a model writes them, answers as it reads them."""
+"""The built-in read and search tools: arguments as a model writes them, results as it reads them."""
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 from msgspec.structs import replace
+from tool_calls import UseTool, make_call, use_tool
 
 from retinue.domain.io_results import FileContent, FileEntry
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, Scope
 from retinue.domain.rules import subtree_pattern
-from retinue.domain.run import Run, RunRequest
-from retinue.domain.session import Session
 from retinue.domain.tool import Effect
-from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, OutOfScope, UserUnavailable
-from retinue.interfaces import Call
-from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.testing.shells import refusing_shell_for
 from retinue.tools import ls as ls_tool
 from retinue.tools.grep import GrepSearch
 from retinue.tools.registry import built_in_tools
 
-AT = datetime(2026, 11, 15, tzinfo=UTC)
-Use = Callable[..., Awaitable[str]]
 
-
-async def nobody(_question: str, _options: Sequence[str]) -> str:
-    raise UserUnavailable("nobody is here to answer")
-
-
-def a_call(root: Path, ask: Callable[[str, Sequence[str]], Awaitable[str]] = nobody) -> Call:
-    where = str(root)
-    return Call(
-        run=Run(
-            id="r1",
-            request=RunRequest(key="k", agent="general", task="t"),
-            session_id="s1",
-            slug="general-1",
-            session_key="general-1/main",
-            agent="general",
-            transcript_path=f"{where}/session.md",
-            created_at=AT,
-        ),
-        session=Session(
-            id="s1",
-            slug="general-1",
-            agent="general",
-            path=where,
-            created_at=AT,
-            updated_at=AT,
-            workspace=Workspace(root=where),
-        ),
-        id="c1",
-        files=GuardedFiles(Scope(read=(subtree_pattern(where),), deny=DEFAULT_DENIED_PATHS, root=where)),
-        shell=refusing_shell_for(Scope()),
-        ask_user=ask,
-    )
+def read_scope(root: Path) -> Scope:
+    return Scope(read=(subtree_pattern(str(root)),), deny=DEFAULT_DENIED_PATHS, root=str(root))
 
 
 @pytest.fixture
@@ -83,17 +45,14 @@ def ws(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def use(ws: Path) -> Use:
-    """Calls a tool with arguments that went through its own parser."""
+def use(ws: Path) -> UseTool:
+    async def use_built_in_tool(name: str, **arguments: Any) -> str:
+        return await use_tool(built_in_tools()[name], make_call(ws, read_scope(ws)), **arguments)
 
-    async def used(name: str, **arguments: Any) -> str:
-        tool = built_in_tools()[name]
-        return await tool.function(tool.parse_arguments(json.dumps(arguments).encode()), a_call(ws))
-
-    return used
+    return use_built_in_tool
 
 
-def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
+def test_the_registry_lists_every_built_in_tool_with_its_effect():
     assert {name: str(tool.effect) for name, tool in built_in_tools().items()} == snapshot(
         {
             "read": "read",
@@ -126,19 +85,19 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
             "agents_list": "read",
         }
     )
-    doors = {name for name, tool in built_in_tools().items() if tool.is_delegation}
-    assert {"PersistentAgent", "sessions_spawn", "agents_message"} <= doors
+    delegation_tools = {name for name, tool in built_in_tools().items() if tool.is_delegation}
+    assert {"PersistentAgent", "sessions_spawn", "agents_message"} <= delegation_tools
     assert all(isinstance(tool.effect, Effect) for tool in built_in_tools().values())
 
 
-async def test_read_gives_the_text_as_it_stands(use: Use, ws: Path):
+async def test_read_returns_the_text_unchanged(use: UseTool, ws: Path):
     (ws / "dos.txt").write_bytes(b"one\r\ntwo\r\n\ttab\x0cpage")
     assert await use("read", path="readme.md") == "# Hello\nworld\n"
     assert await use("read", path=str(ws / "link")) == "# Hello\nworld\n"
     assert await use("read", path="dos.txt") == "one\r\ntwo\r\n\ttab\x0cpage"
 
 
-async def test_read_gives_long_files_in_pieces_that_say_how_to_go_on(use: Use, ws: Path):
+async def test_read_returns_long_files_in_pieces_and_names_the_next_offset(use: UseTool, ws: Path):
     (ws / "long").write_text("".join(f"line {number}\n" for number in range(1, 3001)))
     first = await use("read", path="long")
     assert first.startswith("line 1\n")
@@ -157,7 +116,7 @@ line 8
         await use("read", path="long", offset=3001)
 
 
-async def test_read_bounds_its_answer_by_size_as_well(use: Use, ws: Path):
+async def test_read_also_limits_the_size_of_its_result(use: UseTool, ws: Path):
     (ws / "wide").write_text("".join("x" * 999 + "\n" for _ in range(500)))
     wide = await use("read", path="wide")
     assert wide.endswith("[lines 1\u2013200 of 500; read on with offset=201]")
@@ -168,25 +127,25 @@ async def test_read_bounds_its_answer_by_size_as_well(use: Use, ws: Path):
     assert len(one) < 201_000
 
 
-async def test_read_says_when_a_file_is_larger_than_it_can_take(use: Use, ws: Path):
+async def test_read_says_when_a_file_is_larger_than_its_limit(use: UseTool, ws: Path):
     with (ws / "huge").open("wb") as huge:
         huge.write(b"start\n" + b"z" * 99 + b"\n")
         huge.truncate(40_000_000)
     assert "not text" in await use("read", path="huge")
     (ws / "huge").write_bytes((b"z" * 9_999 + b"\n") * 2_000)
-    said = await use("read", path="huge", limit=1)
-    assert "[the file is 20.0 MB; only its first 16.0 MB can be read]" in said
+    text = await use("read", path="huge", limit=1)
+    assert "[the file is 20.0 MB; only its first 16.0 MB can be read]" in text
 
 
-async def test_read_describes_what_is_not_text_and_notes_what_it_replaced(use: Use, ws: Path):
+async def test_read_describes_binary_files_and_says_which_characters_it_replaced(use: UseTool, ws: Path):
     """Shows: U05."""
     (ws / "image").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     (ws / "blob").write_bytes(b"ab\0" + b"x" * 20_000)
     (ws / "latin").write_bytes(b"caf\xe9\n")
     (ws / "colour").write_text("\x1b[31mred\x1b[0m \x1b]0;title\x07ok \x9b1mx \x1bcz\x08\n")
     (ws / "empty").touch()
-    answers = {name: await use("read", path=name) for name in ("image", "blob", "latin", "colour", "empty")}
-    assert answers == snapshot(
+    results = {name: await use("read", path=name) for name in ("image", "blob", "latin", "colour", "empty")}
+    assert results == snapshot(
         {
             "image": "[image is a PNG image, 10 bytes: it is not shown]",
             "blob": "[blob is not text, 20 kB: it is not shown]",
@@ -197,7 +156,7 @@ async def test_read_describes_what_is_not_text_and_notes_what_it_replaced(use: U
     )
 
 
-async def test_a_file_tool_answers_a_refusal_or_a_failure_and_nothing_else(use: Use, ws: Path):
+async def test_file_tools_raise_only_out_of_scope_or_failed_for_bad_paths(use: UseTool, ws: Path):
     """Shows: A085, A090."""
     for name in ("read", "ls"):
         for path in ("/etc/passwd", "out/passwd", ".env", "../x"):
@@ -213,7 +172,7 @@ async def test_a_file_tool_answers_a_refusal_or_a_failure_and_nothing_else(use: 
             await use(name, pattern="x.*", path="none")
 
 
-async def test_ls_marks_folders_and_links_and_tells_sizes(use: Use, ws: Path):
+async def test_ls_marks_folders_and_links_and_shows_sizes(use: UseTool, ws: Path):
     (ws / "bad\x1b[31m\u202ename").touch()
     (ws / os.fsdecode(b"raw\xff")).touch()
     assert await use("ls") == snapshot(
@@ -232,7 +191,7 @@ src/\
     assert await use("ls", path="none/") == "[the folder is empty]"
 
 
-async def test_ls_of_a_crowded_folder_is_cut_and_says_so(use: Use, ws: Path):
+async def test_ls_of_a_large_folder_is_truncated_and_says_so(use: UseTool, ws: Path):
     crowd = ws / "crowd"
     crowd.mkdir()
     for number in range(ls_tool.MAX_NAMES + 5):
@@ -243,7 +202,7 @@ async def test_ls_of_a_crowded_folder_is_cut_and_says_so(use: Use, ws: Path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "expected"),
     [
         ({"pattern": "*.md"}, ["readme.md"]),
         ({"pattern": "**/*.py"}, ["src/app.py", "src/deep/util.py"]),
@@ -260,12 +219,12 @@ async def test_ls_of_a_crowded_folder_is_cut_and_says_so(use: Use, ws: Path):
         ({"pattern": "src/**/?pp.py"}, ["src/app.py"]),
     ],
 )
-async def test_glob_finds_files_by_name(use: Use, arguments: dict[str, str], found: list[str]):
+async def test_glob_finds_files_by_name(use: UseTool, arguments: dict[str, str], expected: list[str]):
     """Shows: A088."""
-    assert (await use("glob", **arguments)).split("\n") == found
+    assert (await use("glob", **arguments)).split("\n") == expected
 
 
-async def test_glob_takes_an_absolute_pattern_only_inside_the_workspace(use: Use, ws: Path):
+async def test_glob_accepts_an_absolute_pattern_only_inside_the_workspace(use: UseTool, ws: Path):
     assert await use("glob", pattern=f"{ws}/src/*.py") == "src/app.py"
     with pytest.raises(Failed, match="the pattern must be relative"):
         await use("glob", pattern="/etc/*")
@@ -273,7 +232,7 @@ async def test_glob_takes_an_absolute_pattern_only_inside_the_workspace(use: Use
         await use("glob", pattern="../*")
 
 
-async def test_glob_is_cut_and_says_so(use: Use, ws: Path):
+async def test_glob_truncates_long_results_and_refuses_complex_patterns(use: UseTool, ws: Path):
     """Shows: F20."""
     crowd = ws / "crowd"
     crowd.mkdir()
@@ -287,7 +246,7 @@ async def test_glob_is_cut_and_says_so(use: Use, ws: Path):
         await use("glob", pattern="")
 
 
-async def test_grep_shows_file_line_and_text(use: Use):
+async def test_grep_shows_file_line_number_and_text(use: UseTool):
     assert await use("grep", pattern=r"def \w+\(") == snapshot(
         """\
 src/app.py:4: def main():
@@ -306,7 +265,7 @@ src/deep/util.py:1: def helper():\
     assert await use("grep", pattern="no such text") == "[nothing matches]"
 
 
-async def test_grep_matches_within_a_line_and_never_over_its_end(use: Use, ws: Path):
+async def test_grep_matches_within_a_line_and_never_across_lines(use: UseTool, ws: Path):
     (ws / "two").write_bytes(b"alpha\r\nbeta\r\nalpha end")
     found = {pattern: await use("grep", pattern=pattern, path="two") for pattern in (
         "alpha$", r"alpha\s+beta", "[^x]+$", r"\Abeta", r"beta\Z", "a.b", r"(?s)alpha.*",
@@ -324,7 +283,7 @@ async def test_grep_matches_within_a_line_and_never_over_its_end(use: Use, ws: P
     )
 
 
-async def test_grep_leaves_out_binary_files_and_cuts_long_lines_around_the_match(use: Use, ws: Path):
+async def test_grep_skips_binary_files_and_shortens_long_lines_around_the_match(use: UseTool, ws: Path):
     (ws / "binary").write_bytes(b"needle\0needle")
     (ws / "long").write_text("x" * 5_000 + "needle" + "y" * 5_000)
     (ws / "colour").write_text("a \x1b[31mneedle\x1b[0m\n")
@@ -336,7 +295,7 @@ async def test_grep_leaves_out_binary_files_and_cuts_long_lines_around_the_match
     assert len(found[1]) < 600
 
 
-async def test_grep_is_cut_at_five_hundred_matches(use: Use, ws: Path):
+async def test_grep_stops_after_five_hundred_matches(use: UseTool, ws: Path):
     (ws / "many").write_text("hit\n" * 600)
     lines = (await use("grep", pattern="hit")).split("\n")
     assert len(lines) == 501
@@ -344,27 +303,27 @@ async def test_grep_is_cut_at_five_hundred_matches(use: Use, ws: Path):
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "*x", "(?P<a>x)(?P<a", "", "x" * 1001, "(?<!a*b", "\\"])
-async def test_a_pattern_that_cannot_be_used_is_a_sentence(use: Use, pattern: str):
+async def test_grep_refuses_an_invalid_pattern_with_an_error_message(use: UseTool, pattern: str):
     with pytest.raises(Failed, match="the pattern"):
         await use("grep", pattern=pattern)
 
 
-async def test_a_hostile_expression_is_stopped_in_time(use: Use, ws: Path):
+async def test_grep_stops_an_expression_with_catastrophic_backtracking_at_the_timeout(use: UseTool, ws: Path):
     (ws / "trap").write_text("a" * 5_000 + "!")
-    hunt = GrepSearch(
-        files=a_call(ws).files,
+    search = GrepSearch(
+        files=make_call(ws, read_scope(ws)).files,
         root=str(ws),
         pattern=r"(?:a|aa)+(?<!a)$",
         path="trap",
         matches_path=bool,
         timeout_s=0.2,
     )
-    assert hunt.run() == "[stopped after 0.2 seconds: use a simpler pattern, or path and glob]"
+    assert search.run() == "[stopped after 0.2 seconds: use a simpler pattern, or path and glob]"
 
 
 @dataclass(frozen=True)
-class Restless:
-    """Files that are found and gone when they are opened, in a folder with more of them than anyone looks at."""
+class ChangingFiles:
+    """Files of which one vanishes before it is opened, in a folder with more files than the limit."""
 
     def read(self, path: str, *, max_bytes: int = 0) -> FileContent:
         if path.endswith("gone"):
@@ -380,14 +339,16 @@ class Restless:
         yield FileEntry(path="", real_path="/ws", kind="cut")
 
 
-async def test_what_vanishes_or_is_too_much_to_look_at_is_left_out_and_said():
+async def test_search_tools_skip_vanished_files_and_say_when_they_hit_a_limit():
     """Shows: F20."""
-    call = replace(a_call(Path("/ws")), files=Restless())
-    answers = {
-        name: await built_in_tools()[name].function(built_in_tools()[name].parse_arguments(raw), call)
-        for name, raw in (("grep", b'{"pattern": "hit"}'), ("glob", b'{"pattern": "h*"}'), ("ls", b"{}"))
-    }
-    assert answers == snapshot(
+    call = replace(make_call(Path("/ws"), Scope()), files=ChangingFiles())
+    calls: list[tuple[str, dict[str, str]]] = [
+        ("grep", {"pattern": "hit"}),
+        ("glob", {"pattern": "h*"}),
+        ("ls", {}),
+    ]
+    results = {name: await use_tool(built_in_tools()[name], call, **arguments) for name, arguments in calls}
+    assert results == snapshot(
         {
             "grep": """\
 here:1: hit
@@ -407,37 +368,44 @@ here  9,000,000
     )
 
 
-async def test_a_search_that_takes_too_long_ends_between_files(ws: Path):
-    hunt = GrepSearch(
-        files=a_call(ws).files, root=str(ws), pattern="main", path=".", matches_path=bool, timeout_s=0
+async def test_grep_stops_between_files_at_the_timeout(ws: Path):
+    search = GrepSearch(
+        files=make_call(ws, read_scope(ws)).files,
+        root=str(ws),
+        pattern="main",
+        path=".",
+        matches_path=bool,
+        timeout_s=0,
     )
-    assert hunt.run().endswith("[stopped after 0 seconds: use a simpler pattern, or path and glob]")
+    assert search.run().endswith("[stopped after 0 seconds: use a simpler pattern, or path and glob]")
 
 
-async def test_todo_answers_the_list_as_it_now_stands(use: Use):
+async def test_todo_returns_the_current_list(use: UseTool):
     items = ["look", {"text": "mend", "status": "in_progress"}, {"text": "tell", "status": "done"}]
     assert await use("todo", items=items) == "1. [ ] look\n2. [~] mend\n3. [x] tell"
     assert await use("todo", items=[]) == "[the list is empty]"
 
 
-async def test_ask_user_puts_the_question_to_a_person(ws: Path):
-    heard: list[tuple[str, list[str]]] = []
+async def test_ask_user_returns_the_persons_answer(ws: Path):
+    questions: list[tuple[str, list[str]]] = []
 
-    async def answering(question: str, options: Sequence[str]) -> str:
-        heard.append((question, [*options]))
+    async def answer_blue(question: str, options: Sequence[str]) -> str:
+        questions.append((question, [*options]))
         return "blue"
 
     tool = built_in_tools()["ask_user"]
-    for raw in (b'{"question": "Which?", "options": ["red", "blue"]}', b'{"question": "Which?"}'):
-        assert await tool.function(tool.parse_arguments(raw), a_call(ws, answering)) == "blue"
-    assert heard == [("Which?", ["red", "blue"]), ("Which?", [])]
+    answered = make_call(ws, read_scope(ws), answer_blue)
+    assert await use_tool(tool, answered, question="Which?", options=["red", "blue"]) == "blue"
+    assert await use_tool(tool, answered, question="Which?") == "blue"
+    assert questions == [("Which?", ["red", "blue"]), ("Which?", [])]
+    unanswered = make_call(ws, read_scope(ws))
     with pytest.raises(UserUnavailable):
-        await tool.function(tool.parse_arguments(b'{"question": "Which?"}'), a_call(ws))
+        await use_tool(tool, unanswered, question="Which?")
     with pytest.raises(Failed, match="the question is empty"):
-        await tool.function(tool.parse_arguments(b'{"question": " "}'), a_call(ws))
+        await use_tool(tool, unanswered, question=" ")
 
 
-def test_the_schemas_are_plain_objects():
+def test_every_tool_schema_is_an_object_without_references():
     for tool in built_in_tools().values():
         text = json.dumps(tool.spec.schema)
         assert tool.spec.schema["type"] == "object"
@@ -447,12 +415,12 @@ def test_the_schemas_are_plain_objects():
         assert all("description" in each for each in tool.spec.schema["properties"].values())
 
 
-def test_the_arguments_are_the_promised_ones():
-    shapes = {
+def test_the_parameters_of_the_built_in_tools_are_as_documented():
+    parameters = {
         name: (sorted(tool.spec.schema["properties"]), tool.spec.schema["required"])
         for name, tool in built_in_tools().items()
     }
-    assert shapes == snapshot(
+    assert parameters == snapshot(
         {
             "read": (["limit", "offset", "path"], ["path"]),
             "write": (["content", "path"], ["path", "content"]),

@@ -1,14 +1,14 @@
-"""How a user's function becomes a tool, and how strictly its arguments are read."""
+"""Turning a user's function into a tool, and strict parsing of its arguments."""
 
 import asyncio
 import functools
 import json
 import threading
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
@@ -16,56 +16,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
+from tool_calls import CALLED_AT, make_call, use_tool
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_ARGUMENT_DEPTH
 from retinue.domain.permissions.scope import Scope
-from retinue.domain.run import Run, RunRequest
-from retinue.domain.session import Session
 from retinue.domain.tool import Effect
-from retinue.domain.workspace import Workspace
 from retinue.errors import UsageError
 from retinue.interfaces import Call, Tool
-from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.testing.shells import refusing_shell_for
 from retinue.tools.arguments import check_json_limits
 from retinue.tools.define import tool
 
-AT = datetime(2026, 11, 15, tzinfo=UTC)
+CALL = make_call(Path("/ws"), Scope(root="/ws"))
 
 
-async def silent(_question: str, _options: Sequence[str]) -> str:
-    return ""
-
-
-CALL = Call(
-    run=Run(
-        id="r1",
-        request=RunRequest(key="k", agent="a", task=None),
-        session_id="s",
-        slug="a-1",
-        session_key="a-1/main",
-        agent="a",
-        transcript_path="/ws/session.md",
-        created_at=AT,
-    ),
-    session=Session(
-        id="s",
-        slug="a-1",
-        agent="a",
-        path="/ws",
-        created_at=AT,
-        updated_at=AT,
-        workspace=Workspace(root="/ws"),
-    ),
-    id="c1",
-    files=GuardedFiles(Scope(root="/ws")),
-    shell=refusing_shell_for(Scope()),
-    ask_user=silent,
-)
-
-
-async def run(made: Tool, **arguments: Any) -> str:
-    return await made.function(made.parse_arguments(json.dumps(arguments).encode()), CALL)
+async def run(defined: Tool, **arguments: Any) -> str:
+    return await use_tool(defined, CALL, **arguments)
 
 
 @tool(effect="once", capabilities=["mail.write"])
@@ -99,7 +64,7 @@ async def test_a_function_becomes_a_tool_by_its_signature_and_docstring():
     assert await run(send_mail, to="ann", body="hi") == "c1: ann hi 1"
 
 
-async def test_a_bare_decorator_is_enough_and_what_says_nothing_happens_once():
+async def test_a_tool_without_options_has_the_effect_once():
     @tool
     async def ping() -> str:
         """Answer pong."""
@@ -125,14 +90,14 @@ async def test_a_function_that_is_not_async_runs_in_a_thread():
     assert await run(where, n=3) == "3 c1 False"
 
 
-async def test_functions_that_never_come_back_hold_up_nobody_else():
-    """More of them than any pool has threads."""
-    over = threading.Event()
+async def test_blocking_functions_do_not_delay_other_tools():
+    """There are more of them than a pool has threads."""
+    release = threading.Event()
 
     @tool
     def hang() -> str:
         """Wait."""
-        over.wait()
+        release.wait()
         return "over"
 
     @tool
@@ -140,16 +105,16 @@ async def test_functions_that_never_come_back_hold_up_nobody_else():
         """Come back."""
         return "here"
 
-    hung = [asyncio.create_task(run(hang)) for _ in range(40)]
+    hanging = [asyncio.create_task(run(hang)) for _ in range(40)]
     await asyncio.sleep(0)
     try:
         assert await run(quick) == "here"
     finally:
-        over.set()
-    assert set(await asyncio.gather(*hung)) == {"over"}
+        release.set()
+    assert set(await asyncio.gather(*hanging)) == {"over"}
 
 
-async def test_a_function_that_runs_out_of_items_fails_instead_of_hanging():
+async def test_a_function_that_raises_stop_iteration_fails_instead_of_hanging():
     @tool
     def first() -> str:
         """Take the first of nothing."""
@@ -159,26 +124,26 @@ async def test_a_function_that_runs_out_of_items_fails_instead_of_hanging():
         await run(first)
 
 
-async def test_a_function_nobody_waits_for_any_more_ends_in_silence():
-    begun, over = threading.Event(), threading.Event()
+async def test_a_function_that_returns_after_its_call_was_cancelled_causes_no_error():
+    started, release = threading.Event(), threading.Event()
 
     @tool
     def late() -> str:
         """Come back late."""
-        begun.set()
-        over.wait()
+        started.set()
+        release.wait()
         return "late"
 
     task = asyncio.create_task(run(late))
-    while not begun.is_set():  # noqa: ASYNC110  (a thread tells)
+    while not started.is_set():  # noqa: ASYNC110  (a thread sets it)
         await asyncio.sleep(0.001)
     task.cancel()
-    over.set()
+    release.set()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-async def test_a_plain_function_that_returns_something_to_await_is_awaited():
+async def test_an_awaitable_returned_by_a_plain_function_is_awaited():
     async def later(n: int) -> int:
         return n + 1
 
@@ -194,7 +159,7 @@ async def test_a_result_that_is_not_text_is_json():
     @tool
     async def facts(what: Literal["list", "none", "time"]) -> Any:
         """Tell facts."""
-        return {"list": [1, {"a": True}], "none": None, "time": AT}[what]
+        return {"list": [1, {"a": True}], "none": None, "time": CALLED_AT}[what]
 
     assert await run(facts, what="list") == '[1,{"a":true}]'
     assert await run(facts, what="none") == "null"
@@ -233,7 +198,7 @@ async def order(
     return [place.city, place.zip, sizes, colour, tags, note, extra]
 
 
-async def test_nested_types_stand_in_the_schema_where_they_are_used():
+async def test_nested_types_are_inlined_in_the_schema():
     assert (order.spec.name, order.spec.description, order.category, order.is_delegation) == (
         "shop.order",
         "Order things.",
@@ -276,17 +241,17 @@ async def test_nested_types_stand_in_the_schema_where_they_are_used():
             "additionalProperties": False,
         }
     )
-    got = await run(order, place={"city": "Ulm"}, sizes=[{"width": 2}], colour="blue", extra={"any": 1})
-    assert json.loads(got) == ["Ulm", None, [{"width": 2}], "blue", [], None, {"any": 1}]
+    result = await run(order, place={"city": "Ulm"}, sizes=[{"width": 2}], colour="blue", extra={"any": 1})
+    assert json.loads(result) == ["Ulm", None, [{"width": 2}], "blue", [], None, {"any": 1}]
 
 
-async def test_a_default_list_is_each_calls_own():
+async def test_calls_do_not_share_a_mutable_default():
     first = order.parse_arguments(b'{"place": {"city": "Ulm"}, "sizes": []}')
     first["tags"].append("kept")
     assert order.parse_arguments(b'{"place": {"city": "Ulm"}, "sizes": []}')["tags"] == []
 
 
-async def test_a_type_that_holds_itself_keeps_its_name_in_the_schema():
+async def test_a_recursive_type_is_a_reference_in_the_schema():
     @tool
     async def plant(tree: Tree) -> str:
         """Plant it."""
@@ -299,7 +264,7 @@ async def test_a_type_that_holds_itself_keeps_its_name_in_the_schema():
         plant.parse_arguments(b'{"tree": {"name": "a", "below": [{"name": "b", "nme": 1}]}}')
 
 
-WRONG = {
+INVALID_ARGUMENTS = {
     b'{"to": 3, "body": "x"}': "the argument `to` must be str, not int",
     b'{"to": "a", "body": "x", "copies": "3"}': "the argument `copies` must be int, not str",
     b'{"to": "a", "body": "x", "copies": true}': "the argument `copies` must be int, not bool",
@@ -318,16 +283,16 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("raw", WRONG)
-def test_arguments_that_do_not_fit_are_refused_with_a_sentence_that_names_the_key(raw: bytes):
+@pytest.mark.parametrize("raw", INVALID_ARGUMENTS)
+def test_invalid_arguments_are_refused_with_a_message_that_names_the_key(raw: bytes):
     """Shows: M13."""
-    with pytest.raises(ValueError, match=r".") as wrong:
+    with pytest.raises(ValueError, match=r".") as error:
         send_mail.parse_arguments(raw)
-    assert str(wrong.value).startswith(WRONG[raw])
+    assert str(error.value).startswith(INVALID_ARGUMENTS[raw])
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         (b'{"place": {"city": "Ulm", "street": 1}, "sizes": []}', "there is no argument `place.street`"),
         (b'{"place": {"city": "Ulm"}, "sizes": [{"width": 1, "w": 2}]}', "there is no argument `sizes[0].w`"),
@@ -340,14 +305,14 @@ def test_arguments_that_do_not_fit_are_refused_with_a_sentence_that_names_the_ke
         ),
     ],
 )
-def test_what_stands_deeper_is_read_as_strictly(raw: bytes, said: str):
+def test_nested_arguments_are_checked_as_strictly(raw: bytes, message: str):
     """Shows: M13."""
-    with pytest.raises(ValueError, match=r".") as wrong:
+    with pytest.raises(ValueError, match=r".") as error:
         order.parse_arguments(raw)
-    assert str(wrong.value).startswith(said)
+    assert str(error.value).startswith(message)
 
 
-def test_the_same_key_in_two_objects_is_no_repetition():
+def test_the_same_key_in_two_objects_is_allowed():
     assert order.parse_arguments(b'{"place": {"city": "U"}, "sizes": [{"width": 1}, {"width": 1}]}')["sizes"]
     assert send_mail.parse_arguments(b'{"to": "to", "body": "{\\"to\\": 1, \\"to\\": 2}"}')["to"] == "to"
 
@@ -366,7 +331,7 @@ def test_the_same_key_in_two_objects_is_no_repetition():
     ],
     ids=["lists", "objects", "one too deep", "10 MB", "open string", "blanks", "backslashes", "closed"],
 )
-def test_what_is_too_large_or_too_deep_is_refused_before_anything_is_made_of_it(raw: bytes):
+def test_arguments_that_are_too_large_or_too_deep_are_refused_before_they_are_decoded(raw: bytes):
     """Shows: M13."""
     tracemalloc.start()
     try:
@@ -377,30 +342,30 @@ def test_what_is_too_large_or_too_deep_is_refused_before_anything_is_made_of_it(
         tracemalloc.stop()
 
 
-def test_the_deepest_and_the_largest_that_are_allowed_pass_the_scan():
+def test_arguments_exactly_at_the_limits_are_accepted():
     check_json_limits(b"[" * MAX_ARGUMENT_DEPTH + b"]" * MAX_ARGUMENT_DEPTH)
     check_json_limits(b'"' + b"x" * (MAX_ARGUMENT_BYTES - 2) + b'"')
 
 
-JSON = st.recursive(
+JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=12,
 )
 
 
-@given(JSON, st.booleans())
-def test_whatever_a_json_writer_writes_passes_the_scan(value: Any, ascii_only: bool):
+@given(JSON_VALUES, st.booleans())
+def test_all_json_within_the_limits_is_accepted(value: Any, ascii_only: bool):
     check_json_limits(json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass"))
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_at_all_get_more_than_a_sentence_out_of_a_tool(raw: bytes):
+def test_arbitrary_bytes_cause_only_an_argument_error(raw: bytes):
     """Shows: M13."""
-    for made in (send_mail, order):
-        with pytest.raises(ValueError, match="argument") as wrong:
-            made.parse_arguments(raw)
-        assert not isinstance(wrong.value, UnicodeError)
+    for defined in (send_mail, order):
+        with pytest.raises(ValueError, match="argument") as error:
+            defined.parse_arguments(raw)
+        assert not isinstance(error.value, UnicodeError)
 
 
 async def undescribed() -> str:
@@ -423,7 +388,7 @@ async def odd(value: Callable[[], int]) -> str:
 
 
 def with_annotation(annotation: Any) -> Callable[..., Any]:
-    """The function described, as if its author had written one parameter more."""
+    """Make a tool function whose only parameter has this annotation."""
 
     async def mistaken(value: Any) -> str:
         """Do it."""
@@ -434,7 +399,7 @@ def with_annotation(annotation: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: tool(name="system_reset")(described), "names with system_ are reserved"),
         (lambda: tool(name="1st")(described), "'1st' is no name for a tool"),
@@ -462,7 +427,7 @@ def with_annotation(annotation: Any) -> Callable[..., Any]:
         ),
     ],
 )
-def test_a_function_that_cannot_be_a_tool_is_a_sentence_at_once(make: Callable[[], Tool], said: str):
+def test_an_invalid_tool_function_is_refused_when_it_is_defined(make: Callable[[], Tool], message: str):
     """Shows: T02."""
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         make()

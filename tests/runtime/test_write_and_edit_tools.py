@@ -1,75 +1,36 @@
-"""write and edit, called as the runtime calls them: what changes, what stays, and what the model reads about it."""
+"""write and edit: what they change in a file, and the results that the model reads."""
 
 import asyncio
-import json
 import stat
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 from msgspec.structs import replace
+from tool_calls import UseTool, make_call, use_tool
 
 from retinue.domain.io_results import WriteResult
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import subtree_pattern
-from retinue.domain.run import Run, RunRequest
-from retinue.domain.session import Session
-from retinue.domain.workspace import Workspace
-from retinue.errors import Failed, OutOfScope, UserUnavailable
+from retinue.errors import Failed, OutOfScope
 from retinue.interfaces import Call
 from retinue.sandbox.files.guarded_files import GuardedFiles
-from retinue.testing.shells import refusing_shell_for
 from retinue.tools import edit as edit_tool
 from retinue.tools.nearest_lines import nearest_lines_hint
 from retinue.tools.registry import built_in_tools
 
-AT = datetime(2026, 11, 15, tzinfo=UTC)
-Use = Callable[..., Awaitable[str]]
 
-
-async def nobody(_question: str, _options: Sequence[str]) -> str:
-    raise UserUnavailable("nobody is here to answer")
-
-
-def a_call(ws: Path) -> Call:
-    where = str(ws)
-    reach = (subtree_pattern(where), *DEFAULT_WRITABLE_PATHS)
-    return Call(
-        run=Run(
-            id="r1",
-            request=RunRequest(key="k", agent="general", task="t"),
-            session_id="s1",
-            slug="general-1",
-            session_key="general-1/main",
-            agent="general",
-            transcript_path=f"{where}/session.md",
-            created_at=AT,
-        ),
-        session=Session(
-            id="s1",
-            slug="general-1",
-            agent="general",
-            path=where,
-            created_at=AT,
-            updated_at=AT,
-            workspace=Workspace(root=where),
-        ),
-        id="c1",
-        files=GuardedFiles(
-            Scope(
-                read=reach,
-                write=reach,
-                deny=DEFAULT_DENIED_PATHS,
-                root=where,
-                tmp_folder=str(ws.parent / "home/tmp/s1"),
-            )
-        ),
-        shell=refusing_shell_for(Scope()),
-        ask_user=nobody,
+def make_write_call(ws: Path) -> Call:
+    patterns = (subtree_pattern(str(ws)), *DEFAULT_WRITABLE_PATHS)
+    scope = Scope(
+        read=patterns,
+        write=patterns,
+        deny=DEFAULT_DENIED_PATHS,
+        root=str(ws),
+        tmp_folder=str(ws.parent / "home/tmp/s1"),
     )
+    return make_call(ws, scope)
 
 
 @pytest.fixture
@@ -83,17 +44,14 @@ def ws(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def use(ws: Path) -> Use:
-    """Calls a tool with arguments that went through its own parser."""
+def use(ws: Path) -> UseTool:
+    async def use_built_in_tool(name: str, **arguments: Any) -> str:
+        return await use_tool(built_in_tools()[name], make_write_call(ws), **arguments)
 
-    async def used(name: str, **arguments: Any) -> str:
-        tool = built_in_tools()[name]
-        return await tool.function(tool.parse_arguments(json.dumps(arguments).encode()), a_call(ws))
-
-    return used
+    return use_built_in_tool
 
 
-async def test_write_makes_a_file_or_replaces_it_and_says_which(use: Use, ws: Path):
+async def test_write_creates_or_replaces_a_file_and_says_which(use: UseTool, ws: Path):
     assert await use("write", path="src/new.py", content="a\nb\n") == "made src/new.py: 2 lines, 4 bytes"
     assert await use("write", path="src/new.py", content="a") == "replaced src/new.py: 1 line, 1 byte"
     assert await use("write", path="empty", content="") == "made empty: 0 lines, 0 bytes"
@@ -104,15 +62,15 @@ async def test_write_makes_a_file_or_replaces_it_and_says_which(use: Use, ws: Pa
     assert await use("ls", path="/tmp") == "note  2"
 
 
-async def test_write_refuses_what_the_scope_refuses(use: Use, ws: Path):
+async def test_write_refuses_paths_outside_the_scope(use: UseTool, ws: Path):
     """Shows: F15, A085."""
     for path in (".env", ".git/hooks2", "../x", ".GIT/config"):
         with pytest.raises(OutOfScope):
             await use("write", path=path, content="MINE")
-    assert [one.name for one in ws.iterdir()] == ["app.py"]
+    assert [path.name for path in ws.iterdir()] == ["app.py"]
 
 
-def test_what_they_touch_is_known_before_they_are_called():
+def test_write_and_edit_declare_their_access_and_resource():
     for name in ("write", "edit"):
         tool = built_in_tools()[name]
         assert (tool.access, str(tool.ask_policy)) == ("write", "unless granted")
@@ -120,10 +78,10 @@ def test_what_they_touch_is_known_before_they_are_called():
         assert tool.resource_of({"path": "a/b"}) == "a/b"
 
 
-async def test_edit_replaces_the_one_place_and_shows_what_changed(use: Use, ws: Path):
+async def test_edit_replaces_the_only_match_and_shows_the_change(use: UseTool, ws: Path):
     (ws / "app.py").chmod(0o755)
-    answer = await use("edit", path="app.py", old="os.sep", new="os.name")
-    assert answer == snapshot(
+    result = await use("edit", path="app.py", old="os.sep", new="os.name")
+    assert result == snapshot(
         """\
 edited app.py: 1 place
 line 5:
@@ -137,7 +95,7 @@ line 5:
     assert stat.S_IMODE((ws / "app.py").stat().st_mode) == 0o755
 
 
-async def test_edit_shows_lines_that_come_and_go(use: Use, ws: Path):
+async def test_edit_shows_added_and_removed_lines(use: UseTool, ws: Path):
     assert await use("edit", path="app.py", old="\n\ndef other():\n    return 1\n", new="") == snapshot(
         """\
 edited app.py: 1 place
@@ -160,9 +118,7 @@ line 1:
     )
 
 
-async def test_edit_of_a_text_that_stands_there_more_than_once_says_where_or_takes_them_all(
-    use: Use, ws: Path
-):
+async def test_edit_of_a_repeated_text_names_the_lines_or_replaces_all_matches(use: UseTool, ws: Path):
     before = (ws / "app.py").read_text()
     with pytest.raises(Failed) as failed:
         await use("edit", path="app.py", old="return", new="yield")
@@ -170,8 +126,8 @@ async def test_edit_of_a_text_that_stands_there_more_than_once_says_where_or_tak
         "old stands 2 times in app.py, at lines 5, 9: give more of the lines around the one you mean, or all=true. Nothing was changed"
     )
     assert (ws / "app.py").read_text() == before
-    answer = await use("edit", path="app.py", old="return", new="yield", all=True)
-    assert answer.startswith(
+    result = await use("edit", path="app.py", old="return", new="yield", all=True)
+    assert result.startswith(
         "edited app.py: 2 places\nline 5:\n-     return os.sep\n+     yield os.sep\nline 9:"
     )
     assert (ws / "app.py").read_text() == before.replace("return", "yield")
@@ -184,7 +140,7 @@ async def test_edit_of_a_text_that_stands_there_more_than_once_says_where_or_tak
     assert (await use("edit", path="many", old="x", new="y", all=True)).endswith("[and 47 more]")
 
 
-async def test_edit_of_a_text_that_is_not_there_shows_the_nearest_lines(use: Use, ws: Path):
+async def test_edit_of_a_missing_text_shows_the_most_similar_lines(use: UseTool, ws: Path):
     with pytest.raises(Failed) as failed:
         await use("edit", path="app.py", old="def main():\n  return os.sep\n", new="x")
     assert str(failed.value) == snapshot(
@@ -201,7 +157,7 @@ old does not stand in app.py: nothing was changed. The blanks differ from these 
         await use("edit", path="app.py", old="@@@@ qqq", new="x")
 
 
-def test_the_nearest_lines_of_a_huge_text_are_found_in_bounded_work():
+def test_the_search_for_similar_lines_is_bounded_in_huge_texts():
     text = "\n".join(["x" * 10_000] * 6_000 + ["needle here"])
     assert nearest_lines_hint(text, "needle her").startswith(" The blanks differ")
     assert nearest_lines_hint(text, "noodle her") == " Read it again: no line is like the first one of old."
@@ -227,8 +183,8 @@ def test_the_nearest_lines_of_a_huge_text_are_found_in_bounded_work():
         (b"cr\ronly\r", "only", "x", b"cr\rx\r"),
     ],
 )
-async def test_edit_keeps_line_endings_marks_and_ends(
-    use: Use, ws: Path, before: bytes, old: str, new: str, after: bytes
+async def test_edit_keeps_line_endings_byte_order_mark_and_final_newline(
+    use: UseTool, ws: Path, before: bytes, old: str, new: str, after: bytes
 ):
     (ws / "f").write_bytes(before)
     await use("edit", path="f", old=old, new=new)
@@ -236,7 +192,7 @@ async def test_edit_keeps_line_endings_marks_and_ends(
 
 
 @pytest.mark.parametrize(
-    ("data", "old", "new", "said"),
+    ("data", "old", "new", "error"),
     [
         (b"text", "", "x", "old is empty"),
         (b"text", "x", "x", "old and new are the same"),
@@ -246,16 +202,16 @@ async def test_edit_keeps_line_endings_marks_and_ends(
         (b"", "x", "y", "old does not stand in f"),
     ],
 )
-async def test_edit_refuses_and_leaves_the_file_alone(
-    use: Use, ws: Path, data: bytes, old: str, new: str, said: str
+async def test_a_refused_edit_leaves_the_file_unchanged(
+    use: UseTool, ws: Path, data: bytes, old: str, new: str, error: str
 ):
     (ws / "f").write_bytes(data)
-    with pytest.raises(Failed, match=said):
+    with pytest.raises(Failed, match=error):
         await use("edit", path="f", old=old, new=new)
     assert (ws / "f").read_bytes() == data
 
 
-async def test_edit_takes_no_file_that_is_too_large_or_has_too_many_places(use: Use, ws: Path):
+async def test_edit_refuses_files_that_are_too_large_or_have_too_many_matches(use: UseTool, ws: Path):
     (ws / "big").write_bytes(b"x" * (edit_tool.MAX_FILE_BYTES + 1))
     with pytest.raises(Failed, match=r"big is 8\.0 MB: only files up to 8\.0 MB can be edited"):
         await use("edit", path="big", old="x", new="y")
@@ -266,15 +222,15 @@ async def test_edit_takes_no_file_that_is_too_large_or_has_too_many_places(use: 
         await use("edit", path="none", old="x", new="y")
 
 
-async def test_edit_shows_little_of_a_large_change_and_no_escape_sequences(use: Use, ws: Path):
+async def test_edit_shortens_a_large_change_and_removes_escape_sequences(use: UseTool, ws: Path):
     (ws / "f").write_text("x\n")
-    answer = await use("edit", path="f", old="x", new="\x1b[31mred\n" + "y\n" * 500)
-    assert "\x1b" not in answer
-    assert answer.count("\n") < 20
-    assert answer.endswith("+ [489 more lines]")
+    result = await use("edit", path="f", old="x", new="\x1b[31mred\n" + "y\n" * 500)
+    assert "\x1b" not in result
+    assert result.count("\n") < 20
+    assert result.endswith("+ [489 more lines]")
 
 
-async def test_many_edits_of_one_file_at_once_all_count(use: Use, ws: Path):
+async def test_concurrent_edits_of_one_file_are_all_applied(use: UseTool, ws: Path):
     (ws / "f").write_text("".join(f"<{number}>\n" for number in range(30)))
     await asyncio.gather(
         *(use("edit", path="f", old=f"<{number}>", new=f"[{number}]") for number in range(30))
@@ -282,21 +238,21 @@ async def test_many_edits_of_one_file_at_once_all_count(use: Use, ws: Path):
     assert (ws / "f").read_text() == "".join(f"[{number}]\n" for number in range(30))
 
 
-class Meddled(GuardedFiles, frozen=True):
-    """Another program writes the file between the look and the write."""
+class ConcurrentlyWrittenFiles(GuardedFiles, frozen=True):
+    """Another program writes the file between the read and the write."""
 
     def write(self, path: str, data: bytes, *, expected: bytes | None = None) -> WriteResult:
         (Path(self.scope.root) / path).write_text("someone else's\n")
         return super().write(path, data, expected=expected)
 
 
-async def test_edit_never_overwrites_what_came_in_between(ws: Path):
-    call = a_call(ws)
+async def test_edit_fails_if_another_program_changed_the_file_in_between(ws: Path):
+    call = make_write_call(ws)
     assert isinstance(call.files, GuardedFiles)
     tool = built_in_tools()["edit"]
     with pytest.raises(Failed, match=r"app\.py was changed by someone else meanwhile"):
         await tool.function(
             {"path": "app.py", "old": "os.sep", "new": "x", "all": False},
-            replace(call, files=Meddled(call.files.scope)),
+            replace(call, files=ConcurrentlyWrittenFiles(call.files.scope)),
         )
     assert (ws / "app.py").read_text() == "someone else's\n"
