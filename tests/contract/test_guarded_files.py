@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from live_processes import open_descriptor_count
 
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, Scope
 from retinue.domain.rules import escape_glob, subtree_pattern
@@ -399,10 +400,6 @@ def test_none_of_many_random_paths_reaches_a_secret(ws: Path, opener: Opener):
         assert SECRET not in data, path
         read_count += 1
     assert read_count > 100
-
-
-def open_descriptor_count() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def test_no_file_descriptor_is_left_open_by_reads_lists_and_walks(ws: Path, opener: Opener):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from live_processes import open_descriptor_count
 from msgspec.structs import replace
 
 from retinue.domain.agent import PathPatterns
@@ -92,10 +93,6 @@ def error_in_child(
         message = pipe.read()
     os.waitpid(pid, 0)
     return str(json.loads(message))
-
-
-def open_descriptor_count() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.parametrize("path", [".", "src/.", "src/", "/", "..", "src/..", "./."])

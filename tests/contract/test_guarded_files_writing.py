@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from live_processes import open_descriptor_count
 
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITABLE_PATHS, Scope
 from retinue.domain.rules import subtree_pattern
@@ -419,8 +420,8 @@ def test_none_of_many_random_paths_is_written_outside(ws: Path, opener: Opener):
 
 def test_no_file_descriptor_is_left_open_by_a_write(ws: Path, opener: Opener):
     files = guarded_files(ws, opener)
-    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    before = open_descriptor_count()
     for template in (*REFUSED, *IMPOSSIBLE, "new/x", "inner", "/tmp/x"):
         with suppress(RetinueError):
             files.write(template.format(ws=ws, home=ws.parent), b"x")
-    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+    assert open_descriptor_count() == before
