@@ -15,7 +15,7 @@ from retinue.domain.delivery import (
 )
 from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.event import Event
-from retinue.domain.run import Run, Status, iso_timestamp_seconds
+from retinue.domain.run import LIVE_STATUSES, Run, Status, iso_timestamp_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Message
 from retinue.domain.watch import Interjection, interjection_inbox_row, interjection_text
@@ -23,7 +23,6 @@ from retinue.errors import Conflict, NotFound, UsageError
 from retinue.interfaces import Transaction
 from retinue.runtime.inbox import RunDelivery, pair_with_runs, pending_inbox_rows
 from retinue.runtime.interjections import dismiss_interjection, find_interjection
-from retinue.runtime.run_creation import LIVE_STATUSES
 from retinue.runtime.run_end import make_nonce, mark_delivered
 
 PERSON = "person"

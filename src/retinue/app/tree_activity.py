@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.run import LIVE_STATUSES, Run, Status, WaitReason
 from retinue.interfaces import Transaction
 
 
@@ -30,11 +30,10 @@ def is_any_run_active(tx: Transaction) -> bool:
 
 
 _WAITING_STATUSES = (Status.QUEUED, Status.WAITING)
-_LIVE_STATUSES = (Status.RUNNING, *_WAITING_STATUSES)
 
 
 def _can_tree_proceed(root_id: str, tx: Transaction, visited: frozenset[str]) -> bool:
-    if not tx.find_runs(status=_LIVE_STATUSES, root=root_id, limit=1):
+    if not tx.find_runs(status=LIVE_STATUSES, root=root_id, limit=1):
         return False  # every finished tree
     if tx.count_runs(Status.RUNNING, root=root_id):
         return True

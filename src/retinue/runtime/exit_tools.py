@@ -6,14 +6,14 @@ from msgspec.structs import replace
 
 from retinue.domain import exit_tools
 from retinue.domain.agent import Agent
-from retinue.domain.run import Run, Status, WaitReason
+from retinue.domain.run import LIVE_STATUSES, Run, Status, WaitReason
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
 from retinue.errors import Refused, UsageError
 from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime.loop_result import RunOutcome, Suspension, suspended_outcome
 from retinue.runtime.model_turn import STOP_CANCELLED
 from retinue.runtime.run_attempt import RunAttempt
-from retinue.runtime.run_creation import LIVE_STATUSES, create_wake_run
+from retinue.runtime.run_creation import create_wake_run
 from retinue.runtime.run_end import RunsToWake, mark_finished, undelivered_announcements
 from retinue.runtime.run_events import make_event
 from retinue.runtime.run_plan import RunPlan

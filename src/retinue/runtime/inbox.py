@@ -2,9 +2,8 @@
 
 from retinue.domain.delivery import Delivery
 from retinue.domain.delivery import DeliveryState as Delivered
-from retinue.domain.run import Run
+from retinue.domain.run import LIVE_STATUSES, Run
 from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.run_creation import LIVE_STATUSES
 from retinue.runtime.run_end import mark_delivered
 
 RunDelivery = tuple[Run, Delivery | None]

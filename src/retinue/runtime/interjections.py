@@ -3,12 +3,11 @@
 from msgspec import Struct
 
 from retinue.domain.event import Event
-from retinue.domain.run import CANCEL_REASONS, Reason
+from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Reason
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.errors import NotFound, Refused
 from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.interrupts import interrupt_run
-from retinue.runtime.run_creation import LIVE_STATUSES
 from retinue.runtime.run_plan import load_definition
 
 MAX_INTERJECTIONS_PER_RUN = 3

@@ -5,10 +5,10 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
-from retinue.domain.run import CANCEL_REASONS, Reason, Run, Status, WaitReason
+from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Reason, Run, Status, WaitReason
 from retinue.errors import NotFound
 from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.run_creation import LIVE_STATUSES, ClaimResult
+from retinue.runtime.run_creation import ClaimResult
 from retinue.runtime.run_end import RunsToWake, mark_finished
 from retinue.runtime.timeouts import InterruptRegistry
 

@@ -10,7 +10,7 @@ from retinue.domain.approval import Answer, Approval, ApprovalState
 from retinue.domain.delivery import DeliveryState as Delivered
 from retinue.domain.question import open_question
 from retinue.domain.rules import escape_glob, subtree_pattern
-from retinue.domain.run import Reason, Run, Status, WaitReason, iso_timestamp_seconds
+from retinue.domain.run import LIVE_STATUSES, Reason, Run, Status, WaitReason, iso_timestamp_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Notice, unanswered_calls
 from retinue.errors import Conflict, NotFound, RetinueError, UsageError
@@ -18,7 +18,6 @@ from retinue.interfaces import Conversation, RuntimeContext, Transaction
 from retinue.runtime import side_effects
 from retinue.runtime.recovery import split_unanswered_calls
 from retinue.runtime.run_attempt import RunAttempt
-from retinue.runtime.run_creation import LIVE_STATUSES
 from retinue.runtime.run_end import CANCEL_MESSAGES, RunsToWake, mark_delivered, mark_finished, wake_run
 from retinue.runtime.run_events import make_event
 

@@ -7,14 +7,12 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from retinue.domain.limits import MAX_CONFIGURABLE_DEPTH
-from retinue.domain.run import Run, RunRequest, Status
+from retinue.domain.run import LIVE_STATUSES, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import first_sentence
 from retinue.errors import Conflict, Refused
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.run_events import make_event
-
-LIVE_STATUSES = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 
 WAKE_SOURCE = "wake"
 """Source of a run that nobody requested: it was created to read an announcement."""

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from retinue.domain.approval import ApprovalState
 from retinue.domain.delivery import Delivery, announcement_text
 from retinue.domain.delivery import DeliveryState as Delivered
-from retinue.domain.run import CANCEL_REASONS, Reason, Run, Status, WaitReason
+from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Reason, Run, Status, WaitReason
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime.run_creation import (
-    LIVE_STATUSES,
     WAKE_KEY_PREFIX,
     WAKE_SOURCE,
     ClaimResult,

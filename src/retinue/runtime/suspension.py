@@ -5,10 +5,9 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from retinue.domain.approval import ApprovalState
-from retinue.domain.run import CANCEL_REASONS, Run, Status, WaitReason
+from retinue.domain.run import CANCEL_REASONS, LIVE_STATUSES, Run, Status, WaitReason
 from retinue.errors import Cancelled, RetinueError
 from retinue.interfaces import RuntimeContext, Transaction
-from retinue.runtime.run_creation import LIVE_STATUSES
 from retinue.runtime.run_events import make_event
 
 

@@ -11,7 +11,7 @@ from retinue.domain.ceiling import Ceiling
 from retinue.domain.delivery import failure_summary
 from retinue.domain.event import Event
 from retinue.domain.glob import first_match
-from retinue.domain.run import Run, RunRequest, Status
+from retinue.domain.run import LIVE_STATUSES, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Entry, Message, public_entry_id
@@ -30,7 +30,7 @@ from retinue.errors import Conflict, NotFound, Refused
 from retinue.interfaces import RuntimeContext, Transaction
 from retinue.runtime import run_control
 from retinue.runtime.child_workspace import ChildSpec
-from retinue.runtime.run_creation import LIVE_STATUSES, create_run
+from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_end import make_nonce
 from retinue.runtime.run_plan import load_definition
 from retinue.runtime.spawn import create_child_session

@@ -11,7 +11,7 @@ from retinue.domain import agent_pool
 from retinue.domain.delivery import escape_role_markers, no_work_notice, single_line
 from retinue.domain.delivery import failure_summary as why
 from retinue.domain.limits import MAX_RESULT_BYTES
-from retinue.domain.run import Reason, Run, RunRequest, Status
+from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import first_message
 from retinue.domain.tool import Effect
@@ -22,7 +22,7 @@ from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_results import take_child_result
 from retinue.runtime.child_workspace import ChildSpec
 from retinue.runtime.loop_result import RunSuspended
-from retinue.runtime.run_creation import LIVE_STATUSES, create_run
+from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_events import make_event
 from retinue.runtime.spawn import check_spawn_allowed, spawn_child
 from retinue.runtime.tool_executor import truncate_result

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from retinue.domain.agent import Agent
 from retinue.domain.delivery import escape_role_markers, failure_summary
-from retinue.domain.run import Reason, Run, RunRequest, Status
+from retinue.domain.run import LIVE_STATUSES, Reason, Run, RunRequest, Status
 from retinue.domain.session import Session
 from retinue.domain.system_prompt import LIST_TOOL, MESSAGE_TOOL
 from retinue.domain.tool import Effect
@@ -22,7 +22,7 @@ from retinue.interfaces import Call, RuntimeContext, Transaction
 from retinue.runtime.approvals import run_request_key
 from retinue.runtime.child_results import take_child_result
 from retinue.runtime.child_workspace import ceilings_for_child
-from retinue.runtime.run_creation import LIVE_STATUSES, create_run
+from retinue.runtime.run_creation import create_run
 from retinue.runtime.run_plan import compute_scope, load_definition
 from retinue.runtime.spawn import check_spawn_allowed, create_session, run_ancestry
 from retinue.runtime.startable_agents import other_agents, startable_agents
