@@ -1,4 +1,4 @@
-"""Front matter as text: where it ends, and a `paths` section put into it without touching another byte."""
+"""Front matter as text: where it ends, and edits that change no other byte."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +11,10 @@ from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS, DEFAULT_WRITA
 from retinue.errors import BadDefinition
 from retinue.storage import strict_yaml
 
-SEED = PathPatterns(read=("/path/to/project/**",), write=DEFAULT_WRITABLE_PATHS, deny=DEFAULT_DENIED_PATHS)
-SECTION = """\
+SEED_PATHS = PathPatterns(
+    read=("/path/to/project/**",), write=DEFAULT_WRITABLE_PATHS, deny=DEFAULT_DENIED_PATHS
+)
+SEED_SECTION = """\
 paths:
   read:
     - "/path/to/project/**"
@@ -26,16 +28,16 @@ paths:
 """
 
 
-def test_a_missing_section_is_added_at_the_end_in_the_seeds_shape():
+def test_a_missing_paths_section_is_added_at_the_end_in_the_format_of_the_seed():
     """Shows: A026."""
     text = "---\nbackend: Claude   # mine\n\nmodel:  claude-3-7-sonnet-20250219\n---\n\nBody ---\n---\nrest\n"
-    found = with_paths(text, SEED)
-    assert found == text.replace("20250219\n---", f"20250219\n{SECTION}---")
-    assert parse_preset(found, "preset.md").paths == SEED
+    result = with_paths(text, SEED_PATHS)
+    assert result == text.replace("20250219\n---", f"20250219\n{SEED_SECTION}---")
+    assert parse_preset(result, "preset.md").paths == SEED_PATHS
 
 
 @pytest.mark.parametrize(
-    "old",
+    "old_section",
     [
         "paths:\n  read:\n    - a\n",
         "paths:\n  read:\n\n    # why\n    - a\n  deny: []\n",
@@ -46,20 +48,20 @@ def test_a_missing_section_is_added_at_the_end_in_the_seeds_shape():
         "paths:   # mine\n  read: [a,\n    b]\n",
     ],
 )
-def test_a_section_that_is_there_is_replaced_and_its_neighbours_stay(old: str):
+def test_an_existing_paths_section_is_replaced_and_the_rest_is_unchanged(old_section: str):
     """Shows: A026."""
     before, after = "name: x   # paths: no\ntools: [read]\n", "\n# about the model\nmodel: m\n"
-    found = with_paths(f"---\n{before}{old}{after}---\nBody\n", SEED)
-    assert found == f"---\n{before}{SECTION}{after}---\nBody\n"
-    assert parse_preset(found, "preset.md").paths == SEED
+    result = with_paths(f"---\n{before}{old_section}{after}---\nBody\n", SEED_PATHS)
+    assert result == f"---\n{before}{SEED_SECTION}{after}---\nBody\n"
+    assert parse_preset(result, "preset.md").paths == SEED_PATHS
 
 
-def test_the_last_section_is_replaced_too_and_windows_line_ends_are_kept():
-    found = with_paths("---\r\nname: x\r\npaths:\r\n  read: [a]\r\n---\r\nBody\r\n", SEED)
-    assert found == f"---\nname: x\n{SECTION}---\nBody\n".replace("\n", "\r\n")
+def test_replacing_the_last_section_keeps_windows_line_endings():
+    result = with_paths("---\r\nname: x\r\npaths:\r\n  read: [a]\r\n---\r\nBody\r\n", SEED_PATHS)
+    assert result == f"---\nname: x\n{SEED_SECTION}---\nBody\n".replace("\n", "\r\n")
 
 
-def test_a_list_nobody_gave_is_left_out_and_an_empty_one_is_empty():
+def test_a_missing_list_is_omitted_and_an_empty_list_is_written():
     paths = PathPatterns(read=(), deny=('a "quoted" \\ pattern', "new\nline"))
     assert parse_preset(with_paths("---\n---\n", paths), "x").paths == paths
     assert parse_preset(with_paths("---\nname: x\n---\n", PathPatterns()), "x").paths == PathPatterns()
@@ -73,13 +75,13 @@ PATTERNS = st.none() | st.lists(st.text(st.characters(exclude_characters="\x00")
     st.builds(PathPatterns, read=PATTERNS, write=PATTERNS, deny=PATTERNS),
     st.builds(PathPatterns, read=PATTERNS),
 )
-def test_any_patterns_are_read_back_and_the_second_writing_replaces_the_first(
+def test_any_patterns_are_read_back_and_a_second_write_replaces_the_first(
     first: PathPatterns, second: PathPatterns
 ):
     text = "---\nname: x\ntools: [read]\n---\n\npaths:\n  not these\n"
-    once = with_paths(text, first)
-    assert parse_preset(once, "x").paths == first
-    assert with_paths(once, second) == with_paths(text, second)
+    result = with_paths(text, first)
+    assert parse_preset(result, "x").paths == first
+    assert with_paths(result, second) == with_paths(text, second)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +94,13 @@ def test_any_patterns_are_read_back_and_the_second_writing_replaces_the_first(
         "words",
     ],
 )
-def test_a_section_that_would_not_count_is_never_written(front: str):
+def test_paths_are_not_written_into_front_matter_that_cannot_hold_them(front: str):
     with pytest.raises(BadDefinition):
-        with_paths(f"---\n{front}\n---\nBody\n", SEED)
+        with_paths(f"---\n{front}\n---\nBody\n", SEED_PATHS)
 
 
 @pytest.mark.parametrize("text", ["", "-", "--", "---", "---\n", "---\nname: x\n", "---\nname: x\n--", "name: x\n", " ---\na: b\n---\n"])  # fmt: skip
-def test_half_a_front_matter_is_an_error(text: str):
+def test_incomplete_front_matter_is_an_error(text: str):
     """Shows: P13."""
     with pytest.raises(BadDefinition):
         split_front_matter(text, "preset.md")
@@ -128,9 +130,9 @@ def test_front_matter_ends_at_the_first_line_of_dashes(text: str, parts: tuple[s
         "name: a\nmodel: x\n",
     ],
 )
-def test_another_system_message_takes_the_place_of_the_one_that_was_there(front: str):
+def test_a_new_prompt_replaces_the_prompt_in_front_matter_or_body(front: str):
     """Shows: B014, E008."""
-    said = with_prompt(f"---\n{front}---\n", "New words.")
-    fields, body = split_front_matter(said)
-    assert (body, "Old" in said, "More" in said) == ("New words.\n", False, False)
+    result = with_prompt(f"---\n{front}---\n", "New words.")
+    fields, body = split_front_matter(result)
+    assert (body, "Old" in result, "More" in result) == ("New words.\n", False, False)
     assert strict_yaml.load_yaml(fields.replace("\r\n", "\n"), "x") == {"name": "a", "model": "x"}

@@ -1,4 +1,4 @@
-"""A person's yes written into preset.md: one item more in one list, and every other byte as it was."""
+"""Granted patterns written into preset.md: one more list item, and every other byte unchanged."""
 
 import difflib
 from contextlib import suppress
@@ -19,19 +19,19 @@ from retinue.errors import BadDefinition
 from retinue.storage import strict_yaml
 
 
-def wider(text: str, touch: ToolAccess = "read", pattern: str = "/new", *, top: bool = True) -> str:
-    return with_granted_pattern(text, touch, pattern, is_top_level=top, location="preset.md", name="x")
+def grant_pattern(text: str, access: ToolAccess = "read", pattern: str = "/new", *, top: bool = True) -> str:
+    return with_granted_pattern(text, access, pattern, is_top_level=top, location="preset.md", name="x")
 
 
-def added(before: str, after: str) -> str:
-    """What stands in the new text and not in the old; nothing of the old may be missing."""
+def find_insertions(before: str, after: str) -> str:
+    """Return the inserted text. Fail if anything was deleted or replaced."""
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     pieces = [(tag, before[a:b], after[c:d]) for tag, a, b, c, d in matcher.get_opcodes() if tag != "equal"]
     assert {tag for tag, _, _ in pieces} == {"insert"}, pieces
     return "".join(new for _, _, new in pieces)
 
 
-ITEMS = [
+INSERTED_ITEMS = [
     ("paths:\n  read:\n    - a  # why\n  # after\n  deny: []\n", '    - "/new"\n'),
     ("paths:\n  read:\n  - a\n  - b\n  write: [c]\n", '  - "/new"\n'),
     ("paths:\n   read:\n\n      # first\n      - a\n\n# next\nmodel: m\n", '      - "/new"\n'),
@@ -44,25 +44,25 @@ ITEMS = [
 ]
 
 
-@pytest.mark.parametrize(("section", "item"), ITEMS)
+@pytest.mark.parametrize(("section", "item"), INSERTED_ITEMS)
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_one_item_is_put_at_the_end_of_the_list(section: str, item: str, ending: str):
+def test_a_granted_pattern_is_appended_to_the_list(section: str, item: str, ending: str):
     text = f"---\nname: x   # paths: no\n{section}tools: [read]\n---\nBody\n  - not a list\n".replace(
         "\n", ending
     )
-    found = wider(text)
-    assert added(text, found).strip() == item.replace("\n", ending).strip()
-    assert found.replace(item.replace("\n", ending), "", 1) == text
-    before, after = parse_preset(text, "p"), parse_preset(found, "p")
+    result = grant_pattern(text)
+    assert find_insertions(text, result).strip() == item.replace("\n", ending).strip()
+    assert result.replace(item.replace("\n", ending), "", 1) == text
+    before, after = parse_preset(text, "p"), parse_preset(result, "p")
     assert before.paths is not None
     assert after.paths == PathPatterns(
         read=(*(before.paths.read or ()), "/new"), write=before.paths.write, deny=before.paths.deny
     )
-    assert wider(found) == found
+    assert grant_pattern(result) == result
 
 
 @pytest.mark.parametrize(
-    ("front", "touch", "after"),
+    ("front", "access", "after"),
     [
         ("name: x\n", "read", 'name: x\npaths:\n  read:\n    - "./**"\n    - "/new"\n'),
         ("name: x\n", "write", 'name: x\npaths:\n  write:\n    - "/tmp/**"\n    - "/new"\n'),
@@ -88,69 +88,69 @@ def test_one_item_is_put_at_the_end_of_the_list(section: str, item: str, ending:
         ("shell_commands:\n  deny: [rm]\n", "run", 'shell_commands:\n  deny: [rm]\n  allow:\n    - "/new"\n'),
     ],
 )
-def test_a_list_that_is_missing_is_added_and_means_what_its_absence_meant(
-    front: str, touch: ToolAccess, after: str
-):
-    assert wider(f"---\n{front}---\nBody\n", touch) == f"---\n{after}---\nBody\n"
+def test_a_missing_list_is_added_with_its_default_patterns(front: str, access: ToolAccess, after: str):
+    assert grant_pattern(f"---\n{front}---\nBody\n", access) == f"---\n{after}---\nBody\n"
 
 
-def test_a_child_that_lost_its_paths_gains_nothing_but_the_one():
-    for touch, paths in (
+def test_a_child_without_paths_gains_only_the_granted_pattern():
+    for access, paths in (
         ("read", PathPatterns(read=("/new",), write=())),
         ("write", PathPatterns(read=(), write=("/new",))),
     ):
-        found = wider("---\nname: x\n---\nBody\n", touch, top=False)  # pyright: ignore[reportArgumentType]  (the two are touches)
-        assert parse_preset(found, "p").paths == paths
+        result = grant_pattern("---\nname: x\n---\nBody\n", access, top=False)  # pyright: ignore[reportArgumentType]  (both are of type ToolAccess)
+        assert parse_preset(result, "p").paths == paths
 
 
-def test_what_is_there_already_is_not_added_again():
+def test_an_existing_pattern_is_not_added_again():
     text = '---\npaths: {read: ["/new"], write: [/new]}\nshell_commands: {allow: ["/new"]}\n---\nBody\n'
-    for touch in ("read", "write", "run", "tool", "scope"):
-        assert wider(text, touch) == text
+    for access in ("read", "write", "run", "tool", "scope"):
+        assert grant_pattern(text, access) == text
 
 
 @pytest.mark.parametrize(
     "front", ["allowed_paths: [a]\n", "{name: x}\n", "? paths\n: {read: [a]}\n", '"pa\\x74hs": {read: [a]}\n']
 )
-def test_where_it_cannot_be_said_there_is_an_error_or_the_right_thing(front: str):
+def test_unusual_front_matter_is_edited_correctly_or_refused(front: str):
     text = f"---\n{front}---\nBody\n"
     with suppress(BadDefinition):
-        agent = parse_preset(wider(text), "p")
+        agent = parse_preset(grant_pattern(text), "p")
         assert agent.paths is not None
         assert agent.paths.read in (("a", "/new"), ("./**", "/new"))
 
 
-WORDS = st.text("abc*/[]{}#:,'\"- \\\t\u00e9\u4e2d!&?|>%@`~", min_size=1, max_size=12)
+LIST_ITEMS = st.text("abc*/[]{}#:,'\"- \\\t\u00e9\u4e2d!&?|>%@`~", min_size=1, max_size=12)
 PATTERNS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
-LISTS = st.lists(WORDS, max_size=4)
+ITEM_LISTS = st.lists(LIST_ITEMS, max_size=4)
 
 
-def quoted(word: str, how: int) -> str:
-    plain = '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t") + '"'
-    return plain if how else "'" + word.replace("'", "''").replace("\t", " ") + "'"
+def quote(item: str, *, double: bool) -> str:
+    double_quoted = '"' + item.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t") + '"'
+    return double_quoted if double else "'" + item.replace("'", "''").replace("\t", " ") + "'"
 
 
 @st.composite
-def lists(draw: DrawFn, name: str, indent: str) -> str:
-    """A list as somebody may write it: in lines or brackets, with comments and blank lines about."""
-    words = [quoted(word, draw(st.integers(0, 1))) for word in draw(LISTS)]
-    note = draw(st.sampled_from(["", "  # ] why", "   "]))
-    if not words or draw(st.booleans()):
+def draw_list(draw: DrawFn, name: str, indent: str) -> str:
+    """Draw a YAML list in lines or brackets, with comments and blank lines."""
+    items = [quote(item, double=draw(st.booleans())) for item in draw(ITEM_LISTS)]
+    comment = draw(st.sampled_from(["", "  # ] why", "   "]))
+    if not items or draw(st.booleans()):
         gap = draw(st.sampled_from([", ", ",", f",\n{indent}    ", f",  # ]\n{indent}    "]))
-        return f"{indent}{name}: [{gap.join(words)}]{note}\n"
-    deep = indent + draw(st.sampled_from(["  ", "", "    "]))
-    between = draw(st.sampled_from(["", "\n", f"{deep}# - no\n", "# out\n"]))
-    return f"{indent}{name}:{note}\n" + between.join(f"{deep}- {word}{note}\n" for word in words)
+        return f"{indent}{name}: [{gap.join(items)}]{comment}\n"
+    item_indent = indent + draw(st.sampled_from(["  ", "", "    "]))
+    separator = draw(st.sampled_from(["", "\n", f"{item_indent}# - no\n", "# out\n"]))
+    return f"{indent}{name}:{comment}\n" + separator.join(
+        f"{item_indent}- {item}{comment}\n" for item in items
+    )
 
 
 @st.composite
-def fronts(draw: DrawFn) -> str:
+def draw_front_matter(draw: DrawFn) -> str:
     indent = draw(st.sampled_from(["  ", "    ", " "]))
     pieces = ["name: x\n", draw(st.sampled_from(["", "# paths:\n", "\n", "notes: {paths: {read: [a]}}\n"]))]
     for section, names in (("paths", ("read", "write", "deny")), ("shell_commands", ("allow", "deny"))):
         chosen = draw(st.lists(st.sampled_from(names), unique=True, max_size=3))
         if chosen:
-            body = "".join(draw(lists(name, indent)) for name in chosen)
+            body = "".join(draw(draw_list(name, indent)) for name in chosen)
             pieces.append(f"{section}:{draw(st.sampled_from(['', ' # mine']))}\n{body}")
     order = draw(
         st.permutations([*pieces, draw(st.sampled_from(["model: m\n", "description: |\n  a\n  - b\n"]))])
@@ -159,23 +159,21 @@ def fronts(draw: DrawFn) -> str:
 
 
 @settings(max_examples=150, deadline=None)
-@given(fronts(), st.sampled_from(["read", "write", "run"]), PATTERNS, st.booleans())
-def test_only_that_list_grows_by_only_that_item_and_nothing_is_lost(
-    front: str, touch: ToolAccess, pattern: str, last: bool
-):
+@given(draw_front_matter(), st.sampled_from(["read", "write", "run"]), PATTERNS)
+def test_only_the_granted_list_gains_only_the_granted_pattern(front: str, access: ToolAccess, pattern: str):
     ending = "\r\n" if "\r\n" in front else "\n"
     text = f"---{ending}{front}---{ending}The words.{ending}"
     before = parse_preset(text, "p")
-    found = wider(text, touch, pattern)
-    after = parse_preset(found, "p")
-    assert lists_of(after) == grown(lists_of(before), touch, pattern)
+    result = grant_pattern(text, access, pattern)
+    after = parse_preset(result, "p")
+    assert permission_lists(after) == with_pattern(permission_lists(before), access, pattern)
     assert (after.prompt, after.notes, after.model) == (before.prompt, before.notes, before.model)
-    if found != text:
-        added(text, found)
-    assert wider(found, touch, pattern) == found
+    if result != text:
+        find_insertions(text, result)
+    assert grant_pattern(result, access, pattern) == result
 
 
-def lists_of(agent: Agent) -> dict[str, tuple[str, ...] | None]:
+def permission_lists(agent: Agent) -> dict[str, tuple[str, ...] | None]:
     paths, commands = agent.paths or PathPatterns(), agent.shell_commands or ShellCommands()
     return {
         "read": paths.read,
@@ -186,17 +184,17 @@ def lists_of(agent: Agent) -> dict[str, tuple[str, ...] | None]:
     }
 
 
-def grown(lists: dict[str, tuple[str, ...] | None], touch: str, pattern: str) -> dict[str, Any]:
-    old = lists[touch]
+def with_pattern(lists: dict[str, tuple[str, ...] | None], access: str, pattern: str) -> dict[str, Any]:
+    old = lists[access]
     if old is not None and pattern in old:
         return lists
-    implied = {"read": ("./**",), "write": ("/tmp/**",), "run": ()}[touch] if old is None else ()
-    return {**lists, touch: (*(old or ()), *implied, pattern)}
+    implied = {"read": ("./**",), "write": ("/tmp/**",), "run": ()}[access] if old is None else ()
+    return {**lists, access: (*(old or ()), *implied, pattern)}
 
 
-def test_the_insertion_alone_never_touches_another_byte():
+def test_list_items_are_inserted_or_refused():
     text = "---\na:\n  b: [1]\nc: ']'\n---\n"
     with pytest.raises(BadDefinition, match=r"no place where x\.y can be added to|front matter"):
         with_list_items("---\n[x]\n---\n", "x", "y", ["z"], "p")
-    found = with_list_items(text, "a", "b", ["z"], "p")
-    assert strict_yaml.load_yaml(split_front_matter(found)[0], "p")["a"] == {"b": [1, "z"]}
+    result = with_list_items(text, "a", "b", ["z"], "p")
+    assert strict_yaml.load_yaml(split_front_matter(result)[0], "p")["a"] == {"b": [1, "z"]}

@@ -1,4 +1,4 @@
-"""Strict YAML: what definitions may say, what they may not, and the plain reader agreeing with the library."""
+"""Strict YAML: accepted and refused input, and agreement of the fast reader with the library."""
 
 import contextlib
 import subprocess
@@ -46,16 +46,16 @@ def lines(draw: st.DrawFn) -> str:
 @example('paths:\n  read:\n    - "/a/**"\n  deny: []\n')
 @example("a: b\n  c")
 @example("a: ''\nb: \"\"")
-def test_the_plain_reader_agrees_with_the_library_or_leaves_it_to_it(text: str):
-    plain = fast_yaml_reader.read_plain_yaml(text)
-    if plain is None:
+def test_the_fast_reader_agrees_with_the_library_or_returns_none(text: str):
+    fast_result = fast_yaml_reader.read_plain_yaml(text)
+    if fast_result is None:
         return
-    whole = strict_yaml.parse_full_yaml(text)
-    assert repr(plain[0]) == repr(whole.value)
-    assert plain[1] == dict(whole.lines)
+    document = strict_yaml.parse_full_yaml(text)
+    assert repr(fast_result[0]) == repr(document.value)
+    assert fast_result[1] == dict(document.lines)
 
 
-def test_what_definitions_are_usually_written_in_never_needs_the_library():
+def test_the_fast_reader_reads_a_typical_definition():
     text = (
         "name: researcher\n"
         "description: Finds things; says where (path:line), quickly.\n"
@@ -68,8 +68,8 @@ def test_what_definitions_are_usually_written_in_never_needs_the_library():
     assert fast_yaml_reader.read_plain_yaml(text) is not None
 
 
-def test_reading_a_usual_definition_imports_no_yaml_library():
-    """The library's start-up would be a fifth of the time to a first answer."""
+def test_reading_a_typical_definition_does_not_import_ruamel():
+    """Importing the library would take a fifth of the time to the first reply."""
     code = (
         "import sys; from retinue.agents.definition_file import parse_preset; "
         "parse_preset('---\\nname: a\\ntools: [read]\\n---\\nhello\\n', 'a.md'); "
@@ -80,7 +80,7 @@ def test_reading_a_usual_definition_imports_no_yaml_library():
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "says"),
+    ("text", "line", "message"),
     [
         ("a: &x 1\nb: *x", 1, "anchors and aliases"),
         ("a: 1\nb: *x", 2, "anchors and aliases"),
@@ -101,12 +101,12 @@ def test_reading_a_usual_definition_imports_no_yaml_library():
         ('a: "\\UFFFFFFFF"', 1, ""),
     ],
 )
-def test_what_is_not_allowed_is_refused_with_its_line(text: str, line: int, says: str):
+def test_unsupported_yaml_is_refused_with_its_line(text: str, line: int, message: str):
     """Shows: D01, D03, D04."""
-    with pytest.raises(BadDefinition) as caught:
+    with pytest.raises(BadDefinition) as error_info:
         strict_yaml.load_yaml(text, "x.md")
-    assert caught.value.location == f"x.md:{line}"
-    assert says in caught.value.problem
+    assert error_info.value.location == f"x.md:{line}"
+    assert message in error_info.value.problem
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_what_is_not_allowed_is_refused_with_its_line(text: str, line: int, says
     ["[" * 60_000, "{a: " * 15_000, "- " * 30_000, "".join(f"{' ' * n}a:\n" for n in range(340)), "[" * 33],
     ids=["brackets", "braces", "dashes", "indents", "just too deep"],
 )
-def test_depth_is_counted_before_anything_is_built(text: str):
+def test_too_deep_nesting_is_refused_before_parsing(text: str):
     """Shows: D02."""
     with pytest.raises(BadDefinition, match="nested deeper than 32 levels"):
         strict_yaml.load_yaml(text, "x.md")
 
 
-def test_thirty_two_levels_are_not_too_deep():
+def test_thirty_two_levels_of_nesting_are_accepted():
     value = strict_yaml.load_yaml("[" * 32 + "]" * 32, "x.md")
     for _ in range(31):
         value = value[0]
@@ -145,7 +145,7 @@ def test_too_much_text_and_too_many_values_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("scalar", "expected"),
     [
         ("no", "no"), ("yes", "yes"), ("on", "on"), ("1.10", "1.10"), ("012", "012"), ("0x1f", "0x1f"), ("1_000", "1_000"),
         ("2026-11-15", "2026-11-15"), ("12:30", "12:30"), (".5", ".5"), (".inf", ".inf"), ("1e5", "1e5"), ("+1", "+1"),
@@ -153,11 +153,14 @@ def test_too_much_text_and_too_many_values_are_refused():
         ("'7'", "7"), ('"true"', "true"), ("99999999999999999999", "99999999999999999999"),
     ],
 )  # fmt: skip
-def test_strings_stay_strings(written: str, meant: object):
+def test_only_plain_numbers_booleans_and_null_are_converted(scalar: str, expected: object):
     """Shows: D05."""
-    text = f"key: {written}"
-    for found in (strict_yaml.load_yaml(text, "x")["key"], strict_yaml.parse_full_yaml(text).value["key"]):
-        assert (found, type(found)) == (meant, type(meant))
+    document = f"key: {scalar}"
+    for value in (
+        strict_yaml.load_yaml(document, "x")["key"],
+        strict_yaml.parse_full_yaml(document).value["key"],
+    ):
+        assert (value, type(value)) == (expected, type(expected))
 
 
 VALUES = st.recursive(
@@ -169,12 +172,12 @@ VALUES = st.recursive(
 
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=4))
-def test_what_we_write_is_read_back_exactly(value: dict[str, object]):
+def test_written_yaml_is_read_back_exactly(value: dict[str, object]):
     assert strict_yaml.parse_yaml(yaml_writer.dump_yaml(value)).value == (value or None)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=200))
-def test_any_text_is_a_value_or_a_mistake_and_never_another_error(text: str):
+def test_any_text_is_parsed_or_raises_a_parse_error(text: str):
     with contextlib.suppress(ParseError):
         strict_yaml.parse_yaml(text)
