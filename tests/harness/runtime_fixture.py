@@ -135,7 +135,7 @@ class RuntimeProcess:
 
     async def answer_approval(self, approval: Approval, answer: Answer) -> Approval:
         return await run_control.answer_approval(
-            approval.id, answer, self.context, by="person", is_alive=lambda _: True
+            approval.id, answer, self.context, by="person", is_alive=self.context.owners.is_alive
         )
 
     async def wait_until_idle(self) -> list[Run]:

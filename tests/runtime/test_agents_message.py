@@ -342,7 +342,7 @@ async def test_parallel_messages_to_one_agent_share_the_first_session(runtime: R
         await all_sent.wait()
         return "so"
 
-    todo = [tool_call_reply(("tarry", "{}")), *[text_reply("Added.")] * 8]
+    todo = [tool_call_reply(("wait_for_all", "{}")), *[text_reply("Added.")] * 8]
     async with open_main_and_todo(
         runtime, main, todo, tools=[make_gated_tool(asyncio.Event()), wait_for_all]
     ) as process:

@@ -1,13 +1,12 @@
-"""Approvals: a call that acts on the world waits for a person's yes to exactly that call, and the yes counts once."""
+"""Approvals: a call with side effects waits until a person approves exactly that call, once."""
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_fixture import RuntimeFixture, RuntimeProcess
+from runtime_fixture import RuntimeFixture, RuntimeProcess, wait_until
 
 from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
 from retinue.domain.limits import Limits
@@ -23,11 +22,11 @@ sent: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_sent() -> None:
+def clear_sent() -> None:
     sent.clear()
 
 
-def mail(*, hold: asyncio.Event | None = None) -> Tool:
+def make_mail_tool(*, hold: asyncio.Event | None = None) -> Tool:
     @tool(name="mail")
     async def send(to: str) -> str:
         """Sends a mail."""
@@ -39,17 +38,10 @@ def mail(*, hold: asyncio.Event | None = None) -> Tool:
     return send
 
 
-WISH = ("mail", '{"to": "ada"}')
+MAIL_CALL = ("mail", '{"to": "ada"}')
 
 
-async def pending(process: RuntimeProcess) -> list[Approval]:
-    def step(tx: Transaction) -> list[Approval]:
-        return tx.find_approvals(state=[ApprovalState.PENDING])
-
-    return await process.context.ledger.read(step)
-
-
-async def state_of(process: RuntimeProcess, asked: Approval) -> ApprovalState:
+async def approval_state(process: RuntimeProcess, asked: Approval) -> ApprovalState:
     def step(tx: Transaction) -> ApprovalState:
         found = tx.get_approval(asked.id)
         assert found is not None
@@ -58,19 +50,7 @@ async def state_of(process: RuntimeProcess, asked: Approval) -> ApprovalState:
     return await process.context.ledger.read(step)
 
 
-async def answer(process: RuntimeProcess, asked: Approval, said: Answer, *, alive: bool = True) -> Approval:
-    return await run_control.answer_approval(
-        asked.id, said, process.context, by="person", is_alive=lambda _: alive
-    )
-
-
-async def soon(true: Callable[[], Awaitable[Any]]) -> None:
-    """Until something is so: another task makes it so."""
-    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
-        await asyncio.sleep(0.002)
-
-
-async def nothing(value: bool) -> bool:
+async def as_coroutine(value: bool) -> bool:
     return value
 
 
@@ -78,117 +58,130 @@ async def refusals(process: RuntimeProcess, run: Run) -> list[dict[str, Any]]:
     return [json.loads(each.text) for each in await process.tool_results(run) if not each.ok]
 
 
-async def test_a_call_waits_for_a_yes_without_a_slot_and_happens_once_when_it_has_one(
+async def test_a_run_that_waits_for_approval_holds_no_slot_and_its_call_runs_once(
     runtime: RuntimeFixture,
 ):
     """Shows: A006, B053, L006."""
     async with runtime.open(
-        tool_call_reply(WISH), text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        tool_call_reply(MAIL_CALL),
+        text_reply("Done."),
+        tools=[make_mail_tool()],
+        approval_policy=ApprovalPolicy.ASK,
     ) as process:
         run = await process.run("Write to Ada.")
         assert (run.status, run.waiting_for, sent) == (Status.WAITING, WaitReason.APPROVAL, [])
-        (asked,) = await pending(process)
-        assert (asked.tool, asked.args, asked.chain) == ("mail", WISH[1], ("person", run.session_key))
-        await answer(process, asked, Answer.ALLOW)
-        done = await process.wait(run)
-        assert (done.status, done.text, sent) == (Status.DONE, "Done.", ["ada"])
-        assert await state_of(process, asked) is ApprovalState.USED
+        (approval,) = await process.pending_approvals()
+        assert (approval.tool, approval.args, approval.chain) == (
+            "mail",
+            MAIL_CALL[1],
+            ("person", run.session_key),
+        )
+        await process.answer_approval(approval, Answer.ALLOW)
+        ended = await process.wait(run)
+        assert (ended.status, ended.text, sent) == (Status.DONE, "Done.", ["ada"])
+        assert await approval_state(process, approval) is ApprovalState.USED
         assert [each.text for each in await process.tool_results(run)] == ["sent to ada"]
-        assert done.attempts == 1
+        assert ended.attempts == 1
 
 
-async def test_a_no_is_an_answer_and_nothing_happens(runtime: RuntimeFixture):
+async def test_a_denied_approval_is_a_tool_result_and_the_call_does_not_run(runtime: RuntimeFixture):
     """Shows: A007."""
     async with runtime.open(
-        tool_call_reply(WISH), text_reply("I may not."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        tool_call_reply(MAIL_CALL),
+        text_reply("I may not."),
+        tools=[make_mail_tool()],
+        approval_policy=ApprovalPolicy.ASK,
     ) as process:
         run = await process.run("Write to Ada.")
-        await answer(process, (await pending(process))[0], Answer.DENY)
+        await process.answer_approval((await process.pending_approvals())[0], Answer.DENY)
         assert (await process.wait(run)).status is Status.DONE
-        (refused,) = await refusals(process, run)
-        assert (refused["success"], refused["error"], sent) == (False, "approval_denied", [])
+        (refusal,) = await refusals(process, run)
+        assert (refusal["success"], refusal["error"], sent) == (False, "approval_denied", [])
 
 
-async def test_a_question_outlives_the_process_that_asked_it(runtime: RuntimeFixture):
+async def test_an_approval_can_be_answered_after_the_requesting_process_died(runtime: RuntimeFixture):
     """Shows: P11."""
     async with runtime.open(
-        tool_call_reply(WISH), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        tool_call_reply(MAIL_CALL), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
     ) as process:
         run = await process.run("Write to Ada.")
     async with runtime.open(
-        text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        text_reply("Done."), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
     ) as process:
-        await answer(process, (await pending(process))[0], Answer.ALLOW, alive=False)
-        done = await process.wait(run)
-        assert (done.status, done.text, sent) == (Status.DONE, "Done.", ["ada"])
+        await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
+        ended = await process.wait(run)
+        assert (ended.status, ended.text, sent) == (Status.DONE, "Done.", ["ada"])
 
 
-async def test_a_yes_that_was_used_is_used_when_the_process_dies_meanwhile(runtime: RuntimeFixture):
+async def test_a_used_approval_is_not_used_again_after_a_crash_during_the_call(runtime: RuntimeFixture):
     """Shows: P10, P11."""
     never = asyncio.Event()
     async with runtime.open(
-        tool_call_reply(WISH), tools=[mail(hold=never)], approval_policy=ApprovalPolicy.ASK
+        tool_call_reply(MAIL_CALL), tools=[make_mail_tool(hold=never)], approval_policy=ApprovalPolicy.ASK
     ) as process:
         run = await process.run("Write to Ada.")
-        await answer(process, (await pending(process))[0], Answer.ALLOW)
-        await soon(lambda: nothing(bool(sent)))
+        await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
+        await wait_until(lambda: as_coroutine(bool(sent)))
     async with runtime.open(
-        text_reply("It may have been sent."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        text_reply("It may have been sent."), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
     ) as process:
-        done = await process.resume(run)
-        assert (done.status, sent) == (Status.DONE, ["ada"])
+        ended = await process.resume(run)
+        assert (ended.status, sent) == (Status.DONE, ["ada"])
         (result,) = await process.tool_results(run)
         assert "Outcome unknown" in result.text
 
 
-async def test_what_needs_no_yes_goes_on_beside_what_does(runtime: RuntimeFixture):
-    both = tool_call_reply(WISH, ("todo", '{"items": ["x"]}'), ("mail", '{"to": "bob"}'))
+async def test_calls_without_approval_run_while_others_wait_for_it(runtime: RuntimeFixture):
+    calls = tool_call_reply(MAIL_CALL, ("todo", '{"items": ["x"]}'), ("mail", '{"to": "bob"}'))
     async with runtime.open(
-        both, text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        calls, text_reply("Done."), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
     ) as process:
         run = await process.run("Write.")
         assert [each.text for each in await process.tool_results(run)] == ["1. [ ] x"]
-        first, second = await pending(process)
-        await answer(process, second, Answer.ALLOW)
+        first, second = await process.pending_approvals()
+        await process.answer_approval(second, Answer.ALLOW)
         waiting = await process.wait(run)
         assert (waiting.status, sent) == (Status.WAITING, ["bob"])
-        await answer(process, first, Answer.DENY)
+        await process.answer_approval(first, Answer.DENY)
         assert (await process.wait(run)).status is Status.DONE
         assert sent == ["bob"]
 
 
-async def test_an_answer_that_comes_before_the_run_waits_is_not_missed(runtime: RuntimeFixture):
-    slow = asyncio.Event()
+async def test_an_approval_answered_before_the_run_is_suspended_is_not_missed(runtime: RuntimeFixture):
+    gate = asyncio.Event()
 
     @tool(effect="read")
     async def ponder() -> str:
         """Takes its time."""
-        await slow.wait()
+        await gate.wait()
         return "ready"
 
-    both = tool_call_reply(WISH, ("ponder", "{}"))
+    calls = tool_call_reply(MAIL_CALL, ("ponder", "{}"))
     async with runtime.open(
-        both, text_reply("Done."), tools=[mail(), ponder], approval_policy=ApprovalPolicy.ASK
+        calls, text_reply("Done."), tools=[make_mail_tool(), ponder], approval_policy=ApprovalPolicy.ASK
     ) as process:
         run = await process.submit("Write.")
-        await soon(lambda: pending(process))
-        await answer(process, (await pending(process))[0], Answer.ALLOW)
-        slow.set()
+        await wait_until(process.pending_approvals)
+        await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
+        gate.set()
         assert (await process.wait(run)).status is Status.DONE
         assert sent == ["ada"]
 
 
-async def test_an_answer_counts_once_and_only_what_was_asked(runtime: RuntimeFixture):
+async def test_an_approval_is_answered_once_and_only_with_an_offered_answer(runtime: RuntimeFixture):
     async with runtime.open(
-        tool_call_reply(WISH), text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        tool_call_reply(MAIL_CALL),
+        text_reply("Done."),
+        tools=[make_mail_tool()],
+        approval_policy=ApprovalPolicy.ASK,
     ) as process:
         run = await process.run("Write.")
-        (asked,) = await pending(process)
+        (approval,) = await process.pending_approvals()
         with pytest.raises(Refused, match="answer allow or deny"):
-            await answer(process, asked, Answer.ADD)
-        await answer(process, asked, Answer.ALLOW)
+            await process.answer_approval(approval, Answer.ADD)
+        await process.answer_approval(approval, Answer.ALLOW)
         with pytest.raises(Refused, match="already"):
-            await answer(process, asked, Answer.ALLOW)
+            await process.answer_approval(approval, Answer.ALLOW)
         with pytest.raises(NotFound, match="approvals list"):
             await run_control.answer_approval(
                 "01NONE", Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
@@ -197,95 +190,100 @@ async def test_an_answer_counts_once_and_only_what_was_asked(runtime: RuntimeFix
         assert sent == ["ada"]
 
 
-async def test_nobody_answered_in_time_is_a_no(runtime: RuntimeFixture):
+async def test_an_approval_that_expires_is_denied(runtime: RuntimeFixture):
     """Shows: T12."""
-    brief = Limits(approval_seconds=0.01)
+    short_limits = Limits(approval_seconds=0.01)
     async with runtime.open(
-        tool_call_reply(WISH),
+        tool_call_reply(MAIL_CALL),
         text_reply("Then not."),
-        tools=[mail()],
+        tools=[make_mail_tool()],
         approval_policy=ApprovalPolicy.ASK,
-        limits=brief,
+        limits=short_limits,
     ) as process:
         run = await process.run("Write.")
-        await soon(lambda: run_control.expire_approvals(process.context, is_alive=lambda _: True))
+        await wait_until(lambda: run_control.expire_approvals(process.context, is_alive=lambda _: True))
         assert (await process.wait(run)).status is Status.DONE
-        (refused,) = await refusals(process, run)
-        assert "nobody answered within 0.01 s" in refused["message"]
+        (refusal,) = await refusals(process, run)
+        assert "nobody answered within 0.01 s" in refusal["message"]
         assert sent == []
 
 
-async def test_the_person_takes_their_time_not_the_runs(runtime: RuntimeFixture):
+async def test_waiting_for_approval_extends_the_deadline(runtime: RuntimeFixture):
     async with runtime.open(
-        tool_call_reply(WISH), text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        tool_call_reply(MAIL_CALL),
+        text_reply("Done."),
+        tools=[make_mail_tool()],
+        approval_policy=ApprovalPolicy.ASK,
     ) as process:
         run = await process.run("Write.", deadline_seconds=100)
         before = (await process.reload(run)).deadline_at
         assert before is not None
         await asyncio.sleep(0.02)
-        await answer(process, (await pending(process))[0], Answer.DENY)
+        await process.answer_approval((await process.pending_approvals())[0], Answer.DENY)
         after = (await process.wait(run)).deadline_at
         assert after is not None
         assert after > before
 
 
-async def test_a_session_that_waits_inside_a_call_is_busy(runtime: RuntimeFixture):
+async def test_a_session_whose_run_waits_for_approval_is_busy(runtime: RuntimeFixture):
     """Shows: C044."""
-    replies = [tool_call_reply(WISH), text_reply("First."), text_reply("Second.")]
-    async with runtime.open(*replies, tools=[mail()], approval_policy=ApprovalPolicy.ASK) as process:
+    replies = [tool_call_reply(MAIL_CALL), text_reply("First."), text_reply("Second.")]
+    async with runtime.open(
+        *replies, tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
+    ) as process:
         first = await process.run("Write.")
         session = await process.store.find(first.session_id)
         second = await process.submit("And then?", session=session)
         assert second.status is Status.QUEUED
         assert await claim_run(second.id, process.context) is ClaimResult.SESSION_BUSY
-        await answer(process, (await pending(process))[0], Answer.ALLOW)
+        await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
         assert [run.text for run in (await process.wait(first), await process.wait(second))] == [
             "First.",
             "Second.",
         ]
 
 
-@pytest.mark.parametrize(("policy", "happens"), [(ApprovalPolicy.AUTO, ["ada"]), (ApprovalPolicy.DENY, [])])
-async def test_the_policy_can_answer_for_everyone(
-    runtime: RuntimeFixture, policy: ApprovalPolicy, happens: list[str]
+@pytest.mark.parametrize(("policy", "expected"), [(ApprovalPolicy.AUTO, ["ada"]), (ApprovalPolicy.DENY, [])])
+async def test_the_approval_policy_answers_without_a_person(
+    runtime: RuntimeFixture, policy: ApprovalPolicy, expected: list[str]
 ):
     async with runtime.open(
-        tool_call_reply(WISH), text_reply("Done."), tools=[mail()], approval_policy=policy
+        tool_call_reply(MAIL_CALL), text_reply("Done."), tools=[make_mail_tool()], approval_policy=policy
     ) as process:
         run = await process.run("Write.")
-        assert (run.status, sent) == (Status.DONE, happens)
-        assert await pending(process) == []
-        if not happens:
+        assert (run.status, sent) == (Status.DONE, expected)
+        assert await process.pending_approvals() == []
+        if not expected:
             assert "approvals = deny" in (await refusals(process, run))[0]["message"]
 
 
-def wish_for(path: Path, name: str = "read") -> tuple[str, str]:
+def expansion_call(path: Path, name: str = "read") -> tuple[str, str]:
     asked = {"tool": name, "resource": str(path), "reason": "The task needs it."}
     return "request_scope_expansion", json.dumps(asked)
 
 
-def reads(path: Path) -> tuple[str, str]:
+def read_call(path: Path) -> tuple[str, str]:
     return "read", json.dumps({"path": str(path)})
 
 
-async def test_allowed_once_is_used_up_by_the_first_call(runtime: RuntimeFixture):
+async def test_a_scope_expansion_allowed_once_is_used_up_by_the_first_call(runtime: RuntimeFixture):
     """Shows: A090, A093, A094."""
-    secret = runtime.folder / "outside.txt"
-    secret.write_text("the answer")
+    outside = runtime.folder / "outside.txt"
+    outside.write_text("the answer")
     script = [
-        tool_call_reply(reads(secret)),
-        tool_call_reply(wish_for(secret)),
-        tool_call_reply(reads(secret)),
-        tool_call_reply(reads(secret)),
+        tool_call_reply(read_call(outside)),
+        tool_call_reply(expansion_call(outside)),
+        tool_call_reply(read_call(outside)),
+        tool_call_reply(read_call(outside)),
         text_reply("Done."),
     ]
     async with runtime.open(*script, approval_policy=ApprovalPolicy.AUTO) as process:
         run = await process.run("Read it.")
-        (asked,) = await pending(process)
-        assert (asked.access, asked.tool, asked.resource, asked.reason) == (
-            "more", "read", str(secret), "The task needs it.",
+        (approval,) = await process.pending_approvals()
+        assert (approval.access, approval.tool, approval.resource, approval.reason) == (
+            "scope", "read", str(outside), "The task needs it.",
         )  # fmt: skip
-        await answer(process, asked, Answer.ALLOW)
+        await process.answer_approval(approval, Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         first, allowed, second, third = await process.tool_results(run)
         assert json.loads(first.text)["error"] == "out_of_scope"
@@ -295,71 +293,74 @@ async def test_allowed_once_is_used_up_by_the_first_call(runtime: RuntimeFixture
         assert not third.ok
 
 
-async def test_added_to_the_scope_stays_in_the_sessions_own_file(runtime: RuntimeFixture):
+async def test_a_scope_expansion_added_to_the_scope_is_saved_in_the_sessions_preset(runtime: RuntimeFixture):
     """Shows: A064, A093."""
-    other = runtime.folder / "other.txt"
-    other.write_text("more")
+    outside = runtime.folder / "other.txt"
+    outside.write_text("more")
     script = [
-        tool_call_reply(wish_for(other)),
-        tool_call_reply(reads(other)),
-        tool_call_reply(reads(other)),
+        tool_call_reply(expansion_call(outside)),
+        tool_call_reply(read_call(outside)),
+        tool_call_reply(read_call(outside)),
         text_reply("Done."),
-        tool_call_reply(reads(other)),
+        tool_call_reply(read_call(outside)),
         text_reply("Again."),
     ]
     async with runtime.open(*script) as process:
         run = await process.run("Read it.")
-        await answer(process, (await pending(process))[0], Answer.ADD)
+        await process.answer_approval((await process.pending_approvals())[0], Answer.ADD)
         assert (await process.wait(run)).status is Status.DONE
         assert [each.text for each in await process.tool_results(run)][1:] == ["more", "more"]
         preset = (Path(run.transcript_path).parent / "preset.md").read_text()
-        assert preset.count(str(other)) == 1
-        again = await process.run("Once more.", session=await process.store.find(run.session_id))
-        assert [each.text for each in await process.tool_results(again)][-1] == "more"
+        assert preset.count(str(outside)) == 1
+        later_run = await process.run("Once more.", session=await process.store.find(run.session_id))
+        assert [each.text for each in await process.tool_results(later_run)][-1] == "more"
 
 
-async def test_what_is_closed_for_good_is_not_even_asked(runtime: RuntimeFixture):
+async def test_a_protected_path_cannot_be_requested(runtime: RuntimeFixture):
     key = runtime.workspace / ".ssh" / "id"
     script = [
-        tool_call_reply(wish_for(key)),
-        tool_call_reply(wish_for(runtime.workspace / "x", "todo")),
+        tool_call_reply(expansion_call(key)),
+        tool_call_reply(expansion_call(runtime.workspace / "x", "todo")),
         text_reply("Done."),
     ]
     async with runtime.open(*script) as process:
         run = await process.run("Read it.")
         assert run.status is Status.DONE
-        closed, senseless = await process.tool_results(run)
-        assert "nobody can allow this here: always closed **/.ssh/**" in closed.text
-        assert "paths and commands" in senseless.text
+        protected, unsupported = await process.tool_results(run)
+        assert "nobody can allow this here: always closed **/.ssh/**" in protected.text
+        assert "paths and commands" in unsupported.text
 
 
-async def test_a_yes_for_one_scope_is_none_for_another(runtime: RuntimeFixture):
+async def test_an_approval_given_under_another_scope_is_requested_again(runtime: RuntimeFixture):
     """Shows: T10."""
     async with runtime.open(
-        tool_call_reply(WISH), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        tool_call_reply(MAIL_CALL), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
     ) as process:
         run = await process.run("Write.")
-        (asked,) = await pending(process)
+        (approval,) = await process.pending_approvals()
     runtime.write_agent("general", "tool_deny: [bash]\n")
     async with runtime.open(
-        text_reply("Done."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        text_reply("Done."), tools=[make_mail_tool()], approval_policy=ApprovalPolicy.ASK
     ) as process:
-        await answer(process, asked, Answer.ALLOW, alive=False)
+        await process.answer_approval(approval, Answer.ALLOW)
         waiting = await process.wait(run)
         assert (waiting.status, sent) == (Status.WAITING, [])
-        (again,) = await pending(process)
-        assert again.id != asked.id
+        (second,) = await process.pending_approvals()
+        assert second.id != approval.id
 
 
-async def test_a_run_that_waits_for_a_person_can_be_stopped_and_asks_no_more(runtime: RuntimeFixture):
+async def test_cancelling_a_run_that_waits_for_approval_makes_the_approval_void(runtime: RuntimeFixture):
     async with runtime.open(
-        tool_call_reply(WISH), text_reply("Next."), tools=[mail()], approval_policy=ApprovalPolicy.ASK
+        tool_call_reply(MAIL_CALL),
+        text_reply("Next."),
+        tools=[make_mail_tool()],
+        approval_policy=ApprovalPolicy.ASK,
     ) as process:
         run = await process.run("Write.")
-        (asked,) = await pending(process)
+        (approval,) = await process.pending_approvals()
         assert (await process.cancel(run)).status is Status.CANCELLED
         with pytest.raises(Refused, match="void already"):
-            await answer(process, asked, Answer.ALLOW)
+            await process.answer_approval(approval, Answer.ALLOW)
         session = await process.store.find(run.session_id)
         assert (await process.run("And now?", session=session)).text == "Next."
         assert sent == []

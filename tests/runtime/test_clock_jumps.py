@@ -1,4 +1,4 @@
-"""A clock that is set, in the midst of a run or between two processes: nobody lives for ever, and nobody ends at once."""
+"""Clock changes during a run or between two processes: deadlines still hold, and no run ends early."""
 
 import asyncio
 from dataclasses import dataclass
@@ -19,31 +19,29 @@ DAY = timedelta(days=1)
 
 
 @dataclass(slots=True)
-class Wall:
-    """A clock on the wall that somebody sets."""
+class AdjustableClock:
+    """A system clock that a test sets forward or back."""
 
-    off: timedelta = timedelta()
+    offset: timedelta = timedelta()
 
     @property
-    def chance(self) -> Clock:
-        return replace(system_clock(), now=lambda: datetime.now(UTC) + self.off)
+    def clock(self) -> Clock:
+        return replace(system_clock(), now=lambda: datetime.now(UTC) + self.offset)
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["a day ahead", "a day back"])
-async def test_a_clock_that_is_set_while_a_run_is_worked_changes_nothing_for_it(
-    runtime: RuntimeFixture, jump: timedelta
-):
+async def test_a_clock_change_during_a_run_does_not_affect_it(runtime: RuntimeFixture, jump: timedelta):
     """Shows: P30."""
-    wall = Wall()
+    clock = AdjustableClock()
 
     @tool(effect="read")
-    async def sets() -> str:
+    async def set_clock() -> str:
         """Sets the clock."""
-        wall.off = jump
+        clock.offset = jump
         return "set"
 
     async with runtime.open(
-        tool_call_reply(("sets", "{}")), text_reply("Done."), tools=[sets], clock=wall.chance
+        tool_call_reply(("set_clock", "{}")), text_reply("Done."), tools=[set_clock], clock=clock.clock
     ) as process:
         run = await process.run("Go.", deadline_seconds=60)
         assert (run.status, run.text) == (Status.DONE, "Done.")
@@ -52,40 +50,41 @@ async def test_a_clock_that_is_set_while_a_run_is_worked_changes_nothing_for_it(
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["a day ahead", "a day back"])
-async def test_a_deadline_comes_in_its_time_though_the_clock_was_set(
-    runtime: RuntimeFixture, jump: timedelta
-):
+async def test_a_deadline_passes_on_time_after_a_clock_change(runtime: RuntimeFixture, jump: timedelta):
     """Shows: P30."""
-    wall = Wall()
-    async with runtime.open(text_reply("Half of this."), hold=True, clock=wall.chance) as process:
+    clock = AdjustableClock()
+    async with runtime.open(text_reply("Half of this."), hold=True, clock=clock.clock) as process:
         run = await process.submit("Go.", deadline_seconds=1)
         await process.wait_for_event("text.delta")
-        wall.off = jump
+        clock.offset = jump
         assert (await process.reload(run)).status is Status.RUNNING
         ended = await process.wait(run)
         assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
 
 
-async def left_behind(runtime: RuntimeFixture, **wishes: Any) -> Run:
+async def start_and_abandon_run(runtime: RuntimeFixture, **options: Any) -> Run:
+    """Start a run and let its process die in the middle of a reply."""
     async with runtime.open(text_reply("Half of this."), hold=True) as process:
-        run = await process.submit("Go.", **wishes)
+        run = await process.submit("Go.", **options)
         await process.wait_for_event("text.delta")
     return run
 
 
-async def test_a_clock_set_back_between_two_processes_gives_no_more_than_the_whole_time_anew(
+async def test_a_resumed_run_gets_at_most_its_whole_deadline_after_the_clock_went_back(
     runtime: RuntimeFixture,
 ):
     """Shows: P30."""
-    run = await left_behind(runtime, deadline_seconds=1)
-    async with runtime.open(text_reply("Half of this."), hold=True, clock=Wall(-DAY).chance) as process:
+    run = await start_and_abandon_run(runtime, deadline_seconds=1)
+    async with runtime.open(
+        text_reply("Half of this."), hold=True, clock=AdjustableClock(-DAY).clock
+    ) as process:
         ended = await asyncio.wait_for(process.resume(run), 10)
         assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
 
 
-async def test_a_clock_set_back_between_two_processes_ends_nothing(runtime: RuntimeFixture):
+async def test_a_resumed_run_is_not_timed_out_because_the_clock_went_back(runtime: RuntimeFixture):
     """Shows: P30."""
-    run = await left_behind(runtime, deadline_seconds=60)
-    async with runtime.open(text_reply("Here."), clock=Wall(-DAY).chance) as process:
+    run = await start_and_abandon_run(runtime, deadline_seconds=60)
+    async with runtime.open(text_reply("Here."), clock=AdjustableClock(-DAY).clock) as process:
         ended = await process.resume(run)
         assert (ended.status, ended.text) == (Status.DONE, "Here.")

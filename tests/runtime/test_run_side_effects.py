@@ -1,4 +1,4 @@
-"""Deeds: what must not happen twice is written down before and after, and a crash in between is told honestly."""
+"""Side effects: recorded before and after a call, so that a crash never repeats one."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from gates import make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.run import Run, Status
@@ -18,23 +19,23 @@ from retinue.tools.define import tool
 T = TypeVar("T")
 
 
-class LedgerDo(Protocol):
+class LedgerWrite(Protocol):
     async def __call__(
         self, step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
     ) -> T: ...
 
 
-async def deeds_of(process: RuntimeProcess, run: Run) -> list[SideEffect]:
+async def find_side_effects(process: RuntimeProcess, run: Run) -> list[SideEffect]:
     def step(tx: Transaction) -> list[SideEffect]:
         return tx.find_side_effects(run.id)
 
     return await process.context.ledger.read(step)
 
 
-def mailer(sent: list[str], hold: asyncio.Event | None = None) -> Tool:
+def make_mail_tool(sent: list[str], hold: asyncio.Event | None = None) -> Tool:
     @tool(name="mail", asks="never")
     async def mail(to: str) -> str:
-        """Sends one."""
+        """Sends a mail."""
         sent.append(to)
         if hold is not None:
             await hold.wait()
@@ -43,179 +44,180 @@ def mailer(sent: list[str], hold: asyncio.Event | None = None) -> Tool:
     return mail
 
 
-MAIL = ("mail", '{"to": "ann"}')
+MAIL_CALL = ("mail", '{"to": "ann"}')
 
 
-async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(runtime: RuntimeFixture):
-    seen: list[list[SideEffect]] = []
+async def test_a_side_effect_is_recorded_before_the_call_and_completed_with_its_result(
+    runtime: RuntimeFixture,
+):
+    rows_during_call: list[list[SideEffect]] = []
 
     @tool(name="mail", asks="never")
     async def mail(call: Call, to: str) -> str:
-        """Sends one."""
-        seen.append(await deeds_of(process, call.run))
+        """Sends a mail."""
+        rows_during_call.append(await find_side_effects(process, call.run))
         return f"sent to {to}"
 
-    async with runtime.open(tool_call_reply(MAIL), text_reply("Done."), tools=[mail]) as process:
+    async with runtime.open(tool_call_reply(MAIL_CALL), text_reply("Done."), tools=[mail]) as process:
         run = await process.submit("Go.")
         await process.worker.wait(run.id)
-        (before,), (after,) = seen[0], await deeds_of(process, run)
+        (before,), (after,) = rows_during_call[0], await find_side_effects(process, run)
         assert (before.progress, before.tool, before.ended_at) == (SideEffectState.STARTED, "mail", None)
         assert (after.progress, after.ok, after.text) == (SideEffectState.ENDED, True, "sent to ann")
         assert after.digest == before.digest
 
 
-async def test_while_a_deed_is_done_its_runs_row_says_how_many_calls_were_made(runtime: RuntimeFixture):
-    seen: list[tuple[Status, int, int]] = []
+async def test_the_run_row_counts_turns_and_calls_before_a_side_effect_starts(runtime: RuntimeFixture):
+    counts: list[tuple[Status, int, int]] = []
 
     @tool(name="mail", asks="never")
     async def mail(call: Call, to: str) -> str:
-        """Sends one."""
+        """Sends a mail."""
         row = await process.reload(call.run)
-        seen.append((row.status, row.turns, row.tool_calls))
+        counts.append((row.status, row.turns, row.tool_calls))
         return f"sent to {to}"
 
     async with runtime.open(
-        tool_call_reply(MAIL), tool_call_reply(MAIL, MAIL), text_reply("Done."), tools=[mail]
+        tool_call_reply(MAIL_CALL), tool_call_reply(MAIL_CALL, MAIL_CALL), text_reply("Done."), tools=[mail]
     ) as process:
         await process.run("Go.")
-    assert seen == [(Status.RUNNING, 1, 1), (Status.RUNNING, 2, 3), (Status.RUNNING, 2, 3)]
+    assert counts == [(Status.RUNNING, 1, 1), (Status.RUNNING, 2, 3), (Status.RUNNING, 2, 3)]
 
 
-async def test_a_deed_cut_off_by_a_death_is_never_done_again_and_told_as_unknown(runtime: RuntimeFixture):
+async def test_a_side_effect_interrupted_by_a_crash_is_reported_as_unknown_and_not_repeated(
+    runtime: RuntimeFixture,
+):
     """Shows: P10, P12."""
     sent: list[str] = []
-    async with runtime.open(tool_call_reply(MAIL), tools=[mailer(sent, asyncio.Event())]) as process:
+    async with runtime.open(
+        tool_call_reply(MAIL_CALL), tools=[make_mail_tool(sent, asyncio.Event())]
+    ) as process:
         run = await process.submit("Go.")
         await process.wait_for_event("tool.started")
-        while not sent:  # noqa: ASYNC110  (a list does not call)
+        while not sent:  # noqa: ASYNC110  (a list cannot notify)
             await asyncio.sleep(0.001)
-    async with runtime.open(text_reply("I asked ann."), tools=[mailer(sent)]) as process:
+    async with runtime.open(text_reply("I asked ann."), tools=[make_mail_tool(sent)]) as process:
         run = await process.resume(run)
         assert (run.status, sent) == (Status.DONE, ["ann"])
         (result,) = await process.tool_results(run)
         assert (result.ok, result.text) == (False, INTERRUPTED_RESULT)
-        (deed,) = await deeds_of(process, run)
-        assert deed.progress is SideEffectState.UNKNOWN
+        (side_effect,) = await find_side_effects(process, run)
+        assert side_effect.progress is SideEffectState.UNKNOWN
 
 
-async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(runtime: RuntimeFixture):
+async def test_a_side_effect_that_never_started_runs_when_the_run_is_resumed(runtime: RuntimeFixture):
     """Shows: P10, P11."""
     sent: list[str] = []
-    async with runtime.open(tool_call_reply(MAIL), tools=[mailer(sent)]) as process:
-        begin, reached = process.context.ledger.write, asyncio.Event()
+    async with runtime.open(tool_call_reply(MAIL_CALL), tools=[make_mail_tool(sent)]) as process:
+        write, reached = process.context.ledger.write, asyncio.Event()
 
-        async def do(step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None) -> T:
+        async def hang_on_record_start(
+            step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
+        ) -> T:
             if "record_start" in getattr(step, "__qualname__", ""):
                 reached.set()
                 await asyncio.Event().wait()
-            return await begin(step, on_commit)
+            return await write(step, on_commit)
 
-        process.context.ledger.write = do
+        process.context.ledger.write = hang_on_record_start
         run = await process.submit("Go.")
         await asyncio.wait_for(reached.wait(), 20)
     del runtime.ledger.write
     assert sent == []
-    async with runtime.open(text_reply("Done."), tools=[mailer(sent)]) as process:
+    async with runtime.open(text_reply("Done."), tools=[make_mail_tool(sent)]) as process:
         run = await process.resume(run)
         assert (run.status, sent) == (Status.DONE, ["ann"])
         (result,) = await process.tool_results(run)
         assert result.text == "sent to ann"
 
 
-async def test_a_deed_that_ended_before_the_death_keeps_its_result(runtime: RuntimeFixture):
+async def test_a_side_effect_that_ended_before_the_crash_keeps_its_result(runtime: RuntimeFixture):
     """Shows: P10."""
     sent: list[str] = []
-    async with runtime.open(tool_call_reply(MAIL), tools=[mailer(sent)]) as process:
+    async with runtime.open(tool_call_reply(MAIL_CALL), tools=[make_mail_tool(sent)]) as process:
         ended = asyncio.Event()
-        do = process.context.ledger.write
+        write = process.context.ledger.write
 
-        async def then_dies(
+        async def hang_after_record_end(
             step: Callable[[Transaction], T], on_commit: Callable[[T], None] | None = None
         ) -> T:
-            found = await do(step, on_commit)
+            result = await write(step, on_commit)
             if "record_end" in getattr(step, "__qualname__", "") and "side_effects" in step.__module__:
                 ended.set()
                 await asyncio.Event().wait()
-            return found
+            return result
 
-        process.context.ledger.write = then_dies
+        process.context.ledger.write = hang_after_record_end
         run = await process.submit("Go.")
         await asyncio.wait_for(ended.wait(), 20)
     del runtime.ledger.write
-    async with runtime.open(text_reply("Done."), tools=[mailer(sent)]) as process:
+    async with runtime.open(text_reply("Done."), tools=[make_mail_tool(sent)]) as process:
         run = await process.resume(run)
         (result,) = await process.tool_results(run)
         assert (sent, result.ok, result.text) == (["ann"], True, "sent to ann")
 
 
-async def test_an_edit_knows_after_a_death_whether_it_has_happened(runtime: RuntimeFixture):
+async def test_an_interrupted_edit_is_applied_once_whether_or_not_the_file_was_written(
+    runtime: RuntimeFixture,
+):
     """Shows: P10."""
-    for written in (True, False):
-        place = Path(runtime.workspace) / "a.txt"
-        place.write_text("old\n")
-        wish = ("edit", json.dumps({"path": "a.txt", "old": "old", "new": "old old"}))
-        async with runtime.open(tool_call_reply(wish)) as process:
-            noted = asyncio.Event()
-            do = process.context.ledger.write
+    for was_written in (True, False):
+        path = Path(runtime.workspace) / "a.txt"
+        path.write_text("old\n")
+        edit_call = ("edit", json.dumps({"path": "a.txt", "old": "old", "new": "old old"}))
+        async with runtime.open(tool_call_reply(edit_call)) as process:
+            recorded = asyncio.Event()
+            write = process.context.ledger.write
 
-            async def then_dies(
+            async def hang_after_record_note(
                 step: Callable[[Transaction], T],
                 on_commit: Callable[[T], None] | None = None,
-                do: LedgerDo = do,
-                noted: asyncio.Event = noted,
+                write: LedgerWrite = write,
+                recorded: asyncio.Event = recorded,
             ) -> T:
-                found = await do(step, on_commit)
+                result = await write(step, on_commit)
                 if "record_note" in getattr(step, "__qualname__", ""):
-                    noted.set()
+                    recorded.set()
                     await asyncio.Event().wait()
-                return found
+                return result
 
-            process.context.ledger.write = then_dies
+            process.context.ledger.write = hang_after_record_note
             run = await process.submit("Go.")
-            await asyncio.wait_for(noted.wait(), 20)
+            await asyncio.wait_for(recorded.wait(), 20)
         del runtime.ledger.write
-        if written:
-            place.write_text("old old\n")
+        if was_written:
+            path.write_text("old old\n")
         async with runtime.open(text_reply("Done.")) as process:
             run = await process.resume(run)
             (result,) = await process.tool_results(run)
-            assert (result.ok, place.read_text()) == (True, "old old\n")
+            assert (result.ok, path.read_text()) == (True, "old old\n")
 
 
-async def test_reading_leaves_no_deed(runtime: RuntimeFixture):
+async def test_a_read_only_call_records_no_side_effect(runtime: RuntimeFixture):
     async with runtime.open(
         tool_call_reply(("ls", "{}"), ("todo", '{"items": []}')), text_reply("Done.")
     ) as process:
         run = await process.run("Go.")
-        assert await deeds_of(process, run) == []
+        assert await find_side_effects(process, run) == []
 
 
-async def test_a_deed_is_work_also_when_it_failed_and_when_its_process_died_since(runtime: RuntimeFixture):
+async def test_a_failed_side_effect_counts_as_work_after_a_crash(runtime: RuntimeFixture):
     """Shows: X05."""
 
     @tool(name="mail", asks="never")
     async def mail(to: str) -> str:
-        """Sends one, and stumbles."""
+        """Fails while sending."""
         raise OSError(to)
 
-    begun = asyncio.Event()
+    started = asyncio.Event()
     async with runtime.open(
-        tool_call_reply(MAIL), tool_call_reply(("ponder", "{}")), tools=[mail, _ponder(begun)]
+        tool_call_reply(MAIL_CALL),
+        tool_call_reply(("ponder", "{}")),
+        tools=[mail, make_gated_tool(asyncio.Event(), started)],
     ) as process:
         run = await process.submit("Go.")
-        await begun.wait()
+        await started.wait()
     async with runtime.open(text_reply("Nobody there."), tools=[mail]) as process:
         run = await process.resume(run)
         assert [result.ok for result in await process.tool_results(run)] == [False, False]
         assert (run.status, run.effective_calls, run.did_no_work) == (Status.DONE, 1, False)
-
-
-def _ponder(begun: asyncio.Event) -> Tool:
-    @tool(effect="read", name="ponder")
-    async def ponder() -> str:
-        """Takes its time."""
-        begun.set()
-        await asyncio.Event().wait()
-        return "so"
-
-    return ponder
