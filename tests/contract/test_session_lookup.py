@@ -1,17 +1,16 @@
-"""A session found again by the process that wrote to it last: it is as any other process finds it."""
+"""Session lookup by the process that wrote last: the result equals what any other process finds."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from new_session import new_session
 
-from retinue.domain.session import NewSession, Session
+from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message, Notice, ToolCall, ToolResult
-from retinue.domain.workspace import Workspace
 from retinue.errors import NotFound
 from retinue.sessions.store import FileStore
 from retinue.testing.fixed_clock import fixed_clock
@@ -20,7 +19,7 @@ words = st.one_of(
     st.text(st.characters(codec=None, exclude_categories=()), max_size=20),
     st.sampled_from(("", " \n", "x" * 5_000, "\x00" * 4_000, "word " * 20_000)),
 )
-entries: st.SearchStrategy[Entry] = st.one_of(
+random_entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(Message, id=st.uuids().map(str), role=st.just("user"), text=words),
     st.builds(Message, id=st.uuids().map(str), role=st.just("agent"), text=words),
     st.builds(ToolCall, id=st.uuids().map(str), tool=st.just("read"), args=words),
@@ -29,33 +28,13 @@ entries: st.SearchStrategy[Entry] = st.one_of(
 )
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_clock())
-    yield found
-    found.close()
-
-
-@pytest.fixture
-async def session(store: FileStore) -> Session:
-    return await a_session(store)
-
-
-async def a_session(store: FileStore) -> Session:
-    return await store.create(
-        NewSession(
-            agent="general", preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/")
-        )
-    )
-
-
-async def said(store: FileStore, session: Session, *added: Entry) -> None:
+async def append_entries(store: FileStore, session: Session, *new_entries: Entry) -> None:
     async with store.open(session) as conversation:
-        await conversation.append(*added)
+        await conversation.append(*new_entries)
         await conversation.write_idle_prompt()
 
 
-async def found_elsewhere(store: FileStore, session: Session) -> Session:
+async def find_in_other_store(store: FileStore, session: Session) -> Session:
     other = FileStore(store.root, fixed_clock())
     try:
         return await other.find(session.id)
@@ -63,27 +42,29 @@ async def found_elsewhere(store: FileStore, session: Session) -> Session:
         other.close()
 
 
-@given(st.lists(st.lists(entries, min_size=1, max_size=3), min_size=1, max_size=3))
+@given(st.lists(st.lists(random_entries, min_size=1, max_size=3), min_size=1, max_size=3))
 @settings(max_examples=25, deadline=None)
-def test_what_was_just_written_is_known_as_another_process_reads_it(runs: list[list[Entry]]):
-    async def compared(home: Path) -> None:
+def test_a_lookup_after_a_write_equals_the_lookup_by_another_store(runs: list[list[Entry]]):
+    async def check_lookups(home: Path) -> None:
         store = FileStore(home, fixed_clock())
-        session = await a_session(store)
-        for added in runs:
-            await said(store, session, *added)
-            elsewhere = await found_elsewhere(store, session)
-            assert await store.find(session.id) == elsewhere
-            assert await store.find(f"{session.path}/session.md") == elsewhere
-            assert await store.find(session.path) == elsewhere
+        session = await store.create(new_session())
+        for new_entries in runs:
+            await append_entries(store, session, *new_entries)
+            expected = await find_in_other_store(store, session)
+            assert await store.find(session.id) == expected
+            assert await store.find(f"{session.path}/session.md") == expected
+            assert await store.find(session.path) == expected
         store.close()
 
     with TemporaryDirectory() as home:
-        asyncio.run(compared(Path(home)))
+        asyncio.run(check_lookups(Path(home)))
 
 
-async def test_words_of_others_are_seen_after_words_of_our_own(store: FileStore, session: Session):
+async def test_a_lookup_sees_an_edit_by_another_program_after_a_write_of_its_own(
+    store: FileStore, session: Session
+):
     path = Path(session.path) / "session.md"
-    await said(store, session, Message(id="a1", role="agent", text="Here it is."))
+    await append_entries(store, session, Message(id="a1", role="agent", text="Here it is."))
     for ref in (session.id, str(path), session.path):
         assert (await store.find(ref)).last_snippet == "Here it is."
     path.write_text(path.read_text().replace("Here it is.", "Nowhere yet"))
@@ -91,8 +72,8 @@ async def test_words_of_others_are_seen_after_words_of_our_own(store: FileStore,
         assert (await store.find(ref)).last_snippet == "Nowhere yet"
 
 
-async def test_a_name_that_another_process_gave_is_seen(store: FileStore, session: Session):
-    await said(store, session, Message(id="a1", role="agent", text="Here it is."))
+async def test_a_lookup_sees_a_name_that_another_process_set(store: FileStore, session: Session):
+    await append_entries(store, session, Message(id="a1", role="agent", text="Here it is."))
     assert (await store.find(session.path)).name is None
     other = FileStore(store.root, fixed_clock())
     await other.update(session, name="the search")
@@ -101,11 +82,13 @@ async def test_a_name_that_another_process_gave_is_seen(store: FileStore, sessio
         assert (await store.find(ref)).name == "the search"
 
 
-async def test_a_path_means_what_stands_there_now(store: FileStore, session: Session, tmp_path: Path):
-    """A link may lead elsewhere the next time, and a folder may be gone."""
-    second = await a_session(store)
+async def test_a_lookup_by_path_follows_changed_links_and_moved_folders(
+    store: FileStore, session: Session, tmp_path: Path
+):
+    """A link may change its target, and a folder may be moved away."""
+    second = await store.create(new_session())
     for number, each in enumerate((session, second)):
-        await said(store, each, Message(id=f"a{number}", role="agent", text="Said."))
+        await append_entries(store, each, Message(id=f"a{number}", role="agent", text="Said."))
     link = tmp_path / "link"
     for each in (session, second, session):
         link.unlink(missing_ok=True)
@@ -119,8 +102,8 @@ async def test_a_path_means_what_stands_there_now(store: FileStore, session: Ses
             await store.find(ref)
 
 
-async def test_a_path_of_a_session_finds_the_one_that_took_its_place(store: FileStore, session: Session):
-    second = await a_session(store)
+async def test_a_lookup_by_path_finds_a_session_that_replaced_another(store: FileStore, session: Session):
+    second = await store.create(new_session())
     assert (await store.find(session.path)).id == session.id
     first, other = Path(session.path).parents[1], Path(second.path).parents[1]
     first.rename(first.with_name("away"))
@@ -128,10 +111,8 @@ async def test_a_path_of_a_session_finds_the_one_that_took_its_place(store: File
     assert (await store.find(session.path)).id == second.id
 
 
-async def test_a_file_saved_by_renaming_between_two_entries_is_the_one_that_is_added_to(
-    store: FileStore, session: Session
-):
-    """The file is held open from one entry to the next; which file has the name is looked at each time."""
+async def test_an_append_goes_to_a_file_that_was_replaced_by_rename(store: FileStore, session: Session):
+    """The file stays open between entries, so each append checks which file has the name."""
     path = Path(session.path) / "session.md"
     async with store.open(session) as conversation:
         for number in range(5):
@@ -144,18 +125,18 @@ async def test_a_file_saved_by_renaming_between_two_entries_is_the_one_that_is_a
     assert texts == [*(f"sword {number}" for number in range(5)), "The end."]
 
 
-def _files_open() -> int:
+def count_open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_more_open_conversations_than_files_may_be_open_are_all_written_to(store: FileStore):
-    sessions = [await a_session(store) for _ in range(70)]
-    talks = [store.open(each) for each in sessions]
-    opened = [await each.__aenter__() for each in talks]
-    before = _files_open()
-    for conversation in opened:
+async def test_many_open_conversations_share_a_limited_number_of_open_files(store: FileStore):
+    sessions = [await store.create(new_session()) for _ in range(70)]
+    openings = [store.open(each) for each in sessions]
+    conversations = [await each.__aenter__() for each in openings]
+    before = count_open_files()
+    for conversation in conversations:
         await conversation.append(Message(id="u1", role="user", text="Find it."))
-    assert _files_open() < before + 40
-    for each in talks:
+    assert count_open_files() < before + 40
+    for each in openings:
         await each.__aexit__(None, None, None)
     assert [len((await store.read_entries(each))[0]) for each in sessions] == [1] * 70
