@@ -1,4 +1,4 @@
-"""A home that is forgotten: where it is while it lasts, and that nothing of it stays."""
+"""The ephemeral home: where it is created, and that nothing of it stays."""
 
 import os
 import subprocess
@@ -19,15 +19,15 @@ with ephemeral_home() as home:
 """
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_what_is_forgotten_is_kept_in_memory_unless_a_person_says_where(tmp_path: Path, said: bool):
+@pytest.mark.parametrize("has_tmpdir", [True, False])
+def test_an_ephemeral_home_is_in_memory_unless_tmpdir_is_set(tmp_path: Path, has_tmpdir: bool):
     env = {name: word for name, word in os.environ.items() if name != "TMPDIR"}
-    env |= {"TMPDIR": str(tmp_path)} if said else {}
-    shown = subprocess.run(
+    env |= {"TMPDIR": str(tmp_path)} if has_tmpdir else {}
+    result = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=env, check=True, capture_output=True, text=True
     )
-    home, mode = shown.stdout.split()
+    home, mode = result.stdout.split()
     free = os.statvfs(MEMORY_DIR)
-    in_memory = not said and free.f_bavail * free.f_frsize >= MIN_FREE_BYTES
-    assert (Path(home).is_relative_to(MEMORY_DIR), Path(home).parent == tmp_path) == (in_memory, said)
+    in_memory = not has_tmpdir and free.f_bavail * free.f_frsize >= MIN_FREE_BYTES
+    assert (Path(home).is_relative_to(MEMORY_DIR), Path(home).parent == tmp_path) == (in_memory, has_tmpdir)
     assert (mode, Path(home).exists()) == ("0o700", False)
