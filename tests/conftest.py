@@ -15,6 +15,7 @@ INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_STA
 
 # Assertions in these modules of tests/harness explain themselves as those in tests do.
 pytest.register_assert_rewrite(
+    "agent_import",
     "api_fixture",
     "cli_fixture",
     "daemon_fixture",

@@ -1,4 +1,4 @@
-"""Definitions from elsewhere: every key gets a verdict, nothing raises, and what is imported is a definition of ours."""
+"""Import of agent definitions: every key gets a verdict, no file raises, and the results load."""
 
 import json
 import os
@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_import import check_definition, field_verdicts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retinue.agents.dialects import tool_names
-from retinue.agents.importing.importer import DefinitionCheck, check_definitions, import_definitions
+from retinue.agents.importing.importer import check_definitions, import_definitions
 from retinue.agents.registry import FileAgentRegistry
 from retinue.domain.agent import Agent
 
-CLAUDE = """---
+CLAUDE_AGENT = """---
 name: Backend Architect
 description: Use this agent when designing APIs. Examples: <example>Context: "new": service</example>
 tools: Read, Write, Bash(git add:*, git status), mcp__github__search, WebSearch
@@ -37,36 +38,27 @@ You design things.
 """
 
 
-def one(path: Path) -> DefinitionCheck:
-    (found,) = check_definitions(path)
-    return found
-
-
-def verdicts(checked: DefinitionCheck) -> dict[str, tuple[str, str]]:
-    return {each.field: (str(each.verdict), each.note) for each in checked.fields}
-
-
-def imported(path: Path, target: Path) -> dict[str, Agent]:
-    names = [each.name for each in import_definitions(path, target) if each.target is not None]
-    catalogue = FileAgentRegistry(user_dir=target)
-    return {name: catalogue.get(name).agent for name in names}
+def import_agents(path: Path, target: Path) -> dict[str, Agent]:
+    names = [result.name for result in import_definitions(path, target) if result.target is not None]
+    registry = FileAgentRegistry(user_dir=target)
+    return {name: registry.get(name).agent for name in names}
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    found = tmp_path / "source"
-    found.mkdir()
-    return found
+    path = tmp_path / "source"
+    path.mkdir()
+    return path
 
 
 def test_every_key_of_a_claude_code_agent_gets_one_verdict(source: Path):
     path = source / "architect.md"
-    path.write_text(CLAUDE)
-    checked = one(path)
-    assert (checked.ok, checked.name, checked.dialect) == (True, "backend-architect", "claude-code")
-    assert checked.repaired_keys == ("description",)
-    said = verdicts(checked)
-    assert {key: verdict for key, (verdict, _) in said.items()} == {
+    path.write_text(CLAUDE_AGENT)
+    check = check_definition(path)
+    assert (check.ok, check.name, check.dialect) == (True, "backend-architect", "claude-code")
+    assert check.repaired_keys == ("description",)
+    verdicts = field_verdicts(check)
+    assert {key: verdict for key, (verdict, _) in verdicts.items()} == {
         "name": "mapped",
         "description": "mapped",
         "tools": "mapped",
@@ -82,16 +74,16 @@ def test_every_key_of_a_claude_code_agent_gets_one_verdict(source: Path):
         "memory": "kept",
         "zork": "kept",
     }
-    assert len(checked.fields) == len(said)
-    assert "left out: Bash(git add:*, git status)" in said["tools"][1]
-    assert "naming no built-in tool: github.search, WebSearch" in said["tools"][1]
-    assert "denied as a whole: Bash(rm *)" in said["disallowedTools"][1]
+    assert len(check.fields) == len(verdicts)
+    assert "left out: Bash(git add:*, git status)" in verdicts["tools"][1]
+    assert "naming no built-in tool: github.search, WebSearch" in verdicts["tools"][1]
+    assert "denied as a whole: Bash(rm *)" in verdicts["disallowedTools"][1]
 
 
-def test_an_imported_definition_is_ours_and_keeps_what_it_can(source: Path, tmp_path: Path):
+def test_an_imported_definition_keeps_fields_prompt_and_notes(source: Path, tmp_path: Path):
     """Shows: D08."""
-    (source / "architect.md").write_text(CLAUDE)
-    (agent,) = imported(source, tmp_path / "agents").values()
+    (source / "architect.md").write_text(CLAUDE_AGENT)
+    (agent,) = import_agents(source, tmp_path / "agents").values()
     assert (agent.name, agent.display_name, agent.prompt) == (
         "backend-architect",
         "Backend Architect",
@@ -104,24 +96,24 @@ def test_an_imported_definition_is_ours_and_keeps_what_it_can(source: Path, tmp_
     assert agent.notes == {"color": "blue", "memory": "project", "zork": {"deep": [1, 2]}}
 
 
-def test_names_that_collide_get_a_number_and_no_file_is_overwritten(source: Path, tmp_path: Path):
+def test_colliding_names_get_a_number_and_no_file_is_overwritten(source: Path, tmp_path: Path):
     """Shows: D08."""
     target = tmp_path / "agents"
     target.mkdir()
     (target / "scout.md").write_text("mine")
-    for at, name in enumerate(("Scout", "scout!", "SCOUT", "Reviewer")):
-        (source / f"{at}.md").write_text(f"---\nname: {name}\n---\nNumber {at}.\n")
-    found = import_definitions(source, target)
-    assert [each.name for each in found] == ["scout-2", "scout-3", "scout-4", "reviewer-2"]
+    for number, name in enumerate(("Scout", "scout!", "SCOUT", "Reviewer")):
+        (source / f"{number}.md").write_text(f"---\nname: {name}\n---\nNumber {number}.\n")
+    results = import_definitions(source, target)
+    assert [each.name for each in results] == ["scout-2", "scout-3", "scout-4", "reviewer-2"]
     assert (target / "scout.md").read_text() == "mine"
 
 
-def test_a_limit_that_cannot_be_understood_is_never_left_out(source: Path, tmp_path: Path):
+def test_a_definition_with_an_invalid_restriction_is_not_imported(source: Path, tmp_path: Path):
     for key in ("tools: 7", "paths: {read: 3}", "disallowedTools: {a: b}", "capabilityAllowlist: true"):
         (source / "x.md").write_text(f"---\nname: x\n{key}\n---\nHi.\n")
-        checked = one(source / "x.md")
-        assert not checked.ok
-        assert checked.problems
+        check = check_definition(source / "x.md")
+        assert not check.ok
+        assert check.problems
         assert import_definitions(source, tmp_path / "agents")[0].target is None
 
 
@@ -138,15 +130,15 @@ def test_a_limit_that_cannot_be_understood_is_never_left_out(source: Path, tmp_p
         ({"name": "a", "wibble": 1}, "other"),
     ],
 )
-def test_dialects_are_told_apart_and_all_are_understood(source: Path, keys: dict[str, Any], dialect: str):
+def test_the_dialect_of_a_definition_is_recognized(source: Path, keys: dict[str, Any], dialect: str):
     path = source / "a.json"
     path.write_text(json.dumps(keys))
-    checked = one(path)
-    assert (checked.ok, checked.name, checked.dialect) == (True, "a", dialect)
-    assert [each.field for each in checked.fields] == list(keys)
+    check = check_definition(path)
+    assert (check.ok, check.name, check.dialect) == (True, "a", dialect)
+    assert [each.field for each in check.fields] == list(keys)
 
 
-def test_a_file_may_hold_several(source: Path, tmp_path: Path):
+def test_a_file_may_hold_several_definitions(source: Path, tmp_path: Path):
     (source / "config.json").write_text(
         json.dumps(
             {"agents": [{"agentId": "one"}, {"agentId": "two words", "chat": {"provider": "pi-cli"}}, 7]}
@@ -154,27 +146,27 @@ def test_a_file_may_hold_several(source: Path, tmp_path: Path):
     )
     (source / "map.json").write_text(json.dumps({"agent": {"three": {"prompt": "Hi", "temperature": 0.2}}}))
     (source / "plain.yml").write_text("name: four\nprompt: |\n  Hello\n")
-    found = check_definitions(source)
-    assert [(each.path.name, each.ok, each.name) for each in found] == [
+    results = check_definitions(source)
+    assert [(each.path.name, each.ok, each.name) for each in results] == [
         ("config.json#agents[0]", True, "one"),
         ("config.json#agents[1]", True, "two-words"),
         ("config.json#agents[2]", False, ""),
         ("map.json#agent.three", True, "three"),
         ("plain.yml", True, "four"),
     ]
-    agents = imported(source, tmp_path / "agents")
+    agents = import_agents(source, tmp_path / "agents")
     assert agents["two-words"].driver == "pi-cli"
     assert (agents["three"].temperature, agents["four"].prompt) == (0.2, "Hello\n")
 
 
-def test_a_prompt_beside_the_definition_is_brought_along(source: Path, tmp_path: Path):
+def test_a_prompt_file_next_to_the_definition_is_imported(source: Path, tmp_path: Path):
     (source / "coach.json").write_text(json.dumps({"id": "coach", "promptPath": "coach.txt"}))
-    assert "there is no file" in one(source / "coach.json").problems[0]
+    assert "there is no file" in check_definition(source / "coach.json").problems[0]
     (source / "coach.txt").write_text("Coach.\n")
-    assert imported(source, tmp_path / "agents")["coach"].prompt == "Coach."
+    assert import_agents(source, tmp_path / "agents")["coach"].prompt == "Coach."
 
 
-WILD: dict[str, bytes] = {
+UNUSUAL_FILES: dict[str, bytes] = {
     "no-front-matter.md": b"# Just a page\n",
     "empty.md": b"",
     "bom.md": "\ufeff---\nname: bom\n---\nHi\n".encode(),
@@ -205,19 +197,19 @@ WILD: dict[str, bytes] = {
 }
 
 
-def test_wild_files_are_survived_one_by_one_and_together(source: Path, tmp_path: Path):
+def test_unusual_and_damaged_files_are_imported_or_reported(source: Path, tmp_path: Path):
     """Shows: D06."""
-    nested = source / "a" / "b" / ".claude" / "agents"
-    nested.mkdir(parents=True)
-    for name, data in WILD.items():
-        (nested / name).write_bytes(data)
-    (source / "link.md").symlink_to(nested / "bom.md")
+    folder = source / "a" / "b" / ".claude" / "agents"
+    folder.mkdir(parents=True)
+    for name, data in UNUSUAL_FILES.items():
+        (folder / name).write_bytes(data)
+    (source / "link.md").symlink_to(folder / "bom.md")
     os.mkfifo(source / "pipe.md")
     (source / "node_modules").mkdir()
-    (source / "node_modules" / "x.md").write_bytes(WILD["bom.md"])
-    found = check_definitions(source)
-    assert {each.path.name for each in found} == {*WILD, "link.md", "pipe.md"}
-    assert {each.path.name: each.name for each in found if each.ok} == {
+    (source / "node_modules" / "x.md").write_bytes(UNUSUAL_FILES["bom.md"])
+    results = check_definitions(source)
+    assert {each.path.name for each in results} == {*UNUSUAL_FILES, "link.md", "pipe.md"}
+    assert {each.path.name: each.name for each in results if each.ok} == {
         "bom.md": "bom",
         "crlf.md": "crlf",
         "tabs.md": "tabs",
@@ -229,24 +221,26 @@ def test_wild_files_are_survived_one_by_one_and_together(source: Path, tmp_path:
         "rtl.md": "rtl",
         "bomb.md": "bomb",
     }
-    assert all(each.problems for each in found if not each.ok)
-    assert all("\n" not in problem for each in found for problem in each.problems)
-    agents = imported(source, tmp_path / "agents")
+    assert all(each.problems for each in results if not each.ok)
+    assert all("\n" not in problem for each in results for problem in each.problems)
+    agents = import_agents(source, tmp_path / "agents")
     assert FileAgentRegistry(user_dir=tmp_path / "agents").find_broken() == []
     assert (agents["crlf"].description, agents["crlf"].tool_allow) == ("a: b", ("read",))
     assert agents["star"].tool_allow is None
 
 
-def test_hundreds_are_checked_and_imported(source: Path, tmp_path: Path):
-    for at in range(300):
-        (source / f"agent-{at:03}.md").write_text(CLAUDE.replace("Backend Architect", f"Agent {at}"))
-    found = import_definitions(source, tmp_path / "agents")
-    assert len([each for each in found if each.target is not None]) == 300
+def test_hundreds_of_definitions_are_imported(source: Path, tmp_path: Path):
+    for number in range(300):
+        (source / f"agent-{number:03}.md").write_text(
+            CLAUDE_AGENT.replace("Backend Architect", f"Agent {number}")
+        )
+    results = import_definitions(source, tmp_path / "agents")
+    assert len([each for each in results if each.target is not None]) == 300
 
 
-def test_what_is_not_there_is_said(tmp_path: Path):
-    (found,) = check_definitions(tmp_path / "nowhere")
-    assert (found.ok, found.problems) == (False, ("there is no such file",))
+def test_a_missing_path_is_reported(tmp_path: Path):
+    (check,) = check_definitions(tmp_path / "nowhere")
+    assert (check.ok, check.problems) == (False, ("there is no such file",))
     assert import_definitions(tmp_path / "nowhere", tmp_path / "agents")[0].target is None
 
 
@@ -262,24 +256,24 @@ LINES = st.lists(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES, st.text(max_size=20))
-def test_whatever_stands_in_a_file_each_key_appears_once_and_nothing_is_raised(
+def test_any_front_matter_is_checked_without_error_and_each_key_appears_once(
     source: Path, lines: list[str], body: str
 ):
     text = "---\n" + "\n".join(lines) + "\n---\n" + body
     path = source / "wild.md"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    checked = one(path)
-    names = [each.field for each in checked.fields]
+    check = check_definition(path)
+    names = [each.field for each in check.fields]
     assert len(names) == len(set(names))
-    assert checked.ok or checked.problems
+    assert check.ok or check.problems
 
 
-def test_a_field_that_nothing_obeys_is_not_called_honoured(tmp_path: Path):
+def test_skill_fields_are_honoured_with_a_note_about_tool_exposure(tmp_path: Path):
     path = tmp_path / "keeper.md"
     path.write_text(
         "---\nname: keeper\ntoolExposure: mixed\nskill_allow: [notes]\nskill_deny: [x]\n---\n\nHi.\n"
     )
-    assert verdicts(one(path)) == {
+    assert field_verdicts(check_definition(path)) == {
         "name": ("honoured", ""),
         "toolExposure": ("honoured", "as tool_exposure"),
         "skill_allow": ("honoured", "counts where tool_exposure is skills or mixed"),
@@ -287,7 +281,7 @@ def test_a_field_that_nothing_obeys_is_not_called_honoured(tmp_path: Path):
     }
 
 
-def test_tools_of_servers_have_our_names():
+def test_names_of_mcp_tools_are_translated():
     names = ("mcp__github__search", "mcp__github__get_*", "mcp__github", "mcp__*", "mcp__a__b__c", "mcp__")
     assert [tool_names.native_tool_name(name) for name in names] == [
         "github.search",

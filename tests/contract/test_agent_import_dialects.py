@@ -1,44 +1,29 @@
-"""Definitions in the ways of other programs: what they take away stays taken away, and their words mean our things."""
+"""Import of other programs' definitions: restrictions are kept, and their terms are translated."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_import import check_definition, field_verdicts, import_agent
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from retinue.agents.fields import KNOWN_KEYS
-from retinue.agents.importing import importer
-from retinue.agents.importing.importer import DefinitionCheck, check_definitions, import_definitions
+from retinue.agents.importing.importer import check_definitions, import_definitions
 from retinue.agents.registry import FileAgentRegistry
-from retinue.domain.agent import Agent, PathPatterns
+from retinue.domain.agent import PathPatterns
 from retinue.domain.workspace import Isolation
-
-
-def one(path: Path) -> DefinitionCheck:
-    (found,) = check_definitions(path)
-    return found
-
-
-def verdicts(checked: DefinitionCheck) -> dict[str, tuple[str, str]]:
-    return {each.field: (str(each.verdict), each.note) for each in checked.fields}
-
-
-def brought(path: Path, target: Path) -> Agent:
-    (found,) = import_definitions(path, target)
-    assert found.target is not None, found.check.problems
-    return FileAgentRegistry(user_dir=target).get(found.name).agent
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    found = tmp_path / "source"
-    found.mkdir()
-    return found
+    path = tmp_path / "source"
+    path.mkdir()
+    return path
 
 
-def written(source: Path, front: str, body: str = "Be good.\n") -> Path:
+def write_definition(source: Path, front: str, body: str = "Be good.\n") -> Path:
     path = source / "sample.md"
     path.write_text(f"---\n{front}\n---\n{body}")
     return path
@@ -48,7 +33,7 @@ READ_ONLY = ("write", "edit", "bash")
 
 
 @pytest.mark.parametrize(
-    ("front", "facts"),
+    ("front", "expected"),
     [
         ("readonly: true", {"tool_deny": READ_ONLY}),
         ("readOnly: true", {"tool_deny": READ_ONLY}),
@@ -90,25 +75,25 @@ READ_ONLY = ("write", "edit", "bash")
         ("groups: [read, [edit, {fileRegex: 'md$'}], browser]", {"tool_allow": ("read", "ls", "glob", "grep", "web_fetch", "ask_user", "todo")}),
     ],
 )  # fmt: skip
-def test_what_is_taken_away_elsewhere_is_taken_away_here(
-    source: Path, tmp_path: Path, front: str, facts: dict[str, Any]
+def test_restrictions_of_other_programs_are_kept(
+    source: Path, tmp_path: Path, front: str, expected: dict[str, Any]
 ):
-    path = written(source, f"name: sample\n{front}")
-    assert "kept among" not in verdicts(one(path))[front.partition(":")[0]][1]
-    agent = brought(path, tmp_path / "agents")
-    assert {key: getattr(agent, key) for key in facts} == facts
+    path = write_definition(source, f"name: sample\n{front}")
+    assert "kept among" not in field_verdicts(check_definition(path))[front.partition(":")[0]][1]
+    agent = import_agent(path, tmp_path / "agents")
+    assert {key: getattr(agent, key) for key in expected} == expected
 
 
-def test_what_reads_only_stays_so_in_a_workspace_of_its_own(source: Path, tmp_path: Path):
-    for at, lines in enumerate(
+def test_a_read_only_agent_stays_read_only_in_an_isolated_workspace(source: Path, tmp_path: Path):
+    for number, lines in enumerate(
         ("permissionMode: plan\nisolation: worktree", "isolation: worktree\nreadonly: true")
     ):
-        agent = brought(written(source, f"name: reader\n{lines}"), tmp_path / f"agents{at}")
+        agent = import_agent(write_definition(source, f"name: reader\n{lines}"), tmp_path / f"agents{number}")
         assert (agent.workspace.isolation, agent.workspace.writable) == (Isolation.SANDBOX, False)
 
 
 @pytest.mark.parametrize(
-    ("front", "say"),
+    ("front", "message"),
     [
         ("permissions: [files:read]", "must answer allow, ask or deny"),
         ("permissions: {read_paths: [/a]}", "must answer allow, ask or deny"),
@@ -118,14 +103,16 @@ def test_what_reads_only_stays_so_in_a_workspace_of_its_own(source: Path, tmp_pa
         ("disable: true", "is switched off where it comes from"),
     ],
 )
-def test_a_limit_in_other_words_is_never_left_out(source: Path, tmp_path: Path, front: str, say: str):
-    path = written(source, f"name: sample\n{front}")
-    assert say in one(path).problems[0]
+def test_a_definition_with_an_unclear_restriction_is_not_imported(
+    source: Path, tmp_path: Path, front: str, message: str
+):
+    path = write_definition(source, f"name: sample\n{front}")
+    assert message in check_definition(path).problems[0]
     assert import_definitions(path, tmp_path / "agents")[0].target is None
 
 
 @pytest.mark.parametrize(
-    ("tools", "ours", "note"),
+    ("tools", "expected", "note"),
     [
         ("['read', 'search', 'edit']", ("read", "grep", "glob", "ls", "edit", "write"), "search is grep, glob, ls, edit is edit, write"),
         ("[search/codebase, edit/editFiles, execute/runInTerminal, read/problems]",
@@ -139,18 +126,18 @@ def test_a_limit_in_other_words_is_never_left_out(source: Path, tmp_path: Path, 
         ("", None, "empty, so it says nothing"),
     ],
 )  # fmt: skip
-def test_tools_by_other_names_are_ours(
-    source: Path, tmp_path: Path, tools: str, ours: tuple[str, ...] | None, note: str
+def test_tool_names_of_other_programs_are_translated(
+    source: Path, tmp_path: Path, tools: str, expected: tuple[str, ...] | None, note: str
 ):
-    path = written(source, f"name: sample\ntools: {tools}".rstrip())
-    verdict, said = verdicts(one(path))["tools"]
+    path = write_definition(source, f"name: sample\ntools: {tools}".rstrip())
+    verdict, actual_note = field_verdicts(check_definition(path))["tools"]
     assert verdict == "mapped"
-    assert note in said
-    assert brought(path, tmp_path / "agents").tool_allow == ours
+    assert note in actual_note
+    assert import_agent(path, tmp_path / "agents").tool_allow == expected
 
 
 @pytest.mark.parametrize(
-    ("model", "ours", "note"),
+    ("model", "expected", "note"),
     [
         ("anthropic/claude-x-1", "anthropic:claude-x-1", "is anthropic:claude-x-1"),
         ("openai/gpt-x", "openai:gpt-x", "is openai:gpt-x"),
@@ -164,52 +151,52 @@ def test_tools_by_other_names_are_ours(
         ("gpt-x", "gpt-x", ""),
     ],
 )
-def test_models_by_other_names_are_models_here(
-    source: Path, tmp_path: Path, model: str, ours: str | None, note: str
+def test_model_names_of_other_programs_are_translated(
+    source: Path, tmp_path: Path, model: str, expected: str | None, note: str
 ):
-    path = written(source, f"name: sample\nmodel: {model}")
-    assert note in verdicts(one(path))["model"][1]
-    assert brought(path, tmp_path / "agents").model == ours
+    path = write_definition(source, f"name: sample\nmodel: {model}")
+    assert note in field_verdicts(check_definition(path))["model"][1]
+    assert import_agent(path, tmp_path / "agents").model == expected
 
 
-def test_an_id_is_the_name_and_the_name_is_for_people(source: Path, tmp_path: Path):
-    agent = brought(written(source, "id: talker\nname: The Talker"), tmp_path / "one")
+def test_an_id_becomes_the_name_and_the_name_the_display_name(source: Path, tmp_path: Path):
+    agent = import_agent(write_definition(source, "id: talker\nname: The Talker"), tmp_path / "one")
     assert (agent.name, agent.display_name) == ("talker", "The Talker")
-    path = written(source, "id: 0d3a7c1e-0000-4000-8000-000000000000\nname: Talker")
-    agent = brought(path, tmp_path / "two")
+    path = write_definition(source, "id: 0d3a7c1e-0000-4000-8000-000000000000\nname: Talker")
+    agent = import_agent(path, tmp_path / "two")
     assert (agent.name, agent.notes) == ("talker", {"id": "0d3a7c1e-0000-4000-8000-000000000000"})
-    assert [each.field for each in one(path).fields] == ["id", "name"]
+    assert [each.field for each in check_definition(path).fields] == ["id", "name"]
 
 
-def test_words_that_mean_something_else_elsewhere_are_kept(source: Path, tmp_path: Path):
-    path = written(
+def test_fields_with_a_different_meaning_are_kept_as_notes(source: Path, tmp_path: Path):
+    path = write_definition(
         source,
         "name: x\ntype: coordinator\ncapabilities: [juggling]\nmode: agent\ntriggers: [now]\nwhenToUse: now\ndescription: d",
     )
-    said = verdicts(one(path))
-    assert {key for key, (verdict, _) in said.items() if verdict == "kept"} == {
+    verdicts = field_verdicts(check_definition(path))
+    assert {key for key, (verdict, _) in verdicts.items() if verdict == "kept"} == {
         "type", "capabilities", "mode", "whenToUse", "triggers",
     }  # fmt: skip
-    agent = brought(path, tmp_path / "agents")
+    agent = import_agent(path, tmp_path / "agents")
     assert agent.notes == {
         "whenToUse": "now", "type": "coordinator", "capabilities": ["juggling"], "mode": "agent", "triggers": ["now"],
     }  # fmt: skip
     assert agent.description == "d"
 
 
-def test_a_list_of_modes_holds_several_with_prompts_in_two_parts(source: Path, tmp_path: Path):
+def test_custom_modes_of_roo_become_several_agents_with_joined_prompts(source: Path, tmp_path: Path):
     modes = [
         {"slug": "first", "name": "🔍 First", "roleDefinition": "You look.", "customInstructions": "Look twice.",
          "groups": ["read"], "whenToUse": "when looking"},
         {"slug": "second", "name": "Second", "roleDefinition": "You run.", "groups": ["command"]},
     ]  # fmt: skip
     (source / "modes.json").write_text(json.dumps({"customModes": modes}))
-    found = check_definitions(source)
-    assert [(each.path.name, each.ok, each.dialect) for each in found] == [
+    results = check_definitions(source)
+    assert [(each.path.name, each.ok, each.dialect) for each in results] == [
         ("modes.json#customModes[0]", True, "roo"),
         ("modes.json#customModes[1]", True, "roo"),
     ]
-    assert [each.field for each in found[0].fields] == list(modes[0])
+    assert [each.field for each in results[0].fields] == list(modes[0])
     import_definitions(source, tmp_path / "agents")
     agent = FileAgentRegistry(user_dir=tmp_path / "agents").get("first").agent
     assert (agent.prompt, agent.display_name, agent.description) == (
@@ -219,101 +206,108 @@ def test_a_list_of_modes_holds_several_with_prompts_in_two_parts(source: Path, t
     )
 
 
-def test_toml_is_read_too(source: Path, tmp_path: Path):
+def test_a_toml_definition_is_imported(source: Path, tmp_path: Path):
     path = source / "scout.toml"
     path.write_text(
         'name = "scout_one"\nsandbox_mode = "read-only"\nmodel_reasoning_effort = "xhigh"\n'
         "since = 2025-01-02\ndeveloper_instructions = '''\nLook.\n'''\n"
     )
-    checked = one(path)
-    assert (checked.ok, checked.name, checked.dialect) == (True, "scout-one", "codex")
-    agent = brought(path, tmp_path / "agents")
+    check = check_definition(path)
+    assert (check.ok, check.name, check.dialect) == (True, "scout-one", "codex")
+    agent = import_agent(path, tmp_path / "agents")
     assert (agent.prompt, agent.thinking, agent.notes) == ("Look.\n", "high", {"since": "2025-01-02"})
     deep = ".".join("a" * 500)
     for text in ("name = ", "a = " + "[" * 5000, f"name = 'x'\n{deep} = 1\n"):
         path.write_text(text)
-        assert one(path).problems
+        assert check_definition(path).problems
 
 
-def test_a_prompt_that_names_its_file_is_that_file(source: Path, tmp_path: Path):
+def test_a_prompt_that_refers_to_a_file_is_read_from_it(source: Path, tmp_path: Path):
     path = source / "tool.json"
     path.write_text(
         json.dumps({"agent": {"builder": {"prompt": "{file:./prompts/b.txt}", "mode": "primary"}}})
     )
-    assert "there is no file" in one(path).problems[0]
+    assert "there is no file" in check_definition(path).problems[0]
     (source / "prompts").mkdir()
     (source / "prompts" / "b.txt").write_text("Build.\n")
-    assert [each.field for each in one(path).fields] == ["name", "prompt", "mode"]
-    assert brought(path, tmp_path / "agents").prompt == "Build."
+    assert [each.field for each in check_definition(path).fields] == ["name", "prompt", "mode"]
+    assert import_agent(path, tmp_path / "agents").prompt == "Build."
 
 
-def test_files_of_other_kinds_in_a_folder_are_no_agents(source: Path):
+def test_other_kinds_of_files_in_a_folder_are_not_imported(source: Path):
     (source / "package.json").write_text('{"name": "pack", "version": "1.0.0", "description": "All of it"}')
     (source / "ci.yml").write_text("name: CI\non: push\njobs: {}\n")
     (source / "pyproject.toml").write_text('[project]\nname = "x"\n')
-    found = check_definitions(source)
-    assert [each.ok for each in found] == [False, False, False]
-    assert all("is no definition" in each.problems[0] for each in found)
-    assert one(source / "package.json").ok
+    results = check_definitions(source)
+    assert [each.ok for each in results] == [False, False, False]
+    assert all("is no definition" in each.problems[0] for each in results)
+    assert check_definition(source / "package.json").ok
 
 
-def test_text_above_the_front_matter_is_named(source: Path):
+def test_text_above_the_front_matter_is_reported(source: Path):
     path = source / "sample.md"
     path.write_text("<!-- from elsewhere -->\n\n---\nname: sample\n---\nBe good.\n")
-    assert one(path).problems == ("line 3: has text above its front matter; delete the lines before it (2)",)
+    assert check_definition(path).problems == (
+        "line 3: has text above its front matter; delete the lines before it (2)",
+    )
 
 
-def test_paths_beyond_the_workspace_are_pointed_out(source: Path):
-    path = written(source, "name: sample\npaths: {read: [src/**, /etc/**], write: ['**/x'], deny: [/y]}")
-    assert "reaches beyond the workspace: /etc/**, **/x; take it out" in verdicts(one(path))["paths"][1]
-    path = written(source, "name: sample\npaths: {read: [src/**], deny: [/y]}")
-    assert verdicts(one(path))["paths"] == ("honoured", "")
+def test_paths_outside_the_workspace_are_reported(source: Path):
+    path = write_definition(
+        source, "name: sample\npaths: {read: [src/**, /etc/**], write: ['**/x'], deny: [/y]}"
+    )
+    assert (
+        "reaches beyond the workspace: /etc/**, **/x; take it out"
+        in field_verdicts(check_definition(path))["paths"][1]
+    )
+    path = write_definition(source, "name: sample\npaths: {read: [src/**], deny: [/y]}")
+    assert field_verdicts(check_definition(path))["paths"] == ("honoured", "")
 
 
-def test_a_page_that_shows_a_definition_is_a_page(source: Path):
+def test_a_document_that_contains_an_example_definition_is_not_imported(source: Path):
     example = "---\nname: sample\n---\nBe good.\n"
     for text in (f"# How to\n\n```markdown\n{example}```\n", "A line.\n" * 30 + example):
         (source / "page.md").write_text(text)
-        assert "has no front matter" in one(source / "page.md").problems[0]
+        assert "has no front matter" in check_definition(source / "page.md").problems[0]
         assert check_definitions(source)[0].is_skipped
     (source / "page.md").write_text(f"```markdown\n{example}```\n")
-    assert "delete the lines before it (1)" in one(source / "page.md").problems[0]
+    assert "delete the lines before it (1)" in check_definition(source / "page.md").problems[0]
 
 
-def test_examples_at_the_margin_belong_to_the_description(source: Path, tmp_path: Path):
+def test_unindented_examples_belong_to_the_description(source: Path, tmp_path: Path):
     lines = ["<example>", "Context: a thing", 'user: "do: it"', "</example>", ""]
     front = "\n".join(
         ["name: sample", "description: Use it when: needed", "", *lines, *lines, "# aside", "model: opus"]
     )
-    path = written(source, front)
-    checked = one(path)
-    assert ([each.field for each in checked.fields], checked.repaired_keys) == (
+    path = write_definition(source, front)
+    check = check_definition(path)
+    assert ([each.field for each in check.fields], check.repaired_keys) == (
         ["name", "description", "model"],
         ("description",),
     )
-    agent = brought(path, tmp_path / "agents")
+    agent = import_agent(path, tmp_path / "agents")
     assert agent.description.count('user: "do: it"') == 2
     assert "aside" not in agent.description
 
 
-def test_hooks_that_guard_are_said_to_be_gone(source: Path):
-    checked = one(written(source, "name: sample\nhooks: {PreToolUse: [{matcher: Bash}]}"))
-    assert verdicts(checked)["hooks"] == (
+def test_hooks_are_refused_with_a_warning(source: Path):
+    check = check_definition(write_definition(source, "name: sample\nhooks: {PreToolUse: [{matcher: Bash}]}"))
+    assert field_verdicts(check)["hooks"] == (
         "refused",
         "hooks are not run here, so what they stop is not stopped; remove them",
     )
 
 
-def test_servers_are_the_operators_however_they_are_spelled(source: Path):
+def test_mcp_servers_of_a_definition_are_refused_in_every_spelling(source: Path):
     for key in ("mcpServers", "mcp-servers", "mcp_servers"):
-        checked = one(written(source, f"name: sample\n{key}: {{a: {{command: b}}}}"))
-        assert verdicts(checked)[key][0] == "refused"
+        check = check_definition(write_definition(source, f"name: sample\n{key}: {{a: {{command: b}}}}"))
+        assert field_verdicts(check)[key][0] == "refused"
 
 
-def test_what_it_extends_is_said_to_be_needed(source: Path):
-    assert verdicts(one(written(source, "name: sample\nextends: other")))["extends"][1] == (
-        "loads only where there is an agent of that name"
-    )
+def test_the_verdict_of_extends_names_the_needed_agent(source: Path):
+    assert field_verdicts(check_definition(write_definition(source, "name: sample\nextends: other")))[
+        "extends"
+    ][1] == ("loads only where there is an agent of that name")
 
 
 WORDS = st.sampled_from(
@@ -331,61 +325,61 @@ KEYS = st.sampled_from([*sorted(KNOWN_KEYS - {"extends"}), "customInstructions",
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=6))
 @example({"agents": {"a/b": {}}})
-def test_any_key_with_any_value_gets_one_verdict_and_what_is_imported_loads(
+def test_any_key_with_any_value_gets_one_verdict_and_imported_agents_load(
     source: Path, tmp_path: Path, keys: dict[str, Any]
 ):
     path = source / "sample.json"
     path.write_text(json.dumps(keys))
     target = tmp_path / "agents"
-    for found in import_definitions(path, target):
-        if not found.check.path.name.partition("#")[2] and found.check.dialect != "none":
-            assert [each.field for each in found.check.fields] == list(keys)
-        assert found.target is not None or found.check.problems
-        if found.target is not None:
-            assert FileAgentRegistry(user_dir=target).get(found.name).agent.name == found.name
-            found.target.unlink()
+    for result in import_definitions(path, target):
+        if not result.check.path.name.partition("#")[2] and result.check.dialect != "none":
+            assert [each.field for each in result.check.fields] == list(keys)
+        assert result.target is not None or result.check.problems
+        if result.target is not None:
+            assert FileAgentRegistry(user_dir=target).get(result.name).agent.name == result.name
+            result.target.unlink()
 
 
 @pytest.mark.parametrize("key", ["tolls", "Tools", "toosl", "disallowedToolz", "tool_alow"])
-def test_a_misspelt_limit_is_a_problem_and_not_a_note(tmp_path: Path, key: str):
+def test_a_misspelled_restriction_is_a_problem_and_not_a_note(tmp_path: Path, key: str):
     """Shows: D13."""
     file = tmp_path / "typo.md"
     file.write_text(f"---\ndescription: x\n{key}: [read]\n---\nHi.\n")
-    [checked] = importer.check_definitions(file)
-    assert not checked.ok
-    assert f"{key}: is not a known field; did you mean" in checked.problems[0]
-    assert importer.import_definitions(file, tmp_path / "agents")[0].target is None
+    check = check_definition(file)
+    assert not check.ok
+    assert f"{key}: is not a known field; did you mean" in check.problems[0]
+    assert import_definitions(file, tmp_path / "agents")[0].target is None
 
 
 @pytest.mark.parametrize("line", ["<<: {model: x}", "  tools: Read"])
-def test_a_field_gone_astray_in_a_text_is_named_and_not_taken_as_words(tmp_path: Path, line: str):
+def test_a_field_inside_a_text_is_reported_as_a_problem(tmp_path: Path, line: str):
     file = tmp_path / "astray.md"
     file.write_text(f"---\nname: astray\ndescription: use it: well\n{line}\n---\nHi.\n")
-    [checked] = importer.check_definitions(file)
-    assert not checked.ok
-    assert "looks like a field and stands inside 'description'" in checked.problems[0]
+    check = check_definition(file)
+    assert not check.ok
+    assert "looks like a field and stands inside 'description'" in check.problems[0]
 
 
-def test_what_would_not_load_as_it_stands_is_said(tmp_path: Path):
+def test_a_definition_that_would_not_load_unchanged_is_reported(tmp_path: Path):
     file = tmp_path / "hot.md"
     file.write_text("---\ndescription: x\ntemperature: hot\n---\nHi.\n")
-    [checked] = importer.check_definitions(file)
-    assert checked.load_problem == "temperature: must be a number, and is text"
+    check = check_definition(file)
+    assert check.load_problem == "temperature: must be a number, and is text"
     file.write_text("---\ndescription: x\n---\nHi.\n")
-    assert importer.check_definitions(file)[0].load_problem == ""
+    assert check_definition(file).load_problem == ""
 
 
-def test_a_key_in_a_definition_is_never_shown_again(tmp_path: Path):
+def test_an_api_key_in_a_definition_is_never_shown(tmp_path: Path):
     file = tmp_path / "keyed.json"
     file.write_text(json.dumps({"name": "keyed", "chat": {"config": {"apiKey": "sk-very-secret"}}}))
     assert "sk-very-secret" not in str(check_definitions(file))
 
 
 @pytest.mark.parametrize("key", ["baseUrl", "base_url", "api_key_env", "apiKeyEnv"])
-def test_an_import_lets_no_stranger_choose_the_server_or_the_key(tmp_path: Path, key: str):
+def test_a_definition_that_sets_the_server_or_the_key_is_not_imported(tmp_path: Path, key: str):
     """Shows: M23."""
     file = tmp_path / "far.json"
     file.write_text(json.dumps({"name": "far", "chat": {"config": {key: "OPENAI_API_KEY"}}}))
-    [found] = import_definitions(file, tmp_path / "agents")
-    assert found.target is None
-    assert "which server is asked" in found.check.problems[0]
+    [result] = import_definitions(file, tmp_path / "agents")
+    assert result.target is None
+    assert "which server is asked" in result.check.problems[0]

@@ -1,16 +1,16 @@
-"""Definitions that keep their limits inside maps of their own: what stands there counts as if it stood alone."""
+"""Import of definitions with restrictions inside nested maps."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_import import check_definition, field_verdicts, import_agent
 
-from retinue.agents.importing.importer import DefinitionCheck, check_definitions, import_definitions
-from retinue.agents.registry import FileAgentRegistry
-from retinue.domain.agent import Agent, PathPatterns
+from retinue.agents.importing.importer import import_definitions
+from retinue.domain.agent import PathPatterns
 
-GUARDED = """---
+RESTRICTED_AGENT = """---
 name: glance
 metadata:
   description: Looks, and touches nothing.
@@ -27,25 +27,10 @@ Look around.
 """
 
 
-def one(path: Path) -> DefinitionCheck:
-    (found,) = check_definitions(path)
-    return found
-
-
-def verdicts(checked: DefinitionCheck) -> dict[str, tuple[str, str]]:
-    return {each.field: (str(each.verdict), each.note) for each in checked.fields}
-
-
-def brought(path: Path, target: Path) -> Agent:
-    (found,) = import_definitions(path, target)
-    assert found.target is not None, found.check.problems
-    return FileAgentRegistry(user_dir=target).get(found.name).agent
-
-
-def test_limits_inside_maps_are_held_and_the_maps_are_kept(tmp_path: Path):
+def test_restrictions_in_nested_maps_are_applied_and_the_maps_are_kept_as_notes(tmp_path: Path):
     path = tmp_path / "glance.md"
-    path.write_text(GUARDED)
-    agent = brought(path, tmp_path / "agents")
+    path.write_text(RESTRICTED_AGENT)
+    agent = import_agent(path, tmp_path / "agents")
     assert agent.tool_allow == ("read", "grep")
     assert agent.tool_deny == ("bash", "agent")
     assert agent.agent_deny == ("*",)
@@ -55,23 +40,23 @@ def test_limits_inside_maps_are_held_and_the_maps_are_kept(tmp_path: Path):
     assert agent.notes["metadata"]["mood"] == "calm"
 
 
-def test_a_map_that_holds_limits_gets_one_verdict_which_names_them(tmp_path: Path):
+def test_a_map_with_restrictions_gets_one_verdict_that_names_them(tmp_path: Path):
     path = tmp_path / "glance.md"
-    path.write_text(GUARDED)
-    checked = one(path)
-    said = verdicts(checked)
-    assert [each.field for each in checked.fields] == ["name", "metadata", "capabilities", "constraints"]
-    assert said["capabilities"][0] == "mapped"
-    assert said["capabilities"][1] == (
+    path.write_text(RESTRICTED_AGENT)
+    check = check_definition(path)
+    verdicts = field_verdicts(check)
+    assert [each.field for each in check.fields] == ["name", "metadata", "capabilities", "constraints"]
+    assert verdicts["capabilities"][0] == "mapped"
+    assert verdicts["capabilities"][1] == (
         "allowed_tools is tool_allow (Read is read, Grep is grep); "
         "restricted_tools is tool_deny (Bash is bash, Task is agent; agent_deny: *); "
         "the rest is kept among the notes"
     )
-    assert "left out, being outside the workspace: /etc/**" in said["constraints"][1]
+    assert "left out, being outside the workspace: /etc/**" in verdicts["constraints"][1]
 
 
 @pytest.mark.parametrize(
-    ("keys", "facts"),
+    ("keys", "expected"),
     [
         ({"capabilities": {"tools": ["Read"], "model": "opus"}}, {"tool_allow": ("read",), "model": "anthropic:claude-opus-4-5"}),
         ({"configuration": {"tools": "Read, LS"}}, {"tool_allow": ("read", "ls")}),
@@ -85,12 +70,14 @@ def test_a_map_that_holds_limits_gets_one_verdict_which_names_them(tmp_path: Pat
         ({"capabilities": {"tools": None}}, {"tool_allow": None}),
     ],
 )  # fmt: skip
-def test_only_what_speaks_of_rights_is_lifted(tmp_path: Path, keys: dict[str, Any], facts: dict[str, Any]):
+def test_only_keys_about_permissions_are_read_from_nested_maps(
+    tmp_path: Path, keys: dict[str, Any], expected: dict[str, Any]
+):
     path = tmp_path / "sample.json"
     path.write_text(json.dumps({"name": "sample", "prompt": "Be good.", **keys}))
-    assert [each.field for each in one(path).fields] == ["name", "prompt", *keys]
-    agent = brought(path, tmp_path / "agents")
-    assert {key: getattr(agent, key) for key in facts} == facts
+    assert [each.field for each in check_definition(path).fields] == ["name", "prompt", *keys]
+    agent = import_agent(path, tmp_path / "agents")
+    assert {key: getattr(agent, key) for key in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -124,27 +111,29 @@ def test_only_what_speaks_of_rights_is_lifted(tmp_path: Path, keys: dict[str, An
         ),
     ],
 )
-def test_a_limit_inside_a_map_that_is_not_clear_is_a_problem_named_by_its_place(
+def test_an_unclear_restriction_in_a_map_is_a_problem_with_its_path(
     tmp_path: Path, keys: dict[str, Any], problem: str
 ):
     path = tmp_path / "sample.json"
     path.write_text(json.dumps({"name": "sample", **keys}))
-    assert one(path).problems == (problem,)
+    assert check_definition(path).problems == (problem,)
     assert import_definitions(path, tmp_path / "agents")[0].target is None
 
 
-def test_an_agent_whose_prompt_cannot_be_read_is_not_imported_without_it(tmp_path: Path):
+def test_an_invalid_or_duplicate_prompt_is_a_problem(tmp_path: Path):
     path = tmp_path / "sample.json"
     path.write_text(json.dumps({"name": "sample", "instructions": {"base": "Be good."}}))
-    assert "instructions: must be text" in one(path).problems[0]
+    assert "instructions: must be text" in check_definition(path).problems[0]
     path.write_text(json.dumps({"name": "sample", "instructions": "Be good.", "system": "Be bad."}))
-    assert one(path).problems == ("system: is the same setting as 'instructions'; keep one of the two",)
+    assert check_definition(path).problems == (
+        "system: is the same setting as 'instructions'; keep one of the two",
+    )
 
 
-def test_a_prompt_that_is_the_name_of_a_file_is_that_file(tmp_path: Path):
+def test_a_prompt_that_is_a_file_name_is_read_from_that_file(tmp_path: Path):
     (tmp_path / "long.md").write_text("Be very good.\n")
     path = tmp_path / "sample.json"
     path.write_text(json.dumps({"name": "sample", "prompt": "long.md"}))
-    assert brought(path, tmp_path / "agents").prompt == "Be very good."
+    assert import_agent(path, tmp_path / "agents").prompt == "Be very good."
     path.write_text(json.dumps({"name": "sample", "prompt": "gone.md"}))
-    assert "there is no file" in one(path).problems[0]
+    assert "there is no file" in check_definition(path).problems[0]
