@@ -1,19 +1,18 @@
-"""What every test may lean on: one event loop, and an environment that holds nothing of this machine's user."""
+"""Fixtures for all tests: one event loop, an isolated environment, and made-up secrets."""
 
 import os
 import random
 import string
-import sys
 from pathlib import Path
 
 import pytest
+from environment import create_environment
 from hypothesis import HealthCheck, settings
 from planted_secret import PlantedSecret
 
 REMOVED_PREFIXES = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
-INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
 
-# Assertions in these modules of tests/harness explain themselves as those in tests do.
+# Failed assertions in these modules of tests/harness are explained like those in tests.
 pytest.register_assert_rewrite(
     "agent_import",
     "api_fixture",
@@ -26,12 +25,12 @@ pytest.register_assert_rewrite(
     "user_machine",
 )
 
-# No test may reach a real model or a real home because the person who runs it has them set.
+# A variable of the person who runs the tests must not lead a test to a real model or a real home.
 for _name in [name for name in os.environ if name.startswith(REMOVED_PREFIXES)]:
     del os.environ[_name]
 
 
-# A busy machine is not a failing test; where a build must say the same twice, so do the examples.
+# A busy machine must not fail a test. In CI, hypothesis generates the same examples each time.
 settings.register_profile(
     "retinue",
     deadline=None,
@@ -48,61 +47,56 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def isolated_env(tmp_path: Path) -> dict[str, str]:
-    """An environment for a process of ours: its home, data and configuration are this test's own, and empty."""
-    folders = {"HOME": "user", "RETINUE_HOME": "home", "RETINUE_CONFIG": "config"}
-    for folder in folders.values():
-        (tmp_path / folder).mkdir(mode=0o700, exist_ok=True)
-    kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    kept["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath)))
-    return kept | {name: str(tmp_path / folder) for name, folder in folders.items()}
+    """An environment for a process of Retinue, with an empty home, data and configuration folder."""
+    return create_environment(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def planted_secrets() -> dict[str, PlantedSecret]:
-    """Keys of every known shape. They are made up here, so that no file of ours looks as if it held one."""
-    chance = random.Random(16)
-    letters, lower = string.ascii_letters + string.digits, "0123456789abcdef"
-    word, base64 = letters + "_-", letters + "+/"
+    """Secrets of every known form, generated here so that no file in the repository seems to contain one."""
+    rng = random.Random(16)
+    letters, hex_digits = string.ascii_letters + string.digits, "0123456789abcdef"
+    token_letters, base64 = letters + "_-", letters + "+/"
 
-    def some(count: int, of: str = letters) -> str:
-        return "".join(chance.choices(of, k=count - 2)) + "7e"
+    def make_token(length: int, alphabet: str = letters) -> str:
+        return "".join(rng.choices(alphabet, k=length - 2)) + "7e"
 
     tokens = {
-        "openai": f"sk-{some(48)}",
-        "openai project": f"sk-proj-{some(120, word)}",
-        "anthropic": f"sk-ant-api03-{some(95, word)}",
-        "github person": f"ghp_{some(36)}",
-        "github app": f"ghs_{some(36)}",
-        "github oauth": f"gho_{some(36)}",
-        "github fine": f"github_pat_{some(22)}_{some(59)}",
-        "gitlab": f"glpat-{some(20, word)}",
-        "slack": f"xoxb-{some(12, '0123456789')}-{some(24)}",
-        "aws id": f"AKIA{some(16, 'ABCDEFGHIJKLMNOP').upper()}",
-        "aws session": f"ASIA{some(16, 'ABCDEFGHIJKLMNOP').upper()}",
-        "google": f"AIza{some(35, word)}",
-        "stripe": f"sk_live_{some(24)}",
-        "stripe restricted": f"rk_live_{some(24)}",
-        "npm": f"npm_{some(36)}",
-        "pypi": f"pypi-AgEIcHlwaS5vcmc{some(70, word)}",
-        "hugging face": f"hf_{some(34)}",
-        "jwt": f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{some(43, word)}",
-        "digitalocean": f"dop_v1_{some(64, lower)}",
-        "sendgrid": f"SG.{some(22, word)}.{some(43, word)}",
+        "openai": f"sk-{make_token(48)}",
+        "openai project": f"sk-proj-{make_token(120, token_letters)}",
+        "anthropic": f"sk-ant-api03-{make_token(95, token_letters)}",
+        "github person": f"ghp_{make_token(36)}",
+        "github app": f"ghs_{make_token(36)}",
+        "github oauth": f"gho_{make_token(36)}",
+        "github fine": f"github_pat_{make_token(22)}_{make_token(59)}",
+        "gitlab": f"glpat-{make_token(20, token_letters)}",
+        "slack": f"xoxb-{make_token(12, '0123456789')}-{make_token(24)}",
+        "aws id": f"AKIA{make_token(16, 'ABCDEFGHIJKLMNOP').upper()}",
+        "aws session": f"ASIA{make_token(16, 'ABCDEFGHIJKLMNOP').upper()}",
+        "google": f"AIza{make_token(35, token_letters)}",
+        "stripe": f"sk_live_{make_token(24)}",
+        "stripe restricted": f"rk_live_{make_token(24)}",
+        "npm": f"npm_{make_token(36)}",
+        "pypi": f"pypi-AgEIcHlwaS5vcmc{make_token(70, token_letters)}",
+        "hugging face": f"hf_{make_token(34)}",
+        "jwt": f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{make_token(43, token_letters)}",
+        "digitalocean": f"dop_v1_{make_token(64, hex_digits)}",
+        "sendgrid": f"SG.{make_token(22, token_letters)}.{make_token(43, token_letters)}",
     }
-    armour = "-----{} RSA PRIVATE KEY-----"
-    body = "\n".join(some(64, base64) for _ in range(12))
-    key = f"{armour.format('BEGIN')}\n{body}\n{armour.format('END')}"
+    pem_line = "-----{} RSA PRIVATE KEY-----"
+    body = "\n".join(make_token(64, base64) for _ in range(12))
+    key = f"{pem_line.format('BEGIN')}\n{body}\n{pem_line.format('END')}"
     return {name: PlantedSecret(secret=token) for name, token in tokens.items()} | {
-        "telegram": PlantedSecret(before="bot 123456789:", secret=f"AA{some(33, word)}"),
-        "aws secret": PlantedSecret(before="aws_secret_access_key = ", secret=some(40, base64)),
+        "telegram": PlantedSecret(before="bot 123456789:", secret=f"AA{make_token(33, token_letters)}"),
+        "aws secret": PlantedSecret(before="aws_secret_access_key = ", secret=make_token(40, base64)),
         "url": PlantedSecret(before="https://bob:", secret="c0rrect-horse", after="@example.org/x"),
-        "bearer": PlantedSecret(before="Authorization: Bearer ", secret=some(32)),
-        "basic": PlantedSecret(before="Authorization: Basic ", secret=some(24)),
+        "bearer": PlantedSecret(before="Authorization: Bearer ", secret=make_token(32)),
+        "basic": PlantedSecret(before="Authorization: Basic ", secret=make_token(24)),
         "azure": PlantedSecret(
-            before="AccountName=x;AccountKey=", secret=f"{some(86, base64)}==", after=";Endpoint"
+            before="AccountName=x;AccountKey=", secret=f"{make_token(86, base64)}==", after=";Endpoint"
         ),
         "settings": PlantedSecret(before="DB_PASSWORD=", secret="hunter2-hunter2", after="\n"),
-        "quoted": PlantedSecret(before='export API_KEY="', secret=some(20), after='"'),
+        "quoted": PlantedSecret(before='export API_KEY="', secret=make_token(20), after='"'),
         "private key": PlantedSecret(secret=key),
         "cut private key": PlantedSecret(secret=key[:300]),
     }

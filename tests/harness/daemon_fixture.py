@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from commands import RETINUE, WarmProcess, run_process
+from environment import create_environment
 
 from retinue.server import static_page
 from retinue.server.connection_limits import ConnectionLimits
 from retinue.server.routing import Route
 
 TIMEOUT_S = 60.0
-INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +186,8 @@ class DaemonProcess:
 
 
 def make_environment(folder: Path) -> dict[str, str]:
-    folders = {"HOME": "user", "RETINUE_HOME": "home", "RETINUE_CONFIG": "config"}
-    for name in (*folders.values(), "work"):
-        (folder / name).mkdir(mode=0o700)
-    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    return inherited | {variable: str(folder / name) for variable, name in folders.items()}
+    (folder / "work").mkdir(mode=0o700)
+    return create_environment(folder)
 
 
 class MakeDaemon(Protocol):

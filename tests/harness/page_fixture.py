@@ -1,11 +1,9 @@
-"""A real browser on a real daemon with a home of its own and a scripted model."""
+"""A real browser, and a daemon with a home of its own and a scripted model."""
 
 import asyncio
 import json
-import os
 import re
 import signal
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import Any
 
 import aiohttp
 from commands import RETINUE, start_process
+from environment import create_environment
 from playwright.async_api import (
     Browser,
     ConsoleMessage,
@@ -28,30 +27,29 @@ from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, http_error
 
 TIMEOUT_S = 60.0
-INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
 TOOLS_SOURCE = '''
 import asyncio, os
 from retinue import tool
 
 @tool(effect="read")
 async def hold(name: str) -> str:
-    """Holds until the file of this name is gone."""
+    """Waits until the file of this name is gone."""
     while os.path.exists(name):
         await asyncio.sleep(0.01)
     return "held"
 
 @tool(effect="read")
 async def tell(name: str) -> str:
-    """Tells what the file of this name says."""
+    """Returns the content of the file."""
     with open(name, encoding="utf-8") as file:
         return file.read()
 '''
 RECORD_SCRIPT_CALLS = """
-window.ran = [];
-for (const name of ["alert", "confirm", "prompt", "print"]) window[name] = () => window.ran.push(name);
-document.addEventListener("securitypolicyviolation", (event) => window.ran.push("policy " + event.blockedURI));
+window.injectedCalls = [];
+for (const name of ["alert", "confirm", "prompt", "print"]) window[name] = () => window.injectedCalls.push(name);
+document.addEventListener("securitypolicyviolation", (event) => window.injectedCalls.push("policy " + event.blockedURI));
 """
-"""Runs before the page: what hostile words would do is written down, and nothing of the page's own does any of it."""
+"""Runs before the page. It records what an injected script would call; the page itself calls none of it."""
 
 ScriptedAnswer = FakeResponse | Callable[[CapturedRequest], Awaitable[FakeResponse]]
 
@@ -60,7 +58,7 @@ expect.set_options(timeout=TIMEOUT_S * 500)
 
 @dataclass(slots=True, kw_only=True)
 class BrowserPage:
-    """One page in its own browser context. Faults and requests are recorded, and checked when the page is closed."""
+    """One page in its own browser context. Errors and requests are recorded, and checked when the page is closed."""
 
     page: Page
     base: str
@@ -68,23 +66,23 @@ class BrowserPage:
     errors: list[str] = field(default_factory=list[str])
 
     def __call__(self, name: str, **attributes: str) -> Locator:
-        """Everything with this data-test name, and with these other data attributes."""
-        more = "".join(f'[data-{key}="{value}"]' for key, value in attributes.items())
-        return self.page.locator(f'[data-test="{name}"]{more}')
+        """Find all elements with this data-test name and these other data attributes."""
+        selectors = "".join(f'[data-{key}="{value}"]' for key, value in attributes.items())
+        return self.page.locator(f'[data-test="{name}"]{selectors}')
 
-    def expect(self, what: str | Locator, **attributes: str):
-        """What becomes true of something, sooner or later."""
-        return expect(self(what, **attributes) if isinstance(what, str) else what)
+    def expect(self, target: str | Locator, **attributes: str):
+        """Playwright's assertions about an element, which wait until they are true."""
+        return expect(self(target, **attributes) if isinstance(target, str) else target)
 
     def record_events(self) -> None:
-        # Functions, for the library writes on what it is given.
+        # Plain functions, because playwright sets attributes on handlers.
         self.page.on("request", lambda request: self.requests.append(request))  # noqa: PLW0108
         self.page.on("pageerror", lambda error: self.errors.append(f"error: {error}"))
         self.page.on("console", lambda message: self._on_console(message))  # noqa: PLW0108
         self.page.on("dialog", lambda dialog: self._on_dialog(dialog))  # noqa: PLW0108
 
     def _on_console(self, message: ConsoleMessage) -> None:
-        # A refused or unanswered request is told of by the browser itself; the page shows it in its own words.
+        # The browser itself logs every failed request; the page shows those to the user.
         if message.type in ("error", "warning") and not message.text.startswith("Failed to load resource"):
             self.errors.append(f"{message.type}: {message.text}")
 
@@ -95,12 +93,12 @@ class BrowserPage:
     @property
     def external_requests(self) -> list[str]:
         """Requests that left the origin."""
-        urls = [each.url for each in self.requests]
+        urls = [request.url for request in self.requests]
         return [url for url in urls if not url.startswith((f"{self.base}/", "data:", "blob:"))]
 
     async def injected_calls(self) -> list[str]:
-        """What ran, or wanted to, that is not the page's own."""
-        return await self.page.evaluate("window.ran ?? []")
+        """What injected scripts called, or tried to."""
+        return await self.page.evaluate("window.injectedCalls ?? []")
 
     async def assert_clean(self) -> None:
         assert self.errors == []
@@ -108,8 +106,8 @@ class BrowserPage:
         assert await self.injected_calls() == []
 
     async def open_session(self, session: str) -> None:
-        """Opens a conversation by its address, and waits until it is there."""
-        await self.page.evaluate("where => { location.hash = where }", f"#/s/{session}")
+        """Open a session by its address, and wait until it is shown."""
+        await self.page.evaluate("hash => { location.hash = hash }", f"#/s/{session}")
         await self.expect("conversation").to_be_visible()
 
     async def send_message(self, text: str) -> None:
@@ -117,7 +115,7 @@ class BrowserPage:
         await self("composer").press("Enter")
 
     async def click_menu(self, *verbs: str) -> None:
-        """What the menu of the open conversation offers."""
+        """Choose actions from the menu of the open session."""
         for verb in verbs:
             await self.page.locator(".head").locator('[data-test="session-menu-open"]').click()
             await self.page.locator(".head").locator(f'[data-test="{verb}"]').click()
@@ -125,7 +123,7 @@ class BrowserPage:
 
 @dataclass(slots=True, kw_only=True)
 class PageDaemon:
-    """A daemon with its scripted model, and one user's home and configuration."""
+    """A daemon process with its scripted model, and one user's home and configuration."""
 
     browser: Browser
     env: dict[str, str]
@@ -133,7 +131,7 @@ class PageDaemon:
     scripted_answers: dict[str, tuple[ScriptedAnswer, ...]] = field(
         default_factory=dict[str, tuple[ScriptedAnswer, ...]]
     )
-    """Words of a task → what the model answers whoever was given it, turn by turn; the last is said for ever."""
+    """Task text → the model's answers to any agent with that task, one per turn; the last one repeats."""
     process: asyncio.subprocess.Process | None = None
     base: str = ""
     stderr_lines: list[str] = field(default_factory=list[str])
@@ -156,21 +154,21 @@ class PageDaemon:
     def write_config(self, **settings: Any) -> None:
         (self.config / "config.json").write_text(json.dumps({"tools": ["held:hold", "held:tell"]} | settings))
 
-    def script_task(self, task: str, *parts: ScriptedAnswer) -> str:
-        self.scripted_answers[task] = parts
+    def script_task(self, task: str, *answers: ScriptedAnswer) -> str:
+        self.scripted_answers[task] = answers
         return task
 
-    async def answer_request(self, asked: CapturedRequest) -> FakeResponse:
-        self.model_requests.append(asked)
-        latest = next(
-            (text for text in reversed(_user_texts(asked)) if _find_task(text, self.scripted_answers)), ""
+    async def answer_request(self, request: CapturedRequest) -> FakeResponse:
+        self.model_requests.append(request)
+        latest_text = next(
+            (text for text in reversed(_user_texts(request)) if _find_task(text, self.scripted_answers)), ""
         )
-        task = _find_task(latest, self.scripted_answers)
+        task = _find_task(latest_text, self.scripted_answers)
         if task is None:
-            return http_error(400, f"no part is written for {latest[:80]!r}")
-        parts = self.scripted_answers[task]
-        part = parts[min(_turns_since(asked, task), len(parts) - 1)]
-        return part if isinstance(part, FakeResponse) else await part(asked)
+            return http_error(400, f"no answer is scripted for {latest_text[:80]!r}")
+        answers = self.scripted_answers[task]
+        answer = answers[min(_turns_since(request, task), len(answers) - 1)]
+        return answer if isinstance(answer, FakeResponse) else await answer(request)
 
     async def start(self, port: int = 0) -> None:
         self.process = await start_process(
@@ -196,62 +194,64 @@ class PageDaemon:
         while line := await stream.readline():
             self.stderr_lines.append(line.decode("utf-8", "replace"))
 
-    async def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+    async def kill(self, signum: signal.Signals = signal.SIGKILL) -> None:
         process = self.process
         assert process is not None
         with suppress(ProcessLookupError):
-            process.send_signal(how)
+            process.send_signal(signum)
         await asyncio.wait_for(process.wait(), TIMEOUT_S)
         if self.stderr_task is not None:
             await self.stderr_task
 
     async def call_api(self, method: str, path: str, body: Any = None) -> Any:
-        """What a program hears that has the home's token."""
+        """Call the API with the token of the home."""
         headers = {"Authorization": f"Bearer {(self.home / 'token').read_text().strip()}"}
-        sent: Any = None if method in ("GET", "DELETE") else (body or {})
-        async with self.client.request(method, f"{self.base}/api{path}", headers=headers, json=sent) as got:
-            answer = await got.json()
-            assert got.status < 400, answer
-            return answer
+        json_body: Any = None if method in ("GET", "DELETE") else (body or {})
+        async with self.client.request(
+            method, f"{self.base}/api{path}", headers=headers, json=json_body
+        ) as response:
+            data = await response.json()
+            assert response.status < 400, data
+            return data
 
-    async def create_session(self, agent: str = "general", **more: Any) -> dict[str, Any]:
+    async def create_session(self, agent: str = "general", **fields: Any) -> dict[str, Any]:
         return await self.call_api(
-            "POST", "/sessions", {"agent": agent, "workspace": str(self.folder)} | more
+            "POST", "/sessions", {"agent": agent, "workspace": str(self.folder)} | fields
         )
 
     async def send_message(self, session: str, text: str, *, mode: str = "sync") -> dict[str, Any]:
         body = {"content": text, "mode": mode, "timeout": TIMEOUT_S}
         return await self.call_api("POST", f"/sessions/{session}/messages", body)
 
-    async def wait_until(self, true: Callable[[], Any]) -> Any:
-        """Asks until the answer is true: another process makes it so."""
+    async def wait_until(self, condition: Callable[[], Any]) -> Any:
+        """Poll until the answer is true."""
         async with asyncio.timeout(TIMEOUT_S):
             while True:
-                answer = true()
+                answer = condition()
                 if answer := (await answer if asyncio.iscoroutine(answer) else answer):
                     return answer
                 await asyncio.sleep(0.02)
 
     async def wait_until_idle(self) -> None:
-        """Until nothing of this daemon's is at work."""
+        """Wait until this daemon has no live run."""
 
-        async def none() -> bool:
+        async def has_no_live_runs() -> bool:
             return not await self.call_api("GET", "/runs?live=true")
 
-        await self.wait_until(none)
+        await self.wait_until(has_no_live_runs)
 
     def create_gate(self, name: str = "gate") -> Path:
-        """A file for the tool `hold`: whoever calls it goes on when the file is gone."""
+        """Create a file for the tool `hold`, which waits until the test deletes it."""
         (self.folder / name).touch()
         return self.folder / name
 
     @asynccontextmanager
     async def open_page(
-        self, width: int = 1280, height: int = 800, **more: Any
+        self, width: int = 1280, height: int = 800, **options: Any
     ) -> AsyncGenerator[BrowserPage]:
-        """A browser that came in by a link of its own."""
+        """Open a page that entered by a login link of its own."""
         viewport = {"width": width, "height": height}
-        context = await self.browser.new_context(viewport=viewport, reduced_motion="reduce", **more)  # type: ignore[arg-type]
+        context = await self.browser.new_context(viewport=viewport, reduced_motion="reduce", **options)  # type: ignore[arg-type]
         await context.grant_permissions(["clipboard-read", "clipboard-write"])
         await context.add_init_script(RECORD_SCRIPT_CALLS)
         window = BrowserPage(page=await context.new_page(), base=self.base)
@@ -262,18 +262,22 @@ class PageDaemon:
         await context.close()
 
 
-def _user_texts(asked: CapturedRequest) -> list[str]:
-    return [str(each["content"]) for each in asked.messages if each["role"] == "user" and each.get("content")]
+def _user_texts(request: CapturedRequest) -> list[str]:
+    return [
+        str(message["content"])
+        for message in request.messages
+        if message["role"] == "user" and message.get("content")
+    ]
 
 
-def _find_task(text: str, parts: dict[str, tuple[ScriptedAnswer, ...]]) -> str | None:
-    return next((task for task in parts if task in text), None)
+def _find_task(text: str, answers: dict[str, tuple[ScriptedAnswer, ...]]) -> str | None:
+    return next((task for task in answers if task in text), None)
 
 
-def _turns_since(asked: CapturedRequest, task: str) -> int:
-    """How often the model has answered since the task was given for the last time."""
+def _turns_since(request: CapturedRequest, task: str) -> int:
+    """How many replies the model has given since the task was last given."""
     turns = 0
-    for message in reversed(asked.messages):
+    for message in reversed(request.messages):
         if message["role"] == "user" and task in str(message.get("content") or ""):
             break
         turns += message["role"] == "assistant"
@@ -285,16 +289,12 @@ OpenPageDaemon = Callable[[], AbstractAsyncContextManager[PageDaemon]]
 
 
 @asynccontextmanager
-async def prepare_page_daemon(place: Path, browser: Browser) -> AsyncGenerator[PageDaemon]:
+async def prepare_page_daemon(folder: Path, browser: Browser) -> AsyncGenerator[PageDaemon]:
     """Make a home, a model server and a client; the test starts the daemon."""
-    folders = {"HOME": "user", "RETINUE_HOME": "home", "RETINUE_CONFIG": "config"}
-    for name in (*folders.values(), "work"):
-        (place / name).mkdir(mode=0o700)
-    (place / "work" / "held.py").write_text(TOOLS_SOURCE)
-    kept = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    kept["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath)))
-    env = kept | {name: str(place / folder) for name, folder in folders.items()}
-    daemon = PageDaemon(browser=browser, env=env, folder=place / "work")
+    env = create_environment(folder)
+    (folder / "work").mkdir(mode=0o700)
+    (folder / "work" / "held.py").write_text(TOOLS_SOURCE)
+    daemon = PageDaemon(browser=browser, env=env, folder=folder / "work")
     daemon.write_config()
     async with (
         FakeModelServer(daemon.answer_request) as server,
@@ -305,7 +305,7 @@ async def prepare_page_daemon(place: Path, browser: Browser) -> AsyncGenerator[P
             "OPENAI_BASE_URL": server.url,
             "OPENAI_API_KEY": "sk-test-openai-0123456789",
             "RETINUE_MODEL": "openai:test-model",
-            "PYTHONPATH": str(place / "work"),
+            "PYTHONPATH": str(folder / "work"),
         }
         try:
             yield daemon

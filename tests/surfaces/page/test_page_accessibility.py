@@ -1,4 +1,4 @@
-"""The page without a mouse, and for those who do not see it well: keys, focus, names, roles and contrast."""
+"""Accessibility of the page: keyboard, focus, names, roles and contrast."""
 
 import re
 
@@ -7,8 +7,8 @@ from page_fixture import BrowserPage, PageDaemon
 
 from retinue.testing.replies import text_reply, tool_call_reply
 
-LEAST = 4.5
-TEXT = """() => {
+MIN_CONTRAST = 4.5
+MEASURE_CONTRAST = """() => {
     const canvas = document.createElement("canvas"); canvas.width = canvas.height = 1;
     const pen = canvas.getContext("2d", { willReadFrequently: true });
     const rgba = (colour) => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1);
@@ -39,30 +39,30 @@ TEXT = """() => {
     }
     return found;
 }"""
-NAMELESS = """() => {
+FIND_NAMELESS = """() => {
     const named = (each) => (each.getAttribute("aria-label") || each.textContent || each.title || each.labels?.[0]?.textContent || "").trim();
     const all = [...document.querySelectorAll("button, a, input, textarea, select, summary, [role=button], [role=tab], [role=log], [role=dialog], dialog, nav, aside[aria-label], section[data-test]")];
     return all.filter((each) => !named(each)).map((each) => each.outerHTML.slice(0, 200));
 }"""
-TWICE = """() => { const ids = [...document.querySelectorAll("[id]")].map((each) => each.id);
+FIND_DUPLICATE_IDS = """() => { const ids = [...document.querySelectorAll("[id]")].map((each) => each.id);
     return ids.filter((each, i) => ids.indexOf(each) !== i); }"""
-DRAWINGS = """() => [...document.querySelectorAll("svg, img")]
+COUNT_UNLABELLED_IMAGES = """() => [...document.querySelectorAll("svg, img")]
     .filter((each) => each.getAttribute("aria-hidden") !== "true" && !each.getAttribute("aria-label")).length"""
-FOCUSED = """() => { const each = document.activeElement; const rings = [];
+DESCRIBE_FOCUS = """() => { const each = document.activeElement; const rings = [];
     for (let at = each; at && rings.length < 3; at = at.parentElement) rings.push(at);
     return { test: each.dataset.test ?? each.className, ring: rings.some((at) => {
         const style = getComputedStyle(at);
         return (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1.5) || at.matches(".composer:focus-within, .search:focus-within"); }) }; }"""
 
 
-async def focus(window: BrowserPage) -> str:
-    """Where the keys go, which one sees."""
-    now = await window.page.evaluate(FOCUSED)
-    assert now["ring"], f"one does not see that {now['test']} has the focus"
-    return now["test"]
+async def focused_element(window: BrowserPage) -> str:
+    """Return the name of the focused element, which must have a visible focus ring."""
+    focused = await window.page.evaluate(DESCRIBE_FOCUS)
+    assert focused["ring"], f"the focus on {focused['test']} is not visible"
+    return focused["test"]
 
 
-async def test_everything_is_done_without_a_mouse(daemon: PageDaemon):
+async def test_every_task_can_be_done_with_the_keyboard(daemon: PageDaemon):
     task = daemon.script_task(
         "Write without a mouse.",
         tool_call_reply(("write", {"path": "keys.txt", "content": "typed\n"})),
@@ -70,54 +70,54 @@ async def test_everything_is_done_without_a_mouse(daemon: PageDaemon):
     )
     other = await daemon.create_session("oracle", name="The other one")
     async with daemon.open_page(1440, 900) as window:
-        keys = window.page.keyboard
+        keyboard = window.page.keyboard
         await window.expect("session-row", session=other["session_id"]).to_be_visible()
-        await keys.press("n")
+        await keyboard.press("n")
         await window.expect("new-filter").to_be_focused()
-        await keys.type("general")
-        await keys.press("Enter")
+        await keyboard.type("general")
+        await keyboard.press("Enter")
         await window.expect("composer").to_be_focused()
-        assert await focus(window) == "composer"
-        await keys.type(task)
-        await keys.press("Enter")
+        assert await focused_element(window) == "composer"
+        await keyboard.type(task)
+        await keyboard.press("Enter")
         await window.expect("approval").to_be_visible()
         await window.expect("composer").to_be_focused()
-        await keys.press("Escape")
-        await keys.press("a")
+        await keyboard.press("Escape")
+        await keyboard.press("a")
         await window.expect("allow").to_be_focused()
-        assert await focus(window) == "allow"
-        await keys.press("Shift+Tab")
-        assert await focus(window) == "deny"
-        await keys.press("Tab")
-        await keys.press("Enter")
+        assert await focused_element(window) == "allow"
+        await keyboard.press("Shift+Tab")
+        assert await focused_element(window) == "deny"
+        await keyboard.press("Tab")
+        await keyboard.press("Enter")
         await window.expect("approvals").to_have_count(0)
         await window.expect(window("said-agent").locator(".prose")).to_have_text(["It is written."])
-        for key, panel, away in (("i", "inbox", "Escape"), ("r", "runs", "r")):
-            await keys.press(key)
+        for key, panel, closing_key in (("i", "inbox", "Escape"), ("r", "runs", "r")):
+            await keyboard.press(key)
             await window.expect(panel).to_be_visible()
-            await keys.press(away)
+            await keyboard.press(closing_key)
             await window.expect("panel").to_have_count(0)
         before = await window("composer").bounding_box()
-        await keys.press("/")
+        await keyboard.press("/")
         await window.expect("search").to_be_focused()
-        assert await window("composer").bounding_box() == before, "the list stands beside the conversation"
-        await keys.type("other")
+        assert await window("composer").bounding_box() == before, "the search must not move the conversation"
+        await keyboard.type("other")
         await window.expect("session-row").to_have_count(1)
-        await keys.press("ArrowDown")
-        assert await focus(window) == "session-open"
-        await keys.press("Enter")
+        await keyboard.press("ArrowDown")
+        assert await focused_element(window) == "session-open"
+        await keyboard.press("Enter")
         await window.expect("title").to_have_text("The other one")
-        await keys.press("c")
+        await keyboard.press("c")
         await window.expect("composer").to_be_focused()
-        await keys.press("Escape")
-        await keys.press("?")
+        await keyboard.press("Escape")
+        await keyboard.press("?")
         await window.expect("keys").to_be_visible()
-        await keys.press("Escape")
+        await keyboard.press("Escape")
         await window.expect("keys").to_have_count(0)
     assert (daemon.folder / "keys.txt").read_text() == "typed\n"
 
 
-async def test_letters_that_are_typed_are_no_keys(daemon: PageDaemon):
+async def test_letters_typed_into_the_composer_are_not_shortcuts(daemon: PageDaemon):
     session = await daemon.create_session()
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
@@ -129,7 +129,7 @@ async def test_letters_that_are_typed_are_no_keys(daemon: PageDaemon):
         await window("composer").fill("")
 
 
-async def test_the_list_is_walked_with_j_and_k(daemon: PageDaemon):
+async def test_j_and_k_move_through_the_session_list(daemon: PageDaemon):
     for name in ("Third", "Second", "First"):
         await daemon.create_session("planner", name=f"{name} of three")
     async with daemon.open_page() as window:
@@ -149,7 +149,7 @@ async def test_the_list_is_walked_with_j_and_k(daemon: PageDaemon):
         await window.expect("title").to_have_text("Second of three")
 
 
-async def test_every_tab_stop_is_seen_and_none_is_a_trap(daemon: PageDaemon):
+async def test_every_tab_stop_has_a_visible_focus_and_the_focus_can_leave_the_page(daemon: PageDaemon):
     task = daemon.script_task("Say a little.", text_reply("A little, with a [link](https://example.org/)."))
     session = await daemon.create_session()
     await daemon.send_message(session["session_id"], task)
@@ -162,9 +162,9 @@ async def test_every_tab_stop_is_seen_and_none_is_a_trap(daemon: PageDaemon):
             await window.page.keyboard.press("Tab")
             if await window.page.evaluate("document.activeElement === document.body"):
                 break
-            stops.append(await focus(window))
+            stops.append(await focused_element(window))
         else:
-            raise AssertionError(f"the keys never leave: {stops[-5:]}")
+            raise AssertionError(f"Tab never leaves the page: {stops[-5:]}")
         assert {
             "search",
             "composer",
@@ -176,18 +176,18 @@ async def test_every_tab_stop_is_seen_and_none_is_a_trap(daemon: PageDaemon):
         } <= set(stops)
 
 
-async def shown(daemon: PageDaemon, window: BrowserPage, screen: str) -> None:
-    """Brings a screen up that has as much on it as it can have."""
+async def open_screen(daemon: PageDaemon, window: BrowserPage, screen: str) -> None:
+    """Show a screen with as many kinds of elements as possible."""
     if screen == "first page":
         await window.expect("agents").to_be_visible()
         return
     session = await daemon.create_session()
-    code = "Some `code` and a [link](https://example.org/), **bold**.\n\n```python\nx = 1\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> quoted"
+    markdown = "Some `code` and a [link](https://example.org/), **bold**.\n\n```python\nx = 1\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> quoted"
     task = daemon.script_task(
         f"Show {screen}.",
         tool_call_reply(("read", {"path": "held.py"}), ("read", {"path": "nothing"})),
         tool_call_reply(
-            ("write", {"path": "never.txt", "content": "never\n"}), text=code, thinking="A thought."
+            ("write", {"path": "never.txt", "content": "never\n"}), text=markdown, thinking="A thought."
         ),
         text_reply("Not written."),
     )
@@ -207,16 +207,18 @@ async def shown(daemon: PageDaemon, window: BrowserPage, screen: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("screen", ["first page", "a conversation", "a dialog"])
-async def test_text_is_read_and_everything_has_a_name(daemon: PageDaemon, scheme: str, screen: str):
+async def test_text_has_enough_contrast_and_elements_have_accessible_names(
+    daemon: PageDaemon, scheme: str, screen: str
+):
     async with daemon.open_page(1440, 1000, color_scheme=scheme) as window:
-        await shown(daemon, window, f"{screen} {scheme}" if screen == "a conversation" else screen)
-        found = await window.page.evaluate(TEXT)
-        assert len(found) > 20
-        weak = [each for each in found if each["contrast"] < LEAST]
-        assert weak == []
-        assert await window.page.evaluate(NAMELESS) == []
-        assert await window.page.evaluate(TWICE) == []
-        assert await window.page.evaluate(DRAWINGS) == 0
+        await open_screen(daemon, window, f"{screen} {scheme}" if screen == "a conversation" else screen)
+        texts = await window.page.evaluate(MEASURE_CONTRAST)
+        assert len(texts) > 20
+        low_contrast = [text for text in texts if text["contrast"] < MIN_CONTRAST]
+        assert low_contrast == []
+        assert await window.page.evaluate(FIND_NAMELESS) == []
+        assert await window.page.evaluate(FIND_DUPLICATE_IDS) == []
+        assert await window.page.evaluate(COUNT_UNLABELLED_IMAGES) == 0
         assert await window.page.locator("main").count() == 1
         assert await window.page.locator("html[lang=en]").count() == 1
         assert await window.page.locator("h1").count() == 1
@@ -232,18 +234,18 @@ async def test_text_is_read_and_everything_has_a_name(daemon: PageDaemon, scheme
         await daemon.wait_until_idle()
 
 
-async def test_light_and_dark_are_chosen_and_kept(daemon: PageDaemon):
-    ground = "getComputedStyle(document.body).backgroundColor"
+async def test_the_colour_scheme_can_be_chosen_and_is_remembered(daemon: PageDaemon):
+    background = "getComputedStyle(document.body).backgroundColor"
     async with daemon.open_page(color_scheme="light") as window:
-        light = await window.page.evaluate(ground)
+        light = await window.page.evaluate(background)
         await window("theme").click()
         await window("theme").click()
-        dark = await window.page.evaluate(ground)
+        dark = await window.page.evaluate(background)
         assert dark != light
         await window.page.reload()
         await window.expect("theme").to_be_visible()
-        assert await window.page.evaluate(ground) == dark
+        assert await window.page.evaluate(background) == dark
         await window("theme").click()
-        assert await window.page.evaluate(ground) == light
+        assert await window.page.evaluate(background) == light
         await window.page.emulate_media(color_scheme="dark")
-        assert await window.page.evaluate(ground) == dark
+        assert await window.page.evaluate(background) == dark

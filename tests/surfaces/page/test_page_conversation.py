@@ -1,4 +1,4 @@
-"""A conversation on the page: sending, words as they come, what tools did, and what a person types."""
+"""A conversation on the page: sending, streaming, tool calls, drafts, branches and errors."""
 
 import re
 from pathlib import Path
@@ -26,36 +26,36 @@ def high(tide):
 DIFF = "--- a/port.txt\n+++ b/port.txt\n@@ -1,2 +1,2 @@\n Brest\n-Calais\n+Dover\n"
 
 
-async def clipboard(window: BrowserPage) -> str:
+async def read_clipboard(window: BrowserPage) -> str:
     return await window.page.evaluate("navigator.clipboard.readText()")
 
 
-async def test_words_stream_in_and_stay_as_they_were_saved(daemon: PageDaemon):
-    words = " ".join(f"word{i}" for i in range(40))
-    task = daemon.script_task("Count the words.", text_reply(words, pace=0.02))
+async def test_a_reply_streams_in_and_stays_as_it_was_saved(daemon: PageDaemon):
+    reply = " ".join(f"word{i}" for i in range(40))
+    task = daemon.script_task("Count the words.", text_reply(reply, pace=0.02))
     session = await daemon.create_session()
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
         await window.page.evaluate(
             """() => { window.lengths = []; new MutationObserver(() => {
-                const now = document.querySelector("[data-test=streaming] .prose")?.textContent.length;
-                if (now && now !== window.lengths.at(-1)) window.lengths.push(now);
+                const length = document.querySelector("[data-test=streaming] .prose")?.textContent.length;
+                if (length && length !== window.lengths.at(-1)) window.lengths.push(length);
             }).observe(document.body, { childList: true, subtree: true, characterData: true }); }"""
         )
         await window.send_message(task)
         await window.expect("said-agent").to_have_count(1)
-        await window.expect(window("said-agent").locator(".prose")).to_have_text(words)
+        await window.expect(window("said-agent").locator(".prose")).to_have_text(reply)
         await window.expect("streaming").to_have_count(0)
         lengths = await window.page.evaluate("window.lengths")
         assert len(lengths) > 5
         assert lengths == sorted(lengths)
         await window.expect(window("said-user").locator(".typed")).to_have_text(task)
         await window.expect("pending").to_have_count(0)
-    said = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
-    assert [each["text"] for each in said] == [task, words]
+    entries = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
+    assert [entry["text"] for entry in entries] == [task, reply]
 
 
-async def test_markdown_is_rendered_and_code_is_copied(daemon: PageDaemon):
+async def test_markdown_is_rendered_and_code_can_be_copied(daemon: PageDaemon):
     task = daemon.script_task("Tell me of tides.", text_reply(MARKDOWN))
     session = await daemon.create_session()
     async with daemon.open_page() as window:
@@ -72,22 +72,22 @@ async def test_markdown_is_rendered_and_code_is_copied(daemon: PageDaemon):
         await window.expect(link).to_contain_text("example.org")
         await window("said-agent").locator('[data-test="copy-code"]').click()
         await window.expect("copy-code").to_have_text("Copied")
-        assert await clipboard(window) == "def high(tide):\n    return tide > 4"
+        assert await read_clipboard(window) == "def high(tide):\n    return tide > 4"
         await window("said-agent").hover()
         await window("said-agent").locator('[data-test="copy"]').click()
-        await daemon.wait_until(lambda: _copied(window, MARKDOWN.strip()))
+        await daemon.wait_until(lambda: _clipboard_has(window, MARKDOWN.strip()))
 
 
-async def _copied(window: BrowserPage, text: str) -> bool:
-    return (await clipboard(window)).strip() == text
+async def _clipboard_has(window: BrowserPage, text: str) -> bool:
+    return (await read_clipboard(window)).strip() == text
 
 
-async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(daemon: PageDaemon):
-    asks = tool_call_reply(
+async def test_a_question_of_the_agent_is_answered_by_a_click_or_by_a_message(daemon: PageDaemon):
+    first_question = tool_call_reply(
         ("ask_user", {"question": "Which colour?\n<b>Mind</b> the wall.", "options": ["red", "blue"]})
     )
-    more = tool_call_reply(("ask_user", {"question": "And how dark?"}))
-    task = daemon.script_task("Paint it.", asks, more, text_reply("Painted."))
+    second_question = tool_call_reply(("ask_user", {"question": "And how dark?"}))
+    task = daemon.script_task("Paint it.", first_question, second_question, text_reply("Painted."))
     session = await daemon.create_session()
     async with daemon.open_page(390, 800) as window:
         await window.open_session(session["session_id"])
@@ -104,13 +104,13 @@ async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(dae
         await window.expect("question").to_have_count(0)
         await window.expect("pending").to_have_count(0)
     entries = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
-    assert [each["text"] for each in entries if each["kind"] == "tool_result"] == ["blue", "Rather dark."]
-    assert [each["text"] for each in entries if each["kind"] == "message" and each["role"] == "user"] == [
+    assert [entry["text"] for entry in entries if entry["kind"] == "tool_result"] == ["blue", "Rather dark."]
+    assert [entry["text"] for entry in entries if entry["kind"] == "message" and entry["role"] == "user"] == [
         task
     ]
 
 
-async def test_thoughts_are_folded(daemon: PageDaemon):
+async def test_thinking_is_folded(daemon: PageDaemon):
     task = daemon.script_task("Think first.", text_reply("I have.", thinking="Is it this, or is it that?"))
     session = await daemon.create_session()
     async with daemon.open_page() as window:
@@ -123,7 +123,7 @@ async def test_thoughts_are_folded(daemon: PageDaemon):
         await window.expect(thoughts.locator(".thoughts")).to_have_text("Is it this, or is it that?")
 
 
-async def test_a_call_is_one_line_that_opens_to_its_arguments_and_its_result(daemon: PageDaemon):
+async def test_a_tool_call_is_one_line_that_opens_to_its_arguments_and_its_result(daemon: PageDaemon):
     (daemon.folder / "port.txt").write_text("Brest\nCalais\n")
     (daemon.folder / "change.txt").write_text(DIFF)
     task = daemon.script_task(
@@ -143,26 +143,26 @@ async def test_a_call_is_one_line_that_opens_to_its_arguments_and_its_result(dae
         await call.locator("summary").click()
         await window.expect(call.locator(".inside")).to_contain_text("Calais")
         await call.get_by_label("Copy the arguments").click()
-        await daemon.wait_until(lambda: _copied(window, '{"path":"port.txt"}'))
-        told = window("tool-call", tool="tell")
-        await told.locator("summary").click()
-        await window.expect(told.locator(".d.del")).to_have_text("-Calais")
-        await window.expect(told.locator(".d.add")).to_have_text("+Dover")
+        await daemon.wait_until(lambda: _clipboard_has(window, '{"path":"port.txt"}'))
+        diff_call = window("tool-call", tool="tell")
+        await diff_call.locator("summary").click()
+        await window.expect(diff_call.locator(".d.del")).to_have_text("-Calais")
+        await window.expect(diff_call.locator(".d.add")).to_have_text("+Dover")
         await window.expect("tool-call", tool="read", state="failed").to_have_count(1)
 
 
-async def test_what_is_typed_is_kept_in_the_file_and_comes_back(daemon: PageDaemon):
+async def test_a_draft_is_saved_in_the_session_file_and_restored(daemon: PageDaemon):
     """Shows: A080."""
     session = await daemon.create_session()
     file = Path(session["path"])
     draft = "Half a thought,\nand its second line"
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
-        async with window.page.expect_response("**/draft") as saved:
+        async with window.page.expect_response("**/draft") as draft_response:
             await window("composer").press_sequentially("Half a thought,")
             await window("composer").press("Shift+Enter")
             await window("composer").press_sequentially("and its second line")
-        assert (await saved.value).ok
+        assert (await draft_response.value).ok
         await daemon.wait_until(lambda: draft in file.read_text())
         await window.page.reload()
         await window.expect("composer").to_have_value(draft)
@@ -176,7 +176,7 @@ async def test_what_is_typed_is_kept_in_the_file_and_comes_back(daemon: PageDaem
     assert file.read_text().count("and its second line") == 1
 
 
-async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_turn(daemon: PageDaemon):
+async def test_a_message_sent_during_a_run_is_queued_and_answered_in_turn(daemon: PageDaemon):
     gate = daemon.create_gate("queue")
     first = daemon.script_task(
         "Hold the first.", tool_call_reply(("hold", {"name": "queue"})), text_reply("First is done.")
@@ -198,7 +198,7 @@ async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_tur
         await window.expect(window("said-user").locator(".typed")).to_have_text([first, second])
 
 
-async def test_a_queued_message_is_taken_back(daemon: PageDaemon):
+async def test_a_queued_message_can_be_taken_back(daemon: PageDaemon):
     gate = daemon.create_gate("back")
     first = daemon.script_task(
         "Hold while I think.", tool_call_reply(("hold", {"name": "back"})), text_reply("Held.")
@@ -217,7 +217,7 @@ async def test_a_queued_message_is_taken_back(daemon: PageDaemon):
     assert "should not have" not in Path(session["path"]).read_text()
 
 
-async def test_a_run_is_stopped(daemon: PageDaemon):
+async def test_a_run_can_be_cancelled(daemon: PageDaemon):
     daemon.create_gate("stop")
     task = daemon.script_task(
         "Hold for ever.", tool_call_reply(("hold", {"name": "stop"})), text_reply("Never said.")
@@ -235,7 +235,7 @@ async def test_a_run_is_stopped(daemon: PageDaemon):
     assert run["status"] == "cancelled"
 
 
-async def test_a_run_is_interrupted_and_sums_up(daemon: PageDaemon):
+async def test_an_interrupted_run_ends_with_a_summary(daemon: PageDaemon):
     gate = daemon.create_gate("pause")
     task = daemon.script_task(
         "Hold until I ask.", tool_call_reply(("hold", {"name": "pause"})), text_reply("So far: held.")
@@ -251,12 +251,12 @@ async def test_a_run_is_interrupted_and_sums_up(daemon: PageDaemon):
         await window.expect("interrupt").to_have_count(0)
 
 
-async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(daemon: PageDaemon):
-    one = daemon.script_task("Say one.", text_reply("One."))
-    two = daemon.script_task("Say two.", text_reply("Two."))
-    other = daemon.script_task("Say another.", text_reply("Another."))
+async def test_a_branch_from_a_message_leaves_the_original_session_unchanged(daemon: PageDaemon):
+    first_task = daemon.script_task("Say one.", text_reply("One."))
+    second_task = daemon.script_task("Say two.", text_reply("Two."))
+    branch_task = daemon.script_task("Say another.", text_reply("Another."))
     session = await daemon.create_session(name="Trunk")
-    for task in (one, two):
+    for task in (first_task, second_task):
         await daemon.send_message(session["session_id"], task)
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
@@ -267,18 +267,18 @@ async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(dae
         await window.expect("toast").to_contain_text("branch of Trunk")
         await window.expect(window("said-agent").locator(".prose")).to_have_text(["One."])
         assert session["session_id"] not in window.page.url
-        await window.send_message(other)
+        await window.send_message(branch_task)
         await window.expect(window("said-agent").locator(".prose")).to_have_text(["One.", "Another."])
         await window("session-row", session=session["session_id"]).locator(".session-open").click()
         await window.expect(window("said-agent").locator(".prose")).to_have_text(["One.", "Two."])
 
 
-async def test_ones_own_words_are_taken_back_in_a_branch_and_said_differently(daemon: PageDaemon):
-    one = daemon.script_task("Say red.", text_reply("Red."))
-    two = daemon.script_task("Say blue.", text_reply("Blue."))
+async def test_branching_at_a_user_message_puts_its_text_into_the_composer(daemon: PageDaemon):
+    first_task = daemon.script_task("Say red.", text_reply("Red."))
+    second_task = daemon.script_task("Say blue.", text_reply("Blue."))
     daemon.script_task("Say blue, loudly.", text_reply("BLUE."))
     session = await daemon.create_session()
-    for task in (one, two):
+    for task in (first_task, second_task):
         await daemon.send_message(session["session_id"], task)
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
@@ -291,17 +291,17 @@ async def test_ones_own_words_are_taken_back_in_a_branch_and_said_differently(da
     assert "loudly" not in Path(session["path"]).read_text()
 
 
-async def test_the_path_of_the_file_is_shown_and_copied(daemon: PageDaemon):
+async def test_the_path_of_the_session_file_is_shown_and_can_be_copied(daemon: PageDaemon):
     session = await daemon.create_session()
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
         await window.expect("path").to_contain_text("session.md")
         await window("path").locator('[data-test="copy"]').click()
-        await daemon.wait_until(lambda: _copied(window, session["path"]))
+        await daemon.wait_until(lambda: _clipboard_has(window, session["path"]))
     assert Path(session["path"]).is_file()
 
 
-async def test_an_edit_of_the_file_by_hand_is_shown(daemon: PageDaemon):
+async def test_an_edit_of_the_session_file_is_shown(daemon: PageDaemon):
     task = daemon.script_task("Say teh word.", text_reply("The wrod."))
     session = await daemon.create_session()
     await daemon.send_message(session["session_id"], task)
@@ -313,21 +313,21 @@ async def test_an_edit_of_the_file_by_hand_is_shown(daemon: PageDaemon):
         await window.expect(window("said-agent").locator(".prose")).to_have_text(["The word."])
 
 
-async def test_a_run_that_failed_says_why_and_what_to_do(daemon: PageDaemon):
+async def test_a_failed_run_shows_the_error_and_what_to_do(daemon: PageDaemon):
     task = daemon.script_task("Ask with a wrong key.", http_error(401, "this key is not valid"))
     session = await daemon.create_session()
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
         await window.send_message(task)
-        ended = window("run-ended", status="failed")
-        await window.expect(ended).to_contain_text(re.compile("Failed: .*key", re.DOTALL))
-        await window.expect(ended).to_contain_text("send again")
+        run_end = window("run-ended", status="failed")
+        await window.expect(run_end).to_contain_text(re.compile("Failed: .*key", re.DOTALL))
+        await window.expect(run_end).to_contain_text("send again")
         await window.expect("session-row", session=session["session_id"]).to_have_attribute(
             "data-status", "idle"
         )
 
 
-async def test_an_address_of_a_conversation_that_is_gone_says_so(daemon: PageDaemon):
+async def test_the_address_of_a_missing_session_shows_that_it_is_gone(daemon: PageDaemon):
     async with daemon.open_page() as window:
         await window.page.evaluate("() => { location.hash = '#/s/no-such-session' }")
         await window.expect("gone").to_be_visible()

