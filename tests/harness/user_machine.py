@@ -3,8 +3,9 @@
 import asyncio
 import json
 import signal
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from commands import RETINUE, CommandResult, start_process
 
 import retinue
 from retinue import daemon_client
+from retinue.app.run_options import SpawnOptions
 from retinue.interfaces import Tool
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer, Script
 
@@ -106,6 +108,28 @@ class UserMachine:
             while len(self.server.requests) < count:  # noqa: ASYNC110  (another process asks: nothing to wait on)
                 await asyncio.sleep(0.01)
 
+    async def wait_for_live_runs(self, *statuses: str) -> list[dict[str, Any]]:
+        """Wait until the live runs have these statuses, oldest first, and return them."""
+        await wait_until(lambda: self._live_statuses() == [*statuses])
+        rows = (await self("runs", "list", "--json")).json
+        return sorted(rows, key=lambda row: row["run_id"])
+
+    def _live_statuses(self) -> list[str]:
+        query = "SELECT status FROM runs WHERE status IN ('queued', 'running', 'waiting') ORDER BY id"
+        try:
+            with closing(sqlite3.connect(f"file:{self.home}/ledger.db?mode=ro", uri=True)) as ledger:
+                return [status for (status,) in ledger.execute(query)]
+        except sqlite3.OperationalError:
+            return []  # the ledger does not exist yet
+
+    async def wait_for_end(self, run: str) -> dict[str, Any]:
+        """Wait until a run has ended in any process, and return it."""
+        while True:
+            shown = (await self("runs", "show", run, "--json")).json
+            if shown["status"] not in ("queued", "running", "waiting"):
+                return shown
+            await asyncio.sleep(0.1)
+
     def read_files(self) -> dict[str, bytes]:
         """Every file of the user's, to see that nothing was touched; the ledger, the logs and when leftovers were last
         swept change by themselves."""
@@ -132,6 +156,11 @@ class UserMachine:
         return sorted(each["function"]["name"] if "function" in each else each["name"] for each in offered)
 
     @staticmethod
+    def tool_results(request: CapturedRequest) -> list[str]:
+        """The tool results in a request to an OpenAI model."""
+        return [message["content"] for message in request.messages if message["role"] == "tool"]
+
+    @staticmethod
     def request_texts(request: CapturedRequest) -> list[str]:
         """What a request says of the conversation, in order: texts, calls as JSON, results."""
         found: list[str] = []
@@ -142,6 +171,21 @@ class UserMachine:
                 found += [said] if isinstance(said, str) else map(_block, said)
                 found += [call["function"]["arguments"] for call in called]
         return [text for text in found if text]
+
+
+async def wait_until(condition: Callable[[], object]) -> None:
+    """Poll a condition that another process makes true."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110  (another process makes it true: nothing to wait on)
+            await asyncio.sleep(0.02)
+
+
+async def spawn_and_wait(
+    app: retinue.App, parent: str, agent: str, task: str = "Go", **options: Any
+) -> retinue.Run:
+    """Spawn a child of the session `parent`, and wait for the end of its run."""
+    run = await app.runs.spawn(task, SpawnOptions(parent=parent, agent=agent, **options))
+    return await app.runs.wait(run.id)
 
 
 def _block(block: Any) -> str:
