@@ -1,4 +1,4 @@
-"""Damage to session.md: whatever becomes of the bytes, the reader answers or names the line, and nothing else."""
+"""Damage to session.md: for any bytes the parser returns entries or an error with its line."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from retinue.sessions.markdown.parser import parse_transcript
 from retinue.sessions.markdown.torn_tail import find_tear_in_tail
 from retinue.sessions.markdown.writer import render_entry, render_open_line
 
-TALK: tuple[Entry, ...] = (
+ENTRIES: tuple[Entry, ...] = (
     Message(id="01A", role="user", text="Find it.", at="2026-11-15T18:42:07Z", origin="agent:main", run="r1"),
     Message(
         id="01B",
@@ -28,14 +28,14 @@ TALK: tuple[Entry, ...] = (
     Message(id="01E", role="agent", text="Found.", stop_reason="length", run="r1"),
 )
 HEAD = b"<!-- retinue 1 session=a-20261115184207 id=1 branch=main -->\n\n"
-FILE = HEAD + b"".join(map(render_entry, TALK)) + render_open_line("01F").encode() + b"and now?\n"
-STUFF = (
+FILE = HEAD + b"".join(map(render_entry, ENTRIES)) + render_open_line("01F").encode() + b"and now?\n"
+FRAGMENTS = (
     b"<!-- ", b" -->", b"<!-- user", b"<!-- user -->\n", b"\n<!-- agent id=x calls=9 -->\n", b"=", b" ", b"\n", b"\r\n",
     b"id=", b"n=", b"n=-5", b"calls=x", b"in=abc", b"ms=1e9", b"%", b"%ff", b"esc=1 ", b"\\u12", b"\x00", b"\xff\xfe",
     b"<!-- result ok -->", b"<!-- retinue 2 session=x -->\n", b"<!-- call -->\n", b"<!-- notice -->\n", b"thoughts=1 ", b"word=ok ",
 )  # fmt: skip
 CHANGE = st.one_of(
-    st.tuples(st.just("put"), st.integers(0, len(FILE)), st.sampled_from(STUFF)),
+    st.tuples(st.just("put"), st.integers(0, len(FILE)), st.sampled_from(FRAGMENTS)),
     st.tuples(st.just("cut"), st.integers(0, len(FILE)), st.integers(1, 40)),
     st.tuples(st.just("end"), st.integers(0, len(FILE)), st.just(0)),
 )
@@ -43,25 +43,25 @@ CHANGE = st.one_of(
 
 @settings(max_examples=400)
 @given(changes=st.lists(CHANGE, min_size=1, max_size=4))
-def test_damaged_bytes_are_read_or_refused_with_their_line_and_never_crash(
+def test_damaged_bytes_are_parsed_or_refused_with_their_line(
     changes: list[tuple[str, int, int | bytes]],
 ):
     """Shows: P15."""
     data = bytearray(FILE)
-    for kind, at, what in changes:
-        if isinstance(what, bytes):
-            data[at:at] = what
+    for kind, at, change in changes:
+        if isinstance(change, bytes):
+            data[at:at] = change
         elif kind == "cut":
-            del data[at : at + what]
+            del data[at : at + change]
         else:
             del data[at:]
     find_tear_in_tail(bytes(data))
-    where = "session.md:"
+    location = "session.md:"
     try:
         parse_transcript(bytes(data), "session.md")
     except Unreadable as error:
-        where = error.location
-    assert where.startswith("session.md:")
+        location = error.location
+    assert location.startswith("session.md:")
     parse_transcript(bytes(data), "session.md", lenient=True)
 
 
@@ -69,7 +69,7 @@ NINES = "9" * 5000
 
 
 @pytest.mark.parametrize(
-    ("marker", "fine"),
+    ("marker", "accepted"),
     [
         (f"agent id=01X in={NINES} n=1", False),
         (f"agent id=01X calls={NINES} n=1", False),
@@ -78,10 +78,10 @@ NINES = "9" * 5000
         (f"user id=01X in={NINES}", False),
     ],
 )
-def test_a_number_that_counts_nothing_real_is_refused_with_its_line(marker: str, fine: bool):
-    """Only the length is no fact of the entry: where it says nothing, the body is what stands there."""
+def test_an_impossibly_large_number_is_refused_with_its_line(marker: str, accepted: bool):
+    """Only an invalid length is tolerated: the body then ends at the next marker."""
     for end in ("", "<!-- user id=01Z -->\n"):
         data = HEAD + f"<!-- {marker} -->\na\n\n{end}".encode()
-        found = parse_transcript(data[: find_tear_in_tail(data)], "session.md", lenient=True)
-        assert (found.error is None) is (fine or (marker.startswith("user") and not end))
-        assert found.error is None or found.error.location == "session.md:3"
+        reading = parse_transcript(data[: find_tear_in_tail(data)], "session.md", lenient=True)
+        assert (reading.error is None) is (accepted or (marker.startswith("user") and not end))
+        assert reading.error is None or reading.error.location == "session.md:3"

@@ -1,4 +1,4 @@
-"""The grammar of session.md: writer, fast parser and tolerant parser know every row of the one table."""
+"""The grammar of session.md: the writer, the fast parser and the tolerant parser use every row of one table."""
 
 import re
 from collections.abc import Sequence
@@ -35,45 +35,55 @@ FIRST_LINE = b"<!-- retinue 1 session=a-20261115184207 id=1 branch=main -->\n\n"
 LAST = Message(id="last", role="agent", text="the last entry is always left to the tolerant parser")
 
 ids = st.sampled_from(["01A", "01B", "c=1", "é", "a b", "a%b"])
-words = st.sampled_from(["", "x", "2026-11-15T18:42:07Z", "agent:main", "é", "a b", '">'])
-texts = st.sampled_from(
+short_texts = st.sampled_from(["", "x", "2026-11-15T18:42:07Z", "agent:main", "é", "a b", '">'])
+bodies = st.sampled_from(
     ["", "hello", "a\n\n", "<!-- user id=x n=1 -->", "\\<!-- call -->\n", "a\r\nb\x00", "\\"]
 )
 counts = st.sampled_from([0, 1, 12, 10**18 - 1])
 usages = st.builds(Usage, input=counts, output=counts, cached=counts)
 thoughts = st.sampled_from([(), ("{}",)])
-entries: st.SearchStrategy[Entry] = st.one_of(
+random_entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(
         Message,
         id=ids,
         role=st.sampled_from(["user", "agent"]),
-        text=texts,
-        at=words,
-        origin=words,
-        run=words,
-        model=words,
+        text=bodies,
+        at=short_texts,
+        origin=short_texts,
+        run=short_texts,
+        model=short_texts,
         usage=usages,
-        stop_reason=words,
+        stop_reason=short_texts,
         tool_call_count=counts,
         thoughts=thoughts,
     ),
-    st.builds(ToolCall, id=ids, tool=ids, args=texts, at=words, run=words, parse_error=words),
-    st.builds(ToolResult, call_id=ids, text=texts, ok=st.booleans(), duration_ms=counts, at=words, run=words),
-    st.builds(Notice, id=ids, topic=words, text=texts, at=words, run=words),
+    st.builds(
+        ToolCall, id=ids, tool=ids, args=bodies, at=short_texts, run=short_texts, parse_error=short_texts
+    ),
+    st.builds(
+        ToolResult,
+        call_id=ids,
+        text=bodies,
+        ok=st.booleans(),
+        duration_ms=counts,
+        at=short_texts,
+        run=short_texts,
+    ),
+    st.builds(Notice, id=ids, topic=short_texts, text=bodies, at=short_texts, run=short_texts),
 )
 
 
-def written(transcript: Sequence[Entry]) -> bytes:
+def render_file(transcript: Sequence[Entry]) -> bytes:
     return FIRST_LINE + b"".join(map(render_entry, transcript))
 
 
-def slowed(data: bytes) -> bytes:
-    """Write two spaces after each kind: they mean the same, but the fast parser takes no such line."""
+def without_fast_lines(data: bytes) -> bytes:
+    """Write two spaces after each kind, which means the same but is not accepted by the fast parser."""
     return re.sub(rb"^(<!-- (?:user|agent|call|result|notice)) ", rb"\1  ", data, flags=re.MULTILINE)
 
 
 def without_thoughts(entry: Entry) -> Entry:
-    """Return the entry as the file has it: thinking blocks are in a file of their own."""
+    """Return the entry as the file has it; thinking blocks are in a separate file."""
     return replace(entry, thoughts=()) if isinstance(entry, Message) else entry
 
 
@@ -86,25 +96,25 @@ class Reading:
     error_location: str
 
 
-def read(data: bytes) -> Reading:
-    found = parse_transcript(data, "session.md", lenient=True)
-    location = found.error.location if found.error else ""
-    return Reading(found.entries, found.ids_with_thinking, found.open_line_id, found.draft, location)
+def read_file(data: bytes) -> Reading:
+    reading = parse_transcript(data, "session.md", lenient=True)
+    location = reading.error.location if reading.error else ""
+    return Reading(reading.entries, reading.ids_with_thinking, reading.open_line_id, reading.draft, location)
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(entries, max_size=6))
-def test_both_parsers_read_the_same_from_every_kind_and_attribute(transcript: list[Entry]):
-    data = written([*transcript, LAST])
-    assert read(data) == read(slowed(data))
-    assert read(data).entries == [*map(without_thoughts, transcript), LAST]
-    assert read(data).ids_with_thinking == {
+@given(st.lists(random_entries, max_size=6))
+def test_both_parsers_agree_on_every_kind_and_attribute(transcript: list[Entry]):
+    data = render_file([*transcript, LAST])
+    assert read_file(data) == read_file(without_fast_lines(data))
+    assert read_file(data).entries == [*map(without_thoughts, transcript), LAST]
+    assert read_file(data).ids_with_thinking == {
         each.id for each in transcript if isinstance(each, Message) and each.thoughts
     }
 
 
-# Line ends of Windows are left out: the fast parser keeps them in the body below a line that it takes.
-STUFF = (
+# Windows line ends are left out: the fast parser keeps them in the body.
+FRAGMENTS = (
     b"<!-- ", b" -->", b"<!-- user -->\n", b"\n<!-- user id=q -->\nhey\n", b"\n<!-- agent id=x calls=9 -->\n", b"=", b" ",
     b"\n", b"id=", b"n=", b"n=-5", b" calls=x", b" in=abc", b" ms=1e9", b" out=007", b"9" * 19, b"%", b"%ff", b"%C3%A9",
     b" esc=1", b"\\u12", b"\x00", b"\xff\xfe", b" thoughts=1", b" word=failed", b" stop=length", b" from=me", b" broken=x",
@@ -115,35 +125,37 @@ STUFF = (
 
 @settings(max_examples=600, deadline=None)
 @given(
-    st.lists(entries, min_size=1, max_size=5),
+    st.lists(random_entries, min_size=1, max_size=5),
     st.booleans(),
     st.lists(
         st.tuples(
-            st.integers(0, 6), st.integers(0, 70), st.one_of(st.sampled_from(STUFF), st.integers(1, 40))
+            st.integers(0, 6), st.integers(0, 70), st.one_of(st.sampled_from(FRAGMENTS), st.integers(1, 40))
         ),
         min_size=1,
         max_size=3,
     ),
 )
-def test_both_parsers_read_the_same_from_a_damaged_file(
-    transcript: list[Entry], is_open: bool, changes: list[tuple[int, int, bytes | int]]
+def test_both_parsers_agree_on_a_damaged_file(
+    transcript: list[Entry], has_idle_prompt: bool, changes: list[tuple[int, int, bytes | int]]
 ):
-    data = written(transcript) + (render_open_line("q").encode() + b"and now?\n" if is_open else b"")
+    data = render_file(transcript) + (
+        render_open_line("q").encode() + b"and now?\n" if has_idle_prompt else b""
+    )
     for marker, distance, change in changes:
         starts = [match.start() for match in re.finditer(b"<!-- ", data)] or [0]
         at = starts[marker % len(starts)] + distance
         data = data[:at] + (change + data[at:] if isinstance(change, bytes) else data[at + change :])
-    assert read(data) == read(slowed(data))
+    assert read_file(data) == read_file(without_fast_lines(data))
     intact = data[: find_tear_in_tail(data)]
-    assert read(intact) == read(slowed(intact))
+    assert read_file(intact) == read_file(without_fast_lines(intact))
 
 
 ROWS = [(kind, attribute) for kind in ENTRY_KINDS for attribute in kind.attributes]
 ROW_NAMES = [f"{kind.name}-{attribute.name or attribute.field}" for kind, attribute in ROWS]
 
 
-def sample(kind: MarkerKind, *, chosen: Attribute | None = None) -> Entry:
-    """Return an entry that has only what its kind requires, and the chosen attribute."""
+def make_entry(kind: MarkerKind, *, chosen: Attribute | None = None) -> Entry:
+    """Return an entry with only the required fields of its kind and the chosen attribute."""
     values: dict[str, Any] = {each.name: "required" for each in fields(kind.type) if each.required}
     if kind.role:
         values["role"] = kind.role
@@ -159,15 +171,15 @@ def set_field(value: Any, name: str, *inner: str) -> Any:
 
 @pytest.mark.parametrize(("kind", "attribute"), ROWS, ids=ROW_NAMES)
 def test_every_attribute_is_written_and_read_by_both_parsers(kind: MarkerKind, attribute: Attribute):
-    entry = sample(kind, chosen=attribute)
+    entry = make_entry(kind, chosen=attribute)
     line, body = render_entry(entry).decode().removeprefix("<!-- ").split("\n", 1)
-    assert line != render_entry(sample(kind)).decode().removeprefix("<!-- ").split("\n", 1)[0]
+    assert line != render_entry(make_entry(kind)).decode().removeprefix("<!-- ").split("\n", 1)[0]
     assert attribute.name == "" or f" {attribute.name}=" in line
 
-    tolerant = read(slowed(written([entry, LAST])))
+    tolerant = read_file(without_fast_lines(render_file([entry, LAST])))
     assert tolerant.entries == [without_thoughts(entry), LAST]
     assert tolerant.ids_with_thinking == ({entry.id} if attribute is THOUGHTS else tolerant.ids_with_thinking)
-    assert read(written([entry, LAST])) == tolerant
+    assert read_file(render_file([entry, LAST])) == tolerant
 
     is_fast = attribute.is_fast and not kind.is_rare
     pattern, build = FAST_PARSERS.get(line[:2], (re.compile("(?!)"), None))
@@ -191,12 +203,12 @@ def test_the_names_in_the_table_are_unambiguous():
     for kind in (HEAD, *ENTRY_KINDS):
         names = [attribute.name for attribute in kind.attributes if attribute.name]
         assert len(set(names)) == len(names)
-        assert not {"esc", "n", "word", ""} & set(names), "these are the parser's own"
+        assert not {"esc", "n", "word", ""} & set(names), "the parser reserves these names"
     assert len(FAST_PARSERS) == sum(not kind.is_rare for kind in ENTRY_KINDS)
 
 
-def changed(kind: MarkerKind) -> MarkerKind:
-    """Return the kind with its attributes renamed, in reversed order and none of them rare."""
+def changed_kind(kind: MarkerKind) -> MarkerKind:
+    """Return the kind with its attributes renamed, reversed, and none of them rare."""
     common = [
         Attribute(name=f"{each.name}-2" if each.name else "", field=each.field, encoding=each.encoding)
         for each in reversed(kind.attributes)
@@ -208,10 +220,10 @@ def changed(kind: MarkerKind) -> MarkerKind:
 
 
 @settings(max_examples=200, deadline=None)
-@given(entries)
-def test_what_a_changed_table_says_is_written_and_read_by_both_parsers(entry: Entry):
+@given(random_entries)
+def test_a_changed_table_changes_the_writer_and_both_parsers(entry: Entry):
     [kind] = [
-        changed(each)
+        changed_kind(each)
         for each in ENTRY_KINDS
         if isinstance(entry, each.type) and each.role == getattr(entry, "role", "")
     ]
@@ -226,10 +238,8 @@ def test_what_a_changed_table_says_is_written_and_read_by_both_parsers(entry: En
     assert match is None or build(match, "body") == tolerant
 
 
-@given(words.filter(bool), words, words, st.one_of(st.none(), words))
-def test_the_head_of_a_file_names_the_session_it_was_written_for(
-    slug: str, session_id: str, branch: str, parent: str | None
-):
+@given(short_texts.filter(bool), short_texts, short_texts, st.one_of(st.none(), short_texts))
+def test_the_head_of_a_file_names_its_session(slug: str, session_id: str, branch: str, parent: str | None):
     now = datetime(2026, 11, 15, tzinfo=UTC)
     session = Session(
         id=session_id, slug=slug, agent="general", branch=branch, path="/s", parent_slug=parent,
@@ -239,8 +249,8 @@ def test_the_head_of_a_file_names_the_session_it_was_written_for(
     assert head == SessionHead(slug=slug, id=session_id, branch=branch, parent=parent or "")
 
 
-def test_an_attribute_that_the_table_does_not_have_is_read_by_neither():
-    data = written([sample(USER), LAST]).replace(b" n=", b" future=1 n=", 1)
-    assert read(data).entries == [sample(USER), LAST]
+def test_both_parsers_ignore_an_unknown_attribute():
+    data = render_file([make_entry(USER), LAST]).replace(b" n=", b" future=1 n=", 1)
+    assert read_file(data).entries == [make_entry(USER), LAST]
     with pytest.raises(Unreadable, match=r"^session\.md:3: "):
         parse_transcript(data.replace(b" future=1", b" future"), "session.md")
