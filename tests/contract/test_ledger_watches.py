@@ -52,7 +52,7 @@ def a_word(name: str, **facts: Any) -> Interjection:
 
 
 async def test_watches_are_found_by_whom_they_watch_and_whether_they_are_on(ledger: Ledger):
-    first, second = a_watch("a"), a_watch("b", session="s2", watcher="w2", heard="01J\udc80")
+    first, second = a_watch("a"), a_watch("b", session="s2", watcher="w2", last_entry_id="01J\udc80")
 
     def put(tx: Transaction) -> None:
         tx.save_watch(second)
@@ -60,7 +60,7 @@ async def test_watches_are_found_by_whom_they_watch_and_whether_they_are_on(ledg
         assert tx.find_watches(session="s1") == [first]
 
     await ledger.write(put)
-    assert await ledger.read(lambda tx: tx.find_watches()) == [first, replace(second, heard="01J\ufffd")]
+    assert await ledger.read(lambda tx: tx.find_watches()) == [first, replace(second, last_entry_id="01J\ufffd")]
     off = replace(first.mark_notified("01K", at=AT), on=False)
     await ledger.write(lambda tx: tx.save_watch(off))
     assert await ledger.read(lambda tx: [each.id for each in tx.find_watches(on=True)]) == ["b"]

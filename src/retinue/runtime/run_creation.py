@@ -95,7 +95,7 @@ def create_wake_run(
         source=WAKE_SOURCE,
         wait=False,
         wait_until=None,
-        keep=True,
+        keep_session=True,
         deadline_seconds=None,
     )
     run = Run(

@@ -392,7 +392,7 @@ async def delete_temporary_session(delivery: Delivery, context: RuntimeContext) 
     def step(tx: Transaction) -> None:
         tx.update_delivery(replace(tx.get_delivery(delivery.id) or delivery, cleared=True))
         if run is not None:
-            tx.emit(make_event("session.changed", run, context, what="deleted"))
+            tx.emit(make_event("session.changed", run, context, change="deleted"))
 
     with suppress(RetinueError):
         if run is not None:
