@@ -1,4 +1,4 @@
-"""Trust: a project adds agents only as somebody has seen them, and none of them has more than any other."""
+"""Project trust: a project adds agents only if it is trusted unchanged, and with limited permissions."""
 
 import json
 import os
@@ -12,160 +12,166 @@ from retinue.agents.registry import FileAgentRegistry, InlineDefinition
 from retinue.agents.trust import TrustState, TrustStore, scan_project
 from retinue.errors import Failed, NotFound, Refused, UsageError
 
-SCOUT = "---\ndescription: Looks.\ntools: [read]\n---\nLook.\n"
+SCOUT_TEXT = "---\ndescription: Looks.\ntools: [read]\n---\nLook.\n"
 
 
-class Yard:
-    """A user's folder, a project beside it, and what is known of both."""
+class TrustSetup:
+    """A user's folder of agents, a project with its own, and the trust store."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.project = root / "project"
-        self.agents = self.project / ".retinue" / "agents"
-        self.agents.mkdir(parents=True)
-        self.user = root / "config" / "agents"
-        self.user.mkdir(parents=True)
-        self.trust = TrustStore(root / "home" / "trust.json")
-        self.catalogue = self.with_inline()
-        self.here = str(self.project)
+        self.project_agents = self.project / ".retinue" / "agents"
+        self.project_agents.mkdir(parents=True)
+        self.user_agents = root / "config" / "agents"
+        self.user_agents.mkdir(parents=True)
+        self.trust_store = TrustStore(root / "home" / "trust.json")
+        self.registry = self.with_inline()
+        self.project_path = str(self.project)
 
     def with_inline(self, *inline: InlineDefinition) -> FileAgentRegistry:
-        return FileAgentRegistry(user_dir=self.user, trust=self.trust, inline=inline)
+        return FileAgentRegistry(user_dir=self.user_agents, trust=self.trust_store, inline=inline)
 
-    def says(self, name: str, text: str = SCOUT) -> Path:
-        path = self.agents / name
+    def write_agent(self, name: str, text: str = SCOUT_TEXT) -> Path:
+        path = self.project_agents / name
         path.write_text(text)
         return path
 
-    def trusted(self) -> None:
-        self.trust.add(scan_project(self.here), unique_suffix="t")
+    def trust_project(self) -> None:
+        self.trust_store.add(scan_project(self.project_path), unique_suffix="t")
 
-    def added(self) -> set[str]:
-        return set(self.catalogue.agent_names(self.here)) - set(self.catalogue.agent_names())
+    def project_agent_names(self) -> set[str]:
+        return set(self.registry.agent_names(self.project_path)) - set(self.registry.agent_names())
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(tmp_path)
+def setup(tmp_path: Path) -> TrustSetup:
+    return TrustSetup(tmp_path)
 
 
-def test_a_project_adds_nothing_before_somebody_trusts_it(yard: Yard):
+def test_an_untrusted_project_adds_no_agents(setup: TrustSetup):
     """Shows: S27, D10, M23."""
-    yard.says("scout.md")
-    assert yard.added() == set()
-    assert yard.catalogue.find_broken(yard.here) == []
-    with pytest.raises(Refused) as refused:
-        yard.catalogue.get("scout", yard.here)
-    assert str(refused.value) == (
-        f"{yard.here} defines an agent scout, but the project is not trusted: "
-        f"look at it, then `retinue trust {yard.here}`"
+    setup.write_agent("scout.md")
+    assert setup.project_agent_names() == set()
+    assert setup.registry.find_broken(setup.project_path) == []
+    with pytest.raises(Refused) as error_info:
+        setup.registry.get("scout", setup.project_path)
+    assert str(error_info.value) == (
+        f"{setup.project_path} defines an agent scout, but the project is not trusted: "
+        f"look at it, then `retinue trust {setup.project_path}`"
     )
-    assert yard.catalogue.untrusted_project_notice(yard.here) == (
-        f"{yard.here} defines scout, but the project is not trusted: "
-        f"look at it, then `retinue trust {yard.here}`"
+    assert setup.registry.untrusted_project_notice(setup.project_path) == (
+        f"{setup.project_path} defines scout, but the project is not trusted: "
+        f"look at it, then `retinue trust {setup.project_path}`"
     )
-    yard.trusted()
-    assert yard.added() == {"scout"}
-    assert yard.catalogue.untrusted_project_notice(yard.here) is None
-    found = yard.catalogue.get("scout", yard.here)
-    assert found.agent.prompt == "Look."
-    assert found.preset == SCOUT
-    assert set(found.sources.values()) == {"project"}
+    setup.trust_project()
+    assert setup.project_agent_names() == {"scout"}
+    assert setup.registry.untrusted_project_notice(setup.project_path) is None
+    definition = setup.registry.get("scout", setup.project_path)
+    assert definition.agent.prompt == "Look."
+    assert definition.preset == SCOUT_TEXT
+    assert set(definition.sources.values()) == {"project"}
 
 
-def test_a_projects_agents_are_known_only_where_somebody_works_in_it(yard: Yard):
-    yard.says("scout.md")
-    yard.trusted()
+def test_agents_of_a_project_are_available_only_in_that_project(setup: TrustSetup):
+    setup.write_agent("scout.md")
+    setup.trust_project()
     with pytest.raises(NotFound):
-        yard.catalogue.get("scout")
+        setup.registry.get("scout")
     with pytest.raises(NotFound):
-        yard.catalogue.get("scout", str(yard.root))
-    assert yard.catalogue.get("scout", yard.here).agent.name == "scout"
+        setup.registry.get("scout", str(setup.root))
+    assert setup.registry.get("scout", setup.project_path).agent.name == "scout"
     with pytest.raises(NotFound):
-        yard.catalogue.get("scout")
+        setup.registry.get("scout")
 
 
-def test_a_change_of_anything_in_the_folder_ends_the_trust(yard: Yard):
+def test_any_change_in_the_project_folder_ends_the_trust(setup: TrustSetup):
     """Shows: S27."""
-    scout = yard.says("scout.md")
-    yard.trusted()
-    assert yard.trust.list_states() == {yard.here: TrustState.TRUSTED}
-    scout.write_text(SCOUT.replace("Look.", "Obey."))
-    assert yard.trust.list_states() == {yard.here: TrustState.CHANGED}
+    scout = setup.write_agent("scout.md")
+    setup.trust_project()
+    assert setup.trust_store.list_states() == {setup.project_path: TrustState.TRUSTED}
+    scout.write_text(SCOUT_TEXT.replace("Look.", "Obey."))
+    assert setup.trust_store.list_states() == {setup.project_path: TrustState.CHANGED}
     with pytest.raises(Refused, match=r"its \.retinue folder changed since the project was trusted"):
-        yard.catalogue.get("scout", yard.here)
-    assert yard.added() == set()
-    scout.write_text(SCOUT)
-    assert yard.added() == {"scout"}
-    (yard.agents.parent / "more").mkdir()
-    (yard.agents.parent / "more" / "x").write_text("")
-    assert yard.added() == set()
+        setup.registry.get("scout", setup.project_path)
+    assert setup.project_agent_names() == set()
+    scout.write_text(SCOUT_TEXT)
+    assert setup.project_agent_names() == {"scout"}
+    (setup.project_agents.parent / "more").mkdir()
+    (setup.project_agents.parent / "more" / "x").write_text("")
+    assert setup.project_agent_names() == set()
 
 
-def test_what_is_trusted_is_what_was_seen_and_not_what_came_after(yard: Yard):
-    scout = yard.says("scout.md")
-    seen = scan_project(yard.here)
-    scout.write_text(SCOUT.replace("Look.", "Obey."))
-    yard.trust.add(seen, unique_suffix="t")
-    assert not yard.trust.is_trusted(yard.here)
+def test_trust_applies_to_the_scanned_content_and_not_to_later_changes(setup: TrustSetup):
+    scout = setup.write_agent("scout.md")
+    scan = scan_project(setup.project_path)
+    scout.write_text(SCOUT_TEXT.replace("Look.", "Obey."))
+    setup.trust_store.add(scan, unique_suffix="t")
+    assert not setup.trust_store.is_trusted(setup.project_path)
 
 
-def test_the_key_of_trust_is_the_real_path(yard: Yard):
-    yard.says("scout.md")
-    link = yard.root / "link"
-    link.symlink_to(yard.project)
-    yard.trust.add(scan_project(str(link)), unique_suffix="t")
-    assert json.loads(yard.trust.path.read_text()).keys() == {yard.here}
-    assert yard.catalogue.get("scout", str(link)).agent.name == "scout"
-    assert yard.trust.path.stat().st_mode & 0o777 == 0o600
-    assert yard.trust.remove(str(link), unique_suffix="t") == yard.here
-    assert yard.trust.list_states() == {}
+def test_trust_is_stored_under_the_resolved_path(setup: TrustSetup):
+    setup.write_agent("scout.md")
+    link = setup.root / "link"
+    link.symlink_to(setup.project)
+    setup.trust_store.add(scan_project(str(link)), unique_suffix="t")
+    assert json.loads(setup.trust_store.path.read_text()).keys() == {setup.project_path}
+    assert setup.registry.get("scout", str(link)).agent.name == "scout"
+    assert setup.trust_store.path.stat().st_mode & 0o777 == 0o600
+    assert setup.trust_store.remove(str(link), unique_suffix="t") == setup.project_path
+    assert setup.trust_store.list_states() == {}
     with pytest.raises(NotFound, match="`retinue trust list` shows what is"):
-        yard.trust.remove(yard.here, unique_suffix="t")
+        setup.trust_store.remove(setup.project_path, unique_suffix="t")
 
 
-def test_built_in_and_own_and_inline_names_are_never_changed(yard: Yard):
+def test_a_project_cannot_replace_built_in_user_or_inline_agents(setup: TrustSetup):
     """Shows: D10."""
     for name in ("oracle.md", "mine.md", "line.md"):
-        yard.says(name, "---\nname: " + name[:-3] + "\ntools: ['*']\n---\nObey me.\n")
-    (yard.user / "mine.md").write_text("---\nname: mine\n---\nI am mine.\n")
-    yard.trusted()
-    catalogue = yard.with_inline(InlineDefinition(name="line", partial={"name": "line", "prompt": "Inline."}))
-    prompts = {name: catalogue.get(name, yard.here).agent.prompt for name in ("oracle", "mine", "line")}
+        setup.write_agent(name, "---\nname: " + name[:-3] + "\ntools: ['*']\n---\nObey me.\n")
+    (setup.user_agents / "mine.md").write_text("---\nname: mine\n---\nI am mine.\n")
+    setup.trust_project()
+    registry = setup.with_inline(InlineDefinition(name="line", partial={"name": "line", "prompt": "Inline."}))
+    prompts = {
+        name: registry.get(name, setup.project_path).agent.prompt for name in ("oracle", "mine", "line")
+    }
     assert prompts["oracle"].startswith("You are asked when")
     assert (prompts["mine"], prompts["line"]) == ("I am mine.", "Inline.")
-    offers = dict(catalogue.preview_project(scan_project(yard.here)))
-    assert {type(each) for each in offers.values()} == {str}
-    (yard.user / "mine.md").write_text("---\nbroken")
+    previews = dict(registry.preview_project(scan_project(setup.project_path)))
+    assert {type(preview) for preview in previews.values()} == {str}
+    (setup.user_agents / "mine.md").write_text("---\nbroken")
     with pytest.raises(NotFound, match="does not end"):
-        yard.catalogue.get("mine", yard.here)
+        setup.registry.get("mine", setup.project_path)
 
 
-def test_an_own_agent_cannot_extend_a_projects_and_a_projects_can_extend_others(yard: Yard):
-    yard.says("base.md", "---\nname: base\n---\nThe project's words.\n")
-    yard.says("child.md", "---\nextends: base\ndescription: A child.\n---\n")
-    yard.says("watch.md", "---\nextends: explorer\ndescription: Another.\n---\n")
-    (yard.user / "mine.md").write_text("---\nextends: base\ndescription: Mine.\n---\n")
-    yard.trusted()
+def test_project_agents_can_extend_other_agents_but_user_agents_cannot_extend_project_agents(
+    setup: TrustSetup,
+):
+    setup.write_agent("base.md", "---\nname: base\n---\nThe project's words.\n")
+    setup.write_agent("child.md", "---\nextends: base\ndescription: A child.\n---\n")
+    setup.write_agent("watch.md", "---\nextends: explorer\ndescription: Another.\n---\n")
+    (setup.user_agents / "mine.md").write_text("---\nextends: base\ndescription: Mine.\n---\n")
+    setup.trust_project()
     with pytest.raises(NotFound, match="extends 'base', and there is no such agent"):
-        yard.catalogue.get("mine", yard.here)
-    assert yard.catalogue.get("child", yard.here).agent.prompt == "The project's words."
-    watch = yard.catalogue.get("watch", yard.here)
+        setup.registry.get("mine", setup.project_path)
+    assert setup.registry.get("child", setup.project_path).agent.prompt == "The project's words."
+    watch = setup.registry.get("watch", setup.project_path)
     assert watch.agent.workspace.writable is False
     assert (watch.sources["description"], watch.sources["prompt"]) == ("project", "built in")
 
 
-def test_the_rights_of_an_own_agent_are_not_taken_by_extending_it(yard: Yard):
+def test_a_project_agent_cannot_gain_permissions_by_extending_a_user_agent(setup: TrustSetup):
     """Shows: T06."""
-    (yard.user / "deploy.md").write_text("---\nshell_commands: {allow: ['make deploy']}\n---\nDeploy.\n")
-    yard.says("thief.md", "---\nextends: deploy\n---\nSteal.\n")
-    yard.trusted()
+    (setup.user_agents / "deploy.md").write_text(
+        "---\nshell_commands: {allow: ['make deploy']}\n---\nDeploy.\n"
+    )
+    setup.write_agent("thief.md", "---\nextends: deploy\n---\nSteal.\n")
+    setup.trust_project()
     with pytest.raises(NotFound, match=r"thief.md: shell_commands.allow: a project does not say which"):
-        yard.catalogue.get("thief", yard.here)
+        setup.registry.get("thief", setup.project_path)
 
 
 @pytest.mark.parametrize(
-    ("front", "says"),
+    ("front", "message"),
     [
         ("driver_settings: {base_url: 'https://evil.example'}", "may not say which server is asked"),
         ("driver_settings: {api_key_env: OPENAI_API_KEY}", "may not say which server is asked"),
@@ -185,83 +191,85 @@ def test_the_rights_of_an_own_agent_are_not_taken_by_extending_it(yard: Yard):
         ("promptPath: ../../../secret", "holds its prompt itself"),
     ],
 )
-def test_a_projects_definition_that_asks_for_more_is_refused_as_a_whole(yard: Yard, front: str, says: str):
+def test_a_project_definition_that_requests_more_permissions_is_refused(
+    setup: TrustSetup, front: str, message: str
+):
     """Shows: D10, T06."""
-    yard.says("wide.md", f"---\n{front}\n---\n" + ("" if "promptPath" in front else "Hi.\n"))
-    yard.trusted()
-    assert yard.added() == set()
-    with pytest.raises(NotFound, match=says):
-        yard.catalogue.get("wide", yard.here)
-    assert says in str(yard.catalogue.find_broken(yard.here)[0])
-    assert f"{yard.agents}/wide.md" in str(yard.catalogue.find_broken(yard.here)[0])
+    setup.write_agent("wide.md", f"---\n{front}\n---\n" + ("" if "promptPath" in front else "Hi.\n"))
+    setup.trust_project()
+    assert setup.project_agent_names() == set()
+    with pytest.raises(NotFound, match=message):
+        setup.registry.get("wide", setup.project_path)
+    assert message in str(setup.registry.find_broken(setup.project_path)[0])
+    assert f"{setup.project_agents}/wide.md" in str(setup.registry.find_broken(setup.project_path)[0])
 
 
-def test_a_projects_definition_may_ask_for_less(yard: Yard):
-    yard.says(
+def test_a_project_definition_may_restrict_permissions(setup: TrustSetup):
+    setup.write_agent(
         "small.md",
         "---\ntools: [read]\npaths: {read: ['./**/*.md', 'docs/'], write: ['/tmp/**'], deny: ['/x/**']}\n"
         "shell_commands: {deny: ['rm *']}\nceiling: {paths: {read: [docs/**]}, writable: false}\n---\nHi.\n",
     )
-    yard.trusted()
-    assert yard.added() == {"small"}
+    setup.trust_project()
+    assert setup.project_agent_names() == {"small"}
 
 
-def test_links_and_second_names_and_strange_files_are_not_read(yard: Yard):
+def test_links_and_special_files_in_a_project_are_not_read(setup: TrustSetup):
     """Shows: D12, F24."""
-    secret = yard.root / "secret.md"
-    secret.write_text(SCOUT)
-    (yard.agents / "link.md").symlink_to(secret)
-    os.link(secret, yard.agents / "second.md")
-    os.mkfifo(yard.agents / "pipe.md")
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(str(yard.agents / "door.md"))
-    (yard.agents / "large.md").write_bytes(b"x" * 300_000)
-    (yard.agents / "bytes.md").write_bytes(b"---\n\xff\n---\n")
-    (yard.agents / "folder.md").mkdir()
-    yard.trusted()
-    assert yard.added() == set()
-    problems = "\n".join(str(bad) for bad in yard.catalogue.find_broken(yard.here))
-    for says in ("symbolic link", "second name", "is not a file", "larger than", "not text in UTF-8"):
-        assert says in problems
+    secret = setup.root / "secret.md"
+    secret.write_text(SCOUT_TEXT)
+    (setup.project_agents / "link.md").symlink_to(secret)
+    os.link(secret, setup.project_agents / "second.md")
+    os.mkfifo(setup.project_agents / "pipe.md")
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(str(setup.project_agents / "door.md"))
+    (setup.project_agents / "large.md").write_bytes(b"x" * 300_000)
+    (setup.project_agents / "bytes.md").write_bytes(b"---\n\xff\n---\n")
+    (setup.project_agents / "folder.md").mkdir()
+    setup.trust_project()
+    assert setup.project_agent_names() == set()
+    problems = "\n".join(str(broken) for broken in setup.registry.find_broken(setup.project_path))
+    for message in ("symbolic link", "second name", "is not a file", "larger than", "not text in UTF-8"):
+        assert message in problems
     secret.write_text("changed")
-    assert not yard.trust.is_trusted(yard.here)
+    assert not setup.trust_store.is_trusted(setup.project_path)
 
 
-@pytest.mark.parametrize("which", [".retinue", ".retinue/agents"])
-def test_a_folder_that_is_a_link_is_not_gone_into(yard: Yard, which: str):
+@pytest.mark.parametrize("linked_folder", [".retinue", ".retinue/agents"])
+def test_an_agent_folder_that_is_a_symbolic_link_is_not_read(setup: TrustSetup, linked_folder: str):
     """Shows: F24."""
-    real = yard.root / "elsewhere"
-    (yard.project / which).rename(real)
-    (yard.project / which).symlink_to(real)
-    (real / "agents").mkdir(exist_ok=True)
-    for place in (real, real / "agents"):
-        (place / "scout.md").write_text(SCOUT)
-    yard.trusted()
-    assert yard.added() == set()
+    link_target = setup.root / "elsewhere"
+    (setup.project / linked_folder).rename(link_target)
+    (setup.project / linked_folder).symlink_to(link_target)
+    (link_target / "agents").mkdir(exist_ok=True)
+    for place in (link_target, link_target / "agents"):
+        (place / "scout.md").write_text(SCOUT_TEXT)
+    setup.trust_project()
+    assert setup.project_agent_names() == set()
     with pytest.raises(NotFound):
-        yard.catalogue.get("scout", yard.here)
+        setup.registry.get("scout", setup.project_path)
 
 
-def test_what_is_too_much_to_look_at_is_never_trusted(yard: Yard):
-    yard.says("scout.md")
-    with (yard.agents.parent / "huge").open("wb") as file:
+def test_a_project_too_large_to_scan_is_never_trusted(setup: TrustSetup):
+    setup.write_agent("scout.md")
+    with (setup.project_agents.parent / "huge").open("wb") as file:
         file.truncate(70_000_000)
-    assert scan_project(yard.here).hash == ""
+    assert scan_project(setup.project_path).hash == ""
     with pytest.raises(UsageError, match="holds more than can be looked at"):
-        yard.trusted()
-    assert not yard.trust.is_trusted(yard.here)
+        setup.trust_project()
+    assert not setup.trust_store.is_trusted(setup.project_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\xff"])
-def test_a_list_of_trust_that_is_damaged_trusts_nothing_and_says_so(yard: Yard, text: str):
-    yard.trusted()
-    yard.trust.path.write_bytes(text.encode("latin-1"))
+def test_a_damaged_trust_file_trusts_nothing_and_is_reported(setup: TrustSetup, text: str):
+    setup.trust_project()
+    setup.trust_store.path.write_bytes(text.encode("latin-1"))
     with pytest.raises(Failed, match="mend or remove it"):
-        yard.trust.is_trusted(yard.here)
+        setup.trust_store.is_trusted(setup.project_path)
 
 
-def test_an_odd_value_in_the_list_of_trust_trusts_nothing(yard: Yard):
-    values: dict[str, Any] = {yard.here: "", str(yard.root): None, "/x": 1}
-    yard.trusted()
-    yard.trust.path.write_text(json.dumps(values))
-    assert yard.trust.list_states() == {}
+def test_an_invalid_value_in_the_trust_file_trusts_nothing(setup: TrustSetup):
+    values: dict[str, Any] = {setup.project_path: "", str(setup.root): None, "/x": 1}
+    setup.trust_project()
+    setup.trust_store.path.write_text(json.dumps(values))
+    assert setup.trust_store.list_states() == {}
