@@ -6,9 +6,6 @@ import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
-from msgspec.structs import fields
-
 import retinue
 
 PACKAGE = Path(retinue.__file__).parent
@@ -23,9 +20,12 @@ def value_classes() -> Iterator[type]:
 
 
 def field_names(value_class: type) -> set[str]:
-    if issubclass(value_class, Struct):
-        return {each.name for each in fields(value_class)}
-    return set(getattr(value_class, "__dataclass_fields__", ()))
+    """Return the fields of a struct or data class; the empty set for any other class."""
+    return {
+        name
+        for attribute in ("__struct_fields__", "__dataclass_fields__")
+        for name in getattr(value_class, attribute, ())
+    }
 
 
 def replace_keywords() -> Iterator[tuple[str, str]]:
