@@ -1,15 +1,14 @@
-"""Programs that are run: real processes in real cells, judged by what they could reach and by what is left of them."""
+"""CLI agents as real processes, with and without the sandbox: what they can reach, and what remains after them."""
 
 import asyncio
 import os
-import random
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from live_processes import processes_with, unique_duration
 
 from retinue.domain.cli_agent import CliAgentCommand, ProcessExit
 from retinue.domain.permissions.scope import Scope
@@ -20,18 +19,18 @@ from retinue.sandbox.probe import SandboxProbe
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 30.0
+TIMEOUT_S = 30.0
 LEVELS = (SandboxLevel.STRICT, SandboxLevel.NONE)
 
 
 @dataclass(slots=True, kw_only=True)
-class Stage:
-    """A machine with a workspace, programs on a PATH, and somebody who listens."""
+class RunnerFixture:
+    """A runner for CLI agents with a workspace, a folder of programs on the PATH, and the captured output."""
 
     folder: Path
     level: SandboxLevel
-    hosting: CliAgentRunner
-    said: list[bytes] = field(default_factory=list[bytes])
+    cli_agents: CliAgentRunner
+    output_chunks: list[bytes] = field(default_factory=list[bytes])
 
     @property
     def scope(self) -> Scope:
@@ -43,163 +42,155 @@ class Stage:
             retinue_paths=(f"{self.folder}/home/**",),
         )
 
-    def program(self, text: str, name: str = "claude", by: str = "/bin/sh") -> None:
+    def install_script(self, text: str, name: str = "claude", interpreter: str = "/bin/sh") -> None:
         path = self.folder / "bin" / name
-        path.write_text(f"#!{by}\n{text}\n")
+        path.write_text(f"#!{interpreter}\n{text}\n")
         path.chmod(0o755)
 
-    async def run(self, *argv: str, session: str = "one", **more: object) -> ProcessExit:
-        program = CliAgentCommand(binary="claude", args=argv, install="npm install -g it", **more)  # pyright: ignore[reportArgumentType]  (facts of a program)
-        seat = await self.hosting.prepare_home(session)
-        assert seat.level is self.level
-        return await self.hosting.run(
-            program, session=session, scope=self.scope, agent_sandbox=seat, on_output=self.said.append
+    async def run(self, *argv: str, session: str = "one", **options: object) -> ProcessExit:
+        command = CliAgentCommand(binary="claude", args=argv, install="npm install -g it", **options)  # pyright: ignore[reportArgumentType]  (fields of the command)
+        sandbox = await self.cli_agents.prepare_home(session)
+        assert sandbox.level is self.level
+        return await self.cli_agents.run(
+            command,
+            session=session,
+            scope=self.scope,
+            agent_sandbox=sandbox,
+            on_output=self.output_chunks.append,
         )
 
     @property
-    def text(self) -> str:
-        return b"".join(self.said).decode()
+    def output(self) -> str:
+        return b"".join(self.output_chunks).decode()
 
-    async def until(self, word: str) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while word not in self.text:  # noqa: ASYNC110  (another process writes: nothing to wait on)
+    async def wait_for_output(self, text: str) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while text not in self.output:  # noqa: ASYNC110  (another process writes: nothing to wait on)
                 await asyncio.sleep(0.01)
 
 
-def staged(folder: Path, level: SandboxLevel) -> Stage:
+def make_runner(folder: Path, level: SandboxLevel) -> RunnerFixture:
     for name in ("ws", "ws/mine", "bin", "home", "user"):
         (folder / name).mkdir()
     (folder / "user" / "secret").write_text("nobody's business")
     env = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": f"{folder}/user", "ANTHROPIC_API_KEY": "not for it"}
-    hosting = CliAgentRunner(
+    cli_agents = CliAgentRunner(
         SandboxProbe(max_level=level),
         env,
         homes_folder=f"{folder}/home/programs",
         records_folder=f"{folder}/home/cells",
     )
-    return Stage(folder=folder, level=level, hosting=hosting)
+    return RunnerFixture(folder=folder, level=level, cli_agents=cli_agents)
 
 
 @pytest.fixture(params=LEVELS)
-def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
-    return staged(tmp_path.resolve(), request.param)
+def runner(request: pytest.FixtureRequest, tmp_path: Path) -> RunnerFixture:
+    return make_runner(tmp_path.resolve(), request.param)
 
 
 @pytest.fixture
-def strict(tmp_path: Path) -> Stage:
-    return staged(tmp_path.resolve(), SandboxLevel.STRICT)
+def strict_runner(tmp_path: Path) -> RunnerFixture:
+    return make_runner(tmp_path.resolve(), SandboxLevel.STRICT)
 
 
-def token() -> str:
-    """A number of seconds that no other process sleeps for."""
-    return f"1000.{random.randrange(10**9)}"
-
-
-def alive(word: str) -> list[str]:
-    """Processes of this machine whose command line holds a word."""
-    found: list[str] = []
-    for each in Path("/proc").iterdir():
-        with suppress(OSError):
-            if each.name.isdigit() and word in (line := (each / "cmdline").read_text(errors="replace")):
-                found.append(line)
-    return found
-
-
-async def until_alive(count: int, word: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while len(alive(word)) < count:  # noqa: ASYNC110  (other processes begin: nothing to wait on)
+async def wait_for_processes(count: int, argument: str) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while len(processes_with(argument)) < count:  # noqa: ASYNC110  (other processes start: nothing to wait on)
             await asyncio.sleep(0.01)
 
 
-async def test_a_program_has_a_home_of_its_own_and_nothing_of_ours(stage: Stage):
-    stage.program(
+async def test_a_cli_agent_has_a_persistent_home_and_only_its_own_environment(runner: RunnerFixture):
+    runner.install_script(
         'echo "$1|$KEY|$ANTHROPIC_API_KEY|$(cat "$HOME/.claude/CLAUDE.md")"; pwd; echo kept >"$HOME/kept"; exit 3'
     )
     files = {".claude/CLAUDE.md": "Be good."}
-    gone = await stage.run("two words", env={"KEY": "its key"}, files=files)
-    assert gone.exit_code == 3
-    assert stage.text.splitlines() == ["two words|its key||Be good.", f"{stage.folder}/ws"]
-    (kept,) = (stage.folder / "home" / "programs" / "one").rglob("kept")
-    assert kept.read_text() == "kept\n"
-    stage.program('cat "$HOME/kept"')
-    await stage.run()
-    assert stage.text.endswith("kept\n")
+    exited = await runner.run("two words", env={"KEY": "its key"}, files=files)
+    assert exited.exit_code == 3
+    assert runner.output.splitlines() == ["two words|its key||Be good.", f"{runner.folder}/ws"]
+    (kept_file,) = (runner.folder / "home" / "programs" / "one").rglob("kept")
+    assert kept_file.read_text() == "kept\n"
+    runner.install_script('cat "$HOME/kept"')
+    await runner.run()
+    assert runner.output.endswith("kept\n")
 
 
-async def test_what_is_in_the_way_of_a_file_of_ours_is_not_followed(stage: Stage):
-    """The home is the program's: it may leave a link there that leads to a person's file."""
-    victim = stage.folder / "user" / "victim"
+async def test_a_link_in_the_agents_home_is_replaced_when_a_file_is_written(runner: RunnerFixture):
+    """The agent can write in its home, so it could leave a link to a file of the user there."""
+    victim = runner.folder / "user" / "victim"
     victim.write_text("untouched")
-    stage.program(f'rm -rf "$HOME/.claude"; ln -s {victim.parent} "$HOME/.claude"')
-    await stage.run()
-    stage.program('cat "$HOME/.claude/victim"')
-    await stage.run(files={".claude/victim": "ours"})
-    assert stage.text == "ours"
+    runner.install_script(f'rm -rf "$HOME/.claude"; ln -s {victim.parent} "$HOME/.claude"')
+    await runner.run()
+    runner.install_script('cat "$HOME/.claude/victim"')
+    await runner.run(files={".claude/victim": "ours"})
+    assert runner.output == "ours"
     assert victim.read_text() == "untouched"
 
 
-async def test_a_held_program_reads_and_writes_what_the_scope_says(strict: Stage):
-    strict.program(
+async def test_a_sandboxed_cli_agent_reads_and_writes_only_inside_its_scope(strict_runner: RunnerFixture):
+    strict_runner.install_script(
         "echo yes >mine/a; echo no >b; cat ../user/secret; ls ../home ../bin; ls /proc/1/cwd/; id -u; "
         'for fd in /proc/self/fd/*; do [ -d "$fd" ] && echo "open $fd"; done; true'
     )
-    gone = await strict.run()
-    assert (strict.folder / "ws" / "mine" / "a").read_text() == "yes\n"
-    assert not (strict.folder / "ws" / "b").exists()
-    assert strict.text.splitlines()[-1] == "1000"
-    assert "nobody's business" not in strict.text
-    assert gone.stderr_tail.count("No such file") >= 2
+    exited = await strict_runner.run()
+    assert (strict_runner.folder / "ws" / "mine" / "a").read_text() == "yes\n"
+    assert not (strict_runner.folder / "ws" / "b").exists()
+    assert strict_runner.output.splitlines()[-1] == "1000"
+    assert "nobody's business" not in strict_runner.output
+    assert exited.stderr_tail.count("No such file") >= 2
     with pytest.raises(
         Failed, match=r"cannot work in .*/user \(nothing allows read\): mend chat.config.workdir"
     ):
-        await strict.run(workdir="../user")
+        await strict_runner.run(workdir="../user")
 
 
-async def served(answer: bytes) -> tuple[asyncio.Server, int]:
-    async def came(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def start_server(answer: bytes) -> tuple[asyncio.Server, int]:
+    async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(answer)
         writer.close()
 
-    server = await asyncio.start_server(came, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle_connection, "127.0.0.1", 0)
     return server, server.sockets[0].getsockname()[1]
 
 
-ASK = """\
+CONNECT_SCRIPT = """\
 import os, socket, sys
-def said(port, words):
-    with socket.create_connection(("127.0.0.1", port), 10) as it:
-        it.sendall(words)
-        got = b""
-        while piece := it.recv(9999):
-            got += piece
-            if got.endswith(b"established\\r\\n\\r\\n"):
-                it.sendall(b"hello\\n")
-        return " ".join(got.decode().split())
+def send(port, data):
+    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+        connection.sendall(data)
+        response = b""
+        while piece := connection.recv(9999):
+            response += piece
+            if response.endswith(b"established\\r\\n\\r\\n"):
+                connection.sendall(b"hello\\n")
+        return " ".join(response.decode().split())
 proxy = int(os.environ["HTTPS_PROXY"].rpartition(":")[2])
-named, other, own = map(int, sys.argv[1:])
-print(said(proxy, b"CONNECT localhost:%d HTTP/1.1\\r\\n\\r\\n" % named))
-print(said(proxy, b"POST http://localhost:%d/v1 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n" % named))
-print(said(proxy, b"CONNECT localhost:%d HTTP/1.1\\r\\n\\r\\n" % other))
-print(said(proxy, b"CONNECT gone.invalid:443 HTTP/1.1\\r\\n\\r\\n"))
-print(said(own, b"hello\\n"))
-for family, kind, at in ((2, 1, ("127.0.0.1", other)), (2, 2, None), (1, 1, None), (16, 3, None)):
+allowed, other, forwarded = map(int, sys.argv[1:])
+print(send(proxy, b"CONNECT localhost:%d HTTP/1.1\\r\\n\\r\\n" % allowed))
+print(send(proxy, b"POST http://localhost:%d/v1 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n" % allowed))
+print(send(proxy, b"CONNECT localhost:%d HTTP/1.1\\r\\n\\r\\n" % other))
+print(send(proxy, b"CONNECT gone.invalid:443 HTTP/1.1\\r\\n\\r\\n"))
+print(send(forwarded, b"hello\\n"))
+for family, kind, address in ((2, 1, ("127.0.0.1", other)), (2, 2, None), (1, 1, None), (16, 3, None)):
     try:
-        made = socket.socket(family, kind)
-        print("made", made.connect(at) if at else "it")
+        connection = socket.socket(family, kind)
+        print("created", connection.connect(address) if address else "")
     except OSError as error:
         print(error.strerror)
 """
 
 
-async def test_a_held_program_reaches_the_hosts_it_was_given_and_no_other(strict: Stage):
-    """Its network holds nothing but the hatch: what is not named is not there, whatever kind of socket is tried."""
-    (named, one), (other, two), (own, three) = [await served(word) for word in (b"named", b"other", b"own")]
-    async with named, other, own:
-        strict.program(ASK, by=f"{os.path.realpath(sys.executable)} -IS")
-        hosts = (f"localhost:{one}", "gone.invalid:443")
-        await strict.run(*map(str, (one, two, three)), hosts=hosts, forwards=(three,))
-    assert strict.text.splitlines() == [
+async def test_a_sandboxed_cli_agent_reaches_only_its_allowed_hosts(strict_runner: RunnerFixture):
+    """Its network namespace contains only the egress proxy, so other hosts are unreachable with every kind of socket."""
+    (allowed, allowed_port), (other, other_port), (forwarded, forwarded_port) = [
+        await start_server(name) for name in (b"named", b"other", b"own")
+    ]
+    async with allowed, other, forwarded:
+        strict_runner.install_script(CONNECT_SCRIPT, interpreter=f"{os.path.realpath(sys.executable)} -IS")
+        hosts = (f"localhost:{allowed_port}", "gone.invalid:443")
+        ports = map(str, (allowed_port, other_port, forwarded_port))
+        await strict_runner.run(*ports, hosts=hosts, forwards=(forwarded_port,))
+    assert strict_runner.output.splitlines() == [
         "HTTP/1.1 200 Connection established named",
         "named",
         "HTTP/1.1 403 Forbidden Content-Length: 0 Connection: close",
@@ -210,109 +201,115 @@ async def test_a_held_program_reaches_the_hosts_it_was_given_and_no_other(strict
     ]
 
 
-async def test_cancelling_ends_the_whole_group_also_what_will_not_hear(stage: Stage):
-    """SIGTERM reaches every process of it, and SIGKILL whoever is still there two seconds later.
+async def test_cancelling_kills_the_whole_process_group_including_processes_that_ignore_sigterm(
+    runner: RunnerFixture,
+):
+    """SIGTERM is sent to every process, and SIGKILL two seconds later to those that are left.
 
     Shows: C051."""
-    word = token()
-    stage.program(
-        f"trap 'echo asked; exit 0' TERM\n(trap '' TERM; sleep {word}) &\nsetsid sh -c 'trap \"\" TERM; sleep {word}' &\n"
+    duration = unique_duration()
+    runner.install_script(
+        f"trap 'echo asked; exit 0' TERM\n(trap '' TERM; sleep {duration}) &\nsetsid sh -c 'trap \"\" TERM; sleep {duration}' &\n"
         "echo ready\nwait"
     )
-    task = asyncio.ensure_future(stage.run())
-    await stage.until("ready")
-    await until_alive(2, f"sleep\0{word}")
+    task = asyncio.ensure_future(runner.run())
+    await runner.wait_for_output("ready")
+    await wait_for_processes(2, f"sleep {duration}")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert "asked" in stage.text
-    assert alive(word) == []
-    assert alive(str(stage.folder / "bin" / "claude")) == []
+    assert "asked" in runner.output
+    assert processes_with(duration) == []
+    assert processes_with(str(runner.folder / "bin" / "claude")) == []
 
 
-async def test_one_that_hangs_and_floods_is_drained_and_ended_and_its_last_words_are_kept(stage: Stage):
-    """It hears no signal, and complains without end: nothing of it is left, and nobody holds more than its last words.
+async def test_a_cli_agent_that_hangs_and_floods_stderr_is_killed_and_the_end_of_stderr_is_kept(
+    runner: RunnerFixture,
+):
+    """The agent ignores SIGTERM and writes to stderr without end. No process is left, and only the tail is kept.
 
     Shows: K12."""
-    word = token()
-    stage.program(f"trap '' TERM\nyes complaint >&2 &\necho ready\nsleep {word}\nsleep {word}\nsleep {word}")
-    task = asyncio.ensure_future(stage.run())
-    await stage.until("ready")
+    duration = unique_duration()
+    runner.install_script(
+        f"trap '' TERM\nyes complaint >&2 &\necho ready\nsleep {duration}\nsleep {duration}\nsleep {duration}"
+    )
+    task = asyncio.ensure_future(runner.run())
+    await runner.wait_for_output("ready")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert alive(word) == []
-    stage.program(
-        f"setsid sleep {word} >/dev/null 2>&1 &\nhead -c 3000000 /dev/zero | tr '\\0' x >&2\n"
+    assert processes_with(duration) == []
+    runner.install_script(
+        f"setsid sleep {duration} >/dev/null 2>&1 &\nhead -c 3000000 /dev/zero | tr '\\0' x >&2\n"
         "echo the end >&2; echo done; exit 1"
     )
-    gone = await stage.run()
-    assert (gone.exit_code, alive(word)) == (1, [])
-    assert stage.text.endswith("done\n")
-    assert len(gone.stderr_tail) < MAX_STDERR_BYTES
-    assert gone.stderr_tail.endswith("xthe end")
+    exited = await runner.run()
+    assert (exited.exit_code, processes_with(duration)) == (1, [])
+    assert runner.output.endswith("done\n")
+    assert len(exited.stderr_tail) < MAX_STDERR_BYTES
+    assert exited.stderr_tail.endswith("xthe end")
 
 
-async def test_a_session_has_one_live_process_and_a_new_one_ends_the_old(stage: Stage):
-    word = token()
-    stage.program(f'echo "$1"; [ "$1" = new ] || sleep {word}')
-    old = asyncio.ensure_future(stage.run("old"))
-    await stage.until("old")
-    gone = await stage.run("new")
-    assert gone.exit_code == 0
-    assert alive(word) == []
+async def test_a_new_turn_of_a_session_kills_the_process_of_the_old_turn(runner: RunnerFixture):
+    duration = unique_duration()
+    runner.install_script(f'echo "$1"; [ "$1" = new ] || sleep {duration}')
+    old_turn = asyncio.ensure_future(runner.run("old"))
+    await runner.wait_for_output("old")
+    exited = await runner.run("new")
+    assert exited.exit_code == 0
+    assert processes_with(duration) == []
     with pytest.raises(Failed, match="another turn of its conversation began"):
-        await old
+        await old_turn
 
 
-async def test_a_program_that_is_not_there_is_told_with_what_to_do(stage: Stage):
+async def test_the_error_for_a_missing_program_says_how_to_install_it(runner: RunnerFixture):
     with pytest.raises(
         Failed, match=r"claude is not installed or not on the PATH. Install it with `npm install -g it`."
     ):
-        await stage.run()
-    stage.program("true")
+        await runner.run()
+    runner.install_script("true")
     with pytest.raises(Failed, match=r"/no/such/wrapper is not installed or not on the PATH\..*whole path"):
-        await stage.run(wrapper="/no/such/wrapper")
+        await runner.run(wrapper="/no/such/wrapper")
 
 
-async def test_a_wrapper_starts_the_program_by_its_name(stage: Stage):
-    stage.program('echo "program $*"')
-    stage.program('echo "wrapper $*"; exec "$@"', name="wrap")
-    gone = await stage.run("a", "b c", wrapper=f"{stage.folder}/bin/wrap")
-    assert gone.exit_code == 0
-    assert stage.text.splitlines() == ["wrapper claude a b c", "program a b c"]
+async def test_a_wrapper_gets_the_command_line_of_the_cli_agent(runner: RunnerFixture):
+    runner.install_script('echo "program $*"')
+    runner.install_script('echo "wrapper $*"; exec "$@"', name="wrap")
+    exited = await runner.run("a", "b c", wrapper=f"{runner.folder}/bin/wrap")
+    assert exited.exit_code == 0
+    assert runner.output.splitlines() == ["wrapper claude a b c", "program a b c"]
 
 
-Install = Callable[[Stage], None]
+Install = Callable[[RunnerFixture], None]
 
 
-def modules(stage: Stage) -> None:
-    """As npm lays it: a link to a script in a folder of modules, run by an interpreter that lies elsewhere."""
-    place = stage.folder / "lib" / "node_modules" / "it"
-    (stage.folder / "engine").mkdir()
-    place.mkdir(parents=True)
-    (place / "word").write_text("from the modules\n")
-    (stage.folder / "engine" / "node").write_text('#!/bin/sh\ncat "${1%/*}/word"\n')
-    (stage.folder / "engine" / "node").chmod(0o755)
-    (place / "cli.js").write_text("#!/usr/bin/env node\n")
-    (place / "cli.js").chmod(0o755)
-    (stage.folder / "bin" / "claude").symlink_to(place / "cli.js")
-    (stage.folder / "bin" / "node").symlink_to(stage.folder / "engine" / "node")
+def install_as_npm_module(runner: RunnerFixture) -> None:
+    """Install a link to a script in a module folder, with the interpreter in another folder."""
+    package = runner.folder / "lib" / "node_modules" / "it"
+    (runner.folder / "engine").mkdir()
+    package.mkdir(parents=True)
+    (package / "word").write_text("from the modules\n")
+    (runner.folder / "engine" / "node").write_text('#!/bin/sh\ncat "${1%/*}/word"\n')
+    (runner.folder / "engine" / "node").chmod(0o755)
+    (package / "cli.js").write_text("#!/usr/bin/env node\n")
+    (package / "cli.js").chmod(0o755)
+    (runner.folder / "bin" / "claude").symlink_to(package / "cli.js")
+    (runner.folder / "bin" / "node").symlink_to(runner.folder / "engine" / "node")
 
 
-def prefix(stage: Stage) -> None:
-    """As installers lay it: a folder with programs and libraries."""
-    place = stage.folder / "opt" / "it"
+def install_in_prefix(runner: RunnerFixture) -> None:
+    """Install a link to a program in a folder that also has its libraries."""
+    installation = runner.folder / "opt" / "it"
     for name in ("bin", "lib"):
-        (place / name).mkdir(parents=True)
-    (place / "lib" / "word").write_text("from the modules\n")
-    (place / "bin" / "claude").write_text('#!/bin/sh\ncat "${0%/*}/../lib/word"\n')
-    (place / "bin" / "claude").chmod(0o755)
-    (stage.folder / "bin" / "claude").symlink_to(place / "bin" / "claude")
+        (installation / name).mkdir(parents=True)
+    (installation / "lib" / "word").write_text("from the modules\n")
+    (installation / "bin" / "claude").write_text('#!/bin/sh\ncat "${0%/*}/../lib/word"\n')
+    (installation / "bin" / "claude").chmod(0o755)
+    (runner.folder / "bin" / "claude").symlink_to(installation / "bin" / "claude")
 
 
-@pytest.mark.parametrize("install", [modules, prefix])
-async def test_a_program_is_found_however_it_was_installed(strict: Stage, install: Install):
-    install(strict)
-    gone = await strict.run()
-    assert (strict.text, gone.exit_code) == ("from the modules\n", 0), gone.stderr_tail
+@pytest.mark.parametrize("install", [install_as_npm_module, install_in_prefix])
+async def test_a_cli_agent_can_read_its_own_installation(strict_runner: RunnerFixture, install: Install):
+    install(strict_runner)
+    exited = await strict_runner.run()
+    assert (strict_runner.output, exited.exit_code) == ("from the modules\n", 0), exited.stderr_tail

@@ -1,4 +1,4 @@
-"""claude, codex and pi behind the driver's port: what they are told, what is understood, and what they remember."""
+"""The provider for claude, codex and pi: their arguments, the parsing of their output, and resumed sessions."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,34 +30,34 @@ from retinue.testing.cli_agents import (
 pytestmark = pytest.mark.anyio
 
 ROOT = "/work"
-SAYS: dict[str, Callable[..., Sequence[OutputLine]]] = {
+OUTPUTS: dict[str, Callable[..., Sequence[OutputLine]]] = {
     "claude-cli": claude_output,
     "codex-cli": codex_output,
     "pi-cli": pi_output,
 }
 PROTOCOLS = {"claude-cli": CLAUDE_PROTOCOL, "codex-cli": CODEX_PROTOCOL, "pi-cli": PI_PROTOCOL}
-CLAUDE = ["-p", "--verbose", "--output-format", "stream-json", "--include-partial-messages"]
+CLAUDE_ARGS = ["-p", "--verbose", "--output-format", "stream-json", "--include-partial-messages"]
 
 
-class Talk:
-    """One conversation with one program, its file kept in memory."""
+class ConversationFixture:
+    """A conversation with one fake CLI agent, with the entries kept in memory."""
 
     def __init__(
-        self, home: Path, name: str, *turns: ScriptedProcess, model: str = "default", **settings: Any
+        self, home: Path, name: str, *processes: ScriptedProcess, model: str = "default", **settings: Any
     ) -> None:
-        self.programs = FakeCliAgents(home=str(home), processes=list(turns))
-        self.driver = CliProvider(
+        self.agents = FakeCliAgents(home=str(home), processes=list(processes))
+        self.provider = CliProvider(
             PROTOCOLS[name],
             Model(provider=name, name=model, settings=settings),
-            self.programs,
+            self.agents,
             CliCredentials(env={"KEY": "k"}, hosts=("a:1",)),
-            lambda text: text.replace("sekrit", "[gone]"),
+            lambda text: text.replace("sekrit", "[redacted]"),
         )
         self.entries: list[Entry] = []
-        self.heard: list[ReplyDelta] = []
+        self.deltas: list[ReplyDelta] = []
         self.scope = Scope(root=ROOT)
 
-    async def say(self, text: str) -> Reply:
+    async def send(self, text: str) -> Reply:
         self.entries.append(Message(id=f"u{len(self.entries)}", role="user", text=text))
         request = Request(
             model=Model(provider="x", name="y"),
@@ -69,52 +69,59 @@ class Talk:
             session_id="one",
             scope=self.scope,
         )
-        reply = await self.driver.request_reply(request, self.heard.append)
+        reply = await self.provider.request_reply(request, self.deltas.append)
         for step in reply.steps:
             self.entries.append(Message(id=f"s{len(self.entries)}", role="agent", text=step.text))
-        text = reply.text.replace("sekrit", "[gone]")
-        said = Message(id=f"a{len(self.entries)}", role="agent", text=text, thoughts=reply.thinking_blocks)
-        self.entries.append(said)
+        text = reply.text.replace("sekrit", "[redacted]")
+        self.entries.append(
+            Message(id=f"a{len(self.entries)}", role="agent", text=text, thoughts=reply.thinking_blocks)
+        )
         return reply
 
     @property
     def argv(self) -> list[list[str]]:
-        return [list(each.args) for each in self.programs.commands]
+        return [list(command.args) for command in self.agents.commands]
 
 
-def turns(name: str, count: int = 2, **more: Any) -> list[ScriptedProcess]:
-    return [ScriptedProcess(lines=SAYS[name](f"answer {at}", **more)) for at in range(count)]
+def make_processes(name: str, count: int = 2, **options: Any) -> list[ScriptedProcess]:
+    return [ScriptedProcess(lines=OUTPUTS[name](f"answer {number}", **options)) for number in range(count)]
 
 
-@pytest.mark.parametrize("name", SAYS)
-async def test_what_a_program_says_and_does_becomes_a_reply(tmp_path: Path, name: str):
-    talk = Talk(tmp_path, name, *turns(name, tool_calls=2))
-    reply = await talk.say("hello")
+@pytest.mark.parametrize("name", OUTPUTS)
+async def test_text_and_tool_calls_of_a_cli_agent_become_a_reply(tmp_path: Path, name: str):
+    conversation = ConversationFixture(tmp_path, name, *make_processes(name, tool_calls=2))
+    reply = await conversation.send("hello")
     assert (reply.text, reply.usage) == ("answer 0", Usage(input=7, output=5))
     (step,) = reply.steps
-    assert [(act.result.partition("\n")[0], act.ok, act.is_finished) for act in step.tool_calls] == [
+    assert [(call.result.partition("\n")[0], call.ok, call.is_finished) for call in step.tool_calls] == [
         ("file 0", True, True),
         ("file 1", True, True),
     ]
-    assert all("ls" in act.arguments for act in step.tool_calls)
-    told = [delta.provider_tool_call for delta in talk.heard if delta.provider_tool_call is not None]
-    assert [(act.id, act.is_finished) for act in told] == [
+    assert all("ls" in call.arguments for call in step.tool_calls)
+    reported_calls = [
+        delta.provider_tool_call for delta in conversation.deltas if delta.provider_tool_call is not None
+    ]
+    assert [(call.id, call.is_finished) for call in reported_calls] == [
         (step.tool_calls[0].id, False), (step.tool_calls[0].id, True), (step.tool_calls[1].id, False), (step.tool_calls[1].id, True),
     ]  # fmt: skip
-    assert "".join(delta.text for delta in talk.heard) == "answer 0"
+    assert "".join(delta.text for delta in conversation.deltas) == "answer 0"
 
 
-async def test_each_program_is_started_with_just_these_words_and_resumed_with_those(tmp_path: Path):
-    claude = Talk(tmp_path, "claude-cli", *turns("claude-cli", session="c-1"), extraArgs=["--model", "m"])
-    codex = Talk(tmp_path, "codex-cli", *turns("codex-cli", session="x-1"), extraArgs=["--oss"])
-    pi = Talk(tmp_path, "pi-cli", *turns("pi-cli"), extraArgs=["--tools", "read"])
-    for talk in (claude, codex, pi):
-        await talk.say("one")
-        await talk.say("two")
-    minted = claude.argv[0][8]
+async def test_each_cli_agent_is_started_and_resumed_with_exactly_these_arguments(tmp_path: Path):
+    claude = ConversationFixture(
+        tmp_path, "claude-cli", *make_processes("claude-cli", session="c-1"), extraArgs=["--model", "m"]
+    )
+    codex = ConversationFixture(
+        tmp_path, "codex-cli", *make_processes("codex-cli", session="x-1"), extraArgs=["--oss"]
+    )
+    pi = ConversationFixture(tmp_path, "pi-cli", *make_processes("pi-cli"), extraArgs=["--tools", "read"])
+    for conversation in (claude, codex, pi):
+        await conversation.send("one")
+        await conversation.send("two")
+    session_id = claude.argv[0][8]
     assert claude.argv == [
-        [*CLAUDE, "--model", "m", "--session-id", minted, "one"],
-        [*CLAUDE, "--model", "m", "--resume", "c-1", "two"],
+        [*CLAUDE_ARGS, "--model", "m", "--session-id", session_id, "one"],
+        [*CLAUDE_ARGS, "--model", "m", "--resume", "c-1", "two"],
     ]
     assert codex.argv == [
         ["exec", "--json", "--oss", "one"],
@@ -129,124 +136,136 @@ async def test_each_program_is_started_with_just_these_words_and_resumed_with_th
     ]
 
 
-async def test_a_model_and_its_thinking_are_told_and_a_message_is_never_an_option(tmp_path: Path):
-    codex = Talk(tmp_path, "codex-cli", *turns("codex-cli"), model="gpt-x")
-    codex.driver = CliProvider(
+async def test_model_and_thinking_are_arguments_and_a_message_is_never_an_option(tmp_path: Path):
+    codex = ConversationFixture(tmp_path, "codex-cli", *make_processes("codex-cli"), model="gpt-x")
+    codex.provider = CliProvider(
         CODEX_PROTOCOL,
         Model(provider="codex-cli", name="gpt-x", thinking="high"),
-        codex.programs,
+        codex.agents,
         CliCredentials(),
         lambda text: text,
     )
-    await codex.say("--help")
-    await codex.say("nul \0 and a lone \ud800 one")
-    thinks = ["-c", "model_reasoning_effort=high"]
-    assert codex.argv[0] == ["exec", "--json", "--model", "gpt-x", *thinks, " --help"]
+    await codex.send("--help")
+    await codex.send("nul \0 and a lone \ud800 one")
+    thinking_args = ["-c", "model_reasoning_effort=high"]
+    assert codex.argv[0] == ["exec", "--json", "--model", "gpt-x", *thinking_args, " --help"]
     assert codex.argv[1][-1] == "nul \ufffd and a lone ? one"
     with pytest.raises(ModelFailed, match="put it into a file"):
-        await codex.say("x" * 130_000)
+        await codex.send("x" * 130_000)
 
 
-EDITS: dict[str, Callable[[Talk], None]] = {
-    "a reply was changed": lambda talk: talk.entries.__setitem__(
-        1, replace(talk.entries[1], text="something else")
+CHANGES: dict[str, Callable[[ConversationFixture], None]] = {
+    "a reply was changed": lambda conversation: conversation.entries.__setitem__(
+        1, replace(conversation.entries[1], text="something else")
     ),
-    "a question was taken out": lambda talk: talk.entries.pop(0) and None,
-    "a reply without a memory was added": lambda talk: talk.entries.append(
-        Message(id="new", role="agent", text="by another driver")
+    "a message was removed": lambda conversation: conversation.entries.pop(0) and None,
+    "a reply of another provider was added": lambda conversation: conversation.entries.append(
+        Message(id="new", role="agent", text="by another provider")
     ),
-    "it works in another folder": lambda talk: setattr(talk, "scope", Scope(root="/elsewhere")),
-    "it is held in another way": lambda talk: setattr(talk.programs, "level", SandboxLevel.NONE),
-    "its home is gone": lambda talk: setattr(talk.programs, "home", "/nowhere/at/all"),
+    "the workspace was changed": lambda conversation: setattr(
+        conversation, "scope", Scope(root="/elsewhere")
+    ),
+    "the sandbox level was changed": lambda conversation: setattr(
+        conversation.agents, "level", SandboxLevel.NONE
+    ),
+    "the home folder was deleted": lambda conversation: setattr(
+        conversation.agents, "home", "/nowhere/at/all"
+    ),
 }
 
 
-@pytest.mark.parametrize("edit", EDITS)
-async def test_a_program_whose_memory_is_not_what_the_file_says_is_told_from_the_file(
-    tmp_path: Path, edit: str
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_cli_agent_starts_a_new_session_with_the_transcript_when_the_conversation_changed(
+    tmp_path: Path, change: str
 ):
-    talk = Talk(tmp_path, "claude-cli", *turns("claude-cli"))
-    await talk.say("first question")
-    EDITS[edit](talk)
-    await talk.say("second question")
-    second = talk.argv[1]
+    conversation = ConversationFixture(tmp_path, "claude-cli", *make_processes("claude-cli"))
+    await conversation.send("first question")
+    CHANGES[change](conversation)
+    await conversation.send("second question")
+    second = conversation.argv[1]
     assert "--resume" not in second
     assert second[-3] == "--session-id"
-    assert second[-2] != talk.argv[0][-2]
-    told = second[-1]
-    assert told.endswith("second question")
-    for entry in talk.entries[:-2]:
+    assert second[-2] != conversation.argv[0][-2]
+    prompt = second[-1]
+    assert prompt.endswith("second question")
+    for entry in conversation.entries[:-2]:
         assert isinstance(entry, Message)
-        assert entry.text in told
+        assert entry.text in prompt
 
 
-async def test_what_was_redacted_in_the_file_is_still_the_same_conversation(tmp_path: Path):
-    talk = Talk(
+async def test_a_redacted_reply_does_not_prevent_resuming_the_session(tmp_path: Path):
+    conversation = ConversationFixture(
         tmp_path,
         "claude-cli",
         ScriptedProcess(lines=claude_output("it is sekrit")),
         ScriptedProcess(lines=claude_output("yes")),
     )
-    await talk.say("what is it?")
-    talk.entries.append(Notice(id="n", topic="announcement", text="news came"))
-    await talk.say("sure?")
-    assert talk.argv[1][-3:] == ["--resume", "s", "news came\n\nsure?"]
+    await conversation.send("what is it?")
+    conversation.entries.append(Notice(id="n", topic="announcement", text="news came"))
+    await conversation.send("sure?")
+    assert conversation.argv[1][-3:] == ["--resume", "s", "news came\n\nsure?"]
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"),
+    ("name", "stderr"),
     [
         ("claude-cli", "No conversation found with session ID: s"),
         ("codex-cli", "Error: thread/resume failed: no rollout found for thread id s"),
     ],
 )
-async def test_a_program_that_lost_its_memory_is_told_from_the_file(
-    tmp_path: Path, name: str, complaint: str
+async def test_a_cli_agent_that_lost_its_session_gets_the_transcript_in_a_new_one(
+    tmp_path: Path, name: str, stderr: str
 ):
-    lost = ScriptedProcess(exit_code=1, stderr_tail=complaint)
-    talk = Talk(tmp_path, name, turns(name)[0], lost, ScriptedProcess(lines=SAYS[name]("again")))
-    await talk.say("one")
-    assert (await talk.say("two")).text == "again"
-    assert "one" in talk.argv[2][-1]
-    assert "resume" not in " ".join(talk.argv[2][:-1])
+    session_not_found = ScriptedProcess(exit_code=1, stderr_tail=stderr)
+    conversation = ConversationFixture(
+        tmp_path,
+        name,
+        make_processes(name)[0],
+        session_not_found,
+        ScriptedProcess(lines=OUTPUTS[name]("again")),
+    )
+    await conversation.send("one")
+    assert (await conversation.send("two")).text == "again"
+    assert "one" in conversation.argv[2][-1]
+    assert "resume" not in " ".join(conversation.argv[2][:-1])
 
 
-async def test_codex_is_told_the_word_it_misses_where_there_is_no_repository(tmp_path: Path):
-    missing = ScriptedProcess(
+async def test_codex_is_started_again_with_skip_git_repo_check_outside_a_repository(tmp_path: Path):
+    no_repository = ScriptedProcess(
         exit_code=1, stderr_tail="Not inside a trusted directory and --skip-git-repo-check was not specified."
     )
-    talk = Talk(tmp_path, "codex-cli", missing, *turns("codex-cli"))
-    await talk.say("one")
-    await talk.say("two")
-    assert talk.argv[1] == ["exec", "--json", "--skip-git-repo-check", "one"]
-    assert talk.argv[2] == ["exec", "--json", "--skip-git-repo-check", "resume", "s", "two"]
+    conversation = ConversationFixture(tmp_path, "codex-cli", no_repository, *make_processes("codex-cli"))
+    await conversation.send("one")
+    await conversation.send("two")
+    assert conversation.argv[1] == ["exec", "--json", "--skip-git-repo-check", "one"]
+    assert conversation.argv[2] == ["exec", "--json", "--skip-git-repo-check", "resume", "s", "two"]
 
 
-LOGIN = {
+NOT_LOGGED_IN = {
     "type": "result",
     "subtype": "success",
     "is_error": True,
     "result": "Not logged in · Please run /login",
 }
 FAILURES: dict[str, tuple[str, ScriptedProcess, Reason, str]] = {
-    "a login that failed and calls itself a success": (
-        "claude-cli", ScriptedProcess(lines=[LOGIN], exit_code=1), Reason.AUTH, "claude failed: Not logged in.*CLAUDE_CODE_OAUTH_TOKEN",
+    "a failed login with the subtype success": (
+        "claude-cli", ScriptedProcess(lines=[NOT_LOGGED_IN], exit_code=1), Reason.AUTH, "claude failed: Not logged in.*CLAUDE_CODE_OAUTH_TOKEN",
     ),
-    "a limit of turns": (
+    "the maximum number of turns": (
         "claude-cli", ScriptedProcess(lines=[{"type": "result", "subtype": "error_max_turns"}]), Reason.PROVIDER, "error_max_turns",
     ),
-    "an end without an end": (
+    "no final line": (
         "claude-cli", ScriptedProcess(lines=claude_output("half")[:-1], exit_code=0), Reason.INCOMPLETE, "before its turn was over",
     ),
-    "a crash, told by what it complained of": (
+    "a crash with a message on stderr": (
         "codex-cli", ScriptedProcess(exit_code=101, stderr_tail="thread 'main' panicked"), Reason.INCOMPLETE, "exit code 101.*panicked",
     ),
-    "a kill": ("pi-cli", ScriptedProcess(exit_code=None), Reason.INCOMPLETE, "ended from outside"),
-    "a turn that failed": (
+    "killed by a signal": ("pi-cli", ScriptedProcess(exit_code=None), Reason.INCOMPLETE, "ended from outside"),
+    "a failed turn": (
         "codex-cli", ScriptedProcess(lines=[{"type": "turn.failed", "error": {"message": "429 Too Many Requests"}}], exit_code=1),
         Reason.RATE_LIMITED, "429",
     ),
-    "an error of the model's server": (
+    "an error of the model server": (
         "pi-cli",
         ScriptedProcess(lines=[{"type": "message_end", "message": {"role": "assistant", "stopReason": "error", "errorMessage": "401 no"}},
                     {"type": "agent_end"}]),
@@ -255,19 +274,19 @@ FAILURES: dict[str, tuple[str, ScriptedProcess, Reason, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("which", FAILURES)
-async def test_a_program_that_failed_is_not_asked_twice_and_says_why(tmp_path: Path, which: str):
-    name, turn, reason, said = FAILURES[which]
-    talk = Talk(tmp_path, name, turn)
-    with pytest.raises(ModelFailed, match=f"(?s){said}") as failed:
-        await talk.say("hello")
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_failed_cli_agent_is_not_retried_and_the_error_names_the_reason(tmp_path: Path, failure: str):
+    name, process, reason, message = FAILURES[failure]
+    conversation = ConversationFixture(tmp_path, name, process)
+    with pytest.raises(ModelFailed, match=f"(?s){message}") as failed:
+        await conversation.send("hello")
     assert failed.value.reason == reason
     assert getattr(failed.value, "retry", False) is False
-    assert len(talk.programs.commands) == 1
+    assert len(conversation.agents.commands) == 1
 
 
-async def test_what_is_no_line_of_json_is_passed_over_and_a_lie_is_only_data(tmp_path: Path):
-    odd: list[Any] = [
+async def test_unexpected_output_lines_are_skipped(tmp_path: Path):
+    unexpected_lines: list[Any] = [
         {"type": "assistant", "message": "not an object"},
         {"type": "assistant", "message": {"content": [7, {"type": "tool_use", "id": None, "input": []}]}},
         {"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "never begun"}]}},
@@ -275,51 +294,55 @@ async def test_what_is_no_line_of_json_is_passed_over_and_a_lie_is_only_data(tmp
         {"type": "stream_event", "event": {"delta": {"type": "thinking_delta", "thinking": "hm"}}},
         {"type": ["what"]},
     ]  # fmt: skip
-    talk = Talk(tmp_path, "claude-cli", ScriptedProcess(lines=[*odd, *claude_output("fine")]))
-    reply = await talk.say("hello")
+    conversation = ConversationFixture(
+        tmp_path, "claude-cli", ScriptedProcess(lines=[*unexpected_lines, *claude_output("fine")])
+    )
+    reply = await conversation.send("hello")
     assert reply.text == "fine"
-    assert [act.result for step in reply.steps for act in step.tool_calls] == [
+    assert [call.result for step in reply.steps for call in step.tool_calls] == [
         "No result: the program ended before it told one."
     ]
-    assert "".join(delta.thinking for delta in talk.heard) == "hm"
+    assert "".join(delta.thinking for delta in conversation.deltas) == "hm"
 
 
-def test_keys_reach_a_program_only_with_the_hosts_that_they_are_for():
-    known = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "CODEX_API_KEY": "o", "OTHER": "x"}
-    claude, codex, pi = (PROTOCOLS[name] for name in SAYS)
-    assert resolve_credentials(claude, {}, known, {}) == CliCredentials(
+def test_api_keys_reach_a_cli_agent_only_together_with_their_hosts():
+    env = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "CODEX_API_KEY": "o", "OTHER": "x"}
+    claude, codex, pi = (PROTOCOLS[name] for name in OUTPUTS)
+    assert resolve_credentials(claude, {}, env, {}) == CliCredentials(
         env={"ANTHROPIC_API_KEY": "a"}, hosts=("api.anthropic.com:443",)
     )
-    here = resolve_credentials(claude, {}, known, {"anthropic": "http://127.0.0.1:8080/x"})
-    assert here.env["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080/x"
-    assert (here.hosts, here.forwards) == ((), (8080,))
-    own = resolve_credentials(
-        codex, {"base_url": "https://own.example:8443/v1", "api_key_env": "OTHER"}, known, {}
+    local = resolve_credentials(claude, {}, env, {"anthropic": "http://127.0.0.1:8080/x"})
+    assert local.env["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:8080/x"
+    assert (local.hosts, local.forwards) == ((), (8080,))
+    custom = resolve_credentials(
+        codex, {"base_url": "https://own.example:8443/v1", "api_key_env": "OTHER"}, env, {}
     )
-    assert own == CliCredentials(
+    assert custom == CliCredentials(
         env={"CODEX_API_KEY": "x"},
         vendor_urls={"openai": "https://own.example:8443/v1"},
         hosts=("own.example:8443",),
     )
-    assert resolve_credentials(codex, {}, known, {}).hosts == ("api.openai.com:443", "chatgpt.com:443")
-    both = resolve_credentials(pi, {"hosts": ["more.example"]}, known, {})
+    assert resolve_credentials(codex, {}, env, {}).hosts == ("api.openai.com:443", "chatgpt.com:443")
+    both = resolve_credentials(pi, {"hosts": ["more.example"]}, env, {})
     assert both.env == {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o"}
     assert both.hosts == ("api.anthropic.com:443", "api.openai.com:443", "more.example:443")
     with pytest.raises(BadConfig, match="hosts"):
-        resolve_credentials(pi, {"base_url": "https://own.example"}, known, {})
+        resolve_credentials(pi, {"base_url": "https://own.example"}, env, {})
 
 
-async def test_where_the_cell_holds_it_a_program_is_not_to_hold_itself(tmp_path: Path):
-    for name, file, word in (
+async def test_the_sandbox_of_a_cli_agent_is_disabled_only_in_our_strict_sandbox(tmp_path: Path):
+    for name, settings_file, setting in (
         ("claude-cli", ".claude/settings.json", "bypassPermissions"),
         ("codex-cli", ".codex/config.toml", "danger-full-access"),
     ):
         for level in (SandboxLevel.STRICT, SandboxLevel.NONE):
-            talk = Talk(tmp_path, name, *turns(name), wrapper={"path": "/w", "env": {"A": "b"}})
-            talk.programs.level = level
-            await talk.say("hello")
-            (program,) = talk.programs.commands
-            assert (word in program.files[file]) == (level is SandboxLevel.STRICT)
-            assert any(text == "You help." for text in program.files.values())
-            assert (program.wrapper, program.env["A"], program.env["KEY"]) == ("/w", "b", "k")
-            assert program.hosts == ("a:1",)
+            conversation = ConversationFixture(
+                tmp_path, name, *make_processes(name), wrapper={"path": "/w", "env": {"A": "b"}}
+            )
+            conversation.agents.level = level
+            await conversation.send("hello")
+            (command,) = conversation.agents.commands
+            assert (setting in command.files[settings_file]) == (level is SandboxLevel.STRICT)
+            assert any(text == "You help." for text in command.files.values())
+            assert (command.wrapper, command.env["A"], command.env["KEY"]) == ("/w", "b", "k")
+            assert command.hosts == ("a:1",)
