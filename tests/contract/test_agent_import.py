@@ -76,7 +76,7 @@ def test_every_key_of_a_claude_code_agent_gets_one_verdict(source: Path):
     }
     assert len(check.fields) == len(verdicts)
     assert "left out: Bash(git add:*, git status)" in verdicts["tools"][1]
-    assert "naming no built-in tool: github.search, WebSearch" in verdicts["tools"][1]
+    assert "not built-in tools: github.search, WebSearch" in verdicts["tools"][1]
     assert "denied as a whole: Bash(rm *)" in verdicts["disallowedTools"][1]
 
 
@@ -161,7 +161,7 @@ def test_a_file_may_hold_several_definitions(source: Path, tmp_path: Path):
 
 def test_a_prompt_file_next_to_the_definition_is_imported(source: Path, tmp_path: Path):
     (source / "coach.json").write_text(json.dumps({"id": "coach", "promptPath": "coach.txt"}))
-    assert "there is no file" in check_definition(source / "coach.json").problems[0]
+    assert "does not exist" in check_definition(source / "coach.json").problems[0]
     (source / "coach.txt").write_text("Coach.\n")
     assert import_agents(source, tmp_path / "agents")["coach"].prompt == "Coach."
 
@@ -240,7 +240,7 @@ def test_hundreds_of_definitions_are_imported(source: Path, tmp_path: Path):
 
 def test_a_missing_path_is_reported(tmp_path: Path):
     (check,) = check_definitions(tmp_path / "nowhere")
-    assert (check.ok, check.problems) == (False, ("there is no such file",))
+    assert (check.ok, check.problems) == (False, ("the file does not exist",))
     assert import_definitions(tmp_path / "nowhere", tmp_path / "agents")[0].target is None
 
 
@@ -276,8 +276,8 @@ def test_skill_fields_are_honoured_with_a_note_about_tool_exposure(tmp_path: Pat
     assert field_verdicts(check_definition(path)) == {
         "name": ("honoured", ""),
         "toolExposure": ("honoured", "as tool_exposure"),
-        "skill_allow": ("honoured", "counts where tool_exposure is skills or mixed"),
-        "skill_deny": ("honoured", "counts where tool_exposure is skills or mixed"),
+        "skill_allow": ("honoured", "has an effect only if tool_exposure is skills or mixed"),
+        "skill_deny": ("honoured", "has an effect only if tool_exposure is skills or mixed"),
     }
 
 

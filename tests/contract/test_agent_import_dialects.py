@@ -95,12 +95,12 @@ def test_a_read_only_agent_stays_read_only_in_an_isolated_workspace(source: Path
 @pytest.mark.parametrize(
     ("front", "message"),
     [
-        ("permissions: [files:read]", "must answer allow, ask or deny"),
-        ("permissions: {read_paths: [/a]}", "must answer allow, ask or deny"),
+        ("permissions: [files:read]", "must be allow, ask or deny"),
+        ("permissions: {read_paths: [/a]}", "must be allow, ask or deny"),
         ("permission: {edit: perhaps}", "permission.edit: must be one of allow, ask, deny"),
         ("readonly: maybe", "readonly: must be true or false"),
         ("groups: [everything]", "groups[0]: must be one of"),
-        ("disable: true", "is switched off where it comes from"),
+        ("disable: true", "disables this agent in its source"),
     ],
 )
 def test_a_definition_with_an_unclear_restriction_is_not_imported(
@@ -116,14 +116,14 @@ def test_a_definition_with_an_unclear_restriction_is_not_imported(
     [
         ("['read', 'search', 'edit']", ("read", "grep", "glob", "ls", "edit", "write"), "search is grep, glob, ls, edit is edit, write"),
         ("[search/codebase, edit/editFiles, execute/runInTerminal, read/problems]",
-         ("grep", "glob", "ls", "edit", "write", "bash", "read/problems"), "naming no built-in tool: read/problems"),
+         ("grep", "glob", "ls", "edit", "write", "bash", "read/problems"), "not built-in tools: read/problems"),
         ("read, find, fetch_content", ("read", "glob", "web_fetch"), "find is glob, fetch_content is web_fetch"),
         ("[run_shell_command, read_file, glob]", ("bash", "read", "glob"), "run_shell_command is bash"),
         ("Read, Edit, KillBash", ("read", "edit", "bash"), "KillBash is bash"),
-        ("[my_search, server/read_file]", ("my_search", "server/read_file"), "naming no built-in tool: my_search, server/read_file"),
+        ("[my_search, server/read_file]", ("my_search", "server/read_file"), "not built-in tools: my_search, server/read_file"),
         ("['*']", None, "every tool"),
         ("{'*': false, read: true, list: true}", ("read", "ls"), "tool_allow: read, ls"),
-        ("", None, "empty, so it says nothing"),
+        ("", None, "empty, so it is ignored"),
     ],
 )  # fmt: skip
 def test_tool_names_of_other_programs_are_translated(
@@ -145,9 +145,9 @@ def test_tool_names_of_other_programs_are_translated(
         ("[Claude Opus 4, GPT-5]", "anthropic:claude-opus-4-5", "the first of several"),
         ("Opus", "anthropic:claude-opus-4-5", "is anthropic:claude-opus-4-5"),
         ("GPT-4.1", "gpt-4.1", "is gpt-4.1"),
-        ("Gem Flash (High)", None, "is a title, not the name of a model"),
+        ("Gem Flash (High)", None, "is a title, not a model name"),
         ("fast", None, "is the default model"),
-        ("zai/glm", "zai/glm", "served by 'zai' there"),
+        ("zai/glm", "zai/glm", "served by 'zai' in the source"),
         ("gpt-x", "gpt-x", ""),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_prompt_that_refers_to_a_file_is_read_from_it(source: Path, tmp_path: 
     path.write_text(
         json.dumps({"agent": {"builder": {"prompt": "{file:./prompts/b.txt}", "mode": "primary"}}})
     )
-    assert "there is no file" in check_definition(path).problems[0]
+    assert "does not exist" in check_definition(path).problems[0]
     (source / "prompts").mkdir()
     (source / "prompts" / "b.txt").write_text("Build.\n")
     assert [each.field for each in check_definition(path).fields] == ["name", "prompt", "mode"]
@@ -240,7 +240,7 @@ def test_other_kinds_of_files_in_a_folder_are_not_imported(source: Path):
     (source / "pyproject.toml").write_text('[project]\nname = "x"\n')
     results = check_definitions(source)
     assert [each.ok for each in results] == [False, False, False]
-    assert all("is no definition" in each.problems[0] for each in results)
+    assert all("is not a definition" in each.problems[0] for each in results)
     assert check_definition(source / "package.json").ok
 
 
@@ -257,7 +257,7 @@ def test_paths_outside_the_workspace_are_reported(source: Path):
         source, "name: sample\npaths: {read: [src/**, /etc/**], write: ['**/x'], deny: [/y]}"
     )
     assert (
-        "reaches beyond the workspace: /etc/**, **/x; take it out"
+        "is outside the workspace: /etc/**, **/x; remove it"
         in field_verdicts(check_definition(path))["paths"][1]
     )
     path = write_definition(source, "name: sample\npaths: {read: [src/**], deny: [/y]}")
@@ -294,7 +294,7 @@ def test_hooks_are_refused_with_a_warning(source: Path):
     check = check_definition(write_definition(source, "name: sample\nhooks: {PreToolUse: [{matcher: Bash}]}"))
     assert field_verdicts(check)["hooks"] == (
         "refused",
-        "hooks are not run here, so what they stop is not stopped; remove them",
+        "hooks are not supported, so they would block nothing; remove them",
     )
 
 
@@ -307,7 +307,7 @@ def test_mcp_servers_of_a_definition_are_refused_in_every_spelling(source: Path)
 def test_the_verdict_of_extends_names_the_needed_agent(source: Path):
     assert field_verdicts(check_definition(write_definition(source, "name: sample\nextends: other")))[
         "extends"
-    ][1] == ("loads only where there is an agent of that name")
+    ][1] == ("loads only if an agent with that name exists")
 
 
 WORDS = st.sampled_from(
@@ -357,14 +357,14 @@ def test_a_field_inside_a_text_is_reported_as_a_problem(tmp_path: Path, line: st
     file.write_text(f"---\nname: astray\ndescription: use it: well\n{line}\n---\nHi.\n")
     check = check_definition(file)
     assert not check.ok
-    assert "looks like a field and stands inside 'description'" in check.problems[0]
+    assert "looks like a field, but is inside 'description'" in check.problems[0]
 
 
 def test_a_definition_that_would_not_load_unchanged_is_reported(tmp_path: Path):
     file = tmp_path / "hot.md"
     file.write_text("---\ndescription: x\ntemperature: hot\n---\nHi.\n")
     check = check_definition(file)
-    assert check.load_problem == "temperature: must be a number, and is text"
+    assert check.load_problem == "temperature: must be a number, but is text"
     file.write_text("---\ndescription: x\n---\nHi.\n")
     assert check_definition(file).load_problem == ""
 
@@ -382,4 +382,4 @@ def test_a_definition_that_sets_the_server_or_the_key_is_not_imported(tmp_path: 
     file.write_text(json.dumps({"name": "far", "chat": {"config": {key: "OPENAI_API_KEY"}}}))
     [result] = import_definitions(file, tmp_path / "agents")
     assert result.target is None
-    assert "which server is asked" in result.check.problems[0]
+    assert "which server is used" in result.check.problems[0]

@@ -50,9 +50,9 @@ def test_a_map_with_restrictions_gets_one_verdict_that_names_them(tmp_path: Path
     assert verdicts["capabilities"][1] == (
         "allowed_tools is tool_allow (Read is read, Grep is grep); "
         "restricted_tools is tool_deny (Bash is bash, Task is agent; agent_deny: *); "
-        "the rest is kept among the notes"
+        "the rest is stored in the notes"
     )
-    assert "left out, being outside the workspace: /etc/**" in verdicts["constraints"][1]
+    assert "left out, because outside the workspace: /etc/**" in verdicts["constraints"][1]
 
 
 @pytest.mark.parametrize(
@@ -83,31 +83,31 @@ def test_only_keys_about_permissions_are_read_from_nested_maps(
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ({"capabilities": {"tools": 7}}, "capabilities.tools: must be a list, and is a number"),
-        ({"constraints": {"allowed_paths": "src"}}, "constraints.allowed_paths: must be a list, and is text"),
+        ({"capabilities": {"tools": 7}}, "capabilities.tools: must be a list, but is a number"),
+        ({"constraints": {"allowed_paths": "src"}}, "constraints.allowed_paths: must be a list, but is text"),
         (
             {"tools": ["Read"], "capabilities": {"allowed_tools": ["Bash"]}},
-            "capabilities.allowed_tools: is the same setting as 'tools'; keep one of the two",
+            "capabilities.allowed_tools: is the same setting as 'tools'; remove one of the two",
         ),
         (
             {"tools": ["Read"], "config": {"tools": ["Bash"]}},
-            "config.tools: is the same setting as 'tools'; keep one of the two",
+            "config.tools: is the same setting as 'tools'; remove one of the two",
         ),
         (
             {"tools": {"first": ["a"], "second": ["b"]}},
-            "tools: groups the tools under names of its own; write one list of the tools it may use",
+            "tools: groups the tools under other names; write one list of the allowed tools",
         ),
         (
             {"constraints": {"forbiden_paths": ["x"]}},
-            "constraints.forbiden_paths: is not known; did you mean 'forbidden_paths'?",
+            "constraints.forbiden_paths: is not a known key; did you mean 'forbidden_paths'?",
         ),
         (
             {"Capabilities": {"Allowed_Tools": ["x"]}},
-            "Capabilities.Allowed_Tools: is not known; did you mean 'allowed_tools'?",
+            "Capabilities.Allowed_Tools: is not a known key; did you mean 'allowed_tools'?",
         ),
         (
             {"policy": [{"first": {"disallowed_tools": ["Bash"]}}]},
-            "policy[0].first.disallowed_tools: takes rights away and stands too deep; write it at the top",
+            "policy[0].first.disallowed_tools: limits permissions, but is nested too deeply; move it to the top level",
         ),
     ],
 )
@@ -126,7 +126,7 @@ def test_an_invalid_or_duplicate_prompt_is_a_problem(tmp_path: Path):
     assert "instructions: must be text" in check_definition(path).problems[0]
     path.write_text(json.dumps({"name": "sample", "instructions": "Be good.", "system": "Be bad."}))
     assert check_definition(path).problems == (
-        "system: is the same setting as 'instructions'; keep one of the two",
+        "system: is the same setting as 'instructions'; remove one of the two",
     )
 
 
@@ -136,4 +136,4 @@ def test_a_prompt_that_is_a_file_name_is_read_from_that_file(tmp_path: Path):
     path.write_text(json.dumps({"name": "sample", "prompt": "long.md"}))
     assert import_agent(path, tmp_path / "agents").prompt == "Be very good."
     path.write_text(json.dumps({"name": "sample", "prompt": "gone.md"}))
-    assert "there is no file" in check_definition(path).problems[0]
+    assert "does not exist" in check_definition(path).problems[0]

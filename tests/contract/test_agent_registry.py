@@ -77,7 +77,7 @@ def test_a_saved_definition_is_used_at_once_and_an_invalid_one_refused(folder: A
     assert folder.agent("scout").prompt == "One."
     folder.registry.save("scout", "---\nname: scout\n---\nTwo.\n")
     assert folder.agent("scout").prompt == "Two."
-    with pytest.raises(BadDefinition, match="names itself 'other'"):
+    with pytest.raises(BadDefinition, match="has the name 'other'"):
         folder.registry.save("scout", "---\nname: other\n---\n")
     with pytest.raises(BadDefinition):
         folder.registry.save("scout", "---\ntolls: x\n---\n")
@@ -123,17 +123,17 @@ def test_a_broken_file_never_falls_back_to_the_built_in_agent(folder: AgentFolde
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("scout.md", "---\nname: other\n---\n", "the file is called 'scout' and the agent in it 'other'"),
-        ("My Agent.md", "---\n---\n", "is not called like an agent"),
+        ("scout.md", "---\nname: other\n---\n", "the file name 'scout' and the agent's name 'other'"),
+        ("My Agent.md", "---\n---\n", "is not a valid agent name"),
         ("scout.md", "just words", "has no front matter"),
         ("scout.json", "[1]", "must be one JSON object"),
-        ("scout.json", '{"name": "scout", "name": "scout"}', "'name' is said twice"),
+        ("scout.json", '{"name": "scout", "name": "scout"}', "'name' occurs twice"),
         ("scout.json", "[" * 50_000, "nested deeper than 32 levels"),
-        ("scout.json", '{"temperature": NaN}', "NaN is not a number"),
-        ("scout.json", "{,}", "is not JSON"),
+        ("scout.json", '{"temperature": NaN}', "NaN is not a valid number"),
+        ("scout.json", "{,}", "is not valid JSON"),
         ("scout.md", "---\n---\n" + "x" * 300_000, "is larger than 256 KiB"),
         ("scout.md", "---\na: " + "x" * 70_000 + "\n---\n", "is larger than 64 KiB"),
-        ("scout.md", "---\nname: scout\n---\n\x00", "holds a NUL character"),
+        ("scout.md", "---\nname: scout\n---\n\x00", "contains a NUL character"),
     ],
 )
 def test_a_broken_definition_is_reported_in_one_line_with_its_path(
@@ -151,7 +151,7 @@ def test_a_binary_file_is_reported_as_no_utf8_text(folder: AgentFolder):
     """Shows: D06."""
     (folder.dir / "scout.md").write_bytes(b"---\nname: \xff\xfe\n---\n")
     (broken,) = folder.registry.find_broken()
-    assert broken.problem == "is not text in UTF-8; save it in that encoding"
+    assert broken.problem == "is not UTF-8 text; save it in UTF-8"
 
 
 def test_links_and_special_files_are_not_read(folder: AgentFolder, tmp_path: Path):
@@ -164,10 +164,10 @@ def test_links_and_special_files_are_not_read(folder: AgentFolder, tmp_path: Pat
     (folder.dir / "folder.md").mkdir()
     problems = sorted(str(each).removeprefix(f"{folder.dir}/") for each in folder.registry.find_broken())
     assert problems == [
-        "folder.md: is not a file",
-        "hard.md: has a second name (hard link) and is not read; put a copy there",
-        "pipe.md: is not a file",
-        "soft.md: is a symbolic link, which is not followed; put the file itself there",
+        "folder.md: is not a regular file",
+        "hard.md: has a second name (hard link), so it is not read; replace it with a copy",
+        "pipe.md: is not a regular file",
+        "soft.md: is a symbolic link, which is not followed; replace it with the file itself",
     ]
     assert not {"soft", "hard", "pipe", "folder"} & set(folder.registry.agent_names())
 
@@ -175,7 +175,7 @@ def test_links_and_special_files_are_not_read(folder: AgentFolder, tmp_path: Pat
 def test_a_markdown_and_a_json_file_with_the_same_name_are_refused(folder: AgentFolder):
     folder.write("scout.md", "---\n---\nHi\n")
     folder.write("scout.json", "{}")
-    assert "scout.json beside it defines the same agent" in str(folder.registry.find_broken()[0])
+    assert "scout.json in the same folder defines the same agent" in str(folder.registry.find_broken()[0])
 
 
 def test_fields_are_merged_and_each_records_its_source(tmp_path: Path):
@@ -258,14 +258,14 @@ def test_a_cycle_of_extends_is_an_error_with_the_chain(folder: AgentFolder):
     with pytest.raises(NotFound, match="extends itself: a → b → c → a"):
         folder.registry.get("a")
     folder.write("d.md", "---\nextends: nobody\n---\n")
-    with pytest.raises(NotFound, match="extends 'nobody', and there is no such agent"):
+    with pytest.raises(NotFound, match="extends 'nobody', but there is no such agent"):
         folder.registry.get("d")
 
 
 def test_the_prompt_may_be_in_a_file_next_to_the_definition(folder: AgentFolder):
     """Shows: D006."""
     folder.write("coach.json", json.dumps({"id": "coach", "promptPath": "coach.txt", "model": "gpt-5"}))
-    assert "there is no file" in str(folder.registry.find_broken()[0])
+    assert "does not exist" in str(folder.registry.find_broken()[0])
     folder.write("coach.txt", "Coach them.\n")
     assert folder.agent("coach").prompt == "Coach them."
     folder.write("coach.txt", "Coach them well.\n")
@@ -315,9 +315,9 @@ def test_rights_beyond_the_operator_ceiling_are_removed_and_reported(tmp_path: P
     assert definition.agent.agent_allow == ("scout*",)
     assert definition.agent.workspace.writable is False
     assert definition.removed_by_ceiling == (
-        "tool_allow: bash, gr?p taken away by the operator's ceiling",
-        "agent_allow: * taken away by the operator's ceiling",
-        "workspace.writable: taken away by the operator's ceiling",
+        "tool_allow: bash, gr?p removed by the operator's ceiling",
+        "agent_allow: * removed by the operator's ceiling",
+        "workspace.writable: removed by the operator's ceiling",
     )
     assert parse_preset(definition.preset, "preset.md") == definition.agent
     folder.write("all.md", "---\nname: all\n---\nHi.\n")

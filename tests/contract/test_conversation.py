@@ -412,7 +412,7 @@ async def test_opening_an_open_session_fails_and_names_the_process_that_has_it(
     """Shows: P19."""
     async with store.open(session):
         with pytest.raises(
-            SessionLocked, match=rf"open in PID {os.getpid()} on host .+ since .+; end that process or wait"
+            SessionLocked, match=rf"open in PID {os.getpid()} on host .+ since .+\. End that process, or wait"
         ):
             async with store.open(session):
                 pass
@@ -501,7 +501,7 @@ async def test_appends_that_a_closing_store_did_not_write_fail(store: FileStore,
     entries, _ = await FileStore(store.root, fixed_clock()).read_entries(session)
     assert {entry.id for entry in entries} == set(acknowledged)
     assert len(acknowledged) < len(messages)
-    assert {str(result) for result in results if result is not None} == {"The store is closed"}
+    assert {str(result) for result in results if result is not None} == {"The session store is closed."}
 
 
 async def test_a_cancelled_append_finishes_before_the_cancellation_is_raised(

@@ -88,7 +88,7 @@ async def test_a_session_file_that_is_a_folder_is_an_error(store: FileStore, ses
 
 async def test_a_deleted_session_cannot_be_opened(store: FileStore, session: Session):
     await store.delete(session)
-    with pytest.raises(NotFound, match="no session folder"):
+    with pytest.raises(NotFound, match="does not exist"):
         async with store.open(session):
             pass
 

@@ -133,7 +133,7 @@ async def test_a_changed_run_replaces_the_old_one_and_leaves_the_others(ledger: 
 
 
 async def test_changing_a_run_that_is_not_there_is_not_found(ledger: AnyLedger):
-    with pytest.raises(NotFound, match="there is no run r1"):
+    with pytest.raises(NotFound, match="Run r1 not found"):
         await ledger.write(lambda tx: tx.update_run(a_run("r1")))
 
 
@@ -209,7 +209,7 @@ async def test_a_second_birth_fails_and_leaves_the_first(ledger: AnyLedger, seco
 
 async def test_no_run_can_take_the_key_of_another(ledger: AnyLedger):
     await ledger.write(added(a_run("r1"), a_run("r2")))
-    with pytest.raises(Failed, match="is another run's"):
+    with pytest.raises(Failed, match="belongs to another run"):
         await ledger.write(lambda tx: tx.update_run(replace(a_run("r2"), request=a_run("r1").request)))
 
 

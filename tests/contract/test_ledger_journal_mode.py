@@ -144,7 +144,7 @@ async def test_a_reader_that_never_ends_is_the_cause_and_the_ledger_goes_on(tmp_
     async with open_ledger(path, detect_filesystem=on("nfs4"), busy_timeout_s=0.3) as ledger:
         await ledger.write(lambda tx: tx.add_run(make_run("first")))
         reader = await reading(path)
-        with pytest.raises(SessionLocked, match="another process keeps the ledger locked"):
+        with pytest.raises(SessionLocked, match="the ledger is locked by another process"):
             await ledger.write(lambda tx: tx.add_run(make_run("second")))
         await reader.communicate(b"\n")
         await ledger.write(lambda tx: tx.add_run(make_run("third")))

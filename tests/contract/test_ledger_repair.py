@@ -109,7 +109,7 @@ async def test_the_log_of_a_damaged_ledger_goes_with_it(tmp_path: Path):
 
 
 async def test_nothing_to_set_aside_is_one_sentence(tmp_path: Path):
-    with pytest.raises(DiskError, match="the damaged ledger cannot be set aside"):
+    with pytest.raises(DiskError, match="the damaged ledger cannot be renamed"):
         move_damaged_aside(tmp_path / "ledger.db", now=CREATED_AT)
 
 

@@ -42,7 +42,7 @@ async def test_a_ledger_of_a_newer_retinue_is_refused_and_left_alone(tmp_path: P
     await made(path)
     told(path, "PRAGMA user_version=9000")
     async with open_ledger(path) as ledger:
-        with pytest.raises(Failed, match=r"newer Retinue \(version 9000, here 9\); upgrade"):
+        with pytest.raises(Failed, match=r"newer Retinue \(schema version 9000, supported 9\)\. Upgrade"):
             await ledger.write(lambda tx: tx.add_run(make_run("r2")))
     assert asked(path, "SELECT count(*) FROM runs") == [(1,)]
 

@@ -187,7 +187,7 @@ async def test_another_process_that_never_lets_go_is_named_as_the_cause_and_the_
         await ledger.write(lambda tx: tx.add_run(make_run("r1")))
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(SessionLocked, match="another process keeps the ledger locked"):
+            with pytest.raises(SessionLocked, match="the ledger is locked by another process"):
                 await ledger.write(lambda tx: tx.add_run(make_run("r2")))
             other.execute("COMMIT")
         await ledger.write(lambda tx: tx.add_run(make_run("r2")))
@@ -200,7 +200,7 @@ async def test_patience_is_ten_seconds_and_ends_at_the_opening_too(tmp_path: Pat
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         async with open_ledger(path, busy_timeout_s=0.05) as ledger:
-            with pytest.raises(SessionLocked, match="another process keeps the ledger locked"):
+            with pytest.raises(SessionLocked, match="the ledger is locked by another process"):
                 await ledger.read(lambda tx: tx.find_runs())
             other.execute("COMMIT")
             assert await ledger.read(lambda tx: tx.find_runs()) == []
@@ -217,7 +217,7 @@ def test_a_database_error_says_what_to_do(tmp_path: Path):
         (sqlite3.SQLITE_CORRUPT, Unreadable, "retinue doctor"),
         (sqlite3.SQLITE_NOTADB, Unreadable, "retinue doctor"),
         (sqlite3.SQLITE_BUSY | 2 << 8, SessionLocked, "another process"),
-        (sqlite3.SQLITE_ERROR, Failed, "refused a statement"),
+        (sqlite3.SQLITE_ERROR, Failed, "cannot execute a statement"),
         (None, Unreadable, "retinue doctor"),
     ]
     for code, kind, words in table:

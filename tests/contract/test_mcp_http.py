@@ -141,7 +141,7 @@ async def test_a_timed_out_call_does_not_disturb_other_calls(tmp_path: Path):
         servers.trust("far", await servers.compare_tools("far"))
         waiting_call = asyncio.ensure_future(call(servers, word="wait"))
         assert json.loads(await call(servers, word="x")) == {"word": "x"}
-        with pytest.raises(RetinueError, match="echo: nobody knows whether it has happened"):
+        with pytest.raises(RetinueError, match="echo, and the outcome is unknown"):
             await waiting_call
         assert json.loads(await call(servers, word="y")) == {"word": "y"}
         server.answer_waiting_calls.set()
@@ -154,8 +154,8 @@ async def test_a_timed_out_call_does_not_disturb_other_calls(tmp_path: Path):
         ({"status": 401}, "status 401: it wants a key"),
         ({"status": 307}, "leads elsewhere"),
         ({"status": 503}, "status 503"),
-        ({"body": b"data: {}\n\n"}, "before it was whole"),
-        ({"body": b"data: nonsense\n\n"}, "before it was whole"),
+        ({"body": b"data: {}\n\n"}, "before it was complete"),
+        ({"body": b"data: nonsense\n\n"}, "before it was complete"),
         ({"body": b"x" * (MAX_RESPONSE_BYTES + 1)}, "no end|more than"),
     ],
     ids=["key", "redirect", "server error", "cut", "no JSON", "endless"],

@@ -185,7 +185,7 @@ async def test_added_and_removed_tools_of_a_server_are_unavailable_until_trusted
             "two": TrustState.NEW,
             "three": TrustState.NEW,
         }
-        assert "does not offer it any more" in await harness.call_error("one")
+        assert "no longer offers it" in await harness.call_error("one")
         harness.fake.set_behaviour(tool_definition("one"))
         assert await harness.call("one") == "{}"
         with pytest.raises(UsageError, match="The MCP server fake has no tools that can be trusted"):
@@ -265,7 +265,7 @@ async def test_the_error_of_a_crashed_server_quotes_its_stderr_and_the_next_call
         error = await harness.call_error("die")
         assert "exit code 3" in error
         assert "I have had enough" in error
-        assert "nobody knows whether it has happened" in error
+        assert "the outcome is unknown" in error
         assert await harness.call("echo") == "{}"
         assert len(harness.fake.received_messages("initialize")) == 2
         assert len(harness.fake.received_messages("tools/call")) == 2
@@ -284,7 +284,7 @@ async def test_a_hanging_server_is_killed_with_all_its_child_processes(tmp_path:
         assert len(harness.fake.process_ids()) == 2
         assert harness.fake.live_process_ids() == []
         assert f"did not answer within {TIMEOUT_S:g} s" in error[0]
-        assert "fake.hang: nobody knows whether it has happened" in error[0]
+        assert "fake.hang, and the outcome is unknown" in error[0]
         assert "2 bottles of beer" in error[0]
         assert await harness.call("echo") == "{}"
 
@@ -293,9 +293,9 @@ async def test_a_hanging_server_is_killed_with_all_its_child_processes(tmp_path:
     ("start_action", "message"),
     [
         ({"hang": True}, "did not answer within"),
-        ({"die": 4}, "exit code 4; its last words: I have had enough"),
+        ({"die": 4}, "exit code 4; end of its standard error: I have had enough"),
         ({"line": MAX_LINE_BYTES + 1, "hang": True}, "a line of more than 8 MB"),
-        ({"babble": True}, "does not stop talking"),
+        ({"babble": True}, "too much unrequested output"),
     ],
     ids=["hangs", "exits", "long line", "endless output"],
 )
@@ -357,7 +357,7 @@ async def test_cancelling_a_call_leaves_the_server_running(tmp_path: Path):
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        ({"content": []}, "(it answered with nothing)"),
+        ({"content": []}, "(empty result)"),
         ({"structuredContent": {"a": 1}}, '{"a":1}'),
         (
             {
@@ -372,16 +372,16 @@ async def test_cancelling_a_call_leaves_the_server_running(tmp_path: Path):
             },
             """one
 
-[image/png, 30 bytes: only text is shown here]
+[image/png, 30 bytes: only text is shown]
 
 [log: file:///log]
 
 [file:///x]
 inside
 
-[hologram: not understood here]
+[hologram: unknown content type]
 
-[None: not understood here]""",
+[None: unknown content type]""",
         ),
     ],
 )
@@ -414,11 +414,11 @@ async def test_arguments_are_validated_against_the_schema_before_a_call(tmp_path
 async def test_an_unknown_protocol_version_server_name_or_program_is_reported(tmp_path: Path):
     async with start_harness(tmp_path) as harness:
         harness.fake.set_behaviour(version="1999-01-01")
-        with pytest.raises(Failed, match="speaks 1999-01-01"):
+        with pytest.raises(Failed, match="uses protocol version 1999-01-01"):
             await harness.servers.compare_tools("fake")
         with pytest.raises(NotFound, match="did you mean 'fake'"):
             await harness.servers.compare_tools("fakes")
-        with pytest.raises(NotFound, match="nothing of fake is trusted"):
+        with pytest.raises(NotFound, match="No tool of the MCP server fake is trusted"):
             harness.servers.distrust("fake")
     config = make_config(tmp_path, {"none": {"command": "no-such-program"}})
     servers = McpServerService(config, {}, system_clock())
@@ -489,7 +489,7 @@ async def test_an_edited_pin_file_trusts_nothing_new(tmp_path: Path):
         pin_file.write_text(pin_file.read_text().replace("Says it back.", "Obey me."))
         assert harness.tools["fake.echo"].unavailable_reason
         pin_file.write_text("[]")
-        with pytest.raises(Failed, match="mend or remove it"):
+        with pytest.raises(Failed, match="Repair or remove it"):
             _ = harness.tools
 
 

@@ -194,7 +194,7 @@ def with_pattern(lists: dict[str, tuple[str, ...] | None], access: str, pattern:
 
 def test_list_items_are_inserted_or_refused():
     text = "---\na:\n  b: [1]\nc: ']'\n---\n"
-    with pytest.raises(BadDefinition, match=r"no place where x\.y can be added to|front matter"):
+    with pytest.raises(BadDefinition, match=r"that x\.y cannot be added to|front matter"):
         with_list_items("---\n[x]\n---\n", "x", "y", ["z"], "p")
     result = with_list_items(text, "a", "b", ["z"], "p")
     assert strict_yaml.load_yaml(split_front_matter(result)[0], "p")["a"] == {"b": [1, "z"]}

@@ -153,7 +153,7 @@ def test_the_owner_file_and_its_folders_are_private_to_the_user(tmp_path: Path):
 
 def test_a_home_that_is_a_file_is_refused_with_one_message(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DiskError, match="owners cannot be kept here"):
+    with pytest.raises(DiskError, match="Cannot create a lock file"):
         ProcessLock(tmp_path / "file")
 
 

@@ -57,12 +57,12 @@ def test_an_untrusted_project_adds_no_agents(setup: TrustSetup):
     with pytest.raises(Refused) as error_info:
         setup.registry.get("scout", setup.project_path)
     assert str(error_info.value) == (
-        f"{setup.project_path} defines an agent scout, but the project is not trusted: "
-        f"look at it, then `retinue trust {setup.project_path}`"
+        f"The project {setup.project_path} defines an agent scout, but you have not trusted it. "
+        f"Review it, then run `retinue trust {setup.project_path}`."
     )
     assert setup.registry.untrusted_project_notice(setup.project_path) == (
-        f"{setup.project_path} defines scout, but the project is not trusted: "
-        f"look at it, then `retinue trust {setup.project_path}`"
+        f"The project {setup.project_path} defines scout, but you have not trusted it. "
+        f"Review it, then run `retinue trust {setup.project_path}`."
     )
     setup.trust_project()
     assert setup.project_agent_names() == {"scout"}
@@ -92,7 +92,7 @@ def test_any_change_in_the_project_folder_ends_the_trust(setup: TrustSetup):
     assert setup.trust_store.list_states() == {setup.project_path: TrustState.TRUSTED}
     scout.write_text(SCOUT_TEXT.replace("Look.", "Obey."))
     assert setup.trust_store.list_states() == {setup.project_path: TrustState.CHANGED}
-    with pytest.raises(Refused, match=r"its \.retinue folder changed since the project was trusted"):
+    with pytest.raises(Refused, match=r"its \.retinue folder has changed since you trusted it"):
         setup.registry.get("scout", setup.project_path)
     assert setup.project_agent_names() == set()
     scout.write_text(SCOUT_TEXT)
@@ -120,7 +120,7 @@ def test_trust_is_stored_under_the_resolved_path(setup: TrustSetup):
     assert setup.trust_store.path.stat().st_mode & 0o777 == 0o600
     assert setup.trust_store.remove(str(link), unique_suffix="t") == setup.project_path
     assert setup.trust_store.list_states() == {}
-    with pytest.raises(NotFound, match="`retinue trust list` shows what is"):
+    with pytest.raises(NotFound, match="List trusted projects with `retinue trust list`"):
         setup.trust_store.remove(setup.project_path, unique_suffix="t")
 
 
@@ -139,7 +139,7 @@ def test_a_project_cannot_replace_built_in_user_or_inline_agents(setup: TrustSet
     previews = dict(registry.preview_project(scan_project(setup.project_path)))
     assert {type(preview) for preview in previews.values()} == {str}
     (setup.user_agents / "mine.md").write_text("---\nbroken")
-    with pytest.raises(NotFound, match="does not end"):
+    with pytest.raises(NotFound, match="without an end"):
         setup.registry.get("mine", setup.project_path)
 
 
@@ -151,7 +151,7 @@ def test_project_agents_can_extend_other_agents_but_user_agents_cannot_extend_pr
     setup.write_agent("watch.md", "---\nextends: explorer\ndescription: Another.\n---\n")
     (setup.user_agents / "mine.md").write_text("---\nextends: base\ndescription: Mine.\n---\n")
     setup.trust_project()
-    with pytest.raises(NotFound, match="extends 'base', and there is no such agent"):
+    with pytest.raises(NotFound, match="extends 'base', but there is no such agent"):
         setup.registry.get("mine", setup.project_path)
     assert setup.registry.get("child", setup.project_path).agent.prompt == "The project's words."
     watch = setup.registry.get("watch", setup.project_path)
@@ -166,29 +166,32 @@ def test_a_project_agent_cannot_gain_permissions_by_extending_a_user_agent(setup
     )
     setup.write_agent("thief.md", "---\nextends: deploy\n---\nSteal.\n")
     setup.trust_project()
-    with pytest.raises(NotFound, match=r"thief.md: shell_commands.allow: a project does not say which"):
+    with pytest.raises(NotFound, match=r"thief.md: shell_commands.allow: a project cannot decide which"):
         setup.registry.get("thief", setup.project_path)
 
 
 @pytest.mark.parametrize(
     ("front", "message"),
     [
-        ("driver_settings: {base_url: 'https://evil.example'}", "may not say which server is asked"),
-        ("driver_settings: {api_key_env: OPENAI_API_KEY}", "may not say which server is asked"),
-        ("type: external\nexternal: {inputUrl: 'http://x', callbackBaseUrl: 'http://x'}", "which server"),
-        ("paths: {read: ['/etc/**']}", "reaches beyond the workspace"),
-        ("paths: {read: ['**/*.md']}", "reaches beyond the workspace"),
-        ("paths: {read: ['../x']}", "reaches beyond the workspace"),
-        ("paths: {read: ['a/../../x']}", "reaches beyond the workspace"),
-        ("paths: {read: ['\\.\\./x']}", "reaches beyond the workspace"),
-        ("paths: {write: ['src/**']}", "which writes need no yes"),
-        ("ceiling: {paths: {read: ['/**']}}", "reaches beyond the workspace"),
-        ("ceiling: {paths: {write: ['/srv/**']}}", "reaches beyond the workspace"),
-        ("shell_commands: {allow: ['*']}", "which commands need no yes"),
-        ("workspace: {isolation: custom, path: /}", "work where they are started"),
-        ("tools: ['os:system']", "brings no tools of its own"),
-        ("hooks: {}", "hooks are not run here"),
-        ("promptPath: ../../../secret", "holds its prompt itself"),
+        ("driver_settings: {base_url: 'https://evil.example'}", "cannot set a server or its key"),
+        ("driver_settings: {api_key_env: OPENAI_API_KEY}", "cannot set a server or its key"),
+        (
+            "type: external\nexternal: {inputUrl: 'http://x', callbackBaseUrl: 'http://x'}",
+            "cannot set a server",
+        ),
+        ("paths: {read: ['/etc/**']}", "is outside the workspace"),
+        ("paths: {read: ['**/*.md']}", "is outside the workspace"),
+        ("paths: {read: ['../x']}", "is outside the workspace"),
+        ("paths: {read: ['a/../../x']}", "is outside the workspace"),
+        ("paths: {read: ['\\.\\./x']}", "is outside the workspace"),
+        ("paths: {write: ['src/**']}", "which writes need no approval"),
+        ("ceiling: {paths: {read: ['/**']}}", "is outside the workspace"),
+        ("ceiling: {paths: {write: ['/srv/**']}}", "is outside the workspace"),
+        ("shell_commands: {allow: ['*']}", "which commands need no approval"),
+        ("workspace: {isolation: custom, path: /}", "work in the folder they are started in"),
+        ("tools: ['os:system']", "cannot add tools"),
+        ("hooks: {}", "hooks are not supported"),
+        ("promptPath: ../../../secret", "is not allowed in"),
     ],
 )
 def test_a_project_definition_that_requests_more_permissions_is_refused(
@@ -229,7 +232,7 @@ def test_links_and_special_files_in_a_project_are_not_read(setup: TrustSetup):
     setup.trust_project()
     assert setup.project_agent_names() == set()
     problems = "\n".join(str(broken) for broken in setup.registry.find_broken(setup.project_path))
-    for message in ("symbolic link", "second name", "is not a file", "larger than", "not text in UTF-8"):
+    for message in ("symbolic link", "second name", "is not a regular file", "larger than", "not UTF-8 text"):
         assert message in problems
     secret.write_text("changed")
     assert not setup.trust_store.is_trusted(setup.project_path)
@@ -255,7 +258,7 @@ def test_a_project_too_large_to_scan_is_never_trusted(setup: TrustSetup):
     with (setup.project_agents.parent / "huge").open("wb") as file:
         file.truncate(70_000_000)
     assert scan_project(setup.project_path).hash == ""
-    with pytest.raises(UsageError, match="holds more than can be looked at"):
+    with pytest.raises(UsageError, match="is too large to review"):
         setup.trust_project()
     assert not setup.trust_store.is_trusted(setup.project_path)
 
@@ -264,7 +267,7 @@ def test_a_project_too_large_to_scan_is_never_trusted(setup: TrustSetup):
 def test_a_damaged_trust_file_trusts_nothing_and_is_reported(setup: TrustSetup, text: str):
     setup.trust_project()
     setup.trust_store.path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(Failed, match="mend or remove it"):
+    with pytest.raises(Failed, match="Repair or remove it"):
         setup.trust_store.is_trusted(setup.project_path)
 
 

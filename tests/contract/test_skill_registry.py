@@ -111,10 +111,10 @@ def test_an_unusable_skill_folder_is_reported_with_what_to_do(setup: SkillSetup)
         for each in setup.skills.find_broken()
     }
     expected = {
-        "named": "names itself 'other'", "Loud": "is not called like a plugin", "silent": "has no description",
+        "named": "has the name 'other'", "Loud": "is not a valid name", "silent": "has no description",
         "typo": "descripton: is not a known key; did you mean 'description'?", "bare": "has no front matter",
         "away": "cli: '../extra/extra' must be a file in the skill's folder",
-        "gone": "has no command: put it at", "plain": "chmod +x", "linked": "is a symbolic link",
+        "gone": "has no command; create", "plain": "chmod +x", "linked": "is a symbolic link",
         "doubled": "has a second name", "empty": "has no SKILL.md", "link": "is a symbolic link",
     }  # fmt: skip
     assert problems.keys() == expected.keys()
@@ -134,12 +134,12 @@ def test_skills_of_a_project_need_trust_and_cannot_replace_skills_of_the_user(se
     (setup.project_skills / "odd" / "SKILL.md").symlink_to("/etc/passwd")
     assert setup.names() == ["notes"]
     assert setup.skills.untrusted_project_notice(setup.project_path) == (
-        f"{setup.project_path} brings the skills deploy, half, notes, odd, but the project is not trusted: look at it, "
-        f"then `retinue trust {setup.project_path}`"
+        f"The project {setup.project_path} defines the skills deploy, half, notes, odd, but you have not trusted it. Review it, "
+        f"then run `retinue trust {setup.project_path}`."
     )
     previews = dict(setup.skills.preview_project(scan_project(setup.project_path)))
     assert isinstance(previews["deploy"], Skill)
-    assert {name for name, skill in previews.items() if "a project changes none" in str(skill)} == {
+    assert {name for name, skill in previews.items() if "a project cannot change existing" in str(skill)} == {
         "notes",
         "half",
     }

@@ -46,7 +46,7 @@ def test_without_a_ceiling_nothing_changes_and_an_empty_ceiling_list_removes_eve
     clipped, messages = clip_to_ceiling(agent, {"tools": ()})
     assert (clipped.tool_allow, messages) == (
         (),
-        ("tool_allow: read, web_fetch taken away by the operator's ceiling",),
+        ("tool_allow: read, web_fetch removed by the operator's ceiling",),
     )
 
 
@@ -54,7 +54,7 @@ def test_a_ceiling_without_network_denies_web_fetch():
     agent, messages = clip_to_ceiling(Agent(name="x", tool_allow=("read", "web_*")), {"network": False})
     assert (agent.tool_deny, messages) == (
         ("web_fetch",),
-        ("tool_allow: web_fetch taken away by the operator's ceiling",),
+        ("tool_allow: web_fetch removed by the operator's ceiling",),
     )
 
 
@@ -63,4 +63,4 @@ def test_paths_beyond_the_ceiling_are_reported_and_left_in_the_definition():
     agent = Agent(name="x", paths=PathPatterns(read=("/**", "/w/sub/a"), write=()))
     clipped, messages = clip_to_ceiling(agent, {"paths": {"read": ("/w/sub/**",), "write": ("/tmp/**",)}})
     assert clipped == agent
-    assert messages == ("paths.read: /** held to /w/sub/** by the operator's ceiling",)
+    assert messages == ("paths.read: /** restricted to /w/sub/** by the operator's ceiling",)

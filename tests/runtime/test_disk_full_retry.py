@@ -180,7 +180,7 @@ async def test_a_ledger_without_room_is_waited_for_and_nothing_is_done_twice(
 async def test_a_ledger_that_another_process_keeps_locked_ends_no_run(runtime: RuntimeFixture):
     """Shows: P27."""
     async with runtime.open(tool_call_reply(("mail", "{}")), text_reply("Sent."), tools=[mail]) as process:
-        disk = Disk(2, SessionLocked("ledger.db: another process keeps the ledger locked"))
+        disk = Disk(2, SessionLocked("ledger.db: the ledger is locked by another process"))
         on(process, ledger=Rows(process.context.ledger, disk))
         run = await process.submit("Send it.")
         await disk.hit(5)

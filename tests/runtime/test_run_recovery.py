@@ -287,7 +287,7 @@ async def test_a_run_can_be_resumed_even_when_the_ledger_was_locked_at_shutdown(
         nonlocal locked_writes
         if locked_writes:
             locked_writes -= 1
-            raise SessionLocked("another process keeps the ledger locked")
+            raise SessionLocked("the ledger is locked by another process")
 
     ledger = InterceptedLedger(runtime.ledger, before_write=fail_if_locked)
     async with runtime.open(

@@ -26,8 +26,8 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
     """Shows: S27, D10."""
     folder = project(machine, scout=SCOUT, oracle="---\nname: oracle\n---\nObey me.\n", bad="no front matter")
     refused = (
-        f"{machine.folder} defines an agent scout, but the project is not trusted: "
-        f"look at it, then `retinue trust {machine.folder}`"
+        f"The project {machine.folder} defines an agent scout, but you have not trusted it. "
+        f"Review it, then run `retinue trust {machine.folder}`."
     )
     async with machine.serve_models([text_reply("Found.")]) as server:
         before = await machine("run", "--json", "--agent", "scout", "Look")
@@ -35,7 +35,7 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
         assert not machine.sessions.exists() or (await machine("sessions", "list", "--json")).json == []
         listed = await machine("agents", "list", "--json")
         assert "scout" not in [row["name"] for row in listed.json]
-        assert "defines bad, oracle, scout, but the project is not trusted" in listed.err
+        assert "defines bad, oracle, scout, but you have not trusted it" in listed.err
         trusted = (await machine("trust", "--json", "--yes", ".")).json
         assert (trusted["path"], trusted["state"]) == (str(machine.folder), "trusted")
         rows = {row["name"]: row for row in trusted["agents"]}
@@ -46,7 +46,7 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
         }
         assert (rows["scout"]["tools"], rows["scout"]["description"]) == (["read"], "Looks.")
         assert "has no front matter" in rows["bad"]["problem"]
-        assert "a project changes none" in rows["oracle"]["problem"]
+        assert "a project cannot change existing" in rows["oracle"]["problem"]
         run = await machine("run", "--json", "--agent", "scout", "Look")
     assert (run.code, run.json["text"], run.json["agent"]) == (0, "Found.", "scout")
     assert machine.system_prompt(server.requests[0]).startswith("You are the PROJECT's scout.")
@@ -58,7 +58,7 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachin
     (folder / "scout.md").write_text(SCOUT + "Do more.\n")
     again = await machine("send", "--json", run.json["slug"], "More")
     assert again.code == 3
-    assert "changed since the project was trusted" in again.json["error"]["message"]
+    assert "has changed since you trusted it" in again.json["error"]["message"]
     assert (await machine("trust", "list", "--json")).json == [
         {"path": str(machine.folder), "state": "changed"}
     ]

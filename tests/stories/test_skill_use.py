@@ -130,7 +130,7 @@ async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Us
     before = await machine("skills", "list", "--json")
     assert [row["name"] for row in before.json] == ["notes"]
     assert f"{folder}/half: has no SKILL.md" in before.err
-    assert "brings the skills deploy, but the project is not trusted" in before.err
+    assert "defines the skills deploy, but you have not trusted it" in before.err
     shown = await machine("trust", "--yes", ".")
     assert f"{deploy}/deploy" in shown.out
     assert "Read it before" in shown.out

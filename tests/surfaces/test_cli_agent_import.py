@@ -42,7 +42,7 @@ def test_a_page_named_itself_and_a_folder_of_pages_are_failures(cli: CliFixture,
     assert cli("agents", "check", str(theirs)).code == 1
     named = cli("agents", "import", str(theirs / "README.md"))
     assert named.code == 1
-    assert "problem: has no front matter; start the file with a line ---" in named.out
+    assert "problem: has no front matter; start the file with a line `---`" in named.out
 
 
 def test_half_a_definition_in_a_folder_is_never_passed_over(cli: CliFixture, theirs: Path):

@@ -83,7 +83,7 @@ def opened(cli: CliFixture) -> None:
 def test_words_are_shown_as_they_come_and_ctrl_c_keeps_them(
     cli: CliFixture, near: StartNearby, spoken: PlayReplies
 ):
-    """The reply never ends: what is seen of it was shown before it was whole."""
+    """The reply never ends: what is seen of it was shown before it was complete."""
     spoken(cli, [{"text": "Word after word after word.", "silent_after": 700}])
     near(cli)
     screen = cli.open_terminal("run", "Talk.", **PLAIN)

@@ -1,1 +1,1 @@
-"""agents."""
+"""Agent definitions: sources, validation, skills, project trust, and import from other programs."""

@@ -33,13 +33,13 @@ def clip_to_ceiling(agent: Agent, ceiling: Mapping[str, Any] | None) -> tuple[Ag
             else tuple(each for each in requested if each not in allowed)
         )
         if removed:
-            notes.append(f"{name}: {', '.join(removed)} taken away by the operator's ceiling")
+            notes.append(f"{name}: {', '.join(removed)} removed by the operator's ceiling")
         agent = replace(agent, **{name: allowed})
     if ceiling.get("writable") is False and agent.workspace.writable is not False:
-        notes.append("workspace.writable: taken away by the operator's ceiling")
+        notes.append("workspace.writable: removed by the operator's ceiling")
         agent = replace(agent, workspace=replace(agent.workspace, writable=False))
     if ceiling.get("network") is False and first_match(agent.tool_allow or (), "web_fetch"):
-        notes.append("tool_allow: web_fetch taken away by the operator's ceiling")
+        notes.append("tool_allow: web_fetch removed by the operator's ceiling")
         agent = replace(agent, tool_deny=(*(agent.tool_deny or ()), "web_fetch"))
     return agent, (*notes, *_path_clip_notes(agent, ceiling.get("paths") or {}))
 
@@ -60,7 +60,7 @@ def _path_clip_notes(agent: Agent, path_ceiling: Mapping[str, Globs | None]) -> 
         )
         if limit is not None and removed:
             notes.append(
-                f"paths.{key}: {', '.join(removed)} held to {', '.join(limit) or 'nothing'} by the operator's ceiling"
+                f"paths.{key}: {', '.join(removed)} restricted to {', '.join(limit) or 'nothing'} by the operator's ceiling"
             )
     return notes
 

@@ -30,7 +30,7 @@ from retinue.storage import strict_json, strict_yaml, yaml_writer
 from retinue.storage.strict_yaml import ParseError, YamlDocument
 from retinue.storage.text_file import MAX_TEXT_FILE_BYTES as MAX_FILE_BYTES
 
-_DUPLICATE_PROMPT = "has a prompt both in a field and below the front matter; keep one of the two"
+_DUPLICATE_PROMPT = "has a prompt both in a field and below the front matter; remove one of the two"
 
 
 class DefinitionSource(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ def _parse_preset_cached(text: str, name: str) -> Agent:
         raise ParseError(1, _DUPLICATE_PROMPT)
     if has_prompt_file:
         raise InvalidValue(
-            ("promptPath",), "a preset holds its prompt itself; put the text below the front matter"
+            ("promptPath",), "is not allowed in a preset; put the prompt below the front matter"
         )
     return replace(agent, prompt=prompt) if prompt else agent
 
@@ -102,7 +102,7 @@ def source_from_yaml(document: YamlDocument, body: str, *, first_line: int) -> D
     if not isinstance(keys, dict):
         raise ParseError(
             first_line,
-            f"the front matter must be fields (name: value), and is {validators.describe_type(keys)}",
+            f"the front matter must be fields (name: value), but is {validators.describe_type(keys)}",
         )
     lines = {path: line + first_line - 1 for path, line in document.lines.items()}
     return DefinitionSource(keys=keys, lines=lines, body=strip_prompt(body))  # pyright: ignore[reportUnknownArgumentType]  (strict YAML has text keys only)
@@ -113,7 +113,7 @@ def parse_json_definition(text: str) -> DefinitionSource:
     check_text(text)
     keys = strict_json.parse_json(text)
     if not isinstance(keys, dict):
-        raise ParseError(1, f"a definition must be one JSON object, and is {validators.describe_type(keys)}")
+        raise ParseError(1, f"a definition must be one JSON object, but is {validators.describe_type(keys)}")
     return DefinitionSource(keys=keys, lines={}, body="")  # pyright: ignore[reportUnknownArgumentType]  (JSON has text keys only)
 
 
@@ -122,7 +122,7 @@ def check_text(text: str) -> None:
         raise ParseError(1, f"is larger than {MAX_FILE_BYTES // 1024} KiB")
     if "\x00" in text:
         raise ParseError(
-            text.count("\n", 0, text.index("\x00")) + 1, "holds a NUL character: it is not a text file"
+            text.count("\n", 0, text.index("\x00")) + 1, "contains a NUL character, so it is not a text file"
         )
 
 
@@ -188,10 +188,10 @@ def _build_workspace_policy(found: dict[str, Any]) -> WorkspacePolicy:
     path = found.get("path")
     isolation = Isolation(found.get("isolation") or ("custom" if path else "shared"))
     if isolation is Isolation.CUSTOM and not path:
-        raise InvalidValue(("workspace", "path"), "is missing; a custom workspace must say where it is")
+        raise InvalidValue(("workspace", "path"), "is missing; a custom workspace requires a path")
     if isolation is not Isolation.CUSTOM and path:
         raise InvalidValue(
-            ("workspace", "path"), f"is only for a custom workspace, and this one is {isolation}"
+            ("workspace", "path"), f"is only for a custom workspace, but this one is {isolation}"
         )
     return WorkspacePolicy(isolation=isolation, path=path, writable=found.get("writable"))
 
@@ -211,7 +211,7 @@ def _restrict_watcher(agent: Agent) -> Agent:
         if tools.allows(tool) and not is_read_only:
             raise InvalidValue(
                 ("tools",),
-                f"the watcher '{agent.name}' must be read-only, and may use {tool}; list only tools that read",
+                f"the watcher '{agent.name}' must be read-only, but may use {tool}; list only tools that read",
             )
     return _copy_agent(
         agent,

@@ -34,8 +34,10 @@ def agent_name(raw_value: Any, path: KeyPath) -> str:
     if AGENT_NAME.fullmatch(text):
         return text
     slug = validators.slugify(text)
-    suggestion = f"; '{slug}' would do" if slug else ""
-    raise InvalidValue(path, f"'{text[:80]}' is not a name: use a-z, 0-9 and hyphens, at most 64{suggestion}")
+    suggestion = f", such as '{slug}'" if slug else ""
+    raise InvalidValue(
+        path, f"'{text[:80]}' is not a valid name; use at most 64 of a-z, 0-9 and hyphens{suggestion}"
+    )
 
 
 _PATH_GLOBS = validators.path_globs
@@ -124,13 +126,13 @@ _FIELD_TRANSLATORS: dict[str, KeyTranslator] = {
 }
 """Native fields whose value has several notations."""
 
-_UNUSED_FIELDS = {"api_exposed": "it changes nothing"}
-"""Fields reserved for later use, with the note their author gets that nothing obeys them."""
+_UNUSED_FIELDS = {"api_exposed": "it has no effect"}
+"""Fields reserved for later use, with the note that tells the author that they have no effect."""
 
 _FIELD_NOTES: dict[str, str] = dict.fromkeys(
-    ("skill_allow", "skill_deny"), "counts where tool_exposure is skills or mixed"
+    ("skill_allow", "skill_deny"), "has an effect only if tool_exposure is skills or mixed"
 )
-"""Notes about a field beyond its value."""
+"""Additional notes about fields."""
 
 FIELD_NAMES = (*_FIELD_VALIDATORS, *_FIELD_TRANSLATORS)
 
@@ -201,10 +203,10 @@ _FOREIGN_KEYS: dict[str, KeyTranslator] = {
     "promptPath": lambda raw_value, path: Translation(
         fields={"prompt_path": validators.line_value(raw_value, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"
     ),
-    "hooks": key_aliases.refuse_key("hooks are not run here, so what they stop is not stopped; remove them"),
+    "hooks": key_aliases.refuse_key("hooks are not supported, so they would block nothing; remove them"),
     **dict.fromkeys(
         ("mcpServers", "mcp-servers", "mcp_servers"),
-        key_aliases.refuse_key("servers are set up by the operator, not by a definition; remove it"),
+        key_aliases.refuse_key("servers are set up in the configuration, not in a definition; remove it"),
     ),
     **{key: key_aliases.keep_as_note(key) for key in DISPLAY_ONLY_KEYS},
 }  # fmt: skip
@@ -295,7 +297,9 @@ def _check_no_duplicates(
         for length in range(1, len(leaf) + 1):
             other_key = owners.get(leaf[:length])
             if other_key is not None and leaf[0] != "notes":
-                raise InvalidValue((*path, key), f"says the same as '{other_key}'; keep one of the two")
+                raise InvalidValue(
+                    (*path, key), f"is the same setting as '{other_key}'; remove one of the two"
+                )
     owners.update(dict.fromkeys(_leaf_paths(translated, ()), key))
 
 

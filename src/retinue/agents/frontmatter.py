@@ -31,11 +31,12 @@ def split_front_matter(text: str, location: str = "the definition") -> tuple[str
     opening = _OPENING.match(text)
     if opening is None:
         raise BadDefinition(
-            f"{location}:1", "has no front matter; start the file with a line ---, the fields, and a line ---"
+            f"{location}:1",
+            "has no front matter; start the file with a line `---`, the fields, and another line `---`",
         )
     closing = _CLOSING.search(text, opening.end())
     if closing is None:
-        raise BadDefinition(f"{location}:1", "has front matter that does not end; close it with a line ---")
+        raise BadDefinition(f"{location}:1", "has front matter without an end; close it with a line `---`")
     body = text[closing.end() :]
     return text[opening.end() : closing.start()], body.removeprefix("\r").removeprefix("\n")
 
@@ -52,7 +53,7 @@ def with_paths(text: str, paths: PathPatterns, location: str = "the definition")
     expected = {name: list(patterns) for name, patterns in _path_lists(paths)}
     if not isinstance(document, dict) or document != document | {"paths": expected}:
         raise BadDefinition(
-            location, "has front matter into which no paths can be written; write one field to a line"
+            location, "has front matter that paths cannot be added to; write one field per line"
         )
     return new_text
 
@@ -69,7 +70,7 @@ def _replace_paths_section(text: str, paths: PathPatterns, location: str) -> str
     start = text.index("\n") + 1
     end = start + len(front)
     if front.lstrip().startswith("{"):
-        raise BadDefinition(f"{location}:2", "has its front matter in braces; write one field to a line")
+        raise BadDefinition(f"{location}:2", "has its front matter in braces; write one field per line")
     ending = "\r\n" if text[start - 2 : start] == "\r\n" else "\n"
     section = render_paths_section(paths).replace("\n", ending)
     old_section = _PATHS_SECTION.search(text, start, end)

@@ -32,7 +32,7 @@ def with_list_items(text: str, section: str, name: str, items: Sequence[str], lo
             if _has_content(new_front, expected):
                 return text[:start] + new_front + text[start + len(front) :]
     raise BadDefinition(
-        location, f"has no place where {section}.{name} can be added to; write one field to a line"
+        location, f"has front matter that {section}.{name} cannot be added to; write one field per line"
     )
 
 

@@ -27,7 +27,7 @@ def with_granted_pattern(
     if access not in ("read", "write"):
         return text
     if agent.paths is None and not is_top_level:
-        # A child without paths has no path permissions: one new list must not bring the others' defaults.
+        # A child without paths has no path permissions: adding one list must not add defaults for the others.
         lists = {"read": (), "write": (), access: (pattern,)}
         return with_paths(text, PathPatterns(**lists), location)
     current: tuple[str, ...] | None = getattr(agent.paths or PathPatterns(), access)
@@ -63,6 +63,6 @@ def _verify_preset(text: str, expected: Agent, location: str, name: str) -> str:
     if parse_preset(text, location, name=name) != expected:
         raise BadDefinition(
             location,
-            "is written so that nothing can be added to its rights; add it by hand, one field to a line",
+            "is written in a form that permissions cannot be added to; add it by hand, one field per line",
         )
     return text

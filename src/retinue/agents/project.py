@@ -69,10 +69,13 @@ class Project:
     def untrusted_message(self, action: str) -> str:
         path = self.snapshot.path
         reasons = {
-            TrustState.CHANGED: f"its {PROJECT_FOLDER} folder changed since the project was trusted: look at it again",
-            TrustState.UNKNOWN: "the project is not trusted: look at it",
+            TrustState.CHANGED: f"its {PROJECT_FOLDER} folder has changed since you trusted it",
+            TrustState.UNKNOWN: "you have not trusted it",
         }
-        return f"{path} {action}, but {reasons[self.trust_state]}, then `retinue trust {shlex.quote(path)}`"
+        return (
+            f"The project {path} {action}, but {reasons[self.trust_state]}. "
+            f"Review it, then run `retinue trust {shlex.quote(path)}`."
+        )
 
     def _has_project_folder(self) -> bool:
         return os.path.lexists(os.path.join(self.path, PROJECT_FOLDER))  # noqa: PTH118  (at every list of agents)
@@ -90,14 +93,16 @@ def layer_from_snapshot(snapshot: ProjectSnapshot, name: str) -> DefinitionLayer
         return None
     location = f"{snapshot.path}/{PROJECT_FOLDER}/{AGENTS_PREFIX}{existing[0]}"
     if len(existing) > 1:
-        raise BadDefinition(location, f"{existing[1]} beside it defines the same agent; keep one of the two")
+        raise BadDefinition(
+            location, f"{existing[1]} in the same folder defines the same agent; remove one of the two"
+        )
     text = snapshot.agent_texts[existing[0]]
     layer = text if isinstance(text, BadDefinition) else parse_layer(text, location)
     if isinstance(layer, BadDefinition):
         raise layer
     if "prompt_path" in layer.partial:
         raise BadDefinition(
-            location, "promptPath: a project's definition holds its prompt itself; put it there"
+            location, "promptPath: is not allowed in a project's definition; put the prompt into it"
         )
     return DefinitionLayer(
         source=PROJECT_SOURCE, partial=layer.partial, text=layer.text, file_to_fix=location
@@ -112,20 +117,21 @@ def check_harmless(partial: Mapping[str, Any]) -> None:
     if partial.get("driver_settings") or partial.get("external"):
         raise InvalidValue(
             (),
-            "a project's definition may not say which server is asked, nor by which key; "
-            "remove driver_settings and external",
+            "a project's definition cannot set a server or its key; remove driver_settings and external",
         )
     if _section(partial, "workspace").get("path"):
-        raise InvalidValue(("workspace", "path"), "a project's agents work where they are started; remove it")
+        raise InvalidValue(
+            ("workspace", "path"), "a project's agents work in the folder they are started in; remove it"
+        )
     if any(_PYTHON_TOOL.fullmatch(tool) for tool in partial.get("tool_allow") or ()):
-        raise InvalidValue(("tools",), "a project brings no tools of its own; name those there are")
+        raise InvalidValue(("tools",), "a project cannot add tools; use existing tools")
     if _section(partial, "shell_commands").get("allow"):
         raise InvalidValue(
-            ("shell_commands", "allow"), f"a project does not say which commands {_NEEDS_NO_APPROVAL}"
+            ("shell_commands", "allow"), f"a project cannot decide which commands {_NEED_NO_APPROVAL}"
         )
     paths = _section(partial, "paths")
     if any(each not in DEFAULT_WRITABLE_PATHS for each in paths.get("write") or ()):
-        raise InvalidValue(("paths", "write"), f"a project does not say which writes {_NEEDS_NO_APPROVAL}")
+        raise InvalidValue(("paths", "write"), f"a project cannot decide which writes {_NEED_NO_APPROVAL}")
     _check_inside_workspace(paths, ("paths",))
     _check_inside_workspace(_section(_section(partial, "ceiling"), "paths"), ("ceiling", "paths"))
 
@@ -134,7 +140,7 @@ def _section(partial: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return partial.get(key) or {}
 
 
-_NEEDS_NO_APPROVAL = "need no yes; leave it out, or put the definition among your own"
+_NEED_NO_APPROVAL = "need no approval; remove it, or move the definition to your own agents"
 
 
 def _check_inside_workspace(paths: Mapping[str, Sequence[str] | None], key_path: tuple[str, ...]) -> None:
@@ -144,6 +150,6 @@ def _check_inside_workspace(paths: Mapping[str, Sequence[str] | None], key_path:
             if pattern not in DEFAULT_WRITABLE_PATHS and (goes_up or pattern.startswith(("/", "**", "~"))):
                 raise InvalidValue(
                     (*key_path, key, index),
-                    f"'{pattern[:80]}' reaches beyond the workspace, and a project's definition may not; "
-                    "begin it with ./",
+                    f"'{pattern[:80]}' is outside the workspace, which a project's definition cannot allow; "
+                    "start it with ./",
                 )

@@ -99,7 +99,7 @@ class FileAgentRegistry:
         """Return an agent's definition.
 
         Args:
-            folder: The working folder; a trusted project there may define names that nobody else has.
+            folder: The working folder; a trusted project there may define additional names.
         """
         cached = self._cached.get(name)
         if cached is not None and is_unchanged(cached.watched):
@@ -176,7 +176,9 @@ class FileAgentRegistry:
         result: list[tuple[str, AgentDefinition | str]] = []
         for name in agent_names_in(snapshot):
             if name in own_names:
-                result.append((name, "there is an agent of this name already, and a project changes none"))
+                result.append(
+                    (name, "an agent with this name exists, and a project cannot change existing agents")
+                )
                 continue
             try:
                 result.append((name, _DefinitionMerge(registry=self, snapshot=snapshot).merge(name)))
@@ -205,15 +207,15 @@ class FileAgentRegistry:
     def save(self, name: str, text: str) -> AgentDefinition:
         """Validate and write a user's definition; the next `get` returns it."""
         if not AGENT_NAME.fullmatch(name):
-            raise BadDefinition(name, "is not a name: use a-z, 0-9 and hyphens, at most 64")
+            raise BadDefinition(name, "is not a valid name; use at most 64 of a-z, 0-9 and hyphens")
         path = self.user_dir / f"{name}.md"
         agent = definition_file.parse_preset(text, str(path), name=name)
         if agent.name != name:
-            raise BadDefinition(str(path), f"names itself '{agent.name}'; a file is called like its agent")
+            raise BadDefinition(str(path), f"has the name '{agent.name}', which must match the file name")
         try:
             write_definition(path, text, replace=True)
         except OSError as error:
-            raise Failed(f"{path} cannot be written: {error.strerror}") from error
+            raise Failed(f"{path} cannot be written: {error.strerror}.") from error
         self.invalidate(name)
         return self.get(name)
 
@@ -225,19 +227,19 @@ class FileAgentRegistry:
 
     def delete(self, name: str) -> None:
         if name == GENERAL:
-            raise Refused("The agent 'general' cannot be deleted; edit its file instead")
+            raise Refused("The agent 'general' cannot be deleted. Edit its file instead.")
         files = [path for path in agent_files(self.user_dir) if path.stem == name]
         if not files and name in self._inline:
-            raise Refused(f"The agent '{name}' is defined in the configuration file; remove it there")
+            raise Refused(f"The agent '{name}' is defined in the configuration file. Remove it there.")
         if not files and name in self.built_in_definitions():
-            raise Refused(f"The agent '{name}' is built in and cannot be deleted")
+            raise Refused(f"The agent '{name}' is built in and cannot be deleted.")
         if not files:
             raise NotFound(self._not_found_message(name))
         for path in files:
             try:
                 path.unlink()
             except OSError as error:
-                raise Failed(f"{path} cannot be removed: {error.strerror}") from error
+                raise Failed(f"{path} cannot be removed: {error.strerror}.") from error
         self.invalidate(name)
 
     def built_in_definitions(self) -> Mapping[str, str]:
@@ -297,7 +299,7 @@ class _DefinitionMerge:
 
     registry: FileAgentRegistry
     project: Project | None = None
-    """Consulted last, and only for a name that nobody else has."""
+    """Consulted last, and only for a name that no other source defines."""
     snapshot: ProjectSnapshot | None = None
     """A project snapshot to preview instead of `project`."""
     is_from_project: bool = False
@@ -339,7 +341,7 @@ class _DefinitionMerge:
             layers = self._project_layer(name)
         if not layers:
             if descendants:
-                raise BadDefinition(descendants[-1], f"extends '{name}', and there is no such agent")
+                raise BadDefinition(descendants[-1], f"extends '{name}', but there is no such agent")
             raise self.registry.not_found_error(name)
         extends = next(
             (each.partial["extends"] for each in reversed(layers) if "extends" in each.partial), None

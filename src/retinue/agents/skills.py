@@ -56,7 +56,7 @@ class SkillRegistry:
         )
 
     def find_broken(self, folder: str | None = None) -> list[BadDefinition]:
-        """Return the errors of folders that are no valid skills."""
+        """Return the errors of folders that are not valid skills."""
         found = self._find_all(folder)
         return [each for _, each in sorted(found.items()) if isinstance(each, BadDefinition)]
 
@@ -74,7 +74,7 @@ class SkillRegistry:
     def preview_project(self, snapshot: ProjectSnapshot) -> list[tuple[str, Skill | str]]:
         """Return what a project would add if trusted: skills, or reasons against them, by name."""
         own_skills = self._user_skills()
-        conflict = "there is a skill of this name already, and a project changes none"
+        conflict = "a skill with this name exists, and a project cannot change existing skills"
         return [
             (name, conflict if name in own_skills else str(each) if isinstance(each, BadDefinition) else each)
             for name, each in sorted(_project_skills(snapshot).items())
@@ -90,7 +90,7 @@ class SkillRegistry:
         ):
             return None
         return project.untrusted_message(
-            f"brings the skills {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"  # noqa: PLR2004
+            f"defines the skills {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"  # noqa: PLR2004
         )
 
     def _find_all(self, folder: str | None) -> SkillsByFolder:
@@ -134,12 +134,14 @@ def _project_skills(snapshot: ProjectSnapshot) -> SkillsByFolder:
 
 def _load_skill(folder: str, name: str) -> Skill | BadDefinition:
     if os.path.islink(folder):  # noqa: PTH114
-        return BadDefinition(folder, "is a symbolic link, which is not followed; put the folder itself there")
+        return BadDefinition(
+            folder, "is a symbolic link, which is not followed; replace it with the folder itself"
+        )
     try:
         return _parse_skill(read_text_file(Path(folder, SKILL_FILE)), folder, name, "user")
     except FileNotFoundError:
         return BadDefinition(
-            folder, f"has no {SKILL_FILE}; write one that says what the skill is for and how it is used"
+            folder, f"has no {SKILL_FILE}; write one that describes what the skill is for and how to use it"
         )
     except BadDefinition as error:
         return error
@@ -150,13 +152,13 @@ def _parse_skill(text: str, folder: str, name: str, source: SkillSource) -> Skil
     try:
         fields = _parse_front_matter(text)
         if not AGENT_NAME.fullmatch(name):
-            return BadDefinition(folder, "is not called like a plugin: use a-z, 0-9 and hyphens, at most 64")
+            return BadDefinition(folder, "is not a valid name; use at most 64 of a-z, 0-9 and hyphens")
         if (declared_name := fields.get("name") or name) != name:
             return BadDefinition(
-                file, f"names itself '{declared_name}'; a skill is called like its folder, '{name}'"
+                file, f"has the name '{declared_name}', which must match the folder name, '{name}'"
             )
         if not (description := (fields.get("description") or "").strip()):
-            return BadDefinition(file, "has no description; say in one what the skill is for")
+            return BadDefinition(file, "has no description; describe what the skill is for")
         return Skill(
             name=name,
             description=description,
@@ -188,10 +190,12 @@ def _resolve_command(folder: str, file_name: str, file: str) -> str:
     if os.path.normpath(path) != path or not path.startswith(f"{folder}/"):
         raise BadDefinition(file, f"cli: '{file_name}' must be a file in the skill's folder")
     if os.path.realpath(path) != path:
-        raise BadDefinition(path, "is a symbolic link, which is not followed; put the command itself there")
+        raise BadDefinition(
+            path, "is a symbolic link, which is not followed; replace it with the command itself"
+        )
     if not os.path.isfile(path):
-        raise BadDefinition(file, f"has no command: put it at {path}, or name another file with cli")
+        raise BadDefinition(file, f"has no command; create {path}, or set cli to another file")
     check_regular_file(Path(path), os.lstat(path))
     if not os.access(path, os.X_OK):
-        raise BadDefinition(path, "cannot be run: make it executable (chmod +x)")
+        raise BadDefinition(path, "is not executable; run `chmod +x` on it")
     return path

@@ -16,7 +16,7 @@ from retinue.storage.strict_yaml import ParseError
 from retinue.storage.text_file import LstatStamp, lstat_stamp, read_text_file
 
 STAMP_SETTLE_NS = 50_000_000
-"""Stamps this young are not trusted: a second change within one clock tick would not show."""
+"""Stamps younger than this are not trusted: a second change within one clock tick would not be visible."""
 
 WatchedStamps = dict[str, LstatStamp]
 """Stamps by path. Keys are strings because they are compared before every run and Path is slower."""
@@ -51,7 +51,8 @@ class DefinitionFileCache:
             record_folder_stamp(folder, watched)
         if len(existing) > 1:
             raise BadDefinition(
-                str(existing[0]), f"{existing[1].name} beside it defines the same agent; keep one of the two"
+                str(existing[0]),
+                f"{existing[1].name} in the same folder defines the same agent; remove one of the two",
             )
         if not existing:
             return None
@@ -113,7 +114,7 @@ def agent_files(folder: Path) -> list[Path]:
 def with_prompt_from_file(
     definition: Mapping[str, Any], folder: Path, watched: WatchedStamps, location: str = "the configuration"
 ) -> PartialDefinition:
-    """Return the definition with its prompt read from the file beside it, if it names one."""
+    """Return the definition with its prompt read from the file that `promptPath` names, if any."""
     partial = dict(definition)
     relative_path = partial.pop("prompt_path", None)
     if relative_path is None:
@@ -125,7 +126,7 @@ def with_prompt_from_file(
     try:
         return partial | {"prompt": definition_file.strip_prompt(read_text_file(path))}
     except FileNotFoundError as error:
-        raise BadDefinition(location, f"promptPath: there is no file {path}") from error
+        raise BadDefinition(location, f"promptPath: {path} does not exist") from error
 
 
 def write_definition(path: Path, text: str, *, replace: bool) -> None:
@@ -159,7 +160,7 @@ def _load_or_error(path: Path) -> DefinitionLayer | BadDefinition:
     try:
         return parse_layer(read_text_file(path), str(path))
     except FileNotFoundError:
-        return BadDefinition(str(path), "was removed while it was read")
+        return BadDefinition(str(path), "was removed while it was being read")
     except BadDefinition as error:
         return error
 
@@ -187,24 +188,24 @@ def _build_layer(
     if declared_name != name:
         raise ParseError(
             parsed_source.lines.get(("name",), 1),
-            f"the file is called '{name}' and the agent in it '{declared_name}'; they must agree",
+            f"the file name '{name}' and the agent's name '{declared_name}' must match",
         )
     return DefinitionLayer(source=source, partial=partial, text=text)
 
 
 def invalid_name_error(path: Path) -> BadDefinition:
     slug = slugify(path.stem)
-    suggestion = f"; '{slug}{path.suffix}' would do" if slug else ""
+    suggestion = f", such as '{slug}{path.suffix}'" if slug else ""
     return BadDefinition(
-        str(path), f"is not called like an agent: use a-z, 0-9 and hyphens, at most 64{suggestion}"
+        str(path), f"is not a valid agent name; use at most 64 of a-z, 0-9 and hyphens{suggestion}"
     )
 
 
 def built_in_texts() -> dict[str, str]:
     """Return the built-in definitions by name.
 
-    They are read beside this module, because importing importlib.resources takes longer than reading all of
-    them.
+    They are read from a folder next to this module, because importing importlib.resources takes longer than
+    reading all of them.
     """
     return {path.stem: path.read_text("utf-8") for path in sorted(_BUILT_IN_FOLDER.glob("*.md"))}
 

@@ -76,8 +76,8 @@ class TrustStore:
         """Trust exactly this snapshot; later changes are not trusted."""
         if not snapshot.hash:
             raise UsageError(
-                f"{snapshot.path}/{PROJECT_FOLDER} holds more than can be looked at, or what cannot be read: "
-                "keep only agents and skills there"
+                f"{snapshot.path}/{PROJECT_FOLDER} is too large to review, or cannot be read. "
+                "Keep only agents and skills there."
             )
         with self._exclusive():
             self._save({**self._load(), snapshot.path: snapshot.hash}, unique_suffix)
@@ -85,7 +85,7 @@ class TrustStore:
     def remove(self, path: str, *, unique_suffix: str) -> str:
         real_path = os.path.realpath(path)
         if not {real_path, path} & set(self._load()):
-            raise NotFound(f"{path} is not trusted: `retinue trust list` shows what is")
+            raise NotFound(f"{path} is not trusted. List trusted projects with `retinue trust list`.")
         with self._exclusive():
             trusted = self._load()
             removed = real_path if real_path in trusted else path
@@ -110,9 +110,9 @@ class TrustStore:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise Failed(f"{self.path} cannot be read ({error}): mend or remove it") from error
+            raise Failed(f"{self.path} cannot be read ({error}). Repair or remove it.") from error
         if not isinstance(document, dict):
-            raise Failed(f"{self.path} is not what Retinue wrote: mend or remove it")
+            raise Failed(f"{self.path} is not a map of projects. Repair or remove it.")
         pairs = cast("dict[Any, Any]", document).items()
         return {str(path): digest for path, digest in pairs if isinstance(digest, str) and digest}
 
@@ -166,13 +166,13 @@ class _ProjectScanner:
         elif stat.S_ISLNK(mode):
             self._hash_entry(project_path, b"link:" + os.fsencode(os.readlink(name, dir_fd=parent_fd)))
             self._keep_problem(
-                project_path, "is a symbolic link, which is not followed; put the file itself there"
+                project_path, "is a symbolic link, which is not followed; replace it with the file itself"
             )
         elif stat.S_ISREG(mode):
             self._add_file(name, parent_fd, project_path)
         else:
             self._hash_entry(project_path, b"other")
-            self._keep_problem(project_path, "is not a file")
+            self._keep_problem(project_path, "is not a regular file")
 
     def _add_folder(self, name: str, parent_fd: int | None, project_path: str) -> None:
         if project_path.count("/") > _MAX_DEPTH:

@@ -36,7 +36,7 @@ def format_key_path(path: KeyPath) -> str:
 
 def nearest_name(word: str, known: Iterable[str]) -> str:
     """Return the known name most likely meant, or an empty string."""
-    import difflib  # noqa: PLC0415  (only a mistake needs it, and start-up is a promise)
+    import difflib  # noqa: PLC0415  (imported on use, for a fast start)
 
     choices = {choice.lower(): choice for choice in known}
     matches = difflib.get_close_matches(word.lower(), choices, n=1, cutoff=0.6)
@@ -84,10 +84,10 @@ def slugify(text: str) -> str:
 def text_value(value: Any, path: KeyPath) -> str:
     if isinstance(value, str):
         if "\x00" in value:
-            raise InvalidValue(path, "holds a NUL character")
+            raise InvalidValue(path, "contains a NUL character")
         return value
     raise InvalidValue(
-        path, f"must be text, and is {describe_type(value)}; put it in quotes if it is meant as text"
+        path, f"must be text, but is {describe_type(value)}; put it in quotes if it is meant as text"
     )
 
 
@@ -95,14 +95,14 @@ def line_value(value: Any, path: KeyPath) -> str:
     """Validate non-empty text on one line."""
     found = text_value(value, path).strip()
     if not found or "\n" in found:
-        raise InvalidValue(path, "must be a word, and is empty" if not found else "must be on one line")
+        raise InvalidValue(path, "must not be empty" if not found else "must be on one line")
     return found
 
 
 def bool_value(value: Any, path: KeyPath) -> bool:
     if isinstance(value, bool):
         return value
-    raise InvalidValue(path, f"must be true or false, and is {describe_type(value)}")
+    raise InvalidValue(path, f"must be true or false, but is {describe_type(value)}")
 
 
 def number_between(low: float, high: float) -> Validator:
@@ -111,9 +111,9 @@ def number_between(low: float, high: float) -> Validator:
     def validate(value: Any, path: KeyPath) -> float:
         found = float(value) if isinstance(value, str) and _NUMBER.match(value) else value
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise InvalidValue(path, f"must be a number, and is {describe_type(value)}")
+            raise InvalidValue(path, f"must be a number, but is {describe_type(value)}")
         if not low <= found <= high:
-            raise InvalidValue(path, f"must be between {low:g} and {high:g}, and is {found:g}")
+            raise InvalidValue(path, f"must be between {low:g} and {high:g}, but is {found:g}")
         return found
 
     return validate
@@ -122,9 +122,9 @@ def number_between(low: float, high: float) -> Validator:
 def integer_between(low: int, high: int) -> Validator:
     def validate(value: Any, path: KeyPath) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidValue(path, f"must be a whole number, and is {describe_type(value)}")
+            raise InvalidValue(path, f"must be a whole number, but is {describe_type(value)}")
         if not low <= value <= high:
-            raise InvalidValue(path, f"must be between {low} and {high}, and is {value}")
+            raise InvalidValue(path, f"must be between {low} and {high}, but is {value}")
         return value
 
     return validate
@@ -134,7 +134,7 @@ def one_of(choices: Sequence[str]) -> Validator:
     def validate(value: Any, path: KeyPath) -> str:
         found = text_value(value, path)
         if found not in choices:
-            raise InvalidValue(path, f"must be one of {', '.join(choices)}, and is '{found[:60]}'")
+            raise InvalidValue(path, f"must be one of {', '.join(choices)}, but is '{found[:60]}'")
         return found
 
     return validate
@@ -145,10 +145,10 @@ def list_of(validate_item: Validator) -> Validator:
 
     def validate(value: Any, path: KeyPath) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise InvalidValue(path, f"must be a list, and is {describe_type(value)}")
+            raise InvalidValue(path, f"must be a list, but is {describe_type(value)}")
         items = cast("list[Any]", value)
         if len(items) > MAX_ITEMS:
-            raise InvalidValue(path, f"has {len(items)} items; {MAX_ITEMS} are the most")
+            raise InvalidValue(path, f"has {len(items)} items; the maximum is {MAX_ITEMS}")
         return tuple(validate_item(each, (*path, index)) for index, each in enumerate(items))
 
     return validate
@@ -166,7 +166,7 @@ def path_glob(value: Any, path: KeyPath) -> str:
     """Validate a path pattern; file names may contain anything but NUL, including surrounding blanks."""
     found = text_value(value, path)
     if not found:
-        raise InvalidValue(path, "is empty; a pattern of nothing matches nothing")
+        raise InvalidValue(path, "must not be empty")
     return found
 
 
@@ -198,7 +198,7 @@ def map_with_keys(validators: Mapping[str, Validator]) -> Validator:
 
 def string_map(value: Any, path: KeyPath) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidValue(path, f"must be a map, and is {describe_type(value)}")
+        raise InvalidValue(path, f"must be a map, but is {describe_type(value)}")
     found = cast("dict[Any, Any]", value)
     for key in found:
         if not isinstance(key, str):

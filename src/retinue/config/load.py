@@ -278,7 +278,7 @@ def _parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ParseError(1, f"invalid TOML: {error}") from error
+        raise ParseError(1, f"is not valid TOML: {error}") from error
 
 
 def _load_provider(api: ApiServer, env: Mapping[str, str], configured: Mapping[str, Any]) -> ProviderConfig:

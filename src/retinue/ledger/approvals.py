@@ -50,13 +50,13 @@ def insert_approval(connection: sqlite3.Connection, approval: Approval) -> None:
             connection, "INSERT INTO approvals (id, run, call, state, approval) VALUES (?, ?, ?, ?, ?)", row
         )
     except sqlite3.IntegrityError as error:
-        raise Failed(f"approval {approval.id} is already in the ledger") from error
+        raise Failed(f"Approval {approval.id} is already in the ledger.") from error
 
 
 def update_approval(connection: sqlite3.Connection, approval: Approval) -> None:
     row = (approval.state.value, encode_approval(approval), approval.id)
     if not connection.execute("UPDATE approvals SET state=?, approval=? WHERE id=?", row).rowcount:
-        raise NotFound(f"there is no approval {approval.id}")
+        raise NotFound(f"Approval {approval.id} not found.")
 
 
 def select_approvals(

@@ -60,7 +60,7 @@ def open_database(
     except OSError as error:
         cause = error.strerror or error
         raise DiskError(
-            f"{path}: the ledger cannot be kept here: {cause}", is_full=error.errno in _DISK_FULL_ERRNOS
+            f"{path}: the ledger cannot be created: {cause}", is_full=error.errno in _DISK_FULL_ERRNOS
         ) from error
     try:
         if not _is_writable(path):
@@ -119,17 +119,17 @@ def translate_sqlite_error(error: sqlite3.Error, path: Path) -> RetinueError:
     code = _primary_error_code(error)
     if code in _BUSY_CODES:
         return SessionLocked(
-            f"{path}: another process keeps the ledger locked; end that process, or try again"
+            f"{path}: the ledger is locked by another process. End that process, or try again."
         )
     if code in _DISK_ERROR_MESSAGES:
         if code != sqlite3.SQLITE_FULL and _is_disk_full(path):
             code = sqlite3.SQLITE_FULL
         full = code == sqlite3.SQLITE_FULL
-        advice = "; make room and try again" if full else ""
+        advice = ". Free some disk space and try again." if full else ""
         return DiskError(f"{path}: {_DISK_ERROR_MESSAGES[code]} ({error}){advice}", is_full=full)
     if code in _CORRUPTION_CODES or code is None:
         return damaged_file_error(path, "the ledger", error)
-    return Failed(f"{path}: the ledger refused a statement ({error})")
+    return Failed(f"{path}: the ledger cannot execute a statement ({error})")
 
 
 def _is_disk_full(path: Path) -> bool:
@@ -161,7 +161,7 @@ def _probe_file_growth(path: Path) -> None:
 
 
 def damaged_file_error(path: Path, thing: str, error: Exception) -> Unreadable:
-    return Unreadable(str(path), f"{thing} is damaged ({error}); run: retinue doctor --repair")
+    return Unreadable(str(path), f"{thing} is damaged ({error}). Run `retinue doctor --repair`.")
 
 
 def _primary_error_code(error: Exception) -> int | None:
@@ -201,7 +201,7 @@ def _create_database_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise DiskError(f"{path}: the ledger needs an ordinary file here; move this one away") from None
+            raise DiskError(f"{path}: the ledger must be a regular file. Move this one away.") from None
     else:
         _sync_parent_folders(path)
 
@@ -261,8 +261,8 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
 def _check_schema_version(connection: sqlite3.Connection, path: Path) -> None:
     if (version := _read_schema_version(connection, path, latest_schema_version())) < latest_schema_version():
         raise DiskError(
-            f"{path}: this ledger is of an older Retinue (version {version}), and cannot be brought up to date where "
-            "nothing can be written: let its folder be written to once"
+            f"{path}: the ledger has an old schema (version {version}) and cannot be upgraded in a read-only folder. "
+            "Make the folder writable once."
         )
 
 
@@ -288,7 +288,7 @@ def _read_schema_version(connection: sqlite3.Connection, path: Path, latest: int
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > latest:
         raise Failed(
-            f"{path}: this ledger was written by a newer Retinue (version {version}, here {latest}); upgrade Retinue"
+            f"{path}: the ledger was written by a newer Retinue (schema version {version}, supported {latest}). Upgrade Retinue."
         )
     return version
 

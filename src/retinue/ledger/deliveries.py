@@ -31,7 +31,7 @@ def decode_delivery(text: str) -> Delivery:
 
 
 def has_removable_session(delivery: Delivery) -> bool:
-    """Return whether the delivery's session was not to be kept, is needed no longer and still exists."""
+    """Return whether the delivery's session is temporary, no longer needed and not deleted yet."""
     return not delivery.keep_session and not delivery.cleared and delivery.state is not DeliveryState.PENDING
 
 
@@ -54,7 +54,7 @@ def insert_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
             row,
         )
     except sqlite3.IntegrityError as error:
-        raise Failed(f"the end of run {delivery.run} is in the outbox already") from error
+        raise Failed(f"Run {delivery.run} already has a delivery.") from error
 
 
 def update_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
@@ -67,7 +67,7 @@ def update_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
     )
     sql = "UPDATE deliveries SET state=?, answers=?, uncleared=?, delivery=? WHERE id=?"
     if not execute_statement(connection, sql, row).rowcount:
-        raise NotFound(f"there is no delivery {delivery.id}")
+        raise NotFound(f"Delivery {delivery.id} not found.")
 
 
 def select_delivery(connection: sqlite3.Connection, delivery_id: str) -> Delivery | None:

@@ -288,7 +288,8 @@ class SqliteLedger:
         except BaseException:
             _roll_back(writer)
             self._finish_batch(
-                batch, Failed(f"{self.path}: a step was interrupted, and those beside it were undone")
+                batch,
+                Failed(f"{self.path}: a step was interrupted, so all steps of its transaction were undone"),
             )
             raise
         if rolled_back or unchanged:
@@ -390,7 +391,7 @@ def _call_listener(listener: Callable[[Any], None], argument: object) -> None:
     try:
         listener(argument)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (reported by the loop's exception handler)
-        context = {"message": "what was to follow a step of the ledger failed", "exception": error}
+        context = {"message": "a callback after a ledger commit failed", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
 
 
@@ -406,8 +407,8 @@ def _resolve_future(pending: _PendingStep, error: Exception | None, path: Path) 
 def _commit_transaction(writer: sqlite3.Connection, deadline: float) -> None:
     """Commit the transaction, retrying until the deadline while readers block it.
 
-    With a write-ahead log, the holder of the write lock is never told that the file is busy. Without one, the
-    commit waits for readers: the transaction stands, and only COMMIT is repeated.
+    With a write-ahead log, the file is never busy for the holder of the write lock. Without one, the commit
+    waits for readers: the transaction stays open, and only COMMIT is repeated.
     """
     attempt = 0
     while True:

@@ -1,4 +1,4 @@
-"""Damage checks for the ledger's file, and moving a damaged one aside."""
+"""Check the ledger's file for damage, and rename a damaged one."""
 
 import fcntl
 import os
@@ -55,7 +55,7 @@ def move_damaged_aside(path: Path, *, now: datetime) -> Path:
                     companion.rename(target.with_name(target.name + suffix))
             path.rename(target)
     except OSError as error:
-        raise DiskError(f"{path}: the damaged ledger cannot be set aside: {error.strerror}") from error
+        raise DiskError(f"{path}: the damaged ledger cannot be renamed: {error.strerror}") from error
     return target
 
 
@@ -91,7 +91,7 @@ def _hold_exclusive_lock(path: Path) -> Generator[None]:
     except BlockingIOError as error:
         os.close(descriptor)
         raise SessionLocked(
-            f"{path}: another process has the damaged ledger open; end it, and run: retinue doctor --repair"
+            f"{path}: another process has the damaged ledger open. End it, then run `retinue doctor --repair`."
         ) from error
     try:
         yield

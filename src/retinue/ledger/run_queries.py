@@ -54,7 +54,7 @@ def insert_run(connection: sqlite3.Connection, run: Run) -> None:
     try:
         execute_statement(connection, _INSERT, run_rows.run_row(run) + run_rows.request_row(run.request))
     except sqlite3.IntegrityError as error:
-        raise Failed(f"run {run.id} or its key {run.request.key} is already in the ledger") from error
+        raise Failed(f"Run {run.id} or its key {run.request.key} is already in the ledger.") from error
 
 
 def update_run(connection: sqlite3.Connection, run: Run) -> None:
@@ -66,9 +66,9 @@ def update_run(connection: sqlite3.Connection, run: Run) -> None:
             connection, _UPDATE_ALL, (*row, *run_rows.request_row(run.request), run.id)
         ).rowcount
     except sqlite3.IntegrityError as error:
-        raise Failed(f"the key {run.request.key} of run {run.id} is another run's") from error
+        raise Failed(f"The key {run.request.key} of run {run.id} belongs to another run.") from error
     if not updated:
-        raise NotFound(f"there is no run {run.id}")
+        raise NotFound(f"Run {run.id} not found.")
 
 
 def select_run(connection: sqlite3.Connection, run_id: str) -> RunRow | None:

@@ -29,7 +29,7 @@ _SELECT_EVENTS = f"SELECT seq, {', '.join(run_rows.EVENT_COLUMNS)} FROM events W
 class TransactionCache:
     """Cache of runs and counts within one transaction.
 
-    A thousand sibling runs may ask for the same parent and the same counts, and no other process writes
+    A thousand sibling runs may read the same parent and the same counts, and no other process writes
     meanwhile.
     """
 
@@ -94,7 +94,7 @@ class SqliteTransaction:
         self._cache.add_run(run)
 
     def update_run(self, run: Run) -> None:
-        """Update a run; its children remain the runs that name it as parent, whatever the value says."""
+        """Update a run; `child_ids` is ignored, because children are the runs that name it as parent."""
         self._cache.invalidate_run(run.id)
         run_queries.update_run(self._connection, run)
 
@@ -141,7 +141,7 @@ class SqliteTransaction:
         try:
             return select()
         except run_rows.ROW_ERRORS as error:
-            raise damaged_file_error(self._path, "a delivery, a deed or a watch", error) from error
+            raise damaged_file_error(self._path, "a delivery, side effect or watch", error) from error
 
     def get_approval(self, approval_id: str) -> Approval | None:
         matches = [each for each in self.find_approvals(prefix=approval_id) if each.id == approval_id]

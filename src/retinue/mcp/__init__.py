@@ -1,1 +1,1 @@
-"""The client side of the Model Context Protocol (MCP), as far as tools need it."""
+"""A client for the tools of Model Context Protocol (MCP) servers."""

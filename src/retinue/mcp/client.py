@@ -46,7 +46,7 @@ class RpcMessage(msgspec.Struct, gc=False):
     error: Any = None
 
     def automatic_reply(self) -> Mapping[str, Any] | None:
-        """Return the reply to a request of the server, or None if this is no such request."""
+        """Return the reply to a request of the server, or None if this is not a request."""
         if self.method is None or self.id is None:
             return None
         return {"id": self.id, **(_PONG if self.method == "ping" else _UNKNOWN_METHOD)}
@@ -118,7 +118,8 @@ class McpClient(ABC):
         server_version = result.get("protocolVersion")
         if server_version not in SUPPORTED_VERSIONS:
             raise Failed(
-                f"the MCP server {self._name} speaks {_shorten_server_text(server_version)}, which is not known here"
+                f"The MCP server {self._name} uses protocol version {_shorten_server_text(server_version)}, "
+                f"which is not supported. Supported are {', '.join(sorted(SUPPORTED_VERSIONS))}."
             )
         self.protocol_version = server_version
         await self.send_notification("notifications/initialized", {})
@@ -131,13 +132,13 @@ class McpClient(ABC):
             page = await self.send_request("tools/list", {"cursor": cursor} if cursor else {})
             items: Any = page.get("tools")
             if not isinstance(items, list):
-                raise Failed(f"the MCP server {self._name} answered with no list of tools")
+                raise Failed(f"The MCP server {self._name} did not return a list of tools.")
             tools += [_parse_tool(each) for each in cast("list[Any]", items)]
             cursor = page.get("nextCursor")
             if len(tools) > MAX_TOOLS or not (isinstance(cursor, str) and cursor):
                 break
         if len(tools) > MAX_TOOLS or cursor:
-            raise Failed(f"the MCP server {self._name} offers more than {MAX_TOOLS:,} tools")
+            raise Failed(f"The MCP server {self._name} offers more than {MAX_TOOLS:,} tools.")
         return tools
 
     async def call_tool(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -147,16 +148,16 @@ class McpClient(ABC):
         if response.error is not None:
             error: Any = response.error
             error_text: Any = error.get("message") if isinstance(error, dict) else error  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  (as received)
-            raise Failed(f"the MCP server {self._name} refused: {_shorten_server_text(error_text)}")
+            raise Failed(f"The MCP server {self._name} reported an error: {_shorten_server_text(error_text)}")
         try:
             return _OBJECT_DECODER.decode(response.result)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Failed(f"the MCP server {self._name} answered with what is no result") from error
+            raise Failed(f"The MCP server {self._name} returned an invalid result.") from error
 
 
 def format_stderr_suffix(stderr_tail: str) -> str:
     """Return the end of an error message about a lost server."""
-    return f"; its last words: {stderr_tail}" if stderr_tail else ""
+    return f"; end of its standard error: {stderr_tail}" if stderr_tail else ""
 
 
 def _parse_tool(item: Any) -> McpTool:
@@ -173,6 +174,6 @@ def _parse_tool(item: Any) -> McpTool:
     )
 
 
-def _shorten_server_text(said: Any) -> str:
-    text = safe_name(str(said))
+def _shorten_server_text(value: Any) -> str:
+    text = safe_name(str(value))
     return text if len(text) <= _MAX_QUOTED_CHARS else f"{text[:_MAX_QUOTED_CHARS]}…"

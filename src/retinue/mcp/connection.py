@@ -1,4 +1,4 @@
-"""The connection to one configured MCP server, made on first use and again after it was lost."""
+"""The connection to one configured MCP server, opened on first use and again after it was lost."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -20,7 +20,7 @@ from retinue.mcp.tool_result import result_text
 
 SHUTDOWN_GRACE_S = 1.0
 """Time for a server to exit by itself when it is no longer needed."""
-OUTCOME_UNKNOWN = "nobody knows whether it has happened"
+OUTCOME_UNKNOWN = "the outcome is unknown"
 
 OpenClient = Callable[[McpServer], Awaitable[McpClient]]
 """Start the server's program or prepare its HTTP transport; the protocol is not initialized yet."""
@@ -67,7 +67,7 @@ class McpConnection:
             if comparison.trust_state is not TrustState.TRUSTED:
                 self._on_tool_changed(comparison)
                 raise Refused(refusal_message(self._server.name, comparison))
-            error_details.append(f"; it was at work on {name}: {OUTCOME_UNKNOWN}")
+            error_details.append(f"; it was running {name}, and {OUTCOME_UNKNOWN}")
             try:
                 result = await client.call_tool(tool, arguments)
             except ConnectionLost as error:
@@ -122,7 +122,7 @@ class McpConnection:
             reason = f"it did not answer within {timeout_s:g} s"
             if self._ready_client is None or self._ready_client.timeout_suffix:
                 reason = await self._end_after_timeout(reason)
-            message = f"the MCP server {self._server.name}: {reason}{''.join(error_details)}{format_stderr_suffix(self._stderr_tail)}"
+            message = f"MCP server {self._server.name}: {reason}{''.join(error_details)}{format_stderr_suffix(self._stderr_tail)}"
             raise Failed(message) from error
 
     async def _end_after_timeout(self, reason: str) -> str:
@@ -149,10 +149,6 @@ def refusal_message(server: str, comparison: ToolComparison) -> str:
     """Return why a tool is not called, and what the user can do about it."""
     name = qualified_tool_name(server, comparison.name)
     if comparison.trust_state is TrustState.GONE:
-        return f"{name} is not called: its server does not offer it any more"
-    reason = (
-        comparison.problem or "it is not what was trusted any more: its server describes it otherwise now"
-    )
-    return (
-        f"{name} is not called: {reason}. A person can look at it and trust it: `retinue mcp trust {server}`"
-    )
+        return f"{name} was not called, because its server no longer offers it."
+    reason = comparison.problem or "its description has changed since the user trusted it"
+    return f"{name} was not called: {reason}. The user can review and trust it with `retinue mcp trust {server}`."

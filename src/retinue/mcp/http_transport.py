@@ -41,7 +41,7 @@ class HttpMcpClient(McpClient):
         except NotFound as error:
             raise self._set_lost_error(str(error)) from error
         if response is None:
-            raise self._set_lost_error("it ended its answer before it was whole")
+            raise self._set_lost_error("its response ended before it was complete")
         return self.parse_result(response)
 
     async def send_notification(self, method: str, params: Mapping[str, Any]) -> None:
@@ -54,7 +54,9 @@ class HttpMcpClient(McpClient):
         await self._transport.close()
 
     def _set_lost_error(self, reason: str) -> ConnectionLost:
-        self.lost_error = self.lost_error or ConnectionLost(f"the MCP server {self._name} is gone: {reason}")
+        self.lost_error = self.lost_error or ConnectionLost(
+            f"Lost connection to the MCP server {self._name}: {reason}"
+        )
         return self.lost_error
 
     async def _request_response(self, message: bytes, request_id: int) -> RpcMessage | None:

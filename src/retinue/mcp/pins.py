@@ -51,7 +51,9 @@ class McpPinStore:
 
     def distrust(self, server: str) -> None:
         if not self.for_server(server):
-            raise NotFound(f"nothing of {server} is trusted: `retinue mcp list` shows what is")
+            raise NotFound(
+                f"No tool of the MCP server {server} is trusted. List the servers with `retinue mcp list`."
+            )
         with self._locked_update() as pins:
             pins.pop(server, None)
 
@@ -106,7 +108,7 @@ def _load_pins(path: str) -> PinsByServer:
             for server, tools in cast("dict[str, dict[str, dict[str, Any]]]", document).items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Failed(f"{path} is not what Retinue wrote ({error}): mend or remove it") from error
+        raise Failed(f"{path} cannot be read ({error}). Repair or remove it.") from error
 
 
 def _parse_pin(name: str, facts: Mapping[str, Any]) -> PinnedTool:

@@ -32,7 +32,7 @@ class StdioMcpClient(McpClient):
     The process calls `receive_line` and `mark_lost`; the client runs no task of its own.
     """
 
-    timeout_suffix = ", and was ended with all that it had started"
+    timeout_suffix = ", so it was stopped with all its child processes"
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -59,7 +59,10 @@ class StdioMcpClient(McpClient):
             return await response
         except asyncio.CancelledError:
             if method != "initialize":
-                cancellation = {"requestId": request_id, "reason": "nobody waits for it"}
+                cancellation = {
+                    "requestId": request_id,
+                    "reason": "the caller no longer waits for the result",
+                }
                 self._send_message({"method": "notifications/cancelled", "params": cancellation})
             raise
         finally:
@@ -71,7 +74,7 @@ class StdioMcpClient(McpClient):
     def receive_line(self, line: bytes) -> None:
         """Process one line of the server's output.
 
-        Lines that are no messages, and responses to abandoned requests, are skipped.
+        Lines that are not messages, and responses to abandoned requests, are skipped.
         """
         message = decode_message(line)
         if message is not None and (reply := message.automatic_reply()) is not None:
@@ -88,7 +91,8 @@ class StdioMcpClient(McpClient):
 
     def mark_lost(self, reason: str) -> None:
         error = ConnectionLost(
-            f"the MCP server {self._name} is gone: {reason}", format_stderr_suffix(self.stderr_tail)
+            f"Lost connection to the MCP server {self._name}: {reason}",
+            format_stderr_suffix(self.stderr_tail),
         )
         self.lost_error = self.lost_error or error
         for pending in self._pending_requests.values():
@@ -102,7 +106,7 @@ class StdioMcpClient(McpClient):
     def _count_unsolicited(self, line: bytes) -> None:
         self._unsolicited_bytes += len(line)
         if self._unsolicited_bytes > MAX_UNSOLICITED_BYTES and self.process is not None:
-            self.process.abort("it does not stop talking")
+            self.process.abort("it sent too much unrequested output")
 
     def _send_message(self, message: Mapping[str, Any]) -> None:
         if self.process is not None:

@@ -7,7 +7,7 @@ import msgspec
 
 from retinue.errors import Failed
 
-EMPTY_RESULT = "(it answered with nothing)"
+EMPTY_RESULT = "(empty result)"
 
 
 def result_text(result: Mapping[str, Any]) -> str:
@@ -23,7 +23,7 @@ def result_text(result: Mapping[str, Any]) -> str:
         parts = [msgspec.json.encode(structured).decode()]
     text = "\n\n".join(part for part in parts if part)
     if result.get("isError") is True:
-        raise Failed(text or "the tool says that it failed, and not why")
+        raise Failed(text or "The tool failed without an error message.")
     return text or EMPTY_RESULT
 
 
@@ -34,12 +34,12 @@ def _content_text(item: Any) -> str:
         return str(part.get("text") or "")
     if kind in ("image", "audio"):
         size = len(str(part.get("data") or "")) * 3 // 4
-        return f"[{part.get('mimeType') or kind}, {size:,} bytes: only text is shown here]"
+        return f"[{part.get('mimeType') or kind}, {size:,} bytes: only text is shown]"
     if kind == "resource_link":
         return f"[{part.get('name') or 'a resource'}: {part.get('uri')}]"
     inner: Any = part.get("resource")
     if kind == "resource" and isinstance(inner, dict):
         resource = cast("dict[str, Any]", inner)
-        text = resource.get("text") or "[only text is shown here]"
+        text = resource.get("text") or "[only text is shown]"
         return f"[{resource.get('uri')}]\n{text}"
-    return f"[{kind}: not understood here]"
+    return f"[{kind}: unknown content type]"

@@ -1,1 +1,1 @@
-"""storage."""
+"""Files, locks, strict JSON and YAML, threads for disk work, and API tokens."""

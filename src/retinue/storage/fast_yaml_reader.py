@@ -73,7 +73,7 @@ def _parse_block(
     rows: _Rows, row_index: int, path: tuple[str | int, ...], lines: LineNumbers
 ) -> tuple[Any, int]:
     """Parse the map or list of scalars that starts at this row; return it with the index of the next row."""
-    if len(path) > 8:  # noqa: PLR2004  (deeper is not plain; the whole reader has its own limit)
+    if len(path) > 8:  # noqa: PLR2004  (deeper documents are left to the full parser, which has its own limit)
         raise _NotPlainYaml
     return (
         _parse_map(rows, row_index, path, lines)

@@ -101,7 +101,7 @@ def create_file(path: str, data: bytes, *, fsync: bool = False) -> None:
 def copy_byte_range(
     path: str, source: int, start: int, end: int, *, prefix: bytes = b"", fsync: bool = False
 ) -> None:
-    """Create a file from `first` and a byte range of `source`, copied in chunks."""
+    """Create a file from `prefix` and a byte range of `source`, copied in chunks."""
     create_file(path, prefix)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
@@ -158,15 +158,15 @@ def unused_path(folder: str, name: str) -> str:
 def move_error(path: str, error: OSError) -> RetinueError:
     """Explain why a rename failed: source missing, target exists, or the disk refuses writes."""
     if error.errno in MISSING_ERRNOS:
-        return NotFound(f"{path} is gone: it was deleted, renamed or moved meanwhile")
+        return NotFound(f"{path} no longer exists. It was deleted, renamed or moved.")
     if error.errno in EXISTS_ERRNOS:
-        return Conflict(f"{path} is there already: others were quicker; try again")
+        return Conflict(f"{path} already exists, because another process created it. Try again.")
     return write_error(path, error)
 
 
 def write_error(path: str, error: OSError) -> DiskError:
     reason = error.strerror or str(error)
     return DiskError(
-        f"Cannot write {path}: {reason}; nothing was added. Free the disk or make it writable",
+        f"Cannot write {path}: {reason}. Nothing was written. Free some disk space, or make it writable.",
         is_full=error.errno in DISK_FULL_ERRNOS,
     )

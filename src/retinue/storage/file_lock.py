@@ -25,14 +25,14 @@ def acquire_session_lock(folder: str) -> int:
     try:
         dir_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotFound(f"There is no session folder {folder}") from error
+        raise NotFound(f"Session folder {folder} does not exist.") from error
     try:
         fcntl.flock(dir_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = _describe_lock_holder(dir_fd)
         os.close(dir_fd)
         raise SessionLocked(
-            f"{_session_slug(folder)} is open in {holder}; end that process or wait"
+            f"{_session_slug(folder)} is open in {holder}. End that process, or wait."
         ) from error
     return dir_fd
 
@@ -62,7 +62,7 @@ def file_lock(path: str) -> Generator[None]:
 
 
 def _session_slug(folder: str) -> str:
-    """Return the slug of a session from its folder; a branch folder does not carry the slug itself."""
+    """Return the slug of a session from its folder; a branch's folder is inside the slug's."""
     parent = os.path.dirname(folder)
     return os.path.basename(
         os.path.dirname(parent) if os.path.basename(parent) == file_names.BRANCHES else folder

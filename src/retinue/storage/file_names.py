@@ -1,4 +1,4 @@
-"""File and folder names in a session's folder; no other module spells them."""
+"""File and folder names in a session's folder; they are defined only here."""
 
 import re
 from datetime import datetime
@@ -17,7 +17,7 @@ AGENTS = "agents"
 CURRENT = "current"
 MAIN = "main"
 STAGING = ".staging"
-"""Folder where new files and folders are made before they are moved into place."""
+"""Folder where new files and folders are created before they are moved into place."""
 LIST_CACHE = ".index"
 """Cache of the session list; derived, so it can be deleted without loss."""
 SWEEP_MARKER = ".swept"

@@ -25,7 +25,7 @@ def parse_json(text: str) -> Any:
             parse_int=_parse_int,
         )
     except json.JSONDecodeError as error:
-        raise ParseError(error.lineno, f"is not JSON: {error.msg} at column {error.colno}") from error
+        raise ParseError(error.lineno, f"is not valid JSON: {error.msg} at column {error.colno}") from error
     except (ValueError, OverflowError) as error:
         raise ParseError(1, str(error)[:200]) from error
 
@@ -51,16 +51,16 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
-            raise ValueError(f"'{key[:80]}' is said twice; keep one of the two")
+            raise ValueError(f"'{key[:80]}' occurs twice; remove one of the two")
         result[key] = value
     return result
 
 
 def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number that can be used")
+    raise ValueError(f"{constant} is not a valid number")
 
 
 def _parse_int(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"a number has {len(digits):,} digits; {_MAX_DIGITS} are the most")
+        raise ValueError(f"a number has {len(digits):,} digits; the maximum is {_MAX_DIGITS}")
     return int(digits)

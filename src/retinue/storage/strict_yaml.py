@@ -67,7 +67,7 @@ def parse_full_yaml(text: str) -> YamlDocument:
             (mark.line if mark else 0) + 1, _one_line(marked_error.problem or str(error))
         ) from error
     except (YAMLError, ValueError, OverflowError, IndexError, AttributeError) as error:
-        raise ParseError(1, f"is not YAML: {_one_line(str(error))}") from error
+        raise ParseError(1, f"is not valid YAML: {_one_line(str(error))}") from error
     return YamlDocument(value=builder.root, lines=builder.lines)
 
 
@@ -101,9 +101,9 @@ class _DocumentBuilder:
     def _start_document(self, event: Any, line: int) -> None:
         self.documents += 1
         if self.documents > 1:
-            raise ParseError(line, "holds more than one document")
+            raise ParseError(line, "contains more than one document")
         if event.version or event.tags:
-            raise ParseError(line, "directives (%) are not used here")
+            raise ParseError(line, "directives (%) are not supported")
 
     def _add_node(self, kind: str, event: Any, line: int) -> None:
         self.nodes += 1
@@ -111,10 +111,10 @@ class _DocumentBuilder:
             raise ParseError(line, f"has more than {MAX_NODES} values")
         if kind == "Alias" or event.anchor is not None:
             raise ParseError(
-                line, "anchors and aliases (& and *) are not used here: write the value out, or quote it"
+                line, "anchors and aliases (& and *) are not supported; write the value out, or quote it"
             )
         if _has_explicit_tag(kind, event):
-            raise ParseError(line, "tags (!) are not used here: write the plain value, or quote it")
+            raise ParseError(line, "tags (!) are not supported; write the plain value, or quote it")
         if kind == "Scalar":
             self._add_scalar(event, line)
             return
@@ -135,11 +135,9 @@ class _DocumentBuilder:
 
     def _set_key(self, top: _OpenCollection, key: str, line: int, *, plain: bool) -> None:
         if plain and key == "<<":
-            raise ParseError(line, "merge keys (<<) are not used here: write the values out")
+            raise ParseError(line, "merge keys (<<) are not supported; write the values out")
         if key in top.items:
-            raise ParseError(
-                line, f"'{key}' is said twice; the first time on line {self.lines[*top.path, key]}"
-            )
+            raise ParseError(line, f"'{key}' occurs twice, first on line {self.lines[*top.path, key]}")
         top.key = key
         self.lines[*top.path, key] = line
 
@@ -155,7 +153,7 @@ class _DocumentBuilder:
             self.lines[path] = line
             return path
         if top.key is None:
-            raise ParseError(line, "a key must be a word, not a list or a map")
+            raise ParseError(line, "a key must be text, not a list or a map")
         path = (*top.path, top.key)
         top.items[top.key] = value
         top.key = None

@@ -33,7 +33,7 @@ def read_text_file(path: Path) -> str:
     except FileNotFoundError:
         raise
     except OSError as error:
-        problem = "is a symbolic link, which is not followed; put the file itself there"
+        problem = "is a symbolic link, which is not followed; replace it with the file itself"
         raise BadDefinition(
             str(path), problem if path.is_symlink() else f"cannot be read: {error.strerror}"
         ) from error
@@ -53,15 +53,17 @@ def decode_text(path: Path, data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise BadDefinition(f"{path}:{line}", "is not text in UTF-8; save it in that encoding") from error
+        raise BadDefinition(f"{path}:{line}", "is not UTF-8 text; save it in UTF-8") from error
 
 
 def check_regular_file(path: Path, status: os.stat_result) -> None:
     """Raise BadDefinition unless this is a regular file with a single hard link."""
     if not stat.S_ISREG(status.st_mode):
-        raise BadDefinition(str(path), "is not a file")
+        raise BadDefinition(str(path), "is not a regular file")
     if status.st_nlink > 1:
-        raise BadDefinition(str(path), "has a second name (hard link) and is not read; put a copy there")
+        raise BadDefinition(
+            str(path), "has a second name (hard link), so it is not read; replace it with a copy"
+        )
 
 
 def _read_limited(handle: int) -> bytes:

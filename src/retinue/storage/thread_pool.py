@@ -14,7 +14,7 @@ from retinue.storage.file_io import fsync_path
 T = TypeVar("T")
 _MAX_THREADS = 8
 """Fsyncs that wait at the same time share the disk's journal commits."""
-_CLOSED_MESSAGE = "The store is closed"
+_CLOSED_MESSAGE = "The session store is closed."
 
 Job = tuple[asyncio.Future[Any], Callable[[], Any]]
 
@@ -167,12 +167,12 @@ class DiskThreadPool:
             result, error = None, None
             try:
                 result = None if future.cancelled() else self._run_unless_closed(func)
-            except BaseException as caught:  # noqa: BLE001 - it is raised again, in the task that waits
+            except BaseException as caught:  # noqa: BLE001  (raised again in the task that waits)
                 error = caught
             self._post_result(future, result, error)
 
     def _run_unless_closed(self, func: Callable[[], Any]) -> Any:
-        """Run a job, or raise Failed if the pool is closed, so that its waiter does not take it for done."""
+        """Run a job, or raise Failed if the pool is closed, so that its caller does not believe it has run."""
         if self._closed:
             raise Failed(_CLOSED_MESSAGE)
         return func()
@@ -204,7 +204,7 @@ class DiskThreadPool:
 def _run_inline(func: Callable[[], T], future: asyncio.Future[T]) -> asyncio.Future[T]:
     try:
         future.set_result(func())
-    except Exception as error:  # noqa: BLE001  (it is raised again, in the task that waits)
+    except Exception as error:  # noqa: BLE001  (raised again in the task that waits)
         future.set_exception(error)
     return future
 

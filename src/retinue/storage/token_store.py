@@ -27,7 +27,7 @@ MAX_BROWSER_NAME_CHARS = 200
 
 
 class Token(Struct, frozen=True, kw_only=True):
-    """The stored facts about a token, without its secret."""
+    """The stored properties of a token, without its secret."""
 
     name: str
     rights: frozenset[ApiPermission]
@@ -96,18 +96,24 @@ class TokenStore:
     def add(self, name: str, rights: frozenset[ApiPermission], *, at: str) -> str:
         """Create a token and return its secret, which cannot be shown again."""
         if not TOKEN_NAME.fullmatch(name):
-            raise UsageError(f"{name[:80]!r} is no name for a token: use a to z, 0 to 9 and -, at most 64")
+            raise UsageError(
+                f"{name[:80]!r} is not a valid token name. Use at most 64 of a-z, 0-9 and hyphens."
+            )
         if name.startswith(BROWSER_TOKEN_PREFIX):
             raise UsageError(
-                f"{name!r} would look like a browser's: names that begin with {BROWSER_TOKEN_PREFIX} are theirs"
+                f"{name!r} is not a valid token name: {BROWSER_TOKEN_PREFIX} is reserved for browser sessions."
             )
         if not rights:
-            raise UsageError(f"a token without rights opens nothing: name some of {', '.join(ApiPermission)}")
+            raise UsageError(
+                f"A token requires at least one permission. Choose from {', '.join(ApiPermission)}."
+            )
         secret = secrets.token_urlsafe(32)
         with self._exclusive():
             tokens = self._load()
             if name in tokens:
-                raise UsageError(f"there is a token {name} already: `retinue tokens remove {name}` first")
+                raise UsageError(
+                    f"A token named {name} already exists. Remove it first with `retinue tokens remove {name}`."
+                )
             stored = _StoredToken(sha256=_hash_token(secret), rights=sorted(rights), made_at=at)
             self._save({**tokens, name: stored})
         return secret
@@ -116,9 +122,7 @@ class TokenStore:
         with self._exclusive():
             tokens = self._load()
             if name not in tokens:
-                raise NotFound(
-                    f"there is no token {name[:80]!r}: `retinue tokens list` shows those there are"
-                )
+                raise NotFound(f"Token {name[:80]!r} not found. List the tokens with `retinue tokens list`.")
             self._save({key: stored for key, stored in tokens.items() if key != name})
 
     @contextmanager
@@ -132,7 +136,7 @@ class TokenStore:
             yield
 
     def _load(self) -> Mapping[str, _StoredToken]:
-        """Load the file if it changed. An unreadable file grants no access to anybody."""
+        """Load the file if it changed. An unreadable file grants no access."""
         path = os.fspath(self.path)
         try:
             if (stamp := file_stamp(path)) != self._loaded_stamp or stamp is None:
@@ -146,7 +150,7 @@ class TokenStore:
             self._stored_tokens, self._loaded_stamp = {}, None
         except (OSError, ValueError, RecursionError) as error:
             self._stored_tokens, self._loaded_stamp = {}, None
-            raise Failed(f"{path} cannot be read ({error}): mend or remove it") from error
+            raise Failed(f"{path} cannot be read ({error}). Repair or remove it.") from error
         return self._stored_tokens
 
     def _save(self, tokens: Mapping[str, _StoredToken]) -> None:

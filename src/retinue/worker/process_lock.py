@@ -14,7 +14,7 @@ from retinue.errors import DiskError, Failed
 
 _BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 _MAX_ATTEMPTS = 100
-_ADVICE = "make room, or let this folder be written to, or choose another home with RETINUE_HOME"
+_ADVICE = "Free some disk space, make the folder writable, or choose another home with RETINUE_HOME."
 
 
 class ProcessLock:
@@ -25,7 +25,7 @@ class ProcessLock:
             self.path, self._fd = _create_lock_file(_owners_dir(home))
         except OSError as error:
             raise DiskError(
-                f"{_owners_dir(home)}: owners cannot be kept here: {error.strerror}; {_ADVICE}"
+                f"Cannot create a lock file in {_owners_dir(home)}: {error.strerror}. {_ADVICE}"
             ) from error
         self.id = self.path.name
 
@@ -70,9 +70,7 @@ class ProcessLock:
 
 
 class NoProcessLock:
-    """Stand-in for a home where no lock can be created: this process executes no runs, so its life does not
-    matter.
-    """
+    """Stand-in for a home where no lock can be created; its process executes no runs and needs no lock."""
 
     id = "onlooker"
 
@@ -111,7 +109,7 @@ def _create_lock_file(folder: Path) -> tuple[Path, int]:
                 os.write(fd, _process_description().encode())
             return path, fd
         os.close(fd)
-    raise Failed(f"{folder}: no file here can be locked; choose a home on a file system that has flock")
+    raise Failed(f"No file in {folder} can be locked. Choose a home on a file system that supports flock.")
 
 
 @contextmanager

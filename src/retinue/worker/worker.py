@@ -11,9 +11,9 @@ from retinue.domain.session import CreatedRun
 from retinue.errors import Cancelled, RetinueError
 
 POLL_INTERVAL_S = 0.25
-"""Interval of checks for slots, ends and requests of other processes; those of this one are known at once."""
+"""Interval of checks for free slots, ended runs and requests of other processes."""
 FULL_CHECK_TICKS = 8
-"""Every so many ticks everything is checked, even without changes: some things happen by time alone."""
+"""After this many ticks everything is checked, even without changes, because of time limits."""
 
 
 async def _no_watchers(_ended_runs: Collection[str]) -> bool:
@@ -29,7 +29,7 @@ def _always_changed() -> bool:
 
 
 class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
-    """Callbacks of the worker to claim, execute and end runs; it knows no rules of its own."""
+    """Callbacks of the worker to claim, execute and end runs; the worker itself contains no rules."""
 
     claim_run: Callable[[str], Awaitable[str]]
     """Claim a run: taken, full (no run gets a slot now), busy or crowded (other runs may), or gone."""
@@ -37,8 +37,7 @@ class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
     """Execute a run; True if it is suspended until someone else acts."""
     fail_run: Callable[[str, BaseException], Awaitable[None]]
     has_ended: Callable[[str], Awaitable[bool]]
-    """Return True if a run has ended, wherever executed, or waits for something that will not arrive unasked.
-    """
+    """Return True if a run has ended in any process, or waits for something that only a person can provide."""
     find_cancel_requests: Callable[[], Awaitable[list[str]]]
     """Return runs of this process that someone asked to cancel."""
     deliver_interrupts: Callable[[], Awaitable[None]]
@@ -46,7 +45,7 @@ class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
     find_resumable_runs: Callable[[], Awaitable[list[str]]]
     """Return suspended runs of this process that may continue; called while any is suspended."""
     release_dead_claims: Callable[[], Awaitable[None]]
-    """Release what dead processes hold; called while runs are queued."""
+    """Requeue the runs of dead processes; called while runs are queued."""
     notify_watchers: Callable[[Collection[str]], Awaitable[bool]] = _no_watchers
     """Notify watchers of activity and of the runs that ended; True if there is more to notify of soon."""
     wake_overdue_runs: Callable[[], Awaitable[None]] = _no_overdue_runs
@@ -56,7 +55,7 @@ class SchedulerCallbacks(Struct, frozen=True, kw_only=True):
 
 
 class LocalWorker:
-    """The Worker protocol on asyncio tasks. Idle, it costs nothing."""
+    """The Worker protocol on asyncio tasks. An idle worker uses no CPU time."""
 
     def __init__(self) -> None:
         self._callbacks: SchedulerCallbacks | None = None
@@ -193,7 +192,7 @@ class LocalWorker:
             self._unsaved_errors[run_id] = save_error
 
     async def wait_for_change(self) -> None:
-        """Wait until a run ends or is suspended here, or one poll interval, as one may elsewhere."""
+        """Wait until a run ends or is suspended in this process, or for one poll interval."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._state_changed.wait(), POLL_INTERVAL_S)
 
@@ -325,5 +324,5 @@ class LocalWorker:
 
     def _started_callbacks(self) -> SchedulerCallbacks:
         if self._callbacks is None:
-            raise RuntimeError("the engine was not started")
+            raise RuntimeError("the worker was not started")
         return self._callbacks

@@ -156,16 +156,16 @@ def test_ambiguous_or_invalid_json_is_refused_by_every_route(client: DaemonClien
 
 
 ERROR_MESSAGES = {
-    b'{"content": "a", "content": "b"}': "In the body, 'content' is said twice; keep one of the two",
-    b'{"content": "a", "timeout": NaN}': "In the body, NaN is not a number that can be used",
+    b'{"content": "a", "content": "b"}': "In the body, 'content' occurs twice; remove one of the two",
+    b'{"content": "a", "timeout": NaN}': "In the body, NaN is not a valid number",
     b'{"content": "a", "timeout": '
     + b"9" * 5_000
-    + b"}": "In the body, a number has 5,000 digits; 1000 are the most",
+    + b"}": "In the body, a number has 5,000 digits; the maximum is 1000",
     b'{"content": "a", "timeout": 1e999}': "The body contains a number that is too large - at `$.timeout`",
     b'{"content": "\\ud800"}': "The body contains a lone surrogate (\\ud800 to \\udfff)",
     b'{"content": "\\ude00"}': "The body contains a lone surrogate (\\ud800 to \\udfff)",
     b'{"content": "\xff"}': "The body is not UTF-8 at byte 13. Send it as UTF-8.",
-    b"{}{}": "The body is not JSON: Extra data at column 3 (line 1)",
+    b"{}{}": "The body is not valid JSON: Extra data at column 3 (line 1)",
 }
 
 

@@ -1,1 +1,1 @@
-"""dialects."""
+"""Translation of other programs' agent definitions into native fields."""

@@ -109,8 +109,8 @@ def _translate_tool_list(name: str, value: Any, path: KeyPath) -> Translation:
         if "(" in each:
             raise InvalidValue(
                 (*path, index),
-                f"'{each[:60]}' limits what a tool may be called with; name the tool alone, "
-                "and say with shell_commands which commands need not ask",
+                f"'{each[:60]}' limits a tool to certain arguments; write the tool's name only, "
+                "and list commands that need no approval in shell_commands",
             )
     native_tools = tool_names.native_tool_names(tools)
     if native_tools == tools:
@@ -141,9 +141,7 @@ def _translate_tool_map(found: Mapping[str, Any], path: KeyPath) -> Translation:
     if all(isinstance(each, bool) for each in found.values()):
         return _translate_tool_switches(found)
     if any(isinstance(each, list) for each in found.values()):
-        raise InvalidValue(
-            path, "groups the tools under names of its own; write one list of the tools it may use"
-        )
+        raise InvalidValue(path, "groups the tools under other names; write one list of the allowed tools")
     details = {
         tool_names.native_tool_name(name): _TOOL_DETAIL_VALIDATOR(each, (*path, name))
         for name, each in found.items()
@@ -180,7 +178,7 @@ def _translate_tool_switches(found: Mapping[str, bool]) -> Translation:
             verdict=Verdict.MAPPED,
             note=f"tool_allow: {', '.join(enabled) or 'nothing'}",
         )
-    note = f"tool_deny: {', '.join(disabled_tools)}" if disabled_tools else "every tool stays on"
+    note = f"tool_deny: {', '.join(disabled_tools)}" if disabled_tools else "all tools are allowed"
     return Translation(fields={}, denied_tools=disabled_tools, verdict=Verdict.MAPPED, note=note)
 
 
@@ -193,7 +191,8 @@ def validate_driver_settings(value: Any, path: KeyPath) -> dict[str, Any]:
     for key in ("api_key", "apiKey"):
         if key in found:
             raise InvalidValue(
-                (*path, key), "holds a key; put it into the environment and write api_key_env: ITS_NAME"
+                (*path, key),
+                "contains an API key; put it into an environment variable and set api_key_env to its name",
             )
     return found
 
@@ -326,12 +325,12 @@ def _read_only_translation() -> Translation:
 def translate_read_only(value: Any, path: KeyPath) -> Translation:
     if validators.bool_value(value, path):
         return _read_only_translation()
-    return Translation(fields={}, verdict=Verdict.KEPT, note="takes nothing away")
+    return Translation(fields={}, verdict=Verdict.KEPT, note="restricts nothing")
 
 
 def translate_can_edit(value: Any, path: KeyPath) -> Translation:
     if validators.bool_value(value, path):
-        return Translation(fields={}, verdict=Verdict.KEPT, note="takes nothing away")
+        return Translation(fields={}, verdict=Verdict.KEPT, note="restricts nothing")
     return Translation(
         fields={}, denied_tools=("write", "edit"), verdict=Verdict.MAPPED, note="tool_deny: write, edit"
     )
@@ -345,24 +344,24 @@ def translate_sandbox_mode(value: Any, path: KeyPath) -> Translation:
         return Translation(
             fields={"notes": {"sandbox_mode": found}},
             verdict=Verdict.KEPT,
-            note="calls ask as they always do",
+            note="the usual approval rules apply",
         )
-    raise InvalidValue(path, f"'{found[:40]}' would open more than a definition may; remove it")
+    raise InvalidValue(path, f"'{found[:40]}' would allow more than a definition can; remove it")
 
 
 def refuse_disabled_agent(value: Any, path: KeyPath) -> Translation:
     if validators.bool_value(value, path):
-        raise InvalidValue(path, "is switched off where it comes from; remove this field to use it here")
-    return Translation(fields={}, verdict=Verdict.KEPT, note="takes nothing away")
+        raise InvalidValue(path, "disables this agent in its source; remove this field to use it here")
+    return Translation(fields={}, verdict=Verdict.KEPT, note="restricts nothing")
 
 
 def translate_agent_list(value: Any, path: KeyPath) -> Translation:
-    """Translate the agents it may call, by the names they have in the source."""
+    """Translate the agents that may be called, by their names in the source."""
     agent_names = tuple(
         each if "*" in each else validators.slugify(each) or each
         for each in validators.name_list(value, path)
     )
-    note = f"agent_allow: {', '.join(agent_names) or 'nobody'}"
+    note = f"agent_allow: {', '.join(agent_names) or 'none'}"
     return Translation(fields={"agent_allow": agent_names}, verdict=Verdict.MAPPED, note=note)
 
 
@@ -397,7 +396,7 @@ def translate_tool_groups(value: Any, path: KeyPath) -> Translation:
             allowed += _TOOLS_BY_GROUP[named]
     tools = tuple(dict.fromkeys((*allowed, "ask_user", "todo")))
     note = f"tool_allow: {', '.join(tools)}"
-    note += f"; left out, being limited to some files: {', '.join(skipped)}" if skipped else ""
+    note += f"; left out, because limited to some files: {', '.join(skipped)}" if skipped else ""
     return Translation(fields={"tool_allow": tools}, verdict=Verdict.MAPPED, note=note)
 
 
@@ -409,10 +408,10 @@ def translate_permission_mode(value: Any, path: KeyPath) -> Translation:
         return Translation(
             fields={"notes": {"permissionMode": found}},
             verdict=Verdict.KEPT,
-            note="calls ask as they always do",
+            note="the usual approval rules apply",
         )
     raise InvalidValue(
-        path, f"'{found[:40]}' would answer approvals in advance; a definition cannot, so remove it"
+        path, f"'{found[:40]}' would approve calls in advance, which a definition cannot do; remove it"
     )
 
 
@@ -431,9 +430,7 @@ def translate_mode(value: Any, path: KeyPath) -> Translation:
 
 def translate_hidden(value: Any, path: KeyPath) -> Translation:
     is_visible = not validators.bool_value(value, path)
-    return Translation(
-        fields={"ui_visible": is_visible}, verdict=Verdict.MAPPED, note="ui_visible, the other way round"
-    )
+    return Translation(fields={"ui_visible": is_visible}, verdict=Verdict.MAPPED, note="ui_visible, inverted")
 
 
 _TRIGGERS_VALIDATOR = validators.map_with_keys(
@@ -456,14 +453,14 @@ def keep_as_note(name: str) -> KeyTranslator:
         return Translation(
             fields={"notes": {name: validators.json_value(value, path)}},
             verdict=Verdict.KEPT,
-            note="kept for show",
+            note="stored for display only",
         )
 
     return translate
 
 
 def refuse_key(reason: str) -> KeyTranslator:
-    def translate(value: Any, path: KeyPath) -> Translation:  # noqa: ARG001  (every reader takes the same two)
+    def translate(value: Any, path: KeyPath) -> Translation:  # noqa: ARG001  (the signature of KeyTranslator)
         raise InvalidValue(path, reason)
 
     return translate

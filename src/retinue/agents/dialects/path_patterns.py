@@ -28,13 +28,13 @@ _FILE_ACCESS_VALIDATOR = validators.map_with_keys(
 
 def translate_file_access(value: Any, path: KeyPath) -> Translation:
     if value in ("project", "workspace"):
-        return Translation(fields={}, verdict=Verdict.KEPT, note="the workspace, as ever")
+        return Translation(fields={}, verdict=Verdict.KEPT, note="the workspace, which is the default")
     globs_by_kind: dict[str, tuple[str, ...]] = {}
     notes = ""
     for key, globs in _FILE_ACCESS_VALIDATOR(value, path).items():
         kind = key.partition("_")[0].replace("denied", "deny")
         if kind in globs_by_kind:
-            raise InvalidValue((*path, key), f"says the same as '{kind}'; keep one of the two")
+            raise InvalidValue((*path, key), f"is the same setting as '{kind}'; remove one of the two")
         denied = tuple(glob for each in globs or () for glob in _widen_denial(each))
         globs_by_kind[kind], note_part = (denied, "") if kind == "deny" else _workspace_globs(globs or ())
         notes += note_part
@@ -44,7 +44,7 @@ def translate_file_access(value: Any, path: KeyPath) -> Translation:
 
 def translate_network_access(value: Any, path: KeyPath) -> Translation:
     if validators.bool_value(value, path):
-        return Translation(fields={}, verdict=Verdict.KEPT, note="takes nothing away")
+        return Translation(fields={}, verdict=Verdict.KEPT, note="restricts nothing")
     return Translation(
         fields={}, denied_tools=("web_fetch",), verdict=Verdict.MAPPED, note="tool_deny: web_fetch"
     )
@@ -53,12 +53,12 @@ def translate_network_access(value: Any, path: KeyPath) -> Translation:
 def _workspace_globs(globs: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
     """Return the globs inside the workspace as native patterns, and a note about those left out.
 
-    In the source they start in the project; an imported definition opens no other place.
+    In the source they start in the project; an imported definition allows no other folder.
     """
     inside = [each for each in globs if not each.startswith(("/", "~")) and ".." not in each.split("/")]
     outside = [each for each in globs if each not in inside]
     found = tuple(workspace_glob(each) for each in inside)
-    return found, f"; left out, being outside the workspace: {', '.join(outside)}" if outside else ""
+    return found, f"; left out, because outside the workspace: {', '.join(outside)}" if outside else ""
 
 
 def _widen_denial(pattern: str) -> tuple[str, ...]:

@@ -31,14 +31,12 @@ def translate_permissions(value: Any, path: KeyPath) -> Translation:
             fields={},
             denied_tools=denied,
             verdict=Verdict.MAPPED,
-            note="tool_deny: *" if denied else "asks as ever",
+            note="tool_deny: *" if denied else "the usual approval rules apply",
         )
     if not isinstance(value, dict) or any(
         not isinstance(each, str | dict) for each in cast("dict[Any, Any]", value).values()
     ):
-        raise InvalidValue(
-            path, "must answer allow, ask or deny for each tool; say it with tools and paths instead"
-        )
+        raise InvalidValue(path, "must be allow, ask or deny for each tool; use tools and paths instead")
     permissions = validators.string_map(cast("Any", value), path)
     answers, pattern_answers = _parse_answers(permissions, path)
     fields: dict[str, Any] = {"notes": {str(path[-1]): validators.json_value(value, path)}}
@@ -60,7 +58,7 @@ def translate_permissions(value: Any, path: KeyPath) -> Translation:
         fields=fields,
         denied_tools=denied_tools,
         verdict=Verdict.MAPPED,
-        note="; ".join(notes) if notes else "asks as ever",
+        note="; ".join(notes) if notes else "the usual approval rules apply",
     )
 
 

@@ -1,1 +1,1 @@
-"""importing."""
+"""Import of agent definitions that were written for other programs."""

@@ -29,8 +29,8 @@ from retinue.errors import BadDefinition
 
 MAX_VALUE_CHARS = 120
 PROVIDER_SETTINGS_PROBLEM = (
-    "driver_settings: a definition from elsewhere does not say which server is asked, which key it gets, or how a "
-    "program is started; take that out, import it, and add it yourself"
+    "driver_settings: an imported definition cannot set which server is used, which key it receives, or how a "
+    "program is started; remove that, import the definition, and add it yourself"
 )
 _SERVER_KEYS = frozenset(("base_url", "baseUrl", "api_key_env", "apiKeyEnv", "extraArgs", "wrapper", "hosts"))
 _SECRET_KEYS = ("api_key", "apikey", "api-key", "token", "password", "secret")
@@ -53,7 +53,7 @@ _AGENT_KEYS = frozenset(
         "extends", "notes", "paths", "skill_allow",
     )
 )  # fmt: skip
-"""Fields that hardly any file but an agent definition has; many files have a name and a description."""
+"""Fields that are typical of agent definitions. A name and a description are not: many files have them."""
 
 
 class FieldVerdict(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class DefinitionCheck(Struct, frozen=True, kw_only=True):
     repaired_keys: tuple[str, ...] = ()
     """Keys whose value is not valid YAML and was taken as plain text."""
     is_skipped: bool = False
-    """True if it is no definition, only another file in the same folder."""
+    """True if it is not a definition, only another file in the same folder."""
     load_problem: str = ""
     """The reason why the file would not load without an import; empty if it would."""
 
@@ -124,7 +124,7 @@ def _check_path(path: Path) -> list[tuple[DefinitionCheck, Agent | None]]:
         return [
             (
                 DefinitionCheck(
-                    path=path, ok=False, name="", dialect="none", problems=("there is no such file",)
+                    path=path, ok=False, name="", dialect="none", problems=("the file does not exist",)
                 ),
                 None,
             )
@@ -138,7 +138,7 @@ def _check_path(path: Path) -> list[tuple[DefinitionCheck, Agent | None]]:
 
 
 def _mark_unrelated_file(found: scanner.FoundDefinition) -> scanner.FoundDefinition:
-    """Mark a file in a folder that is no agent: `package.json` has a name and a description too."""
+    """Mark a file in a folder that is not an agent: `package.json` has a name and a description too."""
     is_markdown = found.path.suffix.lower() in scanner.MARKDOWN
     if (
         is_markdown
@@ -147,7 +147,7 @@ def _mark_unrelated_file(found: scanner.FoundDefinition) -> scanner.FoundDefinit
         or any(ALIASES.get(key, key) in _AGENT_KEYS for key in found.keys)
     ):
         return found
-    problem = "is no definition: nothing in it tells of an agent; name the file itself to take it as one"
+    problem = "is not a definition: it has no field of an agent; name the file itself to import it anyway"
     return scanner.FoundDefinition(path=found.path, problem=problem, is_other_file=True)
 
 
@@ -248,7 +248,7 @@ def _map_verdict(
         native_hint = f" is {native}" if native in FIELD_NAMES and native != each.inner_key else ""
         notes.append(f"{each.inner_key}{native_hint}" + (f" ({detail})" if detail else ""))
     verdict = Verdict.REFUSED if has_error else Verdict.MAPPED
-    note = f"{'; '.join(notes)}; the rest is kept among the notes"
+    note = f"{'; '.join(notes)}; the rest is stored in the notes"
     return FieldVerdict(field=parent_key, shown_value=_format_value(value), verdict=verdict, note=note)
 
 
@@ -256,7 +256,7 @@ def _build_agent(found: scanner.FoundDefinition, partial: PartialDefinition, nam
     """Build the native agent; it must survive being rendered and parsed again."""
     prompts = [text for text in (partial.get("prompt"), found.body, partial.get("prompt_path")) if text]
     if len(prompts) > 1:
-        raise InvalidValue((), "has more than one prompt; keep one of them")
+        raise InvalidValue((), "has more than one prompt; remove all but one")
     if found.body:
         partial["prompt"] = found.body
     agent = definition_file.build_agent(
@@ -284,7 +284,7 @@ def _known_key_hint(key: str) -> str:
 
 def _native_load_problem(found: scanner.FoundDefinition) -> str:
     if found.location or found.path.suffix not in (".md", ".json"):
-        return "is not a definition file of ours"
+        return "is not a Retinue definition file"
     error = load_problem(found.path)
     return "" if error is None else error.problem
 
@@ -307,9 +307,9 @@ def _decided_verdict(key: str, value: Any, verdict: Verdict, note: str) -> Field
 def _field_verdict(result: FieldResult, source: Any, note: str) -> FieldVerdict:
     verdict, field_note = result.verdict, result.note
     if result.is_unknown:
-        verdict, field_note = Verdict.KEPT, "no such field here; kept among the notes"
+        verdict, field_note = Verdict.KEPT, "unknown field; stored in the notes"
     elif _is_display_only(result):
-        verdict, field_note = Verdict.KEPT, f"{field_note}; kept among the notes"
+        verdict, field_note = Verdict.KEPT, f"{field_note}; stored in the notes"
     elif note and verdict is Verdict.HONOURED:
         verdict = Verdict.MAPPED
     full_note = "; ".join(each for each in (field_note, note) if each)

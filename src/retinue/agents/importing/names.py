@@ -37,13 +37,13 @@ class NormalizedKeys:
     extracted: dict[str, nested_maps.ExtractedKey] = field(
         default_factory=dict[str, nested_maps.ExtractedKey]
     )
-    """Keys that stood inside a map of the source."""
+    """Keys that were inside a nested map of the source."""
 
 
 def normalize_keys(source: Mapping[str, Any], repaired_keys: tuple[str, ...], stem: str) -> NormalizedKeys:
     """Normalize the keys of a source; `stem` names the agent if nothing else does."""
     normalized = NormalizedKeys(
-        keys=dict(source), notes=dict.fromkeys(repaired_keys, "is no YAML as written; taken as plain text")
+        keys=dict(source), notes=dict.fromkeys(repaired_keys, "is not valid YAML; read as plain text")
     )
     _extract_nested_limits(normalized)
     _choose_name(normalized)
@@ -51,7 +51,7 @@ def normalize_keys(source: Mapping[str, Any], repaired_keys: tuple[str, ...], st
     _merge_prompts(normalized)
     for key, value in list(normalized.keys.items()):
         if value is None:
-            _add_note(normalized, key, "empty, so it says nothing")
+            _add_note(normalized, key, "empty, so it is ignored")
             continue
         native = ALIASES.get(key, key)
         if native == "name":
@@ -64,10 +64,10 @@ def normalize_keys(source: Mapping[str, Any], repaired_keys: tuple[str, ...], st
             _add_note(
                 normalized,
                 key,
-                f"reaches beyond the workspace: {', '.join(outside_globs)}; take it out unless you mean it",
+                f"is outside the workspace: {', '.join(outside_globs)}; remove it unless you intend it",
             )
         elif native == "extends":
-            _add_note(normalized, key, "loads only where there is an agent of that name")
+            _add_note(normalized, key, "loads only if an agent with that name exists")
     return normalized
 
 
@@ -106,7 +106,10 @@ def _choose_name(normalized: NormalizedKeys) -> None:
             normalized.verdicts[key] = (Verdict.MAPPED, f"as display_name; '{name_key}' is the name")
         else:
             normalized.extra_notes[key] = value
-            normalized.verdicts[key] = (Verdict.KEPT, f"says the same as '{name_key}'; kept among the notes")
+            normalized.verdicts[key] = (
+                Verdict.KEPT,
+                f"is the same setting as '{name_key}'; stored in the notes",
+            )
 
 
 def _choose_description(normalized: NormalizedKeys) -> None:
@@ -115,7 +118,10 @@ def _choose_description(normalized: NormalizedKeys) -> None:
         return
     for key in [each for each in normalized.keys if ALIASES.get(each) == "description"]:
         normalized.extra_notes[key] = validators.json_value(normalized.keys.pop(key), ())
-        normalized.verdicts[key] = (Verdict.KEPT, "says the same as 'description'; kept among the notes")
+        normalized.verdicts[key] = (
+            Verdict.KEPT,
+            "is the same setting as 'description'; stored in the notes",
+        )
 
 
 def _merge_prompts(normalized: NormalizedKeys) -> None:
@@ -224,7 +230,7 @@ def _normalize_tool_list(value: str | list[Any], *, denied: bool) -> tuple[list[
         if each not in tool_names.BUILT_IN_TOOLS and not any(char in each for char in "*?[")
     ]
     limited_note = f"{'denied as a whole' if denied else 'left out'}: {', '.join(limited)}" if limited else ""
-    unknown_note = f"naming no built-in tool: {', '.join(dict.fromkeys(unknown))}" if unknown else ""
+    unknown_note = f"not built-in tools: {', '.join(dict.fromkeys(unknown))}" if unknown else ""
     parts = (", ".join(dict.fromkeys(changed)), limited_note, unknown_note)
     return list(_without_duplicates(result)), "; ".join(each for each in parts if each)
 
@@ -262,6 +268,6 @@ def _resolve_model(written: str) -> tuple[str | None, str]:
         family = next((each for each in CLAUDE_MODELS if each in lower), None)
         if family is not None:
             return CLAUDE_MODELS[family], f"'{written}' is {CLAUDE_MODELS[family]}"
-        return None, f"'{written}' is a title, not the name of a model: the default model is used"
+        return None, f"'{written}' is a title, not a model name; the default model is used"
     provider, slash, _ = written.partition("/")
-    return written, f"served by '{provider}' there, and by the default driver here" if slash else ""
+    return written, f"served by '{provider}' in the source, by the default driver here" if slash else ""

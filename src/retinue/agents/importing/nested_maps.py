@@ -28,7 +28,7 @@ _LIMIT_KEYS = frozenset(
         "enable_write_tools", "sandbox_mode", "file_access", "network_access",
     )
 )  # fmt: skip
-"""Keys that limit permissions wherever they stand."""
+"""Keys that limit permissions at any level of nesting."""
 
 _HELPFUL_KEYS = {"metadata": ("description",)} | dict.fromkeys(_PERMISSION_MAPS, ("model",))
 """Keys that are extracted only if nothing else sets them."""
@@ -38,7 +38,7 @@ class ExtractedKey(Struct, frozen=True, kw_only=True):
     """A key extracted from a nested map."""
 
     key: str
-    """Its name among the definition's keys: a spelling that was free."""
+    """Its name among the definition's keys: a spelling that is not used yet."""
     parent_key: str
     inner_key: str
     value: Any
@@ -88,9 +88,9 @@ def suspicious_keys(keys: Mapping[str, Any]) -> Iterator[str]:
         for path, word in _nested_keys(raw_value, (parent_key,)):
             if word in _LIMIT_KEYS:
                 if len(path) > _EXTRACTED_DEPTH:
-                    yield f"{validators.format_key_path(path)}: takes rights away and stands too deep; write it at the top"
+                    yield f"{validators.format_key_path(path)}: limits permissions, but is nested too deeply; move it to the top level"
             elif limit := _closest_limit(word):
-                yield f"{validators.format_key_path(path)}: is not known; did you mean '{limit}'?"
+                yield f"{validators.format_key_path(path)}: is not a known key; did you mean '{limit}'?"
 
 
 _EXTRACTED_DEPTH = 2
@@ -111,7 +111,7 @@ def _closest_limit(word: str) -> str:
 
 
 def _unknown_items(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys that have no meaning of their own here."""
+    """Yield the keys that are not native fields."""
     return (
         (key, raw_value)
         for key, raw_value in keys.items()

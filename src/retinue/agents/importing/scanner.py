@@ -22,7 +22,7 @@ SUFFIXES = (*MARKDOWN, ".json", ".yml", ".yaml", ".toml", MODES_SUFFIX)
 SKIPPED_FOLDERS = (".git", "node_modules")
 MAX_FILES = 10_000
 MAX_PREAMBLE_LINES = 20
-"""Lines allowed above front matter that a licence or remark pushed down."""
+"""Lines allowed above the front matter, such as a licence or a comment."""
 _COLLECTION_KEYS = ("agents", "agent", "customModes")
 """Keys under which one file stores several definitions."""
 _LATER_FRONT_MATTER = re.compile(r"^---[ \t]*\r?\n[A-Za-z_][A-Za-z0-9_-]*[ \t]*:", re.MULTILINE)
@@ -92,7 +92,9 @@ def _parse_toml(text: str) -> Any:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        problem = "is nested too deep" if isinstance(error, RecursionError) else f"is not TOML: {error}"
+        problem = (
+            "is nested too deeply" if isinstance(error, RecursionError) else f"is not valid TOML: {error}"
+        )
         raise ParseError(1, " ".join(problem.split())[:200]) from error
     level: list[Any] = [document]
     for _ in range(strict_yaml.MAX_DEPTH):
@@ -161,13 +163,13 @@ def _parse_markdown(path: Path, text: str) -> FoundDefinition:
 def parse_key_by_key(front: str, first_error: ParseError) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Parse each top-level key separately; a value that is not valid YAML is taken as text.
 
-    Duplicate keys, or no keys at all, cannot be repaired: then the first error stands.
+    Duplicate keys, or no keys at all, cannot be repaired: then the first error is raised.
     """
     found: dict[str, Any] = {}
     repaired_keys: list[str] = []
     for key, rest, more_lines in _key_chunks(front.replace("\r\n", "\n")):
         if key in found:
-            raise ParseError(first_error.line + 1, f"'{key}' is said twice")
+            raise ParseError(first_error.line + 1, f"'{key}' occurs twice")
         try:
             found[key] = strict_yaml.parse_yaml("\n".join((f"{key}: {rest}".rstrip(), *more_lines))).value[
                 key
@@ -176,7 +178,7 @@ def parse_key_by_key(front: str, first_error: ParseError) -> tuple[dict[str, Any
             if swallowed_line := _find_swallowed_field(more_lines):
                 raise ParseError(
                     first_error.line + 1,
-                    f"'{swallowed_line[:60]}' looks like a field and stands inside '{key}'",
+                    f"'{swallowed_line[:60]}' looks like a field, but is inside '{key}'",
                 ) from None
             found[key] = _plain_text(rest, more_lines)
             repaired_keys.append(key)
