@@ -71,7 +71,7 @@ async def test_a_run_waits_until_the_disk_of_its_conversation_has_room_again(tmp
     disk = tmp_path / "home" / "sessions"
     run = await seen(tmp_path, disk)
     [note] = run["notes"]
-    assert note.startswith(f"waits for room on the disk: Cannot write {disk}/")
+    assert note.startswith(f"waiting for disk space: Cannot write {disk}/")
     code, listed = run["listed"]
     assert (code, listed["status"], listed["waiting_for"]) == (0, "waiting", "disk")
     assert listed["error"].startswith(f"Cannot write {disk}/")

@@ -122,7 +122,7 @@ async def test_how_deep_agents_may_start_others_is_set_and_named_where_it_ends(r
         runs = await quiet(process)
         assert [(each.agent, each.depth) for each in runs] == [("a", 0), ("b", 1)]
         (refused,) = await process.tool_results(runs[1])
-        assert "1 is the limit" in refused.text
+        assert "maximum depth is 1" in refused.text
 
 
 async def test_a_child_asked_once_more_brings_a_second_report(runtime: RuntimeFixture):

@@ -144,7 +144,7 @@ async def test_a_run_waits_for_room_and_goes_on_with_what_it_has_in_hand(runtime
             now = await waits(process, run)
             assert (now.waiting_for, now.error) == (WaitReason.DISK, str(FULL))
             notes = [e.data["note"] for e in process.events if e.data.get("note")]
-            assert notes == [f"waits for room on the disk: {FULL}"]
+            assert notes == [f"waiting for disk space: {FULL}"]
             await disk.hit()
             disk.make_room()
         ended = await process.wait(run)

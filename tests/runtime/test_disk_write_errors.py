@@ -135,7 +135,7 @@ async def test_a_deed_that_a_person_stopped_is_told_as_unknown_and_one_not_begun
         (told,) = await process.tool_results(run)
         assert (told.ok, told.text) == (
             False,
-            f"No result: the run was stopped before this call was answered. {UNKNOWN_OUTCOME}",
+            f"No result: the run was stopped before this call finished. {UNKNOWN_OUTCOME}",
         )
 
 

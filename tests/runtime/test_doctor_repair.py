@@ -226,7 +226,7 @@ async def test_a_damaged_ledger_is_kept_aside_on_request_and_every_session_is_th
         [result] = [
             each for each in await app.sessions.entries(run.session_id) if isinstance(each, ToolResult)
         ]
-        assert "Nothing is known of its outcome" in result.text
+        assert "Its outcome is unknown" in result.text
 
 
 OPENS = """

@@ -117,7 +117,7 @@ async def test_the_first_exit_ends_the_run_and_nothing_after_it_is_done(runtime:
         assert done == ["before"]
         assert len(process.provider.requests) == 1
         assert [result.ok for result in await process.tool_results(run)] == [True, True, False, False]
-        not_run = "This call did not run: submit_for_review before it ended the run."
+        not_run = "This call did not run: the earlier call to submit_for_review ended the run."
         assert [result.text for result in await process.tool_results(run)][2:] == [not_run] * 2
         assert unanswered_calls(await process.entries(run)) == ()
 
@@ -208,7 +208,7 @@ async def test_an_exit_that_nobody_knows_is_named_before_anything_is_asked(runti
     async with runtime.open(text_reply("never")) as process:
         run = await process.run("Go.", agent="coder")
         assert (run.status, run.reason) == (Status.FAILED, Reason.CONFIG)
-        assert "names the exit 'submit_for_reveiw', and there is no such tool" in run.error
+        assert "unknown exit tool 'submit_for_reveiw'" in run.error
         assert process.provider.requests == []
 
 

@@ -242,7 +242,7 @@ async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(runtime: Runt
         first = await process.submit("Ponder.")
         second = await process.submit("Later.")
         ended = await stopped(process, second)
-        assert (ended.status, ended.reason, ended.error) == (*ENDED, "interrupted before it began")
+        assert (ended.status, ended.reason, ended.error) == (*ENDED, "interrupted before it started")
         gate.set()
         assert (await process.wait(first)).status is Status.DONE
         assert len(process.provider.requests) == 2
@@ -407,7 +407,7 @@ async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_late
         (answer,) = await process.tool_results(run)
         assert (answer.ok, child.id in answer.text) == (True, True)
         assert (await process.reload(child)).status is Status.RUNNING
-        with pytest.raises(Refused, match="in the background already"):
+        with pytest.raises(Refused, match="already runs in the background"):
             await run_control.detach_run(child.id, process.context)
         gate.set()
         while not (now := await process.reload(run)).status.is_final:

@@ -57,7 +57,7 @@ async def test_a_call_of_a_removed_tool_gets_an_error_result_and_the_run_continu
         assert (ended.status, ended.text) == (Status.DONE, "Then without it.")
         [result] = await process.tool_results(run)
         assert not result.ok
-        assert "There is no tool 'act'" in result.text
+        assert "Unknown tool 'act'" in result.text
         assert unanswered_calls(process.request_entries(0)) == ()
 
 
@@ -69,7 +69,7 @@ async def test_a_call_whose_arguments_no_longer_fit_the_tool_is_not_executed(run
         ended = await process.resume(run)
         assert (ended.status, executed) == (Status.DONE, [])
         [result] = await process.tool_results(run)
-        assert (result.ok, "The arguments of act are wrong" in result.text) == (False, True)
+        assert (result.ok, "Invalid arguments for act" in result.text) == (False, True)
 
 
 async def test_a_started_once_call_is_not_repeated_by_a_new_version_of_the_tool(

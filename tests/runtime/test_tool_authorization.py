@@ -130,23 +130,25 @@ async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
             assert (run.status, asked, done) == (Status.DONE, [], [])
             assert refused["error"] == "approval_denied"
             assert refused["message"] == (
-                "act was not done: the configuration answers every such question with no (approvals = deny). "
-                "Go on without it, or say what you need it for."
+                "act did not run: the configuration denies every approval request (approvals = deny). "
+                "Continue without it, or explain why you need it."
             )
 
 
 WRITE_CI = ("write", "place")
-OBEYED = "other programs obey what stands there (**/.github/workflows/**), so each change asks"
+OBEYED = (
+    "other programs execute or trust this file (**/.github/workflows/**), so every change requires approval"
+)
 REASONS: list[tuple[Any, str, SandboxLevel, str, SandboxLevel | None]] = [
-    (None, "", STRICT, "this tool acts on the world", None),
-    (WRITE, "", STRICT, "nothing grants write there in advance", None),
+    (None, "", STRICT, "this tool has side effects", None),
+    (WRITE, "", STRICT, "no rule allows write there without approval", None),
     (WRITE_CI, "", STRICT, OBEYED, None),
     (WRITE_CI, GRANTED, STRICT, OBEYED, None),
     (RUN, "", STRICT, "no shell_commands grant it in advance", STRICT),
     (RUN, "shell_commands: {deny: [rm]}\n", STRICT, "no shell_commands grant it in advance", STRICT),
     (RUN, "shell_commands: {allow: [cat]}\n", STRICT, "no pattern of shell_commands allows it", STRICT),
-    (RUN, "", LANDLOCK, "the sandbox here is landlock, so every command asks", LANDLOCK),
-    (RUN, GRANTED, NONE, "the sandbox here is none, so every command asks", NONE),
+    (RUN, "", LANDLOCK, "the sandbox level is landlock, so every command requires approval", LANDLOCK),
+    (RUN, GRANTED, NONE, "the sandbox level is none, so every command requires approval", NONE),
 ]
 
 
@@ -190,7 +192,7 @@ async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(
     ) as process:
         await process.run("Act.")
         (asked,) = await approvals(process)
-        assert asked.reason == "this tool asks each time, whatever is granted"
+        assert asked.reason == "this tool requires approval for every call"
 
 
 @pytest.mark.parametrize(("level", "minimum", "runs"), [
@@ -215,7 +217,7 @@ async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
             return
         (refused,) = await refusals(process, run)
         assert (refused["error"], refused["tool"]) == ("tool_not_allowed", "bash")
-        assert f"the sandbox is {level}, and sandbox.minimum is {minimum}" in refused["message"]
+        assert f"sandbox level {level} is below sandbox.minimum ({minimum})" in refused["message"]
         assert "bash" not in {each.name for each in process.provider.requests[0].request.tools}
         assert (shell.commands, await approvals(process)) == ([], [])
 
@@ -234,7 +236,7 @@ async def test_a_wish_for_a_command_is_no_question_where_none_is_run(runtime: Ru
     ) as process:
         (refused,) = await refusals(process, await process.run("Look."))
         assert refused["message"] == (
-            "nobody can allow this here: the sandbox is none, and sandbox.minimum is strict"
+            "No approval can allow this: sandbox level none is below sandbox.minimum (strict)"
         )
         assert await approvals(process) == []
 
@@ -357,7 +359,7 @@ async def test_a_wish_for_more_is_always_put_to_a_person(
         assert (await process.wait(run)).status is Status.DONE
         (refused,) = await refusals(process, run)
         assert (refused["error"], refused["resource"]) == ("approval_denied", str(far))
-        assert "person said no" in refused["message"]
+        assert "person denied it" in refused["message"]
 
 
 def more(tool: str, resource: str) -> Any:
@@ -366,15 +368,15 @@ def more(tool: str, resource: str) -> Any:
 
 
 HOPELESS: list[tuple[str, Callable[[Path], str], str]] = [
-    ("read", lambda _: "/etc/shadow", "nobody can allow this here: always closed /etc/shadow"),
-    ("read", lambda ws: f"{ws}/a", "is in your scope already: call read"),
-    ("write", lambda ws: f"{ws}/a", "is in your scope already: call write"),
+    ("read", lambda _: "/etc/shadow", "No approval can allow this: always closed /etc/shadow"),
+    ("read", lambda ws: f"{ws}/a", "is already in your scope. Call read."),
+    ("write", lambda ws: f"{ws}/a", "is already in your scope. Call write."),
     (
         "write",
         lambda ws: f"{ws.parent}/far.txt",
-        "nobody can allow this here: the ceiling allows write only in",
+        "No approval can allow this: the ceiling allows write only in",
     ),
-    ("bash", lambda _: "rm  -rf /", "nobody can allow this here: shell_commands deny rm -rf"),
+    ("bash", lambda _: "rm  -rf /", "No approval can allow this: shell_commands deny rm -rf"),
     ("todo", lambda _: "x", "'todo' takes neither"),
     ("nothing", lambda _: "x", "'nothing' takes neither"),
 ]

@@ -171,7 +171,7 @@ async def test_a_tool_that_reads_and_acts_is_judged_by_its_file_and_then_asks(ru
         assert (json.loads(refused.text)["error"], made) == ("out_of_scope", [])
         (asked,) = await approvals(process)
         assert (asked.access, asked.resource) == ("read", f"{process.root}/a")
-        assert asked.reason == "nothing grants read there in advance"
+        assert asked.reason == "no rule allows read there without approval"
         await answer(process, Answer.ALLOW)
         assert (await process.wait(run)).status is Status.DONE
         assert [each.text for each in await process.tool_results(run)][1:] == ["words"]

@@ -206,7 +206,7 @@ async def test_of_too_many_calls_in_a_turn_the_rest_is_refused_with_the_reason(r
         run = await process.run("Flood.")
         results = await process.tool_results(run)
         assert (run.status, len(made), len(results)) == (Status.DONE, 50, 2000)
-        assert sum("50 calls in one turn is the limit" in each.text for each in results) == 1950
+        assert sum("the limit is 50 calls per turn" in each.text for each in results) == 1950
 
 
 async def test_a_tool_that_breaks_is_an_answer_and_the_run_goes_on(runtime: RuntimeFixture):
@@ -282,7 +282,7 @@ async def test_a_result_loses_terminal_codes_and_is_cut_in_its_middle(runtime: R
 
 def test_what_fits_is_not_cut():
     assert truncate_result("x" * 10, 10) == "x" * 10
-    assert truncate_result("abcdefghij", 4) == "ab\n[… 6 characters left out …]\nij"
+    assert truncate_result("abcdefghij", 4) == "ab\n[… 6 characters omitted …]\nij"
 
 
 async def test_a_secret_across_the_cut_does_not_show_its_halves(runtime: RuntimeFixture):

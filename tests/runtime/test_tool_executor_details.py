@@ -61,9 +61,7 @@ async def test_a_call_that_came_in_pieces_is_not_made(runtime: RuntimeFixture):
         run = await process.run("Look.")
         (result,) = await process.tool_results(run)
         assert (result.ok, made) == (False, [])
-        assert (
-            result.text == "This call did not run: it was cut short. Make the call again, in a smaller step."
-        )
+        assert result.text == "This call did not run: it was cut short. Repeat the call in a smaller step."
 
 
 async def test_without_any_tool_the_refusal_says_so(runtime: RuntimeFixture):
@@ -78,7 +76,7 @@ async def test_without_any_tool_the_refusal_says_so(runtime: RuntimeFixture):
         assert unknown == {
             "success": False, "error": "unknown_tool", "tool": "nothing", "resource": "",
             "allowed_patterns": [], "deny_patterns": [],
-            "message": "There is no tool 'nothing'. Your tools: none.",
+            "message": "Unknown tool 'nothing'. Your tools: none.",
         }  # fmt: skip
         assert hidden["message"] == 'Tool "read" is not allowed for this agent (tools: nothing allows it).'
 
@@ -97,7 +95,7 @@ async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(runtim
         assert [each.ok for each in results] == [True, True, False]
         assert made == ["", most]
         assert results[2].text == (
-            f"The arguments of look are wrong: {MAX_ARGUMENT_BYTES + 1:,} bytes, and {MAX_ARGUMENT_BYTES:,} is the most"
+            f"Invalid arguments for look: {MAX_ARGUMENT_BYTES + 1:,} bytes; the limit is {MAX_ARGUMENT_BYTES:,}"
         )
 
 
@@ -119,7 +117,7 @@ async def test_what_did_not_work_is_told_in_its_own_words_and_letters(runtime: R
         assert not refused.ok
         assert refused.text.startswith(
             '{"success": false, "error": "out_of_scope", "tool": "stumble", "resource": "ü", "allowed_patterns": [], '
-            '"deny_patterns": [], "message": "für niemanden If you need it, ask with request_scope_expansion;'
+            '"deny_patterns": [], "message": "für niemanden If you need it, request it with request_scope_expansion;'
         )
 
 
@@ -180,7 +178,7 @@ async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(runt
         assert json.loads(result.text) == {
             "success": False, "error": "approval_denied", "tool": "write", "resource": asked.resource,
             "allowed_patterns": [], "deny_patterns": [],
-            "message": "write was not done: a person said no. Go on without it, or say what you need it for.",
+            "message": "write did not run: a person denied it. Continue without it, or explain why you need it.",
         }  # fmt: skip
 
 
@@ -257,7 +255,7 @@ def test_below_the_top_only_a_definition_that_says_so_starts_agents(
 
 def test_a_refused_door_says_what_a_definition_must_say():
     refused = check_tool_allowed(looks(is_delegation=True), Scope(depth=1))
-    assert refused.rule == "below the top a definition must name the tools that start agents"
+    assert refused.rule == "a sub-agent's definition must list the tools that start agents"
     assert (
         check_tool_allowed(looks(is_delegation=True), Scope(depth=1, tools=Rule(allow=()))).rule
         == "tools: nothing allows it"

@@ -80,7 +80,8 @@ async def test_a_level_below_the_configured_minimum_runs_nothing(machine: UserMa
     assert not (machine.folder / "made").exists()
     assert (ran.code, ran.json["sandbox"], ran.json["approvals"]) == (0, None, [])
     assert (
-        "the sandbox is none, and sandbox.minimum is strict" in machine.request_texts(server.requests[1])[-1]
+        "sandbox level none is below sandbox.minimum (strict)"
+        in machine.request_texts(server.requests[1])[-1]
     )
     assert "bash" not in machine.tool_names(server.requests[0])
     findings = [each["message"] for each in doctor.json if each["level"] == "bad"]
@@ -128,7 +129,7 @@ async def test_a_command_cannot_choose_its_folder_its_environment_or_to_run_for_
     machine.write_config(approvals="auto")
     async with machine.serve_models([wish("touch made", **bad), text_reply("Well.")]) as server:
         await machine("run", "Try", "--json")
-    assert "The arguments of bash are wrong" in machine.request_texts(server.requests[1])[-1]
+    assert "Invalid arguments for bash" in machine.request_texts(server.requests[1])[-1]
     assert not (machine.folder / "made").exists()
 
 

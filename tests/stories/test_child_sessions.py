@@ -100,7 +100,7 @@ async def test_children_of_children_end_at_the_limit_of_depth(machine: UserMachi
             )
             assert (above.depth, (await app.sessions.find(above.slug)).depth) == (depth, depth)
         before = machine.read_files()
-        with pytest.raises(Refused, match="is 3 deep and gets no child: 3 is the limit"):
+        with pytest.raises(Refused, match="at depth 3 cannot have a child: the maximum depth is 3"):
             await app.runs.spawn("Go", SpawnOptions(parent=above.slug, agent="explorer"))
         assert machine.read_files() == before
 

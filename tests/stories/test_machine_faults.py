@@ -103,7 +103,7 @@ async def test_a_run_that_takes_its_process_down_is_lost_after_three_tries_and_t
         shown = (await machine("runs", "show", poisoned["run_id"], "--json")).json
     assert last.code == 1
     assert (shown["status"], shown["reason"]) == ("lost", "recovery_limit")
-    assert shown["error"] == "it was started 4 times and never came to an end"
+    assert shown["error"] == "started 4 times without finishing"
     assert len(server.requests) == 2, "the poisoned reply was asked for once"
 
 
@@ -186,7 +186,7 @@ async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(m
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         out, err = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0, err
-    assert f"waits for room on the disk: Cannot write {row['path']}" in err.decode()
+    assert f"waiting for disk space: Cannot write {row['path']}" in err.decode()
     assert len(server.requests) == 1
     assert words.strip() in Path(row["path"]).read_text()
     assert b'"status": "done"' in out

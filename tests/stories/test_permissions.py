@@ -292,7 +292,7 @@ async def test_every_refusal_has_one_shape_and_names_its_rule(machine: UserMachi
         "tool_deny: [ls]\nshell_commands: {deny: [sudo]}\npaths: {read: ['src/**'], deny: ['**/k']}\n",
     )
     wishes: list[tuple[tuple[str, dict[str, str]], str, str]] = [
-        (("no_such_tool", {}), "unknown_tool", "There is no tool 'no_such_tool'. Your tools: "),
+        (("no_such_tool", {}), "unknown_tool", "Unknown tool 'no_such_tool'. Your tools: "),
         (("ls", {}), "tool_not_allowed", 'Tool "ls" is not allowed for this agent (tools: deny ls).'),
         (reads("/etc/passwd"), "out_of_scope", "(nothing allows read)"),
         (reads("src/k"), "out_of_scope", "(deny **/k)"),
@@ -331,7 +331,7 @@ async def test_a_no_is_told_in_the_same_shape(machine: UserMachine):
     async with machine.open() as app:
         (refused,) = await refusals(app, await app.runs.find(ran.json["run_id"]))
     assert (refused["error"], refused["resource"]) == ("approval_denied", f"{machine.folder}/a")
-    assert "person said no" in refused["message"]
+    assert "person denied it" in refused["message"]
 
 
 async def test_a_read_only_workspace_says_so_by_name(machine: UserMachine):

@@ -104,7 +104,7 @@ async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: User
     async with machine.serve_models([]) as server:
         ran = await machine("run", "--agent", "coder", "Build it.")
         assert (ran.code, len(server.requests), list(machine.sessions.glob("*"))) == (2, 0, [])
-        assert "coder names the exit 'submit', and there is no such tool" in ran.err
+        assert "coder: unknown exit tool 'submit'" in ran.err
 
 
 async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summary(machine: UserMachine):
@@ -179,7 +179,7 @@ async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine:
         assert (detached.code, detached.json["status"]) == (0, "running")
         await machine.wait_for_requests(3)
         again = await machine("runs", "detach", child)
-        assert (again.code, "in the background already" in again.err) == (3, True)
+        assert (again.code, "already runs in the background" in again.err) == (3, True)
         gate.set()
         out, _ = await begun.communicate()
         assert (begun.returncode, b'"It is here."' in out) == (0, True)

@@ -114,8 +114,8 @@ async def test_without_a_repository_there_is_no_builder_and_no_session(machine: 
         refused = await machine("run", "--json", "--agent", "builder", "Build")
     assert refused.code == 3
     assert refused.json["error"]["message"] == (
-        f"{machine.folder} is in no git repository, so the agent gets no workspace of its own there to write in: "
-        "run `git init` and commit, or set workspace.writable: false or isolation: shared in its definition"
+        f"{machine.folder} is not in a git repository, so the agent cannot get its own writable workspace. "
+        "Run `git init` and commit, or set workspace.writable: false or isolation: shared in its definition."
     )
     assert (await machine("sessions", "list", "--json")).json == []
     assert (await machine("runs", "history", "--json")).json == []
@@ -278,7 +278,7 @@ async def test_a_custom_workspace_is_the_folder_that_its_definition_names(machin
         for name in ("lost", "thief", "far", "flat"):
             refused = await machine("run", "--json", "--agent", name, "Make")
             assert refused.code == 3, (name, refused)
-            assert "of the definition cannot be used" in refused.json["error"]["message"]
+            assert "The definition's workspace" in refused.json["error"]["message"]
     assert (where["root"], where["isolation"], where["writable"]) == (
         f"{machine.folder}/real",
         "custom",

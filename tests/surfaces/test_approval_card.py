@@ -106,7 +106,7 @@ def test_ctrl_c_at_the_card_cancels_the_run_and_the_question_with_it(cli: CliFix
     (run,) = cli("runs", "history", "--json").json
     assert (run["status"], run["reason"]) == ("cancelled", "user_cancel")
     assert cli("approvals", "list", "--json").json == []
-    assert "the run was stopped before this call was answered" in Path(run["path"]).read_text()
+    assert "the run was stopped before this call finished" in Path(run["path"]).read_text()
     assert not (cli.folder / "a.txt").exists()
 
 

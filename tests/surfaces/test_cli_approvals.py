@@ -55,7 +55,7 @@ def test_a_waiting_run_names_its_questions_and_the_row_says_everything(
         "access": "write",
         "resource": f"{cli.folder}/a.txt",
         "args": '{"path":"a.txt","content":"words\\n"}',
-        "reason": "nothing grants write there in advance",
+        "reason": "no rule allows write there without approval",
         "workspace": str(cli.folder),
         "sandbox": None,
         "files": [],
@@ -87,7 +87,7 @@ def test_for_people_the_list_is_a_table_and_one_question_is_the_whole_card(
         f"    {cli.folder}/a.txt",
         "  content:",
         "    words",
-        "  requires approval: nothing grants write there in advance",
+        "  requires approval: no rule allows write there without approval",
         "pending",
     ):
         assert line in shown.out.split("\n")
@@ -117,7 +117,7 @@ def test_a_no_by_command_goes_on_without_the_call(cli: CliFixture, parked: dict[
     ran = cli("approvals", "answer", parked["approvals"][0], "deny")
     assert (ran.code, ran.out) == (0, "Written.\n")
     assert not (cli.folder / "a.txt").exists()
-    assert "person said no" in Path(parked["path"]).read_text()
+    assert "person denied it" in Path(parked["path"]).read_text()
 
 
 def test_a_prefix_is_enough_when_only_one_begins_so(cli: CliFixture):

@@ -36,7 +36,7 @@ def test_where_the_configuration_answers_no_the_verdict_is_no(cli: CliFixture, s
 def test_a_command_below_the_least_level_is_no_question(cli: CliFixture, session: str):
     configured(cli, '[sandbox]\nminimum = "strict"\n')
     said = cli("scope", "test", session, "run", "ls", RETINUE_SANDBOX="none", TERM="dumb")
-    assert (said.code, said.out) == (3, "denied: the sandbox is none, and sandbox.minimum is strict\n")
+    assert (said.code, said.out) == (3, "denied: sandbox level none is below sandbox.minimum (strict)\n")
 
 
 def test_the_list_of_tools_says_which_of_them_ask(cli: CliFixture):
@@ -85,7 +85,7 @@ def test_a_card_says_what_adding_a_command_would_mean(cli: CliFixture, command: 
 
 def test_where_no_command_is_run_none_is_offered_and_the_lists_say_why(cli: CliFixture, session: str):
     """Shows: S16, S17."""
-    why = "the sandbox is none, and sandbox.minimum is strict"
+    why = "sandbox level none is below sandbox.minimum (strict)"
     configured(cli, '[sandbox]\nminimum = "strict"\n')
     low = {"RETINUE_SANDBOX": "none"}
     for about in ((), ("--session", session), ("--agent", "builder")):

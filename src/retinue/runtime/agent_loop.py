@@ -44,14 +44,14 @@ from retinue.runtime.timeouts import Deadline, InterruptRegistry, TurnInterrupte
 from retinue.runtime.tool_calls import ToolCallRunner
 
 RESUME_PROMPT = (
-    "A task given above was interrupted, and other things were said since. Go on with it now: {task}"
+    "A task given above was interrupted, and other messages followed it. Continue with the task now: {task}"
 )
 TORN_TAIL_NOTE = (
-    "the end of the file was cut short by a crash; it was never acknowledged and is kept as {where}"
+    "a crash cut off the end of the file; the incomplete part was never acknowledged and is saved as {where}"
 )
-STOPPED_REASON = "the run was stopped before this call was answered"
-INTERRUPTED_NOTE = "interrupted: it sums up what it has come to"
-INTERRUPTED_REASON = "the run was interrupted before this call was answered"
+STOPPED_REASON = "the run was stopped before this call finished"
+INTERRUPTED_NOTE = "interrupted: the agent is writing a summary"
+INTERRUPTED_REASON = "the run was interrupted before this call finished"
 COUNTER_SAVE_SECONDS = 1.0
 RECENT_ENTRIES = 200
 
@@ -61,8 +61,8 @@ async def run_agent_loop(
 ) -> bool:
     """Run a claimed run until it ends or must wait for a person or a child.
 
-    Returns True if the run is suspended; its slot is free then. A process that dies in here leaves a transcript
-    to resume from.
+    Returns True if the run is suspended, which frees its slot. If the process dies here, the run resumes from
+    the transcript.
     """
     while (is_suspended := await _run_once(run_id, context, interrupts, created)) is None:
         created = None
@@ -75,7 +75,7 @@ async def _run_once(
     """Run once; None if something arrived just as the run would have been suspended or ended."""
     run = created[0] if created else await context.ledger.read(lambda tx: tx.get_run(run_id))
     if run is None:
-        raise NotFound(f"there is no run {run_id}")
+        raise NotFound(f"Run {run_id} not found.")
     loop = AgentLoop(run, context, created[1] if created else None)
     try:
         with interrupts.register(run_id, loop.interrupt):
@@ -93,7 +93,7 @@ async def _run_once(
 
 
 async def _suspend_in_tool_call(loop: "AgentLoop", suspension: Suspension) -> bool | None:
-    """Suspend the run; None if what it would wait for has arrived meanwhile.
+    """Suspend the run; None if what it would wait for has already arrived.
 
     Raises:
         Cancelled: another process asked the run to stop.
@@ -132,7 +132,7 @@ class AgentLoop:
 
     def __init__(self, run: Run, context: RuntimeContext, origin_session: Session | None) -> None:
         self.origin_session = origin_session
-        """Session of a run created a moment ago; None: the run may have been worked before."""
+        """Session of a run that was just created; None: the run may have been executed before."""
         self.disk_retry = DiskFullRetry(
             run,
             context,
@@ -187,7 +187,7 @@ class AgentLoop:
                         await self._close_transcript(conversation)
 
     def _process_is_stopping(self) -> bool:
-        """Return True if the process is ending and nobody stopped this run: it is left to be resumed."""
+        """Return True if the process is ending and nobody stopped this run: another process will resume it."""
         stopping = isinstance(sys.exception(), asyncio.CancelledError)
         return stopping and not self.context.worker.is_cancelled(self.run.id)
 
@@ -196,7 +196,7 @@ class AgentLoop:
         progress = await self._restore_progress(conversation, plan)
         await self._append_task(conversation)
         if progress.was_started:
-            # The task was already in the file, which was not checked for changes.
+            # The task was already in the file, and the file may have changed since it was read.
             self.attempt.just_appended = False
             await self._release_orphaned_calls(conversation)
         await self._append_announcements(conversation)
@@ -241,7 +241,7 @@ class AgentLoop:
         self.attempt.just_appended = False
 
     async def _restore_progress(self, conversation: Conversation, plan: RunPlan) -> "_Progress":
-        """Find out how far earlier attempts came, and restore the counters from the transcript."""
+        """Find out what earlier attempts did, and restore the counters from the transcript."""
         run = self.run
         may_be_resumed = self.origin_session is None
         was_interrupted = may_be_resumed and (
@@ -294,8 +294,8 @@ class AgentLoop:
     ) -> RunOutcome | None:
         """Finish what an earlier attempt started.
 
-        That is a last message that ended the run, calls without a result, or a task that later messages have
-        buried.
+        That is a last message that ended the run, calls without a result, or a task that is followed by later
+        messages.
         """
         is_interrupted = self.turn_timer.interrupted
         if self.exit_tool_flow is not None and (
@@ -350,7 +350,7 @@ class AgentLoop:
         )
 
     async def _save_counters(self) -> None:
-        """Save the counters of a live run at most once per interval, for those who look at it."""
+        """Save the counters of a live run for viewers, at most once per interval."""
         now = self.context.clock.now()
         if (now - self.counters_saved_at).total_seconds() >= COUNTER_SAVE_SECONDS:
             self.counters_saved_at = now
@@ -379,8 +379,8 @@ class AgentLoop:
     async def _release_orphaned_calls(self, conversation: Conversation) -> None:
         """Announce the results of children whose call is not open any more.
 
-        A person may have removed the call from the file, or somebody else may have answered it while nobody
-        worked the run.
+        A person may have removed the call from the file, or another process may have answered it while no
+        process executed the run.
         """
         run = self.run
         open_call_ids = [
@@ -447,7 +447,7 @@ class AgentLoop:
                 conversation,
                 *self.attempt.make_unanswered_results(conversation, "the agent's turn limit was reached"),
             )
-            error = f"{self.run.agent} may take {plan.agent.max_turns} turns, and they are taken"
+            error = f"{self.run.agent} used all of its {plan.agent.max_turns} turns"
             return RunOutcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
         if message.tool_call_count or message.stop_reason == STOP_CANCELLED:
             return None
@@ -493,7 +493,7 @@ class AgentLoop:
 
 
 class _Progress(Struct, frozen=True, kw_only=True):
-    """How far earlier attempts at the run came."""
+    """Progress of earlier attempts at the run."""
 
     was_started: bool
     was_interrupted: bool

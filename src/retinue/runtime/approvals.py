@@ -1,4 +1,4 @@
-"""Approvals: decide whether a tool call needs a person's consent; request it, wait for it and use it up."""
+"""Approvals: decide whether a tool call needs a person's approval; request it, wait for it and use it up."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ from retinue.runtime.loop_result import RunSuspended
 from retinue.runtime.run_events import make_event
 
 PERSON = "person"
-ALWAYS_ASKS_REASON = "this tool asks each time, whatever is granted"
+ALWAYS_ASKS_REASON = "this tool requires approval for every call"
 MAX_COMMAND_WORDS = 256
 """Words of a command that are tried as file names."""
 
@@ -107,23 +107,21 @@ async def authorize(pending_call: PendingToolCall, context: RuntimeContext) -> A
 def _explain_approval(pending_call: PendingToolCall) -> str:
     """Return the reason shown to a person for a call that neither a path nor a command describes."""
     if not pending_call.tool.is_delegation:
-        return "this tool acts on the world"
+        return "this tool has side effects"
     if pending_call.args.get("allowed_paths") == []:
-        return (
-            "it starts another agent, which may read every file on this machine that is not closed or denied"
-        )
-    return "it starts another agent, with rights of its own"
+        return "it starts another agent, which may read every file on this machine that is not protected or denied"
+    return "it starts another agent with its own permissions"
 
 
 def _explain_file_approval(pending_call: PendingToolCall, real_path: str, access: FileAccess) -> str:
     scope = pending_call.caller.scope
     if scope.is_guarded(real_path):
         pattern = first_match(scope.guarded_paths, real_path, ignore_case=True)
-        return f"other programs obey what stands there ({pattern}), so each change asks"
+        return f"other programs execute or trust this file ({pattern}), so every change requires approval"
     return (
         ALWAYS_ASKS_REASON
         if scope.is_write_preapproved(real_path)
-        else f"nothing grants {access} there in advance"
+        else f"no rule allows {access} there without approval"
     )
 
 
@@ -197,7 +195,7 @@ async def _authorize_command(pending_call: PendingToolCall, context: RuntimeCont
         return authorization
     reason = ALWAYS_ASKS_REASON if skips_approval or granted.ok else granted.rule
     if level is not SandboxLevel.STRICT:
-        reason = f"the sandbox here is {level}, so every command asks"
+        reason = f"the sandbox level is {level}, so every command requires approval"
     await request_approval(
         ApprovalQuestion(
             pending_call=pending_call, resource=text, reason=reason, level=level, files=named_files
@@ -231,20 +229,20 @@ async def _hash_named_files(
 
 
 async def _authorize_scope_request(pending_call: PendingToolCall, context: RuntimeContext) -> Authorization:
-    """Authorize a request for more scope; what no approval can open is refused without asking anyone."""
+    """Authorize a request for more scope; refuse without asking a person what no approval could allow."""
     scope, resource = pending_call.caller.scope, pending_call.resource
     target_tool = context.tools.get(str(pending_call.args.get("tool", "")))
     if target_tool is None or target_tool.access not in ("read", "write", "run"):
         raise Refused(
-            f"a person can be asked for paths and commands; {pending_call.args.get('tool')!r} takes neither. "
-            "Which tools an agent has is written in its preset.md"
+            f"You can request access to paths and commands only; {pending_call.args.get('tool')!r} uses neither. "
+            "An agent's tools are listed in its preset.md."
         )
     if await _is_scope_added(pending_call, context):
         return Authorization(scope=scope, files=context.sandbox.files_for(scope), answer=Answer.ADD)
     if target_tool.access == "run":
         verdict = scope.check_command(resource)
         if scope.shell_blocked_reason or not verdict.ok:
-            raise Refused(f"nobody can allow this here: {scope.shell_blocked_reason or verdict.rule}")
+            raise Refused(f"No approval can allow this: {scope.shell_blocked_reason or verdict.rule}")
     else:
         files, resource = (
             context.sandbox.files_for(scope),
@@ -252,13 +250,13 @@ async def _authorize_scope_request(pending_call: PendingToolCall, context: Runti
         )
         with suppress(OutOfScope):
             files.check_access(resource, target_tool.access)
-            raise Refused(f"{resource} is in your scope already: call {target_tool.spec.name}")
+            raise Refused(f"{resource} is already in your scope. Call {target_tool.spec.name}.")
         if not (
             verdict := scope.with_user_grant(resource, target_tool.access).check_path(
                 resource, target_tool.access
             )
         ).ok:
-            raise Refused(f"nobody can allow this here: {verdict.rule}")
+            raise Refused(f"No approval can allow this: {verdict.rule}")
     files = context.sandbox.files_for(scope)
     named_files = await _hash_named_files(resource, files, context) if target_tool.access == "run" else ()
     reason = str(pending_call.args.get("reason", ""))
@@ -282,7 +280,7 @@ async def _is_scope_added(pending_call: PendingToolCall, context: RuntimeContext
 
 
 class ApprovalQuestion(Struct, frozen=True, kw_only=True):
-    """Exactly what a person is asked to approve."""
+    """The exact action that a person is asked to approve."""
 
     pending_call: PendingToolCall
     resource: str
@@ -314,25 +312,23 @@ async def request_approval(question: ApprovalQuestion, context: RuntimeContext) 
         OutOfScope: the request was denied or has expired.
     """
     if context.approval_policy is ApprovalPolicy.DENY:
-        raise _denied_error(
-            question, "the configuration answers every such question with no (approvals = deny)"
-        )
+        raise _denied_error(question, "the configuration denies every approval request (approvals = deny)")
     approval = await context.ledger.write(lambda tx: _find_or_create_approval(question, tx, context))
     if approval.state is ApprovalState.PENDING:
         raise RunSuspended
     if approval.state is ApprovalState.EXPIRED:
         raise _denied_error(question, f"nobody answered within {context.limits.approval_seconds:g} s")
     if approval.state is ApprovalState.DENIED:
-        raise _denied_error(question, "a person said no")
+        raise _denied_error(question, "a person denied it")
     return approval
 
 
 def _find_or_create_approval(
     question: ApprovalQuestion, tx: Transaction, context: RuntimeContext
 ) -> Approval:
-    """Return the approval for a question; insert one if it was not asked yet, or asked differently.
+    """Return the approval for a question; insert one if this exact question was not asked yet.
 
-    A denial stands, whatever has become of the named files since.
+    A denial stays valid even if the named files have changed since.
     """
     now, caller = context.clock.now(), question.pending_call.caller
     approvals = tx.find_approvals(run=caller.run.id, call=question.pending_call.tool_call.id)
@@ -396,14 +392,14 @@ def _insert_approval(
 def _denied_error(question: ApprovalQuestion, reason: str) -> OutOfScope:
     name = question.pending_call.tool.spec.name
     return OutOfScope(
-        f"{name} was not done: {reason}. Go on without it, or say what you need it for.",
+        f"{name} did not run: {reason}. Continue without it, or explain why you need it.",
         resource=question.resource,
         error="approval_denied",
     )
 
 
 def _requester_chain(caller: Caller, tx: Transaction) -> tuple[str, ...]:
-    """Return who requested whom, outermost first: from ledger rows, never from a model's words."""
+    """Return the chain of requesters, outermost first, from ledger rows and never from a model's output."""
     names: list[str] = []
     run: Run | None = caller.run
     while run is not None and len(names) < _MAX_CHAIN_LENGTH:

@@ -15,8 +15,8 @@ async def take_child_result(run: Run, call: Call, context: RuntimeContext) -> Ru
     """Return the child run as it ended, and mark its result as taken by this call.
 
     The call waits without a worker slot, and takes the result once, however often it is repeated. A run that
-    is still live is returned when no call waits for it (any more): its result will be announced. `run` was
-    found or created just now: if it ends at this very moment, the suspended caller is woken at once.
+    is still live is returned if no call waits for it any more: its result will be announced. If `run` ends at
+    this very moment, the suspended caller is woken at once.
 
     Raises:
         RunSuspended: the call must wait for the child.
@@ -57,7 +57,7 @@ def _mark_result_taken(ended: Run, call: Call, tx: Transaction, context: Runtime
 
 def _current_run(run: Run, tx: Transaction) -> Run:
     if (current := tx.get_run(run.id)) is None:
-        raise NotFound(f"there is no run {run.id}")
+        raise NotFound(f"Run {run.id} not found.")
     return current
 
 

@@ -36,7 +36,7 @@ class ChildSpec(Struct, frozen=True, kw_only=True):
     """None: the parent's read patterns. Empty: no restriction. Patterns: exactly those."""
     denied_paths: Sequence[str] | None = None
     requested_by_person: bool = False
-    """A person requested exactly this: paths named here may go beyond what the parent could pass on."""
+    """A person requested exactly this: the paths may exceed what the parent could pass on."""
     use_definition_paths: bool = False
     """Use the paths of its definition, else the workspace; allowed and denied paths are ignored."""
     workspace: WorkspacePolicy | None = None
@@ -71,8 +71,8 @@ def apply_workspace_override(
 ) -> WorkspacePolicy:
     """Apply a session's overrides to the definition's workspace policy.
 
-    An agent that its definition keeps from writing, or keeps in a worktree, is not allowed to write elsewhere
-    by an override.
+    If the definition makes the agent read-only or puts it in a worktree, an override cannot let it write
+    elsewhere.
     """
     new_isolation = policy.isolation if isolation is None else isolation
     leaves_sandbox = policy.isolation is Isolation.SANDBOX and new_isolation is not Isolation.SANDBOX
@@ -87,7 +87,7 @@ def apply_workspace_override(
 def workspace_from_policy(policy: WorkspacePolicy, root: str) -> Workspace:
     """Build the workspace a policy describes.
 
-    Shared and custom workspaces are writable unless the policy says no; a sandbox only if it says yes.
+    Shared and custom workspaces are writable by default; a sandbox is read-only by default.
     """
     writable = policy.isolation is not Isolation.SANDBOX if policy.writable is None else policy.writable
     path = policy.path or root
@@ -122,8 +122,8 @@ async def resolve_workspace(
         )
     if workspace.writable:
         raise Refused(
-            f"{workspace.root} is in no git repository, so the agent gets no workspace of its own there to write in: "
-            "run `git init` and commit, or set workspace.writable: false or isolation: shared in its definition"
+            f"{workspace.root} is not in a git repository, so the agent cannot get its own writable workspace. "
+            "Run `git init` and commit, or set workspace.writable: false or isolation: shared in its definition."
         )
     return workspace
 
@@ -131,7 +131,7 @@ async def resolve_workspace(
 def _resolve_named_folder(
     workspace: Workspace, parent_workspace: Workspace | None, context: RuntimeContext
 ) -> Workspace:
-    """Resolve a folder named by a definition: it must exist and not be closed to agents."""
+    """Resolve a folder named by a definition: it must exist and not be protected."""
     real_path = context.sandbox.files_for(Scope(root=workspace.root)).real_path(workspace.root)
     in_parent_worktree = (
         parent_workspace is not None
@@ -144,14 +144,14 @@ def _resolve_named_folder(
             Scope(root=real_path, read=(subtree_pattern(real_path),), retinue_paths=closed)
         ).list(real_path)
     except RetinueError as error:
-        raise Refused(f"the workspace {workspace.root} of the definition cannot be used: {error}") from error
+        raise Refused(f"The definition's workspace {workspace.root} cannot be used: {error}") from error
     return replace(workspace, root=real_path)
 
 
 async def compute_child_rights(agent: Agent, child: ChildSpec, context: RuntimeContext) -> ChildRights:
     """Compute a child's workspace and rights: its own, within what its parent can pass on.
 
-    In a worktree of its own, the parent's path rules hold for the copies of files as for the files.
+    In its own worktree, the parent's path rules apply to the copies of the files too.
     """
     parent_agent = (
         child.parent_rights.agent if child.parent_rights else await load_definition(child.parent, context)
@@ -269,8 +269,7 @@ def _lifted_paths(
 ) -> PathPatterns:
     """Return the paths that go beyond the ceilings.
 
-    A worktree is writable for its child, wherever it lies; paths that a person named are the person's to
-    grant.
+    A child's worktree is writable wherever it is. A person may grant any path.
     """
     person_patterns = (
         absolute_patterns(paths.read or (), workspace.root)

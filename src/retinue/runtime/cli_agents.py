@@ -21,12 +21,14 @@ from retinue.runtime.run_plan import RunPlan
 from retinue.runtime.tool_executor import check_tool_allowed
 
 SHELL_TOOL = "bash"
-"""A CLI agent can do what this tool can: an agent without it may not be one."""
+"""A CLI agent can run commands like this tool, so an agent without this tool may not be a CLI agent."""
 INTERRUPTED_TURN_NOTICE = (
-    "Your work on this was cut off: the process ended while you were at it, and what you had done by then is done. "
-    "Look at how things are before you do anything a second time."
+    "Your work was cut off: the process ended during your turn. What you had done by then remains done. "
+    "Check the current state before you repeat anything."
 )
-READ_ONLY_PROMPT = "You may read here, and change nothing: what you would change, say in your answer."
+READ_ONLY_PROMPT = (
+    "You may read files here, but not change them. Describe changes you would make in your answer."
+)
 WRITABLE_PATTERNS_PROMPT = (
     "You may change files only where these patterns allow it: {patterns}. Elsewhere you may read."
 )
@@ -72,7 +74,7 @@ async def authorize_cli_agent(plan: RunPlan, attempt: RunAttempt, session: Sessi
             tool_call=tool_call, tool=tool, args={"task": attempt.run.request.task}, caller=caller
         ),
         resource=f"{CLI_AGENTS[provider].binary} in {scope.root}",
-        reason=f"the sandbox here is {level}, and {CLI_AGENTS[provider].binary} would run with your own rights, held by nothing",
+        reason=f"the sandbox level is {level}, so {CLI_AGENTS[provider].binary} would run unrestricted, with all your permissions",
         level=level,
     )
     try:
@@ -83,7 +85,7 @@ async def authorize_cli_agent(plan: RunPlan, attempt: RunAttempt, session: Sessi
 
 
 def _check_scope_supported(plan: RunPlan, scope: Scope, context: RuntimeContext) -> None:
-    """Refuse a scope that cannot be enforced: nobody checks the commands a CLI agent runs itself.
+    """Refuse a scope that cannot be enforced: Retinue cannot check the commands a CLI agent runs itself.
 
     Hosts other than its model's count as network access, and need the same capability as a tool's.
     """
@@ -91,13 +93,13 @@ def _check_scope_supported(plan: RunPlan, scope: Scope, context: RuntimeContext)
     problem = (
         ""
         if (shell_verdict := check_tool_allowed(shell_tool, scope)).ok
-        else f"this agent may run none ({shell_verdict.rule})"
+        else f"this agent may not run commands ({shell_verdict.rule})"
     )
     if not problem and scope.shell_commands is not None and scope.shell_commands.deny:
-        problem = f"they cannot be kept from {', '.join(scope.shell_commands.deny)} (shell_commands deny)"
+        problem = f"{', '.join(scope.shell_commands.deny)} cannot be denied there (shell_commands.deny)"
     if problem:
         raise OutOfScope(
-            f"{provider} runs commands of its own, and {problem}: use another driver, or change that"
+            f"{provider} runs its own commands, and {problem}. Use another provider, or change the definition."
         )
     if (
         plan.model.settings.get("hosts")
@@ -106,7 +108,7 @@ def _check_scope_supported(plan: RunPlan, scope: Scope, context: RuntimeContext)
         ).ok
     ):
         raise OutOfScope(
-            f"{provider} may not reach the hosts that its settings name ({network_verdict.rule}): take them out"
+            f"{provider} may not connect to the hosts in its settings ({network_verdict.rule}). Remove them."
         )
 
 
@@ -118,7 +120,7 @@ def _write_access_prompt(scope: Scope) -> str:
 
 
 async def append_interrupted_notice(conversation: Conversation, attempt: RunAttempt) -> None:
-    """Append one notice if a turn was started and never ended, so that the CLI agent learns of it."""
+    """Append one notice if a turn was started and never ended, to inform the CLI agent."""
 
     def step(tx: Transaction) -> bool:
         unfinished = [
@@ -154,7 +156,7 @@ async def record_turn_end(
 ) -> None:
     """Record the end of a turn once its reply is in the transcript.
 
-    Until then, a process that resumes the run does not know how far the turn came.
+    Until then, a process that resumes the run does not know what the turn has done.
     """
     context = attempt.context
     text = "" if error is None else context.redact(str(error))

@@ -1,7 +1,7 @@
-"""Retry runs that outlived several processes alone first, in case one of them crashes processes.
+"""Retry alone the runs whose process died several times, in case one of them crashes processes.
 
-Nobody knows which of many interrupted runs ended its process. Resumed together, all of them would be counted
-as often as the one, and be lost with it.
+It is unknown which of many interrupted runs crashed its process. If they were resumed together, all of them
+would reach the limit of attempts with the culprit, and be lost with it.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from retinue.runtime.recovery import resume_available_runs
 from retinue.runtime.run_control import close_abandoned_run
 
 SUSPECT_ATTEMPTS = 2
-"""Attempts after which a run is suspected: its process ended under it each time."""
+"""Attempts after which a run is suspected: its process died during each of them."""
 SUSPECT_TRIAL_SECONDS = 1.0
 TOTAL_TRIAL_SECONDS = 15.0
 """Longest time that all suspects together delay the other runs."""
@@ -23,7 +23,7 @@ TOTAL_TRIAL_SECONDS = 15.0
 async def resume_interrupted_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:
     """Resume interrupted runs: suspects one by one, each with a short head start, then all others at once.
 
-    A run that crashes the process again has only runs beside it that were tried before.
+    If a run crashes the process again, only runs that were tried before run beside it.
     """
     suspects = order_suspects([run for run in runs if run.attempts >= SUSPECT_ATTEMPTS])
     seconds = min(SUSPECT_TRIAL_SECONDS, TOTAL_TRIAL_SECONDS / max(1, len(suspects)))

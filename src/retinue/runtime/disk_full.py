@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 RETRY_SECONDS = 2.0
 POLL_SECONDS = 0.25
-WAITING_NOTE = "waits for room on the disk: {why}"
+WAITING_NOTE = "waiting for disk space: {why}"
 
 
 class DiskFullRetry:
     """Retries one run's writes while the disk is full.
 
-    `on_wait_start` and `on_wait_end` let the caller stop its clocks meanwhile.
+    `on_wait_start` and `on_wait_end` let the caller pause its timeouts.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DiskFullRetry:
 
     @contextmanager
     def without_waiting(self) -> Generator[None]:
-        """Inside, nothing is retried: what cannot be written now is dropped."""
+        """Disable retries inside the block: a write that fails is dropped."""
         self._no_wait = True
         try:
             yield
@@ -69,8 +69,8 @@ class DiskFullRetry:
     async def attempt(self, write: Callable[[], Awaitable[T]], *, ledger: bool = False) -> T:
         """Return the result of `write`, retried while the disk is full.
 
-        Only a full disk is waited for, and with `ledger` a database that another process keeps locked. A
-        broken disk is an error at once.
+        Only a full disk is retried, and with `ledger` a database that another process has locked. Other disk
+        errors are raised at once.
         """
         try:
             return await write()
@@ -130,8 +130,8 @@ class DiskFullRetry:
     async def _suspend_run(self, error: RetinueError) -> None:
         """Suspend the run, which frees its slot.
 
-        If not even this can be written, nobody can take a slot either. Called only when the store lacks
-        space: if the ledger does, the retried transaction must find the run as it left it.
+        If even this cannot be written, no run can claim a slot either. Called only when the store is out of
+        space: if the ledger is, the retried transaction must find the run unchanged.
         """
 
         def step(tx: Transaction) -> None:
@@ -146,14 +146,12 @@ class DiskFullRetry:
             await self._unwrapped.ledger.write(step)
 
     async def _check_not_ended(self) -> None:
-        """Raise Cancelled if the run was ended by anyone while it waited."""
+        """Raise Cancelled if the run was ended while it waited."""
         current = None
         with suppress(RetinueError):
             current = await self._unwrapped.ledger.read(lambda tx: tx.get_run(self._run.id))
         if current is not None and current.status.is_final:
-            raise Cancelled(
-                f"run {current.id} was ended while it waited for room on the disk ({current.status})"
-            )
+            raise Cancelled(f"Run {current.id} was ended while it waited for disk space ({current.status}).")
 
     async def _resume_run(self, waited: timedelta) -> None:
         """Resume the run: it claims a slot like any other, and the wait does not count against its deadline."""

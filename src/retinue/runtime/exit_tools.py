@@ -23,21 +23,21 @@ from retinue.runtime.tool_executor import check_tool_allowed
 
 WAIT_FOR_PERSON = RunOutcome(status=Status.WAITING, waiting_for=WaitReason.PERSON)
 WAIT_FOR_CHILDREN = RunOutcome(status=Status.WAITING, waiting_for=WaitReason.CHILD)
-SKIPPED_AFTER_EXIT = "This call did not run: {exit} before it ended the run."
+SKIPPED_AFTER_EXIT = "This call did not run: the earlier call to {exit} ended the run."
 TURN_LIMIT_REACHED = "the agent's turn limit was reached"
 TOO_MANY_CHANGE_REQUESTS = (
-    "Changes were asked for {n} times in this conversation: a person decides how to go on."
+    "Changes were requested {n} times in this conversation. A person must decide how to continue."
 )
 QUESTION_LEFT_OPEN = "The run ends here with your question. The answer comes as the next message."
 
 
 def validate_exit_tools(agent: Agent, context: RuntimeContext) -> None:
-    """Raise Usage if a definition names an exit tool that does not exist."""
+    """Raise UsageError if a definition names an exit tool that does not exist."""
     for name in agent.exits or ():
         if name not in context.tools:
             known_names = ", ".join(sorted((*exit_tools.EXIT_TOOLS, exit_tools.ASK_USER)))
             raise UsageError(
-                f"{agent.name} names the exit {name!r}, and there is no such tool: name {known_names}, or a tool of yours"
+                f"{agent.name}: unknown exit tool {name!r}. Use one of {known_names}, or one of your own tools."
             )
 
 
@@ -56,7 +56,9 @@ def with_exit_tools(plan: RunPlan, context: RuntimeContext) -> RunPlan:
     }
     if len(denied) == len(exit_names):
         reason = ", ".join(f"{name}: {rule}" for name, rule in denied.items())
-        raise Refused(f"{plan.agent.name} could never end its run: none of its exits is allowed ({reason})")
+        raise Refused(
+            f"{plan.agent.name} could never end its run. None of its exit tools is allowed ({reason})."
+        )
     allowed = [name for name in exit_names if name not in denied]
     return replace(plan, system=f"{plan.system}\n\n{exit_tools.exit_tools_section(allowed)}".strip())
 
@@ -74,7 +76,7 @@ class ExitToolFlow:
     async def resume(self, conversation: Conversation, *, is_interrupted: bool) -> RunOutcome | None:
         """Resume a run: return its outcome if it had already exited or still waits for a person.
 
-        It waits no more once the person interrupted it, or typed into the file how to go on.
+        It stops waiting once the person interrupted it, or typed a reply into the file.
         """
         entries = self._all_entries(conversation)
         if exit_tools.is_waiting_for_person(self._attempt.run.id, entries) and not is_interrupted:
@@ -87,14 +89,14 @@ class ExitToolFlow:
             return None
         await self._attempt.append_entries(
             conversation,
-            *self._attempt.make_unanswered_results(conversation, f"{exit_call[0].tool} had ended the run"),
+            *self._attempt.make_unanswered_results(conversation, f"{exit_call[0].tool} ended the run"),
         )
         return self._finish_with(*exit_call)
 
     async def check_finished(
         self, message: Message, calls: Sequence[ToolCall], conversation: Conversation
     ) -> RunOutcome | None:
-        """Nudge a run that replied without an exit call; after several nudges a person must say how to go on."""
+        """Nudge a run that replied without an exit call; after several nudges, suspend it for a person."""
         run, max_turns = self._attempt.run, self._plan.agent.max_turns
         is_turn_limit_reached = (
             max_turns is not None
@@ -104,7 +106,7 @@ class ExitToolFlow:
         if is_turn_limit_reached and not any(call.tool in self._exit_names for call in calls):
             unanswered = self._attempt.make_unanswered_results(conversation, TURN_LIMIT_REACHED)
             return await self._suspend_for_person(
-                conversation, f"it has taken its {max_turns} turns without an exit", unanswered
+                conversation, f"it used all of its {max_turns} turns without calling an exit tool", unanswered
             )
         if message.tool_call_count or message.stop_reason == STOP_CANCELLED:
             return None
@@ -114,7 +116,7 @@ class ExitToolFlow:
             nudge_count := exit_tools.count_nudges(run.id, self._all_entries(conversation))
         ) >= exit_tools.MAX_NUDGES:
             return await self._suspend_for_person(
-                conversation, f"it was sent back to work {nudge_count} times and called no exit"
+                conversation, f"it was reminded {nudge_count} times and called no exit tool"
             )
         text = exit_tools.NUDGE_TEXT.format(exits=", ".join(self._exit_names))
         await self._attempt.append_entries(
@@ -150,7 +152,7 @@ class ExitToolFlow:
         conversation: Conversation,
         runner: ToolCallRunner,
     ) -> RunOutcome | None:
-        """Run an exit call; None if it was refused and the run goes on."""
+        """Run an exit call; None if it was refused and the run continues."""
         attempt = self._attempt
         unanswered = [
             attempt.make_failed_result(call, SKIPPED_AFTER_EXIT.format(exit=exit_call.tool))
@@ -163,7 +165,7 @@ class ExitToolFlow:
         ):
             refusal = attempt.make_failed_result(exit_call, TOO_MANY_CHANGE_REQUESTS.format(n=change_count))
             return await self._suspend_for_person(
-                conversation, f"changes were asked for {change_count} times", [refusal, *unanswered]
+                conversation, f"changes were requested {change_count} times", [refusal, *unanswered]
             )
         context = replace(attempt.context, ask_user=_leave_question_open)
         tool_result = await runner.run_single_call(
@@ -204,9 +206,9 @@ def _has_pending_work(run: Run, tx: Transaction) -> bool:
 
 
 async def suspend_between_turns(run: Run, waiting_for: WaitReason, context: RuntimeContext) -> bool:
-    """Suspend a run that has no open call; False if it must go on.
+    """Suspend a run that has no open call; False if it must continue.
 
-    It must go on if an announcement arrived meanwhile, or the children it would wait for have ended.
+    It must continue if an announcement has arrived, or if the children it would wait for have ended.
     """
 
     def step(tx: Transaction) -> bool:

@@ -26,10 +26,10 @@ def pair_with_runs(deliveries: list[Delivery], tx: Transaction) -> list[RunDeliv
 
 
 async def drain_inbox(session: str, context: RuntimeContext, *, by: str, limit: int) -> list[RunDelivery]:
-    """Take pending announcements instead of having them announced, oldest first.
+    """Take pending results from the inbox, oldest first, so that they are not announced.
 
-    The same taker may ask again after a crash, and gets what it took. Results that an open call waits for are
-    not taken.
+    A caller that repeats this after a crash gets the same results again. Results that an open call waits for
+    are not taken.
     """
 
     def pending(tx: Transaction) -> list[Delivery]:

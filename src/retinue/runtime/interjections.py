@@ -1,4 +1,4 @@
-"""Interjections of watchers: kept in the inbox for a person; the severest interrupts the watched run."""
+"""Interjections of watchers: stored in the inbox for a person; the severest kind interrupts the watched run."""
 
 from msgspec import Struct
 
@@ -23,10 +23,10 @@ class InterjectionText(Struct, frozen=True, kw_only=True):
 
 
 async def post_interjection(text: InterjectionText, call: Call, context: RuntimeContext) -> Interjection:
-    """Record an interjection and interrupt the watched run if it says so.
+    """Record an interjection, and interrupt the watched run if its severity is `interrupt`.
 
-    A repeated call records it only once, whatever crashed in between. A run that it interrupts ends like one
-    that a person interrupts.
+    A repeated call records it only once, even after a crash. A run that it interrupts ends like one that a
+    person interrupts.
     """
     agent = await load_definition(call.session, context)
     can_interrupt = agent.interrupts
@@ -36,9 +36,11 @@ async def post_interjection(text: InterjectionText, call: Call, context: Runtime
             return existing[0]
         watch = next(iter(tx.find_watches(watcher=call.session.id, on=True)), None)
         if watch is None:
-            raise Refused("nobody is watched from here any more: there is nothing to say")
+            raise Refused("This session does not watch another session any more. End here.")
         if len(tx.find_interjections(run=call.run.id)) >= MAX_INTERJECTIONS_PER_RUN:
-            raise Refused(f"{MAX_INTERJECTIONS_PER_RUN} interjections are enough for one piece: end here")
+            raise Refused(
+                f"The limit of {MAX_INTERJECTIONS_PER_RUN} interjections per update is reached. End here."
+            )
         interjection = _make_interjection(
             text,
             watch,
@@ -58,11 +60,11 @@ async def post_interjection(text: InterjectionText, call: Call, context: Runtime
 
 
 async def dismiss_interjection(ref: str, context: RuntimeContext, *, by: str) -> Interjection:
-    """Mark an interjection as read or set aside."""
+    """Mark an interjection as read or dismissed."""
 
     def step(tx: Transaction) -> Interjection:
         if (interjection := find_interjection(ref, tx)) is None:
-            raise NotFound(f"there is no interjection {ref}: `retinue inbox` lists them")
+            raise NotFound(f"Interjection {ref} not found. List them with `retinue inbox`.")
         if not interjection.open:
             return interjection
         dismissed = interjection.dismiss(by, at=context.clock.now())

@@ -1,4 +1,4 @@
-"""Interrupt a run: it and the runs it requested end with a summary."""
+"""Interrupt a run: the run and its children end with a summary."""
 
 from datetime import timedelta
 
@@ -12,15 +12,15 @@ from retinue.runtime.run_creation import ClaimResult
 from retinue.runtime.run_end import RunsToWake, mark_finished
 from retinue.runtime.timeouts import InterruptRegistry
 
-NOT_STARTED_MESSAGE = "interrupted before it began"
+NOT_STARTED_MESSAGE = "interrupted before it started"
 
 
 async def interrupt_run(run_id: str, context: RuntimeContext) -> Run:
     """Interrupt a run and its children.
 
     The request stays in the run's row until the run has ended, so that its process, or one that resumes it
-    after a crash, sees it. A run that waits for children goes on when they have summarised; any other waiting
-    run goes on now; a run that never started is cancelled.
+    after a crash, sees it. A run that waits for children continues when they have summarised; any other waiting
+    run continues now; a run that never started is cancelled.
     """
     to_wake = RunsToWake()
 
@@ -28,7 +28,7 @@ async def interrupt_run(run_id: str, context: RuntimeContext) -> Run:
         to_wake.runs.clear()
         run = tx.get_run(run_id)
         if run is None:
-            raise NotFound(f"there is no run {run_id}")
+            raise NotFound(f"Run {run_id} not found.")
         if run.status.is_final or run.reason in CANCEL_REASONS:
             return run
         if run.status is Status.QUEUED and run.started_at is None:
@@ -55,7 +55,7 @@ async def interrupt_run(run_id: str, context: RuntimeContext) -> Run:
 
 
 def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsToWake) -> Run:
-    """Mark the run as interrupted; if no process works it, this one does: a summary is still due."""
+    """Mark the run as interrupted; if no process executes it, this one does, to get the summary."""
     run = replace(run, reason=Reason.INTERRUPTED)
     is_owner_alive = context.owners.is_alive(run.owner_id)
     if run.status is Status.WAITING and not _awaited_children(run, tx):
@@ -75,7 +75,7 @@ def _mark_interrupted(run: Run, tx: Transaction, context: RuntimeContext, to_wak
 async def apply_requested_interruptions(context: RuntimeContext, interrupts: InterruptRegistry) -> None:
     """Interrupt runs of this process that were asked to stop, perhaps by another process.
 
-    A run that has begun to wait meanwhile passes the request on to the children it waits for.
+    A run that is waiting by now passes the request on to the children it waits for.
     """
 
     def step(tx: Transaction) -> list[Run]:

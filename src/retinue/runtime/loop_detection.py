@@ -7,7 +7,7 @@ from retinue.domain.transcript import Entry, ToolCall, ToolResult
 from retinue.errors import ModelFailed
 
 EMPTY_REPLY_NUDGE = "Your last reply was empty. Answer, or call a tool."
-REPEATED_CALL_WARNING = "You have made this very call {n} times in a row, and its answer will not change. Do something else, or answer."
+REPEATED_CALL_WARNING = "You have made this same call {n} times in a row, and its result will not change. Do something else, or answer."
 
 
 class LoopDetector:
@@ -24,7 +24,7 @@ class LoopDetector:
     def restore(self, entries: Sequence[Entry], run: str) -> None:
         """Restore the count of identical calls from the transcript of a suspended run.
 
-        Only answered calls count: an open call is made again, and counts then.
+        Only calls with a result count: an open call is repeated, and counts then.
         """
         answered_ids: set[str] = set()
         for entry in reversed(entries):
@@ -40,7 +40,7 @@ class LoopDetector:
         """Count an empty reply and return the nudge for the model."""
         self._empty_replies += 1
         if self._empty_replies >= MAX_EMPTY_REPLIES:
-            raise ModelFailed(f"{self._empty_replies} empty replies in a row", reason="stuck")
+            raise ModelFailed(f"the model sent {self._empty_replies} empty replies in a row", reason="stuck")
         return EMPTY_REPLY_NUDGE
 
     def on_tool_calls(self) -> None:
@@ -55,7 +55,8 @@ class LoopDetector:
         max_repeats = self._limits.identical_calls
         if self._repeat_count > 2 * max_repeats:
             raise ModelFailed(
-                f"the same call to {tool_call.tool} {self._repeat_count} times in a row", reason="stuck"
+                f"the model made the same call to {tool_call.tool} {self._repeat_count} times in a row",
+                reason="stuck",
             )
         return REPEATED_CALL_WARNING.format(n=self._repeat_count) if self._repeat_count > max_repeats else ""
 
@@ -64,13 +65,13 @@ class LoopDetector:
         self._has_invalid_call = True
 
     def on_reply_done(self) -> None:
-        """Count a reply with invalid calls, once all its calls are answered.
+        """Count a reply with invalid calls, once all its calls have results.
 
-        However many calls were invalid, the model learns of them at once, so they count as one.
+        The model learns of all its invalid calls at once, so they count as one.
         """
         self._invalid_replies += self._has_invalid_call
         self._has_invalid_call = False
         if self._invalid_replies > MAX_BAD_REPLIES:
             raise ModelFailed(
-                f"{self._invalid_replies} replies with calls that could not run", reason="stuck"
+                f"the model sent {self._invalid_replies} replies with invalid tool calls", reason="stuck"
             )

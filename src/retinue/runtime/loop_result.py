@@ -27,7 +27,7 @@ class Suspension(Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
-    """How one attempt at a run came to its end: the run ended, or it is suspended."""
+    """How one attempt at a run ended: the run has ended, or it is suspended."""
 
     status: Status
     waiting_for: WaitReason | None = None

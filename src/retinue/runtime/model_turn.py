@@ -21,15 +21,13 @@ from retinue.runtime.stream_buffer import StreamBuffer
 from retinue.runtime.timeouts import TurnTimer
 
 STOP_CANCELLED = "cancelled"
-"""Value of `stop` for a message that was cut off."""
-SENSITIVE_ARGUMENTS_REASON = (
-    "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"
-)
+"""Value of `stop_reason` for a message that was cut off."""
+SENSITIVE_ARGUMENTS_REASON = "its arguments contain a secret, or something that looks like one; remove it"
 SUMMARY_NOTICE_KIND = "interrupted"
 """Kind of the notice that requests a summary."""
 SUMMARY_PROMPT = (
-    "A person interrupts you: your run ends with your next reply, and no call in it is made. Sum up in a few sentences "
-    "what you have done, what you have found, and what is still open."
+    "A person interrupted you. Your run ends with your next reply, and tool calls in it are ignored. Summarise in a "
+    "few sentences what you have done, what you have found, and what is still open."
 )
 SUMMARY_SECONDS = 30.0
 

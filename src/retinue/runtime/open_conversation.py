@@ -1,4 +1,4 @@
-"""The open conversation of a run, locked for as long as the run is worked."""
+"""The open conversation of a run, locked while the run is executed."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -45,7 +45,7 @@ class OpenConversation:
     async def _open_with_retry(self, session: Session) -> Conversation:
         """Open the conversation, retrying briefly if it is locked.
 
-        The ledger gave this run the session, so another holder of the folder's lock only reads it.
+        The ledger assigned the session to this run, so another holder of the folder's lock only reads it.
         """
         retries_left = LOCK_RETRIES
         while True:
@@ -65,7 +65,7 @@ class OpenConversation:
 async def _find_origin_session(run: Run, context: RuntimeContext) -> Session:
     """Find the session where the run was requested, by path, then by id.
 
-    A copied folder is a session of its own, although it has the same id. A folder that was moved is found by
+    A copied folder is a separate session, although it has the same id. A folder that was moved is found by
     its id.
     """
     try:

@@ -11,13 +11,15 @@ from retinue.interfaces import Conversation
 from retinue.runtime.run_attempt import RunAttempt
 from retinue.runtime.tool_executor import truncate_result
 
-UNFINISHED_RESULT = "No result: it was stopped before this was over, and may have happened."
+UNFINISHED_RESULT = (
+    "No result: the agent was stopped before this call finished. It may or may not have happened."
+)
 
 
 class ProviderToolCalls:
     """Tool calls that a CLI agent made itself in one turn.
 
-    Nothing here executes a call: the agent made it elsewhere, under the rights of the turn.
+    Nothing here executes a call: the agent made it itself, with the permissions of the turn.
     """
 
     def __init__(self, attempt: RunAttempt) -> None:
@@ -57,7 +59,7 @@ class ProviderToolCalls:
         return self.build_entries(ReplyStep(text="", tool_calls=provider_calls), at) if provider_calls else []
 
     async def record_saved(self, entries: Sequence[Entry], conversation: Conversation) -> None:
-        """Update counters, emit events and write the tool log, as for our own calls.
+        """Update counters, emit events and write the tool log, as for Retinue's own calls.
 
         Call it once the entries are on disk.
         """

@@ -16,19 +16,19 @@ from retinue.runtime.run_events import make_event
 MAX_RESUMES = 3
 """Resumptions after which a run counts as lost."""
 
-UNKNOWN_OUTCOME = (
-    "Outcome unknown: it may or may not have happened, and it was not repeated. Check before you do it again."
+UNKNOWN_OUTCOME = "Outcome unknown: the call may or may not have happened, and it was not repeated. Check before you repeat it."
+INTERRUPTED_RESULT = f"Interrupted: the process ended before this call finished. {UNKNOWN_OUTCOME}"
+STALE_ERROR = (
+    "interrupted longer ago than limits.resume_window_seconds; send its session a message to continue"
 )
-INTERRUPTED_RESULT = f"Interrupted: the process ended before this call was answered. {UNKNOWN_OUTCOME}"
-STALE_ERROR = "it was interrupted, and longer ago than limits.resume_window_seconds: send its session a message to go on"
-UNANSWERED_RESULT = "Interrupted: this call was not answered. Nothing is known of its outcome."
+UNANSWERED_RESULT = "Interrupted: this call did not finish. Its outcome is unknown."
 
 
 def split_unanswered_calls(entries: Sequence[Entry], run: Run) -> tuple[list[ToolCall], list[ToolResult]]:
     """Split the unanswered calls: this run's calls to repeat, and failure results for those of other runs.
 
     The tool executor knows which of this run's calls were started and must not be repeated. A call whose
-    result a person removed, and after which the model has replied, is history: it gets no result.
+    result a person removed, and after which the model has replied, gets no new result.
     """
     to_repeat: list[ToolCall] = []
     results: list[ToolResult] = []
@@ -84,7 +84,7 @@ def final_reply(run: Run, entries: Sequence[Entry]) -> Message | None:
 
 
 def ends_with_final_reply(entries: Sequence[Entry]) -> bool:
-    """Return True if the model had the last word: nothing asks it to continue."""
+    """Return True if the last entry is a final reply: nothing asks the model to continue."""
     last = entries[-1] if entries else None
     return isinstance(last, Message) and last.role == "agent" and not last.tool_call_count
 
@@ -113,14 +113,14 @@ async def requeue_dead_runs(context: RuntimeContext, is_alive: Callable[[str], b
 def _has_running_side_effect(run: Run, tx: Transaction) -> bool:
     """Return True if the run's process died during a side effect.
 
-    Such a run may have ended the process. The runs beside it that only talked are not charged with an
-    attempt.
+    Such a run may have crashed the process. For other runs of the process, which only waited for the model, the
+    attempt is not counted.
     """
     return any(deed.progress is SideEffectState.STARTED for deed in tx.find_side_effects(run.id))
 
 
 def _save_requeued(queued: Run, tx: Transaction, context: RuntimeContext) -> Run:
-    """Save a requeued run, and tell listeners to discard its partial reply: it will be requested again."""
+    """Save a requeued run, and notify listeners to discard its partial reply: it will be requested again."""
     tx.update_run(queued)
     tx.emit(make_event("text.discarded", queued, context))
     return queued
@@ -155,11 +155,11 @@ async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: st
     def step(tx: Transaction) -> Run:
         run = tx.get_run(run_id)
         if run is None:
-            raise NotFound(f"there is no run {run_id}")
+            raise NotFound(f"Run {run_id} not found.")
         if run.status.is_final:
-            raise Conflict(f"run {run_id} has ended ({run.status}): send its session something new instead")
+            raise Conflict(f"Run {run_id} has ended ({run.status}). Send its session a new message instead.")
         if run.owner_id != previous_owner and run.owner_id:
-            raise Conflict(f"run {run_id} is being worked by another process")
+            raise Conflict(f"Run {run_id} is executed by another process.")
         if run.status is Status.QUEUED:
             tx.update_run(run := replace(run, owner_id=context.owners.id_for_new_run()))
             return run
@@ -169,7 +169,7 @@ async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: st
 
     run = await context.ledger.write(step)
     if run.attempts > MAX_RESUMES:
-        error = f"it was started {run.attempts} times and never came to an end"
+        error = f"started {run.attempts} times without finishing"
         return await finish_run(run, Status.LOST, context, reason=Reason.RECOVERY_LIMIT, error=error)
     if run.owner_id == context.owners.own_id:
         context.worker.submit(run.id, at_front=run.started_at is not None)
@@ -179,8 +179,8 @@ async def resume_run(run_id: str, context: RuntimeContext, *, previous_owner: st
 async def resume_available_runs(runs: Sequence[Run], context: RuntimeContext) -> list[Run]:
     """Resume those interrupted runs that no other process took first.
 
-    A run interrupted longer ago than the resume window is not restarted unasked: it is lost, and its
-    requester is notified.
+    A run interrupted longer ago than the resume window is not resumed: it is marked as lost, and its requester
+    is notified.
     """
     resumed: list[Run] = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""Control of runs, wherever they are being worked: cancel, detach, and answer what they ask."""
+"""Control of runs, whichever process executes them: cancel, detach, and answer their questions."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +23,7 @@ from retinue.runtime.run_events import make_event
 
 ABORT_ON_DENIAL_TOOL = "PersistentAgent"
 """Delegation tool whose agents end when a person denies what they ask (its specification says so)."""
-STOPPED_RESULT = "No result: the run was stopped before this call was answered."
+STOPPED_RESULT = "No result: the run was stopped before this call finished."
 
 
 async def cancel_run(
@@ -45,7 +45,7 @@ async def cancel_run(
         to_wake.runs.clear()
         run = tx.get_run(run_id)
         if run is None:
-            raise NotFound(f"there is no run {run_id}")
+            raise NotFound(f"Run {run_id} not found.")
         if run.status.is_final:
             return run
         if run.status is not Status.RUNNING or not is_alive(run.owner_id):
@@ -69,7 +69,7 @@ async def cancel_run(
 
 
 async def close_transcript(run: Run, context: RuntimeContext) -> None:
-    """Leave the transcript of a run that nobody works ready for a person.
+    """Make the transcript of a run that no process executes ready for a person's input.
 
     If that fails here, the session's next run does it.
     """
@@ -93,7 +93,7 @@ async def close_transcript(run: Run, context: RuntimeContext) -> None:
 
 
 async def _mark_delivered_notices(run: Run, conversation: Conversation, context: RuntimeContext) -> None:
-    """Mark announcements as delivered that are in the transcript, where the process died before it could."""
+    """Mark announcements in the transcript as delivered, in case the process died before it did."""
     notice_ids = {entry.id for entry in conversation.entries if isinstance(entry, Notice)}
     deliveries = await context.ledger.read(
         lambda tx: tx.find_deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False)
@@ -125,7 +125,9 @@ async def answer_approval(
     """
     approval = await context.ledger.read(lambda tx: tx.get_approval(approval_id))
     if approval is None:
-        raise NotFound(f"there is no approval {approval_id}: `retinue approvals list` shows those that wait")
+        raise NotFound(
+            f"Approval {approval_id} not found. List pending approvals with `retinue approvals list`."
+        )
     approval.record_answer(decision, by=by, at=context.clock.now())
     if decision is Answer.ADD:
         await _grant_added_scope(approval, context)
@@ -159,14 +161,20 @@ def _abort_on_denial(
         return None
     tx.emit(make_event("approval.answered", run, context, approval=approval.id, state=str(approval.state)))
     return mark_finished(
-        run, Status.CANCELLED, tx, context, to_wake, reason=Reason.USER_CANCEL, error="a person said no"
+        run,
+        Status.CANCELLED,
+        tx,
+        context,
+        to_wake,
+        reason=Reason.USER_CANCEL,
+        error="a person denied an approval",
     )
 
 
 async def expire_approvals(
     context: RuntimeContext, *, is_alive: Callable[[str], bool], adopt: bool = True
 ) -> list[Approval]:
-    """Expire approvals that nobody answered in time: they count as denied, and their runs go on.
+    """Expire approvals that nobody answered in time: they count as denied, and their runs continue.
 
     `adopt`: runs whose process is gone are resumed here; otherwise they stay queued like any interrupted run.
     """
@@ -194,9 +202,9 @@ async def expire_approvals(
 
 
 async def wake_overdue_runs(context: RuntimeContext) -> None:
-    """Wake runs that wait for children and whose time has run out.
+    """Wake runs that wait for children and have timed out.
 
-    A call that waited long enough is answered; a run past its deadline ends.
+    A call that waited too long gets a result; a run past its deadline ends.
     """
 
     def overdue_runs(tx: Transaction) -> list[Run]:
@@ -226,11 +234,11 @@ async def detach_run(run_id: str, context: RuntimeContext) -> Run:
         to_wake.runs.clear()
         run = tx.get_run(run_id)
         if run is None:
-            raise NotFound(f"there is no run {run_id}")
+            raise NotFound(f"Run {run_id} not found.")
         if run.status.is_final:
-            raise Conflict(f"run {run_id} has ended ({run.status})")
+            raise Conflict(f"Run {run_id} has ended ({run.status}).")
         if not run.is_awaited:
-            raise Conflict(f"nobody waits for run {run_id}: it is in the background already")
+            raise Conflict(f"Run {run_id} already runs in the background: no call waits for it.")
         run = replace(run, is_awaited=False)
         tx.update_run(run)
         parent = tx.get_run(run.request.parent_run or "")
@@ -253,7 +261,7 @@ async def answer_waiting_run(
     """Resume the session's run that waits for a person, with their reply.
 
     The reply is saved first: as the result of the call that asked, else as a message, with the id `entry` if
-    given. Without `text`, the reply is what was typed in the file. The run goes on here, or in the process
+    given. Without `text`, the reply is what was typed in the file. The run continues here, or in the process
     named by `owner`. Returns None if no run of the session waits for a person.
     """
     waiting_runs = await context.ledger.read(
@@ -267,7 +275,7 @@ async def answer_waiting_run(
     def step(tx: Transaction) -> Run:
         run = tx.get_run(waiting_run.id) or waiting_run
         if run.status is not Status.WAITING or run.waiting_for is not WaitReason.PERSON:
-            return run  # already resumed by somebody else: that run reads this reply too
+            return run  # already resumed by another request: that run reads this reply too
         request = replace(run.request, model=context.redact(model)) if model else run.request
         requeued = replace(
             run.requeue(waited=waited), owner_id=owner or context.owners.id_for_new_run(), request=request
@@ -286,7 +294,7 @@ async def _save_person_reply(
 ) -> timedelta:
     """Save a person's reply to the transcript and return how long the run waited for it.
 
-    A reply typed into the file is read when the run goes on. The wait does not count against the run's
+    A reply typed into the file is read when the run continues. The wait does not count against the run's
     deadline; a timestamp that a person changed is ignored.
     """
     now = context.clock.now()
@@ -304,7 +312,7 @@ async def _save_person_reply(
             )
         elif not conversation.typed_text().strip() or not waiting_run.is_suspended:
             raise UsageError(
-                f"run {waiting_run.id} waits for a person: say how to go on, or type it at the end of {waiting_run.transcript_path}"
+                f"Run {waiting_run.id} waits for your reply. Give a text, or type it at the end of {waiting_run.transcript_path}."
             )
     try:
         return max(timedelta(), now - datetime.fromisoformat(since))
@@ -324,7 +332,7 @@ async def cancel_abandoned_children(ended: Run, context: RuntimeContext) -> None
 
 
 async def close_abandoned_run(run: Run, context: RuntimeContext) -> None:
-    """Close the transcript of a run that is not resumed any more, and cancel its awaited children."""
+    """Close the transcript of a run that will not be resumed, and cancel the children it waits for."""
     await close_transcript(run, context)
     await cancel_abandoned_children(run, context)
 
@@ -337,7 +345,7 @@ def _requeue_answered_run(
     *,
     adopt: bool = True,
 ) -> Run | None:
-    """Queue the run of an answered approval again; None if it does not wait for one (any more)."""
+    """Queue the run of an answered approval again; None if it does not wait for an approval any more."""
     run = tx.get_run(approval.run)
     if run is None:
         return None
@@ -371,8 +379,8 @@ async def _grant_added_scope(approval: Approval, context: RuntimeContext) -> Non
 async def _implicit_write_patterns(session: Session, access: str, context: RuntimeContext) -> tuple[str, ...]:
     """Return the workspace pattern that must be listed along with the first added write pattern.
 
-    A definition without a write list allows writes to the workspace after approval. With a list it would not,
-    so adding one file would take away all others.
+    A definition without a write list allows writes to the workspace after approval. A list with only the added
+    file would remove that right.
     """
     preset, _ = await context.store.read_preset(session)
     lists_writes = preset.paths is not None and preset.paths.write is not None

@@ -27,7 +27,7 @@ class ClaimResult(StrEnum):
     CLAIMED = "taken"
     NO_FREE_SLOT = "full"
     REQUESTER_LIMIT = "crowded"
-    """The requester has as many running runs as one may; those of others may go first."""
+    """The requester is at its limit of running runs; runs of other requesters may start first."""
     SESSION_BUSY = "busy"
     """Another run of its session is in progress."""
     NOT_QUEUED = "gone"
@@ -47,10 +47,10 @@ async def create_run(
     A second request with the same key returns the first run. The worker is notified once the run is on disk.
 
     Args:
-        request: what is asked for.
+        request: the task and its options.
         session: the session the run belongs to.
         context: the runtime context.
-        owner: process that is to work the run; by default `context.owners.id_for_new_run()`.
+        owner: process that is to execute the run; by default `context.owners.id_for_new_run()`.
         exclusive: refuse if the session has another live run.
         before_insert: called in the same transaction; it prevents the run by raising.
 
@@ -64,7 +64,7 @@ async def create_run(
         if existing := tx.get_run_by_key(request.key):
             return existing, ClaimResult.NOT_QUEUED
         if exclusive and tx.find_runs(session=session.id, status=LIVE_STATUSES, limit=1):
-            raise Conflict(f"{session.slug} is at work: ask again when that has ended")
+            raise Conflict(f"{session.slug} has an active run. Try again when it has ended.")
         before_insert(tx)
         return _insert_run(_check_tree_limits(new_run, tx, context), tx, context)
 
@@ -168,7 +168,7 @@ async def claim_run(run_id: str, context: RuntimeContext) -> ClaimResult:
 def _try_claim_slot(run: Run, tx: Transaction, context: RuntimeContext, *, is_new: bool) -> ClaimResult:
     """Check whether a run may start; the caller's transaction then marks it as running.
 
-    No count is ever acted on in a later transaction.
+    Counting and claiming happen in the same transaction.
     """
     if is_new and run.request.unless_busy and _is_session_busy(run, tx, context, is_new=True):
         return ClaimResult.SESSION_BUSY
@@ -193,7 +193,7 @@ def _is_session_busy(run: Run, tx: Transaction, context: RuntimeContext, *, is_n
 
     It waits for a run that is running or suspended inside a call; a run suspended with no call open does not
     block. A new run waits for all queued ones. A queued run waits only for runs requested earlier that may
-    start: the session may have become free since one of them was told it was busy.
+    start: the session may have become free since one of them found it busy.
     """
     live = tx.find_runs(status=LIVE_STATUSES, session=run.session_id)
     if any(other.status is not Status.QUEUED and not other.is_suspended for other in live):
@@ -250,24 +250,24 @@ def _redact_request(request: RunRequest, context: RuntimeContext) -> RunRequest:
 def _check_tree_limits(run: Run, tx: Transaction, context: RuntimeContext) -> Run:
     """Check the limits on depth and runs per tree, and set depth and root from the requesting run's row.
 
-    They never come from a model's words.
+    They are never taken from a model's output.
     """
     if run.request.parent_run is None:
         return run
     parent = tx.get_run(run.request.parent_run)
     if parent is None:
-        raise Refused(f"run {run.request.parent_run} asked for this one, and the ledger does not know it")
+        raise Refused(f"The requesting run {run.request.parent_run} is not in the ledger.")
     if parent.status.is_final and parent.status is not Status.DONE:
-        raise Refused(f"{parent.agent} was stopped ({parent.status}) before it could start {run.agent}")
+        raise Refused(f"{parent.agent} was stopped ({parent.status}) before it could start {run.agent}.")
     depth = parent.depth + 1
     max_depth = min(context.limits.max_depth, MAX_CONFIGURABLE_DEPTH)
     if depth > max_depth:
         raise Refused(
-            f"{parent.agent} is {parent.depth} deep and may not start {run.agent}: {max_depth} is the limit"
+            f"{parent.agent} at depth {parent.depth} may not start {run.agent}: the maximum depth is {max_depth}."
         )
     if tx.count_runs(root=parent.root_id) >= context.limits.max_runs_per_tree:
         raise Refused(
-            f"{parent.agent} may not start {run.agent}: the tree of {parent.root_id} has had its "
-            f"{context.limits.max_runs_per_tree} runs (limits.max_runs_per_tree)"
+            f"{parent.agent} may not start {run.agent}: the tree of {parent.root_id} has reached its limit of "
+            f"{context.limits.max_runs_per_tree} runs (limits.max_runs_per_tree)."
         )
     return replace(run, root_id=parent.root_id, depth=depth)

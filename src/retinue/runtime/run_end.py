@@ -24,7 +24,7 @@ from retinue.runtime.run_events import make_event
 MAX_EVENT_RESULT_CHARS = 1_000
 CANCEL_MESSAGES = {
     Reason.USER_CANCEL: "cancelled",
-    Reason.DESERTED: "stopped: the run that waited for it ended without its answer",
+    Reason.DESERTED: "stopped: the parent run ended without waiting for the result",
 }
 
 
@@ -125,10 +125,10 @@ def release_waiting_calls(
 ) -> None:
     """Announce results whose tool call is no longer open, instead of answering the call.
 
-    A run that has given its final reply has no open calls. Others may have lost theirs while the run was
-    queued by a dead process: somebody else answered the call, or a person removed it from the file.
-    `answered_elsewhere` are calls that somebody else answered: a result that such a call had taken when its
-    process died never arrived, so it is announced too.
+    A run that has given its final reply has no open calls. Other runs may have lost theirs after their process
+    died: another process answered the call, or a person removed it from the file. `answered_elsewhere` are
+    calls that another process answered: a result that such a call had taken when its process died never
+    arrived, so it is announced too.
     """
     for delivery in (
         tx.find_deliveries(by=run.id, state=[Delivered.DELIVERED], answers=True) if answered_elsewhere else ()
@@ -224,7 +224,7 @@ def _forward_announcements(ended: Run, tx: Transaction, context: RuntimeContext,
 def _fail_wake_delivery(ended: Run, tx: Transaction) -> None:
     """Mark as failed the delivery that a wake run was created for and could not read.
 
-    It is not retried for ever; the inbox shows it to a person.
+    It is not retried again; the inbox shows it to a person.
     """
     delivery = tx.get_delivery(ended.request.key.removeprefix(WAKE_KEY_PREFIX))
     if delivery is not None and delivery.state is Delivered.PENDING:
@@ -267,9 +267,9 @@ def _deliver_result(
 
 
 def _deliver_to_inbox(ended: Run, tx: Transaction, context: RuntimeContext) -> None:
-    """Deliver the result to the inbox of the session beside which a person asked for the run.
+    """Deliver the result to the inbox of the session for which a person requested the run.
 
-    The session's agent did not ask for it, so no model sees it unless the person passes it on.
+    The session's agent did not request it, so no model sees it unless the person passes it on.
     """
     at = context.clock.now()
     delivery = Delivery(
@@ -344,7 +344,7 @@ def wake_run(run: Run, tx: Transaction, context: RuntimeContext, to_wake: RunsTo
 def undelivered_announcements(run: Run, tx: Transaction, *, limit: int | None = None) -> list[Delivery]:
     """Return the announcements a run has not read yet.
 
-    Included are those requested by other runs of the session that have ended and cannot read them any more.
+    This includes announcements for other runs of the session that have ended and cannot read them any more.
     """
     found: list[Delivery] = []
     for each in tx.find_deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False):
@@ -381,7 +381,7 @@ async def mark_delivered(deliveries: list[Delivery], context: RuntimeContext, *,
 
 
 async def delete_temporary_session(delivery: Delivery, context: RuntimeContext) -> None:
-    """Delete a session that was not to be kept, after its result was delivered.
+    """Delete a temporary session after its result was delivered.
 
     If that fails now, a later start retries it.
     """

@@ -36,7 +36,7 @@ MAX_CACHED_PROMPTS = 16
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
-    """Everything a run goes by; fixed until it ends, so that the start of the request stays cacheable."""
+    """Everything that configures a run; fixed until it ends, so that the prompt prefix stays cacheable."""
 
     agent: Agent
     scope: Scope
@@ -59,7 +59,7 @@ class _PlanInputs(Struct, frozen=True, kw_only=True):
 
 
 class _CachedPlan(Struct, frozen=True, kw_only=True):
-    """A plan with its inputs; `definitions` is None if no tool can name an agent."""
+    """A plan with its inputs; `definitions` is None if no tool takes an agent's name."""
 
     plan: RunPlan
     inputs: _PlanInputs
@@ -93,7 +93,7 @@ def _reuse_plan(
 ) -> _CachedPlan | None:
     """Return the cached plan if it is still valid.
 
-    A run requested from outside the session never shares a plan: its scope may hold approvals of its own.
+    A run requested from outside the session never shares a plan: its scope may include its own approvals.
     """
     if cached is None or run.request.ceilings or cached.inputs != inputs:
         return None
@@ -170,10 +170,10 @@ def _render_tools(inputs: _PromptInputs) -> _RenderedTools:
 
 
 async def load_definition(session: Session, context: RuntimeContext) -> Agent:
-    """Return the definition that rules a session.
+    """Return the definition that applies to a session.
 
-    A child obeys the preset.md in its own folder. A top-level session follows the live definition until a
-    person edits its preset.md: from then on that rules.
+    A child uses the preset.md in its own folder. A top-level session uses the live definition until a person
+    edits its preset.md: from then on it uses that file.
     """
     preset, current_hash = await context.store.read_preset(session)
     if session.is_top_level and current_hash == session.preset_hash:
@@ -186,9 +186,8 @@ def compute_scope(
 ) -> Scope:
     """Compute the scope of a session, in a given run if there is one.
 
-    A run that another agent requested in a session not below its own has the depth that results, and is
-    limited to what that agent could pass on: what a person once granted this session was not granted to that
-    agent.
+    A run that another agent requested in a session not below its own gets its depth from that agent, and is
+    limited to what that agent could pass on: a person's grants to this session were not given to that agent.
     """
     scope = build_scope(agent, _scope_inputs(session, context, run=run), context.operator_policy())
     scope = with_skills(scope, session.agent, session.workspace.intended_folder, context)
@@ -215,7 +214,7 @@ def _scope_inputs(session: Session, context: RuntimeContext, *, run: Run | None)
 
 
 def with_skills(scope: Scope, agent: str, folder: str, context: RuntimeContext) -> Scope:
-    """Add the agent's skills to the scope; none are looked up where only tools are exposed."""
+    """Add the agent's skills to the scope; if only tools are exposed, skills are not looked up."""
     return (
         scope
         if scope.tool_exposure is ToolExposure.TOOLS
@@ -230,7 +229,7 @@ def _available_skills(agent: Agent, session: Session, context: RuntimeContext) -
 
 
 async def _add_granted_paths(scope: Scope, run: Run, context: RuntimeContext) -> Scope:
-    """Add paths that a person granted at this very run's request; they belong to it alone."""
+    """Add paths that a person granted at this run's request; they apply to this run alone."""
     if not run.request.ceilings:
         return scope
     approvals = await context.ledger.read(lambda tx: tx.find_approvals(run=run.id))
@@ -244,19 +243,19 @@ async def _add_granted_paths(scope: Scope, run: Run, context: RuntimeContext) ->
 def restrict_to_sandbox_level(scope: Scope, level: SandboxLevel, context: RuntimeContext) -> Scope:
     """Restrict the scope to what this machine's sandbox can enforce.
 
-    Below the operator's minimum level, no command is run.
+    Below the configured minimum level, commands are disabled.
     """
     if level.is_at_least(context.minimum_sandbox_level):
         return scope
     restricted = replace(
         scope,
-        shell_blocked_reason=f"the sandbox is {level}, and sandbox.minimum is {context.minimum_sandbox_level}",
+        shell_blocked_reason=f"sandbox level {level} is below sandbox.minimum ({context.minimum_sandbox_level})",
     )
     return restricted.with_skills(scope.available_skills)
 
 
 async def find_sandbox_level(context: RuntimeContext) -> SandboxLevel:
-    """Return the sandbox level; not probed if any level will do, so a run without commands pays nothing."""
+    """Return the sandbox level; it is not probed if every level is acceptable, to save time."""
     return (
         SandboxLevel.NONE
         if context.minimum_sandbox_level is SandboxLevel.NONE

@@ -18,8 +18,7 @@ async def find_recorded_result(
 ) -> tuple[bool, str] | None:
     """Return the recorded result of a call that was started before, or the result for an unknown outcome.
 
-    None: the call may be made, for the first time or because the tool itself finds out whether it has
-    happened.
+    None: the call may be executed, for the first time or because the tool itself detects a repeated call.
     """
     if tool.effect is not Effect.ONCE:
         return None
@@ -74,7 +73,7 @@ async def record_note(tool_call: ToolCall, note: str, context: RuntimeContext) -
 
 
 async def mark_unknown_outcomes(results: Sequence[ToolResult], context: RuntimeContext) -> list[ToolResult]:
-    """Correct the results of unanswered calls for what the ledger knows about them.
+    """Correct the results of unanswered calls with what the ledger knows about them.
 
     A call that ended gets its recorded result. A call that was started and did not end gets the note that its
     outcome is unknown.
@@ -120,7 +119,7 @@ async def count_effective_results(results: Sequence[ToolResult], context: Runtim
 
 
 async def record_end(tool_call: ToolCall, tool_result: ToolResult, context: RuntimeContext) -> None:
-    """Record how a side effect ended, in case the process dies before the transcript has the result."""
+    """Record the result of a side effect, in case the process dies before the transcript has it."""
 
     def step(tx: Transaction) -> None:
         side_effect = tx.get_side_effect(tool_call.id)

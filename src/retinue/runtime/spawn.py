@@ -49,7 +49,7 @@ async def spawn_child(request: RunRequest, child_spec: ChildSpec, context: Runti
     """Create a child session and its first run.
 
     Its preset.md is a copy of the definition, with its paths written into it. If the ledger refuses the run
-    after all, the session is deleted again.
+    the session is deleted again.
     """
     existing, ancestors = await context.ledger.read(lambda tx: _find_existing_run(request, tx))
     if existing is not None:
@@ -72,13 +72,11 @@ async def spawn_child(request: RunRequest, child_spec: ChildSpec, context: Runti
     max_depth = min(context.limits.max_depth, MAX_CONFIGURABLE_DEPTH)
     if child_spec.parent.depth >= max_depth:
         raise Refused(
-            f"{child_spec.parent.slug} is {child_spec.parent.depth} deep and gets no child: {max_depth} is the limit"
+            f"{child_spec.parent.slug} at depth {child_spec.parent.depth} cannot have a child: the maximum depth is {max_depth}."
         )
     for pattern in (*(child_spec.allowed_paths or ()), *(child_spec.denied_paths or ())):
         if safe_name(pattern) != pattern:
-            raise Refused(
-                f"the path {safe_name(pattern)!r} holds characters that cannot be seen: leave them out"
-            )
+            raise Refused(f"The path {safe_name(pattern)!r} contains invisible characters. Remove them.")
     session = await _find_orphaned_session(request, child_spec, context) or await _create_requested_child(
         request, child_spec, agent_definition, context
     )
@@ -179,8 +177,8 @@ async def check_spawn_allowed(
 ) -> Run:
     """Return the requesting run if it may start the requested agent.
 
-    An agent starts only agents that its scope and the configuration allow, and none that already works among
-    its ancestors. Delegating to the same agent is bounded by depth alone. `parent_rights`: the session's
+    An agent starts only agents that its scope and the configuration allow, and none that already runs among
+    its ancestors. Delegating to the same agent is limited by depth alone. `parent_rights`: the session's
     rights, if just computed for this run.
 
     Raises:
@@ -189,7 +187,7 @@ async def check_spawn_allowed(
     if ancestors is None:
         ancestors = await context.ledger.read(lambda tx: run_ancestry(request.parent_run, tx))
     if not ancestors:
-        raise Refused(f"run {request.parent_run} asked for this one, and the ledger does not know it")
+        raise Refused(f"The requesting run {request.parent_run} is not in the ledger.")
     requesting_run = ancestors[-1]
     ancestor_names = [run.agent for run in ancestors]
     bounds = context.operator_policy()
@@ -197,18 +195,18 @@ async def check_spawn_allowed(
         parent_rights or await _compute_parent_rights(session, context, requesting_run)
     ).rights.with_operator_denials(bounds)
     if pattern := first_match(bounds.deny_agents, request.agent):
-        raise Refused(f"the configuration denies the agent {request.agent} (deny.agents: {pattern})")
+        raise Refused(f"The configuration denies the agent {request.agent} (deny.agents: {pattern}).")
     if request.agent != session.agent and not (verdict := rights.check_agent(request.agent)).ok:
-        raise Refused(f"{session.agent} may not start {request.agent} ({verdict.rule})")
+        raise Refused(f"{session.agent} may not start {request.agent} ({verdict.rule}).")
     allowed = context.subagent_settings.allow_agents
     if allowed is not None and first_match(allowed, request.agent) is None:
-        raise Refused(f"{request.agent} may not be started by other agents (subagents.allow_agents)")
+        raise Refused(f"{request.agent} may not be started by other agents (subagents.allow_agents).")
     other_ancestors = [*ancestor_names]
     while other_ancestors and other_ancestors[-1] == request.agent:
         other_ancestors.pop()
     if request.agent in other_ancestors:
         raise Refused(
-            f"{request.agent} is at work above already: {' > '.join((*ancestor_names, request.agent))}"
+            f"{request.agent} already runs as an ancestor: {' > '.join((*ancestor_names, request.agent))}"
         )
     return requesting_run
 

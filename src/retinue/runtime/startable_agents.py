@@ -28,12 +28,12 @@ def startable_agents(
 
 
 def other_agents(own_name: str, agents: Sequence[Agent], *, include_hidden: bool = False) -> list[Agent]:
-    """Return the agents except this one, in order; with `include_hidden` also those that no list shows."""
+    """Return the agents except this one, in order; with `include_hidden` also those hidden from lists."""
     return [each for each in agents if each.name != own_name and (include_hidden or each.ui_visible)]
 
 
 def with_agent_names(tool: Tool, agents: Sequence[Agent]) -> ToolSpec:
-    """Return the tool's spec with the agents it can name as an enum.
+    """Return the tool's spec with the names of the agents it can start as an enum.
 
     Providers refuse an empty enum, so none is added for an empty list.
     """

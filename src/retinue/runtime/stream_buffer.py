@@ -7,7 +7,7 @@ from retinue.domain.redaction import Redactor, StreamRedactor
 
 
 class _TextStream:
-    """Text or thinking of one reply: buffered as it arrives, redacted piece by piece once somebody listens."""
+    """Text or thinking of one reply: buffered as it arrives, redacted piece by piece once a listener exists."""
 
     __slots__ = ("_emitted_count", "_redact", "_stream_redactor", "pieces")
 
@@ -15,7 +15,7 @@ class _TextStream:
         self._redact = redact
         self.pieces: list[str] = []
         self._emitted_count = 0
-        """Number of pieces already passed through the stream redactor; 0 while nobody listens."""
+        """Number of pieces already passed through the stream redactor; 0 while there is no listener."""
         self._stream_redactor: StreamRedactor | None = None
 
     def take_visible(self) -> str:
@@ -31,7 +31,7 @@ class _TextStream:
         return redactor.feed(self.pieces[-1])
 
     def flush(self) -> str:
-        """Return the text held back so far; empty if nothing was ever shown."""
+        """Return the text that redaction held back; empty if nothing was shown."""
         return "" if self._stream_redactor is None else self._stream_redactor.flush()
 
 

@@ -14,7 +14,7 @@ from retinue.runtime.run_events import make_event
 async def suspend_in_tool_call(run: Run, context: RuntimeContext, question: str = "") -> bool:
     """Suspend a run inside its tool calls; False if there is nothing to wait for any more.
 
-    An answer that arrived meanwhile is seen in the same transaction, so none is missed; so is another
+    The same transaction checks for answers that have already arrived, so none is missed, and for another
     process's request to cancel, which a suspended run would not notice.
 
     Raises:
@@ -39,10 +39,7 @@ async def suspend_in_tool_call(run: Run, context: RuntimeContext, question: str 
 
 
 def _suspended_for(run: Run, tx: Transaction, *, has_question: bool) -> Run | None:
-    """Return the run suspended for what it waits for, a person first; None if it waits for nothing.
-
-    No other answer can replace a person's.
-    """
+    """Return the run suspended for what it waits for, a person first; None if it waits for nothing."""
     if tx.find_approvals(run=run.id, state=[ApprovalState.PENDING]):
         return run.suspend(WaitReason.APPROVAL)
     if has_question:
@@ -57,10 +54,9 @@ def _suspended_for(run: Run, tx: Transaction, *, has_question: bool) -> Run | No
 
 
 async def save_counters(run: Run, context: RuntimeContext) -> None:
-    """Save the counters of a run that is being stopped; whoever stopped it sets the status.
+    """Save the counters of a run that is being stopped; the code that stopped it sets the status.
 
-    The transcript has the counts too, so a ledger that cannot be written to changes nothing about the run's
-    end.
+    The transcript has the counts too, so a failed write to the ledger is ignored.
     """
     with suppress(RetinueError):
         await context.ledger.write(lambda tx: tx.update_run(with_counters(tx.get_run(run.id) or run, run)))

@@ -44,14 +44,14 @@ class Deadline:
             raise self._timed_out_error() from timeout_error
 
     def raise_if_passed(self) -> None:
-        """Raise TimedOut if the deadline has passed without the event loop having had a chance to say so."""
+        """Raise TimedOut if the deadline has passed before the event loop could raise it."""
         if self._remaining_s() <= 0:
             raise self._timed_out_error()
 
     async def apply_definition_deadline(self, seconds: float | None) -> None:
         """Apply the definition's own deadline if the request named none.
 
-        It counts from the first start, like any other. It is applied before the first turn, so no waiting
+        It counts from the first start, like any deadline. It is applied before the first turn, so no waiting
         time is lost.
         """
         if self._requested_s is not None or seconds is None:
@@ -69,7 +69,7 @@ class Deadline:
             self._reschedule()
 
     def pause(self) -> None:
-        """Pause the deadline while nothing of the run can make progress."""
+        """Pause the deadline while the run cannot make progress."""
         _reschedule_timeout(self._timeout, None)
 
     def resume(self, waited: timedelta) -> None:
@@ -97,7 +97,7 @@ class Deadline:
     def _timed_out_error(self) -> TimedOut:
         seconds = self._attempt.context.limits.run_timeout_s(self._requested_s)
         source = ", set by limits.deadline_seconds" if self._requested_s is None else ""
-        return TimedOut(f"the deadline passed: {seconds:g} s from the start{source}")
+        return TimedOut(f"deadline exceeded: {seconds:g} s from the start{source}")
 
 
 class TurnInterrupted(Exception):
@@ -107,13 +107,13 @@ class TurnInterrupted(Exception):
 class TurnTimer:
     """Times a reply from its first piece to its end.
 
-    It does not run while the run waits for the model, tools, children or people. It needs no task, and costs
+    It is stopped while the run waits for the model, tools, children or people. It needs no task, and costs
     nothing while no text arrives.
     """
 
     def __init__(self) -> None:
         self.idle_timeout_s: float | None = None
-        """None: no limit on talking."""
+        """None: no limit on the time of a reply."""
         self._timeout: asyncio.Timeout | None = None
         self._talking_since: float | None = None
         self.interrupted = False
@@ -122,7 +122,7 @@ class TurnTimer:
         """Await one turn.
 
         Raises:
-            ModelFailed: the model only talked until the idle timeout.
+            ModelFailed: the model sent only text until the idle timeout.
             TurnInterrupted: a person interrupted.
         """
         timeout = self._timeout = asyncio.timeout(None)
@@ -164,7 +164,7 @@ class TurnTimer:
 
 
 class InterruptRegistry:
-    """Interrupt callbacks of the runs that this process works."""
+    """Interrupt callbacks of the runs that this process executes."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, Callable[[], None]] = {}
@@ -183,6 +183,6 @@ class InterruptRegistry:
 
 
 def _reschedule_timeout(timeout: asyncio.Timeout | None, when: float | None) -> None:
-    """Reschedule a timeout; without effect if it is not running or has expired."""
+    """Reschedule a timeout; no effect if it is not running or has expired."""
     if timeout is not None and not timeout.expired():
         timeout.reschedule(when)

@@ -40,13 +40,13 @@ class ToolCallRunner:
         else:
             results = await self._run_concurrently(calls[:max_calls], conversation, plan)
         if excess_calls := calls[max_calls:]:
-            note = f"This call did not run: {max_calls} calls in one turn is the limit."
+            note = f"This call did not run: the limit is {max_calls} calls per turn."
             await attempt.append_entries(
                 conversation, *(attempt.make_failed_result(tool_call, note) for tool_call in excess_calls)
             )
         suspensions = [each for each in results if isinstance(each, Suspension)]
         if suspensions:
-            # A question to a person comes first: its text is shown.
+            # A question to a person has priority: its text is shown.
             return next((each for each in suspensions if each.question), suspensions[0])
         self._loop_detector.on_reply_done()
         return None
@@ -60,7 +60,7 @@ class ToolCallRunner:
         context: RuntimeContext,
         entries_on_success: Sequence[Entry],
     ) -> ToolResult | Suspension:
-        """Run one call with nothing beside it.
+        """Run one call with no other calls in parallel.
 
         On success `entries_on_success` are written together with the result.
         """

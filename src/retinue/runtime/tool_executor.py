@@ -42,9 +42,11 @@ _PATH_AND_COMMAND_FIELDS = frozenset(
 _tool_rule_key: Callable[[Scope], Hashable] = attrgetter(
     *(each.name for each in fields(Scope) if each.name not in _PATH_AND_COMMAND_FIELDS)
 )
-NOT_LISTED_REASON = "below the top a definition must name the tools that start agents"
+NOT_LISTED_REASON = "a sub-agent's definition must list the tools that start agents"
 SCOPE_REQUEST_TOOL = "request_scope_expansion"
-SCOPE_REQUEST_ADVICE = f" If you need it, ask with {SCOPE_REQUEST_TOOL}; otherwise go on without it."
+SCOPE_REQUEST_ADVICE = (
+    f" If you need it, request it with {SCOPE_REQUEST_TOOL}; otherwise continue without it."
+)
 
 
 def check_tool_allowed(tool: Tool, scope: Scope) -> Verdict:
@@ -64,7 +66,7 @@ def visible_tools(tools: Mapping[str, Tool], scope: Scope) -> Mapping[str, Tool]
 
 @dataclass(slots=True)
 class _VerdictCache:
-    """Verdicts that scopes with the same tool rules share: thousands of siblings have the same rules."""
+    """Verdicts shared by scopes with the same tool rules: thousands of siblings have the same rules."""
 
     verdicts: dict[str, tuple[Tool, Verdict]] = field(default_factory=dict[str, tuple[Tool, Verdict]])
     tool_table: tuple[tuple[str, ...], tuple[Tool, ...]] = ((), ())
@@ -150,7 +152,7 @@ async def execute_tool_call(
 
 
 async def _elapsed_s(tool_call: ToolCall, caller: Caller, elapsed_s: float, context: RuntimeContext) -> float:
-    """Return the seconds since the call was first made: a call that waited for a run is made again."""
+    """Return the seconds since the call was first made: a call that waited for a run is repeated."""
     key = run_request_key(caller.run.id, tool_call.id)
     child = await context.ledger.read(lambda tx: tx.get_run_by_key(key))
     return (
@@ -164,7 +166,7 @@ async def _check_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeCo
     if tool_call.parse_error:
         return (
             False,
-            f"This call did not run: {tool_call.parse_error}. Make the call again, in a smaller step.",
+            f"This call did not run: {tool_call.parse_error}. Repeat the call in a smaller step.",
         )
     scope = caller.scope.with_operator_denials(context.operator_policy())
     tool = context.tools.get(tool_call.tool)
@@ -173,14 +175,14 @@ async def _check_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeCo
         return False, refusal_json(
             "unknown_tool",
             tool_call.tool,
-            message=f"There is no tool {tool_call.tool!r}. Your tools: {names}.",
+            message=f"Unknown tool {tool_call.tool!r}. Your tools: {names}.",
         )
     if (recorded := await side_effects.find_recorded_result(tool_call, tool, context)) is not None:
         return recorded
     tool_verdict = check_tool_allowed(tool, scope)
     if not tool_verdict.ok and tool.delegation_refused_text and tool_verdict.rule == NOT_LISTED_REASON:
         return False, tool.delegation_refused_text
-    # The delegation tool reports the depth limit itself, in its own words: no run is created below it.
+    # The delegation tool reports the depth limit with its own text: no run is created below it.
     if not tool_verdict.ok and tool_verdict.rule != scope.depth_limit_reason:
         return False, refusal_json(
             "tool_not_allowed",
@@ -192,7 +194,7 @@ async def _check_and_run(tool_call: ToolCall, caller: Caller, context: RuntimeCo
     try:
         args = tool.parse_arguments(_encode_arguments(tool_call.args))
     except ValueError as error:
-        default_message = f"The arguments of {tool_call.tool} are wrong: {error}"
+        default_message = f"Invalid arguments for {tool_call.tool}: {error}"
         return False, tool.format_argument_error(
             str(error)
         ) if tool.format_argument_error else default_message
@@ -231,7 +233,7 @@ async def _authorize_and_invoke(pending_call: PendingToolCall, context: RuntimeC
 def _can_request_scope(pending_call: PendingToolCall, error: OutOfScope, context: RuntimeContext) -> bool:
     """Return True if asking a person for more scope could help.
 
-    No approval opens what is closed, denied or above the ceiling.
+    No approval allows access to what is protected, denied or above the ceiling.
     """
     if error.error != "out_of_scope" or not error.resource:
         return error.error == "out_of_scope"
@@ -246,8 +248,8 @@ async def _invoke_tool(
 ) -> tuple[bool, str]:
     """Invoke the tool and turn an exception of its body into a result.
 
-    A cancellation propagates only if this task was cancelled: a body may have awaited something of its own
-    that was cancelled, and that does not stop the run.
+    A cancellation propagates only if this task was cancelled: something that the body awaited may have been
+    cancelled, and that does not stop the run.
     """
     caller, name, tool_call = pending_call.caller, pending_call.tool.spec.name, pending_call.tool_call
     recorded = await side_effects.record_start(tool_call, caller.run, pending_call.tool, context)
@@ -270,7 +272,7 @@ async def _invoke_tool(
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is None or task.cancelling():
             raise
-        return False, f"{name} failed: what it waited for was cancelled"
+        return False, f"{name} failed: an operation it waited for was cancelled"
     except (Exception, SystemExit) as error:  # noqa: BLE001  (a tool's body may fail in any way; the model gets the error)
         return False, f"{name} failed: {type(error).__name__}: {error}"
 
@@ -284,7 +286,7 @@ def refusal_json(
     allowed: tuple[str, ...] = (),
     denied: tuple[str, ...] = (),
 ) -> str:
-    """Return the JSON text that every refusal has."""
+    """Return the JSON text of a refusal."""
     return json.dumps(
         {
             "success": False,
@@ -300,15 +302,15 @@ def refusal_json(
 
 
 def truncate_result(text: str, limit: int = MAX_RESULT_BYTES) -> str:
-    """Keep the head and the tail of a long text, and say how much was left out."""
+    """Shorten a long text to its start and end, with a note of how much was omitted."""
     if len(text) <= limit:
         return text
     half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters omitted …]\n{text[-half:]}"
 
 
 def _encode_arguments(args: str) -> bytes:
     raw = (args or "{}").encode("utf-8", "replace")
     if len(raw) > MAX_ARGUMENT_BYTES:
-        raise ValueError(f"{len(raw):,} bytes, and {MAX_ARGUMENT_BYTES:,} is the most")
+        raise ValueError(f"{len(raw):,} bytes; the limit is {MAX_ARGUMENT_BYTES:,}")
     return raw

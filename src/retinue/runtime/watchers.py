@@ -38,7 +38,7 @@ from retinue.runtime.spawn import create_child_session
 READ_ONLY_WORKSPACE = WorkspacePolicy(writable=False)
 MAX_FAILURES = 3
 WATCHER_TIMEOUT_SECONDS = 300.0
-"""Default deadline of a watcher's run: somebody may wait to leave."""
+"""Default deadline of a watcher's run, short because a person may wait for it to exit."""
 
 
 async def start_watch(
@@ -46,7 +46,7 @@ async def start_watch(
 ) -> Watch:
     """Start watching a session from now on.
 
-    A watch that is already on is returned; one that was switched off goes on in its old session.
+    A watch that is already on is returned; one that was switched off continues in its old session.
     """
     agent_definition = _load_watcher_definition(watched_session, agent, context)
     previous = await context.ledger.read(lambda tx: _find_watch(watched_session, agent, tx))
@@ -83,7 +83,7 @@ async def start_watch(
 
 
 async def stop_watch(watch: Watch, context: RuntimeContext, *, reason: str = "") -> Watch:
-    """Stop a watch and the run it is working on, and nothing else.
+    """Stop a watch and its current run, and nothing else.
 
     `reason`: set if it was not a person who stopped it.
     """
@@ -110,22 +110,22 @@ class _WatchState(Struct, frozen=True, kw_only=True):
     """Current state of a watch: runs of the watched session and of the watcher."""
 
     active_runs: Sequence[Run]
-    """Runs of the watched session that occupy it."""
+    """Active runs of the watched session."""
     watcher_runs: Sequence[Run]
     """Live runs of the watcher."""
     recent_run_count: int
     """Number of the watcher's runs created within the last hour."""
     failure: str
-    """Error of a watcher that failed too often in a row to be tried again; else empty."""
+    """Error of a watcher that failed too often in a row to be retried; else empty."""
 
 
 class WatcherNotifier:
-    """Notifies watchers of the sessions that this process works."""
+    """Sends updates to watchers of the sessions whose runs this process executes."""
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
         self._local_sessions: set[str] = set()
-        """Sessions that were worked by this process, and whose updates it sends."""
+        """Sessions whose runs this process executed, and whose updates it sends."""
 
     async def notify_watchers(self, ended: Collection[str]) -> bool:
         """Send updates that are due; `ended` are runs that have ended in this process since.
@@ -155,9 +155,9 @@ class WatcherNotifier:
 
 
 async def send_missed_updates(context: RuntimeContext, session: str | None = None) -> list[Run]:
-    """Send updates whose process is gone or about to end, for all sessions or one.
+    """Send updates whose process has ended or is about to end, for all sessions or one.
 
-    Sessions that another process works now are left to it.
+    Sessions with an active run in another process are left to that process.
     """
     created: list[Run] = []
     for each in await context.ledger.read(lambda tx: tx.find_watches(session=session, on=True)):
@@ -181,8 +181,8 @@ _NOT_YET = object()
 async def _create_watcher_run(watch: Watch, state: _WatchState, context: RuntimeContext) -> object:
     """Create the run that reads the update; None if there is nothing new, or _NOT_YET.
 
-    The run and the last seen entry are saved in one transaction, so an update is sent once, whoever else
-    tries.
+    The run and the last seen entry are saved in one transaction, so an update is sent once even if several
+    processes try.
     """
     try:
         watched_session, watcher_session = (
@@ -190,11 +190,11 @@ async def _create_watcher_run(watch: Watch, state: _WatchState, context: Runtime
             await context.store.find(watch.watcher),
         )
     except NotFound:
-        await stop_watch(watch, context, reason="its session, or the one it watched, is gone")
+        await stop_watch(watch, context, reason="its session or the watched session was deleted")
         return None
     if state.failure:
         await stop_watch(
-            watch, context, reason=f"{MAX_FAILURES} times in a row it could not hear: {state.failure}"
+            watch, context, reason=f"its run failed {MAX_FAILURES} times in a row: {state.failure}"
         )
         return None
     agent = await load_definition(watcher_session, context)
@@ -250,7 +250,7 @@ def _advance_watch(watch: Watch, last: str, tx: Transaction, context: RuntimeCon
         or not current.on
         or (current.last_entry_id, current.update_count) != (watch.last_entry_id, watch.update_count)
     ):
-        raise Conflict(f"{watch.name} was told that already, or watches no more")
+        raise Conflict(f"{watch.name} already received this update, or the watch was stopped.")
     tx.save_watch(current.mark_notified(last, at=context.clock.now()))
 
 
@@ -272,7 +272,7 @@ def _load_watch_state(watch: Watch, tx: Transaction, context: RuntimeContext) ->
 def _repeated_failure(latest: Sequence[Run]) -> str:
     """Return the error of a watcher that failed too often in a row, else an empty string.
 
-    What is broken stays so until a person looks at it, so it is not retried for ever.
+    A persistent failure needs a person, so it is not retried forever.
     """
     broken = [run for run in latest if run.status in (Status.FAILED, Status.LOST, Status.TIMED_OUT)]
     return failure_summary(latest[0]) if len(broken) == MAX_FAILURES else ""
@@ -322,13 +322,13 @@ def _load_watcher_definition(
     watched_session: Session, agent: str, context: RuntimeContext
 ) -> AgentDefinition:
     if watched_session.attributes.get(WATCHES_ATTRIBUTE):
-        raise Refused(f"{watched_session.slug} is a watcher's own session: watchers are not watched")
+        raise Refused(f"{watched_session.slug} is a watcher's session. Watchers cannot be watched.")
     if pattern := first_match(context.operator_policy().deny_agents, agent):
-        raise Refused(f"the configuration denies the agent {agent} (deny.agents: {pattern})")
+        raise Refused(f"The configuration denies the agent {agent} (deny.agents: {pattern}).")
     agent_definition = context.agents.get(agent, watched_session.workspace.intended_folder)
     if Role.WATCHER not in agent_definition.agent.roles:
         raise Refused(
-            f'Agent "{agent}" does not support capability "{Role.WATCHER}": its definition must name that role'
+            f'Agent "{agent}" does not support capability "{Role.WATCHER}". Add that role to its definition.'
         )
     context.select_model(agent_definition.agent, None)  # report an unusable model before anything is created
     return agent_definition
