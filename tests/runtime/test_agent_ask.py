@@ -243,7 +243,7 @@ async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(runti
                 False,
                 {
                     "success": False,
-                    "error": "3 empty replies in a row",
+                    "error": "the model sent 3 empty replies in a row",
                     "agent_used": "helper",
                     "result": "Agent 'helper' work summary:\n\nI look again.",
                     "error_type": "stuck",

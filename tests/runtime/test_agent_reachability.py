@@ -204,7 +204,7 @@ async def test_agents_that_name_the_tool_send_messages_down_to_the_depth_limit(r
         assert (todo.depth, journal.depth, journal.root_id) == (1, 2, run.id)
         code, message = await tool_error(process, journal)
         assert code == "agent_message_failed"
-        assert "2 is the limit" in message
+        assert "maximum depth is 2" in message
         assert await process.store.sessions(agent="writer") == []
 
 

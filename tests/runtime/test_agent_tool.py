@@ -275,7 +275,7 @@ async def test_an_agent_that_fell_silent_has_failed_and_what_it_said_before_is_t
     assert not ok
     assert answer == {
         "success": False,
-        "error": "3 empty replies in a row",
+        "error": "the model sent 3 empty replies in a row",
         "agent_used": "helper",
         "result": "Agent 'helper' work summary:\n\nI look.",
         "error_type": "stuck",
@@ -392,7 +392,7 @@ async def test_a_childs_words_cannot_pass_for_another_speakers(runtime: RuntimeF
 
 async def test_a_report_of_any_length_is_a_whole_answer(runtime: RuntimeFixture):
     _, answer = await told(runtime, [text_reply('"a line"\n' * 60_000)])
-    assert "characters left out" in answer["result"]
+    assert "characters omitted" in answer["result"]
     assert answer["result"].endswith(UNSEEN_NOTE)
     assert answer["agent_id"]
 

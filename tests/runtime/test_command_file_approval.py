@@ -192,7 +192,7 @@ async def test_a_command_allowed_once_beforehand_is_that_command_with_those_file
         run = await process.run("Run it.")
         assert (await answered(process, run, Answer.ALLOW)).status is Status.WAITING
         first, second = await approvals(process)
-        assert (first.access, first.state, first.files) == ("more", ApprovalState.USED, (before,))
+        assert (first.access, first.state, first.files) == ("scope", ApprovalState.USED, (before,))
         assert (second.access, len(shell.commands)) == ("run", 1)
 
 
@@ -211,5 +211,5 @@ async def test_a_command_allowed_once_beforehand_does_not_run_with_other_files(
         run = await answered(process, run, Answer.ALLOW, "write")
         assert (run.status, shell.commands) == (Status.WAITING, [])
         by_touch = {each.access: each for each in await approvals(process)}
-        more, asked = by_touch["more"], by_touch["run"]
+        more, asked = by_touch["scope"], by_touch["run"]
         assert (more.state, more.files, asked.files) == (ApprovalState.ALLOWED, (before,), (after,))

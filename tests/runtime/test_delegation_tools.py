@@ -197,7 +197,7 @@ async def test_the_same_call_to_a_door_for_ever_is_ended_though_each_waits_for_a
         (stuck,) = [run for run in runs if run.agent == "main"]
         assert (stuck.status, stuck.reason) == (Status.FAILED, "stuck")
         assert len(runs) == 1 + 3
-        assert sum("this very call" in each.text for each in await process.tool_results(stuck)) == 3
+        assert sum("this same call" in each.text for each in await process.tool_results(stuck)) == 3
 
 
 async def test_a_call_that_waited_for_a_child_tells_once_that_it_began_and_how_long_it_took(

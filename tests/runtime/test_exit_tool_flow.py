@@ -222,7 +222,7 @@ async def test_the_turn_limit_without_an_exit_waits_for_a_person_who_gives_as_ma
         assert (run.status, run.waiting_for, run.turns) == (Status.WAITING, WaitReason.PERSON, 2)
         entries = await process.entries(run)
         assert unanswered_calls(entries) == ()
-        assert "taken its 2 turns" in entry_texts(entries[-1:])[0]
+        assert "used all of its 2 turns" in entry_texts(entries[-1:])[0]
         again = await told(process, run, "Two more.")
         assert (again.status, again.exit_tool, again.turns) == (Status.DONE, "submit_for_review", 4)
 

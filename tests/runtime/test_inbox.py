@@ -257,7 +257,7 @@ async def test_more_results_than_one_answer_holds_are_taken_in_part_and_the_othe
         (rows,) = await updates(process, run)
         assert sum(row["delivery"] == "delivered" for row in rows) == most
         assert sum(row["delivery"] == "pending" for row in rows) == many - most
-        assert all("characters left out" in row["summary"] for row in rows)
+        assert all("characters omitted" in row["summary"] for row in rows)
         notices = [each for each in await process.entries(run) if isinstance(each, Notice)]
         assert len(notices) == many - most
         assert {each.state for each in await outbox(process)} == {Delivered.DELIVERED}

@@ -190,7 +190,7 @@ async def test_a_long_change_is_shortened_to_its_head_and_tail(runtime: RuntimeF
     task = runs[1].request.task or ""
     assert "+line 000000" in task
     assert "+line 029999" in task
-    assert "characters left out" in task
+    assert "characters omitted" in task
     assert 190_000 < len(task) < 210_000
 
 

@@ -353,7 +353,7 @@ async def test_a_wish_for_more_is_always_put_to_a_person(
         run = await process.run("Ask.")
         (asked,) = await approvals(process)
         assert (asked.access, asked.tool, asked.resource, asked.reason) == (
-            "more", "read", str(far), "Because.",
+            "scope", "read", str(far), "Because.",
         )  # fmt: skip
         await answer(process, Answer.DENY)
         assert (await process.wait(run)).status is Status.DONE
@@ -377,8 +377,8 @@ HOPELESS: list[tuple[str, Callable[[Path], str], str]] = [
         "No approval can allow this: the ceiling allows write only in",
     ),
     ("bash", lambda _: "rm  -rf /", "No approval can allow this: shell_commands deny rm -rf"),
-    ("todo", lambda _: "x", "'todo' takes neither"),
-    ("nothing", lambda _: "x", "'nothing' takes neither"),
+    ("todo", lambda _: "x", "'todo' uses neither"),
+    ("nothing", lambda _: "x", "'nothing' uses neither"),
 ]
 
 

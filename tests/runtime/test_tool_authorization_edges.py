@@ -210,7 +210,7 @@ async def test_below_strict_a_command_that_was_allowed_before_asks_again_at_its_
         await answer(process, Answer.ALLOW)
         assert ((await process.wait(run)).status, shell.commands) == (Status.WAITING, [])
         first, second = await approvals(process)
-        assert (first.access, first.level, second.access, second.level) == ("more", None, "run", level)
+        assert (first.access, first.level, second.access, second.level) == ("scope", None, "run", level)
 
 
 async def test_a_yes_to_one_of_two_equal_calls_is_for_that_one(runtime: RuntimeFixture):

@@ -185,7 +185,7 @@ async def test_the_same_call_for_ever_is_answered_with_a_word_and_then_ended(run
         assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
         assert len(made) == 3
         texts = [each.text for each in await process.tool_results(run)]
-        assert sum("this very call" in text for text in texts) == 3
+        assert sum("this same call" in text for text in texts) == 3
         assert len(process.provider.requests) == 7
 
 
@@ -276,7 +276,7 @@ async def test_a_result_loses_terminal_codes_and_is_cut_in_its_middle(runtime: R
         text = (await process.tool_results(run))[0].text
         assert text.startswith("redxxx")
         assert text.endswith("xxxend")
-        assert "characters left out" in text
+        assert "characters omitted" in text
         assert len(text) < MAX_RESULT_BYTES + 100
 
 

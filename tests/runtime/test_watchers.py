@@ -296,7 +296,7 @@ async def test_watchers_do_not_receive_interjections_and_cannot_be_watched(runti
         assert await send_missed_updates(process.context) == []
         assert len(await watcher_runs(process)) == 2
         for watch in watches:
-            with pytest.raises(Refused, match="watchers are not watched"):
+            with pytest.raises(Refused, match="Watchers cannot be watched"):
                 await add_watcher(process, await process.store.find(watch.watcher))
 
 
