@@ -327,7 +327,7 @@ async def test_a_worker_past_its_deadline_is_announced_as_failed(runtime: Runtim
         _, child = await process.wait_until_idle()
         assert child.status is Status.TIMED_OUT
         (text,) = await process.announcements(run)
-        assert text.startswith("[Subagent: x] Failed: the deadline passed")
+        assert text.startswith("[Subagent: x] Failed: deadline exceeded")
 
 
 async def test_a_child_folder_created_before_a_crash_is_used_by_the_resumed_run(

@@ -327,7 +327,7 @@ async def test_a_protected_path_cannot_be_requested(runtime: RuntimeFixture):
         run = await process.run("Read it.")
         assert run.status is Status.DONE
         protected, unsupported = await process.tool_results(run)
-        assert "nobody can allow this here: always closed **/.ssh/**" in protected.text
+        assert "No approval can allow this: always closed **/.ssh/**" in protected.text
         assert "paths and commands" in unsupported.text
 
 

@@ -135,7 +135,7 @@ async def test_a_resumed_run_repeats_its_task_if_other_messages_followed_it(runt
         entries = process.request_entries(1)
         assert entry_texts(entries[:3]) == ["Paint the fence.", "Hi there.", "Hello."]
         assert isinstance(entries[3], Notice)
-        assert entries[3].text.endswith("Go on with it now: Paint the fence.")
+        assert entries[3].text.endswith("Continue with the task now: Paint the fence.")
 
 
 async def test_a_saved_final_reply_is_not_requested_again(runtime: RuntimeFixture):
@@ -247,7 +247,7 @@ async def test_open_calls_of_a_run_missing_from_the_ledger_get_results_of_unknow
         assert (ended.status, executed) == (Status.DONE, [])
         entries = process.request_entries(0)
         assert unanswered_calls(entries) == ()
-        assert "Nothing is known of its outcome" in (await process.tool_results(run))[0].text
+        assert "Its outcome is unknown" in (await process.tool_results(run))[0].text
 
 
 async def test_a_run_that_crashed_on_its_last_turn_gets_no_further_turn(runtime: RuntimeFixture):
