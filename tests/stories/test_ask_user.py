@@ -125,7 +125,7 @@ async def test_a_childs_question_holds_up_its_parent_until_it_is_answered(machin
 
 async def test_a_run_that_asks_can_be_cancelled_and_interrupted(machine: UserMachine):
     def script(asked: CapturedRequest) -> FakeResponse:
-        summed = any("interrupts you" in str(each["content"]) for each in asked.messages)
+        summed = any("interrupted you" in str(each["content"]) for each in asked.messages)
         return text_reply("Nothing yet.") if summed else tool_call_reply(COLOUR)
 
     async with machine.serve_models(script), machine.daemon():

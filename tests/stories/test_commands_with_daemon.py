@@ -289,7 +289,7 @@ async def test_a_run_is_cancelled_interrupted_or_detached_from_elsewhere(
     tooled(machine)
 
     def script(asked: CapturedRequest) -> FakeResponse:
-        if any("interrupts you" in str(each["content"]) for each in asked.messages):
+        if any("interrupted you" in str(each["content"]) for each in asked.messages):
             return text_reply("So far nothing.")
         return stalled_stream(after_bytes=600, response=text_reply("Long " * 500))
 

@@ -209,7 +209,7 @@ async def test_a_way_up_without_a_grant_is_still_a_way_out(machine: UserMachine)
         run = await app.run("Try", workspace=machine.folder)
         refused = await refusals(app, run)
         assert [each["error"] for each in refused] == ["out_of_scope"] * 3
-        assert all("ask with request_scope_expansion" in each["message"] for each in refused)
+        assert all("request it with request_scope_expansion" in each["message"] for each in refused)
     assert not (machine.folder.parent / "new.txt").exists()
 
 
