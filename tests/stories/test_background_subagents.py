@@ -1,6 +1,5 @@
-"""Workers in the background, seen from outside: accepted at once, announced once, told in the seeds' words."""
+"""sessions_spawn from the command line: accepted at once, announced once, with the specified texts and fields."""
 
-import asyncio
 import json
 import re
 import shutil
@@ -8,51 +7,27 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from model_scripts import is_from_worker, script_with_worker
 from user_machine import UserMachine
 
-from retinue.testing.fake_model_server import CapturedRequest, Script
-from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
+from retinue.testing.replies import text_reply, tool_call_reply
 
 
-def spawns(**wish: Any) -> tuple[str, dict[str, Any]]:
-    return "sessions_spawn", {"task": "Find the year."} | wish
+def spawn_call(**arguments: Any) -> tuple[str, dict[str, Any]]:
+    return "sessions_spawn", {"task": "Find the year."} | arguments
 
 
-def of_worker(asked: CapturedRequest) -> bool:
-    return "You are a worker agent" in asked.body["messages"][0]["content"]
-
-
-def plays(*main: FakeResponse, worker: FakeResponse) -> Script:
-    """The main agent's replies in order, and a worker's, who is done when the main agent speaks again and not before:
-    else that would hear of it a turn earlier."""
-    left, spoken = list(main), asyncio.Event()
-
-    async def script(asked: CapturedRequest) -> FakeResponse:
-        if of_worker(asked):
-            await spoken.wait()
-            return worker
-        if asked.reply_count:
-            spoken.set()
-        return left.pop(0)
-
-    return script
-
-
-async def test_a_worker_is_accepted_at_once_and_what_it_found_is_presented_later(machine: UserMachine):
+async def test_a_worker_is_accepted_at_once_and_its_result_is_announced_later(machine: UserMachine):
     """Shows: E001, E002, E003, E004, E005, E007, E008, E010, E011, E013, E015, E046, L005."""
-    wish = spawns(label="xfs", model="gpt-cheap", thinking="low", timeoutSeconds=120)
-    script = plays(
-        tool_call_reply(wish, text="I send someone."),
-        text_reply("Sent."),
-        text_reply("It was 1993."),
-        worker=text_reply("1993."),
-    )
+    call = spawn_call(label="xfs", model="gpt-cheap", thinking="low", timeoutSeconds=120)
+    main = [tool_call_reply(call, text="I send someone."), text_reply("Sent."), text_reply("It was 1993.")]
+    script = script_with_worker(main, text_reply("1993."))
     async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "When did XFS come?")
         assert (ran.code, ran.json["text"]) == (0, "It was 1993.")
         (child,) = ran.json["children"]
         shown = (await machine("subagent", "show", child, "--json")).json
-    (worker,) = [each for each in server.requests if of_worker(each)]
+    (worker,) = [each for each in server.requests if is_from_worker(each)]
     system = worker.body["messages"][0]["content"]
     for part in (
         f"**Requester:** {ran.json['key']}",
@@ -69,95 +44,90 @@ async def test_a_worker_is_accepted_at_once_and_what_it_found_is_presented_later
     assert (shown["label"], shown["task"], shown["thinking"]) == ("xfs", "Find the year.", "low")
     assert (shown["source"], shown["requester"]) == ("subagent", ran.json["key"])
     assert shown["delivery"] == {"state": "delivered", "attempts": 1}
-    told = Path(ran.json["path"]).read_text()
-    assert told.count("[Subagent: xfs] Complete.\n\n1993.") == 1
+    transcript = Path(ran.json["path"]).read_text()
+    assert transcript.count("[Subagent: xfs] Complete.\n\n1993.") == 1
     accepted = {"status": "accepted", "runId": child, "sessionKey": shown["key"]}
-    assert json.dumps(accepted, separators=(",", ":")) in told
+    assert json.dumps(accepted, separators=(",", ":")) in transcript
 
 
-async def test_a_worker_without_a_label_goes_by_its_agents_name(machine: UserMachine):
-    """In its announcement with the end of its run's id, which nobody knows when its prompt is written.
+async def test_a_worker_without_a_label_is_called_after_its_agent(machine: UserMachine):
+    """The announcement adds the end of the run's id, which does not exist yet when the prompt is built.
 
     Shows: E008, E014."""
-    script = plays(
-        tool_call_reply(spawns()), text_reply("Sent."), text_reply("It was 1993."), worker=text_reply("1993.")
-    )
+    main = [tool_call_reply(spawn_call()), text_reply("Sent."), text_reply("It was 1993.")]
+    script = script_with_worker(main, text_reply("1993."))
     async with machine.serve_models(script) as server:
         ran = await machine("run", "--json", "When did XFS come?")
-    (worker,) = [each for each in server.requests if of_worker(each)]
+    (worker,) = [each for each in server.requests if is_from_worker(each)]
     assert "\n**Label:** general\n" in worker.body["messages"][0]["content"]
     (child,) = ran.json["children"]
     assert f"[Subagent: general-{child[-6:].lower()}] Complete." in Path(ran.json["path"]).read_text()
 
 
-async def test_a_run_whose_conversation_was_put_aside_says_where_it_is_now(machine: UserMachine):
-    """As long as it is there, and whether it went by itself or with whoever asked for it.
+async def test_runs_show_gives_the_current_path_of_a_deleted_session(machine: UserMachine):
+    """The path follows the session into the trash, alone or with its requester, until it is removed there.
 
     Shows: E016."""
-    script = plays(
-        tool_call_reply(spawns(label="xfs", cleanup="delete")),
+    main = [
+        tool_call_reply(spawn_call(label="xfs", cleanup="delete")),
         text_reply("Sent."),
         text_reply("1993."),
-        worker=text_reply("It was 1993."),
-    )
+    ]
+    script = script_with_worker(main, text_reply("It was 1993."))
     async with machine.serve_models(script):
         ran = await machine("run", "--json", "When did XFS come?")
         (child,) = ran.json["children"]
         path = Path((await machine("runs", "show", child, "--json")).json["path"])
         assert ".deleted." in path.parent.name
         assert "It was 1993." in path.read_text()
-        gone = (await machine("sessions", "delete", ran.json["slug"], "--json")).json
+        deleted = (await machine("sessions", "delete", ran.json["slug"], "--json")).json
         paths = [
             Path((await machine("runs", "show", each, "--json")).json["path"])
             for each in (child, ran.json["run_id"])
         ]
-        assert all(each.is_relative_to(gone["path"]) and each.exists() for each in paths)
-        shutil.rmtree(gone["path"])
+        assert all(each.is_relative_to(deleted["path"]) and each.exists() for each in paths)
+        shutil.rmtree(deleted["path"])
         assert (await machine("runs", "show", ran.json["run_id"], "--json")).json["path"] == ran.json["path"]
 
 
-async def test_three_workers_at_once_make_three_announcements(machine: UserMachine):
+async def test_three_concurrent_workers_cause_three_announcements(machine: UserMachine):
     """Shows: E020, E021, E025, E036, E037."""
-    wishes = [spawns(label=name) for name in ("a", "b", "c")]
-    script = plays(tool_call_reply(*wishes), *[text_reply("On.")] * 4, worker=text_reply("1993."))
+    calls = [spawn_call(label=name) for name in ("a", "b", "c")]
+    script = script_with_worker([tool_call_reply(*calls), *[text_reply("On.")] * 4], text_reply("1993."))
     async with machine.serve_models(script):
         ran = await machine("run", "--json", "Go.")
         history = (await machine("subagent", "history", "--limit", "10", "--json")).json
     assert (ran.code, len(ran.json["children"]), len(history)) == (0, 3, 4)
-    told = Path(ran.json["path"]).read_text()
-    assert sorted(re.findall(r"\[Subagent: (\w)\] Complete\.", told)) == ["a", "b", "c"]
+    transcript = Path(ran.json["path"]).read_text()
+    assert sorted(re.findall(r"\[Subagent: (\w)\] Complete\.", transcript)) == ["a", "b", "c"]
     with sqlite3.connect(machine.home / "ledger.db") as ledger:
         rows = ledger.execute("SELECT status, result FROM subagent_runs WHERE label != ''").fetchall()
     assert rows == [("completed", "1993.")] * 3
 
 
-async def test_the_configuration_says_who_may_be_started_and_with_which_model(machine: UserMachine):
+async def test_the_configuration_limits_which_agents_are_spawned_and_sets_their_model(machine: UserMachine):
     """Shows: E018, E019, E036."""
     machine.write_config(
         agents={"defaults": {"subagents": {"allowAgents": ["general"], "model": "openai:small"}}}
     )
     machine.write_agent("poet", "model: openai:large\n", "You rhyme.\n")
-    async with machine.serve_models(
-        plays(
-            tool_call_reply(spawns()), text_reply("Sent."), text_reply("Heard."), worker=text_reply("1993.")
-        )
-    ) as server:
+    main = [tool_call_reply(spawn_call()), text_reply("Sent."), text_reply("Heard.")]
+    async with machine.serve_models(script_with_worker(main, text_reply("1993."))) as server:
         ran = await machine("run", "--json", "Go.")
         assert ran.code == 0
-        (worker,) = [each for each in server.requests if of_worker(each)]
+        (worker,) = [each for each in server.requests if is_from_worker(each)]
         assert worker.body["model"] == "small"
-    async with machine.serve_models(
-        plays(tool_call_reply(spawns()), text_reply("Alone, then."), worker=text_reply("never"))
-    ):
+    refused = [tool_call_reply(spawn_call()), text_reply("Alone, then.")]
+    async with machine.serve_models(script_with_worker(refused, text_reply("never"))):
         ran = await machine("run", "--json", "--agent", "poet", "Go.")
         assert (ran.json["text"], ran.json["children"]) == ("Alone, then.", [])
-    told = Path(ran.json["path"]).read_text()
-    assert '{"status":"forbidden","error":"poet may not be started' in told
+    transcript = Path(ran.json["path"]).read_text()
+    assert '{"status":"forbidden","error":"poet may not be started' in transcript
 
 
-async def test_arguments_that_cannot_be_are_answered_and_nothing_is_made(machine: UserMachine):
+async def test_invalid_arguments_get_an_error_result_and_create_no_session(machine: UserMachine):
     """Shows: E002, C10."""
-    wrong = [
+    invalid = [
         {"label": "x"},
         {"task": "a", "timeoutSeconds": -1},
         {"task": "a", "timeoutSeconds": "5"},
@@ -165,27 +135,27 @@ async def test_arguments_that_cannot_be_are_answered_and_nothing_is_made(machine
         {"task": "a", "thinking": "deep"},
         {"task": "a", "to": "b"},
     ]
-    asked = tool_call_reply(*[("sessions_spawn", each) for each in wrong])
-    async with machine.serve_models(plays(asked, text_reply("I see."), worker=text_reply("never"))):
+    calls = tool_call_reply(*[("sessions_spawn", arguments) for arguments in invalid])
+    async with machine.serve_models([calls, text_reply("I see.")]):
         ran = await machine("run", "--json", "Go.")
     assert (ran.json["text"], ran.json["children"]) == ("I see.", [])
-    told = Path(ran.json["path"]).read_text()
-    assert told.count('{"status":"error","error":"') == len(wrong)
+    transcript = Path(ran.json["path"]).read_text()
+    assert transcript.count('{"status":"error","error":"') == len(invalid)
     assert not (Path(ran.json["path"]).parent / "agents").exists()
 
 
-async def test_a_conversation_that_nobody_keeps_leaves_no_file_and_has_no_child_of_its_own(
+async def test_a_run_with_forget_leaves_no_file_and_cannot_create_a_child_session(
     machine: UserMachine,
 ):
     """Shows: A011, A012, A065."""
-    wish = {"preset": "general", "description": "look", "prompt": "Look."}
-    script = [tool_call_reply(("PersistentAgent", wish)), text_reply("Alone, then.")]
+    arguments = {"preset": "general", "description": "look", "prompt": "Look."}
+    script = [tool_call_reply(("PersistentAgent", arguments)), text_reply("Alone, then.")]
     machine.write_config(approvals="auto")
     async with machine.serve_models(script) as server:
         ran = await machine("run", "--forget", "--json", "Go.")
         assert (ran.code, ran.json["text"], ran.json["children"]) == (0, "Alone, then.", [])
-        (result,) = [each for each in server.requests[1].messages if each["role"] == "tool"]
-        assert result["content"] == "PersistentAgent requires parent persistent session"
+        (result,) = machine.tool_results(server.requests[1])
+        assert result == "PersistentAgent requires parent persistent session"
         assert not Path(ran.json["path"]).exists()
         assert (await machine("sessions", "list", "--json")).json == []
         assert (await machine("runs", "history", "--json")).json == []

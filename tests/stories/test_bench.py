@@ -1,4 +1,4 @@
-"""The benchmark: the same work by each system, figures that say how they came about, and nobody's wrong answer."""
+"""The benchmark: every system does the same work, and a system that answers wrongly gets no figure."""
 
 import asyncio
 import json
@@ -26,17 +26,17 @@ from retinue.errors import UsageError
 TINY = replace(TURN_WORKLOADS[0], repeat_count=2, rounds=1, preparation=(("create_sessions", {"count": 2}),))
 
 
-def sampled(**values: list[float]) -> Samples:
-    """CPU of a persisted turn in milliseconds, by system."""
+def make_samples(**values: list[float]) -> Samples:
+    """Make samples of the CPU milliseconds of a persisted turn, by system."""
     samples = Samples()
-    for system, found in values.items():
-        for value in found:
+    for system, measured in values.items():
+        for value in measured:
             facts = {"cpu": value, "wall": value * 2}
             samples.add(Sample(row="turn", variant="persisted", system=system.replace("_", "-"), facts=facts))
     return samples
 
 
-def reported(samples: Samples) -> Report:
+def make_report(samples: Samples) -> Report:
     return Report(
         samples=samples,
         system_names=["bare", "retinue", "langgraph", "agno"],
@@ -54,13 +54,13 @@ def reported(samples: Samples) -> Report:
 
 @pytest.fixture
 def report() -> Report:
-    samples = sampled(bare=[0.5, 0.6, 0.7], retinue=[1.1, 1.0, 1.3], langgraph=[24.0, 8.0, 12.0])
+    samples = make_samples(bare=[0.5, 0.6, 0.7], retinue=[1.1, 1.0, 1.3], langgraph=[24.0, 8.0, 12.0])
     samples.add(Sample(row="turn", variant="persisted", system="agno", problem="it answered 'No.'"))
     samples.add(Sample(row="server", variant="ceiling", system="server", facts={"rate": 9000.0}))
-    return reported(samples)
+    return make_report(samples)
 
 
-def test_the_table_tells_medians_over_the_bare_calls_with_their_spread_and_what_held(report: Report):
+def test_the_report_shows_medians_with_their_spread_and_which_targets_are_met(report: Report):
     text = "\n".join(format_report(report))
 
     line = next(line for line in text.splitlines() if line.startswith("one turn with one tool, persisted"))
@@ -76,47 +76,52 @@ def test_the_table_tells_medians_over_the_bare_calls_with_their_spread_and_what_
     assert "pydantic-ai: could not be installed: no such package" in text
 
 
-def test_a_target_that_is_missed_says_so_for_people_and_for_programs():
-    found = reported(sampled(bare=[0.5], retinue=[3.0], langgraph=[8.0], agno=[9.0]))
+def test_a_missed_target_is_marked_in_the_report_and_in_the_json():
+    report = make_report(make_samples(bare=[0.5], retinue=[3.0], langgraph=[8.0], agno=[9.0]))
 
-    assert "\n".join(format_report(found)).count("MISSED") == 2
-    told = json.loads(json.dumps(found.as_json()))
-    assert [(each["wanted"], each["held"]) for each in told["targets"]] == [
+    assert "\n".join(format_report(report)).count("MISSED") == 2
+    data = json.loads(json.dumps(report.as_json()))
+    assert [(each["wanted"], each["held"]) for each in data["targets"]] == [
         ("at most 1.2 ms CPU", False),
         ("at most 1/4 of the best peer (8.00 ms CPU)", False),
     ]
-    ours = next(row for row in told["rows"] if row["system"] == "retinue" and row["unit"] == "ms CPU")
+    ours = next(row for row in data["rows"] if row["system"] == "retinue" and row["unit"] == "ms CPU")
     assert (ours["value"], ours["over_bare"], ours["samples"]) == (3.0, 6.0, 1)
 
 
-def test_beside_a_target_stands_what_the_same_promises_cost_at_least():
-    samples = sampled(bare=[0.5], floor=[1.5], retinue=[3.0])
-    found = reported(samples)
+def test_the_report_shows_the_cost_of_the_minimum_system_next_to_each_target():
+    samples = make_samples(bare=[0.5], floor=[1.5], retinue=[3.0])
+    report = make_report(samples)
 
     line = next(
-        line for line in format_report(found) if line.startswith("one turn with one tool, persisted  at most")
+        line
+        for line in format_report(report)
+        if line.startswith("one turn with one tool, persisted  at most")
     )
     assert [cell.strip() for cell in line.split("  ") if cell.strip()] == [
         "one turn with one tool, persisted", "at most 1.2 ms CPU", "1.50 ms CPU", "3.00 ms CPU", "MISSED",
     ]  # fmt: skip
-    assert found.as_json()["targets"][0]["floor"] == "1.50 ms CPU"
+    assert report.as_json()["targets"][0]["floor"] == "1.50 ms CPU"
 
 
-async def test_the_floor_keeps_every_run_and_every_child_s_folder(tmp_path: Path):
+async def test_the_minimum_system_stores_every_run_and_child_on_disk(tmp_path: Path):
     few = replace(children_workload(3, 0), rounds=1)
-    here = BenchEnvironment(
+    environment = BenchEnvironment(
         server_url="", work_dir=tmp_path, systems=[MINIMUM], samples=Samples(), on_progress=lambda _: None
     )
     async with start_model_server() as url:
-        here = replace(here, server_url=url)
-        await measure_workload(here, TINY)
-        await measure_workload(here, few)
+        environment = replace(environment, server_url=url)
+        await measure_workload(environment, TINY)
+        await measure_workload(environment, few)
 
-    assert [(each.row, each.problem) for each in here.samples.items] == [("turn", ""), ("children", "")]
-    assert all(each.facts["written"] > 2048 for each in here.samples.items)
+    assert [(each.row, each.problem) for each in environment.samples.items] == [
+        ("turn", ""),
+        ("children", ""),
+    ]
+    assert all(each.facts["written"] > 2048 for each in environment.samples.items)
 
 
-def test_the_page_gets_its_figures_between_the_marks_and_keeps_the_rest(report: Report, tmp_path: Path):
+def test_the_documentation_page_is_changed_only_between_the_marks(report: Report, tmp_path: Path):
     page = tmp_path / "performance.md"
     page.write_text(f"# Performance\n\nBefore.\n\n{BEGIN_MARK}\nold\n{END_MARK}\n\nAfter.\n")
 
@@ -138,86 +143,88 @@ def test_the_page_gets_its_figures_between_the_marks_and_keeps_the_rest(report: 
         update_page(page, report)
 
 
-def test_the_plot_is_a_picture_with_a_bar_for_each_who_did_it_and_the_limit(report: Report):
+def test_the_chart_has_a_bar_per_successful_system_and_a_line_for_the_limit(report: Report):
     root = ET.fromstring(render_charts(report))
     space = {"svg": "http://www.w3.org/2000/svg"}
 
-    words = [each.text for each in root.iterfind(".//svg:text", space)]
+    texts = [each.text for each in root.iterfind(".//svg:text", space)]
     widths = [float(each.get("width", 0)) for each in root.iterfind(".//svg:rect", space)]
-    assert {"bare", "retinue", "langgraph", "at most 1.2"} <= set(words)
-    assert "agno" not in words
+    assert {"bare", "retinue", "langgraph", "at most 1.2"} <= set(texts)
+    assert "agno" not in texts
     assert widths == sorted(widths)
     assert len(widths) == 3
     assert len(root.findall(".//svg:line", space)) == 1
 
 
-def test_a_row_that_is_not_there_is_named_beside_those_that_are():
+def test_an_unknown_row_is_refused_with_the_list_of_known_rows():
     with pytest.raises(UsageError, match=r"no row 'trun': the rows are turn, children, stream"):
         BenchOptions(rows=("turn", "trun")).selected_rows()
 
 
-async def test_the_model_gives_no_answer_to_whoever_did_not_run_the_tool():
+async def test_the_model_server_refuses_a_request_without_the_real_tool_result():
     server = await asyncio.get_running_loop().create_server(
         lambda: ModelServerProtocol(ServerState()), "127.0.0.1", 0
     )
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/turn/0/v1/chat/completions"
 
-    async def said(http: aiohttp.ClientSession, *messages: dict[str, str]) -> tuple[int, str]:
+    async def post(http: aiohttp.ClientSession, *messages: dict[str, str]) -> tuple[int, str]:
         async with http.post(url, json={"model": "bench", "messages": list(messages)}) as response:
             return response.status, await response.text()
 
-    asked = {"role": "user", "content": "Read the note."}
+    task = {"role": "user", "content": "Read the note."}
     async with server, aiohttp.ClientSession() as http:
-        first = await said(http, asked)
-        untold = await said(http, asked, {"role": "tool", "content": "I did not look."})
-        done = await said(http, asked, {"role": "tool", "content": NOTE_TEXT})
+        first = await post(http, task)
+        without_tool = await post(http, task, {"role": "tool", "content": "I did not look."})
+        done = await post(http, task, {"role": "tool", "content": NOTE_TEXT})
 
     assert first[0] == 200
     assert NOTE_FILE in first[1]
-    assert untold[0] == 400
+    assert without_tool[0] == 400
     assert (done[0], json.loads(done[1])["choices"][0]["message"]["content"]) == (200, NOTE_REPLY)
 
 
-def ground(
-    url: str, place: Path, *systems: System, told: Callable[[str], None] = lambda _: None
+def make_environment(
+    url: str, work_dir: Path, *systems: System, on_progress: Callable[[str], None] = lambda _: None
 ) -> BenchEnvironment:
     return BenchEnvironment(
         server_url=url,
-        work_dir=place,
+        work_dir=work_dir,
         systems=systems,
-        samples=Samples(place / "samples.jsonl"),
-        on_progress=told,
+        samples=Samples(work_dir / "samples.jsonl"),
+        on_progress=on_progress,
     )
 
 
-async def test_the_systems_take_turns_at_the_same_work_and_nothing_is_measured_twice(tmp_path: Path):
-    heard: list[str] = []
+async def test_systems_alternate_on_a_workload_and_no_sample_is_measured_twice(tmp_path: Path):
+    messages: list[str] = []
     async with start_model_server() as url:
-        await measure_workload(ground(url, tmp_path, BASELINE, RETINUE, told=heard.append), TINY)
-        again = ground(url, tmp_path, BASELINE, RETINUE, told=heard.append)
+        await measure_workload(
+            make_environment(url, tmp_path, BASELINE, RETINUE, on_progress=messages.append), TINY
+        )
+        again = make_environment(url, tmp_path, BASELINE, RETINUE, on_progress=messages.append)
         await measure_workload(again, TINY)
 
-    assert heard == [TINY.title, f"{TINY.title}: bare, round 1", f"{TINY.title}: retinue, round 1"]
+    assert messages == [TINY.title, f"{TINY.title}: bare, round 1", f"{TINY.title}: retinue, round 1"]
     assert [(each.system, each.problem) for each in again.samples.items] == [("bare", ""), ("retinue", "")]
     for each in again.samples.items:
         assert each.facts["cpu"] > 0
         assert each.facts["written"] > 0
 
 
-def test_samples_of_another_making_do_not_count_and_what_failed_is_tried_again(tmp_path: Path):
-    file, marks = tmp_path / "samples.jsonl", {"retinue": "one", "agno": "two"}
-    before = Samples(file, marks)
-    for system in marks:
+def test_samples_of_other_code_and_failed_samples_are_not_reused(tmp_path: Path):
+    file, fingerprints = tmp_path / "samples.jsonl", {"retinue": "one", "agno": "two"}
+    before = Samples(file, fingerprints)
+    for system in fingerprints:
         before.add(Sample(row="turn", variant="persisted", system=system, facts={"cpu": 1.0}))
     before.add(Sample(row="load", variant="10", system="agno", problem="took more than 120 s"))
     before.add(Sample(row="wake", variant="10", system="agno", problem="nothing sleeps here", able=False))
 
-    after = Samples(file, marks | {"retinue": "three"})
+    after = Samples(file, fingerprints | {"retinue": "three"})
 
     assert [(each.row, each.system) for each in after.items] == [("turn", "agno"), ("wake", "agno")]
 
 
-async def test_whoever_answers_wrongly_dies_cannot_or_forgets_has_no_figure(
+async def test_a_system_that_answers_wrongly_crashes_or_loses_sessions_gets_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     behaviours = {
@@ -231,12 +238,16 @@ async def test_whoever_answers_wrongly_dies_cannot_or_forgets_has_no_figure(
             f"class Subject:\n    async def open(self, **_): ...\n    async def create_sessions(self, count): ...\n    {behaviour}\n"
         )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = ground("http://127.0.0.1:9", tmp_path, *(System(name=name, module=name) for name in behaviours))
+    environment = make_environment(
+        "http://127.0.0.1:9", tmp_path, *(System(name=name, module=name) for name in behaviours)
+    )
 
-    await measure_workload(found, replace(TINY, system_names=frozenset({"wrong", "dead", "unable"})))
-    await measure_workload(found, replace(TINY, system_names=frozenset({"forgetful"}), min_new_sessions=2))
+    await measure_workload(environment, replace(TINY, system_names=frozenset({"wrong", "dead", "unable"})))
+    await measure_workload(
+        environment, replace(TINY, system_names=frozenset({"forgetful"}), min_new_sessions=2)
+    )
 
-    assert [(each.system, each.problem, each.able, each.facts) for each in found.samples.items] == [
+    assert [(each.system, each.problem, each.able, each.facts) for each in environment.samples.items] == [
         ("wrong", "it answered 'Something else.'", True, {}),
         ("dead", "its process ended", True, {}),
         ("unable", "it takes no turns", False, {}),
