@@ -1,4 +1,4 @@
-"""The process that carries an answer out is killed around the call: the call is made once, or not, and never twice."""
+"""A process is killed while it executes an approved tool call: the call happens at most once."""
 
 import json
 import signal
@@ -13,21 +13,21 @@ import os, signal
 from msgspec.structs import replace
 from retinue import tool
 
-def dies(stage):
-    if os.environ.get("DIES") == stage:
+def kill_at(stage):
+    if os.environ.get("KILL_AT") == stage:
         os.kill(os.getpid(), signal.SIGKILL)
 
 @tool(effect="{effect}")
 def act() -> str:
-    """Acts, and leaves a mark."""
-    dies("begun")
+    """Act and leave a mark."""
+    kill_at("started")
     with open("marks.txt", "a") as file:
         file.write("acted\\n")
-    dies("acted")
+    kill_at("acted")
     return "acted"
 
 def parse_arguments(raw, parse=act.parse_arguments):
-    dies("answered")
+    kill_at("answered")
     return parse(raw)
 
 act = replace(act, parse_arguments=parse_arguments)
@@ -37,7 +37,7 @@ act = replace(act, parse_arguments=parse_arguments)
 class RunCommand(Protocol):
     """Run a command with `--json`, and return its exit code and output."""
 
-    def __call__(self, *args: str, **more: str) -> tuple[int, Any]: ...
+    def __call__(self, *args: str, **variables: str) -> tuple[int, Any]: ...
 
 
 @pytest.fixture
@@ -48,48 +48,48 @@ def retinue(isolated_env: dict[str, str], tmp_path: Path) -> RunCommand:
     script.write_text(json.dumps([{"tools": [{"name": "act"}]}, "Done."]))
     env = isolated_env | {"PYTHONPATH": str(folder), "RETINUE_MODEL": f"scripted:{script}"}
 
-    def run(*args: str, **more: str) -> tuple[int, Any]:
-        done = run_process([*RETINUE, *args, "--json"], env=env | more, cwd=folder, timeout=60)
-        return done.returncode, json.loads(done.stdout or b"null")
+    def run(*args: str, **variables: str) -> tuple[int, Any]:
+        result = run_process([*RETINUE, *args, "--json"], env=env | variables, cwd=folder, timeout=60)
+        return result.returncode, json.loads(result.stdout or b"null")
 
     return run
 
 
-def has_tool(folder: Path, effect: str) -> None:
+def configure_tool(folder: Path, effect: str) -> None:
     (folder / "work" / "own_tools.py").write_text(TOOLS.format(effect=effect))
     (folder / "config" / "config.json").write_text(json.dumps({"tools": ["own_tools:act"]}))
 
 
 @pytest.mark.parametrize("effect", ["once", "idempotent"])
-@pytest.mark.parametrize(("stage", "before"), [("answered", 0), ("begun", 0), ("acted", 1)])
-def test_an_answer_is_carried_out_at_most_once_for_each_yes(
-    retinue: RunCommand, tmp_path: Path, stage: str, before: int, effect: str
+@pytest.mark.parametrize(("stage", "marks_at_kill"), [("answered", 0), ("started", 0), ("acted", 1)])
+def test_an_approved_call_is_executed_at_most_once(
+    retinue: RunCommand, tmp_path: Path, stage: str, marks_at_kill: int, effect: str
 ):
     """Shows: P11."""
-    has_tool(tmp_path, effect)
+    configure_tool(tmp_path, effect)
     marks = tmp_path / "work" / "marks.txt"
-    code, ran = retinue("run", "act")
+    code, run = retinue("run", "act")
     assert code == 6
-    (asked,) = ran["approvals"]
-    killed, _ = retinue("approvals", "answer", asked, "allow", DIES=stage)
-    assert killed == -signal.SIGKILL
-    made = marks.read_text().count("acted") if marks.exists() else 0
-    assert made == before
+    (approval_id,) = run["approvals"]
+    exit_code, _ = retinue("approvals", "answer", approval_id, "allow", KILL_AT=stage)
+    assert exit_code == -signal.SIGKILL
+    mark_count = marks.read_text().count("acted") if marks.exists() else 0
+    assert mark_count == marks_at_kill
     _, (row, *_) = retinue("approvals", "list", "--all")
     assert row["state"] == ("allowed" if stage == "answered" else "used")
 
     code, _ = retinue("runs", "resume")
-    again = retinue("approvals", "list")[1]
-    after = marks.read_text().count("acted") if marks.exists() else 0
+    pending = retinue("approvals", "list")[1]
+    mark_count = marks.read_text().count("acted") if marks.exists() else 0
     if stage == "answered":
-        assert (code, again, after) == (0, [], 1)
+        assert (code, pending, mark_count) == (0, [], 1)
     elif effect == "once":
-        assert (code, again, after) == (0, [], before)
-        assert "Outcome unknown" in Path(ran["path"]).read_text()
+        assert (code, pending, mark_count) == (0, [], marks_at_kill)
+        assert "Outcome unknown" in Path(run["path"]).read_text()
     else:
-        assert (code, len(again), after) == (6, 1, before)
-        assert again[0]["id"] != asked
-        assert retinue("approvals", "answer", again[0]["id"], "deny")[0] == 0
-        assert (marks.read_text().count("acted") if marks.exists() else 0) == before
-    assert retinue("runs", "show", ran["run_id"])[1]["status"] == "done"
-    assert retinue("approvals", "answer", asked, "allow")[0] == 3
+        assert (code, len(pending), mark_count) == (6, 1, marks_at_kill)
+        assert pending[0]["id"] != approval_id
+        assert retinue("approvals", "answer", pending[0]["id"], "deny")[0] == 0
+        assert (marks.read_text().count("acted") if marks.exists() else 0) == marks_at_kill
+    assert retinue("runs", "show", run["run_id"])[1]["status"] == "done"
+    assert retinue("approvals", "answer", approval_id, "allow")[0] == 3

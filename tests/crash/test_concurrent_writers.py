@@ -1,4 +1,4 @@
-"""Many processes change the same small files at once: every reader finds a whole one, and no change is lost."""
+"""Many processes change the same small files concurrently: readers see complete files, and no change is lost."""
 
 import asyncio
 import json
@@ -6,12 +6,10 @@ import subprocess
 from pathlib import Path
 
 from commands import start_process
+from new_session import new_session
 
 from retinue.agents.trust import TrustStore
-from retinue.domain.session import NewSession
-from retinue.domain.workspace import Workspace
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_clock
 
 WRITERS, CHANGES = 6, 30
 
@@ -31,38 +29,33 @@ async def main(root, slug, trust, mine, changes):
         place = Path(trust).parent / f"project-{mine}-{number}"
         (place / ".retinue/agents").mkdir(parents=True)
         TrustStore(Path(trust)).add(scan_project(str(place)), unique_suffix=clock.new_uuid())
-    store.close()
+
 
 asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_every_reader_finds_a_whole_file_while_many_write(tmp_path: Path):
+async def test_readers_always_see_complete_files_while_many_processes_write(store: FileStore, tmp_path: Path):
     """Shows: P05."""
-    store = FileStore(tmp_path / "sessions", fixed_clock())
-    new = NewSession(
-        agent="x", preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root=str(tmp_path))
-    )
-    session = await store.create(new)
-    trust = tmp_path / "trust.json"
+    session = await store.create(new_session())
+    trust_file = tmp_path / "trust.json"
     writers = [
         await start_process(
-            ["-c", WRITER, str(tmp_path / "sessions"), session.slug, str(trust), str(each), str(CHANGES)],
+            ["-c", WRITER, str(tmp_path / "sessions"), session.slug, str(trust_file), str(each), str(CHANGES)],
             stderr=subprocess.PIPE,
         )
         for each in range(WRITERS)
     ]  # fmt: skip
     ended = asyncio.gather(*(each.communicate() for each in writers))
-    facts, names = Path(session.path) / "session.json", set[str]()
+    record, names = Path(session.path) / "session.json", set[str]()
     while not ended.done():
-        names.add(json.loads(facts.read_text()).get("name") or "")
-        if trust.exists():
-            json.loads(trust.read_text())
+        names.add(json.loads(record.read_text()).get("name") or "")
+        if trust_file.exists():
+            json.loads(trust_file.read_text())
         await asyncio.sleep(0)
     assert [(each.returncode, err) for each, (_, err) in zip(writers, await ended, strict=True)] == [
         (0, b"")
     ] * WRITERS
     assert len(names) > WRITERS
-    assert len(TrustStore(trust).list_states()) == WRITERS * CHANGES
+    assert len(TrustStore(trust_file).list_states()) == WRITERS * CHANGES
     assert (await store.find(session.slug)).name in {f"{each} {CHANGES - 1}" for each in range(WRITERS)}
-    store.close()

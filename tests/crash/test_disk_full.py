@@ -1,4 +1,4 @@
-"""A disk that is really full: a small one of its own, filled in the midst of a run and emptied again."""
+"""A really full disk: a small tmpfs that is filled during a run and emptied again."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-INSIDE = """
+PROGRAM = """
 import asyncio, errno, json, os, subprocess, sys
 from pathlib import Path
 import retinue
@@ -19,7 +19,7 @@ sent = []
 
 @retinue.tool(effect="once")
 async def mail() -> str:
-    "Fills the disk to its last byte, and does something that must not happen twice."
+    "Fill the disk to its last byte, and do something that must not happen twice."
     sent.append("mail")
     with open(filler, "wb", buffering=0) as file:
         for piece in (65536, 4096, 1):
@@ -52,24 +52,24 @@ asyncio.run(main())
 """
 
 
-async def seen(tmp_path: Path, disk: Path) -> Any:
-    """What a run on that small disk came to."""
+async def run_on_small_disk(tmp_path: Path, disk: Path) -> Any:
+    """Run an agent on a small disk that its tool fills, and return the outcome."""
     home, script = tmp_path / "home", tmp_path / "script.json"
     disk.mkdir(parents=True)
     script.write_text(json.dumps([{"text": "I send it.", "tools": [{"name": "mail"}]}, "Sent."]))
-    small = ["bwrap", "--dev-bind", "/", "/", "--size", "4000000", "--tmpfs", str(disk)]
+    small_disk = ["bwrap", "--dev-bind", "/", "/", "--size", "4000000", "--tmpfs", str(disk)]
     process = await asyncio.create_subprocess_exec(
-        *small, sys.executable, "-c", INSIDE, str(home), str(disk), str(script), stdout=subprocess.PIPE
+        *small_disk, sys.executable, "-c", PROGRAM, str(home), str(disk), str(script), stdout=subprocess.PIPE
     )
     out, _ = await process.communicate()
     assert process.returncode == 0
     return json.loads(out)
 
 
-async def test_a_run_waits_until_the_disk_of_its_conversation_has_room_again(tmp_path: Path):
+async def test_a_run_waits_while_the_disk_of_its_conversation_is_full(tmp_path: Path):
     """Shows: P06."""
     disk = tmp_path / "home" / "sessions"
-    run = await seen(tmp_path, disk)
+    run = await run_on_small_disk(tmp_path, disk)
     [note] = run["notes"]
     assert note.startswith(f"waiting for disk space: Cannot write {disk}/")
     code, listed = run["listed"]
@@ -79,12 +79,12 @@ async def test_a_run_waits_until_the_disk_of_its_conversation_has_room_again(tmp
     assert (run["sent"], run["results"], run["turns"]) == (["mail"], [20000], 2)
 
 
-async def test_a_run_waits_until_the_disk_of_everything_has_room_again(tmp_path: Path):
-    """Not even that it waits can be written down then.
+async def test_a_run_waits_while_the_disk_of_the_whole_home_is_full(tmp_path: Path):
+    """Then not even the waiting status can be written.
 
     Shows: P06.
     """
-    run = await seen(tmp_path, tmp_path / "home")
+    run = await run_on_small_disk(tmp_path, tmp_path / "home")
     [note] = run["notes"]
     assert f"{tmp_path}/home/ledger.db: the disk is full" in note
     assert run["listed"][0] == 0

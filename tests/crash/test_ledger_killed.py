@@ -1,4 +1,4 @@
-"""SIGKILL at any instant: what a step's asker was told is there afterwards, whole and once."""
+"""SIGKILL at any moment: every acknowledged ledger transaction is complete and stored once."""
 
 import random
 import sqlite3
@@ -23,7 +23,7 @@ WRITER = """
 
     AT = datetime(2026, 1, 1, tzinfo=UTC)
 
-    async def lane(ledger, name):
+    async def write_runs(ledger, name):
         for number in itertools.count():
             run = Run(id=f"{name}/{number}", request=RunRequest(key=f"{name}/{number}", agent="main", task=None),
                       session_id="s", slug="s", session_key="s/main", agent="main", transcript_path="", text="x" * 2000, created_at=AT)
@@ -36,33 +36,33 @@ WRITER = """
 
     async def main():
         ledger = SqliteLedger(Path(sys.argv[1]))
-        await asyncio.gather(*(lane(ledger, f"{sys.argv[2]}.{lane_number}") for lane_number in range(8)))
+        await asyncio.gather(*(write_runs(ledger, f"{sys.argv[2]}.{writer}") for writer in range(8)))
 
     asyncio.run(main())
 """
 
 
-def killed(path: Path, life: str, after: float) -> set[str]:
-    """A process that writes until it is killed; the ids it was told are on disk."""
-    with WarmProcess(["-c", textwrap.dedent(WRITER), str(path), life], stdout=subprocess.PIPE) as process:
+def write_until_killed(path: Path, name: str, delay_s: float) -> set[str]:
+    """Start a process that writes until it is killed, and return the ids of its acknowledged runs."""
+    with WarmProcess(["-c", textwrap.dedent(WRITER), str(path), name], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
-        time.sleep(after)
+        time.sleep(delay_s)
         process.kill()
-        told = (first + process.stdout.read()).decode()
-    # A line without its end was not yet told.
-    return set(told[: told.rfind("\n") + 1].split())
+        output = (first + process.stdout.read()).decode()
+    # An incomplete last line was not acknowledged.
+    return set(output[: output.rfind("\n") + 1].split())
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_everything_acknowledged_survives_repeated_kills_and_no_step_is_half_there(
+async def test_acknowledged_transactions_survive_repeated_kills_and_none_is_partial(
     tmp_path: Path, seed: int
 ):
     path = tmp_path / "ledger.db"
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     acknowledged: set[str] = set()
-    for life in ("first", "second", "third"):
-        acknowledged |= killed(path, life, chance.uniform(0, 0.05))
+    for name in ("first", "second", "third"):
+        acknowledged |= write_until_killed(path, name, rng.uniform(0, 0.05))
     ledger = SqliteLedger(path)
     runs = await ledger.read(lambda tx: tx.find_runs())
     events = await ledger.read(lambda tx: tx.find_events(limit=1_000_000))

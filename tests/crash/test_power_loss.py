@@ -1,4 +1,4 @@
-"""The power fails: whatever was not synced may be gone, and nothing that was acknowledged is."""
+"""Power failure: unsynced data may be lost, acknowledged data never."""
 
 import os
 import subprocess
@@ -11,14 +11,15 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.timeout(600)
-def test_whenever_the_power_fails_what_was_acknowledged_is_there_and_goes_on():
-    """A run with a child, an effect and a later message is heard by strace, and every state that its syncs allow is made:
-    in each, conversations and ledger hold all that was acknowledged. Some of them are opened and go on to their end.
+def test_acknowledged_data_survives_a_power_failure_at_any_moment():
+    """strace records a run with a child, a side effect and a later message, and every disk state its syncs allow is built.
+
+    In each state the conversations and the ledger contain everything acknowledged. Some states are opened and resumed.
 
     Shows: P09.
     """
     env = {**os.environ, "PYTHONPATH": str(TESTS / "harness")}
-    words = [sys.executable, "-B", str(TESTS / "power"), "--states", "8", "--seeds", "2"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 of" in done.stdout
+    command = [sys.executable, "-B", str(TESTS / "power"), "--states", "8", "--seeds", "2"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "8 of" in result.stdout

@@ -1,21 +1,18 @@
-"""SIGKILL at every step of making a session: there is a whole one or none, and a later start clears what is left."""
+"""SIGKILL at every step of creating a session: the session is complete or absent, and a later sweep removes the rest."""
 
 import os
 import time
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 from commands import run_process
+from new_session import new_session
 
-from retinue.domain.session import NewSession
-from retinue.domain.workspace import Workspace
 from retinue.sessions.store import FileStore
-from retinue.testing.fixed_clock import fixed_clock
 
 STEPS = ("open", "os.mkdir", "os.rename", "os.symlink", "os.link", "os.remove", "os.rmdir", "shutil.rmtree")
 
-MAKER = f"""
+CREATE_SESSIONS = f"""
 import asyncio, os, signal, sys
 from pathlib import Path
 from retinue.domain.workspace import Workspace
@@ -23,27 +20,27 @@ from retinue.domain.session import NewSession
 from retinue.sessions.store import FileStore
 from retinue.testing.fixed_clock import fixed_clock
 
-root, what, parent = sys.argv[1:]
-left = 0
+root, kind, parent = sys.argv[1:]
+steps_left = 0
 
 def step(event, args):
-    global left
-    if event in {STEPS!r} and left:
-        left -= 1
-        if not left:
+    global steps_left
+    if event in {STEPS!r} and steps_left:
+        steps_left -= 1
+        if not steps_left:
             os.kill(os.getpid(), signal.SIGKILL)
 
 async def make(seed):
-    global left
+    global steps_left
     store = FileStore(Path(root), fixed_clock(seed=seed))
     above = await store.find(parent)
-    left = seed
-    if what == "branch":
+    steps_left = seed
+    if kind == "branch":
         await store.branch(above, name="b")
     else:
         await store.create(NewSession(
             agent="x", preset_text="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/"),
-            parent=above if what == "child" else None, description="d" if what == "child" else "",
+            parent=above if kind == "child" else None, description="d" if kind == "child" else "",
         ))
 
 sys.addaudithook(step)
@@ -59,52 +56,41 @@ for seed in range(1, 200):
 """
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
-    found = FileStore(tmp_path / "sessions", fixed_clock())
-    yield found
-    found.close()
-
-
-def new(agent: str) -> NewSession:
-    return NewSession(agent=agent, preset_text="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
-
-
-def hidden(root: Path) -> list[Path]:
+def hidden_files(root: Path) -> list[Path]:
     return [
         path for path in root.rglob(".*") if path.name not in {".staging", ".swept", ".index", ".changes"}
     ]
 
 
-def played(root: str, what: str, parent: str) -> tuple[int, int]:
-    """How often the maker was killed, and how it ended when it was not."""
-    told = run_process(["-c", MAKER, root, what, parent], timeout=60)
-    assert told.returncode == 0, told.stderr
-    killed, code = map(int, told.stdout.split())
-    return killed, code
+def run_until_done(root: str, kind: str, parent: str) -> tuple[int, int]:
+    """Return how often the program was killed, and its exit code when it was not."""
+    result = run_process(["-c", CREATE_SESSIONS, root, kind, parent], timeout=60)
+    assert result.returncode == 0, result.stderr
+    kill_count, code = map(int, result.stdout.split())
+    return kill_count, code
 
 
-@pytest.mark.parametrize(("what", "least"), [("session", 12), ("child", 9), ("branch", 10)])
-async def test_a_maker_killed_at_any_step_leaves_no_half_session_and_nothing_for_long(
-    store: FileStore, what: str, least: int
+@pytest.mark.parametrize(("kind", "minimum_kills"), [("session", 12), ("child", 9), ("branch", 10)])
+async def test_creation_killed_at_any_step_leaves_complete_sessions_and_files_that_a_sweep_removes(
+    store: FileStore, kind: str, minimum_kills: int
 ):
     """Shows: P32."""
-    parent = await store.create(new("parent"))
-    killed, code = played(str(store.root), what, parent.id)
+    parent = await store.create(new_session("parent"))
+    kill_count, code = run_until_done(str(store.root), kind, parent.id)
     assert code == 0
-    assert killed >= least
-    whole = await store.sessions()
-    assert len(whole) >= 2
-    for session in whole:
+    assert kill_count >= minimum_kills
+    sessions = await store.sessions()
+    assert len(sessions) >= 2
+    for session in sessions:
         assert await store.problems(session) == ()
         assert (await store.find(session.id)).path == session.path
         files = {path.name for path in Path(session.path).iterdir()}
         assert files >= {"preset.md", "scope-plan.yml", "session.json", "session.md"}
-    left = hidden(store.root)
-    assert left
-    long_ago = time.time() - 4000
-    for path in left:
-        os.utime(path, (long_ago, long_ago), follow_symlinks=False)
+    leftovers = hidden_files(store.root)
+    assert leftovers
+    old = time.time() - 4000
+    for path in leftovers:
+        os.utime(path, (old, old), follow_symlinks=False)
     store.sweep()
-    assert hidden(store.root) == []
-    assert await store.sessions() == whole
+    assert hidden_files(store.root) == []
+    assert await store.sessions() == sessions

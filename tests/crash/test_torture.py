@@ -1,4 +1,4 @@
-"""The torture in its short form, and that its laws notice what they are for."""
+"""A short crash test with `retinue torture`, and that each of its invariants detects its violation."""
 
 import asyncio
 import json
@@ -33,9 +33,9 @@ from retinue.torture.syscall_faults import (
 )
 
 
-async def tortured(env: dict[str, str], *words: str) -> tuple[int, Any, str]:
+async def run_torture(env: dict[str, str], *args: str) -> tuple[int, Any, str]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "retinue", "torture", *words,
+        sys.executable, "-m", "retinue", "torture", *args,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=env,
     )  # fmt: skip
     out, err = await process.communicate()
@@ -43,14 +43,16 @@ async def tortured(env: dict[str, str], *words: str) -> tuple[int, Any, str]:
 
 
 @pytest.mark.timeout(600)
-async def test_whatever_is_killed_nothing_is_lost_asked_done_or_told_twice(isolated_env: dict[str, str]):
+async def test_no_fault_loses_entries_or_repeats_requests_effects_or_announcements(
+    isolated_env: dict[str, str],
+):
     """Shows: P01, P10, P11, P12, P21, P32."""
-    code, told, err = await tortured(
+    code, report, err = await run_torture(
         isolated_env, "--kills", "6", "--points", "2", "--running", "60", "--seed", "11", "--json"
     )
     assert code == 0, err
-    calls, kills, many = told["parts"]
-    assert [sum(part["invariants"].values()) for part in told["parts"]] == [0, 0, 0], err
+    calls, kills, many = report["parts"]
+    assert [sum(part["invariants"].values()) for part in report["parts"]] == [0, 0, 0], err
     assert calls["faults"] + calls["missed"] == 6
     assert calls["faults"] > 2
     assert (kills["faults"], many["faults"], many["part"]) == (6, 1, "60 running")
@@ -58,190 +60,200 @@ async def test_whatever_is_killed_nothing_is_lost_asked_done_or_told_twice(isola
     assert many["all_ended_s"] > 0
 
 
-async def test_without_strace_it_says_so_and_goes_on(isolated_env: dict[str, str], tmp_path: Path):
-    code, told, err = await tortured(
+async def test_torture_without_strace_reports_that_and_runs_the_other_parts(
+    isolated_env: dict[str, str], tmp_path: Path
+):
+    code, report, err = await run_torture(
         isolated_env | {"PATH": str(tmp_path)}, "--kills", "0", "--points", "3", "--running", "2", "--json"
     )
-    assert (code, told["violations"]) == (0, 0)
+    assert (code, report["violations"]) == (0, 0)
     assert "strace is not installed" in err
-    assert [(part["part"], part["faults"]) for part in told["parts"]] == [
+    assert [(part["part"], part["faults"]) for part in report["parts"]] == [
         ("system calls", 0),
         ("2 running", 1),
     ]
 
 
 @dataclass(slots=True)
-class Home:
-    """A home in which a tree came to its end in peace, to be spoilt."""
+class TortureHome:
+    """A home in which a tree of runs finished without a fault; the tests damage it."""
 
-    ground: TortureEnvironment
-    asked: list[ModelRequest]
+    environment: TortureEnvironment
+    requests: list[ModelRequest]
 
-    async def judged(self) -> InvariantReport:
-        return await check_invariants(self.ground, self.asked, faults=0)
+    async def check(self) -> InvariantReport:
+        return await check_invariants(self.environment, self.requests, faults=0)
 
     @property
     def effects(self) -> Path:
-        return self.ground.work_dir / EFFECTS_FILE
+        return self.environment.work_dir / EFFECTS_FILE
 
     def file(self, agent: str, name: str = "session.md") -> Path:
-        """Of a child; of the agent at the top when nobody is named."""
-        below = f"**/{agent}-*/" if agent else ""
-        (found,) = self.ground.home.glob(f"sessions/*/branches/main/{below}{name}")
+        """Return a file of a child session, or of the top-level session if no agent is named."""
+        child_pattern = f"**/{agent}-*/" if agent else ""
+        (found,) = self.environment.home.glob(f"sessions/*/branches/main/{child_pattern}{name}")
         return found
 
-    async def changed(self, step: Callable[[Transaction], None]) -> None:
-        ledger = SqliteLedger(self.ground.home / "ledger.db")
+    async def write_ledger(self, step: Callable[[Transaction], None]) -> None:
+        ledger = SqliteLedger(self.environment.home / "ledger.db")
         await ledger.write(step)
         await ledger.close()
 
 
 @pytest.fixture(scope="module")
-async def done(tmp_path_factory: pytest.TempPathFactory) -> Home:
+async def finished_home(tmp_path_factory: pytest.TempPathFactory) -> TortureHome:
     model = FakeModel(1, max_delay_s=0)
     async with FakeModelServer(model) as server:
-        ground = TortureEnvironment(tmp_path_factory.mktemp("done"), server.url)
-        code = await ground.run_command("run", "--agent", "lead", "--json", task_text("chain/lead"))
-        assert code == 0, (ground.output_dir / "000.err").read_text()
-    return Home(ground, model.requests)
+        environment = TortureEnvironment(tmp_path_factory.mktemp("done"), server.url)
+        code = await environment.run_command("run", "--agent", "lead", "--json", task_text("chain/lead"))
+        assert code == 0, (environment.output_dir / "000.err").read_text()
+    return TortureHome(environment, model.requests)
 
 
 @pytest.fixture
-def home(done: Home, tmp_path: Path) -> Home:
+def home(finished_home: TortureHome, tmp_path: Path) -> TortureHome:
     root = tmp_path / "ground"
-    shutil.copytree(done.ground.root, root, symlinks=True)
-    return Home(TortureEnvironment(root, done.ground.url), list(done.asked))
+    shutil.copytree(finished_home.environment.root, root, symlinks=True)
+    return TortureHome(TortureEnvironment(root, finished_home.environment.url), list(finished_home.requests))
 
 
-async def test_a_tree_that_nothing_happened_to_breaks_no_law(home: Home):
-    tally = await home.judged()
-    assert tally.violations == {}
-    assert not any(tally.counts.values())
+async def test_a_tree_without_faults_violates_no_invariant(home: TortureHome):
+    report = await home.check()
+    assert report.violations == {}
+    assert not any(report.counts.values())
 
 
-async def effect_twice(home: Home) -> None:
+async def repeat_effect(home: TortureHome) -> None:
     lines = home.effects.read_text().splitlines(keepends=True)
     home.effects.write_text("".join([*lines, lines[0]]))
 
 
-async def effect_missing(home: Home) -> None:
+async def remove_effect(home: TortureHome) -> None:
     home.effects.write_text("".join(home.effects.read_text().splitlines(keepends=True)[1:]))
 
 
-async def effect_of_nobody(home: Home) -> None:
+async def add_unknown_effect(home: TortureHome) -> None:
     with home.effects.open("a") as file:
         file.write("run call\n")
 
 
-async def words_gone(home: Home) -> None:
+async def remove_result_text(home: TortureHome) -> None:
     path = home.file("four")
     path.write_text(re.sub(r"word\(\S+#1\.1\)", "nothing", path.read_text()))
 
 
-async def another_past(home: Home) -> None:
-    last = home.asked[-1]
-    home.asked[-1] = replace(last, message_digests=("other", *last.message_digests[1:]))
+async def change_request_history(home: TortureHome) -> None:
+    last = home.requests[-1]
+    home.requests[-1] = replace(last, message_digests=("other", *last.message_digests[1:]))
 
 
-async def asked_again(home: Home) -> None:
-    home.asked.append(replace(home.asked[0], attempt=2))
+async def repeat_request(home: TortureHome) -> None:
+    home.requests.append(replace(home.requests[0], attempt=2))
 
 
-async def announcement_gone(home: Home) -> None:
+async def remove_announcement(home: TortureHome) -> None:
     path = home.file("")
     text = path.read_text()
     start = text.index("<!-- notice")
     path.write_text(text[:start] + text[text.index("<!-- ", start + 5) :])
 
 
-async def result_never_taken(home: Home) -> None:
+async def reset_delivery(home: TortureHome) -> None:
     def step(tx: Transaction) -> None:
         first = tx.find_deliveries()[0]
         tx.update_delivery(replace(first, state=first.state.PENDING, taken_by=""))
 
-    await home.changed(step)
+    await home.write_ledger(step)
 
 
-async def child_twice(home: Home) -> None:
+async def duplicate_child(home: TortureHome) -> None:
     def step(tx: Transaction) -> None:
         run = next(run for run in tx.find_runs() if run.agent == "four")
         tx.add_run(replace(run, id="01ZZZZZZZZZZZZZZZZZZZZZZZZ", request=replace(run.request, key="other")))
 
-    await home.changed(step)
+    await home.write_ledger(step)
 
 
-async def run_going_on(home: Home) -> None:
+async def restart_run(home: TortureHome) -> None:
     def step(tx: Transaction) -> None:
-        def going_on(run: Run) -> Run:
+        def as_running(run: Run) -> Run:
             return replace(run, status=Status.RUNNING, owner_id="nobody", ended_at=None)
 
-        tx.update_run(going_on(next(run for run in tx.find_runs() if run.agent == "one")))
+        tx.update_run(as_running(next(run for run in tx.find_runs() if run.agent == "one")))
 
-    await home.changed(step)
+    await home.write_ledger(step)
 
 
-async def file_garbled(home: Home) -> None:
+async def garble_session_file(home: TortureHome) -> None:
     path = home.file("two")
     path.write_text(path.read_text().replace("<!-- agent id=", "<!-- agent id=a id=b ", 1))
 
 
-async def reply_gone(home: Home) -> None:
-    """What was a reply is now part of what somebody else said."""
+async def remove_reply_marker(home: TortureHome) -> None:
+    """Turn a reply into a part of the entry above it."""
     path = home.file("two")
     path.write_text(path.read_text().replace("<!-- agent", "<!-- agnt", 1))
 
 
-async def folder_half(home: Home) -> None:
+async def remove_preset(home: TortureHome) -> None:
     home.file("three", "preset.md").unlink()
 
 
-async def defect_told(home: Home) -> None:
-    (home.ground.output_dir / "001.err").write_text("Traceback (most recent call last):\n")
+async def add_traceback(home: TortureHome) -> None:
+    (home.environment.output_dir / "001.err").write_text("Traceback (most recent call last):\n")
 
 
-SPOILT: list[tuple[Callable[[Home], Awaitable[None]], Invariant]] = [
-    (effect_twice, Invariant.EFFECTS_REPEATED),
-    (effect_missing, Invariant.EFFECTS_MISREPORTED),
-    (effect_of_nobody, Invariant.EFFECTS_MISREPORTED),
-    (words_gone, Invariant.ENTRIES_LOST),
-    (reply_gone, Invariant.ENTRIES_LOST),
-    (another_past, Invariant.ENTRIES_LOST),
-    (asked_again, Invariant.TURNS_REPEATED),
-    (announcement_gone, Invariant.ANNOUNCEMENTS_WRONG),
-    (result_never_taken, Invariant.ANNOUNCEMENTS_WRONG),
-    (child_twice, Invariant.CHILDREN_DUPLICATED),
-    (run_going_on, Invariant.RUNS_NOT_TERMINAL),
-    (file_garbled, Invariant.SESSIONS_UNREADABLE),
-    (folder_half, Invariant.FOLDERS_INCOMPLETE),
-    (defect_told, Invariant.COMMAND_DEFECTS),
+VIOLATIONS: list[tuple[Callable[[TortureHome], Awaitable[None]], Invariant]] = [
+    (repeat_effect, Invariant.EFFECTS_REPEATED),
+    (remove_effect, Invariant.EFFECTS_MISREPORTED),
+    (add_unknown_effect, Invariant.EFFECTS_MISREPORTED),
+    (remove_result_text, Invariant.ENTRIES_LOST),
+    (remove_reply_marker, Invariant.ENTRIES_LOST),
+    (change_request_history, Invariant.ENTRIES_LOST),
+    (repeat_request, Invariant.TURNS_REPEATED),
+    (remove_announcement, Invariant.ANNOUNCEMENTS_WRONG),
+    (reset_delivery, Invariant.ANNOUNCEMENTS_WRONG),
+    (duplicate_child, Invariant.CHILDREN_DUPLICATED),
+    (restart_run, Invariant.RUNS_NOT_TERMINAL),
+    (garble_session_file, Invariant.SESSIONS_UNREADABLE),
+    (remove_preset, Invariant.FOLDERS_INCOMPLETE),
+    (add_traceback, Invariant.COMMAND_DEFECTS),
 ]
 
 
-@pytest.mark.parametrize(("spoil", "law"), SPOILT, ids=[spoil.__name__ for spoil, _ in SPOILT])
-async def test_every_law_notices_its_breach(
-    home: Home, spoil: Callable[[Home], Awaitable[None]], law: Invariant
+@pytest.mark.parametrize(
+    ("damage", "invariant"), VIOLATIONS, ids=[damage.__name__ for damage, _ in VIOLATIONS]
+)
+async def test_every_invariant_detects_its_violation(
+    home: TortureHome, damage: Callable[[TortureHome], Awaitable[None]], invariant: Invariant
 ):
-    await spoil(home)
-    assert law in (await home.judged()).violations
+    await damage(home)
+    assert invariant in (await home.check()).violations
 
 
-def test_every_law_is_tried():
-    assert {law for _, law in SPOILT} == set(Invariant)
+def test_every_invariant_is_tested():
+    assert {invariant for _, invariant in VIOLATIONS} == set(Invariant)
 
 
-def test_points_are_taken_from_every_kind_of_call_and_every_fault():
-    used = {"write": [5, 6, 9], "fsync": list(range(1, 100)), "rename": [2]}
-    every = fault_points({"write": [3, 5, 6, 9], "fsync": used["fsync"], "mkdir": [1]}, used)
-    assert len(every) == len(FAULTS) * (4 + 99 + 1 + 1)
-    assert FaultPoint(fault="EIO", syscall="write", number=3, fresh_home=True) in every
-    assert FaultPoint(fault="EIO", syscall="write", number=5, fresh_home=False) in every
-    some = sample_points(every, 6, random.Random(1))
+def test_fault_points_are_sampled_from_every_system_call_and_every_fault():
+    used_numbers = {"write": [5, 6, 9], "fsync": list(range(1, 100)), "rename": [2]}
+    all_points = fault_points(
+        {"write": [3, 5, 6, 9], "fsync": used_numbers["fsync"], "mkdir": [1]}, used_numbers
+    )
+    assert len(all_points) == len(FAULTS) * (4 + 99 + 1 + 1)
+    assert FaultPoint(fault="EIO", syscall="write", number=3, fresh_home=True) in all_points
+    assert FaultPoint(fault="EIO", syscall="write", number=5, fresh_home=False) in all_points
+    sample = sample_points(all_points, 6, random.Random(1))
     for fault in FAULTS:
-        mine = [point.syscall for point in some if point.fault == fault]
-        assert len(mine) == 6
-        assert set(mine) == {"write", "fsync", "rename", "mkdir"}
-    assert {point.syscall for point in every} <= set(SYSCALLS)
-    doubled = add_second_kills(every, used, random.Random(1))
-    assert {point.fault for point in doubled if point.second_number} == {"SIGKILL"}
-    assert all(point.second_number in used[point.syscall] for point in doubled if point.second_number)
-    assert sample_points(every, None, random.Random(1)) == every
+        syscalls = [point.syscall for point in sample if point.fault == fault]
+        assert len(syscalls) == 6
+        assert set(syscalls) == {"write", "fsync", "rename", "mkdir"}
+    assert {point.syscall for point in all_points} <= set(SYSCALLS)
+    with_second_kills = add_second_kills(all_points, used_numbers, random.Random(1))
+    assert {point.fault for point in with_second_kills if point.second_number} == {"SIGKILL"}
+    assert all(
+        point.second_number in used_numbers[point.syscall]
+        for point in with_second_kills
+        if point.second_number
+    )
+    assert sample_points(all_points, None, random.Random(1)) == all_points
