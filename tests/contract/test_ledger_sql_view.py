@@ -1,19 +1,16 @@
-"""The table that other programs read: the seed's columns, words and units."""
+"""The SQL view for other programs: columns, statuses and units of the seed."""
 
-import asyncio
-import sqlite3
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
+from ledger_file import query_ledger, write_runs
 from msgspec.structs import replace
 
 from retinue.domain.run import Reason, RunRequest, Status
 from retinue.interfaces import Transaction
 from retinue.testing.ledgers import CREATED_AT, make_run, open_ledger
 
-SEEDS_COLUMNS = [
+SEED_COLUMNS = [
     ("id", "TEXT"),
     ("session_key", "TEXT"),
     ("requester_key", "TEXT"),
@@ -29,37 +26,16 @@ SEEDS_COLUMNS = [
 ]
 
 
-def asked(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(sql).fetchall()
-
-
-def told(path: Path, sql: str) -> None:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(sql)
-
-
-async def made(path: Path, count: int = 200) -> None:
-    async with open_ledger(path) as ledger:
-        await ledger.read(lambda tx: tx.find_runs())
-        await asyncio.gather(
-            *(
-                ledger.write(lambda tx, n=n: tx.add_run(make_run(f"r{n}", text="x" * 300)))
-                for n in range(count)
-            )
-        )
-
-
-async def test_the_seeds_table_is_a_view_with_its_columns_in_its_order(tmp_path: Path):
+async def test_the_view_has_the_columns_of_the_seed_in_its_order(tmp_path: Path):
     """Shows: E022."""
     path = tmp_path / "ledger.db"
-    await made(path, 1)
-    columns = asked(path, "SELECT name FROM pragma_table_info('subagent_runs')")
-    assert [name for (name,) in columns] == [name for name, _ in SEEDS_COLUMNS]
-    kinds = asked(
-        path, f"SELECT {', '.join(f'typeof({name})' for name, _ in SEEDS_COLUMNS)} FROM subagent_runs"
+    await write_runs(path, 1)
+    columns = query_ledger(path, "SELECT name FROM pragma_table_info('subagent_runs')")
+    assert [name for (name,) in columns] == [name for name, _ in SEED_COLUMNS]
+    column_types = query_ledger(
+        path, f"SELECT {', '.join(f'typeof({name})' for name, _ in SEED_COLUMNS)} FROM subagent_runs"
     )
-    assert kinds == [
+    assert column_types == [
         ("text", "text", "text", "text", "null", "null", "text", "null", "null", "integer", "null", "null")
     ]
 
@@ -76,20 +52,20 @@ STATUSES = [
 ]
 
 
-async def test_the_view_speaks_the_seeds_four_statuses(tmp_path: Path):
+async def test_the_view_maps_every_status_to_one_of_the_four_of_the_seed(tmp_path: Path):
     """Shows: E023."""
     path = tmp_path / "ledger.db"
     async with open_ledger(path) as ledger:
         for status, _ in STATUSES:
             await ledger.write(lambda tx, status=status: tx.add_run(make_run(status.value, status=status)))
     assert {status for status, _ in STATUSES} == set(Status)
-    assert dict(asked(path, "SELECT id, status FROM subagent_runs")) == dict(STATUSES)
+    assert dict(query_ledger(path, "SELECT id, status FROM subagent_runs")) == dict(STATUSES)
 
 
-async def test_the_view_tells_each_run_in_the_seeds_terms(tmp_path: Path):
+async def test_the_view_has_the_values_of_each_run_in_the_units_of_the_seed(tmp_path: Path):
     """Shows: E022, E009."""
     path = tmp_path / "ledger.db"
-    ask = RunRequest(
+    request = RunRequest(
         key="k1",
         agent="main",
         task="Research",
@@ -97,20 +73,26 @@ async def test_the_view_tells_each_run_in_the_seeds_terms(tmp_path: Path):
         label="research",
         model="m:small",
     )
-    done = make_run(
-        "done", request=ask, session_key="agent:main:subagent:1", status=Status.DONE, text="XFS is from 1993."
+    completed = make_run(
+        "done",
+        request=request,
+        session_key="agent:main:subagent:1",
+        status=Status.DONE,
+        text="XFS is from 1993.",
     )
-    done = replace(
-        done,
+    completed = replace(
+        completed,
         started_at=CREATED_AT + timedelta(seconds=1),
         ended_at=CREATED_AT + timedelta(seconds=3, microseconds=500),
     )
-    bare = RunRequest(key="k2", agent="main", task=None)
+    minimal_request = RunRequest(key="k2", agent="main", task=None)
     async with open_ledger(path) as ledger:
 
-        def step(tx: Transaction) -> None:
-            tx.add_run(done)
-            tx.add_run(make_run("live", request=bare, status=Status.RUNNING, text="half", model="m:large"))
+        def add_runs(tx: Transaction) -> None:
+            tx.add_run(completed)
+            tx.add_run(
+                make_run("live", request=minimal_request, status=Status.RUNNING, text="half", model="m:large")
+            )
             tx.add_run(
                 make_run(
                     "cut",
@@ -121,18 +103,18 @@ async def test_the_view_tells_each_run_in_the_seeds_terms(tmp_path: Path):
                 )
             )
 
-        await ledger.write(step)
-        kept = await ledger.read(lambda tx: tx.get_run("done"))
-    at = 1794768127123
-    rows = {row[0]: row[1:] for row in asked(path, "SELECT * FROM subagent_runs")}
-    assert kept is not None
+        await ledger.write(add_runs)
+        stored = await ledger.read(lambda tx: tx.get_run("done"))
+    created_at_ms = 1794768127123
+    rows = {row[0]: row[1:] for row in query_ledger(path, "SELECT * FROM subagent_runs")}
+    assert stored is not None
     assert rows["done"] == (
         "agent:main:subagent:1", "agent:main:main", "Research", "research", "m:small",
-        "completed", "XFS is from 1993.", None, at + 1000, at + 3000, kept.duration_ms,
+        "completed", "XFS is from 1993.", None, created_at_ms + 1000, created_at_ms + 3000, stored.duration_ms,
     )  # fmt: skip
     assert rows["live"] == (
-        "main-1/main", "person", "", None, "m:large", "running", None, None, at, None, None
+        "main-1/main", "person", "", None, "m:large", "running", None, None, created_at_ms, None, None
     )  # fmt: skip
     assert rows["cut"] == (
-        "main-1/main", "person", "look around", None, None, "failed", "half", "user_cancel", at, at, None
+        "main-1/main", "person", "look around", None, None, "failed", "half", "user_cancel", created_at_ms, created_at_ms, None
     )  # fmt: skip
