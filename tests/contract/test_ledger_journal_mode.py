@@ -1,15 +1,14 @@
-"""What kind of disk the ledger is on decides how it is kept: no shared memory where others stand behind the files."""
+"""The journal mode of the ledger: no write-ahead log on file systems without shared memory."""
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
+from asyncio.subprocess import Process
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
+from ledger_file import query_ledger
 
 from retinue.errors import SessionLocked
 from retinue.ledger.journal_mode import DELETE, WAL, detect_filesystem_type, journal_mode_for
@@ -26,7 +25,8 @@ MOUNTS = r"""
 """
 
 
-def on(kind: str) -> Callable[[Path], str]:
+def report_filesystem(kind: str) -> Callable[[Path], str]:
+    """Return a detector that always reports this kind of file system."""
     return lambda _: kind
 
 
@@ -48,63 +48,63 @@ def mounts(tmp_path: Path) -> Path:
         ("/mnt/data", "cifs"),
     ],
 )
-def test_a_folder_is_on_the_disk_that_is_mounted_nearest_above_it(mounts: Path, folder: str, kind: str):
+def test_the_file_system_of_a_folder_is_the_nearest_mount_above_it(mounts: Path, folder: str, kind: str):
     """Shows: P17."""
     assert detect_filesystem_type(Path(folder), mounts) == kind
 
 
-def test_where_the_kernel_has_no_list_nothing_is_known_and_the_log_is_used(tmp_path: Path):
+def test_an_unknown_file_system_uses_the_write_ahead_log(tmp_path: Path):
     assert detect_filesystem_type(tmp_path, tmp_path / "missing") == ""
     assert journal_mode_for("") == WAL
 
 
-def test_the_real_list_is_understood(tmp_path: Path):
-    asked = subprocess.run(
+def test_the_mount_list_of_this_machine_is_read(tmp_path: Path):
+    expected = subprocess.run(
         ["stat", "-f", "-c", "%T", "/proc"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    assert detect_filesystem_type(Path("/proc")) == asked == "proc"
+    assert detect_filesystem_type(Path("/proc")) == expected == "proc"
     assert detect_filesystem_type(tmp_path)
 
 
 @pytest.mark.parametrize(
     "kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "afs", "fuse", "fuse.sshfs", "virtiofs"]
 )
-def test_files_that_others_stand_behind_are_kept_without_shared_memory(kind: str):
+def test_network_and_fuse_file_systems_use_no_write_ahead_log(kind: str):
     """Shows: P17."""
     assert journal_mode_for(kind) == DELETE
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"])
-def test_a_disk_of_this_machine_has_the_log(kind: str):
+def test_local_file_systems_use_the_write_ahead_log(kind: str):
     assert journal_mode_for(kind) == WAL
 
 
-def mode_of(path: Path) -> str:
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute("PRAGMA journal_mode").fetchone()[0]
+def stored_journal_mode(path: Path) -> str:
+    [(mode,)] = query_ledger(path, "PRAGMA journal_mode")
+    return mode
 
 
-async def test_a_ledger_on_a_network_disk_works_without_a_log_beside_it(tmp_path: Path):
+async def test_a_ledger_on_a_network_file_system_works_without_a_write_ahead_log(tmp_path: Path):
     """Shows: P17."""
     path = tmp_path / "ledger.db"
-    async with open_ledger(path, detect_filesystem=on("nfs4")) as ledger:
+    async with open_ledger(path, detect_filesystem=report_filesystem("nfs4")) as ledger:
         await asyncio.gather(
             *(ledger.write(lambda tx, n=n: tx.add_run(make_run(f"r{n}"))) for n in range(50))
         )
         assert len(await ledger.read(lambda tx: tx.find_runs())) == 50
         assert sorted(each.name for each in tmp_path.iterdir()) == ["ledger.db"]
-    assert mode_of(path) == "delete"
+    assert stored_journal_mode(path) == "delete"
 
 
-async def test_a_ledger_that_moves_to_another_kind_of_disk_is_kept_as_that_needs(tmp_path: Path):
+async def test_a_ledger_that_moves_to_another_file_system_changes_its_journal_mode(tmp_path: Path):
     path = tmp_path / "ledger.db"
     for kind, mode in (("ext4", "wal"), ("nfs4", "delete"), ("ext4", "wal")):
-        async with open_ledger(path, detect_filesystem=on(kind)) as ledger:
+        async with open_ledger(path, detect_filesystem=report_filesystem(kind)) as ledger:
             await ledger.write(lambda tx: tx.count_runs())
-        assert mode_of(path) == mode
+        assert stored_journal_mode(path) == mode
 
 
-READER = """
+READER_PROGRAM = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("BEGIN")
@@ -115,35 +115,35 @@ connection.execute("ROLLBACK")
 """
 
 
-async def reading(path: Path) -> Any:
+async def start_reader(path: Path) -> Process:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", READER, str(path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        sys.executable, "-c", READER_PROGRAM, str(path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     assert await process.stdout.readline() == b"reading\n"
     return process
 
 
-async def test_a_commit_without_a_log_waits_for_those_who_read(tmp_path: Path):
+async def test_a_commit_without_write_ahead_log_waits_for_readers(tmp_path: Path):
     """Shows: P17, P27."""
     path = tmp_path / "ledger.db"
-    async with open_ledger(path, detect_filesystem=on("nfs4")) as ledger:
+    async with open_ledger(path, detect_filesystem=report_filesystem("nfs4")) as ledger:
         await ledger.write(lambda tx: tx.add_run(make_run("first")))
-        reader = await reading(path)
-        waiting = asyncio.ensure_future(ledger.write(lambda tx: tx.add_run(make_run("second"))))
-        done, _ = await asyncio.wait([waiting], timeout=0.3)
+        reader = await start_reader(path)
+        commit = asyncio.ensure_future(ledger.write(lambda tx: tx.add_run(make_run("second"))))
+        done, _ = await asyncio.wait([commit], timeout=0.3)
         assert not done
         await reader.communicate(b"\n")
-        await waiting
+        await commit
         assert {run.id for run in await ledger.read(lambda tx: tx.find_runs())} == {"first", "second"}
 
 
-async def test_a_reader_that_never_ends_is_the_cause_and_the_ledger_goes_on(tmp_path: Path):
+async def test_a_commit_blocked_by_a_reader_fails_and_the_ledger_stays_usable(tmp_path: Path):
     """Shows: P27."""
     path = tmp_path / "ledger.db"
-    async with open_ledger(path, detect_filesystem=on("nfs4"), busy_timeout_s=0.3) as ledger:
+    async with open_ledger(path, detect_filesystem=report_filesystem("nfs4"), busy_timeout_s=0.3) as ledger:
         await ledger.write(lambda tx: tx.add_run(make_run("first")))
-        reader = await reading(path)
+        reader = await start_reader(path)
         with pytest.raises(SessionLocked, match="the ledger is locked by another process"):
             await ledger.write(lambda tx: tx.add_run(make_run("second")))
         await reader.communicate(b"\n")
