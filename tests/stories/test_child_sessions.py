@@ -1,4 +1,4 @@
-"""A session has a child: its own folder, its own configuration, and nothing of its parent's but a narrower view."""
+"""Child sessions: each has its own folder and configuration, and at most the permissions of its parent."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from user_machine import UserMachine
+from user_machine import UserMachine, spawn_and_wait
 
 from retinue.app.run_options import SpawnOptions
 from retinue.domain.permissions.scope import DEFAULT_DENIED_PATHS
@@ -25,11 +25,11 @@ tools: [read, ls]
 """
 
 
-def front_of(preset: Path) -> Any:
+def front_matter_of(preset: Path) -> Any:
     return strict_yaml.load_yaml(preset.read_text().split("---\n")[1], str(preset))
 
 
-async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine: UserMachine):
+async def test_a_child_session_has_its_own_folder_below_its_parents_branch(machine: UserMachine):
     """Shows: A017, A018, A019, A020, A021, A022, A025, A028, A029, A059, A084."""
     machine.write_agent("scout", EXPLORER)
     (machine.folder / "note.txt").write_text("hello")
@@ -48,7 +48,7 @@ async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine:
     names = {path.name for path in folder.iterdir()}
     assert names >= {"session.md", "preset.md", "scope-plan.yml", "tools.org", "session.json"}
     assert not names & {"branches", "current"}
-    paths = front_of(folder / "preset.md")["paths"]
+    paths = front_matter_of(folder / "preset.md")["paths"]
     assert paths == {
         "read": [f"{machine.folder}/**"],
         "write": ["/tmp/**"],
@@ -76,51 +76,47 @@ async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine:
         f"{folder}/session.md",
     )
     assert (shown["type"], shown["parent_session_id"], shown["depth"]) == ("agent", parent["slug"], 1)
-    above = (await machine("sessions", "show", "--json", parent["slug"])).json
-    assert (above["type"], above["parent_session_id"]) == ("branch", None)
+    shown = (await machine("sessions", "show", "--json", parent["slug"])).json
+    assert (shown["type"], shown["parent_session_id"]) == ("branch", None)
 
 
-async def test_a_child_is_made_below_the_branch_that_is_current(machine: UserMachine):
+async def test_a_child_session_is_created_below_the_current_branch(machine: UserMachine):
     """Shows: A017."""
     async with machine.serve_models([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         branched = await app.sessions.branch(parent.slug, name="try")
-        run = await app.runs.wait(
-            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
-        )
+        run = await spawn_and_wait(app, parent.slug, "explorer")
     assert Path(run.transcript_path).parent.parent == Path(branched.path) / "agents"
 
 
-async def test_children_of_children_end_at_the_limit_of_depth(machine: UserMachine):
+async def test_children_cannot_be_nested_deeper_than_the_limit(machine: UserMachine):
     async with machine.serve_models([text_reply(str(n)) for n in range(9)]), machine.open() as app:
-        above = await app.run("Hi", workspace=machine.folder)
+        deepest = await app.run("Hi", workspace=machine.folder)
         for depth in (1, 2, 3):
-            above = await app.runs.wait(
-                (await app.runs.spawn(f"Go {depth}", SpawnOptions(parent=above.slug, agent="explorer"))).id
-            )
-            assert (above.depth, (await app.sessions.find(above.slug)).depth) == (depth, depth)
+            deepest = await spawn_and_wait(app, deepest.slug, "explorer", f"Go {depth}")
+            assert (deepest.depth, (await app.sessions.find(deepest.slug)).depth) == (depth, depth)
         before = machine.read_files()
         with pytest.raises(Refused, match="at depth 3 cannot have a child: the maximum depth is 3"):
-            await app.runs.spawn("Go", SpawnOptions(parent=above.slug, agent="explorer"))
+            await app.runs.spawn("Go", SpawnOptions(parent=deepest.slug, agent="explorer"))
         assert machine.read_files() == before
 
 
-async def test_the_same_child_twice_in_a_second_gets_another_name(machine: UserMachine):
+async def test_two_children_spawned_in_the_same_second_get_different_names(machine: UserMachine):
     """Shows: A022."""
     async with (
         machine.serve_models([text_reply("a"), text_reply("b"), text_reply("c")]),
         machine.open() as app,
     ):
         parent = await app.run("Hi", workspace=machine.folder)
-        twins = [
+        runs = [
             await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer", description="x"))
             for _ in range(2)
         ]
-        done = [await app.runs.wait(run.id) for run in twins]
+        done = [await app.runs.wait(run.id) for run in runs]
     assert len({run.slug for run in done}) == 2
 
 
-async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: UserMachine):
+async def test_a_childs_preset_is_an_exact_copy_of_its_template_except_for_the_paths(machine: UserMachine):
     """Shows: A023, A026, A027."""
     plain = machine.write_agent(
         "plain", "description: Plain.  # kept\n\nmodel: 'openai:x'\n", "Line.\n\n\tTab ---\n"
@@ -129,26 +125,24 @@ async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: Use
     main = machine.write_agent("main", "paths:\n  read: ['docs/**', '/srv/*.md']\n")
     async with machine.serve_models([text_reply(str(n)) for n in range(9)]), machine.open() as app:
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
-        kept: dict[str, str] = {}
-        places: dict[str, Path] = {}
+        presets: dict[str, str] = {}
+        paths: dict[str, Path] = {}
         for name in ("plain", "pathed"):
-            run = await app.runs.wait(
-                (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent=name))).id
-            )
-            places[name] = Path(run.transcript_path).parent / "preset.md"
-            kept[name] = places[name].read_text()
+            run = await spawn_and_wait(app, parent.slug, name)
+            paths[name] = Path(run.transcript_path).parent / "preset.md"
+            presets[name] = paths[name].read_text()
         section = 'paths:\n  read:\n    - "docs/**"\n    - "/srv/*.md"\n  write:\n    - "/tmp/**"\n  deny:\n'
         section += "".join(f'    - "{pattern}"\n' for pattern in DEFAULT_DENIED_PATHS)
-        assert kept["plain"] == plain.read_text().replace(
+        assert presets["plain"] == plain.read_text().replace(
             "model: 'openai:x'\n", f"model: 'openai:x'\n{section}"
         )
-        assert kept["pathed"] == pathed.read_text().replace('paths:\n  read: ["/old/**"]\n', section)
+        assert presets["pathed"] == pathed.read_text().replace('paths:\n  read: ["/old/**"]\n', section)
         main.write_text(main.read_text().replace("docs/**", "other/**"))
         (Path(parent.transcript_path).parent / "preset.md").write_text(main.read_text())
-        assert {name: place.read_text() for name, place in places.items()} == kept
+        assert {name: path.read_text() for name, path in paths.items()} == presets
 
 
-async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: UserMachine):
+async def test_an_unknown_template_is_reported_and_creates_nothing(machine: UserMachine):
     """Shows: A024, B008."""
     async with machine.serve_models([text_reply("Hi.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
@@ -162,7 +156,7 @@ async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: U
         assert len(server.requests) == 1
 
 
-async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: UserMachine):
+async def test_a_child_uses_nothing_of_its_parents_configuration(machine: UserMachine):
     """Shows: A031, A032, A034, A035, A036."""
     machine.write_agent("main", "model: openai:gpt-parent\ntemperature: 0.9\n", "You are the PARENT.")
     machine.write_agent("scout", EXPLORER, "You are the SCOUT.")
@@ -176,12 +170,10 @@ async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: U
     async with machine.serve_models(script) as server, machine.open() as app:
         parent = await app.run("Secret of the parent", agent="main", workspace=machine.folder)
         await app.run("More", session=parent.slug, model="openai:gpt-override")
-        run = await app.runs.wait(
-            (await app.runs.spawn("Go and look", SpawnOptions(parent=parent.slug, agent="scout"))).id
-        )
+        run = await spawn_and_wait(app, parent.slug, "scout", "Go and look")
         entries = await app.sessions.entries(run.session_id)
-    mine, override, first, second = server.requests
-    assert (mine.path, mine.body["model"], mine.body["temperature"]) == (
+    original, override, first, second = server.requests
+    assert (original.path, original.body["model"], original.body["temperature"]) == (
         "/chat/completions",
         "gpt-parent",
         0.9,
@@ -197,17 +189,15 @@ async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: U
     refused = [entry for entry in entries if isinstance(entry, ToolResult)]
     assert 'Tool \\"grep\\" is not allowed' in refused[0].text
     assert "needle" not in machine.request_texts(second)[-1]
-    assert "grep" in machine.tool_names(mine)
+    assert "grep" in machine.tool_names(original)
 
 
-async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
+async def test_a_child_uses_the_preset_in_its_own_folder(machine: UserMachine):
     """Shows: A033, A038, C15."""
     template = machine.write_agent("scout", "model: openai:first\ntools: [read]\n", "Be brief.")
     async with machine.serve_models([text_reply(str(n)) for n in range(4)]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await app.runs.wait(
-            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="scout"))).id
-        )
+        child = await spawn_and_wait(app, parent.slug, "scout")
         preset = Path(child.transcript_path).parent / "preset.md"
         template.write_text(template.read_text().replace("openai:first", "openai:template"))
         preset.write_text(
@@ -216,11 +206,11 @@ async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
         await app.run("Again", session=child.transcript_path)
         assert [request.body["model"] for request in server.requests[1:]] == ["first", "edited"]
         assert [machine.tool_names(request) for request in server.requests[1:]] == [["read"], ["ls"]]
-        torn = preset.read_text()
+        text = preset.read_text()
         for bad in (
-            torn[:20],
-            torn.replace("tools:", "tools: ["),
-            torn.replace("name: scout", "nmae: scout"),
+            text[:20],
+            text.replace("tools:", "tools: ["),
+            text.replace("name: scout", "nmae: scout"),
             None,
         ):
             if bad is None:
@@ -232,40 +222,34 @@ async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
         assert len(server.requests) == 3
 
 
-async def test_a_torn_definition_never_gives_a_child_more(machine: UserMachine):
+async def test_a_truncated_preset_never_widens_a_childs_scope(machine: UserMachine):
     """Shows: P13."""
     machine.write_agent("scout", 'tools: [read]\ntool_deny: ["ls"]\nmodel: openai:m\n', "Look.")
     async with machine.serve_models([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await app.runs.wait(
-            (
-                await app.runs.spawn(
-                    "Go", SpawnOptions(parent=parent.slug, agent="scout", allowed_paths=["/srv/**"])
-                )
-            ).id
-        )
+        child = await spawn_and_wait(app, parent.slug, "scout", allowed_paths=["/srv/**"])
         preset = Path(child.transcript_path).parent / "preset.md"
-        whole = preset.read_text()
+        text = preset.read_text()
         before = await app.permissions.scope(session=child.session_id)
-        for size in range(len(whole)):
-            preset.write_text(whole[:size])
+        for size in range(len(text)):
+            preset.write_text(text[:size])
             try:
                 after = await app.permissions.scope(session=child.session_id)
             except Failed as error:
                 assert "Failed to load preset" in str(error)  # noqa: PT017  (the other outcome is as good)
             else:
-                assert (after.hash, size > whole.rindex("---")) == (before.hash, True)
+                assert (after.hash, size > text.rindex("---")) == (before.hash, True)
 
 
-async def test_a_child_knows_who_it_is_from_its_first_call_on(machine: UserMachine):
+async def test_the_first_tool_call_of_a_child_carries_the_childs_own_session(machine: UserMachine):
     """Shows: A037, L003."""
     (machine.folder / "x").write_text("of the workspace")
-    seen: list[tuple[str, ...]] = []
+    callers: list[tuple[str, ...]] = []
 
     @tool(effect="read")
     def whoami(call: Call) -> str:
         """Says who calls."""
-        seen.append(
+        callers.append(
             (call.session.slug, call.session.path, call.session.branch, call.session.parent_slug or "")
         )
         return "you"
@@ -277,22 +261,18 @@ async def test_a_child_knows_who_it_is_from_its_first_call_on(machine: UserMachi
     ]
     async with machine.serve_models(script) as server, machine.open(tools=[whoami]) as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        run = await app.runs.wait(
-            (await app.runs.spawn("Who?", SpawnOptions(parent=parent.slug, agent="general"))).id
-        )
-    assert seen == [(run.slug, str(Path(run.transcript_path).parent), "main", parent.slug)]
+        run = await spawn_and_wait(app, parent.slug, "general", "Who?")
+    assert callers == [(run.slug, str(Path(run.transcript_path).parent), "main", parent.slug)]
     assert "of the workspace" in machine.request_texts(server.requests[2])
 
 
-async def test_a_new_template_can_be_started_at_once(machine: UserMachine):
+async def test_a_newly_written_template_can_be_spawned_without_a_restart(machine: UserMachine):
     """Shows: A004."""
     async with machine.serve_models([text_reply("Hi."), text_reply("New.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
         assert "fresh" not in app.agents.registry.agent_names()
         machine.write_agent("fresh", "description: New here.\nmodel: openai:fresh\n", "You are new.")
         assert "fresh" in app.agents.registry.agent_names()
-        run = await app.runs.wait(
-            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="fresh"))).id
-        )
+        run = await spawn_and_wait(app, parent.slug, "fresh")
     assert (run.text, server.requests[1].body["model"]) == ("New.", "fresh")
     assert json.loads((Path(run.transcript_path).parent / "session.json").read_text())["agent"] == "fresh"
