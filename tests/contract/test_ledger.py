@@ -1,4 +1,4 @@
-"""One contract for every ledger: on disk and in memory."""
+"""The contract of every ledger: on disk and in memory."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -20,61 +20,63 @@ from retinue.interfaces import Ledger, Transaction
 from retinue.ledger.ledger import SqliteLedger
 from retinue.testing.memory_ledger import MemoryLedger
 
-AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
+NOW = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
 
 AnyLedger = SqliteLedger | MemoryLedger
 
 
 @pytest.fixture
-def heard() -> list[Event]:
+def events() -> list[Event]:
     return []
 
 
 @pytest.fixture(params=["sqlite", "memory"])
 async def ledger(
-    request: pytest.FixtureRequest, tmp_path: Path, heard: list[Event]
+    request: pytest.FixtureRequest, tmp_path: Path, events: list[Event]
 ) -> AsyncGenerator[AnyLedger]:
     opened: AnyLedger = (
-        SqliteLedger(tmp_path / "ledger.db", on_event=heard.append)
+        SqliteLedger(tmp_path / "ledger.db", on_event=events.append)
         if request.param == "sqlite"
-        else MemoryLedger(on_event=heard.append)
+        else MemoryLedger(on_event=events.append)
     )
     yield opened
     await opened.close()
 
 
-def a_run(name: str, *, parent: str | None = None, minute: int = 0, **facts: Any) -> Run:
-    ask = RunRequest(key=f"key of {name}", agent="main", task="look around", parent_run=parent)
+def make_run(name: str, *, parent: str | None = None, minute: int = 0, **fields: Any) -> Run:
+    request = RunRequest(key=f"key of {name}", agent="main", task="look around", parent_run=parent)
     run = Run(
         id=name,
-        request=ask,
+        request=request,
         session_id="session",
         slug="main-20261115184207",
         session_key="main-20261115184207/main",
         agent="main",
         transcript_path="session.md",
-        created_at=AT + timedelta(minutes=minute),
+        created_at=NOW + timedelta(minutes=minute),
     )
-    return replace(run, **facts)
+    return replace(run, **fields)
 
 
-def added(*runs: Run) -> Callable[[Transaction], None]:
-    def step(tx: Transaction) -> None:
+def add_runs(*runs: Run) -> Callable[[Transaction], None]:
+    """Return a transaction that adds the runs."""
+
+    def add(tx: Transaction) -> None:
         for run in runs:
             tx.add_run(run)
 
-    return step
+    return add
 
 
-def an_event(kind: EventKind = "run.queued", session: str = "session", **data: Any) -> Event:
-    return Event(kind=kind, at=AT, session=session, run="r1", parent_run="r0", agent="main", data=data)
+def make_event(kind: EventKind = "run.queued", session: str = "session", **data: Any) -> Event:
+    return Event(kind=kind, at=NOW, session=session, run="r1", parent_run="r0", agent="main", data=data)
 
 
-async def names(ledger: AnyLedger, **wish: Any) -> list[str]:
-    return [run.id for run in await ledger.read(lambda tx: tx.find_runs(**wish))]
+async def find_run_ids(ledger: AnyLedger, **filters: Any) -> list[str]:
+    return [run.id for run in await ledger.read(lambda tx: tx.find_runs(**filters))]
 
 
-async def test_a_run_comes_back_as_it_was_in_every_field(ledger: AnyLedger):
+async def test_a_run_is_stored_with_every_field(ledger: AnyLedger):
     """Shows: E009, E028."""
     run = Run(
         id="0198-a",
@@ -113,35 +115,35 @@ async def test_a_run_comes_back_as_it_was_in_every_field(ledger: AnyLedger):
         owner_id="owner",
         scope_hash="abc",
         workspace="work",
-        created_at=AT,
-        started_at=AT + timedelta(microseconds=1),
-        ended_at=AT + timedelta(seconds=1),
-        deadline_at=AT + timedelta(hours=1),
+        created_at=NOW,
+        started_at=NOW + timedelta(microseconds=1),
+        ended_at=NOW + timedelta(seconds=1),
+        deadline_at=NOW + timedelta(hours=1),
     )
-    await ledger.write(added(run))
+    await ledger.write(add_runs(run))
     assert await ledger.read(lambda tx: tx.get_run("0198-a")) == run
     assert await ledger.read(lambda tx: tx.get_run_by_key("call:r0/01J")) == run
     assert await ledger.read(lambda tx: tx.find_runs()) == [run]
 
 
-async def test_a_changed_run_replaces_the_old_one_and_leaves_the_others(ledger: AnyLedger):
-    first, second = a_run("r1"), a_run("r2")
-    await ledger.write(added(first, second))
-    started = first.start(owner_id="o", at=AT, deadline_at=AT + timedelta(hours=1))
+async def test_updating_a_run_does_not_change_other_runs(ledger: AnyLedger):
+    first, second = make_run("r1"), make_run("r2")
+    await ledger.write(add_runs(first, second))
+    started = first.start(owner_id="o", at=NOW, deadline_at=NOW + timedelta(hours=1))
     await ledger.write(lambda tx: tx.update_run(started))
     assert await ledger.read(lambda tx: (tx.get_run("r1"), tx.get_run("r2"))) == (started, second)
 
 
-async def test_changing_a_run_that_is_not_there_is_not_found(ledger: AnyLedger):
+async def test_updating_a_missing_run_raises_not_found(ledger: AnyLedger):
     with pytest.raises(NotFound, match="Run r1 not found"):
-        await ledger.write(lambda tx: tx.update_run(a_run("r1")))
+        await ledger.write(lambda tx: tx.update_run(make_run("r1")))
 
 
-async def test_what_a_run_was_asked_for_can_change_too(ledger: AnyLedger):
-    run = a_run("r1", parent="r0", root_id="r0")
-    await ledger.write(added(run))
-    for ask in (replace(run.request, model="m:large"), replace(run.request, task="another"), run.request):
-        changed = replace(run, request=ask, turns=run.turns + 1)
+async def test_the_request_of_a_run_can_be_updated(ledger: AnyLedger):
+    run = make_run("r1", parent="r0", root_id="r0")
+    await ledger.write(add_runs(run))
+    for request in (replace(run.request, model="m:large"), replace(run.request, task="another"), run.request):
+        changed = replace(run, request=request, turns=run.turns + 1)
         await ledger.write(lambda tx, changed=changed: tx.update_run(changed))
         assert await ledger.read(lambda tx: (tx.get_run("r1"), tx.find_runs(parent_run="r0"))) == (
             changed,
@@ -149,31 +151,35 @@ async def test_what_a_run_was_asked_for_can_change_too(ledger: AnyLedger):
         )
 
 
-async def test_a_run_that_moves_is_found_where_it_is_and_nowhere_else(ledger: AnyLedger):
-    run = a_run("r1", root_id="r1", session_id="s1")
-    await ledger.write(added(run))
-    for moved in (replace(run, session_id="s2"), replace(run, root_id="r0"), replace(run, created_at=AT)):
-        await ledger.write(lambda tx, moved=moved: tx.update_run(moved))
-        for wish in ({"session": "s1"}, {"session": "s2"}, {"root": "r1"}, {"root": "r0"}):
-            live = await names(ledger, status=[Status.QUEUED], **wish)
-            fits = getattr(moved, "session_id" if "session" in wish else "root_id") in wish.values()
-            assert (await names(ledger, **wish), live) == ((["r1"], ["r1"]) if fits else ([], []))
+async def test_a_run_whose_session_or_root_changed_is_found_only_by_the_new_value(ledger: AnyLedger):
+    run = make_run("r1", root_id="r1", session_id="s1")
+    await ledger.write(add_runs(run))
+    for changed in (
+        replace(run, session_id="s2"),
+        replace(run, root_id="r0"),
+        replace(run, created_at=NOW),
+    ):
+        await ledger.write(lambda tx, changed=changed: tx.update_run(changed))
+        for filters in ({"session": "s1"}, {"session": "s2"}, {"root": "r1"}, {"root": "r0"}):
+            live = await find_run_ids(ledger, status=[Status.QUEUED], **filters)
+            fits = getattr(changed, "session_id" if "session" in filters else "root_id") in filters.values()
+            assert (await find_run_ids(ledger, **filters), live) == ((["r1"], ["r1"]) if fits else ([], []))
 
 
-async def test_a_tree_has_its_root_and_all_that_name_it(ledger: AnyLedger):
+async def test_runs_of_a_tree_are_found_and_counted_by_their_root(ledger: AnyLedger):
     await ledger.write(
-        added(
-            a_run("top", root_id="top"),
-            a_run("one", parent="top", root_id="top", minute=1),
-            a_run("two", parent="one", root_id="top", minute=2, status=Status.DONE, ended_at=AT),
-            a_run("apart", root_id="apart"),
+        add_runs(
+            make_run("top", root_id="top"),
+            make_run("one", parent="top", root_id="top", minute=1),
+            make_run("two", parent="one", root_id="top", minute=2, status=Status.DONE, ended_at=NOW),
+            make_run("apart", root_id="apart"),
         )
     )
-    assert await names(ledger, root="top") == ["two", "one", "top"]
-    assert await names(ledger, root="top", limit=2) == ["two", "one"]
-    assert await names(ledger, root="top", status=[Status.QUEUED, Status.WAITING]) == ["one", "top"]
-    assert await names(ledger, root="top", status=[Status.QUEUED, Status.DONE], limit=1) == ["two"]
-    assert await names(ledger, root="top", top_only=True) == ["top"]
+    assert await find_run_ids(ledger, root="top") == ["two", "one", "top"]
+    assert await find_run_ids(ledger, root="top", limit=2) == ["two", "one"]
+    assert await find_run_ids(ledger, root="top", status=[Status.QUEUED, Status.WAITING]) == ["one", "top"]
+    assert await find_run_ids(ledger, root="top", status=[Status.QUEUED, Status.DONE], limit=1) == ["two"]
+    assert await find_run_ids(ledger, root="top", top_only=True) == ["top"]
     counts = await ledger.read(
         lambda tx: [
             tx.count_runs(root="top"),
@@ -188,39 +194,39 @@ async def test_a_tree_has_its_root_and_all_that_name_it(ledger: AnyLedger):
     assert counts == [3, 1, 0, 2, 1, 3, 0]
 
 
-async def test_what_is_not_there_is_none(ledger: AnyLedger):
+async def test_a_missing_run_is_none(ledger: AnyLedger):
     assert await ledger.read(lambda tx: (tx.get_run("r1"), tx.get_run_by_key("k"))) == (None, None)
 
 
 @pytest.mark.parametrize(
     "second",
     [
-        a_run("r1", request=RunRequest(key="other", agent="main", task=None)),
-        a_run("r2", request=a_run("r1").request),
+        make_run("r1", request=RunRequest(key="other", agent="main", task=None)),
+        make_run("r2", request=make_run("r1").request),
     ],
-    ids=["the same id", "the same key"],
+    ids=["same id", "same key"],
 )
-async def test_a_second_birth_fails_and_leaves_the_first(ledger: AnyLedger, second: Run):
-    await ledger.write(added(a_run("r1")))
+async def test_a_run_with_a_duplicate_id_or_key_is_refused(ledger: AnyLedger, second: Run):
+    await ledger.write(add_runs(make_run("r1")))
     with pytest.raises(Failed, match="already in the ledger"):
-        await ledger.write(added(second))
-    assert await ledger.read(lambda tx: tx.find_runs()) == [a_run("r1")]
+        await ledger.write(add_runs(second))
+    assert await ledger.read(lambda tx: tx.find_runs()) == [make_run("r1")]
 
 
-async def test_no_run_can_take_the_key_of_another(ledger: AnyLedger):
-    await ledger.write(added(a_run("r1"), a_run("r2")))
+async def test_updating_a_run_to_the_key_of_another_is_refused(ledger: AnyLedger):
+    await ledger.write(add_runs(make_run("r1"), make_run("r2")))
     with pytest.raises(Failed, match="belongs to another run"):
-        await ledger.write(lambda tx: tx.update_run(replace(a_run("r2"), request=a_run("r1").request)))
+        await ledger.write(lambda tx: tx.update_run(replace(make_run("r2"), request=make_run("r1").request)))
 
 
-async def test_children_are_whoever_names_the_run_as_parent_oldest_first(ledger: AnyLedger):
+async def test_children_are_the_runs_with_this_parent_oldest_first(ledger: AnyLedger):
     await ledger.write(
-        added(
-            a_run("r1", child_ids=("ghost",)),
-            a_run("r4", parent="r1", minute=1),
-            a_run("r3", parent="r1", minute=2),
-            a_run("r2", parent="r1", minute=2),
-            a_run("r5", parent="r4", minute=3),
+        add_runs(
+            make_run("r1", child_ids=("ghost",)),
+            make_run("r4", parent="r1", minute=1),
+            make_run("r3", parent="r1", minute=2),
+            make_run("r2", parent="r1", minute=2),
+            make_run("r5", parent="r4", minute=3),
         )
     )
     runs = await ledger.read(lambda tx: tx.find_runs(with_children=True))
@@ -237,10 +243,10 @@ async def test_children_are_whoever_names_the_run_as_parent_oldest_first(ledger:
 
 
 async def test_runs_are_listed_newest_first_and_equal_times_by_id(ledger: AnyLedger):
-    await ledger.write(added(a_run("r2"), a_run("r1"), a_run("r3"), a_run("r0", minute=1)))
-    assert await names(ledger) == ["r0", "r3", "r2", "r1"]
-    assert await names(ledger, limit=2) == ["r0", "r3"]
-    assert await names(ledger, limit=0) == []
+    await ledger.write(add_runs(make_run("r2"), make_run("r1"), make_run("r3"), make_run("r0", minute=1)))
+    assert await find_run_ids(ledger) == ["r0", "r3", "r2", "r1"]
+    assert await find_run_ids(ledger, limit=2) == ["r0", "r3"]
+    assert await find_run_ids(ledger, limit=0) == []
 
 
 FILTERS: list[tuple[dict[str, Any], list[str]]] = [
@@ -265,80 +271,82 @@ FILTERS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("wish", "expected"), FILTERS)
+@pytest.mark.parametrize(("filters", "expected"), FILTERS)
 async def test_filters_narrow_the_list_and_combine(
-    ledger: AnyLedger, wish: dict[str, Any], expected: list[str]
+    ledger: AnyLedger, filters: dict[str, Any], expected: list[str]
 ):
     await ledger.write(
-        added(
-            a_run("a"),
-            a_run("b", minute=1, status=Status.DONE, session_id="other"),
-            a_run("d1", minute=2, parent="a", root_id="a", status=Status.RUNNING),
-            a_run("d2", minute=3, parent="a", root_id="a"),
+        add_runs(
+            make_run("a"),
+            make_run("b", minute=1, status=Status.DONE, session_id="other"),
+            make_run("d1", minute=2, parent="a", root_id="a", status=Status.RUNNING),
+            make_run("d2", minute=3, parent="a", root_id="a"),
         )
     )
-    assert await names(ledger, **wish) == expected
+    assert await find_run_ids(ledger, **filters) == expected
 
 
-async def test_whether_anybody_is_at_work_for_a_run_is_known_without_reading_them(ledger: AnyLedger):
-    """Those that have ended do not count, and a question may be only of those that are waited for."""
+async def test_live_children_of_a_run_are_detected(ledger: AnyLedger):
+    """Ended children do not count, and the query may be limited to awaited children."""
 
-    def asked(tx: Transaction) -> tuple[bool, ...]:
-        return tuple(tx.has_live_children("above", awaited=each) for each in (None, False, True))
+    def read_live_children(tx: Transaction) -> tuple[bool, ...]:
+        return tuple(tx.has_live_children("above", awaited=awaited) for awaited in (None, False, True))
 
-    over: dict[str, Any] = {"status": Status.DONE, "ended_at": AT, "is_awaited": True}
+    done_fields: dict[str, Any] = {"status": Status.DONE, "ended_at": NOW, "is_awaited": True}
     await ledger.write(
-        added(
-            a_run("above"),
-            a_run("queued", parent="above"),
-            a_run("over", parent="above", **over),
-            a_run("of another", parent="elsewhere", is_awaited=True),
+        add_runs(
+            make_run("above"),
+            make_run("queued", parent="above"),
+            make_run("over", parent="above", **done_fields),
+            make_run("of another", parent="elsewhere", is_awaited=True),
         )
     )
-    assert await ledger.read(asked) == (True, True, False)
-    await ledger.write(lambda tx: tx.update_run(a_run("queued", parent="above", is_awaited=True)))
-    assert await ledger.read(asked) == (True, False, True)
-    await ledger.write(lambda tx: tx.update_run(a_run("queued", parent="above", **over)))
-    assert await ledger.read(asked) == (False, False, False)
+    assert await ledger.read(read_live_children) == (True, True, False)
+    await ledger.write(lambda tx: tx.update_run(make_run("queued", parent="above", is_awaited=True)))
+    assert await ledger.read(read_live_children) == (True, False, True)
+    await ledger.write(lambda tx: tx.update_run(make_run("queued", parent="above", **done_fields)))
+    assert await ledger.read(read_live_children) == (False, False, False)
 
 
-async def test_a_run_is_held_by_whom_it_asked_by_what_nobody_heard_and_by_an_open_question(ledger: AnyLedger):
-    async def held() -> bool:
+async def test_undelivered_work_is_a_live_child_a_pending_delivery_or_an_open_approval(ledger: AnyLedger):
+    async def has_undelivered_work() -> bool:
         return await ledger.read(lambda tx: tx.has_undelivered_work("above", "session"))
 
-    over: dict[str, Any] = {"status": Status.DONE, "ended_at": AT}
-    await ledger.write(added(a_run("above"), a_run("over", parent="above", **over), a_run("alone")))
-    assert not await held()
-    await ledger.write(added(a_run("asked", parent="above")))
-    assert await held()
-    await ledger.write(lambda tx: tx.update_run(a_run("asked", parent="above", **over)))
-    assert not await held()
+    done_fields: dict[str, Any] = {"status": Status.DONE, "ended_at": NOW}
+    await ledger.write(
+        add_runs(make_run("above"), make_run("over", parent="above", **done_fields), make_run("alone"))
+    )
+    assert not await has_undelivered_work()
+    await ledger.write(add_runs(make_run("asked", parent="above")))
+    assert await has_undelivered_work()
+    await ledger.write(lambda tx: tx.update_run(make_run("asked", parent="above", **done_fields)))
+    assert not await has_undelivered_work()
 
-    left = Delivery(
+    delivery = Delivery(
         id="d1",
         run="over",
         requester_run="above",
         session="session",
-        created_at=AT,
+        created_at=NOW,
         answers=False,
         text="Done.",
     )
-    await ledger.write(lambda tx: tx.add_delivery(left))
-    assert await held()
-    await ledger.write(lambda tx: tx.update_delivery(left.mark_delivered("above", at=AT)))
-    await ledger.write(lambda tx: tx.add_delivery(replace(left, id="d2", run="asked", session="another")))
-    assert not await held()
+    await ledger.write(lambda tx: tx.add_delivery(delivery))
+    assert await has_undelivered_work()
+    await ledger.write(lambda tx: tx.update_delivery(delivery.mark_delivered("above", at=NOW)))
+    await ledger.write(lambda tx: tx.add_delivery(replace(delivery, id="d2", run="asked", session="another")))
+    assert not await has_undelivered_work()
 
-    asked = Approval(
+    approval = Approval(
         id="a1", run="above", session="session", agent="main", call="c1", tool="bash", access="run",
-        resource="ls", args="{}", asked_at=AT, expires_at=AT,
+        resource="ls", args="{}", asked_at=NOW, expires_at=NOW,
     )  # fmt: skip
-    await ledger.write(lambda tx: tx.add_approval(replace(asked, id="a0", run="alone")))
-    assert not await held()
-    await ledger.write(lambda tx: tx.add_approval(asked))
-    assert await held()
-    await ledger.write(lambda tx: tx.update_approval(asked.void()))
-    assert not await held()
+    await ledger.write(lambda tx: tx.add_approval(replace(approval, id="a0", run="alone")))
+    assert not await has_undelivered_work()
+    await ledger.write(lambda tx: tx.add_approval(approval))
+    assert await has_undelivered_work()
+    await ledger.write(lambda tx: tx.update_approval(approval.void()))
+    assert not await has_undelivered_work()
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -351,16 +359,16 @@ async def test_a_run_is_held_by_whom_it_asked_by_what_nobody_heard_and_by_an_ope
         ),
     )
 )
-async def test_hostile_filters_are_only_values(ledger: AnyLedger, text: str):
+async def test_hostile_filter_values_find_nothing(ledger: AnyLedger, text: str):
     """Shows: P29."""
     await ledger.read(lambda tx: (tx.get_run(text), tx.get_run_by_key(text), tx.find_events(session=text)))
-    for wish in ("session", "root", "parent_run", "prefix"):
+    for field in ("session", "root", "parent_run", "prefix"):
         if text:
-            assert await names(ledger, **{wish: text}) == []
+            assert await find_run_ids(ledger, **{field: text}) == []
 
 
-async def test_the_count_of_a_status_follows_its_moves(ledger: AnyLedger):
-    await ledger.write(added(a_run("r1"), a_run("r2"), a_run("r3", status=Status.DONE)))
+async def test_runs_are_counted_by_status(ledger: AnyLedger):
+    await ledger.write(add_runs(make_run("r1"), make_run("r2"), make_run("r3", status=Status.DONE)))
     assert await ledger.read(lambda tx: [tx.count_runs(status) for status in Status]) == [
         2,
         0,
@@ -373,72 +381,75 @@ async def test_the_count_of_a_status_follows_its_moves(ledger: AnyLedger):
     ]
 
 
-async def test_a_step_sees_its_own_changes(ledger: AnyLedger):
-    def step(tx: Transaction) -> tuple[int, list[str], int]:
-        tx.add_run(a_run("r1"))
-        tx.add_run(a_run("r2", parent="r1"))
-        tx.emit(an_event())
+async def test_a_transaction_sees_its_own_changes(ledger: AnyLedger):
+    def change_and_read(tx: Transaction) -> tuple[int, list[str], int]:
+        tx.add_run(make_run("r1"))
+        tx.add_run(make_run("r2", parent="r1"))
+        tx.emit(make_event())
         run = tx.get_run("r1", with_children=True)
         assert run is not None
         return tx.count_runs(Status.QUEUED), list(run.child_ids), len(tx.find_events())
 
-    assert await ledger.write(step) == (2, ["r2"], 1)
+    assert await ledger.write(change_and_read) == (2, ["r2"], 1)
 
 
-async def test_a_step_that_raises_is_undone_alone_and_its_error_reaches_only_its_asker(
-    ledger: AnyLedger, heard: list[Event]
+async def test_a_failed_transaction_is_rolled_back_alone_and_raises_only_to_its_caller(
+    ledger: AnyLedger, events: list[Event]
 ):
-    def bad(tx: Transaction) -> None:
-        tx.add_run(a_run("bad"))
-        tx.emit(an_event("run.ended"))
+    def fail(tx: Transaction) -> None:
+        tx.add_run(make_run("bad"))
+        tx.emit(make_event("run.ended"))
         raise KeyError("no")
 
-    def good(name: str) -> Callable[[Transaction], str]:
-        def step(tx: Transaction) -> str:
-            tx.add_run(a_run(name))
-            tx.emit(an_event(name=name))
+    def add_named(name: str) -> Callable[[Transaction], str]:
+        def add_run_and_event(tx: Transaction) -> str:
+            tx.add_run(make_run(name))
+            tx.emit(make_event(name=name))
             return name
 
-        return step
+        return add_run_and_event
 
-    outcomes = await asyncio.gather(
-        ledger.write(good("r1")), ledger.write(bad), ledger.write(good("r2")), return_exceptions=True
+    results = await asyncio.gather(
+        ledger.write(add_named("r1")),
+        ledger.write(fail),
+        ledger.write(add_named("r2")),
+        return_exceptions=True,
     )
-    assert outcomes[0::2] == ["r1", "r2"]
-    assert isinstance(outcomes[1], KeyError)
-    assert await names(ledger) == ["r2", "r1"]
-    assert [(event.seq, event.data) for event in heard] == [(1, {"name": "r1"}), (2, {"name": "r2"})]
-    assert await ledger.read(lambda tx: tx.find_events()) == heard
+    assert results[0::2] == ["r1", "r2"]
+    assert isinstance(results[1], KeyError)
+    assert await find_run_ids(ledger) == ["r2", "r1"]
+    assert [(event.seq, event.data) for event in events] == [(1, {"name": "r1"}), (2, {"name": "r2"})]
+    assert await ledger.read(lambda tx: tx.find_events()) == events
 
 
-async def test_steps_that_ask_and_reserve_never_go_over_a_limit(ledger: AnyLedger):
+async def test_concurrent_check_and_claim_transactions_never_exceed_a_limit(ledger: AnyLedger):
     def claim(name: str) -> Callable[[Transaction], bool]:
-        def step(tx: Transaction) -> bool:
+        def try_claim(tx: Transaction) -> bool:
             if tx.count_runs(Status.RUNNING) >= 12:
                 return False
-            tx.add_run(a_run(name, status=Status.RUNNING))
+            tx.add_run(make_run(name, status=Status.RUNNING))
             return True
 
-        return step
+        return try_claim
 
     claims = await asyncio.gather(*(ledger.write(claim(f"r{number}")) for number in range(40)))
     assert claims == [True] * 12 + [False] * 28
 
 
-async def test_durable_events_are_numbered_from_one_and_heard_in_order_before_the_step_returns(
-    ledger: AnyLedger, heard: list[Event]
+async def test_events_are_numbered_from_one_and_reach_the_listener_in_order_before_the_write_returns(
+    ledger: AnyLedger, events: list[Event]
 ):
-    def step(tx: Transaction) -> None:
-        tx.emit(an_event("run.queued", label="a"))
-        tx.emit(an_event("run.started", nested={"list": [1, None, 2.5, "é"]}))
+    def emit_two_events(tx: Transaction) -> None:
+        tx.emit(make_event("run.queued", label="a"))
+        tx.emit(make_event("run.started", nested={"list": [1, None, 2.5, "é"]}))
 
-    await ledger.write(step)
-    assert [event.seq for event in heard] == [1, 2]
-    await asyncio.gather(*(ledger.write(step) for _ in range(5)))
-    assert [event.seq for event in heard] == list(range(1, 13))
-    assert heard[1] == Event(
+    await ledger.write(emit_two_events)
+    assert [event.seq for event in events] == [1, 2]
+    await asyncio.gather(*(ledger.write(emit_two_events) for _ in range(5)))
+    assert [event.seq for event in events] == list(range(1, 13))
+    assert events[1] == Event(
         kind="run.started",
-        at=AT,
+        at=NOW,
         session="session",
         run="r1",
         parent_run="r0",
@@ -446,97 +457,103 @@ async def test_durable_events_are_numbered_from_one_and_heard_in_order_before_th
         seq=2,
         data={"nested": {"list": [1, None, 2.5, "é"]}},
     )
-    assert await ledger.read(lambda tx: tx.find_events()) == heard
+    assert await ledger.read(lambda tx: tx.find_events()) == events
 
 
-async def test_events_can_be_taken_up_after_a_number_of_one_session_and_in_pages(ledger: AnyLedger):
-    def step(tx: Transaction) -> None:
+async def test_events_are_found_by_number_session_and_limit(ledger: AnyLedger):
+    def emit_six_events(tx: Transaction) -> None:
         for number in range(6):
-            tx.emit(an_event(session="odd" if number % 2 else "even"))
+            tx.emit(make_event(session="odd" if number % 2 else "even"))
 
-    await ledger.write(step)
+    await ledger.write(emit_six_events)
 
-    async def seqs(**wish: Any) -> list[int]:
-        return [event.seq for event in await ledger.read(lambda tx: tx.find_events(**wish))]
+    async def event_numbers(**filters: Any) -> list[int]:
+        return [event.seq for event in await ledger.read(lambda tx: tx.find_events(**filters))]
 
-    assert await seqs() == [1, 2, 3, 4, 5, 6]
-    assert await seqs(after=4) == [5, 6]
-    assert await seqs(session="odd") == [2, 4, 6]
-    assert await seqs(session="odd", after=2, limit=1) == [4]
-    assert await seqs(after=6) == []
-    assert await seqs(limit=0) == []
+    assert await event_numbers() == [1, 2, 3, 4, 5, 6]
+    assert await event_numbers(after=4) == [5, 6]
+    assert await event_numbers(session="odd") == [2, 4, 6]
+    assert await event_numbers(session="odd", after=2, limit=1) == [4]
+    assert await event_numbers(after=6) == []
+    assert await event_numbers(limit=0) == []
 
 
-async def test_a_listener_that_raises_loses_no_event_and_no_step(
-    tmp_path: Path, ledger: AnyLedger, heard: list[Event]
+async def test_a_listener_that_raises_loses_no_event_and_no_write(
+    tmp_path: Path, ledger: AnyLedger, events: list[Event]
 ):
-    complaints: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
 
-    def deaf(event: Event) -> None:
-        heard.append(event)
-        raise ValueError("deaf")
+    def fail_to_listen(event: Event) -> None:
+        events.append(event)
+        raise ValueError("listener failed")
 
-    deaf_ledger: AnyLedger = (
-        SqliteLedger(tmp_path / "deaf.db", on_event=deaf)
+    failing_ledger: AnyLedger = (
+        SqliteLedger(tmp_path / "failing-listener.db", on_event=fail_to_listen)
         if isinstance(ledger, SqliteLedger)
-        else MemoryLedger(on_event=deaf)
+        else MemoryLedger(on_event=fail_to_listen)
     )
 
-    def step(tx: Transaction) -> str:
-        tx.emit(an_event())
-        tx.emit(an_event())
+    def emit_two_events(tx: Transaction) -> str:
+        tx.emit(make_event())
+        tx.emit(make_event())
         return "done"
 
-    assert await deaf_ledger.write(step) == "done"
-    assert [event.seq for event in heard] == [1, 2]
-    assert len(complaints) == 2
-    for _ in range(4):  # together with others, and when it has been alone for a while
+    assert await failing_ledger.write(emit_two_events) == "done"
+    assert [event.seq for event in events] == [1, 2]
+    assert len(reported) == 2
+    for _ in range(4):  # batched at first, later as single writes
 
-        def given_up(_: str) -> None:
+        def cancel(_: str) -> None:
             raise asyncio.CancelledError
 
-        assert await deaf_ledger.write(lambda _: "and on", given_up) == "and on"
-    await deaf_ledger.close()
+        assert await failing_ledger.write(lambda _: "later", cancel) == "later"
+    await failing_ledger.close()
     asyncio.get_running_loop().set_exception_handler(None)
 
 
-async def test_a_look_cannot_write(ledger: AnyLedger):
-    def changed(tx: Transaction) -> None:
-        tx.update_run(a_run("r1"))
+async def test_a_read_transaction_cannot_write(ledger: AnyLedger):
+    def change_run(tx: Transaction) -> None:
+        tx.update_run(make_run("r1"))
 
-    def emitted(tx: Transaction) -> None:
-        tx.emit(an_event())
+    def emit_event(tx: Transaction) -> None:
+        tx.emit(make_event())
 
-    for step in (added(a_run("r1")), changed, emitted):
+    for write in (add_runs(make_run("r1")), change_run, emit_event):
         with pytest.raises(TypeError, match="a read transaction cannot write"):
-            await ledger.read(step)
+            await ledger.read(write)
     assert await ledger.read(lambda tx: (tx.find_runs(), tx.find_events())) == ([], [])
 
 
-async def test_a_step_may_raise_even_stop_iteration(ledger: AnyLedger):
+async def test_a_transaction_may_raise_stop_iteration(ledger: AnyLedger):
     with pytest.raises(RuntimeError):
         await ledger.write(lambda tx: next(iter(tx.find_runs())))
     assert await ledger.write(lambda tx: tx.count_runs(Status.DONE)) == 0
 
 
-async def test_any_text_is_kept_and_half_a_surrogate_becomes_a_replacement_character(ledger: AnyLedger):
-    odd = "\x00 é \U0001f600 \r\n ' \u2028"
-    ask = RunRequest(key=f"k{odd}", agent="main", task=f"{odd}\ud800", label="\udc00", parent_run=None)
-    run = a_run("r1", request=ask, text=f"{odd}\ud83d\ude00\ud800", error=odd)
+async def test_any_text_is_stored_and_lone_surrogates_are_replaced(ledger: AnyLedger):
+    unusual_text = "\x00 é \U0001f600 \r\n ' \u2028"
+    request = RunRequest(
+        key=f"k{unusual_text}", agent="main", task=f"{unusual_text}\ud800", label="\udc00", parent_run=None
+    )
+    run = make_run("r1", request=request, text=f"{unusual_text}\ud83d\ude00\ud800", error=unusual_text)
 
-    def step(tx: Transaction) -> None:
+    def store_run(tx: Transaction) -> None:
         tx.add_run(run)
         tx.update_run(run)
-        tx.emit(an_event(text="\ud800", deep=[{"\udfff": odd}]))
+        tx.emit(make_event(text="\ud800", deep=[{"\udfff": unusual_text}]))
 
-    await ledger.write(step)
-    kept = await ledger.read(lambda tx: tx.get_run("r1"))
-    assert kept is not None
-    assert (kept.request.key, kept.request.task, kept.request.label) == (f"k{odd}", f"{odd}\ufffd", "\ufffd")
-    assert (kept.text, kept.error) == (f"{odd}\U0001f600\ufffd", odd)
+    await ledger.write(store_run)
+    stored = await ledger.read(lambda tx: tx.get_run("r1"))
+    assert stored is not None
+    assert (stored.request.key, stored.request.task, stored.request.label) == (
+        f"k{unusual_text}",
+        f"{unusual_text}\ufffd",
+        "\ufffd",
+    )
+    assert (stored.text, stored.error) == (f"{unusual_text}\U0001f600\ufffd", unusual_text)
     assert [event.data for event in await ledger.read(lambda tx: tx.find_events())] == [
-        {"text": "\ufffd", "deep": [{"\ufffd": odd}]}
+        {"text": "\ufffd", "deep": [{"\ufffd": unusual_text}]}
     ]
 
 
@@ -544,85 +561,89 @@ async def test_any_text_is_kept_and_half_a_surrogate_becomes_a_replacement_chara
 @given(
     at=st.datetimes(
         datetime(1970, 1, 2),  # noqa: DTZ001  (hypothesis adds the zone)
-        datetime(9000, 1, 1),  # noqa: DTZ001  (the same)
+        datetime(9000, 1, 1),  # noqa: DTZ001  (hypothesis adds the zone)
         timezones=st.sampled_from([UTC]),
     ),
     number=st.integers(0, 2**62),
     text=st.text(st.characters(codec="utf-8"), max_size=50),
 )
-async def test_every_time_number_and_text_comes_back_exactly(
+async def test_times_numbers_and_texts_are_stored_exactly(
     ledger: AnyLedger, at: datetime, number: int, text: str
 ):
-    def step(tx: Transaction) -> tuple[Run, Run | None]:
+    def store_run(tx: Transaction) -> tuple[Run, Run | None]:
         name = f"r{len(tx.find_runs())}"
-        ask = RunRequest(key=name, agent=text, task=text)
-        run = a_run(name, request=ask, created_at=at, deadline_at=at, turns=number, text=text, workspace=text)
+        request = RunRequest(key=name, agent=text, task=text)
+        run = make_run(
+            name, request=request, created_at=at, deadline_at=at, turns=number, text=text, workspace=text
+        )
         tx.add_run(run)
         return run, tx.get_run(name)
 
-    before, after = await ledger.write(step)
+    before, after = await ledger.write(store_run)
     assert before == after
 
 
-async def test_a_cancelled_wait_does_not_take_the_step_back(ledger: AnyLedger):
+async def test_cancelling_the_caller_does_not_undo_its_write(ledger: AnyLedger):
     await ledger.read(lambda tx: tx.find_runs())
-    task = asyncio.create_task(ledger.write(added(a_run("r1"))))
+    task = asyncio.create_task(ledger.write(add_runs(make_run("r1"))))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await ledger.write(added(a_run("r2")))
-    assert await names(ledger) == ["r2", "r1"]
+    await ledger.write(add_runs(make_run("r2")))
+    assert await find_run_ids(ledger) == ["r2", "r1"]
 
 
-async def test_what_is_to_happen_then_happens_once_after_the_listeners_and_before_the_step_returns(
-    ledger: AnyLedger, heard: list[Event]
+async def test_the_callback_of_a_write_runs_once_after_the_listeners_and_before_the_write_returns(
+    ledger: AnyLedger, events: list[Event]
 ):
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
-    def named(name: str) -> Callable[[Transaction], str]:
-        def step(tx: Transaction) -> str:
-            tx.emit(an_event(name=name))
+    def emit_named(name: str) -> Callable[[Transaction], str]:
+        def emit(tx: Transaction) -> str:
+            tx.emit(make_event(name=name))
             return name
 
-        return step
+        return emit
 
     for number in range(6):
-        await ledger.write(named(f"r{number}"), lambda name: told.append((name, len(heard))))
-        assert told[number:] == [(f"r{number}", number + 1)]
+        await ledger.write(emit_named(f"r{number}"), lambda name: calls.append((name, len(events))))
+        assert calls[number:] == [(f"r{number}", number + 1)]
     await asyncio.gather(
-        *(ledger.write(named(f"s{each}"), lambda name: told.append((name, 0))) for each in "abc")
+        *(ledger.write(emit_named(f"s{letter}"), lambda name: calls.append((name, 0))) for letter in "abc")
     )
-    assert [name for name, _ in told[6:]] == ["sa", "sb", "sc"]
+    assert [name for name, _ in calls[6:]] == ["sa", "sb", "sc"]
 
 
-async def test_what_is_to_happen_then_happens_though_nobody_waits_any_more_and_never_after_a_failure(
+async def test_the_callback_of_a_write_runs_even_if_the_caller_is_cancelled_and_never_after_a_failure(
     ledger: AnyLedger,
 ):
-    told: list[str] = []
+    calls: list[str] = []
 
-    def bad(tx: Transaction) -> str:
-        tx.add_run(a_run("bad"))
+    def fail(tx: Transaction) -> str:
+        tx.add_run(make_run("bad"))
         raise KeyError("no")
 
     for number in range(6):
         task = asyncio.create_task(
-            ledger.write(added(a_run(f"r{number}")), lambda _, number=number: told.append(f"r{number}"))
+            ledger.write(
+                add_runs(make_run(f"r{number}")), lambda _, number=number: calls.append(f"r{number}")
+            )
         )
-        failing = asyncio.create_task(ledger.write(bad, lambda _: told.append("bad")))
+        failing = asyncio.create_task(ledger.write(fail, lambda _: calls.append("bad")))
         if not number:
             await ledger.read(lambda tx: tx.find_runs())
         await asyncio.sleep(0)
-        for each in (task, failing):
-            each.cancel()
+        for pending in (task, failing):
+            pending.cancel()
         await asyncio.gather(task, failing, return_exceptions=True)
         await ledger.write(lambda tx: tx.count_runs())
-    assert told == [f"r{number}" for number in range(6)]
-    assert len(await names(ledger)) == 6
+    assert calls == [f"r{number}" for number in range(6)]
+    assert len(await find_run_ids(ledger)) == 6
 
 
-async def test_after_closing_every_use_says_so_and_closing_again_is_nothing(ledger: AnyLedger):
-    await ledger.write(added(a_run("r1")))
+async def test_a_closed_ledger_refuses_reads_and_writes_and_may_be_closed_twice(ledger: AnyLedger):
+    await ledger.write(add_runs(make_run("r1")))
     await ledger.close()
     await ledger.close()
     with pytest.raises(Failed, match="the ledger is closed"):
@@ -631,69 +652,69 @@ async def test_after_closing_every_use_says_so_and_closing_again_is_nothing(ledg
         await ledger.read(lambda tx: tx.find_runs())
 
 
-async def test_runs_are_found_by_reason_and_their_owners_by_state(ledger: Ledger):
-    asked = replace(a_run("asked"), status=Status.RUNNING, owner_id="p1", reason=Reason.USER_CANCEL)
-    other = replace(a_run("other"), status=Status.WAITING, owner_id="p2")
-    ended = replace(a_run("ended"), status=Status.DONE, owner_id="p3")
+async def test_runs_are_found_by_reason_and_owners_by_status(ledger: Ledger):
+    cancelling = replace(make_run("asked"), status=Status.RUNNING, owner_id="p1", reason=Reason.USER_CANCEL)
+    other = replace(make_run("other"), status=Status.WAITING, owner_id="p2")
+    finished = replace(make_run("ended"), status=Status.DONE, owner_id="p3")
 
     def add(tx: Transaction) -> None:
-        for run in (asked, other, ended):
+        for run in (cancelling, other, finished):
             tx.add_run(run)
 
     await ledger.write(add)
-    found = await ledger.read(lambda tx: tx.find_runs(reason=Reason.USER_CANCEL))
-    assert [run.id for run in found] == ["asked"]
+    results = await ledger.read(lambda tx: tx.find_runs(reason=Reason.USER_CANCEL))
+    assert [run.id for run in results] == ["asked"]
     assert await ledger.read(lambda tx: tx.find_owner_ids([Status.RUNNING, Status.WAITING])) == {"p1", "p2"}
 
 
-async def test_whoever_looks_after_a_step_sees_it_though_others_looked_in_the_same_moment(ledger: AnyLedger):
-    await ledger.write(added(a_run("r1")))
+async def test_a_read_after_a_write_sees_the_write_despite_concurrent_reads(ledger: AnyLedger):
+    await ledger.write(add_runs(make_run("r1")))
     for turns in range(1, 30):
         before, _, after = await asyncio.gather(
             ledger.read(lambda tx: tx.get_run("r1")),
-            ledger.write(lambda tx, turns=turns: tx.update_run(a_run("r1", turns=turns))),
-            _after(ledger, turns),
+            ledger.write(lambda tx, turns=turns: tx.update_run(make_run("r1", turns=turns))),
+            _read_after_write(ledger, turns),
         )
         assert before is not None
         assert (before.turns, after) == (turns - 1, turns)
 
 
-async def _after(ledger: AnyLedger, turns: int) -> int:
-    """What is seen once the ledger has been written to again."""
-    await ledger.write(lambda tx: tx.emit(an_event("run.state", turns=turns)))
-    found = await ledger.read(lambda tx: tx.get_run("r1"))
-    assert found is not None
-    return found.turns
+async def _read_after_write(ledger: AnyLedger, turns: int) -> int:
+    """Write to the ledger, and return the number of turns read after that."""
+    await ledger.write(lambda tx: tx.emit(make_event("run.state", turns=turns)))
+    run = await ledger.read(lambda tx: tx.get_run("r1"))
+    assert run is not None
+    return run.turns
 
 
-async def test_what_one_step_changes_the_next_of_the_same_moment_reads_and_counts(ledger: AnyLedger):
-    def seen(tx: Transaction) -> tuple[int, int, int]:
+async def test_transactions_of_one_batch_see_the_changes_of_earlier_ones(ledger: AnyLedger):
+    def read_counts(tx: Transaction) -> tuple[int, int, int]:
         run = tx.get_run("r1")
         running = tx.count_runs(Status.RUNNING)
         return (0 if run is None else run.turns), running, tx.count_runs(root="r1")
 
-    def undone(tx: Transaction) -> None:
-        tx.update_run(a_run("r1", turns=9, status=Status.RUNNING, root_id="r1"))
-        tx.add_run(a_run("r9", root_id="r1", status=Status.RUNNING))
-        assert seen(tx) == (9, 3, 3)
+    def change_and_fail(tx: Transaction) -> None:
+        tx.update_run(make_run("r1", turns=9, status=Status.RUNNING, root_id="r1"))
+        tx.add_run(make_run("r9", root_id="r1", status=Status.RUNNING))
+        assert read_counts(tx) == (9, 3, 3)
         raise ValueError("no")
 
-    def born(name: str) -> Callable[[Transaction], tuple[int, int, int]]:
-        def step(tx: Transaction) -> tuple[int, int, int]:
-            seen(tx)
-            tx.add_run(a_run(name, root_id="r1", status=Status.RUNNING))
-            return seen(tx)
+    def add_counted(name: str) -> Callable[[Transaction], tuple[int, int, int]]:
+        def add_and_read(tx: Transaction) -> tuple[int, int, int]:
+            read_counts(tx)
+            tx.add_run(make_run(name, root_id="r1", status=Status.RUNNING))
+            return read_counts(tx)
 
-        return step
+        return add_and_read
 
-    def moved(tx: Transaction) -> tuple[int, int, int]:
-        tx.update_run(a_run("r1", turns=1, root_id="r1", status=Status.DONE, ended_at=AT))
-        return seen(tx)
+    def finish_run(tx: Transaction) -> tuple[int, int, int]:
+        tx.update_run(make_run("r1", turns=1, root_id="r1", status=Status.DONE, ended_at=NOW))
+        return read_counts(tx)
 
-    await ledger.write(added(a_run("r1", root_id="r1", status=Status.RUNNING)))
-    found = await asyncio.gather(
-        ledger.write(seen), ledger.write(born("r2")), ledger.write(undone), ledger.write(moved), ledger.write(seen),
+    await ledger.write(add_runs(make_run("r1", root_id="r1", status=Status.RUNNING)))
+    results = await asyncio.gather(
+        ledger.write(read_counts), ledger.write(add_counted("r2")), ledger.write(change_and_fail), ledger.write(finish_run), ledger.write(read_counts),
         return_exceptions=True,
     )  # fmt: skip
-    assert (found[0], found[1], found[3], found[4]) == ((0, 1, 1), (0, 2, 2), (1, 1, 2), (1, 1, 2))
-    assert isinstance(found[2], ValueError)
+    assert (results[0], results[1], results[3], results[4]) == ((0, 1, 1), (0, 2, 2), (1, 1, 2), (1, 1, 2))
+    assert isinstance(results[2], ValueError)
