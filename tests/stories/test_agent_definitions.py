@@ -1,24 +1,29 @@
-"""Agents are definitions: what a file or the configuration says is what the model's server is asked."""
+"""Agent definitions in files and in the configuration decide what the model server receives."""
 
+import asyncio
+import ctypes
 import json
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from user_machine import UserMachine
+from commands import require_pipe
+from user_machine import UserMachine, spawn_and_wait
 
-from retinue.app.run_options import SpawnOptions
 from retinue.domain.exit_tools import EXIT_TOOLS
 from retinue.domain.system_prompt import SUBAGENT_PREAMBLE
 from retinue.domain.transcript import ToolResult
 from retinue.domain.watch import INTERJECT_TOOL
 from retinue.errors import BadConfig, NotFound
+from retinue.interfaces import Tool
 from retinue.testing.replies import text_reply, tool_call_reply
 from retinue.tools.define import tool
 from retinue.tools.registry import built_in_tools
 
-MANAGERS: dict[str, Any] = {
+MANAGER_AGENTS: dict[str, Any] = {
     "agents": [
         {
             "agentId": "reading-list",
@@ -50,10 +55,10 @@ MANAGERS: dict[str, Any] = {
         },
     ]
 }
-"""The shape of seed 002's example, with every field it has."""
+"""The example of the specification, with all its fields."""
 
 
-def named(name: str, *capabilities: str) -> Any:
+def make_tool(name: str, *capabilities: str) -> Tool:
     @tool(name=name, capabilities=capabilities, effect="read")
     def answer() -> str:
         """Answers. At length."""
@@ -62,22 +67,22 @@ def named(name: str, *capabilities: str) -> Any:
     return answer
 
 
-async def test_the_configurations_agents_are_asked_for_as_they_are_written(machine: UserMachine):
+async def test_agents_of_the_configuration_have_the_prompts_and_tools_written_there(machine: UserMachine):
     """Shows: C002, C006, C007, C009, C057, C058, C060, C061, C068, C069, C071, C072."""
-    machine.write_config(**MANAGERS)
+    machine.write_config(**MANAGER_AGENTS)
     tools = [
-        named("reading_list_add", "lists.read"),
-        named("reading_list_delete", "lists.read"),
-        named("reading_list_move", "lists.read", "lists.write"),
-        named("todo_add"),
+        make_tool("reading_list_add", "lists.read"),
+        make_tool("reading_list_delete", "lists.read"),
+        make_tool("reading_list_move", "lists.read", "lists.write"),
+        make_tool("todo_add"),
     ]
     async with machine.serve_models([text_reply("a")] * 4) as server, machine.open(tools=tools) as app:
         assert {"reading-list", "todo", "journal", "general"} <= set(app.agents.registry.agent_names())
         for name in ("reading-list", "todo", "journal", "general"):
             await app.run("Hi", agent=name, workspace=machine.folder)
-    offered = [machine.tool_names(request) for request in server.requests]
-    assert offered[:3] == [["reading_list_add"], ["todo_add"], []]
-    assert set(offered[3]) > {"read", "ls", "todo_add", "reading_list_delete"}
+    visible_tools = [machine.tool_names(request) for request in server.requests]
+    assert visible_tools[:3] == [["reading_list_add"], ["todo_add"], []]
+    assert set(visible_tools[3]) > {"read", "ls", "todo_add", "reading_list_delete"}
     prompts = [machine.system_prompt(request) for request in server.requests]
     assert prompts[0] == "You keep a reading list.\n\nAvailable tools:\n- reading_list_add: Answers."
     assert prompts[1] == "You are Todo Manager.\n\nAvailable tools:\n- todo_add: Answers."
@@ -85,7 +90,7 @@ async def test_the_configurations_agents_are_asked_for_as_they_are_written(machi
     assert prompts[3].startswith("You are a helpful general assistant.\n\nAvailable tools:\n- ")
 
 
-WRONG: list[tuple[dict[str, Any], str]] = [
+INVALID_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"agents": [{"agentId": "a"}, {"agentId": "a"}]}, "'a' a second time"),
     ({"agents": [{"agentId": "a", "type": "chta"}]}, "type"),
     ({"agents": [{"agentId": "a", "chat": {"provider": "openia"}}]}, "provider"),
@@ -100,20 +105,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "words"), WRONG)
-async def test_a_wrong_configuration_is_one_sentence_that_names_the_key(
-    machine: UserMachine, settings: dict[str, Any], words: str
+@pytest.mark.parametrize(("settings", "message"), INVALID_SETTINGS)
+async def test_an_invalid_configuration_is_reported_in_one_line_that_names_the_key(
+    machine: UserMachine, settings: dict[str, Any], message: str
 ):
     """Shows: C003, C004, D010."""
     machine.write_config(**settings)
-    with pytest.raises((BadConfig, NotFound)) as wrong:
+    with pytest.raises((BadConfig, NotFound)) as error:
         async with machine.open() as app:
             app.agents.registry.get("w")
-    assert words in str(wrong.value)
-    assert "\n" not in str(wrong.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-async def test_a_definitions_model_and_temperature_are_what_is_asked_for(machine: UserMachine):
+async def test_requests_use_the_model_and_temperature_of_the_definition(machine: UserMachine):
     """Shows: B005, B016, C099, A032."""
     machine.write_agent(
         "cool", "model: anthropic:claude-cool\ntemperature: 0.1\nmax_tokens: 321\n", "Stay cool."
@@ -133,7 +138,7 @@ async def test_a_definitions_model_and_temperature_are_what_is_asked_for(machine
     assert (plain["model"], "temperature" in plain) == ("test-model", False)
 
 
-async def test_tools_that_are_named_are_all_an_agent_gets(machine: UserMachine):
+async def test_an_agent_gets_only_the_tools_that_its_definition_names(machine: UserMachine):
     """Shows: B012, B013, C055, C056, T01."""
     machine.write_agent("narrow", "model: openai:x\ntools: [read]\n")
     machine.write_agent("wide", "model: openai:x\n")
@@ -147,18 +152,18 @@ async def test_tools_that_are_named_are_all_an_agent_gets(machine: UserMachine):
         run = await app.run("Go", agent="narrow", workspace=machine.folder)
         await app.run("Go", agent="wide", workspace=machine.folder)
         results = [entry for entry in await app.sessions.entries(run.slug) if isinstance(entry, ToolResult)]
-        every = sorted(
+        all_tools = sorted(
             each.spec.name
             for each, _ in await app.permissions.tool_verdicts(agent="wide")
             if each.spec.name not in (*EXIT_TOOLS, INTERJECT_TOOL)
         )
     assert machine.tool_names(server.requests[0]) == ["read"]
-    assert machine.tool_names(server.requests[2]) == every
+    assert machine.tool_names(server.requests[2]) == all_tools
     assert sorted(result.ok for result in results) == [False, True]
     assert server.requests[1].raw_body.count(b"needle") == 2
 
 
-async def test_a_broken_definition_is_not_listed_and_cannot_be_started(machine: UserMachine):
+async def test_an_invalid_definition_is_not_listed_and_cannot_be_run(machine: UserMachine):
     """Shows: B007, D01."""
     bad = machine.write_agent("bad", "tools: [read\n")
     machine.write_agent("worse", "tolls: [read]\n")
@@ -174,21 +179,21 @@ async def test_a_broken_definition_is_not_listed_and_cannot_be_started(machine: 
         assert server.requests == []
 
 
-async def test_the_general_agent_is_written_down_for_a_person_to_change(machine: UserMachine):
+async def test_the_general_agent_is_written_to_a_file_that_a_person_can_edit(machine: UserMachine):
     """Shows: B009, B010, B011."""
     async with machine.serve_models([text_reply("a"), text_reply("b")]) as server, machine.open() as app:
         assert not machine.agents.exists()
         await app.run("Hi", workspace=machine.folder)
-        own = machine.agents / "general.md"
-        assert own.is_file()
-        own.write_text(own.read_text().split("---\n")[0] + "---\nname: general\n---\n\nI was changed.\n")
+        file = machine.agents / "general.md"
+        assert file.is_file()
+        file.write_text(file.read_text().split("---\n")[0] + "---\nname: general\n---\n\nI was changed.\n")
         await app.run("Hi", workspace=machine.folder)
         assert machine.system_prompt(server.requests[1]).startswith("I was changed.")
         with pytest.raises(Exception, match="cannot be deleted"):
             app.agents.registry.delete("general")
 
 
-async def test_a_definition_is_read_again_only_when_it_changed(machine: UserMachine):
+async def test_the_registry_reads_a_definition_again_only_after_it_changed(machine: UserMachine):
     """Shows: B043, B044."""
     file = machine.write_agent("brief", "model: openai:x\n", "One.")
     os.utime(file, (1e9, 1e9))
@@ -203,23 +208,85 @@ async def test_a_definition_is_read_again_only_when_it_changed(machine: UserMach
         assert app.agents.registry.files_read > reads
 
 
-async def test_agents_are_made_by_files_and_not_by_a_command(machine: UserMachine):
+IN_OPEN = 0x20
+
+
+class OpenCounter:
+    """Counts how often any process opens a file, with inotify."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def read_count(self) -> int:
+        """Return how often the file was opened since the last call; successive events may be merged into one."""
+        try:
+            # Events about one file have no name and are 16 bytes each.
+            return len(os.read(self._handle, 65536)) // 16
+        except BlockingIOError:
+            return 0
+
+
+@contextmanager
+def count_opens(path: Path) -> Generator[OpenCounter]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    assert libc.inotify_add_watch(handle, os.fsencode(path), IN_OPEN) > 0
+    try:
+        yield OpenCounter(handle)
+    finally:
+        os.close(handle)
+
+
+async def wait_for_output(process: asyncio.subprocess.Process, text: str) -> None:
+    assert process.stdout is not None
+    output = b""
+    async with asyncio.timeout(45):
+        while text.encode() not in output:
+            piece = await process.stdout.read(4096)
+            assert piece, f"the process ended before it printed {text!r}"
+            output += piece
+
+
+async def test_a_running_chat_reads_a_definition_again_only_after_it_changed(machine: UserMachine):
+    """Shows: B043, B044."""
+    file = machine.write_agent("brief", "model: openai:x\n", "Speak of ONE.")
+    os.utime(file, (1e9, 1e9))
+    async with machine.serve_models(
+        [text_reply("first."), text_reply("second."), text_reply("third.")]
+    ) as server:
+        with count_opens(file) as counter:
+            chat = await machine.start("chat", "--agent", "brief")
+            for message, reply in ((b"a\n", "first."), (b"b\n", "second.")):
+                require_pipe(chat.stdin).write(message)
+                await wait_for_output(chat, reply)
+                assert (counter.read_count() > 0) == (reply == "first.")
+        file.write_text(file.read_text().replace("ONE", "TWO"))
+        with count_opens(file) as counter:
+            require_pipe(chat.stdin).write(b"c\n")
+            await wait_for_output(chat, "third.")
+            assert counter.read_count() > 0
+        require_pipe(chat.stdin).close()
+        assert await chat.wait() == 0
+    assert ["TWO" in machine.system_prompt(request) for request in server.requests] == [False, False, True]
+
+
+async def test_no_command_creates_an_agent(machine: UserMachine):
     """Shows: C001."""
-    said = (await machine("agents", "--help")).out
-    assert not {"create", "new", "add"} & set(said.split())
+    output = (await machine("agents", "--help")).out
+    assert not {"create", "new", "add"} & set(output.split())
 
 
-async def test_an_agent_that_is_hidden_is_not_shown_to_choose_from(machine: UserMachine):
+async def test_a_hidden_agent_is_listed_only_with_all(machine: UserMachine):
     """Shows: C008."""
     machine.write_config(agents=[{"agentId": "secretive", "uiVisible": False}, {"agentId": "open"}])
-    shown, every = [
+    visible, all_names = [
         {row["name"] for row in (await machine("agents", "list", "--json", *more)).json}
         for more in ([], ["--all"])
     ]
-    assert (every - shown, "open" in shown) == ({"secretive"}, True)
+    assert (all_names - visible, "open" in visible) == ({"secretive"}, True)
 
 
-async def test_definitions_are_merged_field_by_field_and_inherit_where_they_say_so(machine: UserMachine):
+async def test_definitions_are_merged_field_by_field_and_inherit_with_extends(machine: UserMachine):
     """Shows: D005, D006, D007, C094."""
     machine.agents.mkdir()
     (machine.agents / "oracle.json").write_text(json.dumps({"id": "oracle", "temperature": 0.7}))
@@ -237,34 +304,37 @@ async def test_definitions_are_merged_field_by_field_and_inherit_where_they_say_
         ]
     )
     async with machine.serve_models([text_reply("a"), text_reply("b")]) as server, machine.open() as app:
-        defined = app.agents.registry.get("oracle")
+        definition = app.agents.registry.get("oracle")
         await app.run("Hi", agent="oracle", workspace=machine.folder)
         await app.run("Hi", agent="sibyl", workspace=machine.folder)
-    assert (defined.agent.temperature, defined.agent.model) == (0.7, "openai:delphi")
-    assert [str(role) for role in defined.agent.roles] == ["subtask", "orchestrator"]
-    assert (defined.sources["model"], Path(defined.sources["temperature"]).name) == ("inline", "oracle.json")
+    assert (definition.agent.temperature, definition.agent.model) == (0.7, "openai:delphi")
+    assert [str(role) for role in definition.agent.roles] == ["subtask", "orchestrator"]
+    assert (definition.sources["model"], Path(definition.sources["temperature"]).name) == (
+        "inline",
+        "oracle.json",
+    )
     for request in server.requests:
         assert (request.body["model"], request.body["temperature"]) == ("delphi", 0.7)
         assert machine.tool_names(request) == ["read"]
     assert machine.system_prompt(server.requests[1]).startswith("Speak softly.")
 
 
-async def test_a_childs_prompt_begins_with_what_every_child_is_told(machine: UserMachine):
+async def test_a_childs_prompt_begins_with_the_preamble_for_sub_agents(machine: UserMachine):
     """Shows: C067, C071."""
     async with machine.serve_models([text_reply("a"), text_reply("b")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        await app.runs.wait(
-            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="general"))).id
-        )
+        await spawn_and_wait(app, parent.slug, "general")
     top, child = (machine.system_prompt(request) for request in server.requests)
-    doors = tuple(f"- {name}:" for name, tool in built_in_tools().items() if tool.is_delegation)
-    others = top.index("\n\nAvailable agents")
-    own = "\n".join(line for line in top[:others].splitlines() if not line.startswith(doors))
-    assert child == f"{SUBAGENT_PREAMBLE}\n\n{own}"
+    delegation_lines = tuple(f"- {name}:" for name, tool in built_in_tools().items() if tool.is_delegation)
+    agents_section = top.index("\n\nAvailable agents")
+    own_prompt = "\n".join(
+        line for line in top[:agents_section].splitlines() if not line.startswith(delegation_lines)
+    )
+    assert child == f"{SUBAGENT_PREAMBLE}\n\n{own_prompt}"
 
 
-async def test_what_the_operator_wrote_is_never_rewritten(machine: UserMachine):
-    """Comments, order and blank lines of the configuration and of definitions are the operator's.
+async def test_files_that_the_operator_wrote_are_never_rewritten(machine: UserMachine):
+    """Comments, order and blank lines of the configuration and of definitions are kept.
 
     Shows: D14.
     """

@@ -276,3 +276,21 @@ async def test_a_newly_written_template_can_be_spawned_without_a_restart(machine
         run = await spawn_and_wait(app, parent.slug, "fresh")
     assert (run.text, server.requests[1].body["model"]) == ("New.", "fresh")
     assert json.loads((Path(run.transcript_path).parent / "session.json").read_text())["agent"] == "fresh"
+
+
+async def test_a_model_override_for_one_message_is_not_inherited_by_a_child(machine: UserMachine):
+    """Shows: A036."""
+    machine.write_agent("main", "model: openai:gpt-parent\n", "You lead.")
+    machine.write_agent("scout", "model: openai:gpt-scout\n", "You look.")
+    async with machine.serve_models(
+        [text_reply("Hi."), text_reply("Now other."), text_reply("Seen.")]
+    ) as server:
+        session = (await machine("run", "--agent", "main", "Begin", "--json")).json["slug"]
+        assert (await machine("send", session, "Go on", "--model", "openai:gpt-override")).code == 0
+        spawned = await machine("spawn", "--parent", session, "--agent", "scout", "Look around")
+        assert (spawned.code, "Seen." in spawned.out) == (0, True)
+    assert [request.body["model"] for request in server.requests] == [
+        "gpt-parent",
+        "gpt-override",
+        "gpt-scout",
+    ]

@@ -1,4 +1,4 @@
-"""Sessions are kept in order: where they lie, what they are called, which one is meant."""
+"""Managing sessions: location, names, pins, `latest`, branches, clearing, deleting and the run history."""
 
 import asyncio
 import json
@@ -6,16 +6,16 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from user_machine import UserMachine
+from user_machine import UserMachine, spawn_and_wait
 
-from retinue.app.run_options import RunOptions, SpawnOptions
+from retinue.app.run_options import RunOptions
 from retinue.errors import NotFound, Refused, UsageError
 from retinue.storage import strict_yaml
 from retinue.testing.fake_model_server import CapturedRequest
-from retinue.testing.replies import FakeResponse, http_error, text_reply, tool_call_reply
+from retinue.testing.replies import FakeResponse, http_error, stalled_stream, text_reply, tool_call_reply
 
 
-async def test_everything_lands_below_the_home_that_was_named(machine: UserMachine):
+async def test_all_files_are_created_below_the_home_given_by_the_option(machine: UserMachine):
     """Shows: A073, A074, A075."""
     home = machine.folder.parent / "another home"
     async with machine.serve_models([text_reply("Hi.")]):
@@ -34,7 +34,7 @@ async def test_everything_lands_below_the_home_that_was_named(machine: UserMachi
     assert home.stat().st_mode & 0o777 == 0o700
 
 
-async def test_what_a_session_is_called_never_changes_what_it_is(machine: UserMachine):
+async def test_renaming_and_pinning_keep_a_sessions_id_and_path(machine: UserMachine):
     """Shows: A076, C011, C013, C018, C023."""
     async with (
         machine.serve_models([text_reply("a"), text_reply("b"), text_reply("c")]),
@@ -44,20 +44,20 @@ async def test_what_a_session_is_called_never_changes_what_it_is(machine: UserMa
         other = await app.run("Hi", workspace=machine.folder)
         times = [(await app.sessions.find(run.slug)).updated_at]
 
-        async def moved() -> None:
+        async def record_time() -> None:
             times.append((await app.sessions.find(run.slug)).updated_at)
             await asyncio.sleep(0.01)
 
         await app.sessions.rename(run.slug, "Project X")
-        await moved()
+        await record_time()
         await app.sessions.pin(run.slug)
-        await moved()
+        await record_time()
         await app.context.store.update(
             await app.sessions.find(run.slug), attributes={"panel": {"open": True}}
         )
-        await moved()
+        await record_time()
         await app.run("More", session=run.slug)
-        await moved()
+        await record_time()
         assert times == sorted(set(times))
         shown = await app.sessions.to_json("Project X")
         assert (shown["session_id"], shown["slug"], shown["name"]) == (run.session_id, run.slug, "Project X")
@@ -67,7 +67,7 @@ async def test_what_a_session_is_called_never_changes_what_it_is(machine: UserMa
             await app.sessions.rename(other.slug, "project x")
 
 
-async def test_a_run_goes_where_was_spoken_last_and_pins_do_not_matter(machine: UserMachine):
+async def test_latest_is_the_most_recently_used_session_regardless_of_pins(machine: UserMachine):
     """Shows: C015, C016, C017."""
     async with machine.serve_models([text_reply(str(n)) for n in range(9)]), machine.open() as app:
         with pytest.raises(NotFound, match="No existing session for agent general"):
@@ -87,21 +87,35 @@ async def test_a_run_goes_where_was_spoken_last_and_pins_do_not_matter(machine: 
         assert (await app.run("Left over", session="latest")).session_id == newer.session_id
 
 
-async def test_a_pin_of_older_days_is_still_a_pin(machine: UserMachine):
+async def test_a_pin_in_the_old_metadata_format_still_counts(machine: UserMachine):
     """Shows: C019, C020."""
     async with machine.serve_models([text_reply(str(n)) for n in range(3)]), machine.open() as app:
         runs = [await app.run("Hi", workspace=machine.folder) for _ in range(3)]
-        facts = Path(runs[0].transcript_path).parent / "session.json"
-        old = json.loads(facts.read_text())
-        del old["pinned_at"]
-        facts.write_text(json.dumps(old | {"pinned": True}))
+        metadata_file = Path(runs[0].transcript_path).parent / "session.json"
+        metadata = json.loads(metadata_file.read_text())
+        del metadata["pinned_at"]
+        metadata_file.write_text(json.dumps(metadata | {"pinned": True}))
         assert (await app.sessions.find(runs[0].slug)).pinned_at is not None
         await app.sessions.pin(runs[1].slug)
     listed = (await machine("sessions", "list", "--json")).json
     assert [row["slug"] for row in listed] == [runs[1].slug, runs[0].slug, runs[2].slug]
 
 
-async def test_clearing_forgets_the_words_and_deleting_forgets_the_session(machine: UserMachine):
+async def test_a_pin_in_the_old_metadata_format_is_listed_first(machine: UserMachine):
+    """Shows: C020."""
+    async with machine.serve_models([text_reply("One."), text_reply("Two.")]):
+        older = (await machine("run", "Hi", "--json")).json["slug"]
+        newer = (await machine("run", "Hi", "--json", "--session", "create")).json["slug"]
+    (metadata_file,) = machine.sessions.glob(f"{older}/branches/main/session.json")
+    metadata = json.loads(metadata_file.read_text())
+    del metadata["pinned_at"]
+    metadata_file.write_text(json.dumps(metadata | {"pinned": True}))
+    listed = (await machine("sessions", "list", "--json")).json
+    assert [row["slug"] for row in listed] == [older, newer]
+    assert (listed[0]["pinned_at"] is not None, listed[1]["pinned_at"]) == (True, None)
+
+
+async def test_clearing_removes_the_messages_and_deleting_removes_the_session(machine: UserMachine):
     """Shows: C014, C021, C022."""
     async with (
         machine.serve_models([text_reply("The first words."), text_reply("b")]) as server,
@@ -124,7 +138,7 @@ async def test_clearing_forgets_the_words_and_deleting_forgets_the_session(machi
                 await app.sessions.find(ref)
 
 
-async def test_a_session_belongs_to_an_agent(machine: UserMachine):
+async def test_a_session_belongs_to_one_agent(machine: UserMachine):
     """Shows: C012."""
     machine.write_agent("brief", "model: openai:x\n")
     async with machine.serve_models([text_reply("a")]), machine.open() as app:
@@ -137,13 +151,11 @@ async def test_a_session_belongs_to_an_agent(machine: UserMachine):
         assert len(await app.sessions.list()) == 1
 
 
-async def test_what_the_files_say_is_read_anew_each_time(machine: UserMachine):
+async def test_edited_session_metadata_takes_effect_at_once(machine: UserMachine):
     """Shows: A077, A079."""
     async with machine.serve_models([text_reply("a"), text_reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
-        child = await app.runs.wait(
-            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
-        )
+        child = await spawn_and_wait(app, parent.slug, "explorer")
         plan = Path(child.transcript_path).parent / "scope-plan.yml"
         plan.write_text(plan.read_text().replace(parent.slug, "main-20200101000000"))
         assert (await app.sessions.to_json(child.slug))["parent_session_id"] == "main-20200101000000"
@@ -151,13 +163,11 @@ async def test_what_the_files_say_is_read_anew_each_time(machine: UserMachine):
         assert (await app.sessions.find(child.slug)).agent == "explorer"
 
 
-async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: UserMachine):
+async def test_a_branch_is_an_independent_copy_of_the_session(machine: UserMachine):
     """Shows: A082, A083."""
     async with machine.serve_models([text_reply(f"r{n}") for n in range(9)]) as server, machine.open() as app:
         parent = await app.run("First", workspace=machine.folder)
-        child = await app.runs.wait(
-            (await app.runs.spawn("Go", SpawnOptions(parent=parent.slug, agent="explorer"))).id
-        )
+        child = await spawn_and_wait(app, parent.slug, "explorer")
         await app.run("Second", session=parent.slug)
         entries = await app.sessions.entries(parent.slug)
         branched = await app.sessions.branch(parent.slug, at=entries[2].id, include=False, name="Other Way")
@@ -165,8 +175,8 @@ async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: UserMachine):
         assert folder.parent == machine.sessions / parent.slug / "branches"
         assert folder.name.endswith("-other-way")
         assert (machine.sessions / parent.slug / "current").readlink() == Path("branches", folder.name)
-        facts = strict_yaml.load_yaml((folder / "branch-metadata.yml").read_text(), "facts")
-        assert (facts["parent_branch"], set(facts)) == (
+        metadata = strict_yaml.load_yaml((folder / "branch-metadata.yml").read_text(), "metadata")
+        assert (metadata["parent_branch"], set(metadata)) == (
             "main",
             {"parent_branch", "created", "branch_point_position"},
         )
@@ -184,34 +194,51 @@ async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: UserMachine):
         assert machine.request_texts(server.requests[-1]) == ["First", "r0", "Second", "r2", "Back"]
 
 
-async def test_the_history_of_runs_is_a_table_that_others_can_read(machine: UserMachine):
+async def test_the_session_of_a_queued_run_exists_with_an_empty_transcript(machine: UserMachine):
+    """Shows: A030."""
+    machine.write_config(limits={"max_live": 1})
+    async with machine.serve_models([stalled_stream(), text_reply("Late.")]):
+        first = await machine.start("run", "Take the only place")
+        await machine.wait_for_requests(1)
+        second = await machine.start("run", "Wait for a place", "--session", "create")
+        await machine.wait_for_live_runs("running", "queued")
+        files = list(machine.sessions.glob("*/branches/main/session.md"))
+        sizes = sorted(path.stat().st_size for path in files)
+        assert sizes[0] == 0 < sizes[1]
+        rows = (await machine("runs", "list", "--json")).json
+        assert sorted(row["status"] for row in rows) == ["queued", "running"]
+        await machine.kill(first)
+        await machine.kill(second)
+
+
+async def test_the_run_history_is_a_documented_sqlite_table(machine: UserMachine):
     """Shows: E022, E023."""
-    slow = text_reply("late", delay=30)
+    late = text_reply("late", delay=30)
     answers = {
         "Works": text_reply("Fine."),
         "Fails": http_error(400, "no"),
-        "Too slow": slow,
+        "Too slow": late,
         "Goes on": tool_call_reply(("ls", {})),
     }
-    gone_on = asyncio.Event()
+    second_turn = asyncio.Event()
 
     def script(asked: CapturedRequest) -> FakeResponse:
         if asked.reply_count:
-            gone_on.set()
-            return slow
+            second_turn.set()
+            return late
         return answers[machine.request_texts(asked)[0]]
 
     async with machine.serve_models(script), machine.open() as app:
         await app.run("Works", workspace=machine.folder, label="one")
         await app.run("Fails", workspace=machine.folder)
         await app.run("Too slow", workspace=machine.folder, timeout=0.3)
-        going = await app.runs.start("Goes on", RunOptions(workspace=machine.folder))
-        await gone_on.wait()
+        live = await app.runs.start("Goes on", RunOptions(workspace=machine.folder))
+        await second_turn.wait()
         with sqlite3.connect(machine.home / "ledger.db") as db:
             db.row_factory = sqlite3.Row
             rows = db.execute("SELECT * FROM subagent_runs ORDER BY started_at").fetchall()
         db.close()
-        await app.runs.cancel(going.id)
+        await app.runs.cancel(live.id)
     columns = (
         "id session_key requester_key task label model status result error started_at finished_at duration_ms"
     )
