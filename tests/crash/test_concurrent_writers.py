@@ -29,7 +29,7 @@ async def main(root, slug, trust, mine, changes):
         place = Path(trust).parent / f"project-{mine}-{number}"
         (place / ".retinue/agents").mkdir(parents=True)
         TrustStore(Path(trust)).add(scan_project(str(place)), unique_suffix=clock.new_uuid())
-
+    store.close()
 
 asyncio.run(main(*sys.argv[1:]))
 """

@@ -1,63 +1,93 @@
-"""A home that cannot be written to: refused before anything is done, by the name of the place, and still readable."""
+"""A home that cannot be written: commands that write are refused before they change anything, and reading works."""
 
 import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import pytest
 from commands import RETINUE, start_process
 
 
-async def ran(
-    env: dict[str, str], folder: Path, *words: str, closed: Path | None = None
-) -> tuple[int, str, str]:
-    """One command, with a folder that is read-only to it."""
-    how: dict[str, Any] = {"env": env, "cwd": folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    if closed:
-        walls = ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(closed), str(closed)]
-        process = await asyncio.create_subprocess_exec(*walls, sys.executable, *RETINUE, *words, **how)
-    else:
-        process = await start_process([*RETINUE, *words], **how)
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+@dataclass(slots=True, kw_only=True)
+class ScriptedMachine:
+    """A user's machine: its environment, a working directory, and a model that replies from a script."""
+
+    env: dict[str, str]
+    work_dir: Path
+    script: Path
+
+    @property
+    def home(self) -> Path:
+        return Path(self.env["RETINUE_HOME"])
+
+    def set_replies(self, *replies: str | dict[str, object]) -> None:
+        self.script.write_text(json.dumps(replies))
+
+    async def start(self, *args: str) -> asyncio.subprocess.Process:
+        return await start_process(
+            [*RETINUE, *args],
+            env=self.env,
+            cwd=self.work_dir,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    async def run(self, *args: str, read_only: Path | None = None) -> tuple[int, str, str]:
+        """Run a command, optionally with a folder that is read-only for it."""
+        if read_only is None:
+            process = await self.start(*args)
+        else:
+            process = await asyncio.create_subprocess_exec(
+                "bwrap", "--dev-bind", "/", "/", "--ro-bind", str(read_only), str(read_only),
+                sys.executable, *RETINUE, *args,
+                env=self.env, cwd=self.work_dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )  # fmt: skip
+        out, err = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, out.decode(), err.decode()
 
 
-def tree(folder: Path) -> list[str]:
+@pytest.fixture
+def machine(isolated_env: dict[str, str], tmp_path: Path) -> ScriptedMachine:
+    work_dir, script = tmp_path / "work", tmp_path / "script.json"
+    work_dir.mkdir()
+    env = isolated_env | {"RETINUE_MODEL": f"scripted:{script}"}
+    machine = ScriptedMachine(env=env, work_dir=work_dir, script=script)
+    machine.set_replies("One.")
+    return machine
+
+
+def list_paths(folder: Path) -> list[str]:
     return sorted(str(path) for path in folder.rglob("*"))
 
 
-async def test_nothing_is_begun_where_nothing_can_be_written(isolated_env: dict[str, str], tmp_path: Path):
+async def test_a_run_in_a_read_only_home_is_refused_before_anything_is_written(machine: ScriptedMachine):
     """Shows: P07."""
-    script, work = tmp_path / "script.json", tmp_path / "work"
-    work.mkdir()
-    env = isolated_env | {"RETINUE_MODEL": f"scripted:{script}"}
-    home = Path(env["RETINUE_HOME"])
-    script.write_text(json.dumps(["One."]))
-    assert (await ran(env, work, "run", "Hello."))[0] == 0
-    before = tree(home), tree(work)
-    code, out, err = await ran(env, work, "run", "Again.", closed=home)
+    home = machine.home
+    assert (await machine.run("run", "Hello."))[0] == 0
+    before = list_paths(home), list_paths(machine.work_dir)
+    code, out, err = await machine.run("run", "Again.", read_only=home)
     assert (code, out) == (1, "")
     assert err.startswith(f"retinue: Cannot create a lock file in {home}/owners: Read-only file system")
-    assert (tree(home), tree(work)) == before
-    code, out, err = await ran(env, work, "sessions", "list", "--json", closed=home)
+    assert (list_paths(home), list_paths(machine.work_dir)) == before
+    code, out, err = await machine.run("sessions", "list", "--json", read_only=home)
     assert (code, [each["last_snippet"] for each in json.loads(out)]) == (0, ["One."]), err
 
 
-async def test_no_home_is_made_where_none_can_be(isolated_env: dict[str, str], tmp_path: Path):
+async def test_a_home_that_cannot_be_created_is_an_error(machine: ScriptedMachine, tmp_path: Path):
     """Shows: P07."""
-    script, above = tmp_path / "script.json", tmp_path / "above"
-    script.write_text(json.dumps(["One."]))
-    above.mkdir()
-    env = isolated_env | {"RETINUE_MODEL": f"scripted:{script}", "RETINUE_HOME": str(above / "home")}
-    code, _, err = await ran(env, tmp_path, "run", "Hello.", closed=above)
-    assert (code, f"{above}/home" in err, "Traceback" in err) == (1, True, False)
-    assert tree(above) == []
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    machine.env["RETINUE_HOME"] = str(parent / "home")
+    code, _, err = await machine.run("run", "Hello.", read_only=parent)
+    assert (code, f"{parent}/home" in err, "Traceback" in err) == (1, True, False)
+    assert list_paths(parent) == []
 
 
-LOOKS = (
+READING_COMMANDS = (
     ("runs", "list"),
     ("runs", "history"),
     ("inbox",),
@@ -71,65 +101,53 @@ LOOKS = (
 )
 
 
-async def test_whoever_only_looks_needs_nothing_written(isolated_env: dict[str, str], tmp_path: Path):
+async def test_commands_that_only_read_work_in_a_read_only_home(machine: ScriptedMachine):
     """Shows: P07."""
-    script, work = tmp_path / "script.json", tmp_path / "work"
-    work.mkdir()
-    env = isolated_env | {"RETINUE_MODEL": f"scripted:{script}"}
-    home = Path(env["RETINUE_HOME"])
-    script.write_text(json.dumps(["One."]))
-    _, out, _ = await ran(env, work, "run", "--json", "Hello.")
+    home = machine.home
+    _, out, _ = await machine.run("run", "--json", "Hello.")
     run = json.loads(out)
-    before = tree(home)
-    for words in (
-        *LOOKS,
+    before = list_paths(home)
+    for args in (
+        *READING_COMMANDS,
         ("runs", "show", run["run_id"]),
         ("sessions", "show", run["slug"]),
         ("scope", "show", run["slug"]),
     ):
-        code, out, err = await ran(env, work, *words, "--json", closed=home)
-        assert (code, err, bool(json.loads(out) is not None)) == (0, "", True), words
-    code, out, _ = await ran(env, work, "runs", "history", "--json", closed=home)
+        code, out, err = await machine.run(*args, "--json", read_only=home)
+        assert (code, err, bool(json.loads(out) is not None)) == (0, "", True), args
+    code, out, _ = await machine.run("runs", "history", "--json", read_only=home)
     assert [each["text"] for each in json.loads(out)] == ["One."]
-    code, out, err = await ran(env, work, "doctor", "--json", closed=home)
+    code, out, err = await machine.run("doctor", "--json", read_only=home)
     bad = [each["message"] for each in json.loads(out) if each["level"] == "bad"]
     assert (code, bad, err) == (1, [f"home: {home} is not writable"], "")
-    assert tree(home) == before
+    assert list_paths(home) == before
 
 
-async def test_what_a_killed_process_left_in_the_ledgers_log_is_seen_too(
-    isolated_env: dict[str, str], tmp_path: Path
+async def test_a_read_only_home_shows_what_a_killed_process_left_in_the_write_ahead_log(
+    machine: ScriptedMachine,
 ):
     """Shows: P07."""
-    script, work = tmp_path / "script.json", tmp_path / "work"
-    work.mkdir()
-    env = isolated_env | {"RETINUE_MODEL": f"scripted:{script}"}
-    home = Path(env["RETINUE_HOME"])
-    script.write_text(json.dumps([{"text": "Never.", "delay": 600}]))
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = await start_process([*RETINUE, "run", "Hello."], env=env, cwd=work, **quiet)
-    while '"status": "running"' not in (await ran(env, work, "runs", "list", "--json"))[1]:
+    home = machine.home
+    machine.set_replies({"text": "Never.", "delay": 600})
+    process = await machine.start("run", "Hello.")
+    while '"status": "running"' not in (await machine.run("runs", "list", "--json"))[1]:
         pass
     process.kill()
-    await process.wait()
+    await process.communicate()
     assert (home / "ledger.db-wal").stat().st_size
-    code, out, err = await ran(env, work, "runs", "list", "--json", closed=home)
+    code, out, err = await machine.run("runs", "list", "--json", read_only=home)
     assert (code, [each["status"] for each in json.loads(out)]) == (0, ["running"]), err
     assert "1 run was interrupted" in err
 
 
-async def test_what_cannot_be_done_there_says_in_one_sentence_what_to_do(
-    isolated_env: dict[str, str], tmp_path: Path
+async def test_commands_that_need_to_write_explain_the_read_only_home_in_one_sentence(
+    machine: ScriptedMachine,
 ):
     """Shows: P07."""
-    script, work = tmp_path / "script.json", tmp_path / "work"
-    work.mkdir()
-    env = isolated_env | {"RETINUE_MODEL": f"scripted:{script}"}
-    home = Path(env["RETINUE_HOME"])
-    script.write_text(json.dumps(["One."]))
-    _, out, _ = await ran(env, work, "run", "--json", "Hello.")
+    home = machine.home
+    _, out, _ = await machine.run("run", "--json", "Hello.")
     run = json.loads(out)
-    for words in (
+    for args in (
         ("serve", "--detach"),
         ("serve",),
         ("runs", "resume"),
@@ -138,16 +156,16 @@ async def test_what_cannot_be_done_there_says_in_one_sentence_what_to_do(
         ("sessions", "clear", run["slug"]),
         ("tokens", "add", "page", "--rights", "read"),
     ):
-        code, out, err = await ran(env, work, *words, closed=home)
-        assert (code, out, err.count("\n")) == (1, "", 1), words
-        assert "Read-only file system" in err, words
+        code, out, err = await machine.run(*args, read_only=home)
+        assert (code, out, err.count("\n")) == (1, "", 1), args
+        assert "Read-only file system" in err, args
         assert "defect" not in err
 
 
-FULL = """
+SERVE_ON_FULL_DISK = """
 import errno, os, subprocess, sys
 from pathlib import Path
-disk, *words = sys.argv[1:]
+disk, *args = sys.argv[1:]
 with open(Path(disk) / "filler", "wb", buffering=0) as file:
     for piece in (65536, 4096, 1):
         try:
@@ -155,26 +173,27 @@ with open(Path(disk) / "filler", "wb", buffering=0) as file:
                 file.write(bytes(piece))
         except OSError as error:
             assert error.errno == errno.ENOSPC
-sys.exit(subprocess.run([sys.executable, "-m", "retinue", *words]).returncode)
+sys.exit(subprocess.run([sys.executable, "-m", "retinue", *args]).returncode)
 """
 
 
-async def test_why_a_daemon_cannot_start_on_a_full_disk_is_told_to_who_starts_it(
+async def test_starting_a_daemon_on_a_full_disk_reports_the_reason(
     isolated_env: dict[str, str], tmp_path: Path
 ):
-    """Its log cannot be written either.
+    """The daemon cannot write the reason to its log either.
 
-    Shows: P06."""
+    Shows: P06.
+    """
     disk = tmp_path / "small"
     disk.mkdir()
     env = isolated_env | {"RETINUE_HOME": str(disk)}
     process = await asyncio.create_subprocess_exec(
         "bwrap", "--dev-bind", "/", "/", "--size", "1000000", "--tmpfs", str(disk),
-        sys.executable, "-c", FULL, str(disk), "serve", "--detach",
+        sys.executable, "-c", SERVE_ON_FULL_DISK, str(disk), "serve", "--detach",
         env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     out, err = await process.communicate()
-    told = err.decode()
-    assert (process.returncode, out, told.count("\n")) == (1, b"", 1), told
-    assert told.startswith(f"retinue: The daemon stopped at once: {disk}")
-    assert "No space left on device; free some space" in told
+    message = err.decode()
+    assert (process.returncode, out, message.count("\n")) == (1, b"", 1), message
+    assert message.startswith(f"retinue: The daemon stopped at once: {disk}")
+    assert "No space left on device; free some space" in message
