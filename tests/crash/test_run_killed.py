@@ -1,9 +1,9 @@
-"""A real `retinue run` is killed at the worst moments; the next process finishes what it left, and asks nothing twice."""
+"""`retinue run` is killed at the worst moments; the next process finishes the run and repeats no model request."""
 
 import asyncio
 import json
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,14 @@ from commands import RETINUE, start_process
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
-PATIENCE = 45.0
+TIMEOUT_S = 45.0
 TOOLS = '''
 import os, pathlib, time
 from retinue import tool
 
 @tool(effect="{effect}")
 def act() -> str:
-    """Acts, and leaves a mark."""
+    """Act and leave a mark."""
     with open("marks.txt", "a") as file:
         file.write("acted\\n")
     while os.path.exists("hold"):
@@ -36,13 +36,13 @@ class Machine:
     env: dict[str, str]
     folder: Path
 
-    def has_tool(self, effect: str) -> None:
+    def configure_tool(self, effect: str) -> None:
         (self.folder / "own_tools.py").write_text(TOOLS.format(effect=effect))
         (Path(self.env["RETINUE_CONFIG"]) / "config.json").write_text(
             json.dumps({"tools": ["own_tools:act"], "approvals": "auto"})
         )
 
-    async def started(self, *args: str) -> asyncio.subprocess.Process:
+    async def start(self, *args: str) -> asyncio.subprocess.Process:
         return await start_process(
             [*RETINUE, *args],
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -50,25 +50,25 @@ class Machine:
         )  # fmt: skip
 
     async def __call__(self, *args: str) -> tuple[int, Any, str]:
-        process = await self.started(*args)
-        out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+        process = await self.start(*args)
+        out, err = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
         return process.returncode or 0, json.loads(out or b"null"), err.decode()
 
-    def serves(self, server: FakeModelServer) -> None:
+    def use_model_server(self, server: FakeModelServer) -> None:
         self.env |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-test", "RETINUE_MODEL": "openai:m"}
 
     @property
     def transcript(self) -> str:
-        """The sessions that are there; one that is still being made has a name with a dot, and is not there yet."""
+        """The text of all sessions, except those that are still being created, whose names begin with a dot."""
         home = Path(self.env["RETINUE_HOME"])
         return "".join(path.read_text() for path in home.glob("sessions/[!.]*/branches/*/session.md"))
 
-    async def killed(self, process: asyncio.subprocess.Process, when: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not when():
+    async def kill_when(self, process: asyncio.subprocess.Process, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not condition():
                 assert process.returncode is None, await process.communicate()
                 await asyncio.sleep(0.002)
-        with suppress(ProcessLookupError):  # it may have come to its end by itself
+        with suppress(ProcessLookupError):  # it may have exited already
             process.send_signal(signal.SIGKILL)
         await process.communicate()
 
@@ -80,243 +80,245 @@ def machine(isolated_env: dict[str, str], tmp_path: Path) -> Machine:
     return Machine(isolated_env, folder)
 
 
-def by_history(*answers: FakeResponse) -> Callable[[CapturedRequest], FakeResponse]:
-    """The answer that fits what the conversation holds already: whoever asks the same hears the same."""
-    return lambda asked: answers[asked.reply_count]
+def reply_by_history(*replies: FakeResponse) -> Callable[[CapturedRequest], FakeResponse]:
+    """Reply according to the number of replies in the conversation, so that a repeated request gets the same reply."""
+    return lambda request: replies[request.reply_count]
 
 
-async def resumed(machine: Machine) -> Any:
-    """What people see of an interrupted run, and what comes of resuming it."""
+async def resume_run(machine: Machine) -> Any:
+    """Check how an interrupted run is listed, resume it, and return the finished run."""
     code, listed, err = await machine("runs", "list", "--json")
     assert (code, len(listed), listed[0]["status"]) == (0, 1, "running")
     assert '1 run was interrupted. Continue with "retinue runs resume".' in err
-    code, done, err = await machine("runs", "resume", "--json")
+    code, runs, err = await machine("runs", "resume", "--json")
     assert code == 0, err
-    assert [run["status"] for run in done] == ["done"]
+    assert [run["status"] for run in runs] == ["done"]
     assert (await machine("runs", "list", "--json"))[1] == []
-    return done[0]
+    return runs[0]
 
 
-async def test_killed_while_the_model_speaks_only_that_turn_is_asked_again(machine: Machine):
+async def test_a_run_killed_during_a_reply_repeats_only_that_request(machine: Machine):
     """Shows: P03, A049."""
-    slow = text_reply("Here it is, at length.", pace=0.2, piece=2)
+    slow_reply = text_reply("Here it is, at length.", pace=0.2, piece=2)
     first: list[CapturedRequest] = []
 
-    def script(asked: CapturedRequest) -> FakeResponse:
-        if asked.reply_count == 0:
+    def script(request: CapturedRequest) -> FakeResponse:
+        if request.reply_count == 0:
             return tool_call_reply(("ls", {}), text="I look first.")
-        first.append(asked)
-        return slow if len(first) == 1 else text_reply("Here it is.")
+        first.append(request)
+        return slow_reply if len(first) == 1 else text_reply("Here it is.")
 
     async with FakeModelServer(script) as server:
-        machine.serves(server)
-        process = await machine.started("run", "Find it")
-        await machine.killed(process, lambda: len(server.requests) == 2)
+        machine.use_model_server(server)
+        process = await machine.start("run", "Find it")
+        await machine.kill_when(process, lambda: len(server.requests) == 2)
         assert "I look first." in machine.transcript
         assert "result of=" in machine.transcript
-        run = await resumed(machine)
+        run = await resume_run(machine)
         assert (run["text"], run["turns"], run["tool_calls"]) == ("Here it is.", 2, 1)
         assert [request.reply_count for request in server.requests] == [0, 1, 1]
         assert server.requests[1].messages == server.requests[2].messages
 
 
 @pytest.mark.parametrize(("effect", "marks"), [("read", 2), ("once", 1)])
-async def test_killed_during_a_tool_the_call_is_repeated_only_where_that_is_harmless(
+async def test_a_run_killed_during_a_tool_call_repeats_it_only_if_it_has_no_side_effect(
     machine: Machine, effect: str, marks: int
 ):
-    machine.has_tool(effect)
+    machine.configure_tool(effect)
     (machine.folder / "hold").touch()
     async with FakeModelServer(
-        by_history(tool_call_reply(("act", {}), text="I act."), text_reply("Done."))
+        reply_by_history(tool_call_reply(("act", {}), text="I act."), text_reply("Done."))
     ) as server:
-        machine.serves(server)
-        process = await machine.started("run", "Act")
+        machine.use_model_server(server)
+        process = await machine.start("run", "Act")
         marked = machine.folder / "marks.txt"
-        await machine.killed(process, lambda: marked.exists() and "acted" in marked.read_text())
+        await machine.kill_when(process, lambda: marked.exists() and "acted" in marked.read_text())
         (machine.folder / "hold").unlink()
-        run = await resumed(machine)
+        run = await resume_run(machine)
         assert (run["text"], run["turns"], run["tool_calls"]) == ("Done.", 2, 1)
         assert marked.read_text().count("acted") == marks
         assert ("Outcome unknown" in machine.transcript) == (effect == "once")
         assert [request.reply_count for request in server.requests] == [0, 1]
 
 
-async def test_killed_right_after_a_reply_was_saved_nothing_is_asked_again(machine: Machine):
-    machine.has_tool("read")
+async def test_a_run_killed_after_a_saved_reply_repeats_no_request(machine: Machine):
+    machine.configure_tool("read")
     (machine.folder / "hold").touch()
-    answers = by_history(tool_call_reply(("act", {}), ("act", {}), text="Both at once."), text_reply("Done."))
-    async with FakeModelServer(answers) as server:
-        machine.serves(server)
-        process = await machine.started("run", "Act")
-        await machine.killed(process, lambda: "Both at once." in machine.transcript)
+    replies = reply_by_history(
+        tool_call_reply(("act", {}), ("act", {}), text="Both at once."), text_reply("Done.")
+    )
+    async with FakeModelServer(replies) as server:
+        machine.use_model_server(server)
+        process = await machine.start("run", "Act")
+        await machine.kill_when(process, lambda: "Both at once." in machine.transcript)
         (machine.folder / "hold").unlink()
-        run = await resumed(machine)
+        run = await resume_run(machine)
         assert (run["text"], run["turns"], run["tool_calls"]) == ("Done.", 2, 2)
         assert [request.reply_count for request in server.requests] == [0, 1]
         assert machine.transcript.count("result of=") == 2
 
 
-async def test_killed_at_the_last_word_the_word_is_the_answer(machine: Machine):
-    """Killed between the reply in the file and the end in the ledger, or just after it: either way it was answered."""
+async def test_a_run_killed_after_its_last_reply_ends_with_that_reply(machine: Machine):
+    """The kill comes between saving the reply and finishing the run in the ledger, or just after."""
     async with FakeModelServer([text_reply("The very last word."), text_reply("A second one.")]) as server:
-        machine.serves(server)
-        process = await machine.started("run", "Speak")
-        await machine.killed(process, lambda: "The very last word." in machine.transcript)
+        machine.use_model_server(server)
+        process = await machine.start("run", "Speak")
+        await machine.kill_when(process, lambda: "The very last word." in machine.transcript)
         await machine("runs", "resume", "--json")
         history = (await machine("runs", "history", "--json"))[1]
         assert [(run["status"], run["text"]) for run in history] == [("done", "The very last word.")]
         assert len(server.requests) == 1
 
 
-async def test_killed_before_the_first_word_the_task_is_not_lost(machine: Machine):
+async def test_a_run_killed_before_the_first_reply_keeps_its_task(machine: Machine):
     """Shows: A039."""
     async with FakeModelServer([text_reply("late", delay=60), text_reply("In time.")]) as server:
-        machine.serves(server)
-        process = await machine.started("run", "Do not forget me")
-        await machine.killed(process, lambda: len(server.requests) == 1)
+        machine.use_model_server(server)
+        process = await machine.start("run", "Do not forget me")
+        await machine.kill_when(process, lambda: len(server.requests) == 1)
         assert "Do not forget me" in machine.transcript
-        run = await resumed(machine)
+        run = await resume_run(machine)
         assert run["text"] == "In time."
         assert server.requests[0].messages == server.requests[1].messages
 
 
-async def test_killed_anywhere_the_session_goes_on_and_no_answer_is_asked_for_twice(machine: Machine):
-    """The moment is chosen by what the server has seen; between two requests anything may be going on."""
+async def test_a_run_killed_twice_continues_and_repeats_only_requests_in_transit(machine: Machine):
+    """The kill comes after a number of requests, at a random moment between two requests."""
     turns = [tool_call_reply(("ls", {}), text=f"Step {n}.") for n in range(4)]
-    async with FakeModelServer(by_history(*turns, text_reply("Arrived."))) as server:
-        machine.serves(server)
+    async with FakeModelServer(reply_by_history(*turns, text_reply("Arrived."))) as server:
+        machine.use_model_server(server)
 
         def after(count: int) -> Callable[[], bool]:
             return lambda: len(server.requests) >= count
 
-        process = await machine.started("run", "Walk")
-        await machine.killed(process, after(2))
-        begun = len(server.requests)
-        again: Awaitable[Any] = machine.started("runs", "resume")
-        await machine.killed(await again, after(begun + 1))
+        process = await machine.start("run", "Walk")
+        await machine.kill_when(process, after(2))
+        request_count = len(server.requests)
+        process = await machine.start("runs", "resume")
+        await machine.kill_when(process, after(request_count + 1))
         await machine("runs", "resume", "--json")
         history = (await machine("runs", "history", "--json"))[1]
         assert [(run["status"], run["text"], run["turns"]) for run in history] == [("done", "Arrived.", 5)]
-        asked = [request.reply_count for request in server.requests]
-        assert asked == sorted(asked)
-        # A turn is asked a second time only if its reply was on its way at one of the two kills.
-        assert len(asked) <= len(set(asked)) + 2
+        reply_counts = [request.reply_count for request in server.requests]
+        assert reply_counts == sorted(reply_counts)
+        # A request is repeated only if its reply was in transit at one of the two kills.
+        assert len(reply_counts) <= len(set(reply_counts)) + 2
         assert machine.transcript.count("result of=") == 4
 
 
-async def test_a_slot_is_counted_across_processes_and_freed_by_a_death(machine: Machine):
+async def test_a_run_slot_is_counted_across_processes_and_freed_when_its_process_is_killed(machine: Machine):
     (Path(machine.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps({"limits": {"max_live": 1}}))
-    open_now: list[int] = [0, 0]
+    active_requests: list[int] = [0, 0]
 
-    async def script(asked: CapturedRequest) -> FakeResponse:
-        if "Hold" in str(asked.messages):
+    async def script(request: CapturedRequest) -> FakeResponse:
+        if "Hold" in str(request.messages):
             return text_reply("never", delay=60)
-        open_now[0] += 1
-        open_now[1] = max(open_now)
+        active_requests[0] += 1
+        active_requests[1] = max(active_requests)
         await asyncio.sleep(0.1)
-        open_now[0] -= 1
+        active_requests[0] -= 1
         return text_reply("Mine.")
 
     async with FakeModelServer(script) as server:
-        machine.serves(server)
-        holder = await machine.started("run", "Hold the only slot")
-        async with asyncio.timeout(PATIENCE):
-            while not server.requests:  # noqa: ASYNC110  (another process asks: nothing to wait on)
+        machine.use_model_server(server)
+        slot_holder = await machine.start("run", "Hold the only slot")
+        async with asyncio.timeout(TIMEOUT_S):
+            while not server.requests:  # noqa: ASYNC110  (another process sends the request)
                 await asyncio.sleep(0.01)
-        waiting = [asyncio.create_task(machine("run", "--json", f"Wait {n}")) for n in range(3)]
+        waiting_runs = [asyncio.create_task(machine("run", "--json", f"Wait {n}")) for n in range(3)]
         queued: list[Any] = []
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(queued) < 3:
                 listed = (await machine("runs", "list", "--json"))[1]
                 queued = [run for run in listed if run["status"] == "queued"]
         assert len(server.requests) == 1
-        await machine.killed(holder, lambda: True)
-        done = [await each for each in waiting]
-        assert [(code, run["text"]) for code, run, _ in done] == [(0, "Mine.")] * 3
-        assert open_now == [0, 1]
+        await machine.kill_when(slot_holder, lambda: True)
+        results = [await each for each in waiting_runs]
+        assert [(code, run["text"]) for code, run, _ in results] == [(0, "Mine.")] * 3
+        assert active_requests == [0, 1]
         listed = (await machine("runs", "list", "--json"))[1]
         assert [(run["status"], run["text"]) for run in listed] == [("queued", "")]
 
 
-async def test_a_conversation_whose_run_was_killed_is_not_cleared_away_before_that_goes_on_or_is_given_up(
+async def test_a_session_with_an_interrupted_run_cannot_be_cleared_or_deleted(
     machine: Machine,
 ):
-    """Without its file the run would begin anew, and do again what it has done."""
-    machine.has_tool("once")
-    script = by_history(tool_call_reply(("act", {}), text="I act."), text_reply("Done.", delay=1.5))
+    """Without its file the run would start again and repeat its side effects."""
+    machine.configure_tool("once")
+    script = reply_by_history(tool_call_reply(("act", {}), text="I act."), text_reply("Done.", delay=1.5))
     async with FakeModelServer(script) as server:
-        machine.serves(server)
-        process = await machine.started("run", "Act")
-        await machine.killed(process, lambda: len(server.requests) == 2)
+        machine.use_model_server(server)
+        process = await machine.start("run", "Act")
+        await machine.kill_when(process, lambda: len(server.requests) == 2)
         before = machine.transcript
         [run] = (await machine("runs", "list", "--json"))[1]
-        for deed in ("clear", "delete"):
-            code, _, err = await machine("sessions", deed, run["slug"], "--json")
-            told = f"`retinue runs resume {run['run_id']}` or `retinue runs cancel {run['run_id']}`."
-            assert (code, told in err) == (3, True), err
+        for command in ("clear", "delete"):
+            code, _, err = await machine("sessions", command, run["slug"], "--json")
+            hint = f"`retinue runs resume {run['run_id']}` or `retinue runs cancel {run['run_id']}`."
+            assert (code, hint in err) == (3, True), err
         assert machine.transcript == before
-        assert (await resumed(machine))["text"] == "Done."
+        assert (await resume_run(machine))["text"] == "Done."
         assert (machine.folder / "marks.txt").read_text().count("acted") == 1
         assert (await machine("sessions", "clear", run["slug"], "--json"))[0] == 0
 
 
-async def test_a_killed_run_that_is_given_up_lets_its_conversation_go(machine: Machine):
+async def test_a_session_can_be_deleted_after_its_interrupted_run_is_cancelled(machine: Machine):
     async with FakeModelServer([text_reply("One.", delay=600)]) as server:
-        machine.serves(server)
-        process = await machine.started("run", "Act")
-        await machine.killed(process, lambda: len(server.requests) == 1)
+        machine.use_model_server(server)
+        process = await machine.start("run", "Act")
+        await machine.kill_when(process, lambda: len(server.requests) == 1)
         [run] = (await machine("runs", "list", "--json"))[1]
         assert (await machine("sessions", "delete", run["slug"], "--json"))[0] == 3
         assert (await machine("runs", "cancel", run["run_id"], "--json"))[0] == 0
         assert (await machine("sessions", "delete", run["slug"], "--json"))[0] == 0
 
 
-async def test_what_a_killed_command_was_to_forget_is_forgotten_at_the_next_start(machine: Machine):
-    """What a process that lives is to forget stays, and so does what only has such a name."""
-    places = machine.folder.parent / "tmp"
-    (places / "retinue-forget-mine").mkdir(parents=True)
-    (places / "retinue-forget-mine" / "diary.txt").touch()
-    machine.env["TMPDIR"] = str(places)
+async def test_the_next_start_removes_the_ephemeral_home_of_a_killed_command(machine: Machine):
+    """The ephemeral home of a live process stays, and so does a folder that only has a similar name."""
+    tmp_dir = machine.folder.parent / "tmp"
+    (tmp_dir / "retinue-forget-mine").mkdir(parents=True)
+    (tmp_dir / "retinue-forget-mine" / "diary.txt").touch()
+    machine.env["TMPDIR"] = str(tmp_dir)
 
-    def script(asked: CapturedRequest) -> FakeResponse:
-        return text_reply("Hello.") if "Again" in str(asked.messages) else text_reply("Never.", delay=600)
+    def script(request: CapturedRequest) -> FakeResponse:
+        return text_reply("Hello.") if "Again" in str(request.messages) else text_reply("Never.", delay=600)
 
-    def homes() -> list[Path]:
-        return [path for path in places.iterdir() if (path / "ledger.db").exists()]
+    def ephemeral_homes() -> list[Path]:
+        return [path for path in tmp_dir.iterdir() if (path / "ledger.db").exists()]
 
     async with FakeModelServer(script) as server:
-        machine.serves(server)
-        dead = await machine.started("run", "--forget", "My secret")
-        await machine.killed(dead, lambda: len(server.requests) == 1)
-        [left] = homes()
-        assert "My secret" in "".join(path.read_text() for path in left.rglob("session.md"))
-        living = await machine.started("run", "--forget", "My other secret")
-        async with asyncio.timeout(PATIENCE):
-            while len(server.requests) < 2:  # noqa: ASYNC110  (another process asks)
+        machine.use_model_server(server)
+        killed_process = await machine.start("run", "--forget", "My secret")
+        await machine.kill_when(killed_process, lambda: len(server.requests) == 1)
+        [killed_home] = ephemeral_homes()
+        assert "My secret" in "".join(path.read_text() for path in killed_home.rglob("session.md"))
+        live_process = await machine.start("run", "--forget", "My other secret")
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(server.requests) < 2:  # noqa: ASYNC110  (another process sends the request)
                 await asyncio.sleep(0.01)
-        [other] = homes()
-        assert other != left
+        [live_home] = ephemeral_homes()
+        assert live_home != killed_home
         assert (await machine("run", "Again", "--json"))[0] == 0
-        assert homes() == [other]
-        assert (places / "retinue-forget-mine" / "diary.txt").exists()
-        await machine.killed(living, lambda: True)
+        assert ephemeral_homes() == [live_home]
+        assert (tmp_dir / "retinue-forget-mine" / "diary.txt").exists()
+        await machine.kill_when(live_process, lambda: True)
 
 
-async def test_a_run_in_a_home_that_was_moved_goes_on_and_tells_where_its_conversation_is(machine: Machine):
-    script = by_history(tool_call_reply(("ls", {}), text="I look."), text_reply("Done.", delay=1))
+async def test_a_run_continues_in_a_moved_home_and_reports_the_new_path(machine: Machine):
+    script = reply_by_history(tool_call_reply(("ls", {}), text="I look."), text_reply("Done.", delay=1))
     async with FakeModelServer(script) as server:
-        machine.serves(server)
-        process = await machine.started("run", "Look")
-        await machine.killed(process, lambda: len(server.requests) == 2)
+        machine.use_model_server(server)
+        process = await machine.start("run", "Look")
+        await machine.kill_when(process, lambda: len(server.requests) == 2)
         before, now = Path(machine.env["RETINUE_HOME"]), machine.folder.parent / "moved"
         before.rename(now)
         machine.env["RETINUE_HOME"] = str(now)
         [listed] = (await machine("runs", "list", "--json"))[1]
-        done = await resumed(machine)
-        [remembered] = (await machine("runs", "history", "--json"))[1]
-        shown = (await machine("runs", "show", done["run_id"], "--json"))[1]
-        assert "Done." in Path(done["path"]).read_text()
-        assert {each["path"] for each in (listed, done, remembered, shown)} == {
-            str(now / Path(done["path"]).relative_to(now))
+        resumed = await resume_run(machine)
+        [history_row] = (await machine("runs", "history", "--json"))[1]
+        details = (await machine("runs", "show", resumed["run_id"], "--json"))[1]
+        assert "Done." in Path(resumed["path"]).read_text()
+        assert {each["path"] for each in (listed, resumed, history_row, details)} == {
+            str(now / Path(resumed["path"]).relative_to(now))
         }
         assert not before.exists()

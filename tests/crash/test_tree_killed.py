@@ -1,4 +1,4 @@
-"""A process with a whole tree at work is killed: the next one finishes it, and each result has come once."""
+"""A process that runs a tree of agents is killed: the next process finishes the tree, and each result arrives once."""
 
 import asyncio
 import json
@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from retinue.testing.fake_model_server import CapturedRequest, FakeModelServer
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 
-PATIENCE = 60.0
-DYING = """
+TIMEOUT_S = 60.0
+KILLING_TOOL = """
 import os, signal
 from retinue import tool
 from retinue.tools.delegation import persistent_agent
@@ -37,10 +37,10 @@ if "DIES" in os.environ:
 
 @tool(effect="read")
 def nothing() -> str:
-    "Does nothing."
+    "Do nothing."
     return ""
 """
-"""Loaded as a tool's module: the process dies when a result is taken and does not yet stand in the file."""
+"""A tool module that kills the process when a child's result was fetched and is not yet in the file."""
 
 
 @dataclass(slots=True)
@@ -48,21 +48,24 @@ class Machine:
     env: dict[str, str]
     folder: Path
 
-    async def started(self, *args: str, **more: str) -> asyncio.subprocess.Process:
+    def use_model_server(self, server: FakeModelServer) -> None:
+        self.env |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-test", "RETINUE_MODEL": "openai:m"}
+
+    async def start(self, *args: str, **variables: str) -> asyncio.subprocess.Process:
         return await start_process(
             [*RETINUE, *args],
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env=self.env | more, cwd=self.folder,
+            env=self.env | variables, cwd=self.folder,
         )  # fmt: skip
 
     async def __call__(self, *args: str) -> Any:
-        process = await self.started(*args, "--json")
-        out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+        process = await self.start(*args, "--json")
+        out, err = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
         assert process.returncode == 0, err.decode()
         return json.loads(out)
 
     def rows(self, sql: str) -> list[Any]:
-        """What the ledger says, looked at from outside; nothing while there is no ledger."""
+        """Query the ledger from outside; return nothing while there is no ledger."""
         file = Path(self.env["RETINUE_HOME"]) / "ledger.db"
         with (
             suppress(sqlite3.OperationalError),
@@ -71,10 +74,10 @@ class Machine:
             return db.execute(sql).fetchall()
         return []
 
-    async def killed(self, process: asyncio.subprocess.Process, when: Callable[[], bool]) -> bool:
-        """Whether the moment came: the process may have come to its end before."""
-        async with asyncio.timeout(PATIENCE):
-            while process.returncode is None and not when():  # noqa: ASYNC110  (another process is looked at)
+    async def kill_when(self, process: asyncio.subprocess.Process, condition: Callable[[], bool]) -> bool:
+        """Kill a process when the condition holds; return False if it exited before."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while process.returncode is None and not condition():  # noqa: ASYNC110  (another process is watched)
                 await asyncio.sleep(0.002)
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGKILL)
@@ -86,7 +89,7 @@ class Machine:
 def machine(isolated_env: dict[str, str], tmp_path: Path) -> Machine:
     folder = tmp_path / "work"
     folder.mkdir()
-    (folder / "own_tools.py").write_text(DYING)
+    (folder / "own_tools.py").write_text(KILLING_TOOL)
     config = Path(isolated_env["RETINUE_CONFIG"])
     config.joinpath("config.json").write_text(
         json.dumps({"approvals": "auto", "tools": ["own_tools:nothing"]})
@@ -98,106 +101,102 @@ WAITS = ("PersistentAgent", {"preset": "general", "description": "dig", "prompt"
 WORKERS = [("sessions_spawn", {"task": f"Look {name}.", "label": name}) for name in "ab"]
 
 
-def script(asked: CapturedRequest) -> FakeResponse:
-    """Whoever asks the same hears the same: the asker starts three, and two of them take their time."""
-    words = str(asked.messages)
-    if "Begin all." in words:
+def script(request: CapturedRequest) -> FakeResponse:
+    """Reply the same to the same request: the parent starts three children, and two of them are slow."""
+    messages = str(request.messages)
+    if "Begin all." in messages:
         return (
             tool_call_reply(WAITS, *WORKERS, text="I hand on.")
-            if asked.reply_count == 0
+            if request.reply_count == 0
             else text_reply("So it is.")
         )
-    if "Dig deep." in words:
+    if "Dig deep." in messages:
         return (
             tool_call_reply(("ls", {}), text="I dig.")
-            if asked.reply_count == 0
+            if request.reply_count == 0
             else text_reply("Dug up.", delay=0.4)
         )
-    return text_reply("Found it.", delay=0.9 if "Look b." in words else 0)
+    return text_reply("Found it.", delay=0.9 if "Look b." in messages else 0)
 
 
-async def went_on(machine: Machine) -> None:
-    """What was left is resumed until nothing is, and everything has happened once."""
+async def resume_and_check(machine: Machine) -> None:
+    """Resume interrupted runs until none is left, and check that each result arrived once."""
     for _ in range(4):
         await machine("runs", "resume")
         if not await machine("runs", "list"):
             break
     history = await machine("runs", "history")
-    asker = next(run for run in history if run["slug"] == history[-1]["slug"])
+    parent = next(run for run in history if run["slug"] == history[-1]["slug"])
     assert [run["status"] for run in history] == ["done"] * 4
-    told = Path(asker["path"]).read_text()
-    assert told.count("Dug up.") == 1
-    assert told.count("] Complete.") == 2
-    assert (told.count("[Subagent: a] Complete."), told.count("[Subagent: b] Complete.")) == (1, 1)
-    assert told.count("result of=") == 3
+    transcript = Path(parent["path"]).read_text()
+    assert transcript.count("Dug up.") == 1
+    assert transcript.count("] Complete.") == 2
+    assert (transcript.count("[Subagent: a] Complete."), transcript.count("[Subagent: b] Complete.")) == (
+        1,
+        1,
+    )
+    assert transcript.count("result of=") == 3
     assert machine.rows("SELECT state, count(*) FROM deliveries GROUP BY state") == [("delivered", 3)]
 
 
 MOMENTS: dict[str, str] = {
-    "a call waits": "SELECT 1 FROM runs WHERE waiting_for='child' AND aside=0",
-    "workers are at work": "SELECT 1 FROM runs WHERE door='sessions_spawn' AND status='running'",
-    "a result is posted and not heard": "SELECT 1 FROM deliveries WHERE state='pending' AND answers=0",
-    "the last word is awaited": "SELECT 1 FROM runs WHERE aside=1",
+    "a call waits for its child": "SELECT 1 FROM runs WHERE waiting_for='child' AND aside=0",
+    "workers are running": "SELECT 1 FROM runs WHERE door='sessions_spawn' AND status='running'",
+    "a delivery is pending": "SELECT 1 FROM deliveries WHERE state='pending' AND answers=0",
+    "the parent is suspended": "SELECT 1 FROM runs WHERE aside=1",
 }
 
 
-ASIDE = ("workers are at work", "the last word is awaited")
-"""Moments for which a worker is kept at work; for the others, the one that a call waits for is."""
-LONG = 50.0
+WORKER_MOMENTS = ("workers are running", "the parent is suspended")
+"""Moments that need a slow worker; the others need a slow child that a call waits for."""
+LONG_DELAY_S = 50.0
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_killed_with_a_tree_at_work_each_result_comes_once(machine: Machine, moment: str):
+async def test_each_result_arrives_once_after_a_kill_while_a_tree_runs(machine: Machine, moment: str):
     """Shows: P21, C11, L012."""
-    alive = True
+    before_kill = True
 
-    def held(asked: CapturedRequest) -> FakeResponse:
-        """Until the kill, whoever the moment needs at work takes its time."""
-        words, answer = str(asked.messages), script(asked)
-        digs = "Dig deep." in words and "Begin all." not in words and asked.reply_count > 0
-        slow = "Look b." in words if moment in ASIDE else digs
-        return replace(answer, delay=LONG) if alive and slow and "Begin all." not in words else answer
+    def slow_script(request: CapturedRequest) -> FakeResponse:
+        """Delay the agent that the moment needs until the kill."""
+        messages, reply = str(request.messages), script(request)
+        is_child = "Dig deep." in messages and "Begin all." not in messages and request.reply_count > 0
+        is_slow = "Look b." in messages if moment in WORKER_MOMENTS else is_child
+        return (
+            replace(reply, delay=LONG_DELAY_S)
+            if before_kill and is_slow and "Begin all." not in messages
+            else reply
+        )
 
-    async with FakeModelServer(held) as server:
-        machine.env |= {
-            "OPENAI_BASE_URL": server.url,
-            "OPENAI_API_KEY": "sk-test",
-            "RETINUE_MODEL": "openai:m",
-        }
-        process = await machine.started("run", "Begin all.")
-        assert await machine.killed(process, lambda: bool(machine.rows(MOMENTS[moment])))
-        alive = False
-        await went_on(machine)
+    async with FakeModelServer(slow_script) as server:
+        machine.use_model_server(server)
+        process = await machine.start("run", "Begin all.")
+        assert await machine.kill_when(process, lambda: bool(machine.rows(MOMENTS[moment])))
+        before_kill = False
+        await resume_and_check(machine)
 
 
-async def test_killed_between_taking_a_result_and_writing_it_down_it_is_taken_again(machine: Machine):
+async def test_a_result_fetched_but_not_saved_before_a_kill_is_fetched_again(machine: Machine):
     """Shows: P01, P12."""
     async with FakeModelServer(script) as server:
-        machine.env |= {
-            "OPENAI_BASE_URL": server.url,
-            "OPENAI_API_KEY": "sk-test",
-            "RETINUE_MODEL": "openai:m",
-        }
-        process = await machine.started("run", "Begin all.", DIES="1")
-        await asyncio.wait_for(process.communicate(), PATIENCE)
+        machine.use_model_server(server)
+        process = await machine.start("run", "Begin all.", DIES="1")
+        await asyncio.wait_for(process.communicate(), TIMEOUT_S)
         assert process.returncode == -signal.SIGKILL
         assert machine.rows("SELECT state FROM deliveries WHERE answers=1") == [("delivered",)]
-        await went_on(machine)
+        await resume_and_check(machine)
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_killed_again_and_again_at_any_moment_each_result_comes_once(machine: Machine, seed: int):
-    chance = random.Random(seed)
+async def test_each_result_arrives_once_after_repeated_kills_at_random_moments(machine: Machine, seed: int):
+    rng = random.Random(seed)
     async with FakeModelServer(script) as server:
-        machine.env |= {
-            "OPENAI_BASE_URL": server.url,
-            "OPENAI_API_KEY": "sk-test",
-            "RETINUE_MODEL": "openai:m",
-        }
+        machine.use_model_server(server)
         for kill in range(3):
-            seen = len(machine.rows("SELECT seq FROM events")) + chance.randint(1, 14)
-            process = await machine.started(*(("run", "Begin all.") if kill == 0 else ("runs", "resume")))
-            await machine.killed(
-                process, lambda seen=seen: len(machine.rows("SELECT seq FROM events")) >= seen
+            event_count = len(machine.rows("SELECT seq FROM events")) + rng.randint(1, 14)
+            process = await machine.start(*(("run", "Begin all.") if kill == 0 else ("runs", "resume")))
+            await machine.kill_when(
+                process,
+                lambda event_count=event_count: len(machine.rows("SELECT seq FROM events")) >= event_count,
             )
-        await went_on(machine)
+        await resume_and_check(machine)

@@ -1,4 +1,4 @@
-"""SIGKILL between a worktree and its session: a later start takes away what nobody came to work in, and nothing else."""
+"""SIGKILL between creating a worktree and its session: a later sweep removes abandoned worktrees and nothing else."""
 
 import asyncio
 import os
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from commands import WarmProcess
+from git_repository import commit_all, create_repository, run_git
 
 from retinue.sandbox.git.worktrees import GIT_TIMEOUT_S, Worktrees
 from retinue.sandbox.probe import SandboxProbe
@@ -18,7 +19,7 @@ from retinue.sandbox.shell import make_shell_factory
 
 STEPS = ("os.mkdir", "subprocess.Popen", "os.rename")
 
-MAKER = f"""
+CREATE_WORKTREES = f"""
 import asyncio, os, signal, sys
 from pathlib import Path
 from retinue.sandbox.probe import SandboxProbe
@@ -26,25 +27,25 @@ from retinue.sandbox.shell import make_shell_factory
 from retinue.sandbox.git.worktrees import Worktrees
 
 repo, folder = sys.argv[1:]
-left = 0
+steps_left = 0
 
 def step(event, args):
-    global left
-    if event in {STEPS!r} and left:
-        left -= 1
-        if not left:
+    global steps_left
+    if event in {STEPS!r} and steps_left:
+        steps_left -= 1
+        if not steps_left:
             os.kill(os.getpid(), signal.SIGKILL)
 
 async def make(number):
-    global left
+    global steps_left
     probe = SandboxProbe()
     trees = Worktrees(
         Path(folder), shell_for_scope=make_shell_factory(probe, os.environ),
         find_sandbox_level=probe.level, is_trusted=lambda _: False)
     await probe.level()
-    left = number
+    steps_left = number
     await trees.create(repo, f"n{{number}}")
-    os.kill(os.getpid(), signal.SIGKILL if left else signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGKILL if steps_left else signal.SIGTERM)
 
 sys.addaudithook(step)
 for number in range(1, 60):
@@ -60,22 +61,15 @@ for number in range(1, 60):
 """
 
 
-def git(at: Path, *words: str) -> str:
-    env = {"PATH": os.environ["PATH"], "HOME": str(at), "GIT_CONFIG_GLOBAL": "/dev/null"}
-    env |= {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    done = subprocess.run(["git", *words], cwd=at, env=env, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+class WorktreeFixture:
+    """A repository, and the worktrees created from it."""
 
-
-class Ground:
     def __init__(self, root: Path) -> None:
         self.repo = root / "repo"
         self.folder = root / "home/worktrees"
         self.repo.mkdir()
         (self.repo / "a.txt").write_text("one\n")
-        git(self.repo, "init", "-q", "-b", "main")
-        git(self.repo, "add", "-A")
-        git(self.repo, "commit", "-q", "-m", "x")
+        create_repository(self.repo)
         probe = SandboxProbe()
         self.trees = Worktrees(
             self.folder,
@@ -84,92 +78,93 @@ class Ground:
             is_trusted=lambda _: False,
         )
 
-    def maker(self, script: str = MAKER) -> WarmProcess:
+    def start_program(self, script: str = CREATE_WORKTREES) -> WarmProcess:
         return WarmProcess(["-c", script, str(self.repo), str(self.folder)], stdout=subprocess.PIPE)
 
-    def left(self) -> list[str]:
-        notes = self.repo / ".git/worktrees"
-        found = [*self.folder.iterdir(), *(notes.iterdir() if notes.exists() else ())]
-        return [*(path.name for path in found), *git(self.repo, "branch", "--list", "retinue/*").split()]
+    def list_leftovers(self) -> list[str]:
+        git_worktrees = self.repo / ".git/worktrees"
+        paths = [*self.folder.iterdir(), *(git_worktrees.iterdir() if git_worktrees.exists() else ())]
+        return [*(path.name for path in paths), *run_git(self.repo, "branch", "--list", "retinue/*").split()]
 
-    def time_passes(self, seconds: float = GIT_TIMEOUT_S + 120) -> None:
-        then = time.time() - seconds
-        notes = self.repo / ".git/worktrees"
+    def set_age(self, seconds: float = GIT_TIMEOUT_S + 120) -> None:
+        mtime = time.time() - seconds
+        git_worktrees = self.repo / ".git/worktrees"
         for path in (
             *(self.folder.parent / "unclaimed").iterdir(),
-            *(notes.iterdir() if notes.exists() else ()),
+            *(git_worktrees.iterdir() if git_worktrees.exists() else ()),
         ):
-            os.utime(path, (then, then))
+            os.utime(path, (mtime, mtime))
 
-    async def sweep(self, *inhabited: str) -> list[str]:
-        async def told() -> Collection[str]:
-            return inhabited
+    async def sweep(self, *used_folders: str) -> list[str]:
+        async def list_used_folders() -> Collection[str]:
+            return used_folders
 
-        return await self.trees.remove_abandoned(told)
+        return await self.trees.remove_abandoned(list_used_folders)
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path.resolve())
+def worktrees(tmp_path: Path) -> WorktreeFixture:
+    return WorktreeFixture(tmp_path.resolve())
 
 
-async def test_whatever_step_it_is_killed_at_nothing_is_left_after_the_next_start(ground: Ground):
+async def test_a_sweep_removes_worktrees_of_a_process_killed_at_any_step(worktrees: WorktreeFixture):
     """Shows: P32."""
-    out, _ = await asyncio.to_thread(ground.maker().communicate)
+    out, _ = await asyncio.to_thread(worktrees.start_program().communicate)
     assert out.startswith(b"whole ")
-    before = ground.left()
+    before = worktrees.list_leftovers()
     assert len(before) > 4
-    assert await ground.sweep() == []
-    assert ground.left() == before
-    ground.time_passes()
-    assert await ground.sweep() != []
-    assert ground.left() == []
-    assert list((ground.folder.parent / "unclaimed").iterdir()) == []
+    assert await worktrees.sweep() == []
+    assert worktrees.list_leftovers() == before
+    worktrees.set_age()
+    assert await worktrees.sweep() != []
+    assert worktrees.list_leftovers() == []
+    assert list((worktrees.folder.parent / "unclaimed").iterdir()) == []
 
 
-async def test_one_that_git_was_still_filling_goes_too(ground: Ground):
-    """Git waits for a filter of the repository when it is killed."""
-    (ground.repo / ".gitattributes").write_text("*.txt filter=slow\n")
-    git(ground.repo, "add", "-A")
-    git(ground.repo, "commit", "-q", "-m", "y")
-    git(ground.repo, "config", "filter.slow.smudge", "touch begun; sleep 60")
-    script = MAKER.replace("make(number))", "make(999))")
-    maker = ground.maker(script)
-    place = ground.folder / "n999"
-    while not (place / "begun").exists():
+async def test_a_sweep_removes_a_worktree_that_git_was_still_checking_out(worktrees: WorktreeFixture):
+    """Git is killed while it waits for a filter of the repository."""
+    (worktrees.repo / ".gitattributes").write_text("*.txt filter=slow\n")
+    commit_all(worktrees.repo)
+    run_git(worktrees.repo, "config", "filter.slow.smudge", "touch begun; sleep 60")
+    script = CREATE_WORKTREES.replace("make(number))", "make(999))")
+    program = worktrees.start_program(script)
+    worktree = worktrees.folder / "n999"
+    while not (worktree / "begun").exists():
         await asyncio.sleep(0.01)
-        assert maker.poll() is None
-    for child in Path(f"/proc/{maker.pid}/task/{maker.pid}/children").read_text().split():
+        assert program.poll() is None
+    for child in Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
-    maker.kill()
-    await asyncio.to_thread(maker.communicate)
-    ground.time_passes(seconds=120)
-    assert await ground.sweep() == []
-    assert place.exists()
-    ground.time_passes()
-    assert await ground.sweep() == [str(place)]
-    assert ground.left() == []
+    program.kill()
+    await asyncio.to_thread(program.communicate)
+    worktrees.set_age(seconds=120)
+    assert await worktrees.sweep() == []
+    assert worktree.exists()
+    worktrees.set_age()
+    assert await worktrees.sweep() == [str(worktree)]
+    assert worktrees.list_leftovers() == []
 
 
-@pytest.mark.parametrize("why", ["work", "session", "young"])
-async def test_what_holds_work_or_has_a_session_or_is_young_stays(ground: Ground, why: str):
+@pytest.mark.parametrize("reason", ["work", "session", "young"])
+async def test_a_worktree_with_changes_or_a_session_or_a_recent_creation_is_kept(
+    worktrees: WorktreeFixture, reason: str
+):
     """Shows: L026."""
-    made = await ground.trees.create(str(ground.repo), "one")
-    assert made is not None
-    if why == "work":
-        Path(made[0], "new.txt").write_text("mine\n")
-    if why != "young":
-        ground.time_passes()
-    before = ground.left()
-    assert await ground.sweep(*([f"{made[0]}/src"] if why == "session" else [])) == []
-    assert ground.left() == before
-    assert (ground.folder.parent / "unclaimed/one").exists() is (why != "session")
+    created = await worktrees.trees.create(str(worktrees.repo), "one")
+    assert created is not None
+    if reason == "work":
+        Path(created[0], "new.txt").write_text("mine\n")
+    if reason != "young":
+        worktrees.set_age()
+    before = worktrees.list_leftovers()
+    assert await worktrees.sweep(*([f"{created[0]}/src"] if reason == "session" else [])) == []
+    assert worktrees.list_leftovers() == before
+    assert (worktrees.folder.parent / "unclaimed/one").exists() is (reason != "session")
 
 
-async def test_nobody_is_asked_who_works_where_when_there_is_nothing_to_sweep(ground: Ground):
-    async def never() -> Any:
+async def test_used_folders_are_not_listed_if_there_is_nothing_to_sweep(worktrees: WorktreeFixture):
+    async def list_used_folders() -> Any:
         raise AssertionError("asked")
 
-    assert await ground.trees.remove_abandoned(never) == []
-    await ground.trees.create(str(ground.repo), "one")
-    assert await ground.trees.remove_abandoned(never) == []
+    assert await worktrees.trees.remove_abandoned(list_used_folders) == []
+    await worktrees.trees.create(str(worktrees.repo), "one")
+    assert await worktrees.trees.remove_abandoned(list_used_folders) == []
