@@ -162,7 +162,10 @@ async def test_a_tool_that_changed_since_it_was_trusted_is_not_called(
         harness.fake.set_behaviour(changed, tool_definition("other"))
         assert "retinue mcp trust fake" in await harness.call_error("echo", word="x")
         assert harness.tools["fake.echo"].spec == trusted_spec
-        assert "otherwise than you trusted it" in harness.tools["fake.echo"].unavailable_reason
+        assert (
+            "has changed its description since you trusted it"
+            in harness.tools["fake.echo"].unavailable_reason
+        )
         assert await harness.call("other") == "{}"
         # Offering the trusted tool again does not restore the trust.
         harness.fake.set_behaviour(original, tool_definition("other"))
@@ -402,10 +405,10 @@ async def test_arguments_are_validated_against_the_schema_before_a_call(tmp_path
     assert parse(b'{"word": "x"}') == {"word": "x"}
     for raw, reason in (
         (b"{}", "`word` is missing"),
-        (b'{"word": "x", "more": 1}', "no argument `more`; it takes word"),
+        (b'{"word": "x", "more": 1}', "unknown argument `more`; valid arguments: word"),
         (b'{"word": "x", "word": "y"}', "given twice"),
-        (b"[]", "one object"),
-        (b'{"word": ', "cannot be read"),
+        (b"[]", "must be a JSON object"),
+        (b'{"word": ', "cannot be parsed"),
     ):
         with pytest.raises(ValueError, match=reason):
             parse(raw)

@@ -145,7 +145,7 @@ async def test_an_agent_cannot_send_itself_a_message(runtime: RuntimeFixture):
         run = await process.wait_until_ended(await process.submit("Go.", agent="main"))
         code, message = await tool_error(process, run)
         assert code == "agent_not_accessible"
-        assert message == "Agent not accessible: main: it is at work above already: main > main"
+        assert message == "Agent not accessible: main: it already runs as an ancestor: main > main"
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -176,7 +176,7 @@ async def test_a_child_agent_sends_messages_only_if_its_definition_names_the_too
         child = (await process.all_runs())[1]
         code, message = await tool_error(process, child)
         assert code == "agent_not_accessible"
-        assert "unless its definition names agents_message" in message
+        assert "unless its definition lists agents_message" in message
         (request,) = [
             each.request
             for each in process.provider.requests

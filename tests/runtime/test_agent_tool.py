@@ -141,7 +141,7 @@ async def test_an_agent_that_hands_on_to_its_own_like_names_nobody(runtime: Runt
         ({"task_prompt": " "}, "task_prompt parameter is required and must be a string"),
         (
             {"task_prompt": "x", "prompt": "y"},
-            "there is no argument `prompt`; it takes `agent_name`, `persist`, `task_prompt`",
+            "unknown argument `prompt`; valid arguments: `agent_name`, `persist`, `task_prompt`",
         ),
     ],
 )
@@ -498,7 +498,7 @@ async def test_an_agent_that_is_sent_to_the_background_is_announced_later(runtim
         assert ok
         assert answer == {
             "success": True,
-            "result": f"It goes on in the background as run {child.id}, and its result will be announced to you.",
+            "result": f"The agent continues in the background as run {child.id}. Its result will be announced to you.",
             "agent_used": "helper",
             "agent_id": child.slug,
         }

@@ -176,10 +176,10 @@ async def test_a_session_can_be_selected_by_id_slug_or_key(runtime: RuntimeFixtu
         ({"agentId": "a:subagent:b"}, "agent_not_found", "Agent not found: a:subagent:b"),
         ({"content": "  "}, "invalid_arguments", "content is empty"),
         ({"session": " "}, "invalid_arguments", "session is empty"),
-        ({"timeout": -1}, "invalid_arguments", "`timeout` does not fit"),
+        ({"timeout": -1}, "invalid_arguments", "`timeout` is invalid"),
         ({"timeout": "5"}, "invalid_arguments", "`timeout` must be float, not str"),
-        ({"mode": "later"}, "invalid_arguments", "`mode` does not fit"),
-        ({"agentID": "todo"}, "invalid_arguments", "there is no argument `agentID`"),
+        ({"mode": "later"}, "invalid_arguments", "`mode` is invalid"),
+        ({"agentID": "todo"}, "invalid_arguments", "unknown argument `agentID`"),
         ({"agentId": "far"}, "agent_not_available", "Agent not available: far: agent far is external"),
     ],
 )

@@ -46,13 +46,13 @@ def test_the_result_ends_with_the_exit_status_of_the_command():
             "[exit 0, sandbox strict, 12 ms]",
             "words\n[exit 1, sandbox strict, 12 ms]",
             "no end\n[exit 0, sandbox landlock, 1,234 ms]",
-            "begun\n[ended after 2.5 s, with everything it had started: it took too long, sandbox strict, 12 ms]",
-            "[it was ended from outside, sandbox strict, 12 ms]",
+            "begun\n[timed out after 2.5 s and was killed with all its processes, sandbox strict, 12 ms]",
+            "[killed from outside, sandbox strict, 12 ms]",
             """\
 a
 [… 9 bytes left out …]
 b
-[the whole output is in /tmp/output-1.txt]
+[the full output is in /tmp/output-1.txt]
 [one]
 [two]
 [exit 0, sandbox strict, 12 ms]\

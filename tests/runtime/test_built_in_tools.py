@@ -101,7 +101,7 @@ async def test_read_returns_long_files_in_pieces_and_names_the_next_offset(use: 
     (ws / "long").write_text("".join(f"line {number}\n" for number in range(1, 3001)))
     first = await use("read", path="long")
     assert first.startswith("line 1\n")
-    assert first.endswith("line 2000\n[lines 1\u20132,000 of 3,000; read on with offset=2001]")
+    assert first.endswith("line 2000\n[lines 1\u20132,000 of 3,000; continue with offset=2001]")
     rest = await use("read", path="long", offset=2001)
     assert rest.startswith("line 2001\n")
     assert rest.endswith("line 3000\n")
@@ -109,17 +109,17 @@ async def test_read_returns_long_files_in_pieces_and_names_the_next_offset(use: 
         """\
 line 7
 line 8
-[lines 7\u20138 of 3,000; read on with offset=9]\
+[lines 7\u20138 of 3,000; continue with offset=9]\
 """
     )
-    with pytest.raises(Failed, match="long has 3,000 lines: offset 3,001 is past its end"):
+    with pytest.raises(Failed, match="Offset 3,001 is past the end: long has 3,000 lines"):
         await use("read", path="long", offset=3001)
 
 
 async def test_read_also_limits_the_size_of_its_result(use: UseTool, ws: Path):
     (ws / "wide").write_text("".join("x" * 999 + "\n" for _ in range(500)))
     wide = await use("read", path="wide")
-    assert wide.endswith("[lines 1\u2013200 of 500; read on with offset=201]")
+    assert wide.endswith("[lines 1\u2013200 of 500; continue with offset=201]")
     assert len(wide) < 201_000
     (ws / "one").write_text("y" * 300_000)
     one = await use("read", path="one")
@@ -147,10 +147,10 @@ async def test_read_describes_binary_files_and_says_which_characters_it_replaced
     results = {name: await use("read", path=name) for name in ("image", "blob", "latin", "colour", "empty")}
     assert results == snapshot(
         {
-            "image": "[image is a PNG image, 10 bytes: it is not shown]",
-            "blob": "[blob is not text, 20 kB: it is not shown]",
+            "image": "[image is a PNG image, 10 bytes: not shown]",
+            "blob": "[blob is not text, 20 kB: not shown]",
             "latin": "caf\ufffd\n[some bytes are not UTF-8 and are shown as \ufffd]",
-            "colour": "red ok x z\n[escape sequences are left out]",
+            "colour": "red ok x z\n[escape sequences were removed]",
             "empty": "[the file is empty]",
         }
     )
@@ -215,7 +215,7 @@ async def test_ls_of_a_large_folder_is_truncated_and_says_so(use: UseTool, ws: P
         ),
         ({"pattern": "./src/app.py"}, ["src/app.py"]),
         ({"pattern": "**/.*"}, [".hidden"]),
-        ({"pattern": "*.nothing"}, ["[no file fits]"]),
+        ({"pattern": "*.nothing"}, ["[no files match]"]),
         ({"pattern": "src/**/?pp.py"}, ["src/app.py"]),
     ],
 )
@@ -226,7 +226,7 @@ async def test_glob_finds_files_by_name(use: UseTool, arguments: dict[str, str],
 
 async def test_glob_accepts_an_absolute_pattern_only_inside_the_workspace(use: UseTool, ws: Path):
     assert await use("glob", pattern=f"{ws}/src/*.py") == "src/app.py"
-    with pytest.raises(Failed, match="the pattern must be relative"):
+    with pytest.raises(Failed, match="The pattern must be relative"):
         await use("glob", pattern="/etc/*")
     with pytest.raises(OutOfScope):
         await use("glob", pattern="../*")
@@ -239,10 +239,10 @@ async def test_glob_truncates_long_results_and_refuses_complex_patterns(use: Use
     for number in range(1_005):
         (crowd / f"{number:05}").touch()
     lines = (await use("glob", pattern="crowd/*")).split("\n")
-    assert lines[999:] == ["crowd/00999", "[more than 1,000 files fit: use a narrower pattern]"]
+    assert lines[999:] == ["crowd/00999", "[more than 1,000 files match: use a narrower pattern]"]
     with pytest.raises(Failed, match="more than 64 alternatives"):
         await use("glob", pattern="{a,b}" * 7)
-    with pytest.raises(Failed, match="between 1 and 1,024"):
+    with pytest.raises(Failed, match="1 to 1,024"):
         await use("glob", pattern="")
 
 
@@ -262,7 +262,7 @@ src/deep/util.py:1: def helper():\
     assert await use("grep", pattern="main", path="src/app.py") == "src/app.py:4: def main():"
     assert await use("grep", pattern="(?i)HELLO$") == "readme.md:1: # Hello"
     assert await use("grep", pattern="(?<=# )Hello") == "readme.md:1: # Hello"
-    assert await use("grep", pattern="no such text") == "[nothing matches]"
+    assert await use("grep", pattern="no such text") == "[no matches]"
 
 
 async def test_grep_matches_within_a_line_and_never_across_lines(use: UseTool, ws: Path):
@@ -273,11 +273,11 @@ async def test_grep_matches_within_a_line_and_never_across_lines(use: UseTool, w
     assert found == snapshot(
         {
             "alpha$": "two:1: alpha",
-            "alpha\\s+beta": "[nothing matches]",
+            "alpha\\s+beta": "[no matches]",
             "[^x]+$": "two:1: alpha\ntwo:2: beta\ntwo:3: alpha end",
             "\\Abeta": "two:2: beta",
             "beta\\Z": "two:2: beta",
-            "a.b": "[nothing matches]",
+            "a.b": "[no matches]",
             "(?s)alpha.*": "two:1: alpha\ntwo:3: alpha end",
         }
     )
@@ -304,7 +304,7 @@ async def test_grep_stops_after_five_hundred_matches(use: UseTool, ws: Path):
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "*x", "(?P<a>x)(?P<a", "", "x" * 1001, "(?<!a*b", "\\"])
 async def test_grep_refuses_an_invalid_pattern_with_an_error_message(use: UseTool, pattern: str):
-    with pytest.raises(Failed, match="the pattern"):
+    with pytest.raises(Failed, match="The pattern"):
         await use("grep", pattern=pattern)
 
 
@@ -352,12 +352,12 @@ async def test_search_tools_skip_vanished_files_and_say_when_they_hit_a_limit():
         {
             "grep": """\
 here:1: hit
-[of here only the first 8 MB were searched]
-[there are too many files to search: start from a folder further down with path]\
+[only the first 8 MB of here were searched]
+[too many files to search: choose a smaller folder with path]\
 """,
             "glob": """\
 here
-[there are too many files to look at: start from a folder further down with path]\
+[too many files to search: choose a smaller folder with path]\
 """,
             "ls": """\
 gone  0
@@ -401,7 +401,7 @@ async def test_ask_user_returns_the_persons_answer(ws: Path):
     unanswered = make_call(ws, read_scope(ws))
     with pytest.raises(UserUnavailable):
         await use_tool(tool, unanswered, question="Which?")
-    with pytest.raises(Failed, match="the question is empty"):
+    with pytest.raises(Failed, match="The question is empty"):
         await use_tool(tool, unanswered, question=" ")
 
 

@@ -120,7 +120,7 @@ async def test_no_reviewer_is_started_when_there_is_no_change(runtime: RuntimeFi
     reason = (
         "no file that you may read differs from the last commit"
         if has_repository
-        else "is in no git repository"
+        else "is not in a git repository"
     )
     assert result.text.startswith("There is nothing to review: ")
     assert reason in result.text
@@ -147,7 +147,7 @@ async def test_files_that_the_caller_may_not_read_are_left_out_of_the_review(
     assert "+WIDTH = 41" in task
     assert "hush" not in task
     assert "other.txt" not in task
-    assert "Left out, because the one who asks may not read them: 1 changed files." in task
+    assert "Omitted, because the requesting agent may not read them: 1 changed files." in task
 
 
 async def test_git_runs_no_program_that_the_repository_configures_and_writes_nothing(
@@ -169,9 +169,9 @@ async def test_git_runs_no_program_that_the_repository_configures_and_writes_not
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"base": "--output=a.py"}, "'--output=a.py' is no commit or branch"),
-        ({"base": "nowhere"}, "git knows nothing to compare with by the name 'nowhere'"),
-        ({"base": "$(touch ran)"}, "git knows nothing to compare with"),
+        ({"base": "--output=a.py"}, "'--output=a.py' is not a commit or branch"),
+        ({"base": "nowhere"}, "git has no commit or branch 'nowhere'"),
+        ({"base": "$(touch ran)"}, "git has no commit or branch"),
         ({"agentId": "nobody"}, "Unknown agent profile: nobody"),
     ],
 )
@@ -208,7 +208,7 @@ async def test_git_does_not_run_without_the_strict_sandbox(runtime: RuntimeFixtu
         runtime, review_call(), detect_level=detect_landlock, shell_for=failing_shell_for
     )
     assert (len(runs), result.ok) == (1, False)
-    assert result.text.startswith("the change cannot be looked at unasked: the sandbox here is landlock")
+    assert result.text.startswith("The change cannot be read without approval: the sandbox level is landlock")
     assert repository.exists()
 
 

@@ -119,10 +119,10 @@ async def test_the_partial_text_of_a_failed_subtask_is_not_reported_as_its_resul
         (spawn_call("nobody"), "Unknown agent profile: nobody"),
         (spawn_call("oracle", capability="watcher"), 'Agent "oracle" does not support capability "watcher"'),
         (spawn_call("broken"), "Agent 'broken' not found: "),
-        (spawn_call(prompt="  "), "the prompt is empty: say what the agent is to do"),
+        (spawn_call(prompt="  "), "The prompt is empty. Describe the task."),
         (
             spawn_call(workspace={"mode": "custom"}),
-            "workspace.customPath and workspace.mode custom go together",
+            "workspace.customPath requires workspace.mode custom",
         ),
     ],
 )

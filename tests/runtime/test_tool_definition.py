@@ -260,7 +260,7 @@ async def test_a_recursive_type_is_a_reference_in_the_schema():
     assert plant.spec.schema["properties"]["tree"] == {"$ref": "#/$defs/Tree"}
     assert plant.spec.schema["$defs"]["Tree"]["properties"]["below"]["items"] == {"$ref": "#/$defs/Tree"}
     assert await run(plant, tree={"name": "a", "below": [{"name": "b"}]}) == "b"
-    with pytest.raises(ValueError, match=r"no argument `tree\.below\[0\]\.nme`"):
+    with pytest.raises(ValueError, match=r"unknown argument `tree\.below\[0\]\.nme`"):
         plant.parse_arguments(b'{"tree": {"name": "a", "below": [{"name": "b", "nme": 1}]}}')
 
 
@@ -269,17 +269,17 @@ INVALID_ARGUMENTS = {
     b'{"to": "a", "body": "x", "copies": "3"}': "the argument `copies` must be int, not str",
     b'{"to": "a", "body": "x", "copies": true}': "the argument `copies` must be int, not bool",
     b'{"to": "a"}': "the argument `body` is missing",
-    b'{"to": "a", "body": "x", "cc": "y"}': "there is no argument `cc`; it takes `body`, `copies`, `to`",
-    b'{"to": "a", "body": "x", "call": {}}': "there is no argument `call`; it takes `body`, `copies`, `to`",
+    b'{"to": "a", "body": "x", "cc": "y"}': "unknown argument `cc`; valid arguments: `body`, `copies`, `to`",
+    b'{"to": "a", "body": "x", "call": {}}': "unknown argument `call`; valid arguments: `body`, `copies`, `to`",
     b'{"to": "a", "to": "b", "body": "x"}': "the key `to` is given twice",
     b'{"to": "a", "t\\u006f": "b", "body": "x"}': "the key `to` is given twice",
     b'{"to": "\xff", "body": "x"}': "the arguments are not valid UTF-8",
     b"[]": "the arguments must be object, not array",
     b'"to"': "the arguments must be object, not str",
-    b'{"to": "a", "body": "x"': "the arguments cannot be read: Input data was truncated",
-    b'{"to": "a", "body": "x"} {}': "the arguments cannot be read: JSON is malformed",
-    b'{"to": "a", "body": "\\ud800"}': "the arguments cannot be read",
-    b"NaN": "the arguments cannot be read",
+    b'{"to": "a", "body": "x"': "the arguments cannot be parsed: Input data was truncated",
+    b'{"to": "a", "body": "x"} {}': "the arguments cannot be parsed: JSON is malformed",
+    b'{"to": "a", "body": "\\ud800"}': "the arguments cannot be parsed",
+    b"NaN": "the arguments cannot be parsed",
 }
 
 
@@ -294,14 +294,14 @@ def test_invalid_arguments_are_refused_with_a_message_that_names_the_key(raw: by
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b'{"place": {"city": "Ulm", "street": 1}, "sizes": []}', "there is no argument `place.street`"),
-        (b'{"place": {"city": "Ulm"}, "sizes": [{"width": 1, "w": 2}]}', "there is no argument `sizes[0].w`"),
+        (b'{"place": {"city": "Ulm", "street": 1}, "sizes": []}', "unknown argument `place.street`"),
+        (b'{"place": {"city": "Ulm"}, "sizes": [{"width": 1, "w": 2}]}', "unknown argument `sizes[0].w`"),
         (b'{"place": {"city": 1}, "sizes": []}', "the argument `place.city` must be str, not int"),
         (b'{"place": {}, "sizes": []}', "the argument `city` is missing in `place`"),
         (b'{"place": {"city": "U", "city": "V"}, "sizes": []}', "the key `city` is given twice"),
         (
             b'{"place": {"city": "U"}, "sizes": [], "tags": ["a", "b", "c"]}',
-            "the argument `tags` does not fit",
+            "the argument `tags` is invalid",
         ),
     ],
 )
@@ -401,29 +401,29 @@ def with_annotation(annotation: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: tool(name="system_reset")(described), "names with system_ are reserved"),
-        (lambda: tool(name="1st")(described), "'1st' is no name for a tool"),
-        (lambda: tool(name="a b")(described), "'a b' is no name for a tool"),
-        (lambda: tool(name="x" * 65)(described), "is no name for a tool"),
+        (lambda: tool(name="system_reset")(described), "names that start with system_ are reserved"),
+        (lambda: tool(name="1st")(described), "Invalid tool name '1st'"),
+        (lambda: tool(name="a b")(described), "Invalid tool name 'a b'"),
+        (lambda: tool(name="x" * 65)(described), "Invalid tool name"),
         (
             lambda: tool(effect="twice")(described),
-            "unknown effect 'twice'; use one of read, idempotent, once",
+            "unknown effect 'twice'. Use one of read, idempotent, once",
         ),
-        (lambda: tool(undescribed), "the tool undescribed needs a description"),
+        (lambda: tool(undescribed), "Tool undescribed has no description"),
         (
             lambda: tool(with_annotation(None)),
-            "the parameter value of the tool mistaken needs a plain name and a type",
+            "Tool mistaken: the parameter value must be a named parameter with a type",
         ),
-        (lambda: tool(starred), "the parameter values of the tool starred"),
-        (lambda: tool(functools.partial(described)), "'' is no name for a tool"),
+        (lambda: tool(starred), "Tool starred: the parameter values"),
+        (lambda: tool(functools.partial(described)), "Invalid tool name ''"),
         (
             lambda: tool(name="part")(functools.partial(described)),
-            "the tool part has an annotation that cannot",
+            "Tool part has an annotation that cannot",
         ),
-        (lambda: tool(odd), "the arguments of the tool odd cannot be described"),
+        (lambda: tool(odd), "Tool odd: no JSON Schema for its arguments"),
         (
             lambda: tool(with_annotation("Nowhere")),
-            "the tool mistaken has an annotation that cannot be resolved",
+            "Tool mistaken has an annotation that cannot be resolved",
         ),
     ],
 )

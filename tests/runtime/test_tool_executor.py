@@ -318,7 +318,7 @@ async def test_a_question_with_nobody_there_is_an_answer(runtime: RuntimeFixture
     async with runtime.open(ask, text_reply("I took the first.")) as process:
         run = await process.run("Choose.")
         assert run.status is Status.DONE
-        assert "nobody is here" in (await process.tool_results(run))[0].text
+        assert "Nobody is available" in (await process.tool_results(run))[0].text
 
 
 async def test_a_question_is_put_to_the_person_who_is_there(runtime: RuntimeFixture):

@@ -123,7 +123,7 @@ async def test_edit_of_a_repeated_text_names_the_lines_or_replaces_all_matches(u
     with pytest.raises(Failed) as failed:
         await use("edit", path="app.py", old="return", new="yield")
     assert str(failed.value) == snapshot(
-        "old stands 2 times in app.py, at lines 5, 9: give more of the lines around the one you mean, or all=true. Nothing was changed"
+        "old occurs 2 times in app.py, at lines 5, 9. Include more of the surrounding lines, or set all=true. Nothing was changed."
     )
     assert (ws / "app.py").read_text() == before
     result = await use("edit", path="app.py", old="return", new="yield", all=True)
@@ -132,10 +132,10 @@ async def test_edit_of_a_repeated_text_names_the_lines_or_replaces_all_matches(u
     )
     assert (ws / "app.py").read_text() == before.replace("return", "yield")
     (ws / "aaa").write_text("aaa")
-    with pytest.raises(Failed, match="old stands 2 times in aaa, at lines 1, 1"):
+    with pytest.raises(Failed, match="old occurs 2 times in aaa, at lines 1, 1"):
         await use("edit", path="aaa", old="aa", new="b")
     (ws / "many").write_text("x\n" * 50)
-    with pytest.raises(Failed, match=r"50 times in many, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …:"):
+    with pytest.raises(Failed, match=r"50 times in many, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …\."):
         await use("edit", path="many", old="x", new="y")
     assert (await use("edit", path="many", old="x", new="y", all=True)).endswith("[and 47 more]")
 
@@ -145,22 +145,25 @@ async def test_edit_of_a_missing_text_shows_the_most_similar_lines(use: UseTool,
         await use("edit", path="app.py", old="def main():\n  return os.sep\n", new="x")
     assert str(failed.value) == snapshot(
         """\
-old does not stand in app.py: nothing was changed. The blanks differ from these lines:
+old was not found in app.py. Nothing was changed. These lines differ only in whitespace:
 4: def main():
 5:     return os.sep\
 """
     )
     with pytest.raises(Failed) as failed:
         await use("edit", path="app.py", old="def mian():", new="x")
-    assert str(failed.value).endswith("The nearest lines are:\n4: def main():")
-    with pytest.raises(Failed, match="no line is like the first one of old"):
+    assert str(failed.value).endswith("The most similar lines are:\n4: def main():")
+    with pytest.raises(Failed, match="no line is similar to the first line of old"):
         await use("edit", path="app.py", old="@@@@ qqq", new="x")
 
 
 def test_the_search_for_similar_lines_is_bounded_in_huge_texts():
     text = "\n".join(["x" * 10_000] * 6_000 + ["needle here"])
-    assert nearest_lines_hint(text, "needle her").startswith(" The blanks differ")
-    assert nearest_lines_hint(text, "noodle her") == " Read it again: no line is like the first one of old."
+    assert nearest_lines_hint(text, "needle her").startswith(" These lines differ")
+    assert (
+        nearest_lines_hint(text, "noodle her")
+        == " Read the file again: no line is similar to the first line of old."
+    )
     assert nearest_lines_hint(text, "\n  \n") == ""
 
 
@@ -196,10 +199,10 @@ async def test_edit_keeps_line_endings_byte_order_mark_and_final_newline(
     [
         (b"text", "", "x", "old is empty"),
         (b"text", "x", "x", "old and new are the same"),
-        (b"caf\xe9 x", "x", "y", r"f is not UTF-8 \(byte 3\): it was left as it is"),
-        (b"a\0b x", "x", "y", "f is not text: it was left as it is"),
+        (b"caf\xe9 x", "x", "y", r"f is not UTF-8 \(byte 3\)\. Nothing was changed"),
+        (b"a\0b x", "x", "y", "f is not text. Nothing was changed"),
         (b"a\r\nb", "a\nb", "a\r\nb", "differ only in line endings"),
-        (b"", "x", "y", "old does not stand in f"),
+        (b"", "x", "y", "old was not found in f"),
     ],
 )
 async def test_a_refused_edit_leaves_the_file_unchanged(
@@ -213,7 +216,7 @@ async def test_a_refused_edit_leaves_the_file_unchanged(
 
 async def test_edit_refuses_files_that_are_too_large_or_have_too_many_matches(use: UseTool, ws: Path):
     (ws / "big").write_bytes(b"x" * (edit_tool.MAX_FILE_BYTES + 1))
-    with pytest.raises(Failed, match=r"big is 8\.0 MB: only files up to 8\.0 MB can be edited"):
+    with pytest.raises(Failed, match=r"big is 8\.0 MB\. Only files up to 8\.0 MB can be edited"):
         await use("edit", path="big", old="x", new="y")
     (ws / "many").write_bytes(b"x" * 20_000)
     with pytest.raises(Failed, match="more than 10,000 times"):

@@ -103,7 +103,7 @@ async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(mac
     assert more["error"].startswith("Agent not found: x")
     logged = [json.loads(line) for line in (machine.home / "logs" / LOG_NAME).read_text().splitlines()]
     (warned,) = [line for line in logged if line["level"] == "warn"]
-    assert "there is no pool (subagents.pool): general is not kept" in warned["event"]
+    assert "the agent pool is off (subagents.pool): general is not kept" in warned["event"]
     assert warned["run"] == run.id
 
 

@@ -11,8 +11,7 @@ from typing import Any
 def run_in_own_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
     """Run work in a new daemon thread and return its future.
 
-    In a thread pool, a few calls that hang would block everyone else's, and the process could not end before
-    them.
+    In a thread pool, a few calls that hang would block all others, and the process could not exit.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -39,6 +38,6 @@ def _set_result(future: asyncio.Future[Any], result: Any, error: BaseException |
         future.set_result(result)
     elif isinstance(error, StopIteration):
         # A future cannot carry StopIteration: the waiting task would never wake.
-        future.set_exception(RuntimeError(f"it raised {error!r}"))
+        future.set_exception(RuntimeError(f"the function raised {error!r}"))
     else:
         future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Parse a model's tool arguments: limits first, then strict decoding, with errors as sentences."""
+"""Parse a model's tool arguments: check limits, then decode strictly and report errors by argument."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from retinue.tools.schema import find_unknown_key, has_nested_objects
 _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z)|([{\[])|([}\]])', re.DOTALL)
 """A string, possibly a key, or a bracket; the decoder checks everything else.
 
-A string that does not end is taken to the end, so that no text makes the search restart again and again.
+An unterminated string matches up to the end of the text, which keeps the search linear.
 """
 
 _ERROR_PATH = re.compile(r" - at `\$\.?(.*)`$")
@@ -44,7 +44,7 @@ def make_argument_parser(
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(_describe_error(str(error), names)) from error
         if checks_nested and (key_path := find_unknown_key(msgspec.json.decode(raw), schema)):
-            raise ValueError(f"there is no argument `{key_path}`")
+            raise ValueError(f"unknown argument `{key_path}`")
         return {field: getattr(value, field) for field in fields}
 
     return parse_arguments
@@ -53,7 +53,7 @@ def make_argument_parser(
 def check_json_limits(raw: bytes) -> None:
     """Refuse JSON that is too large, too deep or repeats a key, in one pass before decoding."""
     if len(raw) > MAX_ARGUMENT_BYTES:
-        raise ValueError(f"the arguments are {len(raw):,} bytes; at most {MAX_ARGUMENT_BYTES:,} are taken")
+        raise ValueError(f"the arguments are {len(raw):,} bytes; the limit is {MAX_ARGUMENT_BYTES:,}")
     keys: list[set[bytes]] = [set()]
     for token in _TOKEN.finditer(raw):
         text, colon, opening, closing = token.groups()
@@ -89,16 +89,16 @@ def _describe_error(message: str, names: set[str]) -> str:
         path, message = match.group(1), message[: match.start()]
     location = f" in `{path}`" if path else ""
     if unknown := _UNKNOWN_FIELD.search(message):
-        accepted = "" if path else f"; it takes {_name_list(names)}"
-        return f"there is no argument `{unknown.group(1)}`{location}{accepted}"
+        accepted = "" if path else f"; valid arguments: {_name_list(names)}"
+        return f"unknown argument `{unknown.group(1)}`{location}{accepted}"
     if missing := _MISSING_FIELD.search(message):
         return f"the argument `{missing.group(1)}` is missing{location}"
     subject = f"the argument `{path}`" if path else "the arguments"
     if types := _WRONG_TYPE.search(message):
         return f"{subject} must be {types.group(1).replace(' | ', ' or ')}, not {types.group(2)}"
     if not path:
-        return f"the arguments cannot be read: {message}"
-    return f"{subject} does not fit: {message[:1].lower()}{message[1:]}"
+        return f"the arguments cannot be parsed: {message}"
+    return f"{subject} is invalid: {message[:1].lower()}{message[1:]}"
 
 
 def _name_list(names: set[str]) -> str:

@@ -13,15 +13,15 @@ from retinue.tools.define import tool
 @tool(effect=Effect.IDEMPOTENT, category="people", asks="never")
 async def ask_user(
     call: Call,
-    question: Annotated[str, "One question, complete in itself."],
+    question: Annotated[str, "One self-contained question."],
     options: Annotated[
-        list[str] | None, "Answers to choose from; any other answer may come all the same."
+        list[str] | None, "Answers to choose from; the person may give another answer."
     ] = None,
 ) -> str:
     """Ask the person a question and wait for the answer. Use it only for what you cannot find out yourself
-    and must not decide alone."""
+    and must not decide yourself."""
     if not question.strip():
-        raise Failed("the question is empty")
+        raise Failed("The question is empty.")
     try:
         return await call.ask_user(question, options or [])
     except AnswerDeferred as error:

@@ -21,28 +21,28 @@ _STATUS_LINE = re.compile(r"\n?\[[^\n]*, sandbox ([a-z]+), [0-9,]+ ms\]\Z")
 @tool(effect=Effect.ONCE, category="commands", touches=("run", "command"))
 async def bash(
     call: Call,
-    command: Annotated[str, "What bash is to run, in the workspace."],
+    command: Annotated[str, "The command to run, in the workspace."],
     timeout: Annotated[  # noqa: ASYNC109  (the command's own timeout, passed to the sandbox)
-        TimeoutSeconds | None, "Seconds until it is ended; 120 if not given, at most 3600."
+        TimeoutSeconds | None, "Timeout in seconds; default 120, at most 3600."
     ] = None,
 ) -> str:
-    """Run a command with bash, without input. The sandbox holds it as tightly as this machine can: where it is strict,
-    there are only the files of your scope, /tmp for files of your own, and no network; where it is none, nothing holds
-    it but the person who allows it. Each call starts anew in the workspace; whatever still runs when the command ends
-    is ended too. The last line of the answer says how it ended and what the sandbox was; a long output is cut in the
-    middle, and the whole of it is in a file that the answer names."""
+    """Run a command with bash, without input, in the sandbox. If the sandbox is strict, the command sees only the files
+    of your scope and a private /tmp, and has no network. If the sandbox is none, the command is unrestricted and needs
+    a person's approval. Each call starts a new shell in the workspace; processes still running when the command ends
+    are killed. The last line of the result gives the exit code and the sandbox level. A long output is shortened in the
+    middle, and the result names a file with the full output."""
     result = await call.shell(command, timeout or DEFAULT_TIMEOUT_S)
     return format_result(result, timeout or DEFAULT_TIMEOUT_S)
 
 
 def format_result(result: CommandResult, timeout_s: float) -> str:
-    """Format a command's result: its output, then what the model must know about it.
+    """Format a command's result: its output, then its status for the model.
 
     A failed command is formatted like any other: the model reads the exit code.
     """
     text = strip_escapes(result.output)
     body = [text.removesuffix("\n")] if text else []
-    output_note = [f"[the whole output is in {result.full_output_path}]"] if result.full_output_path else []
+    output_note = [f"[the full output is in {result.full_output_path}]"] if result.full_output_path else []
     return "\n".join(
         [*body, *output_note, *(f"[{note}]" for note in result.notes), f"[{_end_summary(result, timeout_s)}]"]
     )
@@ -50,9 +50,9 @@ def format_result(result: CommandResult, timeout_s: float) -> str:
 
 def _end_summary(result: CommandResult, timeout_s: float) -> str:
     if result.timed_out:
-        outcome = f"ended after {timeout_s:g} s, with everything it had started: it took too long"
+        outcome = f"timed out after {timeout_s:g} s and was killed with all its processes"
     elif result.exit_code is None:
-        outcome = "it was ended from outside"
+        outcome = "killed from outside"
     else:
         outcome = f"exit {result.exit_code}"
     return f"{outcome}, sandbox {result.sandbox_level}, {result.duration_ms:,} ms"

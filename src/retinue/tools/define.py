@@ -75,26 +75,26 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
         function: The function.
         name: The tool's name; the function's name by default.
         description: Description for the model; the docstring by default.
-        effect: Effect of a repeated call: read, idempotent or once.
+        effect: read, idempotent or once: whether a call may be repeated.
         capabilities: Capabilities that an agent needs for it.
         category: Heading under which lists show it.
-        plugin: Plugin it belongs to: an agent with the skill of that name can have that instead.
+        plugin: Plugin it belongs to: an agent may get the skill of that name instead of the tool.
         is_delegation: It starts other agents.
-        asks: Whether a person is asked before a call. By default a tool that only reads never asks and
+        asks: Whether a call requires a person's approval. By default a tool that only reads does not, and
         any other tool does unless it was granted.
         touches: Kind of access and name of the argument that holds a path or a command, so that the
         scope's rules are checked before the call.
         agent_argument: Name of the argument that takes an agent's name.
         inspects_runs: It looks at other agents and their runs, and starts none.
-        can_verify_completion: After a crash it finds out by what it recorded whether it has happened.
-        delegation_refused_text: Its message where a sub-agent may not delegate.
+        can_verify_completion: After a crash it can find out from what it recorded whether a call has happened.
+        delegation_refused_text: Its message for a sub-agent that may not delegate.
         format_argument_error: Formats the message for invalid arguments.
 
     Returns:
         The tool, or a decorator that makes it.
 
     Raises:
-        Usage: The name, the description, the effect or the signature cannot be used.
+        UsageError: The name, the description, the effect or the signature cannot be used.
     """
 
     def make_tool(function: Function) -> Tool:
@@ -130,16 +130,18 @@ def tool(  # noqa: PLR0913  (one keyword per property of a tool)
 def _check_name(name: str) -> str:
     if not TOOL_NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a tool: use letters, digits, _ . and -, at most 64, not starting with a digit"
+            f"Invalid tool name {name!r}. Use at most 64 letters, digits, _ . and -, not starting with a digit."
         )
     if name.startswith(SYSTEM_PREFIX):
-        raise UsageError(f"the tool {name} must be called otherwise: names with {SYSTEM_PREFIX} are reserved")
+        raise UsageError(
+            f"Tool {name}: names that start with {SYSTEM_PREFIX} are reserved. Use another name."
+        )
     return name
 
 
 def _check_description(name: str, text: str | None) -> str:
     if not text or not text.strip():
-        raise UsageError(f"the tool {name} needs a description: give its function a docstring")
+        raise UsageError(f"Tool {name} has no description. Add a docstring to its function.")
     return text.strip()
 
 
@@ -148,7 +150,7 @@ def _parse_effect(name: str, effect: Effect | str) -> Effect:
         return Effect(effect)
     except ValueError as error:
         known = ", ".join(Effect)
-        raise UsageError(f"the tool {name} has the unknown effect {effect!r}; use one of {known}") from error
+        raise UsageError(f"Tool {name}: unknown effect {effect!r}. Use one of {known}.") from error
 
 
 def _argument_reader(name: str) -> Callable[[Mapping[str, Any]], str]:
@@ -165,7 +167,7 @@ def _parse_ask_policy(
         return AskPolicy(asks)
     except ValueError:
         known = ", ".join(repr(str(each)) for each in AskPolicy)
-        raise UsageError(f"the tool {name} asks {asks!r}; it can say {known}") from None
+        raise UsageError(f"Tool {name}: unknown value {asks!r} for asks. Use one of {known}.") from None
 
 
 def _parse_signature(name: str, function: Function) -> tuple[list[Field], str | None]:
@@ -173,13 +175,13 @@ def _parse_signature(name: str, function: Function) -> tuple[list[Field], str | 
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
-        raise UsageError(f"the tool {name} has an annotation that cannot be resolved: {error}") from error
+        raise UsageError(f"Tool {name} has an annotation that cannot be resolved: {error}") from error
     call_name: str | None = None
     fields: list[Field] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in _ACCEPTED_PARAMETERS or parameter.name not in hints:
             raise UsageError(
-                f"the parameter {parameter.name} of the tool {name} needs a plain name and a type"
+                f"Tool {name}: the parameter {parameter.name} must be a named parameter with a type."
             )
         if hints[parameter.name] is Call:
             call_name = parameter.name
@@ -195,7 +197,7 @@ def _argument_parser_and_schema(name: str, fields: list[Field]) -> tuple[Parse, 
         schema = tool_schema(struct)
         return make_argument_parser(struct, schema), schema
     except TypeError as error:
-        raise UsageError(f"the arguments of the tool {name} cannot be described: {error}") from error
+        raise UsageError(f"Tool {name}: no JSON Schema for its arguments: {error}") from error
 
 
 def _struct_field(parameter: inspect.Parameter, hint: Any) -> Field:

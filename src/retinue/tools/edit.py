@@ -1,4 +1,4 @@
-"""edit: replace text in a file and leave everything else as it is."""
+"""edit: replace text in a file and leave everything else unchanged."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ MATCHES_SHOWN = 3
 LINES_SHOWN = 12
 _LINE_NUMBERS_SHOWN = 10
 
-ALREADY_EDITED = "{name} was changed as asked: the process ended before it could say so."
+ALREADY_EDITED = "{name} was already edited as requested; the process ended before it could report that."
 
 _LOCKS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
@@ -35,14 +35,12 @@ _BARE_NEWLINE = re.compile(r"(?<!\r)\n")
 async def edit(
     call: Call,
     path: Annotated[str, "The file, relative to the workspace or absolute."],
-    old: Annotated[
-        str, "The text to replace, exactly as it stands in the file, with enough around it to be unique."
-    ],
-    new: Annotated[str, "The text to put in its place; empty to take it away."],
-    all: Annotated[bool, "Replace it wherever it stands."] = False,  # noqa: A002  (the tool's argument name)
+    old: Annotated[str, "The text to replace, exactly as in the file, with enough context to be unique."],
+    new: Annotated[str, "The replacement; empty to delete the text."],
+    all: Annotated[bool, "Replace all occurrences."] = False,  # noqa: A002  (the tool's argument name)
 ) -> str:
-    """Change a part of a text file. `old` must stand in the file exactly once, or give all=true. Line endings and
-    the rights of the file stay as they are. Read the file first; use write to make a new one."""
+    """Replace a part of a text file. `old` must occur in the file exactly once, unless all=true. Line endings and
+    file permissions are preserved. Read the file first; use write to create a new one."""
     replacement = Replacement(old=old, new=new, replace_all=all)
     async with _edit_lock():
         original = await asyncio.to_thread(_read_original, call.files, path, replacement)
@@ -98,14 +96,14 @@ def _sha256(data: bytes) -> str:
 
 def _read_original(files: ScopedFiles, path: str, replacement: Replacement) -> OriginalFile:
     if not replacement.old:
-        raise Failed("old is empty: give the text that is to be replaced, or use write for a whole file")
+        raise Failed("old is empty. Give the text to replace, or use write for a whole file.")
     if replacement.old == replacement.new:
-        raise Failed("old and new are the same: nothing would change")
+        raise Failed("old and new are the same: nothing would change.")
     content = files.read(path, max_bytes=MAX_FILE_BYTES)
     name = printable_name(path)
     if content.size > len(content.data):
         raise Failed(
-            f"{name} is {format_size(content.size)}: only files up to {format_size(MAX_FILE_BYTES)} can be edited"
+            f"{name} is {format_size(content.size)}. Only files up to {format_size(MAX_FILE_BYTES)} can be edited."
         )
     return OriginalFile(content=content, text=_decode_text(content.data, name), name=name)
 
@@ -115,7 +113,7 @@ def _edit_file(original: OriginalFile, replacement: Replacement) -> EditedFile:
     changed = apply_edits(original.text, edits)
     if changed == original.text:
         raise Failed(
-            f"old and new differ only in line endings, and those of {original.name} stay: nothing would change"
+            f"old and new differ only in line endings, and {original.name} keeps its own: nothing would change."
         )
     return EditedFile(data=encode_text(changed), edits=edits)
 
@@ -124,14 +122,14 @@ def _decode_text(data: bytes, name: str) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise Failed(f"{name} is not UTF-8 (byte {error.start:,}): it was left as it is") from error
+        raise Failed(f"{name} is not UTF-8 (byte {error.start:,}). Nothing was changed.") from error
     if is_binary(data):
-        raise Failed(f"{name} is not text: it was left as it is")
+        raise Failed(f"{name} is not text. Nothing was changed.")
     return text
 
 
 def find_edits(text: str, replacement: Replacement, name: str) -> list[TextEdit]:
-    """Find where the old text occurs. With other line endings it is matched by those of the file."""
+    """Find where the old text occurs, also with the line endings of the file."""
     for old in _line_ending_variants(text, replacement.old):
         starts = _find_all(text, old)
         if starts and not replacement.replace_all:
@@ -139,7 +137,7 @@ def find_edits(text: str, replacement: Replacement, name: str) -> list[TextEdit]
         if starts:
             return [_text_edit(text, start, old, replacement.new) for start in starts]
     raise Failed(
-        f"old does not stand in {name}: nothing was changed.{nearest_lines_hint(text, replacement.old)}"
+        f"old was not found in {name}. Nothing was changed.{nearest_lines_hint(text, replacement.old)}"
     )
 
 
@@ -168,7 +166,7 @@ def _find_all(text: str, old: str) -> list[int]:
     while position >= 0:
         positions.append(position)
         if len(positions) > MAX_MATCHES:
-            raise Failed(f"old stands there more than {MAX_MATCHES:,} times: give more of what is around it")
+            raise Failed(f"old occurs more than {MAX_MATCHES:,} times. Include more context.")
         position = text.find(old, position + len(old))
     return positions
 
@@ -191,8 +189,8 @@ def _check_unique(text: str, old: str, first: int, name: str) -> None:
     if count > 1:
         line_list = ", ".join(f"{each:,}" for each in lines) + (", …" if count > len(lines) else "")
         raise Failed(
-            f"old stands {count:,} times in {name}, at lines {line_list}: give more of the lines around the one you mean, "
-            "or all=true. Nothing was changed"
+            f"old occurs {count:,} times in {name}, at lines {line_list}. Include more of the surrounding lines, "
+            "or set all=true. Nothing was changed."
         )
 
 

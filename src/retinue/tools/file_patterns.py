@@ -25,7 +25,7 @@ def compile_matcher(pattern: str) -> Callable[[str], bool]:
 def expand_braces(pattern: str) -> list[str]:
     """Expand braces: `*.{py,toml}` becomes `*.py` and `*.toml`."""
     if not pattern or len(pattern) > MAX_PATTERN_CHARS:
-        raise Failed(f"the pattern must be between 1 and {MAX_PATTERN_CHARS:,} characters long")
+        raise Failed(f"The pattern must have 1 to {MAX_PATTERN_CHARS:,} characters.")
     expanded: list[str] = []
     pending = [pattern]
     while pending:
@@ -39,7 +39,7 @@ def expand_braces(pattern: str) -> list[str]:
                 for word in braces[1].split(",")
             ]
         if len(expanded) + len(pending) > MAX_ALTERNATIVES:
-            raise Failed(f"the pattern has more than {MAX_ALTERNATIVES} alternatives: use fewer braces")
+            raise Failed(f"The pattern has more than {MAX_ALTERNATIVES} alternatives. Use fewer braces.")
     return expanded
 
 

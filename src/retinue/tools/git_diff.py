@@ -17,10 +17,10 @@ from retinue.runtime.tool_executor import truncate_result
 
 GIT_TIMEOUT_S = 60.0
 MAX_DIFF_CHARS = 200_000
-"""Characters of a diff that are shown: its head and its tail."""
+"""Characters of a diff that are shown, from its start and its end."""
 MAX_OUTPUT_BYTES = 4_000_000
 MAX_COMMAND_BYTES = 100_000
-"""Hidden files are named in the command, and the kernel accepts no longer argument."""
+"""Hidden files are named in the command, and the kernel limits the length of an argument."""
 
 NO_REPOSITORY_EXIT = 40
 NO_BASE_EXIT = 41
@@ -30,13 +30,13 @@ _GIT_COMMAND = (
     "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c 'safe.directory=*' -c core.pager=cat "
     "-c submodule.recurse=false -c protocol.allow=never"
 )
-"""Git command that runs nothing on the repository's behalf and writes nothing."""
+"""Git command that runs no hooks or other programs of the repository, and writes nothing."""
 _DIFF_COMMAND = f"{_GIT_COMMAND} diff --no-color --no-ext-diff --no-textconv --relative"
 _TRUNCATION_MARK = "bytes left out \u2026]\n"
 
 
 class WorkspaceDiff(Struct, frozen=True, kw_only=True):
-    """The differences of a workspace from its base, as far as the caller may read them."""
+    """The differences of a workspace from its base, without files that the caller may not read."""
 
     diff: str = ""
     new_files: tuple[str, ...] = ()
@@ -53,11 +53,11 @@ class WorkspaceDiff(Struct, frozen=True, kw_only=True):
 async def workspace_diff(base: str | None, call: Call, context: RuntimeContext) -> WorkspaceDiff:
     """Return the diff of the caller's workspace.
 
-    The changed files are listed first, so that those the caller may not read are excluded by name. A strictly
-    sandboxed command that can write nothing needs no approval; any other would.
+    The changed files are listed first, so that those the caller may not read are excluded by name. In a strict
+    sandbox this read-only command needs no approval; in any other it would.
     """
     if base is not None and (not base.strip() or base.startswith("-")):
-        raise Failed(f"{base!r} is no commit or branch: leave base out to compare with the last commit")
+        raise Failed(f"{base!r} is not a commit or branch. Omit base to compare with the last commit.")
     scope = compute_scope(await load_definition(call.session, context), call.session, context, run=call.run)
     scope = scope.with_operator_denials(context.operator_policy())
     await _check_diff_allowed(scope, base, context)
@@ -65,12 +65,10 @@ async def workspace_diff(base: str | None, call: Call, context: RuntimeContext) 
     root = call.session.workspace.root
     result = await context.sandbox.shell_for(read_scope)(_list_files_script(base), GIT_TIMEOUT_S)
     if result.exit_code == NO_REPOSITORY_EXIT:
-        return WorkspaceDiff(empty_reason=f"{root} is in no git repository that can be reached from here")
+        return WorkspaceDiff(empty_reason=f"{root} is not in a git repository that is accessible here")
     output = _git_output(result, base, read_scope, context)
     if output.is_truncated:
-        raise Failed(
-            "more files have changed than can be looked at: commit some of them, or name a nearer base"
-        )
+        raise Failed("Too many files have changed. Commit some of them, or use a more recent base.")
     changed, new_files = _parse_file_lists(output.text)
     hidden = [name for name in changed if not scope.check_path(f"{root}/{name}", "read").ok]
     diff = ""
@@ -87,19 +85,19 @@ async def workspace_diff(base: str | None, call: Call, context: RuntimeContext) 
 
 async def _check_diff_allowed(scope: Scope, base: str | None, context: RuntimeContext) -> None:
     if not (verdict := scope.check_command(f"git diff {base or 'HEAD'}")).ok:
-        raise Failed(f"the change cannot be looked at: git is denied ({verdict.rule})")
+        raise Failed(f"The change cannot be read: git is denied ({verdict.rule}).")
     if (level := await context.sandbox.detect_level()) is not SandboxLevel.STRICT:
         raise Failed(
-            f"the change cannot be looked at unasked: the sandbox here is {level}, so each command asks a person. "
-            "Run `git diff HEAD` yourself and hand what it says to a reviewer with spawn_subagent"
+            f"The change cannot be read without approval: the sandbox level is {level}, so every command requires approval. "
+            "Run `git diff HEAD` yourself and send its output to a reviewer with spawn_subagent."
         )
 
 
 def _read_only_scope(scope: Scope, call: Call) -> Scope:
     """Return the caller's rights, for reading only.
 
-    Git's own folder of a worktree made for the caller lies elsewhere. Only git reads it here, and no agent
-    may change the worktree's file that points there.
+    The git folder of a worktree created for the caller is outside the worktree. Only git reads it here, and no
+    agent may change the worktree's file that points there.
     """
     workspace = call.session.workspace
     tmp_patterns = DEFAULT_WRITABLE_PATHS if scope.tmp_folder else ()
@@ -140,16 +138,16 @@ def _list_files_script(base: str | None) -> str:
 
 def _diff_script(base: str | None, hidden: list[str]) -> str:
     if any("\ufffd" in name for name in hidden):
-        raise Failed("a changed file that may not be read here has a name that cannot be written: rename it")
+        raise Failed("A changed file that you may not read has an unusable name. Rename it.")
     excluded = " ".join(shlex.quote(f":(exclude,literal){name}") for name in hidden)
     script = f'{_base_assignment(base)}\n{_DIFF_COMMAND} "$base" -- . {excluded} 2>/dev/null || exit {NO_BASE_EXIT}'
     if len(script.encode(errors="replace")) > MAX_COMMAND_BYTES:
-        raise Failed(f"{len(hidden):,} changed files may not be read here: that is more than can be left out")
+        raise Failed(f"You may not read {len(hidden):,} of the changed files: too many to exclude.")
     return script
 
 
 def _base_assignment(base: str | None) -> str:
-    """Return the shell assignment of the base; without any commit it is the empty tree."""
+    """Return the shell assignment of the base: the empty tree in a repository without commits."""
     if base is not None:
         return f"base={shlex.quote(base)}"
     empty_tree = f"$({_GIT_COMMAND} hash-object -t tree /dev/null)"
@@ -169,13 +167,13 @@ class _GitOutput(Struct, frozen=True, kw_only=True):
 def _git_output(
     result: CommandResult, base: str | None, read_scope: Scope, context: RuntimeContext
 ) -> _GitOutput:
-    """Return git's whole output, also where the shell shows only a part."""
+    """Return git's full output, even if the shell shows only a part."""
     if result.timed_out or result.exit_code is None:
-        raise Failed(f"git did not say within {GIT_TIMEOUT_S:g} seconds what has changed")
+        raise Failed(f"git diff timed out after {GIT_TIMEOUT_S:g} seconds.")
     if result.exit_code == NO_BASE_EXIT and base is not None:
-        raise Failed(f"git knows nothing to compare with by the name {base!r}")
+        raise Failed(f"git has no commit or branch {base!r}.")
     if result.exit_code:
-        raise Failed(f"git could not say what has changed (exit {result.exit_code})")
+        raise Failed(f"git diff failed (exit {result.exit_code}).")
     if not result.full_output_path:
         return _GitOutput(text=result.output, is_truncated=_TRUNCATION_MARK in result.output)
     full_output = context.sandbox.files_for(read_scope).read(

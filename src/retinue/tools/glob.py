@@ -16,11 +16,11 @@ MAX_PATHS = 1_000
 @tool(effect=Effect.READ, category="files", touches=("read", "path"))
 async def glob(
     call: Call,
-    pattern: Annotated[str, "For example src/**/*.py. `**` is any folders, `*` anything within one name."],
-    path: Annotated[str | None, "The folder the pattern starts from; the workspace if not given."] = None,
+    pattern: Annotated[str, "For example src/**/*.py. `**` matches any folders, `*` any part of one name."],
+    path: Annotated[str | None, "The folder the pattern is relative to; default: the workspace."] = None,
 ) -> str:
-    """Find files by name. The answer is one path per line, sorted, relative to the workspace; `*.py` finds files
-    in the folder itself, `**/*.py` also in the folders below it. Use grep to search in what files say."""
+    """Find files by name. The result is one path per line, sorted, relative to the workspace; `*.py` finds files
+    in the folder itself, `**/*.py` also in the folders below it. Use grep to search the contents of files."""
     return await asyncio.to_thread(_find_files, call.files, call.session.workspace.root, pattern, path or ".")
 
 
@@ -31,19 +31,19 @@ def _find_files(files: ScopedFiles, root: str, pattern: str, path: str) -> str:
     note = ""
     for entry in files.walk(f"{path}/{folder}" if folder else path):
         if entry.kind == "cut":
-            note = "[there are too many files to look at: start from a folder further down with path]"
+            note = "[too many files to search: choose a smaller folder with path]"
         elif entry.path != "." and matches(entry.path):
             lines.append(workspace_path(entry.real_path, root))
         if len(lines) > MAX_PATHS:
             lines.pop()
-            note = f"[more than {MAX_PATHS:,} files fit: use a narrower pattern]"
+            note = f"[more than {MAX_PATHS:,} files match: use a narrower pattern]"
             break
-    return "\n".join([*lines, note] if note else lines) or "[no file fits]"
+    return "\n".join([*lines, note] if note else lines) or "[no files match]"
 
 
 def _relative_pattern(pattern: str, root: str) -> str:
     """Make a pattern relative; an absolute one must start in the workspace."""
     relative = pattern.removeprefix("./").removeprefix(root.rstrip("/") + "/")
     if relative.startswith("/"):
-        raise Failed("the pattern must be relative: give the folder it starts from as path")
+        raise Failed("The pattern must be relative. Give its folder as path.")
     return relative

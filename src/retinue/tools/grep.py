@@ -33,13 +33,13 @@ fail on a text and yet match one of its lines, or are slow over many lines.
 class LineSearch(Struct, frozen=True, kw_only=True):
     """A compiled pattern.
 
-    Both functions get the seconds left and raise TimeoutError when these are over.
+    Both functions take the remaining seconds and raise TimeoutError after that time.
     """
 
     may_match: Callable[[str, float], bool]
-    """False only for a text of which no line matches."""
+    """Return False only for a text in which no line matches."""
     find_in_line: Callable[[str, float], int]
-    """Index in a line where the first match starts, or -1."""
+    """Return the index in a line where the first match starts, or -1."""
 
 
 @tool(effect=Effect.READ, category="files", touches=("read", "path"))
@@ -48,11 +48,11 @@ async def grep(
     pattern: Annotated[
         str, "A regular expression, matched within each line; (?i) at its start ignores case."
     ],
-    path: Annotated[str | None, "The folder or file to search; the workspace if not given."] = None,
-    glob: Annotated[str | None, "Only files that fit, for example *.py or src/**/*.ts."] = None,
+    path: Annotated[str | None, "The folder or file to search; default: the workspace."] = None,
+    glob: Annotated[str | None, "Only files that match, for example *.py or src/**/*.ts."] = None,
 ) -> str:
-    """Search in files. The answer has one line per match, as `file:line: text`, with paths relative to the
-    workspace. Binary files are left out. Use read to see what is around a match."""
+    """Search in files. The result has one line per match, as `file:line: text`, with paths relative to the
+    workspace. Binary files are skipped. Use read to see the context of a match."""
     search_job = GrepSearch(
         files=call.files,
         root=call.session.workspace.root,
@@ -89,19 +89,19 @@ class GrepSearch(Struct, frozen=True, kw_only=True):
             lines.append(
                 f"[stopped after {self.timeout_s:g} seconds: use a simpler pattern, or path and glob]"
             )
-        return "\n".join(lines) or "[nothing matches]"
+        return "\n".join(lines) or "[no matches]"
 
     def _matching_lines(self, search: LineSearch, deadline: float) -> Iterator[str]:
         for entry in self.files.walk(self.path):
             if entry.kind == "cut":
-                yield "[there are too many files to search: start from a folder further down with path]"
+                yield "[too many files to search: choose a smaller folder with path]"
             elif entry.kind == "file" and (entry.path == "." or self.matches_path(entry.path)):
                 yield from self._file_matches(entry, search, deadline)
             if time.monotonic() > deadline:
                 raise TimeoutError
 
     def _file_matches(self, entry: FileEntry, search: LineSearch, deadline: float) -> Iterator[str]:
-        """Yield the matches of one file; a file that vanished or may not be read has none."""
+        """Yield the matches of one file; a file that was deleted or may not be read has none."""
         try:
             data = self.files.read(entry.real_path, max_bytes=MAX_FILE_BYTES).data
         except RetinueError:
@@ -116,13 +116,13 @@ class GrepSearch(Struct, frozen=True, kw_only=True):
                 if column >= 0:
                     yield f"{name}:{number}: {clip_line(line.rstrip(), column)}"
         if entry.size > MAX_FILE_BYTES:
-            yield f"[of {name} only the first {MAX_FILE_BYTES // 1_000_000} MB were searched]"
+            yield f"[only the first {MAX_FILE_BYTES // 1_000_000} MB of {name} were searched]"
 
 
 def compile_search(pattern: str) -> LineSearch:
     """Compile a pattern: plain text is searched directly, an expression with a timeout."""
     if not pattern or len(pattern) > MAX_PATTERN_CHARS:
-        raise Failed(f"the pattern must be between 1 and {MAX_PATTERN_CHARS:,} characters long")
+        raise Failed(f"The pattern must have 1 to {MAX_PATTERN_CHARS:,} characters.")
     if not _REGEX_SYNTAX.search(pattern):
         return LineSearch(
             may_match=lambda text, _: pattern in text, find_in_line=lambda line, _: line.find(pattern)
@@ -132,7 +132,7 @@ def compile_search(pattern: str) -> LineSearch:
     try:
         expression = regex.compile(pattern, regex.MULTILINE)
     except (regex.error, RecursionError, OverflowError, MemoryError) as error:
-        raise Failed(f"the pattern is not a regular expression: {error}") from error
+        raise Failed(f"The pattern is not a valid regular expression: {error}") from error
 
     def find_in_line(line: str, timeout_s: float) -> int:
         found = expression.search(line, timeout=max(timeout_s, 0.001), concurrent=True)

@@ -23,11 +23,11 @@ async def inbox(
     call: Call,
     drain: Annotated[bool, "Take the results now, so that they are not announced to you again."] = False,
 ) -> str:
-    """Look at what became of the agents you started: those still at work, and results that you have not heard of yet.
-    Results also come by themselves at your next turn, so there is no need to ask again and again."""
+    """Show the status of the agents you started: those still running, and results that you have not received yet.
+    Results are also delivered automatically before your next turn, so there is no need to poll."""
     context = call.context
     if context is None:
-        raise Failed("there is no session to look from")
+        raise Failed("This tool requires a session.")
     taken_rows = await drain_inbox(call.session.id, context, by=call.id, limit=MAX_ROWS) if drain else []
     pending = await context.ledger.read(lambda tx: pending_inbox_rows(call.session.id, tx))
     rows = [*pending[:MAX_ROWS], *taken_rows]
@@ -40,8 +40,8 @@ async def inbox(
 def _row_as_json(row: RunDelivery, max_chars: int) -> dict[str, Any]:
     """Encode a row.
 
-    A child's text is data: it stays inside a JSON string, and what looks like another speaker in it is
-    marked.
+    A child's text is data: it stays inside a JSON string, and lines in it that look like role markers are
+    escaped.
     """
     fields = run_inbox_row(*row)
     for name in ("summary", "error", "label"):

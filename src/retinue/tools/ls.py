@@ -17,11 +17,11 @@ _KIND_SUFFIXES = {"dir": "/", "link": "@", "other": "?"}
 async def ls(
     call: Call,
     path: Annotated[
-        str | None, "The folder, relative to the workspace or absolute; the workspace if not given."
+        str | None, "The folder, relative to the workspace or absolute; default: the workspace."
     ] = None,
 ) -> str:
-    """List what a folder holds. A name that ends in / is a folder, in @ a link; files are followed by their
-    size in bytes. Use glob to look into folders below it."""
+    """List the contents of a folder. A name that ends in / is a folder, in @ a link; files are followed by their
+    size in bytes. Use glob to find files in the folders below it."""
     entries = call.files.list(path or ".")
     names = [entry for entry in entries if entry.kind != "cut"]
     lines = [_entry_line(entry) for entry in names[:MAX_NAMES]]

@@ -12,10 +12,10 @@ from retinue.interfaces import Call, Tool
 from retinue.tools.arguments import check_json_limits
 
 CallMcpTool = Callable[[PinnedTool, Mapping[str, Any]], Awaitable[str]]
-"""Call the tool at its server, if it is still the tool that was trusted."""
+"""Call the tool on its server, if it is still the tool that was trusted."""
 
 CATEGORY = "mcp"
-CHANGED_REASON = "its server describes it otherwise than you trusted it: retinue mcp trust {server}"
+CHANGED_REASON = "its server has changed its description since you trusted it: retinue mcp trust {server}"
 
 
 def make_mcp_tool(
@@ -23,7 +23,7 @@ def make_mcp_tool(
 ) -> Tool:
     """Make a tool from a pinned MCP tool.
 
-    Unless its hints are believed, it counts as destructive: not repeatable, asking first, and reaching the
+    Unless its hints are trusted, it counts as destructive: not repeatable, requiring approval, and using the
     network.
     """
     visible_tool = pin.tool.with_visible_text()
@@ -36,7 +36,8 @@ def make_mcp_tool(
     return Tool(
         spec=ToolSpec(
             name=qualified_tool_name(server, visible_tool.name),
-            description=visible_tool.description or f"{visible_tool.name}, a tool of the server {server}.",
+            description=visible_tool.description
+            or f"{visible_tool.name}, a tool of the MCP server {server}.",
             schema=visible_tool.schema,
         ),
         parse_arguments=_make_argument_parser(pin.tool),
@@ -77,9 +78,9 @@ def _make_argument_parser(offer: McpTool) -> Callable[[bytes], Mapping[str, Any]
         try:
             decoded: Any = msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(f"the arguments cannot be read: {error}") from error
+            raise ValueError(f"the arguments cannot be parsed: {error}") from error
         if not isinstance(decoded, dict):
-            raise ValueError("the arguments must be one object")  # noqa: TRY004  (callers expect ValueError)
+            raise ValueError("the arguments must be a JSON object")  # noqa: TRY004  (callers expect ValueError)
         arguments = cast("dict[str, Any]", decoded)
         for each in required_names:
             if each not in arguments:
@@ -87,7 +88,7 @@ def _make_argument_parser(offer: McpTool) -> Callable[[bytes], Mapping[str, Any]
         for each in arguments:
             if forbids_others and each not in known:
                 raise ValueError(
-                    f"there is no argument `{each}`; it takes {', '.join(sorted(known)) or 'none'}"
+                    f"unknown argument `{each}`; valid arguments: {', '.join(sorted(known)) or 'none'}"
                 )
         return arguments
 

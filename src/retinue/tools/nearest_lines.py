@@ -18,11 +18,11 @@ def nearest_lines_hint(text: str, wanted: str) -> str:
         return ""
     index = _match_ignoring_whitespace(lines, wanted_lines[0])
     if index is not None:
-        heading = "The blanks differ from these lines:"
+        heading = "These lines differ only in whitespace:"
     elif (index := _most_similar_line(lines, wanted_lines[0])) is not None:
-        heading = "The nearest lines are:"
+        heading = "The most similar lines are:"
     else:
-        return " Read it again: no line is like the first one of old."
+        return " Read the file again: no line is similar to the first line of old."
     last = min(len(lines), index + min(wanted.strip("\n").count("\n") + 1, LINES_SHOWN))
     return "\n".join(
         [f" {heading}", *(f"{each + 1}: {_clip_line(lines[each])}" for each in range(index, last))]
@@ -37,7 +37,7 @@ def _match_ignoring_whitespace(lines: list[str], wanted: str) -> int | None:
 def _most_similar_line(lines: list[str], wanted: str) -> int | None:
     """Return the most similar of the first lines.
 
-    Each is compared only up to a fixed width, so that no file makes this slow.
+    Each is compared only up to a fixed width, to bound the time.
     """
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2(wanted.strip()[:_COMPARED_CHARS])

@@ -1,4 +1,4 @@
-"""Format text for a model: no escape sequences, no misleading names, and every cut is marked."""
+"""Format text for a model: remove escape sequences, escape misleading names, and mark omissions."""
 
 from retinue.domain.sanitize import strip_escapes
 
@@ -7,7 +7,7 @@ MAX_LINE_CHARS = 500
 
 
 def is_binary(data: bytes) -> bool:
-    """Return whether there is a NUL near the start, the usual test of text tools."""
+    """Return True if there is a NUL near the start, as other text tools test it."""
     return b"\0" in data[:8192]
 
 

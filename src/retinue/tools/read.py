@@ -1,4 +1,4 @@
-"""read: the text of a file, in pieces that fit a model's context."""
+"""read: return the text of a file, in parts that fit a model's context."""
 
 import asyncio
 from typing import Annotated
@@ -18,7 +18,7 @@ Count = Annotated[int, Meta(ge=1)]
 MAX_LINES = 2_000
 MAX_TEXT_CHARS = 200_000
 INLINE_READ_BYTES = 64_000
-"""Bytes that are read without a thread, which would cost more."""
+"""Files up to this size are read without a thread, which would take longer."""
 
 _FILE_SIGNATURES = (
     (b"\x89PNG", "a PNG image"),
@@ -38,11 +38,11 @@ _FILE_SIGNATURES = (
 async def read(
     call: Call,
     path: Annotated[str, "The file, relative to the workspace or absolute."],
-    offset: Annotated[Count | None, "The first line wanted; 1 is the first."] = None,
-    limit: Annotated[Count | None, "How many lines; 2,000 if not given."] = None,
+    offset: Annotated[Count | None, "The first line to return, from 1."] = None,
+    limit: Annotated[Count | None, "The number of lines; default 2,000."] = None,
 ) -> str:
-    """Read a text file. Long files come in pieces: the last line of the answer says how to read on with
-    offset. Use ls for folders, and grep to find the place in a large file."""
+    """Read a text file. Long files are returned in parts: the last line of the result gives the offset of the
+    next part. Use ls for folders, and grep to find the right lines of a large file."""
     first_line, max_lines = offset or 1, limit or MAX_LINES
     content = call.files.read(path, max_bytes=INLINE_READ_BYTES)
     if content.size > len(content.data):
@@ -58,14 +58,14 @@ def format_lines(path: str, content: FileContent, *, first_line: int, limit: int
     """Format the requested lines as they are in the file, with a note on everything missing."""
     if is_binary(content.data):
         kind = next((kind for magic, kind in _FILE_SIGNATURES if content.data.startswith(magic)), "not text")
-        return f"[{printable_name(path)} is {kind}, {format_size(content.size)}: it is not shown]"
+        return f"[{printable_name(path)} is {kind}, {format_size(content.size)}: not shown]"
     text, has_invalid_utf8 = _decode_text(content)
     lines = _split_lines(text)
     if not lines:
         return "[the file is empty]"
     if first_line > len(lines):
         raise Failed(
-            f"{printable_name(path)} has {len(lines):,} lines: offset {first_line:,} is past its end"
+            f"Offset {first_line:,} is past the end: {printable_name(path)} has {len(lines):,} lines."
         )
     shown_lines = _lines_that_fit(lines[first_line - 1 : first_line - 1 + limit])
     body = "".join(shown_lines)
@@ -78,14 +78,14 @@ def format_lines(path: str, content: FileContent, *, first_line: int, limit: int
             f"[line {first_line:,} is {len(body):,} characters long; the first {MAX_TEXT_CHARS:,} are shown]",
         ),
         (has_invalid_utf8, "[some bytes are not UTF-8 and are shown as \ufffd]"),
-        (len(visible) < min(len(body), MAX_TEXT_CHARS), "[escape sequences are left out]"),
+        (len(visible) < min(len(body), MAX_TEXT_CHARS), "[escape sequences were removed]"),
         (
             is_truncated,
             f"[the file is {format_size(content.size)}; only its first {format_size(len(content.data))} can be read]",
         ),
         (
             last_line < len(lines),
-            f"[lines {first_line:,}\u2013{last_line:,} of {len(lines):,}; read on with offset={last_line + 1}]",
+            f"[lines {first_line:,}\u2013{last_line:,} of {len(lines):,}; continue with offset={last_line + 1}]",
         ),
     )
     active_notes = [note for applies, note in notes if applies]

@@ -11,12 +11,12 @@ from retinue.tools.define import tool
 @tool(effect=Effect.IDEMPOTENT, category="people", asks=AskPolicy.ALWAYS, touches=("scope", "resource"))
 async def request_scope_expansion(
     call: Call,
-    tool: Annotated[str, "The tool you need it for, for example read, write or bash."],
+    tool: Annotated[str, "The tool that needs it, for example read, write or bash."],
     resource: Annotated[str, "The one path, or the exact command, that was refused."],
-    reason: Annotated[str, "Why you need it, in one sentence a person can judge."],  # noqa: ARG001  (shown to the person)
+    reason: Annotated[str, "Why you need it, in one sentence for the person who decides."],  # noqa: ARG001  (shown to the person)
 ) -> str:
-    """Ask a person for something outside your scope. Use it only after a tool has refused what the task cannot do
-    without. The person may refuse, allow it once, or add it to your scope; they see your reason."""
+    """Request access to something outside your scope from a person. Use it only after a tool has refused something that
+    the task requires. The person sees your reason, and may refuse, allow it once, or add it to your scope."""
     if call.approval_answer is Answer.ADD:
-        return f"Added to your scope: {tool} {resource}. It is yours from now on."
+        return f"Added to your scope: {tool} {resource}. It stays allowed."
     return f"Allowed once: {tool} {resource}. The next such call uses it up."

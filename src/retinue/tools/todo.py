@@ -19,10 +19,10 @@ class TodoItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @tool(effect=Effect.IDEMPOTENT, category="planning", asks="never")
 async def todo(
-    items: Annotated[list[str | TodoItem], "The whole list, in order: it replaces the one before."],
+    items: Annotated[list[str | TodoItem], "The whole list, in order; it replaces the previous one."],
 ) -> str:
-    """Write down what is to do. Give the whole list each time, with the status of every item: pending,
-    in_progress or done. Use it for work of more than a few steps, and keep it true."""
+    """Write your task list. Give the whole list each time, with the status of every item: pending, in_progress or
+    done. Use it for tasks of more than a few steps, and keep it up to date."""
     entries = [TodoItem(text=item) if isinstance(item, str) else item for item in items]
     lines = [f"{number}. {_CHECKBOXES[item.status]} {item.text}" for number, item in enumerate(entries, 1)]
     return "\n".join(lines) or "[the list is empty]"

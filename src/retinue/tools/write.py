@@ -13,11 +13,11 @@ from retinue.tools.output_text import format_size, workspace_path
 @tool(effect=Effect.IDEMPOTENT, category="files", touches=("write", "path"))
 async def write(
     call: Call,
-    path: Annotated[str, "The file, relative to the workspace or absolute. Missing folders are made."],
-    content: Annotated[str, "All that the file is to hold."],
+    path: Annotated[str, "The file, relative to the workspace or absolute. Missing folders are created."],
+    content: Annotated[str, "The complete content of the file."],
 ) -> str:
-    """Write a whole text file: it is made, or what it held is replaced. Use edit to change a part of a file; use
-    /tmp for what nobody needs later."""
+    """Write a whole text file: create it, or replace its content. Use edit to change a part of a file; use /tmp for
+    temporary files."""
     result = await asyncio.to_thread(call.files.write, path, encode_text(content))
     verb = "made" if result.is_new else "replaced"
     lines = content.count("\n") + (not content.endswith("\n") and bool(content))
@@ -29,4 +29,4 @@ def encode_text(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise Failed("the text is not valid Unicode: it holds half of a surrogate pair") from error
+        raise Failed("The text is not valid Unicode: it contains an unpaired surrogate.") from error

@@ -1,4 +1,4 @@
-"""agent, explore, plan and agent_ask: delegate a task to an agent, and ask it more."""
+"""agent, explore, plan and agent_ask: delegate a task to an agent, and send it follow-up messages."""
 
 import re
 from collections.abc import Sequence
@@ -30,14 +30,16 @@ from retinue.tools.define import tool
 from retinue.tools.delegation.answer_json import json_result
 
 GENERAL, EXPLORER, PLANNER = "general", "explorer", "planner"
-UNSEEN_NOTE = "\n\n[Only you have read this. The user has not: tell them what of it matters to them.]"
-BACKGROUND_NOTE = "It goes on in the background as run {run}, and its result will be announced to you."
+UNSEEN_NOTE = "\n\n[Only you can see this result, the user cannot. Tell the user what matters to them.]"
+BACKGROUND_NOTE = "The agent continues in the background as run {run}. Its result will be announced to you."
 SUMMARY_REQUEST = (
     "You ended without a report. Say in a few sentences what you did, what you found, and what is still open."
 )
 NO_SUMMARY = "Agent '{agent}' completed the task but did not provide a summary."
 NOT_FOUND = "Agent not found: {id}. Agent may have been evicted from pool or ID is invalid."
-NO_POOL_WARNING = "there is no pool (subagents.pool): {agent} is not kept, and cannot be asked more"
+NO_POOL_WARNING = (
+    "the agent pool is off (subagents.pool): {agent} is not kept and cannot be used with agent_ask"
+)
 BUSY = "Agent {id} is currently in use. Wait for current operation to complete."
 INTERRUPTED_MARK = "[Request interrupted"
 MIN_REPORT_CHARS = 20
@@ -62,10 +64,7 @@ def _validation_error(problem: str) -> str:
 
 
 def _format_argument_error(message: str) -> str:
-    """Format an argument error.
-
-    Our message names the argument first; these arguments have fixed messages.
-    """
+    """Format an argument error: the documented message if the argument has one, else the given message."""
     problems = (
         problem for name, problem in ARGUMENT_ERRORS.items() if message.startswith(f"the argument `{name}`")
     )
@@ -78,7 +77,7 @@ def _delegation_refused_text(name: str) -> str:
 
 
 Task = Annotated[str, "The whole task: the agent knows nothing of this conversation."]
-Persist = Annotated[bool, "Whether the agent stays, so that agent_ask can ask it more."]
+Persist = Annotated[bool, "Whether to keep the agent for agent_ask."]
 
 
 @tool(
@@ -93,12 +92,12 @@ Persist = Annotated[bool, "Whether the agent stays, so that agent_ask can ask it
 async def agent(
     call: Call,
     *,
-    agent_name: Annotated[str, "Which agent does it."] = GENERAL,
+    agent_name: Annotated[str, "The agent to use."] = GENERAL,
     task_prompt: Task,
     persist: Persist = True,
 ) -> str:
-    """Give a task to a specialised agent, which works in a conversation of its own and reports when it is done. Several
-    calls in one reply work side by side. Its agent_id, if it persists, is for agent_ask."""
+    """Give a task to a specialised agent, which works in its own conversation and reports when it is done. Several
+    calls in one reply run in parallel. If the agent persists, use its agent_id with agent_ask."""
     return await _delegate(call, "agent", agent_name.strip() or GENERAL, task_prompt, persist=persist)
 
 
@@ -111,8 +110,8 @@ async def agent(
     format_argument_error=_format_argument_error,
 )
 async def explore(call: Call, *, task_prompt: Task, persist: Persist = True) -> str:
-    """Let an agent that only reads find out where things are and how they hang together. Use it for wide questions
-    about code or files, whose search would fill this conversation."""
+    """Let a read-only agent find out where things are and how they work together. Use it for broad questions about
+    code or files, whose search would fill this conversation."""
     return await _delegate(call, "explore", EXPLORER, task_prompt, persist=persist)
 
 
@@ -125,7 +124,7 @@ async def explore(call: Call, *, task_prompt: Task, persist: Persist = True) -> 
     format_argument_error=_format_argument_error,
 )
 async def plan(call: Call, *, task_prompt: Task, persist: Persist = True) -> str:
-    """Let an agent that changes nothing read what is there and turn a goal into a plan of small steps."""
+    """Let a read-only agent study the code and turn a goal into a plan of small steps."""
     return await _delegate(call, "plan", PLANNER, task_prompt, persist=persist)
 
 
@@ -157,10 +156,10 @@ async def _delegate(call: Call, tool_name: str, name: str, task: str, *, persist
 
 
 def _require_ended(run: Run) -> Run:
-    """Return the run as it was found or created just now, its result not taken yet.
+    """Return the ended run without taking its result; raise RunSuspended for a live run that the call awaits.
 
-    Taking the result removes what is not to be kept, and that may still have to be read. Raises RunSuspended
-    for a live awaited run; if it ends at this very moment, the suspended call is told at once.
+    Taking the result deletes a temporary session, and its transcript may still have to be read. If the run ends
+    at this very moment, the suspended call is woken at once.
     """
     if run.status.is_live and run.is_awaited:
         raise RunSuspended
@@ -197,12 +196,12 @@ async def _format_report(run: Run, call: Call, context: RuntimeContext) -> str:
 
 
 def _no_work_note(run: Run) -> str:
-    """Tell the caller when the agent only talked and did nothing."""
+    """Return the note for an agent that replied without calling any tool."""
     return f"\n\n[{no_work_notice(run)}]" if run.did_no_work else ""
 
 
 def _failed_silently(run: Run, texts: Sequence[str], *, is_silent: bool) -> bool:
-    """Return whether the run was given up without any text, but may have worked: ask what it did."""
+    """Return True if the run was stopped as stuck without any text: it may have worked, so ask what it did."""
     return run.status is Status.FAILED and run.reason is Reason.STUCK and is_silent and not texts
 
 
@@ -215,7 +214,7 @@ def _failure(run: Run, texts: Sequence[str]) -> Failed:
 
 
 async def _load_replies(run: Run, context: RuntimeContext) -> list[Message]:
-    """Load the agent's replies, only where the final one is not enough.
+    """Load the agent's replies, only if the final one is not enough.
 
     After a crash the session of a child that is not kept may be gone.
     """
@@ -295,10 +294,10 @@ def _duration_s(run: Run) -> float:
 async def agent_ask(
     call: Call,
     *,
-    agent_id: Annotated[str, "As agent, explore or plan gave it."],
-    message: Annotated[str, "What to ask, or what to do next: the agent remembers its own conversation."],
+    agent_id: Annotated[str, "The id that agent, explore or plan returned."],
+    message: Annotated[str, "A question or the next task; the agent remembers its own conversation."],
 ) -> str:
-    """Ask an agent more that worked for you before and persists: it goes on in its own conversation."""
+    """Send a message to an agent that you started before and that persists; its conversation continues."""
     context = _require_context(call)
     for name, argument in (("agent_id", agent_id), ("message", message)):
         if not argument.strip():
@@ -322,7 +321,7 @@ async def agent_ask(
 
 
 async def _send_question(call: Call, agent_id: str, message: str, context: RuntimeContext) -> Run:
-    """Send the question. Of two concurrent callers one is refused, without any effect."""
+    """Send the question. Of two concurrent callers one is refused, without side effects."""
     session = await _find_pooled_session(agent_id, call, context)
     request = _make_request(call, agent_pool.ASK_TOOL, session.agent, message, keep=True)
     request = replace(
@@ -338,9 +337,9 @@ async def _send_question(call: Call, agent_id: str, message: str, context: Runti
 
 
 async def _find_pooled_session(agent_id: str, call: Call, context: RuntimeContext) -> Session:
-    """Find a kept agent of this very conversation; an id is valid nowhere else.
+    """Find a kept agent of this conversation by its id.
 
-    The agent's session lies in the conversation's folder.
+    An id is valid in this conversation only: the agent's session is in the conversation's folder.
     """
     not_found = _error_result(NOT_FOUND.format(id=agent_id), NotFound.code)
     if not CHILD_SLUG.fullmatch(agent_id) or not context.subagent_settings.pool_enabled:
@@ -386,7 +385,7 @@ def _make_request(
 
 def _require_context(call: Call) -> RuntimeContext:
     if call.context is None:
-        raise _error_result("there is no session to work from", "system_error")
+        raise _error_result("This tool requires a session.", "system_error")
     return call.context
 
 

@@ -36,20 +36,19 @@ MAX_RESPONSE_CHARS = 60_000
 """Characters of a response that are shown: even escaped, they fit into a result."""
 MAX_TOOL_CALLS = 200
 ANNOUNCED_LATER_NOTE = (
-    "The response will be announced as [Async response, responseId={run}]: go on meanwhile."
+    "The response will be announced as [Async response, responseId={run}]. Continue in the meantime."
 )
 _CREATION_LOCKS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 """Locks for creating sessions, by event loop.
 
-Calls of one reply run concurrently: all but the first to address an agent find the session that the first
-created.
+Calls of one reply run concurrently: the first call to an agent creates its session, and the others find it.
 """
 
 
 def _error_json(
     code: str, message: str, reason: str = "", extra_fields: Mapping[str, object] | None = None
 ) -> str:
-    """Encode an error. All errors have one shape; the codes are for programs."""
+    """Encode an error as JSON; all errors of these tools have this shape."""
     details = {"code": code, "message": message} | ({"reason": reason} if reason else {})
     return json_result(error=details, **(extra_fields or {}))
 
@@ -60,7 +59,7 @@ def _format_argument_error(message: str) -> str:
 
 DELEGATION_REFUSED = _error_json(
     "agent_not_accessible",
-    "an agent that was asked by another one does not ask others, unless its definition names agents_message",
+    "an agent that handles a message from another agent may not send messages, unless its definition lists agents_message",
 )
 
 
@@ -86,11 +85,11 @@ class _MessageRequest(Struct, frozen=True, kw_only=True):
 async def agents_message(
     call: Call,
     *,
-    agentId: Annotated[str, "Which agent is asked."],  # noqa: N803  (a documented argument name)
-    content: Annotated[str, "The message: it becomes a user message in a conversation of that agent."],
+    agentId: Annotated[str, "The agent that receives the message."],  # noqa: N803  (a documented argument name)
+    content: Annotated[str, "The message; it becomes a user message in a conversation of that agent."],
     session: Annotated[
         str,
-        "In which conversation: latest, create, latest-or-create, or the id of one that belongs to the agent.",
+        "The conversation: latest, create, latest-or-create, or the id of one that belongs to the agent.",
     ] = LATEST_OR_CREATE_SESSION,
     mode: Annotated[
         Literal["sync", "async"],
@@ -98,14 +97,14 @@ async def agents_message(
     ] = "sync",
     timeout: Annotated[  # noqa: ASYNC109  (a documented argument name; not an asyncio timeout)
         Annotated[float, msgspec.Meta(ge=0)],
-        "How many seconds sync waits; 0 is the longest there is. The agent goes on after that.",
+        "Seconds that sync waits; 0 is the maximum. The agent continues after that.",
     ] = DEFAULT_TIMEOUT_S,
 ) -> str:
-    """Send a message to another agent, which answers in a conversation of its own with its own tools and history. Ask it
-    for one thing at a time: one message, one response."""
+    """Send a message to another agent, which answers in its own conversation with its own tools and history. Ask for
+    one thing at a time: one message, one response."""
     context = call.context
     if context is None:
-        raise Failed(_error_json("agent_message_failed", "there is no session to send from"))
+        raise Failed(_error_json("agent_message_failed", "This tool requires a session."))
     timeout_s = float(context.limits.run_timeout_s(timeout))
     message = _MessageRequest(
         agent=agentId, content=content, session=session, wait=mode == "sync", timeout_s=timeout_s
@@ -120,7 +119,7 @@ async def agents_message(
 
 
 async def _send_message(key: str, message: _MessageRequest, call: Call, context: RuntimeContext) -> Run:
-    """Send the message. Every check comes before the session is even chosen."""
+    """Send the message. All checks are made before a session is chosen or created."""
     for name, argument in (("content", message.content), ("session", message.session)):
         if not argument.strip():
             raise Failed(_error_json("invalid_arguments", f"{name} is empty"))
@@ -166,7 +165,9 @@ async def _check_reachable(request: RunRequest, call: Call, context: RuntimeCont
     ancestor_names = [run.agent for run in ancestors]
     if request.agent in ancestor_names:
         chain = " > ".join((*ancestor_names, request.agent))
-        raise Failed(_error_json("agent_not_accessible", f"{refusal}: it is at work above already: {chain}"))
+        raise Failed(
+            _error_json("agent_not_accessible", f"{refusal}: it already runs as an ancestor: {chain}")
+        )
     if not target.ui_visible:
         raise Failed(
             _error_json("agent_not_accessible", refusal, reason="its definition says ui_visible: false")
@@ -188,7 +189,7 @@ async def _choose_session(
 ) -> tuple[Session, bool]:
     """Return the session for the message, and whether it was created.
 
-    After a crash between its creation and the run's, it stays behind empty.
+    A crash between creating the session and the run leaves an empty session.
     """
     if message.session == CREATE_SESSION:
         return await _create_session(message, call, context), True
@@ -284,7 +285,7 @@ def _pending_fields(
 ) -> dict[str, object]:
     """Return the fields for a message that is not answered yet.
 
-    Its session was busy, its time is up, or a person sent it to the background.
+    Its session was busy, the wait timed out, or a person moved it to the background.
     """
     deadline = run.request.wait_until
     if run.started_at is None and (deadline is None or context.clock.now() < deadline):
@@ -292,7 +293,7 @@ def _pending_fields(
     return {
         "status": "timeout",
         "timeoutSeconds": int(timeout_s) if timeout_s.is_integer() else timeout_s,
-        "message": f"No response yet, and the agent goes on. {later_note}",
+        "message": f"No response yet; the agent continues. {later_note}",
     }
 
 
@@ -346,13 +347,13 @@ async def _tool_call_rows(run: Run, context: RuntimeContext) -> list[dict[str, o
 async def agents_list(
     call: Call,
     includeAll: Annotated[  # noqa: N803  (a documented argument name)
-        bool, "Also the agents that lists do not show; they take no messages."
+        bool, "Also list hidden agents; they accept no messages."
     ] = False,
 ) -> str:
-    """List the other agents that you can hand work to, and what each is for."""
+    """List the other agents to which you can delegate, and what each is for."""
     context = call.context
     if context is None:
-        raise Failed(_error_json("agent_not_available", "there is no session to look from"))
+        raise Failed(_error_json("agent_not_available", "This tool requires a session."))
     agent_definition = await load_definition(call.session, context)
     scope = compute_scope(agent_definition, call.session, context, run=call.run).with_operator_denials(
         context.operator_policy()

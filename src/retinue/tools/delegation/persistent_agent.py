@@ -19,9 +19,7 @@ from retinue.tools.define import tool
 TOOL_NAME = "PersistentAgent"
 NO_SESSION_ERROR = "PersistentAgent requires parent persistent session"
 CANCELLED_ERROR = "Error: User aborted agent"
-BACKGROUND_NOTE = (
-    "It goes on in the background as run {run}. What it finds will be announced to you: go on meanwhile."
-)
+BACKGROUND_NOTE = "The agent continues in the background as run {run}. Its result will be announced to you. Continue in the meantime."
 NETWORK_REASONS = frozenset(
     {Reason.RATE_LIMITED, Reason.UNREACHABLE, Reason.INCOMPLETE, Reason.PROVIDER, Reason.AUTH}
 )
@@ -37,22 +35,22 @@ NETWORK_REASONS = frozenset(
 )
 async def persistent_agent(
     call: Call,
-    preset: Annotated[str, "Which agent does the work."],
-    description: Annotated[str, "A few words that name the work; they become part of its folder's name."],
+    preset: Annotated[str, "The agent to use."],
+    description: Annotated[str, "A few words that describe the task; they become part of its folder's name."],
     prompt: Annotated[str, "The whole task: the agent knows nothing of this conversation."],
     allowed_paths: Annotated[
         list[str] | None,
-        "What it may read, as globs; what you may read when not given; [] for no restriction.",
+        "Globs of what it may read; default: what you may read; [] for no restriction.",
     ] = None,
-    denied_paths: Annotated[list[str] | None, "What it may not touch, as globs."] = None,
+    denied_paths: Annotated[list[str] | None, "Globs of what it may not access."] = None,
 ) -> str:
-    """Hand a piece of work to another agent, which works in a conversation of its own and answers when it is done. Use it
-    for work that stands alone and would fill this conversation with detail. Its answer is everything it said."""
+    """Delegate a task to another agent, which works in its own conversation and answers when it is done. Use it for
+    independent tasks that would fill this conversation with detail. The result contains all its replies."""
     context = call.context
     if context is None or not context.is_persistent:
         raise Failed(NO_SESSION_ERROR)
     if not prompt.strip():
-        raise Failed("the prompt is empty: say what the agent is to do")
+        raise Failed("The prompt is empty. Describe the task.")
     request = RunRequest(
         key=run_request_key(call.run.id, call.id),
         agent=preset,

@@ -41,22 +41,22 @@ def _format_argument_error(message: str) -> str:
 async def sessions_spawn(
     call: Call,
     *,
-    task: Annotated[str, "What the worker is to do: all of it, it knows nothing of this conversation."],
-    label: Annotated[str | None, "A word or two to know it by, such as research."] = None,
-    model: Annotated[str | None, "Another model than the usual one."] = None,
-    thinking: Annotated[Literal["off", "low", "medium", "high"] | None, "How much it thinks."] = None,
+    task: Annotated[str, "The whole task: the worker knows nothing of this conversation."],
+    label: Annotated[str | None, "A short name, such as research."] = None,
+    model: Annotated[str | None, "The model to use instead of the default."] = None,
+    thinking: Annotated[Literal["off", "low", "medium", "high"] | None, "The thinking level."] = None,
     timeoutSeconds: Annotated[  # noqa: N803  (a documented argument name)
-        Annotated[int, msgspec.Meta(ge=0)] | None, "How long it may take; 0 is the longest there is."
+        Annotated[int, msgspec.Meta(ge=0)] | None, "Deadline in seconds; 0 is the maximum."
     ] = None,
     cleanup: Annotated[
-        Literal["delete", "keep"], "Whether its conversation stays when its result was announced."
+        Literal["delete", "keep"], "Whether to keep its conversation after its result was announced."
     ] = "keep",
 ) -> str:
-    """Spawn a background sub-agent run in an isolated session. Results are announced back when complete: go on with
-    something else meanwhile, or end your turn."""
+    """Spawn a background sub-agent run in an isolated session. Results are announced back when complete. Continue
+    with something else in the meantime, or end your turn."""
     context = call.context
     if context is None:
-        raise Failed(json_result(status="error", error="there is no session to spawn from"))
+        raise Failed(json_result(status="error", error="This tool requires a session."))
     if not task.strip():
         raise Failed(json_result(status="error", error="task is empty"))
     agent = call.session.agent
@@ -96,13 +96,13 @@ async def sessions_spawn(
 @tool(name="sessions_list", effect=Effect.READ, category="sessions", inspects_runs=True)
 async def sessions_list(
     call: Call,
-    limit: Annotated[Annotated[int, msgspec.Meta(ge=1, le=MAX_LISTED)], "How many at most."] = 50,
+    limit: Annotated[Annotated[int, msgspec.Meta(ge=1, le=MAX_LISTED)], "The maximum number of rows."] = 50,
 ) -> str:
-    """List the runs that this conversation has started in other sessions, the newest first: what became of each, and
-    its session's key."""
+    """List the runs that this conversation has started in other sessions, newest first, each with its status and its
+    session's key."""
     context = call.context
     if context is None:
-        raise Failed(json_result(status="error", error="there is no session to look from"))
+        raise Failed(json_result(status="error", error="This tool requires a session."))
 
     def load_child_runs(tx: Transaction) -> list[Run]:
         parent_runs = tx.find_runs(session=call.session.id)

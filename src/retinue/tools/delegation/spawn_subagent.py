@@ -23,7 +23,7 @@ from retinue.tools.define import tool
 from retinue.tools.delegation.answer_json import json_result
 
 TOOL_NAME = "spawn_subagent"
-NO_SESSION_ERROR = "there is no session to spawn from"
+NO_SESSION_ERROR = "This tool requires a session."
 MAX_DESCRIPTION_CHARS = 40
 
 WorkspaceMode = Literal["inherit", "sandbox", "custom"]
@@ -32,21 +32,21 @@ ISOLATION_BY_MODE = {"inherit": Isolation.SHARED, "sandbox": Isolation.SANDBOX, 
 
 
 class WorkspaceOverride(Struct, frozen=True, kw_only=True):
-    """Workspace of one call, instead of the one in the agent's definition."""
+    """Workspace for one call, overriding the one in the agent's definition."""
 
     mode: Annotated[
         WorkspaceMode | None,
         msgspec.Meta(
-            description="inherit: the folder you work in; sandbox: a worktree of its own; custom: another folder."
+            description="inherit: your own folder; sandbox: a separate worktree; custom: another folder."
         ),
     ] = None
     customPath: Annotated[  # noqa: N815  (a documented argument name)
-        str | None, msgspec.Meta(description="The folder, with mode custom; you must be able to read it.")
+        str | None, msgspec.Meta(description="The folder for mode custom; you must be allowed to read it.")
     ] = None
     allowWrites: Annotated[  # noqa: N815  (a documented argument name)
         bool | None,
         msgspec.Meta(
-            description="Whether it may write there; it never may where you or its definition may not."
+            description="Whether it may write there; your own rights and its definition still apply."
         ),
     ] = None
 
@@ -57,25 +57,25 @@ class WorkspaceOverride(Struct, frozen=True, kw_only=True):
 async def spawn_subagent(
     call: Call,
     *,
-    agentId: Annotated[str, "Which agent does the work."],  # noqa: N803  (a documented argument name)
+    agentId: Annotated[str, "The agent to use."],  # noqa: N803  (a documented argument name)
     prompt: Annotated[str, "The whole task: the agent knows nothing of this conversation."],
     capability: Annotated[
         Literal["primary", "subtask", "watcher", "orchestrator"], "The role in which it is started."
     ] = "subtask",
     returnMode: Annotated[  # noqa: N803  (a documented argument name)
         ReturnMode,
-        "blocking: the answer is its summary. background: go on meanwhile; its end comes to your inbox by itself.",
+        "blocking: wait for its summary. background: continue; its result is delivered to your inbox.",
     ] = "blocking",
-    label: Annotated[str | None, "A word or two to know it by."] = None,
-    workspace: Annotated[WorkspaceOverride | None, "Another workspace than its definition says."] = None,
+    label: Annotated[str | None, "A short name."] = None,
+    workspace: Annotated[WorkspaceOverride | None, "Overrides the workspace of its definition."] = None,
 ) -> str:
-    """Hand a subtask to another agent, which works in a conversation of its own: none of it but the summary comes here.
-    Use it for work that stands alone and would fill this conversation with detail."""
+    """Delegate a subtask to another agent, which works in its own conversation and returns only a summary. Use it for
+    independent tasks that would fill this conversation with detail."""
     context = call.context
     if context is None:
         raise Failed(NO_SESSION_ERROR)
     if not prompt.strip():
-        raise Failed("the prompt is empty: say what the agent is to do")
+        raise Failed("The prompt is empty. Describe the task.")
     request = RunRequest(
         key=run_request_key(call.run.id, call.id),
         agent=agentId,
@@ -100,7 +100,7 @@ async def spawn_subagent(
 
 
 async def find_existing_run(request: RunRequest, context: RuntimeContext) -> Run | None:
-    """Return the run that this very call created before a crash, or None."""
+    """Return the run that this same call created before a crash, or None."""
     return await context.ledger.read(lambda tx: tx.get_run_by_key(request.key))
 
 
@@ -117,7 +117,7 @@ async def start_child_run(request: RunRequest, child: ChildSpec, context: Runtim
 
 
 async def child_result(run: Run, call: Call, context: RuntimeContext) -> str:
-    """Return the child's report if the caller waits, else that it is running."""
+    """Return the child's report if the caller waits, else its status."""
     if not run.request.wait:
         return _background_result(run)
     run = await take_child_result(run, call, context)
@@ -164,5 +164,7 @@ def _with_workspace_override(
 def _override_folder(override: WorkspaceOverride, call: Call) -> str | None:
     """Return the real path of the folder, which the caller itself must be allowed to read."""
     if (override.mode == "custom") != bool(override.customPath):
-        raise Failed("workspace.customPath and workspace.mode custom go together: say both or neither")
+        raise Failed(
+            "workspace.customPath requires workspace.mode custom, and vice versa. Give both or neither."
+        )
     return call.files.check_access(override.customPath, "read") if override.customPath else None

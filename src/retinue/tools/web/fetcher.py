@@ -1,4 +1,4 @@
-"""Fetches web pages for agents, only from allowed sites and only from public addresses."""
+"""Fetch web pages for agents, only from allowed sites and public addresses."""
 
 import asyncio
 import socket
@@ -50,11 +50,11 @@ def direct_route(ip_address: str, port: int) -> tuple[str, int]:
 
 
 class WebFetcher:
-    """Fetch pages within the operator's sites.
+    """Fetch pages of the allowed sites.
 
-    Each page and each redirect target is checked anew: its URL against the allowed sites, and the IP
-    addresses its name has now against the public ranges. Only a checked address is connected to. No cookies,
-    no credentials and no proxy of the environment are used.
+    Each page and each redirect target is checked: its URL against the allowed sites, and the IP addresses that
+    its host name currently has against the public ranges. Only checked addresses are connected to. Cookies,
+    credentials and the proxy settings of the environment are not used.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class WebFetcher:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 return await self._follow_redirects(url)
         except InvalidUrl as error:
-            raise Failed(f"the address {error}") from error
+            raise Failed(f"The URL {error}.") from error
         except TimeoutError as error:
-            raise Failed(f"{url} did not come within {FETCH_TIMEOUT_S:g} seconds") from error
+            raise Failed(f"{url} timed out after {FETCH_TIMEOUT_S:g} seconds.") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Failed(f"{url} cannot be had: {str(error) or type(error).__name__}") from error
+            raise Failed(f"Cannot fetch {url}: {str(error) or type(error).__name__}") from error
 
     async def _follow_redirects(self, url: str) -> FetchedPage:
         page = parse_url(url)
@@ -95,29 +95,29 @@ class WebFetcher:
             if isinstance(result, FetchedPage):
                 return result
             page = result
-        raise Failed(f"{url} leads on to another page more than {MAX_REDIRECTS} times")
+        raise Failed(f"{url} redirects more than {MAX_REDIRECTS} times.")
 
     def _check_site_allowed(self, page: Url, url: str) -> None:
         if not is_url_allowed(page, self._sites):
             raise self._not_allowed_error(
-                url, f"{page} is on no site that the configuration allows (web_fetch.hosts)"
+                url, f"{page} is not on a site that the configuration allows (web_fetch.hosts)."
             )
 
     async def _resolve_public_addresses(self, page: Url, url: str) -> Sequence[str]:
         """Resolve a page's host; refuse it if any of its addresses is not public.
 
-        A name that mixes public and private addresses is an attack.
+        A host name with both public and private addresses is treated as an attack.
         """
         try:
             ip_addresses = await self._resolver(page.host)
         except (OSError, UnicodeError) as error:
-            raise Failed(f"{page.host} has no number: {error}") from error
+            raise Failed(f"Cannot resolve {page.host}: {error}") from error
         if not ip_addresses:
-            raise Failed(f"{page.host} has no number")
+            raise Failed(f"Cannot resolve {page.host}: no address found.")
         if not all(map(is_public_ip, ip_addresses)):
             raise self._not_allowed_error(
                 url,
-                f"{page.host} is a machine of a network of its own, not of the world: those are never asked",
+                f"{page.host} has an address in a private network. Only public addresses can be fetched.",
             )
         return ip_addresses
 
@@ -176,10 +176,10 @@ class _FixedResolver(AbstractResolver):
 async def _read_page(page: Url, response: aiohttp.ClientResponse) -> FetchedPage:
     content_type = response.content_type.lower()
     if not content_type.startswith(_TEXT_TYPES) and not content_type.endswith(_TEXT_SUFFIXES):
-        raise Failed(f"{page} is {content_type}, which is no text")
+        raise Failed(f"{page} is not text: its content type is {content_type}.")
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
-        raise Failed(f"{page} came packed ({encoding}), which was not asked for")
+        raise Failed(f"{page} was sent with an unsupported content encoding ({encoding}).")
     data = bytearray()
     async for chunk in response.content.iter_any():
         data += chunk
