@@ -113,7 +113,7 @@ async def test_a_command_that_times_out_is_reported_and_the_run_continues(machin
     assert (ran.code, ran.json["text"]) == (0, "Too long.")
     result = machine.request_texts(server.requests[1])[-1]
     assert result.startswith(
-        "begun\n[ended after 1 s, with everything it had started: it took too long, sandbox strict"
+        "begun\n[timed out after 1 s and was killed with all its processes, sandbox strict"
     )
 
 
