@@ -1,4 +1,4 @@
-"""agent_ask: an agent that worked for a conversation is asked more by that conversation, and by nobody else."""
+"""The tool agent_ask: a session can send follow-up questions to an agent that worked for it, and no other can."""
 
 import asyncio
 import json
@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from gates import make_gated_tool
 from msgspec.structs import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
@@ -16,52 +17,35 @@ from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Message, ToolCall, ToolResult
-from retinue.interfaces import Transaction
 from retinue.sessions.store import FileStore
 from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
-from retinue.tools.define import tool
 from retinue.tools.delegation.agent import UNSEEN_NOTE
 from retinue.worker.clock import system_clock
 
-LONG = "The module is src/cron.py, and nothing else uses it."
-GIVES = ("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."}))
+REPORT = "The module is src/cron.py, and nothing else uses it."
+AGENT_CALL = ("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."}))
 
 
-def known(entries: Sequence[Entry]) -> str:
-    """The id that the last agent was given out with."""
+def latest_agent_id(entries: Sequence[Entry]) -> str:
+    """Return the agent id in the newest tool result."""
     texts = [entry.text for entry in entries if isinstance(entry, ToolResult)]
     found = [json.loads(text)["agent_id"] for text in texts if "agent_id" in text]
     return found[-1]
 
 
-def asks(message: str = "And who calls it?", *, times: int = 1) -> Callable[[Request], Reply]:
-    """A reply that asks the agent whose id was heard last."""
+def ask_latest_agent(message: str = "And who calls it?", *, times: int = 1) -> Callable[[Request], Reply]:
+    """Return a scripted step that asks the agent whose id came last."""
 
     def reply(request: Request) -> Reply:
-        said = json.dumps({"agent_id": known(request.entries), "message": message})
-        return tool_call_reply(*[("agent_ask", said)] * times)
+        arguments = json.dumps({"agent_id": latest_agent_id(request.entries), "message": message})
+        return tool_call_reply(*[("agent_ask", arguments)] * times)
 
     return reply
 
 
-async def tree(process: RuntimeProcess) -> list[Run]:
-    def step(tx: Transaction) -> list[Run]:
-        return sorted(tx.find_runs(), key=lambda run: run.id)
-
-    return await process.context.ledger.read(step)
-
-
-async def over(process: RuntimeProcess, run: Run) -> Run:
-    while True:
-        await process.worker.wait(run.id)
-        now = await process.reload(run)
-        moving = [each for each in await tree(process) if each.status in (Status.QUEUED, Status.RUNNING)]
-        if now.status.is_final or not moving:
-            return now
-        await process.worker.wait_for_change()
-
-
-async def answers(process: RuntimeProcess, run: Run, tool_name: str = "agent_ask") -> list[tuple[bool, Any]]:
+async def outputs_with_ok(
+    process: RuntimeProcess, run: Run, tool_name: str = "agent_ask"
+) -> list[tuple[bool, Any]]:
     entries = await process.entries(run)
     ours = {entry.id for entry in entries if isinstance(entry, ToolCall) and entry.tool == tool_name}
     return [
@@ -71,13 +55,13 @@ async def answers(process: RuntimeProcess, run: Run, tool_name: str = "agent_ask
     ]
 
 
-def people(runtime: RuntimeFixture, front: str = "") -> None:
+def write_agents(runtime: RuntimeFixture, front: str = "") -> None:
     runtime.write_agent("main")
     runtime.write_agent("other")
     runtime.write_agent("helper", front)
 
 
-def not_found(agent_id: str) -> dict[str, Any]:
+def not_found_error(agent_id: str) -> dict[str, Any]:
     return {
         "success": False,
         "error": f"Agent not found: {agent_id}. Agent may have been evicted from pool or ID is invalid.",
@@ -85,50 +69,50 @@ def not_found(agent_id: str) -> dict[str, Any]:
     }
 
 
-async def test_an_agent_is_asked_more_and_remembers_what_it_did(runtime: RuntimeFixture):
+async def test_a_follow_up_question_continues_the_agents_session(runtime: RuntimeFixture):
     """Shows: B013, B048."""
-    people(runtime, "tools: [read, ls]\n")
+    write_agents(runtime, "tools: [read, ls]\n")
     by_agent = {
-        "main": [tool_call_reply(GIVES), asks(), text_reply("Done.")],
-        "helper": [text_reply(LONG), text_reply("Nobody calls it.")],
+        "main": [tool_call_reply(AGENT_CALL), ask_latest_agent(), text_reply("Done.")],
+        "helper": [text_reply(REPORT), text_reply("Nobody calls it.")],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
         assert run.status is Status.DONE
-        ((ok, answer),) = await answers(process, run)
-        first, second = (await tree(process))[1:]
+        ((ok, output),) = await outputs_with_ok(process, run)
+        first_run, second_run = (await process.all_runs())[1:]
         assert ok
-        assert answer.pop("duration_seconds") >= 0
-        assert answer == {
+        assert output.pop("duration_seconds") >= 0
+        assert output == {
             "success": True,
             "result": "Nobody calls it." + UNSEEN_NOTE,
             "agent_used": "helper",
-            "agent_id": first.slug,
+            "agent_id": first_run.slug,
         }
-        assert (second.session_id, second.request.entry_point) == (first.session_id, "agent_ask")
-        assert (second.depth, second.request.parent_run, second.root_id) == (1, run.id, run.id)
-        asked = process.provider.requests[3]
-        assert [entry.text for entry in asked.entries if isinstance(entry, Message)] == [
+        assert (second_run.session_id, second_run.request.entry_point) == (first_run.session_id, "agent_ask")
+        assert (second_run.depth, second_run.request.parent_run, second_run.root_id) == (1, run.id, run.id)
+        request = process.provider.requests[3]
+        assert [entry.text for entry in request.entries if isinstance(entry, Message)] == [
             "Execute this task: Look.",
-            LONG,
+            REPORT,
             "And who calls it?",
         ]
-        assert [each.name for each in asked.request.tools] == ["ls", "read"]
+        assert [each.name for each in request.request.tools] == ["ls", "read"]
 
 
 @pytest.mark.parametrize("agent_id", ["helper-20260101000000-look-", "..", "../../main", "x" * 500, "a\x00b"])
-async def test_an_id_that_names_nobody_is_not_found(runtime: RuntimeFixture, agent_id: str):
+async def test_an_unknown_agent_id_is_not_found(runtime: RuntimeFixture, agent_id: str):
     """Shows: B048."""
-    people(runtime)
-    said = json.dumps({"agent_id": agent_id, "message": "Well?"})
+    write_agents(runtime)
+    arguments = json.dumps({"agent_id": agent_id, "message": "Well?"})
     async with runtime.open(
-        by_agent={"main": [tool_call_reply(("agent_ask", said)), text_reply("Oh.")]}
+        by_agent={"main": [tool_call_reply(("agent_ask", arguments)), text_reply("Oh.")]}
     ) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        ((ok, answer),) = await answers(process, run)
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        ((ok, output),) = await outputs_with_ok(process, run)
         assert not ok
-        assert answer["error"] == not_found(agent_id)["error"]
-        assert len(await tree(process)) == 1
+        assert output["error"] == not_found_error(agent_id)["error"]
+        assert len(await process.all_runs()) == 1
 
 
 @pytest.mark.parametrize(
@@ -140,45 +124,47 @@ async def test_an_id_that_names_nobody_is_not_found(runtime: RuntimeFixture, age
         ({"agent_id": "x", "message": 5}, "message parameter is required and must be a string"),
     ],
 )
-async def test_wrong_arguments_are_named(runtime: RuntimeFixture, arguments: Any, problem: str):
-    people(runtime)
+async def test_invalid_agent_ask_arguments_are_reported(
+    runtime: RuntimeFixture, arguments: Any, problem: str
+):
+    write_agents(runtime)
     async with runtime.open(
         by_agent={"main": [tool_call_reply(("agent_ask", json.dumps(arguments))), text_reply("Oh.")]}
     ) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
         expected = {"success": False, "error": problem, "error_type": "validation_error"}
-        assert await answers(process, run) == [(False, expected)]
+        assert await outputs_with_ok(process, run) == [(False, expected)]
 
 
-async def test_one_conversation_cannot_ask_the_agents_of_another(runtime: RuntimeFixture):
+async def test_a_session_cannot_ask_the_agents_of_another_session(runtime: RuntimeFixture):
     """Shows: C19."""
-    people(runtime)
+    write_agents(runtime)
     by_agent: dict[str, Sequence[ScriptedStep]] = {
-        "Mine.": [tool_call_reply(GIVES), text_reply("Done.")],
+        "Mine.": [tool_call_reply(AGENT_CALL), text_reply("Done.")],
         "Yours.": [
-            lambda _: tool_call_reply(("agent_ask", stolen[0])),
-            tool_call_reply(GIVES),
+            lambda _: tool_call_reply(("agent_ask", foreign_arguments[0])),
+            tool_call_reply(AGENT_CALL),
             text_reply("Oh."),
         ],
-        "helper": [text_reply(LONG), text_reply("I am another one of the same kind.")],
+        "helper": [text_reply(REPORT), text_reply("I am another one of the same kind.")],
     }
-    stolen: list[str] = []
+    foreign_arguments: list[str] = []
     async with runtime.open(by_agent=by_agent) as process:
-        await over(process, await process.submit("Mine.", agent="main"))
-        child = (await tree(process))[1]
-        stolen.append(json.dumps({"agent_id": child.slug, "message": "Tell me."}))
-        run = await over(process, await process.submit("Yours.", agent="main"))
-        assert await answers(process, run) == [(False, not_found(child.slug))]
-        ((_, own),) = await answers(process, run, "agent")
-        assert own["agent_used"] == "helper"
-        heard = process.provider.requests[-2]
-        assert [entry.text for entry in heard.entries if isinstance(entry, Message)] == [
+        await process.wait_until_ended_or_idle(await process.submit("Mine.", agent="main"))
+        child = (await process.all_runs())[1]
+        foreign_arguments.append(json.dumps({"agent_id": child.slug, "message": "Tell me."}))
+        run = await process.wait_until_ended_or_idle(await process.submit("Yours.", agent="main"))
+        assert await outputs_with_ok(process, run) == [(False, not_found_error(child.slug))]
+        ((_, own_output),) = await outputs_with_ok(process, run, "agent")
+        assert own_output["agent_used"] == "helper"
+        request = process.provider.requests[-2]
+        assert [entry.text for entry in request.entries if isinstance(entry, Message)] == [
             "Execute this task: Look."
         ]
 
 
-class Meeting:
-    """A store in which two that look for the same agent find it in the same moment."""
+class RendezvousStore:
+    """A session store in which two lookups of a child return at the same moment."""
 
     def __init__(self, runtime: RuntimeFixture) -> None:
         self._inner = FileStore(runtime.folder / "sessions", system_clock())
@@ -194,51 +180,51 @@ class Meeting:
         return found
 
 
-async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(runtime: RuntimeFixture):
+async def test_of_two_concurrent_questions_one_is_answered_and_one_is_busy(runtime: RuntimeFixture):
     """Shows: B037, B048."""
-    people(runtime)
-    store = Meeting(runtime)
+    write_agents(runtime)
+    store = RendezvousStore(runtime)
     by_agent = {
-        "main": [tool_call_reply(GIVES), asks(times=2), text_reply("Done.")],
-        "helper": [text_reply(LONG), text_reply("Nobody calls it."), text_reply("never")],
+        "main": [tool_call_reply(AGENT_CALL), ask_latest_agent(times=2), text_reply("Done.")],
+        "helper": [text_reply(REPORT), text_reply("Nobody calls it."), text_reply("never")],
     }
     async with runtime.open(by_agent=by_agent, store=store) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
         assert run.status is Status.DONE
-        child = (await tree(process))[1]
-        found = await answers(process, run)
-        (busy,) = [answer for ok, answer in found if not ok]
-        (good,) = [answer for ok, answer in found if ok]
+        child = (await process.all_runs())[1]
+        outputs = await outputs_with_ok(process, run)
+        (busy,) = [output for ok, output in outputs if not ok]
+        (answered,) = [output for ok, output in outputs if ok]
         assert busy == {
             "success": False,
             "error": f"Agent {child.slug} is currently in use. Wait for current operation to complete.",
             "error_type": "busy",
         }
-        assert good["result"] == "Nobody calls it." + UNSEEN_NOTE
-        assert [(each.agent, each.status) for each in await tree(process)] == [
+        assert answered["result"] == "Nobody calls it." + UNSEEN_NOTE
+        assert [(each.agent, each.status) for each in await process.all_runs()] == [
             ("main", Status.DONE),
             ("helper", Status.DONE),
             ("helper", Status.DONE),
         ]
-        assert [use.use_count for use in agent_pool.pooled_sessions(await tree(process))] == [2]
+        assert [use.use_count for use in agent_pool.pooled_sessions(await process.all_runs())] == [2]
         assert len([each for each in process.provider.requests if each.request.agent_name == "helper"]) == 2
     store.close()
 
 
-async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(runtime: RuntimeFixture):
+async def test_empty_replies_to_a_follow_up_question_are_a_failure(runtime: RuntimeFixture):
     """Shows: L021."""
-    people(runtime)
+    write_agents(runtime)
     by_agent = {
-        "main": [tool_call_reply(GIVES), asks(), text_reply("Done.")],
+        "main": [tool_call_reply(AGENT_CALL), ask_latest_agent(), text_reply("Done.")],
         "helper": [
-            text_reply(LONG),
+            text_reply(REPORT),
             tool_call_reply(("ls", "{}"), text="I look again."),
             *[text_reply("")] * 3,
         ],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        assert await answers(process, run) == [
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        assert await outputs_with_ok(process, run) == [
             (
                 False,
                 {
@@ -252,150 +238,149 @@ async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(runti
         ]
 
 
-async def test_an_agent_that_a_person_talks_with_is_in_use(runtime: RuntimeFixture):
+async def test_an_agent_in_conversation_with_a_person_is_busy(runtime: RuntimeFixture):
     """Shows: B037, B048."""
-    people(runtime)
+    write_agents(runtime)
     gate = asyncio.Event()
 
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
     by_agent = {
-        "main": [tool_call_reply(GIVES), text_reply("Done."), asks(), text_reply("Then later.")],
-        "helper": [text_reply(LONG), tool_call_reply(("ponder", "{}")), text_reply("Hello, person.")],
+        "main": [
+            tool_call_reply(AGENT_CALL),
+            text_reply("Done."),
+            ask_latest_agent(),
+            text_reply("Then later."),
+        ],
+        "helper": [text_reply(REPORT), tool_call_reply(("ponder", "{}")), text_reply("Hello, person.")],
     }
-    async with runtime.open(by_agent=by_agent, tools=[ponder]) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        child = (await tree(process))[1]
-        talk = await process.submit("Hello.", session=await process.store.find(child.transcript_path))
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        child = (await process.all_runs())[1]
+        person_run = await process.submit("Hello.", session=await process.store.find(child.transcript_path))
         await process.wait_for_event("tool.started")
-        again = await process.submit("More.", session=await process.store.find(run.transcript_path))
-        await process.wait(again)
-        ((_, answer),) = await answers(process, run)
-        assert answer["error"].endswith("is currently in use. Wait for current operation to complete.")
-        assert [each.agent for each in await tree(process)] == ["main", "helper", "helper", "main"]
+        second_run = await process.submit("More.", session=await process.store.find(run.transcript_path))
+        await process.wait(second_run)
+        ((_, output),) = await outputs_with_ok(process, run)
+        assert output["error"].endswith("is currently in use. Wait for current operation to complete.")
+        assert [each.agent for each in await process.all_runs()] == ["main", "helper", "helper", "main"]
         gate.set()
-        assert (await process.wait(talk)).text == "Hello, person."
+        assert (await process.wait(person_run)).text == "Hello, person."
 
 
-async def test_after_five_idle_minutes_the_id_names_nobody_any_more(runtime: RuntimeFixture):
+async def test_an_agent_leaves_the_pool_after_five_idle_minutes(runtime: RuntimeFixture):
     """Shows: B045."""
-    people(runtime)
-    late = timedelta()
+    write_agents(runtime)
+    offset = timedelta()
 
     def now() -> datetime:
-        return system_clock().now() + late
+        return system_clock().now() + offset
 
     main: list[ScriptedStep] = [
-        tool_call_reply(GIVES),
+        tool_call_reply(AGENT_CALL),
         text_reply("Done."),
-        asks(),
-        asks(),
+        ask_latest_agent(),
+        ask_latest_agent(),
         text_reply("Done."),
     ]
     by_agent: dict[str, list[ScriptedStep]] = {
         "main": main,
-        "helper": [text_reply(LONG), text_reply("Nobody calls it.")],
+        "helper": [text_reply(REPORT), text_reply("Nobody calls it.")],
     }
-    chance = replace(system_clock(), now=now)
-    async with runtime.open(by_agent=by_agent, clock=chance) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        late = timedelta(minutes=4)
+    clock = replace(system_clock(), now=now)
+    async with runtime.open(by_agent=by_agent, clock=clock) as process:
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        offset = timedelta(minutes=4)
         session = await process.store.find(run.transcript_path)
 
-        def out_of_time(request: Request) -> Reply:
-            nonlocal late
-            late = timedelta(minutes=9)
-            return asks()(request)
+        def ask_after_five_minutes(request: Request) -> Reply:
+            nonlocal offset
+            offset = timedelta(minutes=9)
+            return ask_latest_agent()(request)
 
-        main[3] = out_of_time
-        again = await over(process, await process.submit("More.", session=session))
-        assert again.status is Status.DONE
-        (ok, _), (late_ok, answer) = await answers(process, run)
+        main[3] = ask_after_five_minutes
+        second_run = await process.wait_until_ended_or_idle(await process.submit("More.", session=session))
+        assert second_run.status is Status.DONE
+        (ok, _), (late_ok, output) = await outputs_with_ok(process, run)
         assert (ok, late_ok) == (True, False)
-        assert answer == not_found((await tree(process))[1].slug)
+        assert output == not_found_error((await process.all_runs())[1].slug)
 
 
-async def test_an_agent_that_a_person_took_out_names_nobody_any_more(runtime: RuntimeFixture):
-    people(runtime)
+async def test_an_agent_removed_from_the_pool_by_a_person_is_not_found(runtime: RuntimeFixture):
+    write_agents(runtime)
     by_agent = {
-        "main": [tool_call_reply(GIVES), text_reply("Done."), asks(), text_reply("Oh.")],
-        "helper": [text_reply(LONG)],
+        "main": [tool_call_reply(AGENT_CALL), text_reply("Done."), ask_latest_agent(), text_reply("Oh.")],
+        "helper": [text_reply(REPORT)],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        child: Session = await process.store.find((await tree(process))[1].transcript_path)
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        child: Session = await process.store.find((await process.all_runs())[1].transcript_path)
         await process.store.update(child, attributes={**child.attributes, agent_pool.RETIRED_ATTRIBUTE: True})
-        await over(
-            process, await process.submit("More.", session=await process.store.find(run.transcript_path))
+        await process.wait_until_ended_or_idle(
+            await process.submit("More.", session=await process.store.find(run.transcript_path))
         )
-        assert await answers(process, run) == [(False, not_found(child.slug))]
+        assert await outputs_with_ok(process, run) == [(False, not_found_error(child.slug))]
 
 
-async def test_an_agent_that_was_denied_since_is_not_asked(runtime: RuntimeFixture):
-    people(runtime)
+async def test_an_agent_denied_meanwhile_is_refused(runtime: RuntimeFixture):
+    write_agents(runtime)
     by_agent = {
-        "main": [tool_call_reply(GIVES), text_reply("Done."), asks(), text_reply("Oh.")],
-        "helper": [text_reply(LONG)],
+        "main": [tool_call_reply(AGENT_CALL), text_reply("Done."), ask_latest_agent(), text_reply("Oh.")],
+        "helper": [text_reply(REPORT)],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
         runtime.write_agent("main", "agent_deny: [helper]\n")
-        await over(
-            process, await process.submit("More.", session=await process.store.find(run.transcript_path))
+        await process.wait_until_ended_or_idle(
+            await process.submit("More.", session=await process.store.find(run.transcript_path))
         )
-        ((ok, answer),) = await answers(process, run)
-        assert (ok, answer["error_type"]) == (False, "refused")
-        assert "main may not start helper" in answer["error"]
+        ((ok, output),) = await outputs_with_ok(process, run)
+        assert (ok, output["error_type"]) == (False, "refused")
+        assert "main may not start helper" in output["error"]
 
 
-async def test_who_asks_with_fewer_rights_gets_no_more_through_an_agent_made_with_more(
+async def test_a_caller_with_fewer_permissions_limits_the_agent_it_asks(
     runtime: RuntimeFixture,
 ):
     """Shows: C19."""
-    people(runtime)
+    write_agents(runtime)
     (runtime.workspace / "note.txt").write_text("hidden")
     by_agent = {
-        "main": [tool_call_reply(GIVES), text_reply("Done."), asks("Read it."), text_reply("Oh.")],
+        "main": [
+            tool_call_reply(AGENT_CALL),
+            text_reply("Done."),
+            ask_latest_agent("Read it."),
+            text_reply("Oh."),
+        ],
         "helper": [
-            text_reply(LONG),
+            text_reply(REPORT),
             tool_call_reply(("read", '{"path": "note.txt"}')),
             text_reply("It was refused to me, sadly."),
         ],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        least = Ceiling(set_by="someone", read=())
-        await over(
-            process,
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        ceiling = Ceiling(set_by="someone", read=())
+        await process.wait_until_ended_or_idle(
             await process.submit(
-                "More.", session=await process.store.find(run.transcript_path), ceilings=(least,)
+                "More.", session=await process.store.find(run.transcript_path), ceilings=(ceiling,)
             ),
         )
-        child = (await tree(process))[1]
-        (refused,) = await process.tool_results(child)
-        assert not refused.ok
-        assert "someone" in refused.text
+        child = (await process.all_runs())[1]
+        (result,) = await process.tool_results(child)
+        assert not result.ok
+        assert "someone" in result.text
 
 
-async def test_killed_while_it_waits_the_question_is_asked_once(runtime: RuntimeFixture):
-    people(runtime)
+async def test_a_question_is_not_asked_twice_when_the_process_dies_while_the_caller_waits(
+    runtime: RuntimeFixture,
+):
+    write_agents(runtime)
     gate = asyncio.Event()
 
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
     by_agent = {
-        "main": [tool_call_reply(GIVES), asks()],
-        "helper": [text_reply(LONG), tool_call_reply(("ponder", "{}"))],
+        "main": [tool_call_reply(AGENT_CALL), ask_latest_agent()],
+        "helper": [text_reply(REPORT), tool_call_reply(("ponder", "{}"))],
     }
-    async with runtime.open(by_agent=by_agent, tools=[ponder]) as process:
+    async with runtime.open(by_agent=by_agent, tools=[make_gated_tool(gate)]) as process:
         run = await process.submit("Go.", agent="main")
         while [event.data["tool"] for event in process.events if event.kind == "tool.started"][-1:] != [
             "ponder"
@@ -403,13 +388,14 @@ async def test_killed_while_it_waits_the_question_is_asked_once(runtime: Runtime
             await process.worker.wait_for_change()
     gate.set()
     async with runtime.open(
-        by_agent={"main": [text_reply("Done.")], "helper": [text_reply("Nobody calls it.")]}, tools=[ponder]
+        by_agent={"main": [text_reply("Done.")], "helper": [text_reply("Nobody calls it.")]},
+        tools=[make_gated_tool(gate)],
     ) as process:
-        for each in await tree(process):
+        for each in await process.all_runs():
             if each.status.is_live and each.status is not Status.WAITING:
                 await process.resume(each)
-        done = await over(process, run)
-        assert done.status is Status.DONE
-        ((ok, answer),) = await answers(process, run)
-        assert (ok, answer["result"]) == (True, "Nobody calls it." + UNSEEN_NOTE)
-        assert len(await tree(process)) == 3
+        ended = await process.wait_until_ended_or_idle(run)
+        assert ended.status is Status.DONE
+        ((ok, output),) = await outputs_with_ok(process, run)
+        assert (ok, output["result"]) == (True, "Nobody calls it." + UNSEEN_NOTE)
+        assert len(await process.all_runs()) == 3

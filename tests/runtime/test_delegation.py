@@ -1,89 +1,32 @@
-"""Doors: a call that starts another agent waits for it without a slot, and its answer comes back once."""
+"""Delegation: a call that starts another agent waits for it without a slot and gets its result once."""
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gates import make_gated_tool
 from runtime_fixture import RuntimeFixture, RuntimeProcess
-from transcript_entries import entry_texts
+from transcript_entries import delimited_text, entry_texts
 
-from retinue.domain.approval import Answer, Approval, ApprovalPolicy, ApprovalState
+from retinue.domain.approval import Answer, ApprovalPolicy
 from retinue.domain.limits import Limits, SubagentSettings
-from retinue.domain.run import Reason, Run, Status, WaitReason
+from retinue.domain.run import Reason, Status, WaitReason
 from retinue.errors import ModelFailed
-from retinue.interfaces import Tool, Transaction
-from retinue.runtime import run_control
 from retinue.testing.scripted_provider import ScriptedStep, text_reply, tool_call_reply
 from retinue.tools.define import tool
 
 
-def wish(preset: str = "helper", prompt: str = "Look.", **more: Any) -> tuple[str, str]:
-    said = {"preset": preset, "description": "look around", "prompt": prompt} | more
-    return "PersistentAgent", json.dumps(said)
-
-
-def words(result: str) -> str:
-    """What a child said, out of the block between two lines that it could not know."""
-    found = re.search(r"^<<<(\w+)\n(.*)\n\1>>>$", result, re.DOTALL | re.MULTILINE)
-    assert found is not None, result
-    return found[2]
-
-
-async def over(process: RuntimeProcess, run: Run) -> Run:
-    """Until it has ended, or nothing of its tree goes on."""
-    while True:
-        await process.worker.wait(run.id)
-        now = await process.reload(run)
-        moving = [each for each in await tree(process) if each.status in (Status.QUEUED, Status.RUNNING)]
-        if now.status.is_final or not moving:
-            return now
-        await asyncio.sleep(0.005)
-
-
-async def tree(process: RuntimeProcess) -> list[Run]:
-    def step(tx: Transaction) -> list[Run]:
-        return sorted(tx.find_runs(), key=lambda run: run.created_at)
-
-    return await process.context.ledger.read(step)
-
-
-async def asked_ever(process: RuntimeProcess) -> list[Approval]:
-    def step(tx: Transaction) -> list[Approval]:
-        return tx.find_approvals()
-
-    return await process.context.ledger.read(step)
-
-
-async def pending(process: RuntimeProcess) -> list[Approval]:
-    return [each for each in await asked_ever(process) if each.state is ApprovalState.PENDING]
-
-
-def ponders(gate: asyncio.Event) -> Tool:
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
-    return ponder
-
-
-async def waits(process: RuntimeProcess, run: Run) -> bool:
-    return (await process.reload(run)).waiting_for is WaitReason.CHILD
-
-
-async def soon(true: Callable[[], Awaitable[bool]]) -> None:
-    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
-        await asyncio.sleep(0.002)
+def spawn_call(preset: str = "helper", prompt: str = "Look.", **more: Any) -> tuple[str, str]:
+    arguments = {"preset": preset, "description": "look around", "prompt": prompt} | more
+    return "PersistentAgent", json.dumps(arguments)
 
 
 @asynccontextmanager
-async def family(
+async def open_main_and_helper(
     runtime: RuntimeFixture, main: Sequence[ScriptedStep], helper: Sequence[ScriptedStep], **more: Any
 ) -> AsyncGenerator[RuntimeProcess]:
     runtime.write_agent("main")
@@ -92,15 +35,17 @@ async def family(
         yield process
 
 
-async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answer(runtime: RuntimeFixture):
+async def test_a_child_has_its_own_session_and_its_replies_are_the_tool_result(runtime: RuntimeFixture):
     """Shows: A001, A002, A005, A008, A046, A048, A070."""
     helper = [tool_call_reply(("todo", '{"items": ["x"]}'), text="First I note."), text_reply("It is green.")]
-    async with family(runtime, [tool_call_reply(wish()), text_reply("Green, it says.")], helper) as process:
-        run = await over(process, await process.submit("What colour?", agent="main"))
+    async with open_main_and_helper(
+        runtime, [tool_call_reply(spawn_call()), text_reply("Green, it says.")], helper
+    ) as process:
+        run = await process.wait_until_ended_or_idle(await process.submit("What colour?", agent="main"))
         assert (run.status, run.text, run.attempts) == (Status.DONE, "Green, it says.", 1)
         (result,) = await process.tool_results(run)
-        assert (result.ok, words(result.text)) == (True, "First I note.\n\nIt is green.")
-        child = (await tree(process))[1]
+        assert (result.ok, delimited_text(result.text)) == (True, "First I note.\n\nIt is green.")
+        child = (await process.all_runs())[1]
         assert (child.agent, child.depth, child.root_id, child.request.parent_run) == (
             "helper",
             1,
@@ -111,22 +56,27 @@ async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answ
         assert Path(child.transcript_path).parent.parent.parent == Path(run.transcript_path).parent
 
 
-async def test_a_parent_that_waits_holds_no_slot(runtime: RuntimeFixture):
+async def test_a_parent_that_waits_for_a_child_holds_no_slot(runtime: RuntimeFixture):
     """Shows: L018."""
-    async with family(
+    async with open_main_and_helper(
         runtime,
-        [tool_call_reply(wish()), text_reply("Done.")],
+        [tool_call_reply(spawn_call()), text_reply("Done.")],
         [text_reply("Yes.")],
         limits=Limits(max_live=1),
     ) as process:
-        run = await asyncio.wait_for(over(process, await process.submit("Go.", agent="main")), 20)
+        run = await asyncio.wait_for(
+            process.wait_until_ended_or_idle(await process.submit("Go.", agent="main")), 20
+        )
         assert (run.status, run.text) == (Status.DONE, "Done.")
 
 
-async def test_several_children_work_at_once(runtime: RuntimeFixture):
+async def test_several_children_run_concurrently(runtime: RuntimeFixture):
     """Shows: B051, C091."""
     runtime.write_agent("other")
-    main = [tool_call_reply(wish(), wish("other"), wish("helper", "Again.")), text_reply("All.")]
+    main = [
+        tool_call_reply(spawn_call(), spawn_call("other"), spawn_call("helper", "Again.")),
+        text_reply("All."),
+    ]
     runtime.write_agent("main")
     runtime.write_agent("helper")
     by_agent = {
@@ -135,51 +85,53 @@ async def test_several_children_work_at_once(runtime: RuntimeFixture):
         "other": [text_reply("three")],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
         assert run.status is Status.DONE
-        assert {words(result.text) for result in await process.tool_results(run)} == {"one", "two", "three"}
+        assert {delimited_text(result.text) for result in await process.tool_results(run)} == {
+            "one",
+            "two",
+            "three",
+        }
         assert len(run.child_ids) == 3
 
 
-async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(runtime: RuntimeFixture):
+async def test_a_denied_approval_creates_no_child_session(runtime: RuntimeFixture):
     """Shows: A006, A007."""
-    async with family(
+    async with open_main_and_helper(
         runtime,
-        [tool_call_reply(wish()), text_reply("Then not.")],
+        [tool_call_reply(spawn_call()), text_reply("Then not.")],
         [text_reply("never")],
         approval_policy=ApprovalPolicy.ASK,
     ) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
         assert (run.status, run.waiting_for) == (Status.WAITING, WaitReason.APPROVAL)
         assert not (Path(run.transcript_path).parent / "agents").exists()
-        (asked,) = await pending(process)
-        await run_control.answer_approval(
-            asked.id, Answer.DENY, process.context, by="person", is_alive=lambda _: True
-        )
-        assert (await over(process, run)).text == "Then not."
+        (approval,) = await process.pending_approvals()
+        await process.answer_approval(approval, Answer.DENY)
+        assert (await process.wait_until_ended_or_idle(run)).text == "Then not."
         assert not (Path(run.transcript_path).parent / "agents").exists()
-        assert len(await tree(process)) == 1
+        assert len(await process.all_runs()) == 1
 
 
-async def test_a_yes_starts_one_child_and_is_not_asked_for_again(runtime: RuntimeFixture):
+async def test_an_approved_call_starts_one_child_without_another_approval(runtime: RuntimeFixture):
     """Shows: A006."""
-    async with family(
+    async with open_main_and_helper(
         runtime,
-        [tool_call_reply(wish()), text_reply("Done.")],
+        [tool_call_reply(spawn_call()), text_reply("Done.")],
         [text_reply("Yes.")],
         approval_policy=ApprovalPolicy.ASK,
     ) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        (asked,) = await pending(process)
-        await run_control.answer_approval(
-            asked.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
-        )
-        assert (await over(process, run)).status is Status.DONE
-        assert len(await tree(process)) == 2
-        assert len(await asked_ever(process)) == 1
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        (approval,) = await process.pending_approvals()
+        await process.answer_approval(approval, Answer.ALLOW)
+        assert (await process.wait_until_ended_or_idle(run)).status is Status.DONE
+        assert len(await process.all_runs()) == 2
+        assert len(await process.approvals()) == 1
 
 
-async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(runtime: RuntimeFixture):
+async def test_an_approval_denied_in_a_child_ends_the_child_and_is_reported_to_the_parent(
+    runtime: RuntimeFixture,
+):
     """Shows: A067."""
 
     @tool(name="mail")
@@ -188,78 +140,86 @@ async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(runtime:
         raise AssertionError
 
     helper = [tool_call_reply(("mail", "{}")), text_reply("never")]
-    main = [tool_call_reply(wish()), text_reply("So be it.")]
-    async with family(runtime, main, helper, tools=[mail], approval_policy=ApprovalPolicy.ASK) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        for said in (Answer.ALLOW, Answer.DENY):
-            (asked,) = await pending(process)
-            await run_control.answer_approval(
-                asked.id, said, process.context, by="person", is_alive=lambda _: True
-            )
-            await over(process, run)
-        done = await over(process, run)
-        assert (done.status, done.text) == (Status.DONE, "So be it.")
+    main = [tool_call_reply(spawn_call()), text_reply("So be it.")]
+    async with open_main_and_helper(
+        runtime, main, helper, tools=[mail], approval_policy=ApprovalPolicy.ASK
+    ) as process:
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        for answer in (Answer.ALLOW, Answer.DENY):
+            (approval,) = await process.pending_approvals()
+            await process.answer_approval(approval, answer)
+            await process.wait_until_ended_or_idle(run)
+        ended = await process.wait_until_ended_or_idle(run)
+        assert (ended.status, ended.text) == (Status.DONE, "So be it.")
         (result,) = await process.tool_results(run)
         assert (result.ok, result.text) == (False, "Error: User aborted agent")
 
 
-async def test_a_child_whose_model_is_not_reached_is_an_error_with_its_reason(runtime: RuntimeFixture):
+async def test_an_unreachable_model_of_a_child_is_an_error_with_its_reason(runtime: RuntimeFixture):
     """Shows: A066."""
-    gone = ModelFailed("no connection to 127.0.0.1", reason=Reason.UNREACHABLE)
-    async with family(runtime, [tool_call_reply(wish()), text_reply("A pity.")], [gone]) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
+    failure = ModelFailed("no connection to 127.0.0.1", reason=Reason.UNREACHABLE)
+    async with open_main_and_helper(
+        runtime, [tool_call_reply(spawn_call()), text_reply("A pity.")], [failure]
+    ) as process:
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
         (result,) = await process.tool_results(run)
         assert result.text == "Error: Network failure\nno connection to 127.0.0.1"
         assert run.status is Status.DONE
 
 
-async def test_killed_while_it_waits_the_tree_goes_on_and_has_one_child(runtime: RuntimeFixture):
+async def test_a_parent_waiting_for_a_child_is_resumed_after_a_crash_without_a_second_child(
+    runtime: RuntimeFixture,
+):
     gate = asyncio.Event()
     helper = [tool_call_reply(("ponder", "{}"))]
-    async with family(runtime, [tool_call_reply(wish())], helper, tools=[ponders(gate)]) as process:
-        run = await process.submit("Go.", agent="main")
-        await soon(lambda: waits(process, run))
-    gate.set()
-    async with family(runtime, [text_reply("Done.")], [text_reply("Yes.")], tools=[ponders(gate)]) as process:
-        for each in await tree(process):
-            if each.status is not Status.WAITING:
-                await process.resume(each)
-        done = await over(process, run)
-        assert done.status is Status.DONE
-        assert len(await tree(process)) == 2
-
-
-async def test_cancelling_a_parent_cancels_what_it_asked_for(runtime: RuntimeFixture):
-    """Shows: L019."""
-    helper = [tool_call_reply(("ponder", "{}"))]
-    async with family(
-        runtime, [tool_call_reply(wish())], helper, tools=[ponders(asyncio.Event())]
+    async with open_main_and_helper(
+        runtime, [tool_call_reply(spawn_call())], helper, tools=[make_gated_tool(gate)]
     ) as process:
         run = await process.submit("Go.", agent="main")
-        await soon(lambda: waits(process, run))
+        await process.wait_until_waiting(run, WaitReason.CHILD)
+    gate.set()
+    async with open_main_and_helper(
+        runtime, [text_reply("Done.")], [text_reply("Yes.")], tools=[make_gated_tool(gate)]
+    ) as process:
+        for each in await process.all_runs():
+            if each.status is not Status.WAITING:
+                await process.resume(each)
+        ended = await process.wait_until_ended_or_idle(run)
+        assert ended.status is Status.DONE
+        assert len(await process.all_runs()) == 2
+
+
+async def test_cancelling_a_parent_cancels_its_child(runtime: RuntimeFixture):
+    """Shows: L019."""
+    helper = [tool_call_reply(("ponder", "{}"))]
+    async with open_main_and_helper(
+        runtime, [tool_call_reply(spawn_call())], helper, tools=[make_gated_tool(asyncio.Event())]
+    ) as process:
+        run = await process.submit("Go.", agent="main")
+        await process.wait_until_waiting(run, WaitReason.CHILD)
         await process.cancel(run)
-        assert [each.status for each in await tree(process)] == [Status.CANCELLED, Status.CANCELLED]
+        assert [each.status for each in await process.all_runs()] == [Status.CANCELLED, Status.CANCELLED]
         assert entry_texts((await process.entries(run))[-1:])[0].startswith("No result")
 
 
-async def test_an_agent_above_is_not_started_again_below(runtime: RuntimeFixture):
+async def test_a_child_cannot_start_the_agent_that_started_it(runtime: RuntimeFixture):
     """Shows: C095."""
     runtime.write_agent("helper", "tools: [PersistentAgent]\n")
     runtime.write_agent("main")
     by_agent = {
-        "main": [tool_call_reply(wish()), text_reply("Done.")],
-        "helper": [tool_call_reply(wish("main")), text_reply("I may not.")],
+        "main": [tool_call_reply(spawn_call()), text_reply("Done.")],
+        "helper": [tool_call_reply(spawn_call("main")), text_reply("I may not.")],
     }
     async with runtime.open(by_agent=by_agent) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        child = (await tree(process))[1]
-        (refused,) = await process.tool_results(child)
-        assert "main > helper > main" in refused.text
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        child = (await process.all_runs())[1]
+        (result,) = await process.tool_results(child)
+        assert "main > helper > main" in result.text
         assert run.status is Status.DONE
 
 
 @pytest.mark.parametrize(
-    ("front", "offered"),
+    ("front", "expected"),
     [
         ("", False),
         ("tools: [PersistentAgent]\n", True),
@@ -267,22 +227,25 @@ async def test_an_agent_above_is_not_started_again_below(runtime: RuntimeFixture
         ("roles: [orchestrator, subtask]\n", True),
     ],
 )
-async def test_below_the_top_doors_count_only_where_they_are_named(
-    runtime: RuntimeFixture, front: str, offered: bool
+async def test_a_child_has_delegation_tools_only_if_its_definition_names_them(
+    runtime: RuntimeFixture, front: str, expected: bool
 ):
     """Shows: A095, L025."""
     runtime.write_agent("main")
     runtime.write_agent("helper", front)
     async with runtime.open(
-        by_agent={"main": [tool_call_reply(wish()), text_reply("Done.")], "helper": [text_reply("Yes.")]}
+        by_agent={
+            "main": [tool_call_reply(spawn_call()), text_reply("Done.")],
+            "helper": [text_reply("Yes.")],
+        }
     ) as process:
-        await over(process, await process.submit("Go.", agent="main"))
-        tools = [[each.name for each in asked.request.tools] for asked in process.provider.requests]
+        await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        tools = [[each.name for each in request.request.tools] for request in process.provider.requests]
         assert "PersistentAgent" in tools[0]
-        assert ("PersistentAgent" in tools[1]) is offered
+        assert ("PersistentAgent" in tools[1]) is expected
 
 
-async def test_the_model_is_shown_whom_it_can_name(runtime: RuntimeFixture):
+async def test_the_schema_lists_only_agents_that_the_caller_may_start(runtime: RuntimeFixture):
     """Shows: A002, A004, C064."""
     runtime.write_agent("main", "agent_deny: [oracle]\n")
     async with runtime.open(text_reply("Hi.")) as process:
@@ -295,8 +258,10 @@ async def test_the_model_is_shown_whom_it_can_name(runtime: RuntimeFixture):
         assert "oracle" not in names
 
 
-async def test_whom_the_configuration_lets_nobody_start_no_door_offers(runtime: RuntimeFixture):
-    """Neither in the first run of a conversation nor in the next, and every door says the same.
+async def test_the_schemas_of_all_delegation_tools_list_only_agents_that_the_configuration_allows(
+    runtime: RuntimeFixture,
+):
+    """Every delegation tool has the same list, in the first run of a session and in the next.
 
     Shows: A004, E018."""
     runtime.write_agent("main")
@@ -305,17 +270,18 @@ async def test_whom_the_configuration_lets_nobody_start_no_door_offers(runtime: 
         session = await process.create_session("main")
         for task in ("Hi.", "Again."):
             await process.run(task, session=session)
-        doors = [tool for tool in process.context.tools.values() if tool.agent_argument]
-        for asked in process.provider.requests:
-            specs = {each.name: each for each in asked.request.tools}
-            named = [
-                specs[each.spec.name].schema["properties"][each.agent_argument]["enum"] for each in doors
+        delegation_tools = [tool for tool in process.context.tools.values() if tool.agent_argument]
+        for request in process.provider.requests:
+            specs = {each.name: each for each in request.request.tools}
+            listed = [
+                specs[each.spec.name].schema["properties"][each.agent_argument]["enum"]
+                for each in delegation_tools
             ]
-            assert named == [["explorer", "main"]] * 4
+            assert listed == [["explorer", "main"]] * 4
 
 
-async def test_where_nobody_can_be_named_no_door_offers_an_empty_list(runtime: RuntimeFixture):
-    """Servers refuse a request whose schema lists no value at all."""
+async def test_the_schema_has_no_enum_if_no_agent_may_be_started(runtime: RuntimeFixture):
+    """Model servers refuse a schema with an empty `enum`."""
     runtime.write_agent("main")
     async with runtime.open(
         text_reply("Hi."), subagent_settings=SubagentSettings(allow_agents=())
@@ -327,7 +293,9 @@ async def test_where_nobody_can_be_named_no_door_offers_an_empty_list(runtime: R
         assert "enum" not in spec.schema["properties"]["preset"]
 
 
-async def test_what_a_parent_is_denied_nobody_gives_its_child(runtime: RuntimeFixture):
+async def test_paths_denied_to_a_parent_stay_denied_to_its_child_whatever_is_approved(
+    runtime: RuntimeFixture,
+):
     """Shows: L024, F19."""
     (runtime.workspace / "secret").mkdir()
     (runtime.workspace / "secret" / "s.txt").write_text("hidden")
@@ -336,25 +304,22 @@ async def test_what_a_parent_is_denied_nobody_gives_its_child(runtime: RuntimeFi
     runtime.write_agent("helper")
     paths = (str(runtime.workspace / "secret" / "s.txt"), str(runtime.folder / "other.txt"))
     helper = [tool_call_reply(*(("read", json.dumps({"path": each})) for each in paths)), text_reply("Done.")]
-    main = [tool_call_reply(wish(allowed_paths=[])), text_reply("Done.")]
+    main = [tool_call_reply(spawn_call(allowed_paths=[])), text_reply("Done.")]
     async with runtime.open(
         by_agent={"main": main, "helper": helper}, approval_policy=ApprovalPolicy.ASK
     ) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        (asked,) = await pending(process)
-        assert "every file on this machine" in asked.reason
-        await run_control.answer_approval(
-            asked.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
-        )
-        await over(process, run)
-        child = (await tree(process))[1]
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        (approval,) = await process.pending_approvals()
+        assert "every file on this machine" in approval.reason
+        await process.answer_approval(approval, Answer.ALLOW)
+        await process.wait_until_ended_or_idle(run)
+        child = (await process.all_runs())[1]
         secret, other = await process.tool_results(child)
         assert (secret.ok, other.ok) == (False, True)
         assert "denies **/secret/**" in secret.text
 
 
-async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(runtime: RuntimeFixture):
-    """Though whoever asked could hand nothing on."""
+async def test_a_refusal_after_an_approval_of_all_files_names_the_approved_pattern(runtime: RuntimeFixture):
     (runtime.workspace / ".env").write_text("hidden")
     runtime.write_agent("main", "paths: {read: []}\n")
     runtime.write_agent("helper")
@@ -362,45 +327,35 @@ async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(runt
         tool_call_reply(("read", json.dumps({"path": str(runtime.workspace / ".env")}))),
         text_reply("Done."),
     ]
-    main = [tool_call_reply(wish(allowed_paths=[])), text_reply("Done.")]
+    main = [tool_call_reply(spawn_call(allowed_paths=[])), text_reply("Done.")]
     async with runtime.open(
         by_agent={"main": main, "helper": helper}, approval_policy=ApprovalPolicy.ASK
     ) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        (asked,) = await pending(process)
-        await run_control.answer_approval(
-            asked.id, Answer.ALLOW, process.context, by="person", is_alive=lambda _: True
-        )
-        await over(process, run)
-        (refused,) = await process.tool_results((await tree(process))[1])
-        assert "You may read /**; denied: " in refused.text
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        (approval,) = await process.pending_approvals()
+        await process.answer_approval(approval, Answer.ALLOW)
+        await process.wait_until_ended_or_idle(run)
+        (result,) = await process.tool_results((await process.all_runs())[1])
+        assert "You may read /**; denied: " in result.text
 
 
-async def test_an_answer_from_another_process_carries_the_whole_tree_on(runtime: RuntimeFixture):
+async def test_an_approval_answered_in_another_process_continues_the_whole_run_tree(runtime: RuntimeFixture):
     @tool(name="mail")
     def mail() -> str:
         """Sends a mail."""
         return "sent"
 
     helper = [tool_call_reply(("mail", "{}"))]
-    async with family(
-        runtime, [tool_call_reply(wish())], helper, tools=[mail], approval_policy=ApprovalPolicy.ASK
+    async with open_main_and_helper(
+        runtime, [tool_call_reply(spawn_call())], helper, tools=[mail], approval_policy=ApprovalPolicy.ASK
     ) as process:
-        run = await over(process, await process.submit("Go.", agent="main"))
-        await run_control.answer_approval(
-            (await pending(process))[0].id,
-            Answer.ALLOW,
-            process.context,
-            by="person",
-            is_alive=lambda _: True,
-        )
-        await over(process, run)
-    async with family(
+        run = await process.wait_until_ended_or_idle(await process.submit("Go.", agent="main"))
+        await process.answer_approval((await process.pending_approvals())[0], Answer.ALLOW)
+        await process.wait_until_ended_or_idle(run)
+    async with open_main_and_helper(
         runtime, [text_reply("So be it.")], [], tools=[mail], approval_policy=ApprovalPolicy.ASK
     ) as process:
-        (asked,) = await pending(process)
-        await run_control.answer_approval(
-            asked.id, Answer.DENY, process.context, by="person", is_alive=process.context.owners.is_alive
-        )
-        done = await over(process, run)
-        assert (done.status, done.text) == (Status.DONE, "So be it.")
+        (approval,) = await process.pending_approvals()
+        await process.answer_approval(approval, Answer.DENY)
+        ended = await process.wait_until_ended_or_idle(run)
+        assert (ended.status, ended.text) == (Status.DONE, "So be it.")

@@ -1,4 +1,4 @@
-"""The engine: it claims what it may, owns its tasks, and survives whatever a run does."""
+"""The worker: claims queued runs, owns their tasks, and survives whatever a run does."""
 
 import asyncio
 import gc
@@ -12,186 +12,186 @@ from retinue.errors import Cancelled, DiskError
 from retinue.worker.worker import POLL_INTERVAL_S, LocalWorker, SchedulerCallbacks
 
 
-class Told:
-    """Orders that are kept, with runs that end when they are told to."""
+class FakeScheduler:
+    """Scheduler callbacks that record their calls, with runs that end when the gate opens."""
 
-    def __init__(self, **more: Any) -> None:
-        self.worked: list[str] = []
-        self.broken: list[tuple[str, BaseException]] = []
+    def __init__(self, **overrides: Any) -> None:
+        self.executed: list[str] = []
+        self.failures: list[tuple[str, BaseException]] = []
         self.released = 0
-        self.over: set[str] = set()
+        self.ended: set[str] = set()
         self.gate = asyncio.Event()
-        self.more = more
+        self.overrides = overrides
 
-    def engine(self) -> LocalWorker:
-        engine = LocalWorker()
-        orders: dict[str, Any] = {
-            "claim_run": self._claim,
-            "execute_run": self._work,
-            "fail_run": self._broken,
-            "has_ended": self._ended,
-            "find_cancel_requests": self._unwanted,
-            "deliver_interrupts": self._interrupted,
-            "find_resumable_runs": self._woken,
-            "release_dead_claims": self._release,
+    def start_worker(self) -> LocalWorker:
+        worker = LocalWorker()
+        callbacks: dict[str, Any] = {
+            "claim_run": self._claim_run,
+            "execute_run": self._execute_run,
+            "fail_run": self._fail_run,
+            "has_ended": self._has_ended,
+            "find_cancel_requests": self._find_cancel_requests,
+            "deliver_interrupts": self._deliver_interrupts,
+            "find_resumable_runs": self._find_resumable_runs,
+            "release_dead_claims": self._release_dead_claims,
         }
-        engine.start(SchedulerCallbacks(**(orders | self.more)))
-        return engine
+        worker.start(SchedulerCallbacks(**(callbacks | self.overrides)))
+        return worker
 
-    async def _claim(self, run_id: str) -> str:
+    async def _claim_run(self, run_id: str) -> str:
         return "taken"
 
-    async def _work(self, run_id: str, born: CreatedRun | None) -> bool:
-        self.worked.append(run_id)
+    async def _execute_run(self, run_id: str, created: CreatedRun | None) -> bool:
+        self.executed.append(run_id)
         await self.gate.wait()
-        self.over.add(run_id)
+        self.ended.add(run_id)
         return False
 
-    async def _woken(self) -> list[str]:
+    async def _find_resumable_runs(self) -> list[str]:
         return []
 
-    async def _broken(self, run_id: str, error: BaseException) -> None:
-        self.broken.append((run_id, error))
-        self.over.add(run_id)
+    async def _fail_run(self, run_id: str, error: BaseException) -> None:
+        self.failures.append((run_id, error))
+        self.ended.add(run_id)
 
-    async def _ended(self, run_id: str) -> bool:
-        return run_id in self.over
+    async def _has_ended(self, run_id: str) -> bool:
+        return run_id in self.ended
 
-    async def _unwanted(self) -> list[str]:
+    async def _find_cancel_requests(self) -> list[str]:
         return []
 
-    async def _interrupted(self) -> None:
+    async def _deliver_interrupts(self) -> None:
         pass
 
-    async def _release(self) -> None:
+    async def _release_dead_claims(self) -> None:
         self.released += 1
 
 
-def in_turn(*answers: str | Exception) -> Callable[[str], Awaitable[str]]:
-    left = list(answers)
+def claim_results(*results: str | Exception) -> Callable[[str], Awaitable[str]]:
+    remaining = list(results)
 
     async def claim(run_id: str) -> str:
-        answer = left.pop(0) if len(left) > 1 else left[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        result = remaining.pop(0) if len(remaining) > 1 else remaining[0]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     return claim
 
 
-async def test_a_run_is_worked_and_waited_for():
-    told = Told()
-    engine = told.engine()
-    engine.submit("a")
-    told.gate.set()
-    await engine.wait("a")
-    assert (told.worked, told.broken) == (["a"], [])
-    await engine.close()
+async def test_a_submitted_run_is_executed_and_can_be_waited_for():
+    fake = FakeScheduler()
+    worker = fake.start_worker()
+    worker.submit("a")
+    fake.gate.set()
+    await worker.wait("a")
+    assert (fake.executed, fake.failures) == (["a"], [])
+    await worker.close()
 
 
-async def test_a_run_that_finds_no_slot_is_tried_again_when_dead_ones_were_looked_for():
-    told = Told(claim_run=in_turn("full", "taken"))
-    engine = told.engine()
-    told.gate.set()
-    engine.submit("a")
-    await asyncio.wait_for(engine.wait("a"), 5)
-    assert told.worked == ["a"]
-    assert told.released >= 1
-    await engine.close()
+async def test_a_run_without_a_free_slot_is_claimed_again_after_dead_claims_are_released():
+    fake = FakeScheduler(claim_run=claim_results("full", "taken"))
+    worker = fake.start_worker()
+    fake.gate.set()
+    worker.submit("a")
+    await asyncio.wait_for(worker.wait("a"), 5)
+    assert fake.executed == ["a"]
+    assert fake.released >= 1
+    await worker.close()
 
 
-async def test_a_busy_session_lets_others_pass():
+async def test_a_run_of_a_busy_session_lets_other_runs_pass():
     async def claim(run_id: str) -> str:
-        return "busy" if run_id == "a" and not told.worked else "taken"
+        return "busy" if run_id == "a" and not fake.executed else "taken"
 
-    told = Told(claim_run=claim)
-    told.gate.set()
-    engine = told.engine()
-    engine.submit("a")
-    engine.submit("b")
-    await asyncio.wait_for(engine.wait("a"), 5)
-    assert told.worked == ["b", "a"]
-    await engine.close()
-
-
-async def test_a_claim_that_fails_is_made_again_and_the_run_is_not_forgotten():
-    told = Told(claim_run=in_turn(DiskError("the disk is full"), "taken"))
-    told.gate.set()
-    engine = told.engine()
-    engine.submit("a")
-    await asyncio.wait_for(engine.wait("a"), 5)
-    assert told.worked == ["a"]
-    await engine.close()
+    fake = FakeScheduler(claim_run=claim)
+    fake.gate.set()
+    worker = fake.start_worker()
+    worker.submit("a")
+    worker.submit("b")
+    await asyncio.wait_for(worker.wait("a"), 5)
+    assert fake.executed == ["b", "a"]
+    await worker.close()
 
 
-async def test_a_claim_that_outlasts_a_tick_does_not_end_the_claiming():
-    answers = ["full", "slow", "taken"]
+async def test_a_failed_claim_is_retried():
+    fake = FakeScheduler(claim_run=claim_results(DiskError("the disk is full"), "taken"))
+    fake.gate.set()
+    worker = fake.start_worker()
+    worker.submit("a")
+    await asyncio.wait_for(worker.wait("a"), 5)
+    assert fake.executed == ["a"]
+    await worker.close()
+
+
+async def test_a_claim_longer_than_a_poll_interval_does_not_stop_later_claims():
+    results = ["full", "slow", "taken"]
 
     async def claim(run_id: str) -> str:
-        answer = answers.pop(0)
-        if answer == "slow":
+        result = results.pop(0)
+        if result == "slow":
             await asyncio.sleep(2 * POLL_INTERVAL_S)
             return "full"
-        return answer
+        return result
 
-    told = Told(claim_run=claim)
-    told.gate.set()
-    engine = told.engine()
-    engine.submit("a")
-    await asyncio.wait_for(engine.wait("a"), 10)
-    assert (told.worked, answers) == (["a"], [])
-    await engine.close()
+    fake = FakeScheduler(claim_run=claim)
+    fake.gate.set()
+    worker = fake.start_worker()
+    worker.submit("a")
+    await asyncio.wait_for(worker.wait("a"), 10)
+    assert (fake.executed, results) == (["a"], [])
+    await worker.close()
 
 
-async def test_a_queued_run_that_is_cancelled_is_waited_for_no_longer():
-    told = Told(claim_run=in_turn(*["full"] * 100))
-    engine = told.engine()
+async def test_a_cancelled_queued_run_is_no_longer_waited_for():
+    fake = FakeScheduler(claim_run=claim_results(*["full"] * 100))
+    worker = fake.start_worker()
     for name in ("a", "b"):
-        engine.submit(name)
-    waiting = asyncio.create_task(engine.wait("b"))
+        worker.submit(name)
+    waiting = asyncio.create_task(worker.wait("b"))
     await asyncio.sleep(0.01)
-    assert engine.cancel("b")
+    assert worker.cancel("b")
     await asyncio.wait_for(waiting, 10)
-    assert told.worked == []
-    await engine.close()
+    assert fake.executed == []
+    await worker.close()
 
 
-async def test_a_run_cancelled_twice_is_struck_once():
-    told = Told()
-    engine = told.engine()
-    engine.submit("a", claimed=True)
+async def test_a_run_cancelled_twice_fails_once():
+    fake = FakeScheduler()
+    worker = fake.start_worker()
+    worker.submit("a", claimed=True)
     await asyncio.sleep(0)
-    assert engine.cancel("a")
-    assert engine.cancel("a")
-    assert engine.is_cancelled("a")
-    await engine.wait("a")
-    assert [(run, type(error)) for run, error in told.broken] == [("a", Cancelled)]
-    assert not engine.cancel("a")
-    await engine.close()
+    assert worker.cancel("a")
+    assert worker.cancel("a")
+    assert worker.is_cancelled("a")
+    await worker.wait("a")
+    assert [(run, type(error)) for run, error in fake.failures] == [("a", Cancelled)]
+    assert not worker.cancel("a")
+    await worker.close()
 
 
-async def test_what_somebody_elsewhere_wants_stopped_is_stopped():
-    async def unwanted() -> list[str]:
+async def test_a_run_that_another_process_wants_cancelled_is_cancelled():
+    async def find_cancel_requests() -> list[str]:
         return ["a"]
 
-    told = Told(find_cancel_requests=unwanted)
-    engine = told.engine()
-    engine.submit("a", claimed=True)
-    await asyncio.wait_for(engine.wait("a"), 5)
-    assert [run for run, _ in told.broken] == ["a"]
-    await engine.close()
+    fake = FakeScheduler(find_cancel_requests=find_cancel_requests)
+    worker = fake.start_worker()
+    worker.submit("a", claimed=True)
+    await asyncio.wait_for(worker.wait("a"), 5)
+    assert [run for run, _ in fake.failures] == ["a"]
+    await worker.close()
 
 
-async def test_closing_leaves_running_work_to_the_next_start():
-    told = Told()
-    engine = told.engine()
-    engine.submit("a", claimed=True)
+async def test_closing_the_worker_leaves_running_runs_to_the_next_start():
+    fake = FakeScheduler()
+    worker = fake.start_worker()
+    worker.submit("a", claimed=True)
     await asyncio.sleep(0)
-    await engine.close()
-    assert (told.worked, told.broken, told.over) == (["a"], [], set())
+    await worker.close()
+    assert (fake.executed, fake.failures, fake.ended) == (["a"], [], set())
 
 
-async def test_a_run_that_is_submitted_twice_while_it_is_claimed_is_worked_once_and_can_be_stopped():
+async def test_a_run_submitted_again_while_it_is_claimed_is_executed_once_and_can_be_cancelled():
     claiming, claimed = asyncio.Event(), asyncio.Event()
     claims: list[str] = []
 
@@ -201,21 +201,21 @@ async def test_a_run_that_is_submitted_twice_while_it_is_claimed_is_worked_once_
         await claimed.wait()
         return "taken" if claims == [run_id] else "gone"
 
-    told = Told(claim_run=claim)
-    engine = told.engine()
-    engine.submit("a")
+    fake = FakeScheduler(claim_run=claim)
+    worker = fake.start_worker()
+    worker.submit("a")
     await claiming.wait()
-    engine.submit("a", at_front=True)
+    worker.submit("a", at_front=True)
     claimed.set()
     for _ in range(20):
         await asyncio.sleep(0)
-    assert engine.cancel("a")
-    await engine.wait("a")
-    assert (told.worked, [run for run, _ in told.broken]) == (["a"], ["a"])
-    await engine.close()
+    assert worker.cancel("a")
+    await worker.wait("a")
+    assert (fake.executed, [run for run, _ in fake.failures]) == (["a"], ["a"])
+    await worker.close()
 
 
-async def test_what_is_being_claimed_when_nothing_more_is_to_be_may_end_and_the_next_is_not_claimed():
+async def test_draining_finishes_the_run_being_claimed_and_claims_no_further_run():
     claiming, claimed = asyncio.Event(), asyncio.Event()
 
     async def claim(run_id: str) -> str:
@@ -223,117 +223,119 @@ async def test_what_is_being_claimed_when_nothing_more_is_to_be_may_end_and_the_
         await claimed.wait()
         return "taken"
 
-    told = Told(claim_run=claim)
-    engine = told.engine()
-    engine.submit("a")
-    engine.submit("b")
+    fake = FakeScheduler(claim_run=claim)
+    worker = fake.start_worker()
+    worker.submit("a")
+    worker.submit("b")
     await claiming.wait()
-    draining = asyncio.create_task(engine.drain(60))
+    draining = asyncio.create_task(worker.drain(60))
     await asyncio.sleep(0)
     claimed.set()
-    while not told.worked:  # noqa: ASYNC110  (a list does not call)
+    while not fake.executed:  # noqa: ASYNC110  (a list cannot notify)
         await asyncio.sleep(0)
     assert not draining.done()
-    told.gate.set()
+    fake.gate.set()
     await draining
-    assert (told.worked, told.broken) == (["a"], [])
-    await engine.close()
+    assert (fake.executed, fake.failures) == (["a"], [])
+    await worker.close()
 
 
-async def test_an_end_that_cannot_be_written_down_harms_nobody_else():
-    async def broken(run_id: str, error: BaseException) -> None:
+async def test_a_run_whose_failure_cannot_be_saved_does_not_affect_other_runs():
+    async def fail_run(run_id: str, error: BaseException) -> None:
         raise DiskError("the disk is full")
 
-    async def work(run_id: str, _born: CreatedRun | None) -> None:
+    async def execute_run(run_id: str, _created: CreatedRun | None) -> None:
         if run_id == "bad":
             raise RuntimeError("a defect")
 
-    told = Told(execute_run=work, fail_run=broken)
-    engine = told.engine()
-    told.over.add("good")
-    engine.submit("bad", claimed=True)
-    engine.submit("good", claimed=True)
-    await engine.wait("good")
+    fake = FakeScheduler(execute_run=execute_run, fail_run=fail_run)
+    worker = fake.start_worker()
+    fake.ended.add("good")
+    worker.submit("bad", claimed=True)
+    worker.submit("good", claimed=True)
+    await worker.wait("good")
     for _ in range(2):
         with pytest.raises(DiskError, match="the disk is full"):
-            await engine.wait("bad")
-    await engine.close()
+            await worker.wait("bad")
+    await worker.close()
 
 
-async def test_a_defect_in_a_claim_is_that_runs_end():
-    told = Told(claim_run=in_turn(ZeroDivisionError("a defect"), "taken"))
-    told.gate.set()
-    engine = told.engine()
-    engine.submit("a")
-    await asyncio.wait_for(engine.wait("a"), 5)
-    assert [(run, type(error)) for run, error in told.broken] == [("a", ZeroDivisionError)]
-    await engine.close()
+async def test_a_bug_in_a_claim_fails_that_run():
+    fake = FakeScheduler(claim_run=claim_results(ZeroDivisionError("a defect"), "taken"))
+    fake.gate.set()
+    worker = fake.start_worker()
+    worker.submit("a")
+    await asyncio.wait_for(worker.wait("a"), 5)
+    assert [(run, type(error)) for run, error in fake.failures] == [("a", ZeroDivisionError)]
+    await worker.close()
 
 
-async def test_a_ledger_that_cannot_answer_now_is_asked_again():
-    asked: list[int] = []
+async def test_a_failed_ledger_query_is_repeated():
+    queries: list[int] = []
 
-    async def unwanted() -> list[str]:
-        asked.append(1)
-        if len(asked) == 1:
+    async def find_cancel_requests() -> list[str]:
+        queries.append(1)
+        if len(queries) == 1:
             raise DiskError("the disk is full")
         return ["a"]
 
-    told = Told(find_cancel_requests=unwanted, release_dead_claims=unwanted)
-    engine = told.engine()
-    engine.submit("a", claimed=True)
-    await asyncio.wait_for(engine.wait("a"), 5)
-    assert len(asked) == 2
-    await engine.close()
+    fake = FakeScheduler(find_cancel_requests=find_cancel_requests, release_dead_claims=find_cancel_requests)
+    worker = fake.start_worker()
+    worker.submit("a", claimed=True)
+    await asyncio.wait_for(worker.wait("a"), 5)
+    assert len(queries) == 2
+    await worker.close()
 
 
-async def test_a_run_that_another_process_works_is_waited_for():
-    told = Told()
-    engine = told.engine()
-    waiting = asyncio.create_task(engine.wait("theirs"))
+async def test_a_run_that_another_process_executes_can_be_waited_for():
+    fake = FakeScheduler()
+    worker = fake.start_worker()
+    waiting = asyncio.create_task(worker.wait("theirs"))
     await asyncio.sleep(0)
-    told.over.add("theirs")
+    fake.ended.add("theirs")
     await asyncio.wait_for(waiting, 5)
-    await engine.close()
+    await worker.close()
 
 
 @pytest.fixture
-def own_threshold() -> Generator[None]:
+def restore_gc_threshold() -> Generator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
 
 
-@pytest.mark.usefixtures("own_threshold")
-@pytest.mark.parametrize("chosen", [(0, 10, 10), (700, 10, 10), (50_000, 5, 5)])
-async def test_the_garbage_collector_of_the_host_program_is_left_alone(chosen: tuple[int, int, int]):
-    told = Told()
-    engine = told.engine()
-    gc.set_threshold(*chosen)
-    engine.submit("a", claimed=True)
-    assert gc.get_threshold() == chosen
-    told.gate.set()
-    await engine.wait("a")
-    await engine.close()
-    assert gc.get_threshold() == chosen
+@pytest.mark.usefixtures("restore_gc_threshold")
+@pytest.mark.parametrize("thresholds", [(0, 10, 10), (700, 10, 10), (50_000, 5, 5)])
+async def test_the_garbage_collector_settings_of_the_host_program_are_unchanged(
+    thresholds: tuple[int, int, int],
+):
+    fake = FakeScheduler()
+    worker = fake.start_worker()
+    gc.set_threshold(*thresholds)
+    worker.submit("a", claimed=True)
+    assert gc.get_threshold() == thresholds
+    fake.gate.set()
+    await worker.wait("a")
+    await worker.close()
+    assert gc.get_threshold() == thresholds
 
 
-async def test_whoever_is_stopped_while_its_end_is_written_down_still_ends():
+async def test_cancelling_a_run_while_its_failure_is_saved_does_not_interrupt_the_save():
     """Shows: K01."""
-    written, writing = asyncio.Event(), asyncio.Event()
+    saved, saving = asyncio.Event(), asyncio.Event()
 
-    async def broken(_run_id: str, _error: BaseException) -> None:
-        writing.set()
+    async def fail_run(_run_id: str, _error: BaseException) -> None:
+        saving.set()
         for _ in range(5):
             await asyncio.sleep(0)
-        written.set()
+        saved.set()
 
-    async def work(_run_id: str, _born: CreatedRun | None) -> bool:
+    async def execute_run(_run_id: str, _created: CreatedRun | None) -> bool:
         raise Cancelled("another process wants it stopped")
 
-    engine = Told(execute_run=work, fail_run=broken).engine()
-    engine.submit("r", claimed=True)
-    await writing.wait()
-    assert engine.cancel("r")
-    await asyncio.wait_for(written.wait(), 10)
-    await engine.close()
+    worker = FakeScheduler(execute_run=execute_run, fail_run=fail_run).start_worker()
+    worker.submit("r", claimed=True)
+    await saving.wait()
+    assert worker.cancel("r")
+    await asyncio.wait_for(saved.wait(), 10)
+    await worker.close()
