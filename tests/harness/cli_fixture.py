@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 class WaitUntil(Protocol):
-    """Ask a question until the answer is true, and return the answer."""
+    """Poll until the answer is true, and return it."""
 
     def __call__(self, question: Callable[[], T | None]) -> T: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class CliFixture:
-    """The command, with a home, a configuration and a folder of this test's own."""
+    """The `retinue` command with a home, a configuration and a working folder of one test."""
 
     env: dict[str, str]
     folder: Path
@@ -35,13 +35,13 @@ class CliFixture:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
 
     def __call__(self, *args: str, stdin: str | bytes = b"", **env: str) -> CommandResult:
-        said = stdin.encode() if isinstance(stdin, str) else stdin
-        how = {"env": self.env | env, "cwd": self.folder}
-        done = run_process([*RETINUE, *args], stdin=said, timeout=TIMEOUT_S * 2, **how)
-        return CommandResult(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+        stdin_bytes = stdin.encode() if isinstance(stdin, str) else stdin
+        options = {"env": self.env | env, "cwd": self.folder}
+        result = run_process([*RETINUE, *args], stdin=stdin_bytes, timeout=TIMEOUT_S * 2, **options)
+        return CommandResult(code=result.returncode, out=result.stdout.decode(), err=result.stderr.decode())
 
     def start(self, *args: str) -> subprocess.Popen[bytes]:
-        """A command that goes on beside the test."""
+        """Start a command that runs while the test continues."""
         process = WarmProcess(
             [*RETINUE, *args],
             stdin=subprocess.DEVNULL,
@@ -53,12 +53,12 @@ class CliFixture:
         self.processes.append(process)
         return process
 
-    def open_terminal(self, *args: str, words: Sequence[str] = RETINUE, **env: str) -> TerminalProcess:
+    def open_terminal(self, *args: str, command: Sequence[str] = RETINUE, **env: str) -> TerminalProcess:
         ours, theirs = pty.openpty()
-        glass = TerminalEmulator(width=int(env.get("COLUMNS", "80")), height=int(env.get("LINES", "24")))
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", glass.height, glass.width, 0, 0))
+        emulator = TerminalEmulator(width=int(env.get("COLUMNS", "80")), height=int(env.get("LINES", "24")))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", emulator.height, emulator.width, 0, 0))
         process = WarmProcess(
-            [*words, *args],
+            [*command, *args],
             terminal=True,
             stdin=theirs,
             stdout=theirs,
@@ -67,17 +67,21 @@ class CliFixture:
             cwd=self.folder,
         )
         os.close(theirs)
-        screen = TerminalProcess(process=process, fd=ours, emulator=glass)
+        screen = TerminalProcess(process=process, fd=ours, emulator=emulator)
         self.screens.append(screen)
         return screen
 
     def script_model(self, replies: list[Any] | dict[str, Any]) -> None:
-        """The model's words from now on: a list for any agent, or a table by agent."""
+        """Set what the model replies from now on: a list for all agents, or a dictionary by agent."""
         path = self.folder.parent / "script.json"
         path.write_text(
             json.dumps(replies if isinstance(replies, dict) else {"*": replies}), encoding="utf-8"
         )
         self.env["RETINUE_MODEL"] = f"scripted:{path}"
+
+    def open_gate(self) -> None:
+        """Let calls of the tool `hold` return that wait for the file `gate`."""
+        (self.folder / "gate").unlink()
 
     def close(self) -> None:
         for process in [*self.processes, *(screen.process for screen in self.screens)]:

@@ -1,4 +1,4 @@
-"""The command as a person has it: a real process, with a scripted model, on pipes or on a terminal."""
+"""The command line as a real process with a scripted model, on pipes or on a terminal."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from retinue import tool
 
 @tool(effect="read")
 async def hold(name: str) -> str:
-    """Holds until the file of this name is gone."""
+    """Waits until the file of this name is gone."""
     while os.path.exists(name):
         await asyncio.sleep(0.01)
     return "held"
@@ -26,7 +26,7 @@ async def hold(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def terminal_emulator() -> type[TerminalEmulator]:
-    """What a terminal of a given size shows."""
+    """The class that shows what a terminal of a given size displays."""
     return TerminalEmulator
 
 
@@ -34,14 +34,14 @@ def terminal_emulator() -> type[TerminalEmulator]:
 def cli(isolated_env: dict[str, str], tmp_path: Path) -> Generator[CliFixture]:
     folder = tmp_path / "work"
     folder.mkdir()
-    command = CliFixture(env=isolated_env, folder=folder)
-    yield command
-    command.close()
+    fixture = CliFixture(env=isolated_env, folder=folder)
+    yield fixture
+    fixture.close()
 
 
 @pytest.fixture
 def gated_cli(cli: CliFixture) -> CliFixture:
-    """Nobody is asked, and a tool works as long as a test wants it to."""
+    """Approvals are automatic, and the tool `hold` waits as long as a test wants."""
     (cli.folder / "held.py").write_text(HOLD_TOOL)
     (cli.folder / "gate").touch()
     agents = Path(cli.env["RETINUE_CONFIG"]) / "agents"
@@ -55,13 +55,13 @@ def gated_cli(cli: CliFixture) -> CliFixture:
 
 @pytest.fixture
 def wait_until() -> WaitUntil:
-    """Asks until the answer is true."""
+    """Poll until the answer is true."""
 
-    def ask(question: Callable[[], T | None]) -> T:
+    def poll(question: Callable[[], T | None]) -> T:
         deadline = time.monotonic() + TIMEOUT_S
         while not (answer := question()):
-            assert time.monotonic() < deadline, "it never became so"
+            assert time.monotonic() < deadline, "the condition did not become true in time"
             time.sleep(0.05)
         return answer
 
-    return ask
+    return poll

@@ -1,4 +1,4 @@
-"""Questions answered by command: from any process, by prefix, once, in time, and never by accident."""
+"""`retinue approvals`: answers from any process, by prefix, once, and in time."""
 
 import sqlite3
 from contextlib import closing
@@ -8,47 +8,48 @@ from typing import Any
 import pytest
 from cli_fixture import CliFixture
 
-WORDS = "words\n"
+CONTENT = "words\n"
 
 
-def wants_to_write(*names: str) -> dict[str, Any]:
-    calls = [{"name": "write", "args": {"path": name, "content": WORDS}} for name in names]
+def write_calls(*names: str) -> dict[str, Any]:
+    calls = [{"name": "write", "args": {"path": name, "content": CONTENT}} for name in names]
     return {"tools": calls}
 
 
 @pytest.fixture
-def parked(cli: CliFixture) -> dict[str, Any]:
-    """A run without anybody at its terminal that waits for a yes."""
-    cli.script_model([wants_to_write("a.txt"), "Written."])
-    ran = cli("run", "--json", "write it")
-    assert ran.code == 6
-    return ran.json
+def waiting_run(cli: CliFixture) -> dict[str, Any]:
+    """A run without a terminal that waits for an approval."""
+    cli.script_model([write_calls("a.txt"), "Written."])
+    result = cli("run", "--json", "write it")
+    assert result.code == 6
+    return result.json
 
 
-def test_without_a_terminal_the_run_waits_and_says_what_to_do(cli: CliFixture):
+def test_without_a_terminal_a_run_waits_for_approval_and_says_what_to_do(cli: CliFixture):
     """Shows: A006, L006, T12."""
-    cli.script_model([wants_to_write("a.txt"), "Written."])
-    ran = cli("run", "write it")
-    assert ran.code == 6
-    (asked,) = cli("approvals", "list", "--json").json
+    cli.script_model([write_calls("a.txt"), "Written."])
+    result = cli("run", "write it")
+    assert result.code == 6
+    (approval,) = cli("approvals", "list", "--json").json
     assert (
-        f'Approval {asked["id"]} is pending. Show it with "retinue approvals show {asked["id"]}"' in ran.err
+        f'Approval {approval["id"]} is pending. Show it with "retinue approvals show {approval["id"]}"'
+        in result.err
     )
-    assert 'waits for an approval (see "retinue approvals list")' in ran.err
+    assert 'waits for an approval (see "retinue approvals list")' in result.err
     assert not (cli.folder / "a.txt").exists()
 
 
-def test_a_waiting_run_names_its_questions_and_the_row_says_everything(
-    cli: CliFixture, parked: dict[str, Any]
+def test_a_waiting_run_names_its_approvals_and_the_approval_has_all_fields(
+    cli: CliFixture, waiting_run: dict[str, Any]
 ):
     """Shows: L006, T10."""
-    assert (parked["status"], parked["waiting_for"]) == ("waiting", "approval")
-    (asked,) = cli("approvals", "list", "--json").json
-    assert parked["approvals"] == [asked["id"]]
-    assert asked | {"digest": "", "call": "", "asked_at": "", "expires_at": ""} == {
-        "id": asked["id"],
-        "run_id": parked["run_id"],
-        "session_id": parked["session_id"],
+    assert (waiting_run["status"], waiting_run["waiting_for"]) == ("waiting", "approval")
+    (approval,) = cli("approvals", "list", "--json").json
+    assert waiting_run["approvals"] == [approval["id"]]
+    assert approval | {"digest": "", "call": "", "asked_at": "", "expires_at": ""} == {
+        "id": approval["id"],
+        "run_id": waiting_run["run_id"],
+        "session_id": waiting_run["session_id"],
         "agent": "general",
         "call": "",
         "tool": "write",
@@ -59,7 +60,7 @@ def test_a_waiting_run_names_its_questions_and_the_row_says_everything(
         "workspace": str(cli.folder),
         "sandbox": None,
         "files": [],
-        "chain": ["person", parked["key"]],
+        "chain": ["person", waiting_run["key"]],
         "add_effect": None,
         "digest": "",
         "state": "pending",
@@ -69,20 +70,23 @@ def test_a_waiting_run_names_its_questions_and_the_row_says_everything(
         "answered_by": None,
         "answer": None,
     }
-    assert cli("approvals", "show", asked["id"], "--json").json == asked
+    assert cli("approvals", "show", approval["id"], "--json").json == approval
 
 
-def test_for_people_the_list_is_a_table_and_one_question_is_the_whole_card(
-    cli: CliFixture, parked: dict[str, Any]
-):
-    listed = cli("approvals", "list")
-    assert listed.out.split("\n")[0].split() == ["APPROVAL", "STATE", "WHO", "WANTS", "UNTIL"]
-    assert listed.out.split("\n")[1].split()[:4] == [parked["approvals"][0], "pending", "general", "write"]
-    shown = cli("approvals", "show", parked["approvals"][0])
-    assert shown.code == 0
+def test_approvals_are_listed_as_a_table_and_shown_as_a_card(cli: CliFixture, waiting_run: dict[str, Any]):
+    table = cli("approvals", "list")
+    assert table.out.split("\n")[0].split() == ["APPROVAL", "STATE", "WHO", "WANTS", "UNTIL"]
+    assert table.out.split("\n")[1].split()[:4] == [
+        waiting_run["approvals"][0],
+        "pending",
+        "general",
+        "write",
+    ]
+    card = cli("approvals", "show", waiting_run["approvals"][0])
+    assert card.code == 0
     for line in (
-        f"approval {parked['approvals'][0]}",
-        f"  person > {parked['key']}",
+        f"approval {waiting_run['approvals'][0]}",
+        f"  person > {waiting_run['key']}",
         "  wants: write",
         f"    {cli.folder}/a.txt",
         "  content:",
@@ -90,92 +94,92 @@ def test_for_people_the_list_is_a_table_and_one_question_is_the_whole_card(
         "  requires approval: no rule allows write there without approval",
         "pending",
     ):
-        assert line in shown.out.split("\n")
+        assert line in card.out.split("\n")
 
 
-def test_with_nobody_working_it_the_answer_carries_the_run_to_its_end(
-    cli: CliFixture, parked: dict[str, Any]
+def test_answering_an_approval_continues_a_run_that_no_process_executes(
+    cli: CliFixture, waiting_run: dict[str, Any]
 ):
     """Shows: L006."""
-    (asked,) = parked["approvals"]
-    ran = cli("approvals", "answer", asked, "allow", "--json")
-    assert (ran.code, ran.json["id"], ran.json["state"]) == (0, asked, "used")
-    assert ran.json["run"].keys() == parked.keys()
-    assert (ran.json["run"]["status"], ran.json["run"]["text"]) == ("done", "Written.")
-    assert ran.json["run_id"] == ran.json["run"]["run_id"] == parked["run_id"]
+    (approval_id,) = waiting_run["approvals"]
+    result = cli("approvals", "answer", approval_id, "allow", "--json")
+    assert (result.code, result.json["id"], result.json["state"]) == (0, approval_id, "used")
+    assert result.json["run"].keys() == waiting_run.keys()
+    assert (result.json["run"]["status"], result.json["run"]["text"]) == ("done", "Written.")
+    assert result.json["run_id"] == result.json["run"]["run_id"] == waiting_run["run_id"]
     (row,) = cli("approvals", "list", "--all", "--json").json
-    assert ran.json == row | {"run": ran.json["run"]}
-    assert (cli.folder / "a.txt").read_text() == WORDS
+    assert result.json == row | {"run": result.json["run"]}
+    assert (cli.folder / "a.txt").read_text() == CONTENT
     assert cli("approvals", "list", "--json").json == []
     (row,) = cli("approvals", "list", "--all", "--json").json
     assert (row["state"], row["answer"], row["answered_by"]) == ("used", "allow", "person")
-    assert cli("approvals", "show", asked).out.rstrip().endswith("used: person said allow")
+    assert cli("approvals", "show", approval_id).out.rstrip().endswith("used: person said allow")
 
 
-def test_a_no_by_command_goes_on_without_the_call(cli: CliFixture, parked: dict[str, Any]):
+def test_after_a_denial_the_run_continues_without_the_call(cli: CliFixture, waiting_run: dict[str, Any]):
     """Shows: A007."""
-    ran = cli("approvals", "answer", parked["approvals"][0], "deny")
-    assert (ran.code, ran.out) == (0, "Written.\n")
+    result = cli("approvals", "answer", waiting_run["approvals"][0], "deny")
+    assert (result.code, result.out) == (0, "Written.\n")
     assert not (cli.folder / "a.txt").exists()
-    assert "person denied it" in Path(parked["path"]).read_text()
+    assert "person denied it" in Path(waiting_run["path"]).read_text()
 
 
-def test_a_prefix_is_enough_when_only_one_begins_so(cli: CliFixture):
-    cli.script_model([wants_to_write("a.txt", "b.txt"), "Done."])
+def test_an_unambiguous_prefix_of_an_approval_id_is_enough(cli: CliFixture):
+    cli.script_model([write_calls("a.txt", "b.txt"), "Done."])
     assert cli("run", "--json", "write them").code == 6
     first, second = (row["id"] for row in cli("approvals", "list", "--json").json)
-    both = cli("approvals", "show", first[:4])
-    assert (both.code, first in both.err, second in both.err) == (2, True, True)
-    one = next(first[:size] for size in range(1, 27) if not second.startswith(first[:size]))
-    assert cli("approvals", "show", one, "--json").json["id"] == first
-    half = cli("approvals", "answer", one, "allow", "--json")
-    assert (half.code, half.json["state"]) == (6, "used")
-    assert (half.json["run"]["status"], half.json["run"]["approvals"]) == ("waiting", [second])
+    ambiguous = cli("approvals", "show", first[:4])
+    assert (ambiguous.code, first in ambiguous.err, second in ambiguous.err) == (2, True, True)
+    prefix = next(first[:size] for size in range(1, 27) if not second.startswith(first[:size]))
+    assert cli("approvals", "show", prefix, "--json").json["id"] == first
+    answered = cli("approvals", "answer", prefix, "allow", "--json")
+    assert (answered.code, answered.json["state"]) == (6, "used")
+    assert (answered.json["run"]["status"], answered.json["run"]["approvals"]) == ("waiting", [second])
     assert [(cli.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
     assert cli("approvals", "answer", second, "deny", "--json").json["run"]["status"] == "done"
 
 
-def test_the_first_answer_counts(cli: CliFixture, parked: dict[str, Any]):
-    (asked,) = parked["approvals"]
-    assert cli("approvals", "answer", asked, "deny").code == 0
-    for word in ("allow", "deny"):
-        again = cli("approvals", "answer", asked, word, "--json")
-        assert (again.code, again.json["error"]["code"]) == (3, "conflict")
-        assert f"approval {asked} is denied already" in again.err
+def test_only_the_first_answer_counts(cli: CliFixture, waiting_run: dict[str, Any]):
+    (approval_id,) = waiting_run["approvals"]
+    assert cli("approvals", "answer", approval_id, "deny").code == 0
+    for answer in ("allow", "deny"):
+        second_answer = cli("approvals", "answer", approval_id, answer, "--json")
+        assert (second_answer.code, second_answer.json["error"]["code"]) == (3, "conflict")
+        assert f"approval {approval_id} is denied already" in second_answer.err
     assert not (cli.folder / "a.txt").exists()
 
 
-def test_what_cannot_be_answered_is_told_with_its_own_exit_code(cli: CliFixture, parked: dict[str, Any]):
-    (asked,) = parked["approvals"]
+def test_an_invalid_answer_is_refused_with_a_matching_exit_code(cli: CliFixture, waiting_run: dict[str, Any]):
+    (approval_id,) = waiting_run["approvals"]
     for args in (["show", "01NONE"], ["answer", "01NONE", "allow"]):
         unknown = cli("approvals", *args, "--json")
         assert (unknown.code, unknown.json["error"]["code"]) == (7, "not_found")
         assert "retinue approvals list" in unknown.err
-    added = cli("approvals", "answer", asked, "add")
+    added = cli("approvals", "answer", approval_id, "add")
     assert (added.code, "answer allow or deny" in added.err) == (3, True)
-    assert cli("approvals", "answer", asked, "maybe").code == 2
-    for nothing in (("approvals", "answer", "", "allow"), ("approvals", "show", ""), ("runs", "cancel", "")):
-        assert cli(*nothing).code == 2
+    assert cli("approvals", "answer", approval_id, "maybe").code == 2
+    for command in (("approvals", "answer", "", "allow"), ("approvals", "show", ""), ("runs", "cancel", "")):
+        assert cli(*command).code == 2
     assert [row["state"] for row in cli("approvals", "list", "--json").json] == ["pending"]
 
 
-def grown_old(retinue: CliFixture) -> None:
-    """Every open question is past its time."""
-    with closing(sqlite3.connect(Path(retinue.env["RETINUE_HOME"]) / "ledger.db")) as ledger, ledger:
+def expire_approvals(cli: CliFixture) -> None:
+    """Let every pending approval expire."""
+    with closing(sqlite3.connect(Path(cli.env["RETINUE_HOME"]) / "ledger.db")) as ledger, ledger:
         ledger.execute(
             "UPDATE approvals SET approval = json_set(approval, '$.expires_at', '2020-01-01T00:00:00Z')"
         )
 
 
 @pytest.mark.parametrize("command", [("approvals", "list"), ("runs", "list"), ("sessions", "list")])
-def test_a_question_that_waited_too_long_is_a_no_and_looking_at_lists_works_nothing(
-    cli: CliFixture, parked: dict[str, Any], command: tuple[str, ...]
+def test_an_expired_approval_counts_as_denied_and_listing_does_not_continue_its_run(
+    cli: CliFixture, waiting_run: dict[str, Any], command: tuple[str, ...]
 ):
     """Shows: T12."""
-    grown_old(cli)
+    expire_approvals(cli)
     assert cli(*command, "--json").code == 0
-    assert cli("runs", "show", parked["run_id"], "--json").json["turns"] == 1
-    late = cli("approvals", "answer", parked["approvals"][0], "allow", "--json")
+    assert cli("runs", "show", waiting_run["run_id"], "--json").json["turns"] == 1
+    late = cli("approvals", "answer", waiting_run["approvals"][0], "allow", "--json")
     assert (late.code, late.json["error"]["code"]) == (3, "conflict")
     assert "expired" in late.err
     assert not (cli.folder / "a.txt").exists()
@@ -187,68 +191,71 @@ def test_a_question_that_waited_too_long_is_a_no_and_looking_at_lists_works_noth
     assert not (cli.folder / "a.txt").exists()
 
 
-def test_a_waiting_run_is_cancelled_from_elsewhere_and_its_question_with_it(
-    cli: CliFixture, parked: dict[str, Any]
-):
-    cancelled = cli("runs", "cancel", parked["run_id"], "--json")
+def test_cancelling_a_waiting_run_voids_its_approval(cli: CliFixture, waiting_run: dict[str, Any]):
+    cancelled = cli("runs", "cancel", waiting_run["run_id"], "--json")
     assert (cancelled.code, cancelled.json["status"]) == (0, "cancelled")
     assert cli("approvals", "list", "--json").json == []
-    late = cli("approvals", "answer", parked["approvals"][0], "allow")
+    late = cli("approvals", "answer", waiting_run["approvals"][0], "allow")
     assert (late.code, "is void already" in late.err) == (3, True)
     assert not (cli.folder / "a.txt").exists()
 
 
-def test_more_words_wait_for_the_answer(cli: CliFixture, parked: dict[str, Any]):
-    """They are queued behind the run that waits, and answered after it by whoever answers that.
+def test_a_message_to_a_waiting_session_is_queued_until_the_approval_is_answered(
+    cli: CliFixture, waiting_run: dict[str, Any]
+):
+    """The message is queued behind the waiting run, and answered once the approval is answered.
 
-    Shows: C044."""
-    more = cli("send", parked["slug"], "and?", "--json")
-    assert (more.code, more.json["status"]) == (6, "queued")
-    assert more.json["approvals"] == parked["approvals"]
-    assert f"Approval {parked['approvals'][0]} is pending" in more.err
+    Shows: C044.
+    """
+    queued = cli("send", waiting_run["slug"], "and?", "--json")
+    assert (queued.code, queued.json["status"]) == (6, "queued")
+    assert queued.json["approvals"] == waiting_run["approvals"]
+    assert f"Approval {waiting_run['approvals'][0]} is pending" in queued.err
     assert (
-        f"run {more.json['run_id']} is queued behind another run of {parked['slug']}, which waits for you"
-        in more.err
+        f"run {queued.json['run_id']} is queued behind another run of {waiting_run['slug']}, which waits for you"
+        in queued.err
     )
-    waiting = cli("wait", more.json["run_id"], "--json")
-    assert (waiting.code, waiting.json[0]["status"]) == (6, "queued")
-    cli.script_model([wants_to_write("a.txt"), "Written.", "And that was all."])
-    answered = cli("approvals", "answer", parked["approvals"][0], "allow")
+    waited = cli("wait", queued.json["run_id"], "--json")
+    assert (waited.code, waited.json[0]["status"]) == (6, "queued")
+    cli.script_model([write_calls("a.txt"), "Written.", "And that was all."])
+    answered = cli("approvals", "answer", waiting_run["approvals"][0], "allow")
     assert answered.code == 0, answered.err
     assert "continues with the next queued message: and?" in answered.err
     runs = cli("runs", "history", "--json").json
-    assert [(each["status"], each["text"]) for each in runs] == [
+    assert [(run["status"], run["text"]) for run in runs] == [
         ("done", "And that was all."),
         ("done", "Written."),
     ]
 
 
-def test_who_joins_a_waiting_run_hears_that_nobody_here_can_answer(cli: CliFixture, parked: dict[str, Any]):
-    joined = cli("wait", parked["run_id"], "--json")
-    assert joined.code == 6
-    assert cli("approvals", "answer", parked["approvals"][0], "allow").code == 0
-    assert cli("wait", parked["run_id"], "--json").code == 0
+def test_waiting_for_a_run_without_a_terminal_reports_that_it_needs_an_approval(
+    cli: CliFixture, waiting_run: dict[str, Any]
+):
+    waited = cli("wait", waiting_run["run_id"], "--json")
+    assert waited.code == 6
+    assert cli("approvals", "answer", waiting_run["approvals"][0], "allow").code == 0
+    assert cli("wait", waiting_run["run_id"], "--json").code == 0
 
 
-def has_agent(retinue: CliFixture, name: str, front: str = "") -> None:
-    folder = Path(retinue.env["RETINUE_CONFIG"]) / "agents"
+def write_agent(cli: CliFixture, name: str, front: str = "") -> None:
+    folder = Path(cli.env["RETINUE_CONFIG"]) / "agents"
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.md").write_text(f"---\nname: {name}\n{front}---\nYou help.\n")
 
 
-def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(cli: CliFixture):
+def test_a_parent_session_shows_which_child_waits_for_which_approval(cli: CliFixture):
     """Shows: L006."""
-    has_agent(cli, "hand", "tools: [bash]\n")
-    handed_on = {"preset": "hand", "description": "do it", "prompt": "Do it."}
+    write_agent(cli, "hand", "tools: [bash]\n")
+    delegate_args = {"preset": "hand", "description": "do it", "prompt": "Do it."}
     cli.script_model(
         {
-            "general": [{"tools": [{"name": "PersistentAgent", "args": handed_on}]}, "Done."],
+            "general": [{"tools": [{"name": "PersistentAgent", "args": delegate_args}]}, "Done."],
             "hand": [{"tools": [{"name": "bash", "args": {"command": "echo hi"}}]}, "Ran."],
         }
     )
     parent = cli("run", "--json", "go").json
-    (own,) = cli("sessions", "show", parent["slug"], "--json").json["approvals"]
-    assert (own["id"], own["slug"], own["tool"]) == (
+    (own_approval,) = cli("sessions", "show", parent["slug"], "--json").json["approvals"]
+    assert (own_approval["id"], own_approval["slug"], own_approval["tool"]) == (
         parent["approvals"][0],
         parent["slug"],
         "PersistentAgent",
@@ -256,33 +263,31 @@ def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(cli: CliF
     assert f"{parent['slug']} waits for an approval: PersistentAgent\n" in (
         cli("sessions", "show", parent["slug"]).out
     )
-    assert cli("approvals", "answer", own["id"], "allow").code == 6
-    (asked,) = cli("approvals", "list", "--json").json
+    assert cli("approvals", "answer", own_approval["id"], "allow").code == 6
+    (approval,) = cli("approvals", "list", "--json").json
     child = next(row for row in cli("sessions", "list", "--json").json if row["agent"] == "hand")
     for reference in (parent["slug"], child["slug"]):
-        (seen,) = cli("sessions", "show", reference, "--json").json["approvals"]
-        assert seen == asked | {"slug": child["slug"]}
-    shown = cli("sessions", "show", parent["slug"]).out
-    assert f"\n{child['slug']} waits for an approval: bash echo hi\n" in shown
-    assert f"retinue approvals answer {asked['id']} allow (or deny)" in shown
-    other = cli("run", "--agent", "hand", "--json", "go").json
-    assert asked["id"] not in cli("sessions", "show", other["slug"]).out
-    answered = cli("approvals", "answer", asked["id"], "allow", "--json")
-    assert (answered.code, answered.json.keys()) == (0, asked.keys() | {"run"})
+        (shown_approval,) = cli("sessions", "show", reference, "--json").json["approvals"]
+        assert shown_approval == approval | {"slug": child["slug"]}
+    output = cli("sessions", "show", parent["slug"]).out
+    assert f"\n{child['slug']} waits for an approval: bash echo hi\n" in output
+    assert f"retinue approvals answer {approval['id']} allow (or deny)" in output
+    other_run = cli("run", "--agent", "hand", "--json", "go").json
+    assert approval["id"] not in cli("sessions", "show", other_run["slug"]).out
+    answered = cli("approvals", "answer", approval["id"], "allow", "--json")
+    assert (answered.code, answered.json.keys()) == (0, approval.keys() | {"run"})
     assert answered.json["run"].keys() == parent.keys()
     assert answered.json["run"]["text"] == "Ran."
     assert cli("sessions", "show", parent["slug"], "--json").json["approvals"] == []
 
 
-def test_a_question_that_nobody_can_answer_any_more_is_not_shown_with_its_session(
-    cli: CliFixture, parked: dict[str, Any]
-):
-    assert len(cli("sessions", "show", parked["slug"], "--json").json["approvals"]) == 1
-    grown_old(cli)
-    assert cli("sessions", "show", parked["slug"], "--json").json["approvals"] == []
+def test_an_expired_approval_is_not_shown_with_its_session(cli: CliFixture, waiting_run: dict[str, Any]):
+    assert len(cli("sessions", "show", waiting_run["slug"], "--json").json["approvals"]) == 1
+    expire_approvals(cli)
+    assert cli("sessions", "show", waiting_run["slug"], "--json").json["approvals"] == []
 
 
-def test_the_card_names_the_files_of_a_command_and_another_script_is_another_question(cli: CliFixture):
+def test_the_card_lists_the_files_of_a_command_and_a_changed_file_needs_a_new_approval(cli: CliFixture):
     """Shows: T10."""
     script = cli.folder / "run.sh"
     script.write_text("touch good\n")
@@ -290,11 +295,11 @@ def test_the_card_names_the_files_of_a_command_and_another_script_is_another_que
     (first,) = cli("run", "--json", "run it").json["approvals"]
     (file,) = cli("approvals", "show", first, "--json").json["files"]
     assert (file["path"], file["size"]) == (str(script), 11)
-    shown = cli("approvals", "show", first).out
-    assert f"    {script}  11 bytes  sha256 {file['sha256']}\n" in shown
+    card = cli("approvals", "show", first).out
+    assert f"    {script}  11 bytes  sha256 {file['sha256']}\n" in card
     script.write_text("touch evil\n")
-    again = cli("approvals", "answer", first, "allow", "--json")
-    assert again.code == 6
+    answered = cli("approvals", "answer", first, "allow", "--json")
+    assert answered.code == 6
     (second,) = cli("approvals", "list", "--json").json
     assert second["reason"] == f"changed since you were asked: {script}"
     assert second["files"][0]["sha256"] != file["sha256"]

@@ -1,4 +1,4 @@
-"""What a run cost, in words: its own sum, and that of all below it."""
+"""The lines about cost in `retinue runs show`: of the run itself, and of its whole tree."""
 
 import pytest
 
@@ -10,7 +10,7 @@ USAGE = Usage(input=1200, output=80)
 
 
 @pytest.mark.parametrize(
-    ("own", "runs", "total", "unpriced", "told"),
+    ("own", "runs", "total", "unpriced", "expected_lines"),
     [
         (None, 1, None, 1, []),
         (0.25, 1, 0.25, 0, ["Cost: $0.2500"]),
@@ -25,8 +25,8 @@ USAGE = Usage(input=1200, output=80)
         ),
     ],
 )
-def test_sums_are_told_only_where_there_are_prices(
-    own: float | None, runs: int, total: float | None, unpriced: int, told: list[str]
+def test_costs_are_shown_only_where_prices_are_known(
+    own: float | None, runs: int, total: float | None, unpriced: int, expected_lines: list[str]
 ):
-    bill = CostSummary(run_count=runs, usage=USAGE, cost=total, unpriced_run_count=unpriced)
-    assert [line for line in cost_lines(own, bill) if line] == told
+    summary = CostSummary(run_count=runs, usage=USAGE, cost=total, unpriced_run_count=unpriced)
+    assert [line for line in cost_lines(own, summary) if line] == expected_lines

@@ -1,4 +1,4 @@
-"""The demonstration and the models: what is counted, what is shown, and which models there are."""
+"""The demonstration with a killed worker, its report, and the list of models."""
 
 import io
 from collections.abc import Sequence
@@ -14,29 +14,32 @@ from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Entry, Message, ToolCall
 from retinue.testing.ledgers import make_run
 
-FIRST, SECOND = 100, 200
+FIRST_PID, SECOND_PID = 100, 200
 
 
-def child(name: str, status: Status) -> Run:
+def make_child(name: str, status: Status) -> Run:
     run = make_run(name, status=status, root_id="parent", agent="explorer")
     return replace(run, request=replace(run.request, parent_run="parent", task=f"read {name}.md"))
 
 
-def asked(name: str) -> Message:
+def task_message(name: str) -> Message:
     return Message(id=f"{name}-u", role="user", text=f"read {name}.md")
 
 
-def read(name: str) -> list[Entry]:
-    """A child that has called and not been answered yet."""
+def entries_with_open_call(name: str) -> list[Entry]:
+    """A child run with one unanswered tool call."""
     return [
-        asked(name),
+        task_message(name),
         Message(id=f"{name}-a", role="agent", text="", tool_call_count=1),
         ToolCall(id=f"{name}-c", tool="read", args=f'{{"path": "{name}.md"}}'),
     ]
 
 
-def tree(status: Status, **entries: Sequence[Entry]) -> TreeSnapshot:
-    runs = (make_run("parent", status=status, root_id="parent"), *(child(name, status) for name in entries))
+def make_tree(status: Status, **entries: Sequence[Entry]) -> TreeSnapshot:
+    runs = (
+        make_run("parent", status=status, root_id="parent"),
+        *(make_child(name, status) for name in entries),
+    )
     spawns: list[Entry] = [
         Message(id="u", role="user", text="Ask them"),
         Message(id="a", role="agent", text="", tool_call_count=len(entries)),
@@ -45,50 +48,62 @@ def tree(status: Status, **entries: Sequence[Entry]) -> TreeSnapshot:
     return TreeSnapshot(runs=runs, entries={"parent": spawns, **entries})
 
 
-CUT = tree(Status.RUNNING, bees=read("bees"), tides=[asked("tides")])
-END = tree(Status.DONE, bees=read("bees"), tides=read("tides"))
+INTERRUPTED_TREE = make_tree(
+    Status.RUNNING, bees=entries_with_open_call("bees"), tides=[task_message("tides")]
+)
+FINISHED_TREE = make_tree(
+    Status.DONE, bees=entries_with_open_call("bees"), tides=entries_with_open_call("tides")
+)
 
 
-def test_the_kill_is_judged_by_what_was_asked_of_the_model_before_and_after_it():
-    """Replies on disk are asked for never again; what was under way is, and is counted apart."""
-    before = [(FIRST, "u"), (FIRST, "bees-u"), (FIRST, "tides-u")]
-    found = measure_kill(CUT, END, [*before, (SECOND, "tides-u"), (SECOND, "bees-c:result")], SECOND)
-    assert (found.resumed_runs, found.interrupted_runs, found.answered_turns, found.in_flight_turns) == (
+def test_the_report_of_a_kill_compares_the_model_requests_before_and_after_it():
+    """A stored reply is never requested again; a reply that was being streamed is, and is counted separately."""
+    before = [(FIRST_PID, "u"), (FIRST_PID, "bees-u"), (FIRST_PID, "tides-u")]
+    report = measure_kill(
+        INTERRUPTED_TREE,
+        FINISHED_TREE,
+        [*before, (SECOND_PID, "tides-u"), (SECOND_PID, "bees-c:result")],
+        SECOND_PID,
+    )
+    assert (report.resumed_runs, report.interrupted_runs, report.answered_turns, report.in_flight_turns) == (
         3,
         3,
         2,
         1,
     )
-    assert (found.repeated_turns, found.duplicate_children, found.is_lossless) == (0, 0, True)
-    twice = measure_kill(CUT, END, [*before, (SECOND, "bees-u")], SECOND)
-    assert (twice.repeated_turns, twice.is_lossless) == (1, False)
-    born_twice = replace(END, runs=(*END.runs, child("bees", Status.DONE)))
-    assert measure_kill(CUT, born_twice, before, SECOND).duplicate_children == 1
-    assert not measure_kill(CUT, CUT, before, SECOND).is_lossless
+    assert (report.repeated_turns, report.duplicate_children, report.is_lossless) == (0, 0, True)
+    repeated = measure_kill(INTERRUPTED_TREE, FINISHED_TREE, [*before, (SECOND_PID, "bees-u")], SECOND_PID)
+    assert (repeated.repeated_turns, repeated.is_lossless) == (1, False)
+    with_duplicate_child = replace(FINISHED_TREE, runs=(*FINISHED_TREE.runs, make_child("bees", Status.DONE)))
+    assert measure_kill(INTERRUPTED_TREE, with_duplicate_child, before, SECOND_PID).duplicate_children == 1
+    assert not measure_kill(INTERRUPTED_TREE, INTERRUPTED_TREE, before, SECOND_PID).is_lossless
 
 
-def test_the_middle_is_when_some_have_spoken_and_not_all_are_done():
-    assert not CUT.is_midway()
-    assert tree(Status.RUNNING, bees=read("bees"), tides=read("tides")).is_midway()
-    assert not END.is_midway()
+def test_a_tree_is_midway_when_some_runs_replied_and_not_all_are_done():
+    assert not INTERRUPTED_TREE.is_midway()
+    assert make_tree(
+        Status.RUNNING, bees=entries_with_open_call("bees"), tides=entries_with_open_call("tides")
+    ).is_midway()
+    assert not FINISHED_TREE.is_midway()
     assert not TreeSnapshot().is_midway()
 
 
-def view() -> tuple[DemoView, Terminal, io.StringIO]:
-    out = io.StringIO()
-    terminal = Terminal(json=False, out=out, err=io.StringIO())
-    return DemoView(terminal, clock=iter(range(100)).__next__), terminal, out
+def make_view() -> tuple[DemoView, Terminal, io.StringIO]:
+    output = io.StringIO()
+    terminal = Terminal(json=False, out=output, err=io.StringIO())
+    return DemoView(terminal, clock=iter(range(100)).__next__), terminal, output
 
 
-def test_each_thing_is_told_once_in_lines_that_fit():
-    seen = tree(
-        Status.RUNNING, bees=[*read("bees"), Message(id="end", role="agent", text="They dance. " * 20)]
+def test_each_thing_is_printed_once_in_lines_that_fit():
+    snapshot = make_tree(
+        Status.RUNNING,
+        bees=[*entries_with_open_call("bees"), Message(id="end", role="agent", text="They dance. " * 20)],
     )
-    shows, _, out = view()
-    shows.show(seen)
-    shows.on_worker_killed(4711, seen)
-    shows.show(seen)
-    lines = out.getvalue().splitlines()
+    view, _, output = make_view()
+    view.show(snapshot)
+    view.on_worker_killed(4711, snapshot)
+    view.show(snapshot)
+    lines = output.getvalue().splitlines()
     assert [line[9:46].rstrip() for line in lines] == [
         "main               → spawn_subagent r",
         "explorer bees.md   → read bees.md",
@@ -99,10 +114,10 @@ def test_each_thing_is_told_once_in_lines_that_fit():
 
 
 @pytest.mark.parametrize(
-    ("count", "seen", "words"),
+    ("kill_report", "snapshot", "expected"),
     [
         (None, TreeSnapshot(runs=(make_run("parent"),), entries={}), "did not start sub-agents"),
-        (None, END, "finished before the worker could be killed"),
+        (None, FINISHED_TREE, "finished before the worker could be killed"),
         (
             KillReport(
                 interrupted_runs=4,
@@ -113,19 +128,21 @@ def test_each_thing_is_told_once_in_lines_that_fit():
                 requested_children=3,
                 started_children=3,
             ),
-            END,
+            FINISHED_TREE,
             "4 of 4 runs resumed, 0 answered model calls repeated, 0 side effects repeated",
         ),
     ],
 )
-def test_what_went_otherwise_is_said_too(count: KillReport | None, seen: TreeSnapshot, words: str):
-    _, terminal, out = view()
-    print_demo_result(terminal, DemoOutcome(snapshot=seen, kill_report=count, last_output=""))
-    assert words in out.getvalue()
+def test_an_unusual_outcome_is_described(
+    kill_report: KillReport | None, snapshot: TreeSnapshot, expected: str
+):
+    _, terminal, output = make_view()
+    print_demo_result(terminal, DemoOutcome(snapshot=snapshot, kill_report=kill_report, last_output=""))
+    assert expected in output.getvalue()
 
 
-def test_models_are_listed_and_the_small_one_is_linked_into_a_home(cli: CliFixture):
-    """`scripts/bootstrap` brings the weights for the tests: no home has to fetch them again."""
+def test_models_are_listed_and_the_small_model_is_linked_into_a_home(cli: CliFixture):
+    """`scripts/bootstrap` downloads the weights for the tests, so no home downloads them again."""
     rows = {row["model"]: row for row in cli("models", "list", "--json", "--home", "fresh").json}
     assert (rows["local:smollm2"]["usable"], rows["local:smollm2"]["state"]) == (
         False,

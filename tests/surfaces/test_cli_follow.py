@@ -1,4 +1,4 @@
-"""A run as it goes: what is shown of each event, to a person and to a pipe."""
+"""What a followed run prints of each event, on a terminal and into a pipe."""
 
 import io
 from datetime import UTC, datetime
@@ -17,15 +17,15 @@ from retinue.domain.run import Run, RunRequest, Status, WaitReason
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
 
-class Watched(io.StringIO):
-    """A stream that a person looks at."""
+class TerminalOutput(io.StringIO):
+    """An output stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-class Gone(io.StringIO):
-    """A stream whose reader has left."""
+class ClosedOutput(io.StringIO):
+    """An output stream whose reader has closed it."""
 
     def write(self, _text: str) -> int:
         raise BrokenPipeError
@@ -43,62 +43,64 @@ RUN = Run(
 )
 
 
-def a_run(**facts: Any) -> Run:
-    return replace(RUN, **facts)
+def make_run(**fields: Any) -> Run:
+    return replace(RUN, **fields)
 
 
-def an_event(kind: EventKind, run: str = "R", **data: Any) -> Event:
-    above = "" if run == "R" else "R"
-    return Event(kind=kind, at=NOW, session="S", run=run, parent_run=above, agent="scout", data=data)
+def make_event(kind: EventKind, run: str = "R", **data: Any) -> Event:
+    parent_run = "" if run == "R" else "R"
+    return Event(kind=kind, at=NOW, session="S", run=run, parent_run=parent_run, agent="scout", data=data)
 
 
-def followed(out: io.StringIO, err: io.StringIO, *events: Event, run: Run | None = None) -> RunEventPrinter:
-    follower = RunEventPrinter(Terminal(json=False, out=out, err=err))
-    follower.add_runs([run or a_run()])
+def print_events(
+    out: io.StringIO, err: io.StringIO, *events: Event, run: Run | None = None
+) -> RunEventPrinter:
+    printer = RunEventPrinter(Terminal(json=False, out=out, err=err))
+    printer.add_runs([run or make_run()])
     for event in events:
-        follower.on_event(event)
-    return follower
+        printer.on_event(event)
+    return printer
 
 
 RETRIED = (
-    an_event("text.delta", text="The cap"),
-    an_event("text.discarded"),
-    an_event("text.delta", text="The capital"),
-    an_event("text.delta", text=" is Paris."),
-    an_event("entry.saved", entry="E"),
+    make_event("text.delta", text="The cap"),
+    make_event("text.discarded"),
+    make_event("text.delta", text="The capital"),
+    make_event("text.delta", text=" is Paris."),
+    make_event("entry.saved", entry="E"),
 )
 
 
-def test_a_pipe_never_sees_what_was_taken_back():
+def test_a_pipe_never_gets_discarded_text():
     out, err = io.StringIO(), io.StringIO()
-    followed(out, err, *RETRIED)
+    print_events(out, err, *RETRIED)
     assert (out.getvalue(), err.getvalue()) == ("The capital is Paris.\n", "")
 
 
-def test_a_person_sees_words_as_they_come_and_is_told_when_they_are_taken_back(
+def test_a_terminal_shows_text_as_it_streams_and_says_when_it_was_discarded(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("NO_COLOR", "1")
-    screen = Watched()
-    followed(screen, screen, *RETRIED)
-    assert screen.getvalue() == "The cap\n(requested again)\nThe capital is Paris.\n"
+    terminal = TerminalOutput()
+    print_events(terminal, terminal, *RETRIED)
+    assert terminal.getvalue() == "The cap\n(requested again)\nThe capital is Paris.\n"
 
 
-def test_only_the_words_of_the_run_itself_are_its_answer(monkeypatch: pytest.MonkeyPatch):
+def test_only_the_text_of_the_followed_run_is_printed_as_its_reply(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    out, err = io.StringIO(), Watched()
-    followed(
+    out, err = io.StringIO(), TerminalOutput()
+    print_events(
         out,
         err,
-        an_event("tool.started", tool="agent", call="C", args='{"task":\n"x"}'),
-        an_event("run.queued", run="child"),
-        an_event("text.delta", run="child", text="not this"),
-        an_event("tool.started", run="child", tool="read", call="D", args='{"path": "\x1b[2J"}'),
-        an_event("tool.ended", run="child", tool="read", call="D", ok=False),
-        an_event("run.ended", run="child", status="done"),
-        an_event("run.state", phase="model", note="rate limited, again in 3 s"),
-        an_event("text.delta", text="this"),
-        an_event("entry.saved", entry="E"),
+        make_event("tool.started", tool="agent", call="C", args='{"task":\n"x"}'),
+        make_event("run.queued", run="child"),
+        make_event("text.delta", run="child", text="not this"),
+        make_event("tool.started", run="child", tool="read", call="D", args='{"path": "\x1b[2J"}'),
+        make_event("tool.ended", run="child", tool="read", call="D", ok=False),
+        make_event("run.ended", run="child", status="done"),
+        make_event("run.state", phase="model", note="rate limited, again in 3 s"),
+        make_event("text.delta", text="this"),
+        make_event("entry.saved", entry="E"),
     )
     assert out.getvalue() == "this\n"
     assert err.getvalue().splitlines() == [
@@ -110,82 +112,86 @@ def test_only_the_words_of_the_run_itself_are_its_answer(monkeypatch: pytest.Mon
     ]
 
 
-def test_what_was_heard_before_the_run_was_known_is_shown_too():
+def test_events_before_the_run_is_known_are_printed_too():
     out = io.StringIO()
-    follower = RunEventPrinter(Terminal(json=False, out=out, err=io.StringIO()))
-    follower.on_event(an_event("text.delta", text="early"))
-    follower.add_runs([a_run()])
-    follower.finish([a_run(text="early")])
+    printer = RunEventPrinter(Terminal(json=False, out=out, err=io.StringIO()))
+    printer.on_event(make_event("text.delta", text="early"))
+    printer.add_runs([make_run()])
+    printer.finish([make_run(text="early")])
     assert out.getvalue() == "early\n"
 
 
-def test_words_that_never_came_in_pieces_are_shown_whole():
+def test_a_reply_without_deltas_is_printed_whole():
     out = io.StringIO()
-    followed(out, io.StringIO()).finish([a_run(text="all at once")])
+    print_events(out, io.StringIO()).finish([make_run(text="all at once")])
     assert out.getvalue() == "all at once\n"
 
 
-def test_a_reader_that_left_does_not_disturb_the_run():
-    follower = followed(Gone(), io.StringIO(), *RETRIED)
-    follower.finish([a_run(text="The capital is Paris.")])
-    assert follower.output_closed
+def test_a_closed_output_does_not_disturb_the_run():
+    printer = print_events(ClosedOutput(), io.StringIO(), *RETRIED)
+    printer.finish([make_run(text="The capital is Paris.")])
+    assert printer.output_closed
 
 
 @pytest.mark.parametrize(
     ("run", "code"),
     [
-        (a_run(status=Status.DONE), 0),
-        (a_run(status=Status.FAILED), 1),
-        (a_run(status=Status.LOST), 1),
-        (a_run(status=Status.TIMED_OUT), 4),
-        (a_run(status=Status.CANCELLED), 5),
-        (a_run(status=Status.WAITING, waiting_for=WaitReason.APPROVAL), 6),
-        (a_run(status=Status.WAITING, waiting_for=WaitReason.PERSON), 6),
+        (make_run(status=Status.DONE), 0),
+        (make_run(status=Status.FAILED), 1),
+        (make_run(status=Status.LOST), 1),
+        (make_run(status=Status.TIMED_OUT), 4),
+        (make_run(status=Status.CANCELLED), 5),
+        (make_run(status=Status.WAITING, waiting_for=WaitReason.APPROVAL), 6),
+        (make_run(status=Status.WAITING, waiting_for=WaitReason.PERSON), 6),
     ],
 )
-def test_every_end_has_its_exit_code(run: Run, code: int):
+def test_every_final_status_has_its_exit_code(run: Run, code: int):
     assert exit_code(run) == code
 
 
-def test_an_end_is_one_sentence():
-    assert status_sentence(a_run(status=Status.TIMED_OUT, error="the deadline passed")) == (
+def test_the_status_of_an_ended_run_is_one_sentence():
+    assert status_sentence(make_run(status=Status.TIMED_OUT, error="the deadline passed")) == (
         "run R timed out: the deadline passed"
     )
 
 
-def waiting(waiting_for: WaitReason, **facts: Any) -> Run:
-    return replace(a_run(status=Status.WAITING, waiting_for=waiting_for), **facts)
+def make_waiting_run(waiting_for: WaitReason, **fields: Any) -> Run:
+    return replace(make_run(status=Status.WAITING, waiting_for=waiting_for), **fields)
 
 
-def test_a_run_that_waits_says_for_what_and_what_to_do():
-    assert status_sentence(waiting(WaitReason.APPROVAL)) == (
+def test_the_status_of_a_waiting_run_says_what_it_waits_for_and_what_to_do():
+    assert status_sentence(make_waiting_run(WaitReason.APPROVAL)) == (
         'run R waits for an approval (see "retinue approvals list")'
     )
-    assert status_sentence(waiting(WaitReason.PERSON, slug="s-1")) == (
+    assert status_sentence(make_waiting_run(WaitReason.PERSON, slug="s-1")) == (
         'run R waits for your message (reply with "retinue send s-1 TEXT")'
     )
 
 
-def test_a_run_that_waits_for_others_says_what_each_of_them_waits_for():
-    top = waiting(WaitReason.CHILD)
-    ask = replace(top.request, parent_run=top.id)
-    yes = waiting(WaitReason.APPROVAL, id="S", agent="helper", slug="s-2", request=ask)
-    words = waiting(WaitReason.PERSON, id="T", agent="writer", slug="s-3", request=ask)
-    done = replace(yes, id="U", status=Status.DONE)
-    stranger = replace(yes, id="V", agent="stranger", request=replace(ask, parent_run="elsewhere"))
-    assert status_sentence(top, [done, words, yes, stranger, top]) == (
+def test_the_status_of_a_run_that_waits_for_children_says_what_each_of_them_waits_for():
+    top = make_waiting_run(WaitReason.CHILD)
+    request = replace(top.request, parent_run=top.id)
+    needs_approval = make_waiting_run(
+        WaitReason.APPROVAL, id="S", agent="helper", slug="s-2", request=request
+    )
+    needs_message = make_waiting_run(WaitReason.PERSON, id="T", agent="writer", slug="s-3", request=request)
+    done = replace(needs_approval, id="U", status=Status.DONE)
+    unrelated = replace(
+        needs_approval, id="V", agent="stranger", request=replace(request, parent_run="elsewhere")
+    )
+    assert status_sentence(top, [done, needs_message, needs_approval, unrelated, top]) == (
         'run R waits for helper (s-2), which waits for an approval (see "retinue approvals list"); '
         'and for writer (s-3), which waits for your message (reply with "retinue send s-3 TEXT")'
     )
-    between = replace(top, id="S", agent="helper", slug="s-2", request=ask)
-    below = replace(words, request=replace(ask, parent_run="S"))
-    assert status_sentence(top, [top, between, below]) == (
+    middle = replace(top, id="S", agent="helper", slug="s-2", request=request)
+    lowest = replace(needs_message, request=replace(request, parent_run="S"))
+    assert status_sentence(top, [top, middle, lowest]) == (
         "run R waits for helper (s-2), which waits for writer (s-3), which waits for your message "
         '(reply with "retinue send s-3 TEXT")'
     )
 
 
-def test_a_number_picks_an_option_and_words_stand_for_themselves():
+def test_a_number_chooses_an_option_and_other_text_is_the_answer_itself():
     assert resolve_answer("2", ["deny", "allow"]) == "allow"
     assert resolve_answer("3", ["deny", "allow"]) == "3"
     assert resolve_answer("maybe", ["deny", "allow"]) == "maybe"

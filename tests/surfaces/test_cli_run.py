@@ -1,4 +1,4 @@
-"""Giving work from the command line: words out, progress aside, one exit code."""
+"""`retinue run`: reply, progress, exit codes and arguments."""
 
 import json
 import os
@@ -14,88 +14,90 @@ RUN_KEYS = [
     "run_id", "session_id", "slug", "key", "agent", "status", "waiting_for", "reason", "approvals", "text", "error",
     "turns", "tool_calls", "usage", "started_at", "ended_at", "duration_ms", "path", "children", "sandbox",
 ]  # fmt: skip
-HELD = '''
+WORK_TOOL = '''
 import os, time
 from retinue import tool
 
 @tool(effect="read")
 def work() -> str:
-    """Works as long as it is held."""
+    """Works until the file `hold` is gone."""
     while os.path.exists("hold"):
         time.sleep(0.01)
     return "worked"
 '''
 
 
-def test_run_prints_the_words_and_tells_where_they_are_kept(cli: CliFixture):
+def test_run_prints_the_reply_and_the_path_of_the_session(cli: CliFixture):
     cli.script_model(["The answer."])
-    ran = cli("run", "Question?")
-    assert (ran.code, ran.out) == (0, "The answer.\n")
-    path = Path(ran.err.split(": ", 1)[1].strip())
+    result = cli("run", "Question?")
+    assert (result.code, result.out) == (0, "The answer.\n")
+    path = Path(result.err.split(": ", 1)[1].strip())
     assert path.name == "session.md"
     assert "Question?" in path.read_text()
 
 
-def test_run_with_json_prints_one_value_of_the_promised_shape(cli: CliFixture):
+def test_run_with_json_prints_one_object_with_the_documented_keys(cli: CliFixture):
     (cli.folder / "note.txt").write_text("hello")
     cli.script_model(
         [{"text": "Looking.", "tools": [{"tool": "read", "args": {"path": "note.txt"}}]}, "It says hello."]
     )
-    ran = cli("run", "--json", "--label", "greeting", "Read note.txt")
-    assert list(ran.json) == RUN_KEYS
-    assert ran.json | {"status": "done", "text": "It says hello.", "turns": 2, "tool_calls": 1} == ran.json
-    assert ran.json["usage"].keys() == {"input", "output"}
-    assert (ran.code, ran.err) == (0, "")
+    result = cli("run", "--json", "--label", "greeting", "Read note.txt")
+    assert list(result.json) == RUN_KEYS
+    assert (
+        result.json | {"status": "done", "text": "It says hello.", "turns": 2, "tool_calls": 1} == result.json
+    )
+    assert result.json["usage"].keys() == {"input", "output"}
+    assert (result.code, result.err) == (0, "")
 
 
-def test_every_word_of_a_run_reaches_a_pipe_as_it_was_said(cli: CliFixture):
+def test_a_pipe_gets_the_reply_unchanged(cli: CliFixture):
     """Shows: U01."""
     hostile = "\x1b]52;c;ZXZpbA==\x07 plain \u202eemag"
     cli.script_model([hostile])
     assert cli("run", "say it").out == hostile + "\n"
 
 
-def test_no_word_of_a_run_commands_a_terminal(cli: CliFixture):
+def test_control_sequences_in_a_reply_are_made_visible_on_a_terminal(cli: CliFixture):
     """Shows: U01, U03."""
     cli.script_model(["\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b6n\rgone \u202eemag"])
     screen = cli.open_terminal("run", "say it", NO_COLOR="1")
-    code, seen = screen.wait_for_exit()
+    code, output = screen.wait_for_exit()
     assert code == 0
     assert "␛]52;c;ZXZpbA==␇␛[2J<U+009B>6n␍gone <U+202E>emag" in screen.screen_lines()
-    assert not {"\x9b", "\x07", "\u202e"} & set(seen)
+    assert not {"\x9b", "\x07", "\u202e"} & set(output)
 
 
-def test_a_dash_reads_the_text_from_standard_input(cli: CliFixture):
-    cli.script_model(["Heard."])
-    ran = cli("run", "--json", "-", stdin="two\nlines\n")
-    assert (ran.code, ran.json["text"]) == (0, "Heard.")
-    assert "two\nlines\n" in Path(ran.json["path"]).read_text()
+def test_a_dash_reads_the_task_from_standard_input(cli: CliFixture):
+    cli.script_model(["Received."])
+    result = cli("run", "--json", "-", stdin="two\nlines\n")
+    assert (result.code, result.json["text"]) == (0, "Received.")
+    assert "two\nlines\n" in Path(result.json["path"]).read_text()
     assert cli("run", "-", stdin="  \n").code == 2
 
 
-def test_words_that_look_like_an_option_are_words_after_two_dashes(cli: CliFixture):
+def test_text_after_two_dashes_is_never_an_option(cli: CliFixture):
     """Shows: D15."""
     cli.script_model(["Fine."])
-    ran = cli("run", "--label", "--settings=x", "--json", "--", "--settings=/etc/passwd")
-    assert ran.code == 0
-    shown = cli("runs", "show", "--json", ran.json["run_id"]).json
+    result = cli("run", "--label", "--settings=x", "--json", "--", "--settings=/etc/passwd")
+    assert result.code == 0
+    shown = cli("runs", "show", "--json", result.json["run_id"]).json
     assert (shown["task"], shown["label"]) == ("--settings=/etc/passwd", "--settings=x")
     assert cli("run", "--settings=/etc/passwd").code == 2
 
 
-def test_run_without_words_says_what_is_missing(cli: CliFixture):
+def test_run_without_a_task_says_what_is_missing(cli: CliFixture):
     cli.script_model(["Never said."])
-    ran = cli("run", "--json")
-    assert (ran.code, ran.json["error"]["code"]) == (2, "usage")
-    assert ran.err.startswith("retinue: The task is missing.")
+    result = cli("run", "--json")
+    assert (result.code, result.json["error"]["code"]) == (2, "usage")
+    assert result.err.startswith("retinue: The task is missing.")
 
 
-def test_a_session_without_words_runs_what_a_person_typed_there(cli: CliFixture):
+def test_run_on_a_session_without_a_task_sends_the_text_typed_into_its_file(cli: CliFixture):
     cli.script_model(["First.", "Second."])
     first = cli("run", "--json", "Begin").json
-    nothing = cli("run", "--session", first["slug"])
-    assert nothing.code == 2
-    assert "No text at the end" in nothing.err
+    without_text = cli("run", "--session", first["slug"])
+    assert without_text.code == 2
+    assert "No text at the end" in without_text.err
     with Path(first["path"]).open("a") as file:
         file.write("Go on, please.\n")
     second = cli("run", "--session", first["path"], "--json")
@@ -106,7 +108,7 @@ def test_a_session_without_words_runs_what_a_person_typed_there(cli: CliFixture)
     )
 
 
-def test_sessions_are_chosen_by_word_or_reference(cli: CliFixture):
+def test_a_session_is_chosen_by_keyword_or_reference(cli: CliFixture):
     """Shows: C016."""
     cli.script_model(["One.", "Two.", "Three."])
     assert cli("run", "--session", "latest", "hi").code == 7
@@ -118,10 +120,10 @@ def test_sessions_are_chosen_by_word_or_reference(cli: CliFixture):
     assert cli("send", "nobody-there", "hi").code == 7
 
 
-def test_exit_codes_tell_how_it_went(cli: CliFixture):
+def test_exit_codes_tell_how_a_run_ended(cli: CliFixture):
     cli.script_model([{"text": "Too late.", "delay": 20}])
-    late = cli("run", "--timeout", "0.2", "--json", "hurry")
-    assert (late.code, late.json["status"]) == (4, "timed_out")
+    timed_out = cli("run", "--timeout", "0.2", "--json", "hurry")
+    assert (timed_out.code, timed_out.json["status"]) == (4, "timed_out")
     cli.script_model([{"error": "the server is on fire"}])
     failed = cli("run", "hi")
     assert (failed.code, failed.out) == (1, "")
@@ -131,37 +133,37 @@ def test_exit_codes_tell_how_it_went(cli: CliFixture):
     assert cli("run", "--workspace", "missing", "hi").code == 2
 
 
-def test_without_a_model_one_sentence_says_what_to_set(cli: CliFixture):
-    ran = cli("run", "--json", "hi")
-    assert ran.code == 2
-    assert list(ran.json) == ["error"]
-    wanted = ("RETINUE_MODEL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
-    assert [name in ran.json["error"]["message"] for name in wanted] == [True] * 3
+def test_without_a_model_the_error_names_what_to_set(cli: CliFixture):
+    result = cli("run", "--json", "hi")
+    assert result.code == 2
+    assert list(result.json) == ["error"]
+    variables = ("RETINUE_MODEL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+    assert [name in result.json["error"]["message"] for name in variables] == [True] * 3
 
 
-def test_a_home_counts_before_and_after_the_command(cli: CliFixture, tmp_path: Path):
+def test_the_home_option_is_accepted_before_and_after_the_command(cli: CliFixture, tmp_path: Path):
     cli.script_model(["Kept."])
-    here, there = str(tmp_path / "one"), str(tmp_path / "two")
-    assert cli("--home", here, "--json", "run", "hi").json["path"].startswith(here)
-    assert cli("run", "--home", there, "--json", "hi").json["path"].startswith(there)
-    assert len(cli("sessions", "--home", here, "list", "--json").json) == 1
+    first_home, second_home = str(tmp_path / "one"), str(tmp_path / "two")
+    assert cli("--home", first_home, "--json", "run", "hi").json["path"].startswith(first_home)
+    assert cli("run", "--home", second_home, "--json", "hi").json["path"].startswith(second_home)
+    assert len(cli("sessions", "--home", first_home, "list", "--json").json) == 1
 
 
-def test_ctrl_c_cancels_the_run_and_keeps_its_words(cli: CliFixture, wait_until: WaitUntil):
+def test_ctrl_c_cancels_the_run_and_prints_where_it_is_stored(cli: CliFixture, wait_until: WaitUntil):
     cli.script_model([{"text": "Slow.", "delay": 60}])
     screen = cli.open_terminal("run", "take your time")
     runs = wait_until(
         lambda: [run for run in cli("runs", "list", "--json").json if run["status"] == "running"]
     )
     screen.press("c")
-    code, seen = screen.wait_for_exit()
+    code, output = screen.wait_for_exit()
     assert code == 5
-    assert "cancelled" in seen
-    assert "session.md" in seen
+    assert "cancelled" in output
+    assert "session.md" in output
     assert cli("runs", "show", "--json", runs[0]["run_id"]).json["reason"] == "user_cancel"
 
 
-def test_a_question_is_put_to_the_person_at_the_terminal(cli: CliFixture):
+def test_a_question_of_the_agent_is_asked_on_the_terminal(cli: CliFixture):
     question = {"question": "Which \x1b[2J colour?", "options": ["red", "blue"]}
     cli.script_model([{"tools": [{"tool": "ask_user", "args": question}]}, "As you wish."])
     screen = cli.open_terminal("run", "paint", NO_COLOR="1")
@@ -169,13 +171,13 @@ def test_a_question_is_put_to_the_person_at_the_terminal(cli: CliFixture):
     screen.wait_for_text("2. blue")
     screen.type("2\n")
     screen.wait_for_text("As you wish.")
-    code, seen = screen.wait_for_exit()
+    code, output = screen.wait_for_exit()
     assert code == 0
-    path = Path(seen.rsplit(": ", 1)[1].strip())
+    path = Path(output.rsplit(": ", 1)[1].strip())
     assert "blue" in path.read_text().rsplit("<!-- result", 1)[1]
 
 
-def test_a_reader_that_leaves_early_is_no_failure_of_ours(cli: CliFixture):
+def test_closing_the_output_early_causes_no_error(cli: CliFixture):
     cli.script_model(["word\n" * 50_000])
     process = cli.start("run", "talk")
     require_pipe(process.stdout).close()
@@ -187,26 +189,26 @@ def test_a_reader_that_leaves_early_is_no_failure_of_ours(cli: CliFixture):
     assert require_pipe(process.stderr).read() == b""
 
 
-def test_a_defect_is_one_sentence_with_its_details_in_a_file(cli: CliFixture, tmp_path: Path):
+def test_an_internal_error_is_one_sentence_with_details_in_a_file(cli: CliFixture, tmp_path: Path):
     (tmp_path / "odd.py").write_text("raise RuntimeError('odd \\x1b thing')\n")
     (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
     cli.env["PYTHONPATH"] = str(tmp_path)
-    ran = cli("tools", "list", "--json")
-    assert (ran.code, ran.json["error"]["code"]) == (1, "internal_error")
-    assert "Traceback" not in ran.err
-    assert "␛" in ran.err
-    details = Path(ran.err.rsplit("details are in ", 1)[1].strip())
+    result = cli("tools", "list", "--json")
+    assert (result.code, result.json["error"]["code"]) == (1, "internal_error")
+    assert "Traceback" not in result.err
+    assert "␛" in result.err
+    details = Path(result.err.rsplit("details are in ", 1)[1].strip())
     assert details.parent == tmp_path / "home" / "logs"
     assert "RuntimeError" in details.read_text()
     assert "Traceback" in cli("tools", "list", RETINUE_DEBUG="1").err
 
 
-def test_a_child_is_spawned_below_its_parent_with_its_own_paths(cli: CliFixture):
+def test_a_spawned_child_is_stored_below_its_parent_with_its_own_paths(cli: CliFixture):
     """Shows: A061, A084."""
     cli.script_model({"general": ["Parent."], "researcher": ["Child.", "Child again."]})
     parent = cli("run", "begin", "--json").json
-    spawned = ("spawn", "--parent", parent["slug"], "--agent", "researcher", "--description", "Look Around!")
-    child = cli(*spawned, "--allowed-paths", "docs/**", "--denied-paths", "**/secret", "look", "--json")
+    command = ("spawn", "--parent", parent["slug"], "--agent", "researcher", "--description", "Look Around!")
+    child = cli(*command, "--allowed-paths", "docs/**", "--denied-paths", "**/secret", "look", "--json")
     assert (child.code, child.json["text"]) == (0, "Child.")
     folder = Path(child.json["path"]).parent
     assert folder.parent == Path(parent["path"]).resolve().parent / "agents"
@@ -214,31 +216,31 @@ def test_a_child_is_spawned_below_its_parent_with_its_own_paths(cli: CliFixture)
     preset = (folder / "preset.md").read_text()
     assert "docs/**" in preset
     assert "**/secret" in preset
-    shown = cli("sessions", "show", child.json["session_id"], "--json").json
-    assert (shown["type"], shown["parent_session_id"]) == ("agent", parent["slug"])
+    session = cli("sessions", "show", child.json["session_id"], "--json").json
+    assert (session["type"], session["parent_session_id"]) == ("agent", parent["slug"])
     assert cli("send", child.json["path"], "more").out == "Child again.\n"
     assert cli("spawn", "--agent", "researcher", "look").code == 2
 
 
-def test_wait_joins_a_run_of_another_process(cli: CliFixture, wait_until: WaitUntil):
-    (cli.folder / "held.py").write_text(HELD)
+def test_wait_follows_a_run_of_another_process(cli: CliFixture, wait_until: WaitUntil):
+    (cli.folder / "held.py").write_text(WORK_TOOL)
     (cli.folder / "hold").touch()
     (Path(cli.env["RETINUE_CONFIG"]) / "config.json").write_text('{"tools": ["held:work"]}')
     cli.env["PYTHONPATH"] = str(cli.folder)
     cli.script_model([{"tools": [{"tool": "work", "args": {}}]}, "At last."])
     cli.start("run", "slowly")
-    live = wait_until(lambda: cli("runs", "list", "--json").json)
-    waiting = cli.start("wait", live[0]["run_id"], "--json")
+    runs = wait_until(lambda: cli("runs", "list", "--json").json)
+    wait_process = cli.start("wait", runs[0]["run_id"], "--json")
     owners = Path(cli.env["RETINUE_HOME"]) / "owners"
     wait_until(lambda: len(list(owners.iterdir())) == 2)
-    assert waiting.poll() is None
+    assert wait_process.poll() is None
     (cli.folder / "hold").unlink()
-    out, err = waiting.communicate(timeout=30)
-    assert waiting.returncode == 0, err
+    out, err = wait_process.communicate(timeout=30)
+    assert wait_process.returncode == 0, err
     assert [(run["status"], run["text"]) for run in json.loads(out)] == [("done", "At last.")]
 
 
-def test_a_killed_run_is_told_of_and_goes_on(cli: CliFixture, wait_until: WaitUntil):
+def test_a_killed_run_is_reported_and_can_be_resumed(cli: CliFixture, wait_until: WaitUntil):
     cli.script_model([{"text": "Never said.", "delay": 60}])
     process = cli.start("run", "survive", "--json")
     wait_until(lambda: [run for run in cli("runs", "list", "--json").json if run["status"] == "running"])
@@ -251,25 +253,29 @@ def test_a_killed_run_is_told_of_and_goes_on(cli: CliFixture, wait_until: WaitUn
     assert "interrupted" not in cli("sessions", "list").err
 
 
-def test_the_overview_needs_nothing_but_its_own_file(cli: CliFixture):
-    shown = cli("--help")
-    assert shown.code == 0
-    assert shown.out == cli("-h").out == cli().out
-    assert [group in shown.out for group in ("Talk", "Conversations", "Runs", "Agents", "Machine")] == [
+def test_help_needs_no_configuration_and_imports_no_heavy_package(cli: CliFixture):
+    help_result = cli("--help")
+    assert help_result.code == 0
+    assert help_result.out == cli("-h").out == cli().out
+    assert [group in help_result.out for group in ("Talk", "Conversations", "Runs", "Agents", "Machine")] == [
         True
     ] * 5
     code = "import sys; sys.argv = ['retinue', '--help']\nfrom retinue.__main__ import main\nmain()\n"
-    heavy = "print(sorted({'click', 'msgspec', 'asyncio', 'aiohttp', 'ruamel'} & set(sys.modules)), file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", code + heavy], capture_output=True, text=True, env=os.environ, check=True
+    print_heavy_imports = "print(sorted({'click', 'msgspec', 'asyncio', 'aiohttp', 'ruamel'} & set(sys.modules)), file=sys.stderr)"
+    result = subprocess.run(
+        [sys.executable, "-c", code + print_heavy_imports],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=True,
     )
-    assert done.stderr.strip() == "[]"
+    assert result.stderr.strip() == "[]"
 
 
-def test_a_wrong_word_is_answered_with_the_nearest_command(cli: CliFixture):
-    ran = cli("sesions", "list", "--json")
-    assert ran.code == 2
-    assert "did you mean 'sessions'?" in ran.json["error"]["message"]
+def test_a_misspelt_command_is_answered_with_the_nearest_one(cli: CliFixture):
+    result = cli("sesions", "list", "--json")
+    assert result.code == 2
+    assert "did you mean 'sessions'?" in result.json["error"]["message"]
     assert cli("run", "--modle", "x", "hi").err.count("\n") == 1
     assert "--model" in cli("run", "--modle", "x", "hi").err
     assert cli("--version").out.startswith("retinue ")

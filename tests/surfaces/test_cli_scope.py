@@ -1,4 +1,4 @@
-"""`retinue scope` as a person and a program have it: what applies to a session, and the verdict on one thing."""
+"""`retinue scope show` and `retinue scope test`."""
 
 import pytest
 from cli_fixture import CliFixture
@@ -27,20 +27,20 @@ def session(cli: CliFixture) -> str:
         ("agent", "explorer", 0, "allowed: in scope"),
     ],
 )
-def test_a_verdict_has_a_word_a_rule_and_an_exit_code(
+def test_scope_test_prints_a_verdict_with_its_rule_and_exit_code(
     cli: CliFixture, session: str, kind: str, value: str, code: int, rule: str
 ):
-    said = cli("scope", "test", session, kind, value)
-    assert (said.code, said.out.startswith(rule)) == (code, True), said
-    facts = cli("scope", "test", session, kind, value, "--json")
-    assert (facts.code, facts.json["ok"], facts.json["kind"]) == (code, code == 0, kind)
-    assert (facts.json["requires_approval"], facts.json["rule"] in said.out) == (
-        "requires approval" in said.out,
+    result = cli("scope", "test", session, kind, value)
+    assert (result.code, result.out.startswith(rule)) == (code, True), result
+    json_result = cli("scope", "test", session, kind, value, "--json")
+    assert (json_result.code, json_result.json["ok"], json_result.json["kind"]) == (code, code == 0, kind)
+    assert (json_result.json["requires_approval"], json_result.json["rule"] in result.out) == (
+        "requires approval" in result.out,
         True,
     )
 
 
-def test_retinues_own_folders_are_closed_and_shown_so(cli: CliFixture, session: str):
+def test_the_folders_of_retinue_are_protected_and_shown_as_protected(cli: CliFixture, session: str):
     home = cli.env["RETINUE_HOME"]
     for value in (f"{home}/ledger.db", f"{home}/sessions/{session}/branches/main/preset.md"):
         assert cli("scope", "test", session, "write", value).code == 3
@@ -48,20 +48,20 @@ def test_retinues_own_folders_are_closed_and_shown_so(cli: CliFixture, session: 
     assert f"{home}/**" in cli("scope", "show", session, "--json").json["protected_paths"]
 
 
-def test_the_scope_of_a_session_is_shown_with_whose_word_it_is(cli: CliFixture, session: str):
-    facts = cli("scope", "show", session, "--json").json
-    assert facts["workspace"] == str(cli.folder)
-    assert facts["paths"]["read"] == [f"{cli.folder}/**", "/tmp/**"]
-    assert (facts["preapproved"]["write"], facts["approvals"]) == (["/tmp/**"], "ask")
-    assert facts["ceilings"] == []
+def test_the_scope_of_a_session_is_shown_with_the_ceilings_above_it(cli: CliFixture, session: str):
+    scope = cli("scope", "show", session, "--json").json
+    assert scope["workspace"] == str(cli.folder)
+    assert scope["paths"]["read"] == [f"{cli.folder}/**", "/tmp/**"]
+    assert (scope["preapproved"]["write"], scope["approvals"]) == (["/tmp/**"], "ask")
+    assert scope["ceilings"] == []
     child = cli("spawn", "--json", "--parent", session, "--agent", "explorer", "Look.").json["slug"]
-    below = cli("scope", "show", child, "--json").json
-    assert [each["by"] for each in below["ceilings"]] == [session]
-    assert below["hash"] != facts["hash"]
+    child_scope = cli("scope", "show", child, "--json").json
+    assert [ceiling["by"] for ceiling in child_scope["ceilings"]] == [session]
+    assert child_scope["hash"] != scope["hash"]
     assert f"ceiling of {session}:" in cli("scope", "show", child).out
 
 
-def test_what_is_asked_wrongly_is_told_with_its_own_exit_code(cli: CliFixture, session: str):
+def test_invalid_arguments_have_their_own_exit_codes(cli: CliFixture, session: str):
     assert cli("scope", "show", session[:9], "--json").code == 0
     assert cli("scope", "show", "nobody").code == 7
     assert cli("scope", "test", "nobody", "read", "a.txt").code == 7

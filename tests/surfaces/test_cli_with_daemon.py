@@ -1,4 +1,4 @@
-"""At a terminal beside a daemon: words, cards, trees, questions and keys are as they are without one."""
+"""Commands on a terminal behave the same with a daemon as without one."""
 
 import asyncio
 import json
@@ -18,87 +18,83 @@ PLAIN = {"NO_COLOR": "1", "COLUMNS": "100"}
 WRITE = {"tools": [{"tool": "write", "args": {"path": "a.txt", "content": "words"}}]}
 HOLD = {"text": "I hold.", "tools": [{"tool": "hold", "args": {"name": "gate"}}]}
 ASK = {"tools": [{"tool": "ask_user", "args": {"question": "Which colour?", "options": ["red", "blue"]}}]}
-HANDED_ON = {"preset": "researcher", "description": "analyze patterns", "prompt": "Look."}
+DELEGATE_ARGS = {"preset": "researcher", "description": "analyze patterns", "prompt": "Look."}
 
 StartDaemon = Callable[[CliFixture], subprocess.Popen[bytes]]
-StartNearby = Callable[[CliFixture], None]
-PlayReplies = Callable[[CliFixture, list[Any] | dict[str, Any]], None]
+StartOptionalDaemon = Callable[[CliFixture], None]
+ServeReplies = Callable[[CliFixture, list[Any] | dict[str, Any]], None]
 
 
 @pytest.fixture
-def daemon(wait_until: WaitUntil) -> StartDaemon:
-    def start(command: CliFixture) -> subprocess.Popen[bytes]:
-        process = command.start("serve", "--port", "0")
-        wait_until(lambda: asyncio.run(daemon_client.ping_daemon(Path(command.env["RETINUE_HOME"]))))
+def start_daemon(wait_until: WaitUntil) -> StartDaemon:
+    def start(cli: CliFixture) -> subprocess.Popen[bytes]:
+        process = cli.start("serve", "--port", "0")
+        wait_until(lambda: asyncio.run(daemon_client.ping_daemon(Path(cli.env["RETINUE_HOME"]))))
         return process
 
     return start
 
 
-@pytest.fixture(params=["alone", "beside"])
-def near(request: pytest.FixtureRequest, daemon: StartDaemon) -> StartNearby:
-    """Once the configuration stands: nothing, or a daemon."""
+@pytest.fixture(params=["without daemon", "with daemon"])
+def start_optional_daemon(request: pytest.FixtureRequest, start_daemon: StartDaemon) -> StartOptionalDaemon:
+    """Start a daemon, or nothing; called once the configuration is written."""
 
-    def start(command: CliFixture) -> None:
-        if request.param == "beside":
-            daemon(command)
+    def start_optional(cli: CliFixture) -> None:
+        if request.param == "with daemon":
+            start_daemon(cli)
 
-    return start
+    return start_optional
 
 
 @pytest.fixture
-def spoken(tmp_path: Path) -> Generator[PlayReplies]:
-    """Models that speak as slowly as a test wants."""
+def serve_replies(tmp_path: Path) -> Generator[ServeReplies]:
+    """Start a model server that streams as slowly as a test wants."""
     servers: list[subprocess.Popen[bytes]] = []
 
-    def plays(command: CliFixture, replies: list[Any] | dict[str, Any]) -> None:
-        script = tmp_path / "spoken.json"
+    def serve(cli: CliFixture, replies: list[Any] | dict[str, Any]) -> None:
+        script = tmp_path / "replies.json"
         script.write_text(json.dumps(replies))
-        words = ["-m", "retinue.testing.fake_model_server", "--script", str(script)]
-        server = WarmProcess(words, stdout=subprocess.PIPE)
+        arguments = ["-m", "retinue.testing.fake_model_server", "--script", str(script)]
+        server = WarmProcess(arguments, stdout=subprocess.PIPE)
         servers.append(server)
         assert server.stdout is not None
         url = server.stdout.readline().decode().split()[-1]
-        command.env |= {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-test", "RETINUE_MODEL": "openai:m"}
+        cli.env |= {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-test", "RETINUE_MODEL": "openai:m"}
 
-    yield plays
+    yield serve
     for server in servers:
         server.kill()
         server.communicate()
 
 
-def said(command: CliFixture) -> str:
-    home = Path(command.env["RETINUE_HOME"])
+def session_texts(cli: CliFixture) -> str:
+    home = Path(cli.env["RETINUE_HOME"])
     return "".join(path.read_text() for path in home.rglob("session.md"))
 
 
-def shown(words: str) -> Callable[[list[str]], bool]:
-    return lambda lines: any(words in line for line in lines)
+def shows(text: str) -> Callable[[list[str]], bool]:
+    return lambda lines: any(text in line for line in lines)
 
 
-def opened(cli: CliFixture) -> None:
-    (cli.folder / "gate").unlink()
-
-
-def test_words_are_shown_as_they_come_and_ctrl_c_keeps_them(
-    cli: CliFixture, near: StartNearby, spoken: PlayReplies
+def test_a_reply_streams_to_the_terminal_and_ctrl_c_keeps_it(
+    cli: CliFixture, start_optional_daemon: StartOptionalDaemon, serve_replies: ServeReplies
 ):
-    """The reply never ends: what is seen of it was shown before it was complete."""
-    spoken(cli, [{"text": "Word after word after word.", "silent_after": 700}])
-    near(cli)
+    """The reply never ends, so its beginning is shown before it is complete."""
+    serve_replies(cli, [{"text": "Word after word after word.", "silent_after": 700}])
+    start_optional_daemon(cli)
     screen = cli.open_terminal("run", "Talk.", **PLAIN)
     screen.wait_for_text("Word ")
     screen.press("c")
     assert screen.wait_for_exit()[0] == 5
-    assert "stop=cancelled" in said(cli)
+    assert "stop=cancelled" in session_texts(cli)
     assert cli("runs", "history", "--json").json[0]["reason"] == "user_cancel"
 
 
-def test_a_second_ctrl_c_leaves_whatever_the_daemon_is_at(
-    gated_cli: CliFixture, daemon: StartDaemon, wait_until: WaitUntil
+def test_a_second_ctrl_c_exits_even_if_the_daemon_hangs(
+    gated_cli: CliFixture, start_daemon: StartDaemon, wait_until: WaitUntil
 ):
     gated_cli.script_model([HOLD, "Held."])
-    process = daemon(gated_cli)
+    process = start_daemon(gated_cli)
     screen = gated_cli.open_terminal("run", "Hold.", **PLAIN)
     screen.wait_for_text("I hold.")
     process.send_signal(signal.SIGSTOP)
@@ -110,12 +106,14 @@ def test_a_second_ctrl_c_leaves_whatever_the_daemon_is_at(
     process.send_signal(signal.SIGCONT)
     wait_until(lambda: gated_cli("runs", "list", "--json").json == [])
     assert gated_cli("runs", "history", "--json").json[0]["status"] == "cancelled"
-    opened(gated_cli)
+    gated_cli.open_gate()
 
 
-def test_what_an_agent_may_not_do_unasked_is_asked_at_the_terminal(cli: CliFixture, near: StartNearby):
+def test_an_approval_is_asked_for_on_the_terminal(
+    cli: CliFixture, start_optional_daemon: StartOptionalDaemon
+):
     cli.script_model([WRITE, WRITE, "Written."])
-    near(cli)
+    start_optional_daemon(cli)
     screen = cli.open_terminal("run", "write", **PLAIN)
     screen.wait_for_text("[y]es")
     screen.type("y\n")
@@ -124,39 +122,41 @@ def test_what_an_agent_may_not_do_unasked_is_asked_at_the_terminal(cli: CliFixtu
     screen.wait_for_text("Written.")
     assert screen.wait_for_exit()[0] == 0
     assert (cli.folder / "a.txt").read_text() == "words"
-    assert [each["state"] for each in cli("approvals", "list", "--all", "--json").json] == [
+    assert [approval["state"] for approval in cli("approvals", "list", "--all", "--json").json] == [
         "used",
         "denied",
     ]
 
 
-def test_a_card_that_is_answered_elsewhere_says_so(cli: CliFixture, near: StartNearby):
+def test_a_card_answered_elsewhere_says_so(cli: CliFixture, start_optional_daemon: StartOptionalDaemon):
     cli.script_model([WRITE, "Written."])
-    near(cli)
+    start_optional_daemon(cli)
     screen = cli.open_terminal("run", "write", **PLAIN)
     screen.wait_for_text("[y]es")
-    (waiting,) = cli("approvals", "list", "--json").json
-    assert cli("approvals", "answer", waiting["id"], "allow").code == 0
-    seen = screen.wait_for_text("answered elsewhere: allow")
+    (approval,) = cli("approvals", "list", "--json").json
+    assert cli("approvals", "answer", approval["id"], "allow").code == 0
+    output = screen.wait_for_text("answered elsewhere: allow")
     code, rest = screen.wait_for_exit()
-    assert (code, (seen + rest).count("Written.")) == (0, 1)
+    assert (code, (output + rest).count("Written.")) == (0, 1)
 
 
-def test_a_question_is_put_to_whoever_is_at_the_terminal(cli: CliFixture, near: StartNearby):
+def test_a_question_of_the_agent_is_asked_on_the_terminal(
+    cli: CliFixture, start_optional_daemon: StartOptionalDaemon
+):
     cli.script_model([ASK, "So be it."])
-    near(cli)
+    start_optional_daemon(cli)
     screen = cli.open_terminal("run", "paint", **PLAIN)
     screen.wait_for_text("Which colour?")
     screen.wait_for_text("2. blue")
     screen.type("2\n")
     screen.wait_for_text("So be it.")
     assert screen.wait_for_exit()[0] == 0
-    assert "\nblue\n" in said(cli)
+    assert "\nblue\n" in session_texts(cli)
 
 
-def test_a_question_that_is_answered_elsewhere_or_left_open(cli: CliFixture, daemon: StartDaemon):
+def test_a_question_can_be_answered_elsewhere_or_left_open(cli: CliFixture, start_daemon: StartDaemon):
     cli.script_model([ASK, "So be it."])
-    daemon(cli)
+    start_daemon(cli)
     screen = cli.open_terminal("run", "paint", **PLAIN)
     screen.wait_for_text("2. blue")
     slug = cli("runs", "list", "--json").json[0]["slug"]
@@ -175,23 +175,25 @@ def test_a_question_that_is_answered_elsewhere_or_left_open(cli: CliFixture, dae
     assert screen.wait_for_exit()[0] == 0
 
 
-def test_a_tree_is_shown_while_it_works(gated_cli: CliFixture, near: StartNearby):
+def test_the_tree_of_runs_is_shown_during_the_run(
+    gated_cli: CliFixture, start_optional_daemon: StartOptionalDaemon
+):
     """Shows: D033."""
     gated_cli.script_model(
         {
             "general": [
-                {"text": "I ask others.", "tools": [{"tool": "PersistentAgent", "args": HANDED_ON}]},
+                {"text": "I ask others.", "tools": [{"tool": "PersistentAgent", "args": DELEGATE_ARGS}]},
                 "They know.",
             ],
             "researcher": [HOLD, "Found."],
         }
     )
-    near(gated_cli)
+    start_optional_daemon(gated_cli)
     screen = gated_cli.open_terminal("run", "ask", **PLAIN)
-    lines = screen.wait_for_screen(shown("researcher#2 running"))
+    lines = screen.wait_for_screen(shows("researcher#2 running"))
     assert "Researcher Task: analyze patterns" in "\n".join(lines)
-    screen.wait_for_screen(shown("hold"))
-    opened(gated_cli)
+    screen.wait_for_screen(shows("hold"))
+    gated_cli.open_gate()
     assert screen.wait_for_exit()[0] == 0
     assert [line for line in screen.screen_lines() if line in ("I ask others.", "They know.")] == [
         "I ask others.",
@@ -199,31 +201,31 @@ def test_a_tree_is_shown_while_it_works(gated_cli: CliFixture, near: StartNearby
     ]
 
 
-def test_a_chat_goes_on_turn_by_turn(cli: CliFixture, near: StartNearby):
+def test_a_chat_continues_turn_by_turn(cli: CliFixture, start_optional_daemon: StartOptionalDaemon):
     cli.script_model(["Hello.", "Again.", "Bye."])
-    near(cli)
+    start_optional_daemon(cli)
     screen = cli.open_terminal("chat", **PLAIN)
     screen.wait_for_text("Ctrl-D exits")
-    for words, answer in (("hi", "Hello."), ("more", "Again."), ("/path", "session.md"), ("enough", "Bye.")):
-        screen.type(f"{words}\n")
-        screen.wait_for_text(answer)
+    for text, expected in (("hi", "Hello."), ("more", "Again."), ("/path", "session.md"), ("enough", "Bye.")):
+        screen.type(f"{text}\n")
+        screen.wait_for_text(expected)
     screen.press_until("d", lambda: screen.process.poll() is not None)
     assert screen.wait_for_exit()[0] == 0
     (session,) = cli("sessions", "list", "--json").json
     assert len(cli("sessions", "export", session["slug"], "--json").json) == 6
 
 
-def test_whoever_attaches_hears_words_as_they_come(
-    gated_cli: CliFixture, daemon: StartDaemon, spoken: PlayReplies
+def test_attach_streams_the_reply_to_a_second_terminal(
+    gated_cli: CliFixture, start_daemon: StartDaemon, serve_replies: ServeReplies
 ):
-    spoken(gated_cli, [HOLD, {"text": "Word after word after word.", "silent_after": 700}])
-    daemon(gated_cli)
+    serve_replies(gated_cli, [HOLD, {"text": "Word after word after word.", "silent_after": 700}])
+    start_daemon(gated_cli)
     first = gated_cli.open_terminal("run", "Hold.", **PLAIN)
     first.wait_for_text("I hold.")
     slug = gated_cli("runs", "list", "--json").json[0]["slug"]
     second = gated_cli.open_terminal("attach", slug, **PLAIN)
-    second.wait_for_screen(shown("general#1 running"))
-    opened(gated_cli)
+    second.wait_for_screen(shows("general#1 running"))
+    gated_cli.open_gate()
     for screen in (second, first):
         screen.wait_for_text("Word ")
     second.press("c")
@@ -232,12 +234,12 @@ def test_whoever_attaches_hears_words_as_they_come(
     assert first.wait_for_exit()[0] == 5
 
 
-def test_a_daemon_that_dies_in_the_midst_of_a_reply_is_not_missed(
-    cli: CliFixture, daemon: StartDaemon, spoken: PlayReplies
+def test_a_command_finishes_its_run_after_the_daemon_died_in_the_middle_of_a_reply(
+    cli: CliFixture, start_daemon: StartDaemon, serve_replies: ServeReplies
 ):
-    whole = " ".join(f"Word {at}." for at in range(40))
-    spoken(cli, [{"text": whole, "silent_after": 1500}, whole])
-    process = daemon(cli)
+    full_reply = " ".join(f"Word {number}." for number in range(40))
+    serve_replies(cli, [{"text": full_reply, "silent_after": 1500}, full_reply])
+    process = start_daemon(cli)
     screen = cli.open_terminal("run", "Talk.", **PLAIN)
     screen.wait_for_text("Word 0.")
     process.kill()
