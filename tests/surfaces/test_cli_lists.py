@@ -161,7 +161,7 @@ def test_agents_are_listed_and_shown_with_the_source_of_each_field(cli: CliFixtu
     assert "grep" in agent["unavailable_tools"]
     output = cli("agents", "show", "scribe").out
     assert "Writes things down" in output
-    assert "withheld: grep" in output
+    assert "not available: grep" in output
 
 
 def test_an_agent_of_the_user_can_be_deleted_and_a_built_in_agent_cannot(cli: CliFixture, tmp_path: Path):
