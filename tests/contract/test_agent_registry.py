@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,16 @@ from retinue.errors import BadDefinition, NotFound, Refused
 class AgentFolder:
     """A user's folder of definitions, and the registry that reads it."""
 
-    def __init__(self, root: Path, **options: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        inline: Sequence[InlineDefinition] = (),
+        ceiling: Mapping[str, Any] | None = None,
+    ) -> None:
         self.dir = root / "agents"
         self.dir.mkdir(parents=True, exist_ok=True)
-        self.registry = FileAgentRegistry(user_dir=self.dir, **options)
+        self.registry = FileAgentRegistry(user_dir=self.dir, inline=inline, ceiling=ceiling)
 
     def write(self, name: str, text: str) -> Path:
         path = self.dir / name

@@ -782,7 +782,7 @@ def test_parsing_a_response_leaves_no_reference_cycle(pieces: Sequence[bytes]):
         gc.enable()
 
 
-async def test_an_interim_response_is_never_taken_for_the_final_one():
+async def test_an_interim_response_is_never_taken_for_the_final_response():
     response = INVALID_RESPONSES["no header after an interim response"][0]
     async with run_server(respond_with(response)) as server, open_client(server.url) as client:
         with pytest.raises(ResponseError, match="Invalid header token"):
@@ -1249,7 +1249,7 @@ async def test_an_error_status_counts_even_when_the_body_is_incomplete(
     assert str(failure) == f"{server.url} {message}"
 
 
-async def test_only_a_key_of_some_length_is_redacted_in_an_error_message():
+async def test_a_very_short_key_is_not_redacted_in_an_error_message():
     async with run_server(
         respond_with(b"HTTP/1.1 400 Bad\r\nContent-Length: 17\r\n\r\nthe lock is stuck")
     ) as server:

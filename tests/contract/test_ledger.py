@@ -559,7 +559,7 @@ async def test_any_text_is_stored_and_lone_surrogates_are_replaced(ledger: AnyLe
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    at=st.datetimes(
+    time=st.datetimes(
         datetime(1970, 1, 2),  # noqa: DTZ001  (hypothesis adds the zone)
         datetime(9000, 1, 1),  # noqa: DTZ001  (hypothesis adds the zone)
         timezones=st.sampled_from([UTC]),
@@ -568,13 +568,13 @@ async def test_any_text_is_stored_and_lone_surrogates_are_replaced(ledger: AnyLe
     text=st.text(st.characters(codec="utf-8"), max_size=50),
 )
 async def test_times_numbers_and_texts_are_stored_exactly(
-    ledger: AnyLedger, at: datetime, number: int, text: str
+    ledger: AnyLedger, time: datetime, number: int, text: str
 ):
     def store_run(tx: Transaction) -> tuple[Run, Run | None]:
         name = f"r{len(tx.find_runs())}"
         request = RunRequest(key=name, agent=text, task=text)
         run = make_run(
-            name, request=request, created_at=at, deadline_at=at, turns=number, text=text, workspace=text
+            name, request=request, created_at=time, deadline_at=time, turns=number, text=text, workspace=text
         )
         tx.add_run(run)
         return run, tx.get_run(name)

@@ -195,8 +195,8 @@ async def test_added_and_removed_tools_of_a_server_are_unavailable_until_trusted
             harness.servers.trust("fake", [])
 
 
-async def test_a_server_tool_never_replaces_a_tool_with_the_same_name(tmp_path: Path):
-    """Neither by its name nor by its API name; a tool offered twice is unusable."""
+async def test_a_server_tool_never_replaces_another_tool(tmp_path: Path):
+    """This includes tools with the same API name. A tool that is offered twice is unusable."""
 
     @define_tool(name="fake.mine")
     async def mine() -> str:

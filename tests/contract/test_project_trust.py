@@ -245,8 +245,8 @@ def test_an_agent_folder_that_is_a_symbolic_link_is_not_read(setup: TrustSetup, 
     (setup.project / linked_folder).rename(link_target)
     (setup.project / linked_folder).symlink_to(link_target)
     (link_target / "agents").mkdir(exist_ok=True)
-    for place in (link_target, link_target / "agents"):
-        (place / "scout.md").write_text(SCOUT_TEXT)
+    for folder in (link_target, link_target / "agents"):
+        (folder / "scout.md").write_text(SCOUT_TEXT)
     setup.trust_project()
     assert setup.project_agent_names() == set()
     with pytest.raises(NotFound):
