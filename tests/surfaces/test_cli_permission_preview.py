@@ -113,6 +113,6 @@ def test_below_the_minimum_sandbox_level_bash_is_not_available_and_lists_say_why
 def test_the_description_of_bash_tells_the_model_what_each_sandbox_level_does(cli: CliFixture):
     rows = {row["name"]: row for row in cli("tools", "list", "--json", RETINUE_SANDBOX="none").json}
     description = " ".join(rows["bash"]["description"].split())
-    assert "where it is strict, there are only the files of your scope" in description
-    assert "where it is none, nothing holds it but the person who allows it" in description
-    assert "what the sandbox was" in description
+    assert "If the sandbox is strict, the command sees only the files of your scope" in description
+    assert "If the sandbox is none, the command is unrestricted and needs" in description
+    assert "the sandbox level" in description
