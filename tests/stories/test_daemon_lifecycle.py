@@ -1,127 +1,96 @@
-"""The daemon from outside: it works what is left to it, goes on after a death, and ends without losing anything."""
+"""The daemon: background runs, restart after a crash, stopping, addresses."""
 
 import asyncio
-import json
 import os
 import signal
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from user_machine import UserMachine
+from model_scripts import is_from_worker, script_with_worker
+from user_machine import UserMachine, wait_until
 
 from retinue import daemon_client
-from retinue.testing.fake_model_server import CapturedRequest, Script
+from retinue.testing.fake_model_server import CapturedRequest
 from retinue.testing.replies import FakeResponse, text_reply, tool_call_reply
 from retinue.worker.process_lock import ProcessLock
 
-TOP = "[!.]*/branches/main/session.md"
-"""Conversations that are there; one that is still being made has a name with a dot."""
+TRANSCRIPTS = "[!.]*/branches/main/session.md"
+"""All transcripts, except of sessions that are being created: their folders begin with a dot."""
 SPAWN = ("sessions_spawn", {"task": "Find the year.", "label": "year"})
 
 
-def plays(main: list[FakeResponse], worker: FakeResponse) -> Script:
-    """The worker is done when the main agent speaks again and not before: else that would hear of it a turn earlier."""
-    spoken = asyncio.Event()
-
-    async def script(asked: CapturedRequest) -> FakeResponse:
-        if "You are a worker agent" in asked.body["messages"][0]["content"]:
-            await spoken.wait()
-            return worker
-        if asked.reply_count:
-            spoken.set()
-        return main[min(asked.reply_count, len(main) - 1)]
-
-    return script
-
-
-async def ended(machine: UserMachine, run: str) -> dict[str, Any]:
-    """Until the run has ended, whoever works it."""
-    while True:
-        shown = (await machine("runs", "show", run, "--json")).json
-        if shown["status"] not in ("queued", "running", "waiting"):
-            return shown
-        await asyncio.sleep(0.1)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110  (another process does it: nothing to wait on)
-        await asyncio.sleep(0.02)
-
-
-async def stopped(machine: UserMachine) -> None:
+async def stop_daemon(machine: UserMachine) -> None:
     assert (await machine("serve", "--stop", "--json")).code == 0
 
 
-async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for_it(machine: UserMachine):
+async def test_a_background_run_starts_a_daemon_that_executes_it(machine: UserMachine):
     """Shows: A005, E006."""
-    async with machine.serve_models(
-        plays(
-            [tool_call_reply(SPAWN), text_reply("Sent."), text_reply("1993, it says.")], text_reply("1993.")
-        )
-    ):
-        left = (await machine("run", "--background", "--json", "When?")).json
-        assert left["status"] == "queued"
-        shown = await ended(machine, left["run_id"])
+    main = [tool_call_reply(SPAWN), text_reply("Sent."), text_reply("1993, it says.")]
+    async with machine.serve_models(script_with_worker(main, text_reply("1993."))):
+        submitted = (await machine("run", "--background", "--json", "When?")).json
+        assert submitted["status"] == "queued"
+        shown = await machine.wait_for_end(submitted["run_id"])
         assert (shown["status"], shown["text"]) == ("done", "1993, it says.")
         socket = machine.home / "daemon.sock"
         assert stat.S_IMODE(socket.stat().st_mode) == 0o600
         again = (await machine("serve", "--detach", "--json")).json
-        now = await daemon_client.ping_daemon(machine.home)
-        assert now is not None
-        assert (again["pid"], again["owner"]) == (now["pid"], now["owner"])
-        await stopped(machine)
+        daemon = await daemon_client.ping_daemon(machine.home)
+        assert daemon is not None
+        assert (again["pid"], again["owner"]) == (daemon["pid"], daemon["owner"])
+        await stop_daemon(machine)
         assert not socket.exists()
         assert await daemon_client.ping_daemon(machine.home) is None
 
 
-async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_again(machine: UserMachine):
+async def test_a_restarted_daemon_resumes_the_runs_of_a_killed_one(machine: UserMachine):
     """Shows: P21, L015."""
-    gate = asyncio.Event()
+    restarted = asyncio.Event()
     main: list[Any] = [tool_call_reply(SPAWN), text_reply("Sent."), text_reply("1993, it says.")]
 
     def script(asked: CapturedRequest) -> FakeResponse:
-        if "You are a worker agent" in asked.body["messages"][0]["content"]:
-            return text_reply("1993.", delay=0 if gate.is_set() else 30)
+        if is_from_worker(asked):
+            return text_reply("1993.", delay=0 if restarted.is_set() else 30)
         return main[min(asked.reply_count, 2)]
 
     async with machine.serve_models(script) as server:
-        left = (await machine("run", "--background", "--json", "When?")).json
-        await until(lambda: any("worker agent" in json.dumps(each.body) for each in server.requests))
-        await until(lambda: any("Sent." in path.read_text() for path in machine.sessions.glob(TOP)))
+        submitted = (await machine("run", "--background", "--json", "When?")).json
+        await wait_until(lambda: any(is_from_worker(each) for each in server.requests))
+        await wait_until(
+            lambda: any("Sent." in path.read_text() for path in machine.sessions.glob(TRANSCRIPTS))
+        )
         daemon = await daemon_client.ping_daemon(machine.home)
         assert daemon is not None
         os.kill(daemon["pid"], signal.SIGKILL)
-        gate.set()
+        restarted.set()
         started = (await machine("serve", "--detach", "--json")).json
         assert started["pid"] != daemon["pid"]
-        shown = await ended(machine, left["run_id"])
-        await stopped(machine)
+        shown = await machine.wait_for_end(submitted["run_id"])
+        await stop_daemon(machine)
     assert (shown["status"], shown["text"]) == ("done", "1993, it says.")
-    told = Path(shown["path"]).read_text()
-    assert told.count("[Subagent: year] Complete.") == 1
+    transcript = Path(shown["path"]).read_text()
+    assert transcript.count("[Subagent: year] Complete.") == 1
 
 
-async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_another_waits_for_it(
+async def test_serve_stop_returns_when_the_daemon_has_ended_and_a_new_daemon_waits_for_that(
     machine: UserMachine,
 ):
     """Shows: K11."""
     async with machine.serve_models([text_reply("Done.", delay=2)]):
-        left = (await machine("run", "--background", "--json", "Go.")).json
+        submitted = (await machine("run", "--background", "--json", "Go.")).json
         first = await daemon_client.ping_daemon(machine.home)
         assert first is not None
         stopping = await machine.start("serve", "--stop", "--json")
-        while (now := await daemon_client.ping_daemon(machine.home)) and now["accepts_runs"]:  # noqa: ASYNC110  (another process)
+        while (status := await daemon_client.ping_daemon(machine.home)) and status["accepts_runs"]:  # noqa: ASYNC110  (another process)
             await asyncio.sleep(0.02)
         second = (await machine("serve", "--detach", "--json")).json
         await stopping.communicate()
         assert (stopping.returncode, second["pid"] == first["pid"]) == (0, False)
         assert not ProcessLock.is_alive(machine.home, first["owner"])
-        shown = await ended(machine, left["run_id"])
-        await stopped(machine)
+        shown = await machine.wait_for_end(submitted["run_id"])
+        await stop_daemon(machine)
     assert (shown["status"], shown["text"], shown["attempts"]) == ("done", "Done.", 1)
 
 
@@ -130,59 +99,61 @@ async def test_a_home_has_one_daemon(machine: UserMachine):
         await machine("serve", "--detach", "--json")
         second = await machine("serve")
         assert (second.code, "already" in second.err) == (3, True)
-        await stopped(machine)
+        await stop_daemon(machine)
         none = await machine("serve", "--stop")
         assert (none.code, "No daemon is running" in none.err) == (0, True)
         none = await machine("serve", "--stop", "--json")
         assert (none.code, none.json) == (0, {"stopped": False})
 
 
-async def test_a_daemon_on_another_port_than_was_asked_for_is_told_of(machine: UserMachine):
+async def test_a_running_daemon_on_another_port_than_requested_is_reported(machine: UserMachine):
     async with machine.serve_models([text_reply("x")]):
-        there = (await machine("serve", "--detach", "--port", "0", "--json")).json
+        first = (await machine("serve", "--detach", "--port", "0", "--json")).json
         second = await machine("serve", "--detach", "--link", "--port", "1", "--json")
-        assert (second.code, second.json["pid"], second.json["url"] != there["url"]) == (
+        assert (second.code, second.json["pid"], second.json["url"] != first["url"]) == (
             0,
-            there["pid"],
+            first["pid"],
             True,
         )
-        assert f"on port {urlsplit(str(there['url'])).port}, not 1" in second.err
-        await stopped(machine)
+        assert f"on port {urlsplit(str(first['url'])).port}, not 1" in second.err
+        await stop_daemon(machine)
 
 
 @pytest.mark.parametrize("other", ["--detach", "--link"])
-async def test_stopping_a_daemon_goes_with_no_other_wish(machine: UserMachine, other: str):
-    both = await machine("serve", "--stop", other)
-    assert (both.code, "--stop cannot be combined" in both.err) == (2, True)
+async def test_serve_stop_cannot_be_combined_with_other_options(machine: UserMachine, other: str):
+    refused = await machine("serve", "--stop", other)
+    assert (refused.code, "--stop cannot be combined" in refused.err) == (2, True)
 
 
-async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machine: UserMachine):
+async def test_only_addresses_beyond_loopback_require_allow_remote(machine: UserMachine):
     async with machine.serve_models([text_reply("x")]):
-        there = (await machine("serve", "--detach", "--host", "127.0.0.2", "--port", "0", "--json")).json
-        assert urlsplit(str(there["url"])).hostname == "127.0.0.2"
-        await stopped(machine)
+        started = (await machine("serve", "--detach", "--host", "127.0.0.2", "--port", "0", "--json")).json
+        assert urlsplit(str(started["url"])).hostname == "127.0.0.2"
+        await stop_daemon(machine)
     for host in ("128.0.0.1", "0.0.0.0", "::", "example.org"):
-        far = await machine("serve", "--host", host)
-        assert (far.code, "--allow-remote" in far.err) == (2, True)
+        refused = await machine("serve", "--host", host)
+        assert (refused.code, "--allow-remote" in refused.err) == (2, True)
 
 
-async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start(machine: UserMachine):
+async def test_a_daemon_waits_for_its_executing_run_on_sigterm(machine: UserMachine):
     """Shows: K11."""
-    async with machine.serve_models([text_reply("Done.", delay=1)]) as server:
-        left = (await machine("run", "--background", "--json", "Go.")).json
-        await until(lambda: bool(server.requests))
+    async with machine.serve_models([text_reply("Done.", delay=1)]):
+        submitted = (await machine("run", "--background", "--json", "Go.")).json
+        await machine.wait_for_requests(1)
         daemon = await daemon_client.ping_daemon(machine.home)
         assert daemon is not None
         os.kill(daemon["pid"], signal.SIGTERM)
-        await until(lambda: not Path(f"/proc/{daemon['pid']}").exists())
-        shown = (await machine("runs", "show", left["run_id"], "--json")).json
+        await wait_until(lambda: not Path(f"/proc/{daemon['pid']}").exists())
+        shown = (await machine("runs", "show", submitted["run_id"], "--json")).json
     assert (shown["status"], shown["text"], shown["attempts"]) == ("done", "Done.", 1)
 
 
-async def test_an_answer_to_a_daemons_agent_is_followed_until_the_next_question(machine: UserMachine):
-    """Its tree waits for a second answer at once: whoever gave the first is told so, and not kept waiting for it."""
+async def test_an_answered_approval_is_followed_until_the_next_approval_of_the_daemons_run(
+    machine: UserMachine,
+):
+    """After the first answer the agent requests a second approval, and the command returns with exit code 6."""
     machine.write_agent("asker", body="You ask.")
-    machine.write_agent("boss", body="You hand on.")
+    machine.write_agent("boss", body="You delegate.")
     asker: list[Any] = [tool_call_reply(("write", {"path": f"{name}.txt", "content": "x"})) for name in "ab"]
     asker.append(text_reply("Both are written, as I was told."))
     boss: list[Any] = [
@@ -194,10 +165,10 @@ async def test_an_answer_to_a_daemons_agent_is_followed_until_the_next_question(
         return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.reply_count]
 
     async with machine.serve_models(script):
-        left = (await machine("run", "--background", "--agent", "boss", "--json", "Go.")).json
+        submitted = (await machine("run", "--background", "--agent", "boss", "--json", "Go.")).json
         for code in (6, 0):
             while not (waiting := (await machine("approvals", "list", "--json")).json):  # noqa: ASYNC110  (the same)
                 await asyncio.sleep(0.1)
             assert (await machine("approvals", "answer", waiting[0]["id"], "allow", "--json")).code == code
-        assert (await ended(machine, left["run_id"]))["status"] == "done"
-        await stopped(machine)
+        assert (await machine.wait_for_end(submitted["run_id"]))["status"] == "done"
+        await stop_daemon(machine)

@@ -1,4 +1,4 @@
-"""A home made by an earlier Retinue opens unchanged: conversations, runs, results and open approvals."""
+"""A home of an earlier version opens unchanged: conversations, runs, results and open approvals."""
 
 import json
 import sqlite3
@@ -14,7 +14,7 @@ STORED = Path(__file__).parent / "homes" / "2026-11.json"
 
 @pytest.fixture
 def old_home(tmp_path: Path) -> dict[str, str]:
-    """Lay the stored home into a folder of this test, and return the environment that uses it."""
+    """Copy the stored home into a folder of this test, and return the environment that uses it."""
     stored: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8").replace("@PLACE@", str(tmp_path)))
     home = tmp_path / "home"
     for name, text in stored["files"].items():
@@ -28,9 +28,9 @@ def old_home(tmp_path: Path) -> dict[str, str]:
     agents = tmp_path / "c" / "agents"
     agents.mkdir(parents=True)
     (agents / "main.md").write_text("---\nname: main\ntools: [read, write]\n---\nYou work.\n")
-    # A scripted model answers by its place in the conversation, which has five replies already.
-    spoken = [{"text": "said before"}] * 5
-    script = {"main": [*spoken, {"text": "Here."}]}
+    # A scripted model answers by its turn in the conversation, which has five replies already.
+    earlier = [{"text": "said before"}] * 5
+    script = {"main": [*earlier, {"text": "Here."}]}
     (tmp_path / "s.json").write_text(json.dumps(script))
     return {
         "RETINUE_HOME": str(home),
@@ -41,15 +41,10 @@ def old_home(tmp_path: Path) -> dict[str, str]:
     }
 
 
-async def test_a_home_of_an_earlier_version_lists_reads_and_goes_on(old_home: dict[str, str]):
+async def test_a_home_of_an_earlier_version_can_be_listed_read_and_continued(old_home: dict[str, str]):
     async with retinue.open(env=old_home) as app:
         sessions = await app.sessions.list()
-        assert [each.agent for each in sessions] == ["main", "helper"] or [
-            each.agent for each in sessions
-        ] == [
-            "helper",
-            "main",
-        ]
+        assert sorted(each.agent for each in sessions) == ["helper", "main"]
         parent = next(each for each in sessions if each.agent == "main")
         child = next(each for each in sessions if each.agent == "helper")
         assert child.parent_id == parent.id
@@ -72,7 +67,7 @@ async def test_a_home_of_an_earlier_version_lists_reads_and_goes_on(old_home: di
         ]
         (approval,) = await app.approvals.list()
         assert (approval.tool, str(approval.state)) == ("write", "pending")
-        # Its digest names the folder that the home was made in, so here the call would be asked about again.
+        # Its digest contains the folder in which the home was created, so answering it here would request it again.
         waiting = next(each for each in runs if each.status is retinue.Status.WAITING)
         assert approval.run == waiting.id
         assert (await app.runs.cancel(waiting.id)).status is retinue.Status.CANCELLED
