@@ -30,9 +30,6 @@ from retinue.worker.worker import SchedulerCallbacks
 
 QuestionCallback = Callable[[str, Sequence[str]], Awaitable[str]]
 
-MODEL_CACHE_SIZE = 256
-"""Number of agents whose model is cached; each run asks for its model several times."""
-
 
 def scheduler_callbacks(
     context: RuntimeContext,
@@ -101,20 +98,13 @@ def model_selector(config: Config, redact: Redactor) -> Callable[[Agent, str | N
 
     The key of a definition's own server is registered as a secret before anything can be written.
     """
-    cache: dict[tuple[int, str | None, str | None], tuple[Agent, Model]] = {}
 
-    def cached_model(agent: Agent, override: str | None) -> Model:
-        cache_key = (id(agent), override, config.default_model())
-        cached_agent, found = cache.get(cache_key, (None, None))
-        if found is None or cached_agent is not agent:
-            found = select_model(agent, override, cache_key[2])
-            redact.add_secret(own_key(found, config.env))
-            if len(cache) >= MODEL_CACHE_SIZE:
-                cache.clear()
-            cache[cache_key] = (agent, found)
-        return found
+    def selected_model(agent: Agent, override: str | None) -> Model:
+        model = select_model(agent, override, config.default_model())
+        redact.add_secret(own_key(model, config.env))
+        return model
 
-    return cached_model
+    return selected_model
 
 
 def build_tool_table(config: Config, program_tools: Sequence[Tool]) -> dict[str, Tool]:

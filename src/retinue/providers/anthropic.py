@@ -24,10 +24,10 @@ from retinue.providers.reply_builder import PartialToolCall, ReplyBuilder, sum_c
 from retinue.providers.request_encoding import (
     ExchangePosition,
     RequestFormat,
-    ToolListEncoder,
     encode_json,
     encode_open_object,
     encode_request,
+    encode_tool_list,
     json_object_error,
     replace_surrogates,
 )
@@ -115,9 +115,6 @@ def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     return {"name": api_tool_name(spec.name), "description": spec.description, "input_schema": spec.schema}
 
 
-_TOOL_LIST_ENCODER = ToolListEncoder(_encode_tool)
-
-
 def _encode_head(request: Request) -> bytes:
     model = request.model
     budget = THINKING_BUDGETS.get(model.thinking or "", 0)
@@ -128,7 +125,7 @@ def _encode_head(request: Request) -> bytes:
         temperature=None if budget else model.temperature,
         thinking={"type": "enabled", "budget_tokens": budget} if budget else None,
         cache_control={"type": "ephemeral"},
-        tools=_TOOL_LIST_ENCODER(request.tools),
+        tools=encode_tool_list(request.tools, _encode_tool),
         system=[_text_block(request.system)] if request.system.strip() else None,
     )
     return head + b'"messages":['

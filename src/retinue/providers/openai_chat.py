@@ -30,10 +30,10 @@ from retinue.providers.reply_builder import (
 from retinue.providers.request_encoding import (
     ExchangePosition,
     RequestFormat,
-    ToolListEncoder,
     encode_json,
     encode_open_object,
     encode_request,
+    encode_tool_list,
     json_object_error,
 )
 
@@ -112,7 +112,7 @@ def _encode_head(request: Request, limit_field: str) -> bytes:
         temperature=model.temperature,
         **{limit_field: model.max_tokens},
         reasoning_effort=model.thinking if model.thinking in REASONING_EFFORTS else None,
-        tools=_TOOL_LIST_ENCODER(request.tools),
+        tools=encode_tool_list(request.tools, _encode_tool),
     )
     head += b'"messages":['
     if request.system:
@@ -123,9 +123,6 @@ def _encode_head(request: Request, limit_field: str) -> bytes:
 def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     function = {"name": api_tool_name(spec.name), "description": spec.description, "parameters": spec.schema}
     return {"type": "function", "function": function}
-
-
-_TOOL_LIST_ENCODER = ToolListEncoder(_encode_tool)
 
 
 def _build_messages(exchange: Exchange, position: ExchangePosition) -> Sequence[Mapping[str, Any]]:

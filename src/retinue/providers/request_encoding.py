@@ -1,6 +1,5 @@
 """Request encoding that reuses the bytes of the previous turn of the same conversation."""
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ _ENCODER = msgspec.json.Encoder()
 _CHUNK_SIZE = 256 * 1024
 """Approximate size of the stored chunks, so that appending never copies the whole history."""
 
-_CACHE_SIZE = 8
+_CACHED_HEADS = 8
 _CLOSING = b"]}"
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -58,30 +57,15 @@ class RequestFormat(Struct, frozen=True, kw_only=True):
             if cached_key == key:
                 return head
         head = self.encode_head(request)
-        self.cached_heads[:] = [(key, head), *self.cached_heads[: _CACHE_SIZE - 1]]
+        self.cached_heads[:] = [(key, head), *self.cached_heads[: _CACHED_HEADS - 1]]
         return head
 
 
-class ToolListEncoder:
-    """Encode lists of tools, caching the most recent ones.
-
-    Agents with different prompts may have the same tools.
-    """
-
-    def __init__(self, build_tool: Callable[[ToolSpec], Mapping[str, Any]]) -> None:
-        self._build_tool = build_tool
-        self._cache: deque[tuple[tuple[ToolSpec, ...], msgspec.Raw]] = deque(maxlen=_CACHE_SIZE)
-
-    def __call__(self, specs: tuple[ToolSpec, ...]) -> msgspec.Raw | None:
-        """Return the encoded list, or None if there are no tools."""
-        if not specs:
-            return None
-        for cached_specs, encoded in tuple(self._cache):
-            if cached_specs == specs:
-                return encoded
-        encoded = msgspec.Raw(encode_json([self._build_tool(spec) for spec in specs]))
-        self._cache.appendleft((specs, encoded))
-        return encoded
+def encode_tool_list(
+    specs: tuple[ToolSpec, ...], build_tool: Callable[[ToolSpec], Mapping[str, Any]]
+) -> msgspec.Raw | None:
+    """Return the encoded list, or None if there are no tools."""
+    return msgspec.Raw(encode_json([build_tool(spec) for spec in specs])) if specs else None
 
 
 class EncodedPrefix:

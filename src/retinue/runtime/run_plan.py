@@ -1,6 +1,5 @@
 """Run plan: definition, rights, tools, prompt and model, fixed when a run starts."""
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +31,6 @@ LEAF_ATTRIBUTE = "leaf"
 
 PLAN_MEMO_KEY = "plan"
 """Key under which a conversation's memo keeps the plan of its last run."""
-MAX_CACHED_PROMPTS = 16
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
@@ -120,13 +118,12 @@ async def _compile_plan(
     can_delegate = any(_is_delegation_tool(tool) for tool in visible)
     definitions = context.agents.list_definitions(session.workspace.intended_folder) if can_delegate else None
     startable = tuple(startable_agents(scope, definitions or (), context))
-    tools, prompt_parts = _render_tools(
-        _PromptInputs(
-            tools=visible,
-            startable=startable,
-            others=tuple(other_agents(session.agent, startable)),
-            skills=scope.available_skills,
-        )
+    tools = tuple(with_agent_names(tool, startable) for tool in visible)
+    prompt_parts = capability_sections(
+        [(tool.name, tool.description) for tool in tools],
+        skills=scope.available_skills,
+        other_agents=other_agents(session.agent, startable),
+        delegation_tools=[tool.spec.name for tool in visible if _is_delegation_tool(tool)],
     )
     # In its own top-level session an agent has its own prompt, whoever requested the run.
     system = assemble_prompt(inputs.agent, prompt_parts, depth=int(session.depth > 0))
@@ -138,35 +135,6 @@ async def _compile_plan(
 
 def _is_delegation_tool(tool: Tool) -> bool:
     return bool(tool.agent_argument) or tool.spec.name == MESSAGE_TOOL
-
-
-class _PromptInputs(Struct, frozen=True, kw_only=True):
-    """Input of the tool list and prompt parts."""
-
-    tools: tuple[Tool, ...]
-    startable: tuple[Agent, ...]
-    others: tuple[Agent, ...]
-    skills: Sequence[Skill]
-
-
-_RenderedTools = tuple[tuple[ToolSpec, ...], tuple[str, ...]]
-_rendered_tools_cache: deque[tuple[_PromptInputs, _RenderedTools]] = deque(maxlen=MAX_CACHED_PROMPTS)
-"""The latest few: thousands of siblings get the same prompt."""
-
-
-def _render_tools(inputs: _PromptInputs) -> _RenderedTools:
-    for cached, prompt_parts in tuple(_rendered_tools_cache):
-        if cached == inputs:
-            return prompt_parts
-    tools = tuple(with_agent_names(tool, inputs.startable) for tool in inputs.tools)
-    prompt_parts = capability_sections(
-        [(tool.name, tool.description) for tool in tools],
-        skills=inputs.skills,
-        other_agents=inputs.others,
-        delegation_tools=[tool.spec.name for tool in inputs.tools if _is_delegation_tool(tool)],
-    )
-    _rendered_tools_cache.appendleft((inputs, (tools, prompt_parts)))
-    return tools, prompt_parts
 
 
 async def load_definition(session: Session, context: RuntimeContext) -> Agent:
